@@ -1,0 +1,125 @@
+r"""Call and Output: what an attention mechanism is given and what it returns.
+
+One attention call on a batch, as the model makes it:
+
+$s_{ij} = \mathrm{softcap}(\text{scale}\; q_i \cdot k_j) + \text{bias}_{ij}$ over the keys that query i may see,
+$p_{ij} = e^{s_{ij}} / (e^{\text{sink}} + \sum_j e^{s_{ij}})$, $\text{out}_i = \sum_j p_{ij} v_j$.
+
+Which keys a query may see goes by positions, never by index, so that a cached decode step and a prefill are
+the same thing: key j is visible to query i when
+
+$-\text{right} \le \text{query\_position}_i - \text{key\_position}_j \le \text{left}$,
+
+key j is not padding, and `mask`, where the model has a stranger one, allows it. Causal is `right = 0`; a
+sliding window of w keys is `left = w - 1`. None is no limit.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from headscope.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Call:
+    """One attention call: tensors, positions, and everything that shapes the scores."""
+
+    q: Float[Tensor, "batch heads queries d_head"]
+    k: Float[Tensor, "batch kv_heads keys d_head"]
+    v: Float[Tensor, "batch kv_heads keys d_value"]
+    scale: float
+    query_positions: Int[Tensor, "rows queries"]  # rows: 1 (shared by the batch) or batch
+    key_positions: Int[Tensor, "rows keys"]
+    left: int | None = None
+    right: int | None = None
+    key_padding: Bool[Tensor, "batch keys"] | None = None  # True where the key is real
+    mask: Bool[Tensor, "mask_batch mask_heads queries keys"] | None = None  # True where allowed
+    bias: Float[Tensor, "bias_batch bias_heads queries keys"] | None = None
+    softcap: float | None = None
+    sinks: Float[Tensor, " heads"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.q.shape[1] % self.k.shape[1]:
+            raise UsageError(f"{self.q.shape[1]} query heads cannot share {self.k.shape[1]} key/value heads evenly")
+
+    @property
+    def causal(self) -> bool:
+        """No query sees a later key."""
+        return self.right == 0
+
+    @property
+    def groups(self) -> int:
+        """Query heads per key/value head."""
+        return self.q.shape[1] // self.k.shape[1]
+
+    @cached_property
+    def offset(self) -> int | None:
+        """`query_position_0 - key_position_0` where both run without gaps and alike in the batch; else None.
+
+        With it the visible set is a band of the index matrix: key index j is visible to query index i when
+        `-right ≤ i + offset - j ≤ left`.
+        """
+        for positions in (self.query_positions, self.key_positions):
+            first = positions[:, :1]
+            steps = torch.arange(positions.shape[1], device=positions.device)
+            if not torch.equal(positions - first, steps.expand_as(positions)):
+                return None
+        offsets = self.query_positions[:, 0] - self.key_positions[:, 0]
+        return int(offsets[0]) if bool((offsets == offsets[0]).all()) else None
+
+    @property
+    def plain(self) -> bool:
+        """Nothing but dot products and a band: no padding, stray mask, bias, softcap or sinks."""
+        extras = (self.key_padding, self.mask, self.bias, self.softcap, self.sinks)
+        return all(extra is None for extra in extras)
+
+    def visible(self) -> Bool[Tensor, "mask_batch mask_heads queries keys"]:
+        """The dense mask of the definition: True where query i may see key j (broadcastable)."""
+        ahead = self.query_positions[:, None, :, None] - self.key_positions[:, None, None, :]
+        allowed = torch.ones_like(ahead, dtype=torch.bool)
+        if self.left is not None:
+            allowed = allowed & (ahead <= self.left)
+        if self.right is not None:
+            allowed = allowed & (ahead >= -self.right)
+        if self.key_padding is not None:
+            allowed = allowed & self.key_padding[:, None, None, :]
+        return allowed if self.mask is None else allowed & self.mask
+
+    def within(self, left: int | None, right: int | None) -> "Call":
+        """The same call seen through a narrower band."""
+        return replace(self, left=_narrower(self.left, left), right=_narrower(self.right, right))
+
+    def heads(self, heads: tuple[int, ...]) -> "Call":
+        """The part of this call that belongs to some query heads, with one key/value head each."""
+        index = list(heads)
+        kv = [h // self.groups for h in heads]
+        per_head = slice(None) if self.mask is None or self.mask.shape[1] == 1 else index
+        bias_heads = slice(None) if self.bias is None or self.bias.shape[1] == 1 else index
+        return replace(
+            self,
+            q=self.q[:, index],
+            k=self.k[:, kv],
+            v=self.v[:, kv],
+            mask=None if self.mask is None else self.mask[:, per_head],
+            bias=None if self.bias is None else self.bias[:, bias_heads],
+            sinks=None if self.sinks is None else self.sinks[index],
+        )
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a mechanism returns: the mixed values, and each row's log-sum-exp where it is a softmax.
+
+    `lse` is over the visible keys without the sink; a row that sees no key has out = 0 and lse = −∞.
+    """
+
+    out: Float[Tensor, "batch heads queries d_value"]
+    lse: Float[Tensor, "batch heads queries"] | None = None
+
+
+def _narrower(a: int | None, b: int | None) -> int | None:
+    return b if a is None else a if b is None else min(a, b)

@@ -1,0 +1,1 @@
+"""One file per mechanism; a scan of this folder finds them."""

@@ -1,0 +1,27 @@
+"""Plain data: the nouns that every other part speaks in. Nothing here computes."""
+
+from headscope.core.figure import Curves, Figure, HeatMap, Histogram, Series
+from headscope.core.finding import About, Finding
+from headscope.core.model_spec import ModelSpec
+from headscope.core.run import Run, TextSpec
+from headscope.core.selection import Selection
+from headscope.core.site import Site
+from headscope.core.weights import HeadWeights, WeightSource, WeightStatus
+
+__all__ = [
+    "About",
+    "Curves",
+    "Figure",
+    "Finding",
+    "HeadWeights",
+    "HeatMap",
+    "Histogram",
+    "ModelSpec",
+    "Run",
+    "Selection",
+    "Series",
+    "Site",
+    "TextSpec",
+    "WeightSource",
+    "WeightStatus",
+]

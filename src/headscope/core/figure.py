@@ -1,0 +1,80 @@
+"""Figures as plain data: arrays, labels, units. `headscope.report` alone draws them.
+
+Arrays are numpy, so that a figure can be stored, compared and drawn without torch.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One curve: y against x, with an optional interval. `role` decides how it is drawn, not what it means.
+
+    measured: a solid line; theory: dashed; null: dotted grey.
+    """
+
+    label: str
+    x: Array
+    y: Array
+    low: Array | None = None
+    high: Array | None = None
+    role: Literal["measured", "theory", "null"] = "measured"
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """A table of numbers as colours, e.g. layer × head.
+
+    `reference` is the value under the null (uniform attention, zero, …): where it is given the colours
+    diverge from it. NaN cells are drawn empty.
+    """
+
+    name: str
+    title: str
+    caption: str
+    values: Array
+    row_labels: tuple[str, ...]
+    column_labels: tuple[str, ...]
+    row_axis: str = "layer"
+    column_axis: str = "head"
+    unit: str = ""
+    reference: float | None = None
+    limits: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Curves over one axis: measurements with what theory or a null says beside them."""
+
+    name: str
+    title: str
+    caption: str
+    x_axis: str
+    y_axis: str
+    series: tuple[Series, ...]
+    log_x: bool = False
+    log_y: bool = False
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """A density of measured values with the laws that should describe it, and marked positions (edges)."""
+
+    name: str
+    title: str
+    caption: str
+    x_axis: str
+    edges: Array
+    density: Array
+    laws: tuple[Series, ...] = ()
+    marks: tuple[tuple[str, float], ...] = field(default=())
+    log_y: bool = False
+
+
+Figure = HeatMap | Curves | Histogram

@@ -1,0 +1,43 @@
+"""ModelSpec: what a checkpoint is, as plain data."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """What was opened: enough to cite it, to reproduce it, and to know which numbers to distrust.
+
+    `dequantised` is empty for a checkpoint with full-precision weights; otherwise it names the quantised
+    format the weights were expanded from ("Q4_1"), and every number computed from weights shows it.
+    `sha256` is the hash of the weight files (empty for a freshly initialised model).
+    """
+
+    name: str
+    source: str
+    family: str
+    architecture: str
+    kind: str  # "decoder-only" | "encoder" | "encoder-decoder"
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    d_model: int
+    d_head: int
+    vocabulary: int
+    context: int | None
+    n_parameters: int
+    dtype: str
+    positions: str = "unknown"  # "rotary" | "learned" | "relative bias" | "unknown"
+    dequantised: str = ""
+    sha256: str = ""
+    licence: str = ""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def weight_warning(self) -> str:
+        """The sentence to show beside every number computed from the weights; empty for exact ones."""
+        if not self.dequantised:
+            return ""
+        return (
+            f"The weights of {self.name} were expanded from {self.dequantised}: "
+            "rounding noise is part of every number computed from them."
+        )

@@ -1,0 +1,47 @@
+"""Run: everything one run produced, as plain data. Times, dates and machine are kept apart by the store."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headscope.core.finding import Finding
+from headscope.core.model_spec import ModelSpec
+from headscope.core.ports import rendered, saved
+from headscope.core.site import Site
+from headscope.errors import UsageError
+
+
+@dataclass(frozen=True)
+class TextSpec:
+    """The text that was run: where it is from, how much of it was used, and how it was cut."""
+
+    name: str
+    sha256: str
+    n_characters: int
+    n_tokens: int
+    n_windows: int
+    window: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """Findings by lens name, with the model, the text, the versions and the seed they came from."""
+
+    model: ModelSpec
+    sites: tuple[Site, ...]
+    findings: Mapping[str, Finding]
+    text: TextSpec | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    seed: int = 0
+
+    def __getitem__(self, lens: str) -> Finding:
+        if lens not in self.findings:
+            raise UsageError(f"this run has no finding {lens!r}; it has {', '.join(self.findings) or 'none'}")
+        return self.findings[lens]
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the run folder: `manifest.json`, one parquet per table, safetensors for arrays."""
+        return saved(self, Path(folder))
+
+    def _repr_html_(self) -> str:
+        return rendered(self)

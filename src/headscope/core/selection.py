@@ -1,0 +1,137 @@
+"""Selection: which heads of which sites, in one grammar for the command line and for Python.
+
+    L10-19        layers 10 to 19, ends included, every head
+    L3.H7         one head
+    L3.H0-2       heads 0, 1 and 2 of layer 3
+    dec.cross     every cross-attention head of the decoder
+    enc.L0.H1     one head of the encoder
+    L0,L5.H2      a union
+    all           everything
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import cast
+
+from headscope.core.site import Kind, Site, Stack
+from headscope.errors import UsageError
+
+_TERM = re.compile(r"(?:(?P<stack>enc|dec|only))?(?:\.?L(?P<layers>\d+(?:-\d+)?))?"
+                   r"(?:\.?(?P<kind>self|cross))?(?:\.?H(?P<heads>\d+(?:-\d+)?))?")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Term:
+    """One conjunction of a selection; None means no restriction."""
+
+    stack: Stack | None = None
+    kind: Kind | None = None
+    layers: frozenset[int] | None = None
+    heads: frozenset[int] | None = None
+
+    def heads_of(self, site: Site) -> frozenset[int]:
+        """The heads of `site` that this term selects."""
+        wanted = (
+            (self.stack is None or self.stack == site.stack)
+            and (self.kind is None or self.kind == site.kind)
+            and (self.layers is None or site.layer in self.layers)
+        )
+        every = frozenset(range(site.n_heads))
+        if not wanted:
+            return frozenset()
+        return every if self.heads is None else every & self.heads
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A union of terms, resolved against the sites of a model by `heads_of`."""
+
+    terms: tuple[Term, ...]
+    text: str = "all"
+
+    @classmethod
+    def parse(cls, text: str) -> "Selection":
+        """Read the grammar of the command line."""
+        terms = tuple(_parse_term(part.strip(), text) for part in text.split(","))
+        return cls(terms, text)
+
+    @classmethod
+    def at(
+        cls,
+        *,
+        layers: int | Iterable[int] | None = None,
+        heads: int | Iterable[int] | None = None,
+        stack: Stack | None = None,
+        kind: Kind | None = None,
+    ) -> "Selection":
+        """Build a selection in Python, with Python's ranges: `Selection.at(layers=range(10, 20), heads=7)`."""
+        layer_set, head_set = _indices(layers), _indices(heads)
+        return cls((Term(stack, kind, layer_set, head_set),), _describe(stack, kind, layer_set, head_set))
+
+    @classmethod
+    def of(cls, what: "Selection | str | Site | None") -> "Selection":
+        """Whatever names heads, as a Selection; None is everything."""
+        if what is None:
+            return cls((Term(),))
+        if isinstance(what, Site):
+            return cls.at(layers=what.layer, stack=what.stack, kind=what.kind)
+        return cls.parse(what) if isinstance(what, str) else what
+
+    def heads_of(self, site: Site) -> tuple[int, ...]:
+        """The selected heads of one site, in order; empty when the site is not selected."""
+        return tuple(sorted(frozenset().union(*(term.heads_of(site) for term in self.terms))))
+
+    def resolve(self, sites: Iterable[Site]) -> dict[Site, tuple[int, ...]]:
+        """The selected sites with their selected heads; a selection that matches nothing is an error."""
+        sites = tuple(sites)
+        chosen = {site: heads for site in sites if (heads := self.heads_of(site))}
+        if not chosen:
+            last = sites[-1] if sites else None
+            have = f"{sites[0].head_label(0)} … {last.head_label(last.n_heads - 1)}" if last else "no attention"
+            raise UsageError(
+                f"selection {self.text!r} matches no head of this model, which has {have}",
+                hint="layers and heads count from zero; `headscope look MODEL` lists them",
+            )
+        return chosen
+
+
+def _parse_term(part: str, whole: str) -> Term:
+    if part in ("all", "*"):
+        return Term()
+    match = _TERM.fullmatch(part)
+    if not part or match is None:
+        raise UsageError(
+            f"selection {whole!r}: cannot read {part!r}",
+            hint="write L10-19, L3.H7, L3.H0-2, dec.cross, enc.L0.H1, a comma-separated union of these, or all",
+        )
+    return Term(
+        cast(Stack | None, match["stack"]),
+        cast(Kind | None, match["kind"]),
+        _closed_range(match["layers"], whole),
+        _closed_range(match["heads"], whole),
+    )
+
+
+def _closed_range(text: str | None, whole: str) -> frozenset[int] | None:
+    if text is None:
+        return None
+    first, _, last = text.partition("-")
+    low, high = int(first), int(last or first)
+    if high < low:
+        raise UsageError(f"selection {whole!r}: the range {text} runs backwards", hint=f"write {high}-{low}")
+    return frozenset(range(low, high + 1))
+
+
+def _indices(what: int | Iterable[int] | None) -> frozenset[int] | None:
+    if what is None:
+        return None
+    return frozenset([what]) if isinstance(what, int) else frozenset(what)
+
+
+def _describe(
+    stack: Stack | None, kind: Kind | None, layers: frozenset[int] | None, heads: frozenset[int] | None
+) -> str:
+    parts = [stack or "", f"layers {sorted(layers)}" if layers is not None else "", kind or ""]
+    parts.append(f"heads {sorted(heads)}" if heads is not None else "")
+    return " ".join(part for part in parts if part) or "all"

@@ -1,0 +1,76 @@
+r"""The canonical form of one attention site's projections, and where they come from.
+
+$q = g_q \odot (x\,w_q + b_q)$, likewise k and v; the site writes $\sum_h z_h\,w_{o,h} + b_o$ to the residual
+stream. Gains are recorded, never folded.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from jaxtyping import Float
+from torch import Tensor
+
+from headscope.core.model_spec import ModelSpec
+from headscope.core.site import Site
+
+
+@dataclass(frozen=True)
+class WeightStatus:
+    """Whether a site's projections are known, and why not.
+
+    exact: the equation above holds as it stands. normed: q and k are normalised after it (QK-norm), so W_QK
+    is the form before normalisation. refused: there is no such form; `reason` says why.
+    """
+
+    status: Literal["exact", "normed", "refused"]
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class HeadWeights:
+    """The projections of every head of one site, in the conventions of `headscope.shapes`."""
+
+    site: Site
+    w_q: Float[Tensor, "heads d_model d_head"]
+    w_k: Float[Tensor, "kv_heads d_source d_head"]
+    w_v: Float[Tensor, "kv_heads d_source d_value"]
+    w_o: Float[Tensor, "heads d_value d_out"]
+    b_q: Float[Tensor, "heads d_head"]
+    b_k: Float[Tensor, "kv_heads d_head"]
+    b_v: Float[Tensor, "kv_heads d_value"]
+    b_o: Float[Tensor, " d_out"]
+    gain_q: Float[Tensor, "heads d_head"]
+    gain_k: Float[Tensor, "kv_heads d_head"]
+    gain_v: Float[Tensor, "kv_heads d_value"]
+    status: WeightStatus
+
+    def kv_of_head(self, head: int) -> int:
+        """The key/value head that query head `head` reads."""
+        return self.site.kv_head(head)
+
+
+class WeightSource(Protocol):
+    """Where weight-only lenses read: a file, one tensor at a time, or a built model."""
+
+    @property
+    def spec(self) -> ModelSpec:
+        """What is being read."""
+        ...
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """Every attention site, in the order of the forward pass."""
+        ...
+
+    @property
+    def method(self) -> str:
+        """How the weights are read, for `Finding.method`."""
+        ...
+
+    def status(self, site: Site) -> WeightStatus:
+        """Whether this site's projections are known."""
+        ...
+
+    def weights(self, site: Site) -> HeadWeights:
+        """The projections of one site; raises `WeightsRefused` where there is no canonical form."""
+        ...

@@ -1,0 +1,84 @@
+"""The lens contract: one file, one question about a model, as a fold over batches of text.
+
+A lens never calls the model. It declares what it needs; the pipeline unions the needs of all chosen lenses
+and runs the text once per variant of the model.
+
+    start(params, spec, sites) → state
+    update(state, batch)       → state       once per batch and variant
+    merge(a, b)                → state       any split of the text gives the same answer
+    finish(state, weights)     → Finding
+
+Beside the fold stands `definition`: the formula transcribed in float64, sharing no code with the fold. It is
+given the stored maps of the same batches (`Batch.captures["pattern"]`) and the weights, and returns the same
+tables; the contract test compares the two.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from headscope.attention.statistics import Request, RowStatistics
+from headscope.core import About, Finding, ModelSpec, Site, WeightSource
+
+AS_IS = "as is"
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a lens wants to be handed; the pipeline takes the union over the chosen lenses.
+
+    `captures` may name pattern, scores, q, k, v, z, resid. `variants` are changed copies of the model on
+    which the same text is run too: "initialised" (the same architecture, freshly initialised).
+    """
+
+    weights: bool = False
+    statistics: Request | None = None
+    captures: frozenset[str] = frozenset()
+    variants: tuple[str, ...] = (AS_IS,)
+
+    @property
+    def text(self) -> bool:
+        """Whether the model has to be run at all."""
+        return self.statistics is not None or bool(self.captures)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one forward pass on one variant showed.
+
+    `uniform` holds the same statistics for attention that is uniform over the visible keys: the null. Padding
+    is False in `real`, and rows of padding hold NaN in every statistic.
+    """
+
+    variant: str
+    tokens: Int[Tensor, "batch tokens"]
+    real: Bool[Tensor, "batch tokens"]
+    statistics: Mapping[Site, RowStatistics] = field(default_factory=dict)
+    uniform: Mapping[Site, RowStatistics] = field(default_factory=dict)
+    captures: Mapping[str, Mapping[Site, Tensor]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Lens:
+    """A question about a model; the module that defines it binds one to `LENS`.
+
+    `params` is a frozen dataclass with few fields, each with a default and `metadata={"help": …}`; they become
+    the options of `headscope lens NAME`. `invariant` names the symmetries under which the numbers do not
+    change: "qk" (w_q→w_q G, w_k→w_k G⁻ᵀ), "vo" (w_v→w_v G, w_o→G⁻¹ w_o), "heads" (a permutation of heads).
+    """
+
+    name: str
+    about: About
+    params: type[Any]
+    needs: Callable[[Any, ModelSpec], Needs]
+    start: Callable[[Any, ModelSpec, tuple[Site, ...]], Any]
+    update: Callable[[Any, Batch], Any]
+    merge: Callable[[Any, Any], Any]
+    finish: Callable[[Any, WeightSource | None], Finding]
+    definition: Callable[[Any, WeightSource | None, Sequence[Batch]], dict[str, pl.DataFrame]]
+    headline: Callable[[Finding], tuple[str, ...]]
+    invariant: frozenset[str] = frozenset()

@@ -1,0 +1,24 @@
+"""Glossary of axes: the one vocabulary of shapes for code, docs and report.
+
+Array types are written with jaxtyping, e.g. `Float[Tensor, "batch heads queries d_head"]`, and are enforced
+when the tests run. In einsum the letters of `LETTERS` are used.
+
+Conventions: rows act on the right (`x @ w`); `w_q, w_k, w_v: [d_model, d_head]`, `w_o: [d_head, d_model]`;
+`W_QK = w_q w_kᵀ` and `W_OV = w_v w_o` are d_model × d_model and kept factored.
+"""
+
+AXES: dict[str, str] = {
+    "batch": "sequences processed together",
+    "heads": "query heads of one attention site",
+    "kv_heads": "key/value heads of one attention site; query head h reads kv head h // (heads // kv_heads)",
+    "queries": "positions that attend",
+    "keys": "positions attended to",
+    "d_model": "width of the residual stream",
+    "d_source": "width of the stream that keys and values are read from (the encoder's, in cross-attention)",
+    "d_head": "width of one query or key",
+    "d_value": "width of one value (equal to d_head in most families)",
+    "layers": "layers of one stack",
+    "tokens": "positions of a text",
+}
+
+LETTERS: dict[str, str] = {"l": "layers", "b": "batch", "h": "heads", "q": "queries", "k": "keys", "m": "d_model", "d": "d_head"}
