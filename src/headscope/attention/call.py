@@ -93,6 +93,20 @@ class Call:
         """The same call seen through a narrower band."""
         return replace(self, left=_narrower(self.left, left), right=_narrower(self.right, right))
 
+    def take(self, queries: slice, keys: slice) -> "Call":
+        """The part of this call that lies in a block of query and key indices (views, no copies)."""
+        return replace(
+            self,
+            q=self.q[:, :, queries],
+            k=self.k[:, :, keys],
+            v=self.v[:, :, keys],
+            query_positions=self.query_positions[:, queries],
+            key_positions=self.key_positions[:, keys],
+            key_padding=None if self.key_padding is None else self.key_padding[:, keys],
+            mask=None if self.mask is None else self.mask[:, :, queries, keys],
+            bias=None if self.bias is None else self.bias[:, :, queries, keys],
+        )
+
     def heads(self, heads: tuple[int, ...]) -> "Call":
         """The part of this call that belongs to some query heads, with one key/value head each."""
         index = list(heads)

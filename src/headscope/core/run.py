@@ -13,7 +13,10 @@ from headscope.errors import UsageError
 
 @dataclass(frozen=True)
 class TextSpec:
-    """The text that was run: where it is from, how much of it was used, and how it was cut."""
+    """The text that was run: where it is from, how much of it was used, and how it was cut.
+
+    `n_tokens` counts what was run, special tokens included; `n_dropped` is the tail too short for a window.
+    """
 
     name: str
     sha256: str
@@ -21,6 +24,7 @@ class TextSpec:
     n_tokens: int
     n_windows: int
     window: int
+    n_dropped: int = 0
 
 
 @dataclass(frozen=True)

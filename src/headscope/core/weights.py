@@ -5,7 +5,7 @@ stream. Gains are recorded, never folded.
 """
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
@@ -49,6 +49,7 @@ class HeadWeights:
         return self.site.kv_head(head)
 
 
+@runtime_checkable
 class WeightSource(Protocol):
     """Where weight-only lenses read: a file, one tensor at a time, or a built model."""
 

@@ -1,1 +1,6 @@
-""""""
+"""Text to run a model on: the one that ships with the package, and the user's own."""
+
+from headscope.corpora.text import Text, read_text, shipped_text, text_of
+from headscope.corpora.windows import Windows, cut
+
+__all__ = ["Text", "Windows", "cut", "read_text", "shipped_text", "text_of"]

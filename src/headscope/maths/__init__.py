@@ -1,1 +1,1 @@
-""""""
+"""Pure functions on tensors: the mathematics, knowing no model."""

@@ -1,1 +1,6 @@
-""""""
+"""Draws what a run found: figures as files, the run as one page, a finding in a notebook."""
+
+from headscope.report.draw import FORMATS, save
+from headscope.report.html import finding_html, notebook_html, render, run_html, write
+
+__all__ = ["FORMATS", "finding_html", "notebook_html", "render", "run_html", "save", "write"]

@@ -1,0 +1,67 @@
+# headscope: `make demo` to see it, `make test` to check it.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
+OUT := out/tiny
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo fmt lint type test bench docs clean
+
+help:
+	@echo "make demo    install and write a report on the embedded model"
+	@echo "make test    install the development tools; format, lint, types, tests"
+	@echo "make setup   install the development tools only"
+	@echo "make fmt     format and fix what can be fixed"
+	@echo "make lint    ruff: format and rules"
+	@echo "make type    mypy, strict"
+	@echo "make bench   speed and memory against peers, as ratios"
+	@echo "make docs    regenerate docs/lenses.md from the lenses"
+	@echo "make clean   remove the environment, caches and reports"
+
+# A stamp per extra: pip runs again only when pyproject.toml changes.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "headscope needs Python 3.11 or newer; say which: make PYTHON=python3.12 …"; exit 2; }
+	@echo "creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: pyproject.toml | $(BIN)/python
+	@echo "installing headscope into $(VENV) (torch is large: a few minutes the first time)"
+	@$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/installed-dev: pyproject.toml | $(BIN)/python
+	@echo "installing headscope and its development tools into $(VENV) (a few minutes the first time)"
+	@$(PIP) install --editable '.[dev]'
+	@touch $@ $(VENV)/installed
+
+setup: $(VENV)/installed-dev
+
+demo: $(VENV)/installed
+	@$(BIN)/headscope report tiny --out $(OUT)
+
+fmt: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+type: setup
+	$(BIN)/mypy
+
+test: lint type
+	$(BIN)/pytest
+
+bench: setup
+	$(BIN)/python -m benchmarks
+
+docs: setup
+	$(BIN)/python scripts/make_docs.py
+
+clean:
+	rm -rf $(VENV) out headscope-report .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

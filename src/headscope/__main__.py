@@ -1,0 +1,5 @@
+"""`python -m headscope`."""
+
+from headscope.cli import main
+
+main()

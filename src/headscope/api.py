@@ -1,0 +1,71 @@
+"""The public face: open a model, measure it, report on it. `headscope` re-exports these names."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headscope.attention.mechanism import mechanisms
+from headscope.core import Finding, Run
+from headscope.core.ports import plug
+from headscope.errors import UsageError
+from headscope.lenses import lenses
+from headscope.model import look, open_model
+from headscope.model.source import sources as models
+from headscope.model.verify import verify
+from headscope.pipeline import Progress, measure
+from headscope.report import finding_html, write
+from headscope.report import save as save_figure
+from headscope.store import load
+from headscope.store import save as save_run
+
+__all__ = [
+    "Progress",
+    "lenses",
+    "load",
+    "look",
+    "measure",
+    "mechanisms",
+    "models",
+    "open",
+    "report",
+    "save_figure",
+    "save_run",
+    "verify",
+]
+
+open = open_model
+
+
+def report(what: Any, out: str | Path | None = None, **options: Any) -> Path:
+    """Write `report.html`, one self-contained file, and return its path.
+
+    Args:
+        what: A run, a run folder, or a model (also by name), which is measured first.
+        out: The folder to write to. A run folder is its own default; a run needs none but `headscope-report`.
+        options: For a model: those of `measure`.
+    """
+    run, folder = _run_and_folder(what, out, options)
+    target = folder / "report.html"
+    write(run, target)
+    return target
+
+
+def _run_and_folder(what: Any, out: str | Path | None, options: Mapping[str, Any]) -> tuple[Run, Path]:
+    if isinstance(what, Run):
+        folder = Path(out or "headscope-report")
+        return what, save_run(what, folder)
+    if isinstance(what, (str, Path)) and (Path(what) / "manifest.json").is_file():
+        return load(what), Path(out or what)
+    folder = Path(out or "headscope-report")
+    return measure(what, out=folder, **options), folder
+
+
+def _shown(what: Any) -> str:
+    if isinstance(what, Finding):
+        return finding_html(what)
+    if isinstance(what, Run):
+        return "".join(finding_html(finding) for finding in what.findings.values())
+    raise UsageError(f"{type(what).__name__} has no picture of its own")
+
+
+plug(render=_shown, save=save_run)

@@ -1,0 +1,83 @@
+r"""Blocks of a call: which keys a run of queries can see at all, and the mask inside such a block.
+
+The fast paths work on rows of blocks, so that no mask is ever larger than a few rows of the map, and keys
+beyond the band are not touched.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from headscope.attention.call import Call
+
+Mask = Bool[Tensor, "mask_batch mask_heads queries keys"]
+
+
+def row_blocks(call: Call, rows: int) -> Iterator[tuple[slice, slice]]:
+    """Runs of at most `rows` queries, each with the run of keys outside of which it sees nothing."""
+    for start in range(0, call.q.shape[2], rows):
+        queries = slice(start, min(start + rows, call.q.shape[2]))
+        yield queries, _reach(call, queries)
+
+
+def band_mask(call: Call) -> Mask | None:
+    """True where the band of the call lets a query see a key; None where it lets all."""
+    if call.left is None and call.right is None:
+        return None
+    if call.offset is not None:
+        queries, keys, device = call.q.shape[2], call.k.shape[2], call.q.device
+        widest, narrowest = queries - 1 + call.offset, call.offset - keys + 1
+        if (call.left is None or widest <= call.left) and (call.right is None or narrowest >= -call.right):
+            return None
+        ahead = (torch.arange(queries, device=device)[:, None] + call.offset - torch.arange(keys, device=device))[
+            None, None
+        ]
+    else:
+        ahead = call.query_positions[:, None, :, None] - call.key_positions[:, None, None, :]
+    if call.left is None:
+        return ahead >= -_limit(call.right)
+    return ahead <= call.left if call.right is None else (ahead <= call.left) & (ahead >= -call.right)
+
+
+def allowed_mask(call: Call) -> Mask | None:
+    """True where a query may see a key, for every reason that the call has; None where all see all."""
+    masks = [band_mask(call), call.mask]
+    if call.key_padding is not None and not bool(call.key_padding.all()):
+        masks.append(call.key_padding[:, None, None, :])
+    given = [mask for mask in masks if mask is not None]
+    if not given:
+        return None
+    allowed = given[0]
+    for mask in given[1:]:
+        allowed = allowed & mask
+    return allowed.expand(-1, -1, call.q.shape[2], -1)
+
+
+def _reach(call: Call, queries: slice) -> slice:
+    keys = call.k.shape[2]
+    if call.left is None and call.right is None:
+        return slice(0, keys)
+    if call.offset is not None:
+        first = 0 if call.left is None else queries.start + call.offset - call.left
+        last = keys - 1 if call.right is None else queries.stop - 1 + call.offset + call.right
+    else:
+        first, last = _irregular_reach(call, queries)
+    first = min(max(first, 0), keys)
+    return slice(first, min(max(last + 1, first), keys))
+
+
+def _irregular_reach(call: Call, queries: slice) -> tuple[int, int]:
+    asking = call.query_positions[:, queries]
+    seen = torch.ones_like(call.key_positions, dtype=torch.bool)
+    if call.left is not None:
+        seen = seen & (call.key_positions >= asking.amin(dim=1, keepdim=True) - call.left)
+    if call.right is not None:
+        seen = seen & (call.key_positions <= asking.amax(dim=1, keepdim=True) + call.right)
+    found = seen.any(dim=0).nonzero()
+    return (int(found[0]), int(found[-1])) if len(found) else (0, -1)
+
+
+def _limit(value: int | None) -> int:
+    return 0 if value is None else value

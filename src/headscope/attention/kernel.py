@@ -1,0 +1,146 @@
+r"""Softmax attention over one block of queries and keys: the fused kernels, and plain torch where they do not reach.
+
+Both ways give the same numbers: $\text{out} = \mathrm{softmax}(s)\,v$ and $\text{lse} = \ln \sum_j e^{s_j}$ over the
+allowed keys, differentiable in q, k and v through out *and* lse (a merge by log-sum-exp needs both). A row
+that is allowed nothing has out = 0 and lse = −∞.
+
+torch returns the log-sum-exp on the CPU only from a private operator. `has_flash` guards it; without it the
+plain way is taken.
+"""
+
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+Rows = tuple[Float[Tensor, "batch heads queries d_value"], Float[Tensor, "batch heads queries"]]
+Mask = Bool[Tensor, "mask_batch mask_heads queries keys"]
+Bias = Float[Tensor, "bias_batch bias_heads queries keys"]
+
+
+def fused(
+    q: Float[Tensor, "batch heads queries d_head"],
+    k: Float[Tensor, "batch kv_heads keys d_head"],
+    v: Float[Tensor, "batch kv_heads keys d_value"],
+    *,
+    scale: float,
+    mask: Bias | Mask | None = None,
+    causal: bool = False,
+) -> Float[Tensor, "batch heads queries d_value"]:
+    """The output alone, by torch's own choice of kernel; `causal` aligns at the top left."""
+    d_value = v.shape[-1]
+    q, k, v = _of_one_width(q, k, v)
+    out = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+    )
+    return out[..., :d_value]
+
+
+def flash(
+    q: Float[Tensor, "batch heads queries d_head"],
+    k: Float[Tensor, "batch kv_heads keys d_head"],
+    v: Float[Tensor, "batch kv_heads keys d_value"],
+    *,
+    scale: float,
+    mask: Bias | None = None,
+    causal: bool = False,
+) -> Rows:
+    """Output and log-sum-exp by the private flash operator (`has_flash` first); the mask is added, in q's dtype."""
+    d_value = v.shape[-1]
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in _of_one_width(q, k, v))
+    out, lse = _Flash.apply(q, k, v, mask, causal, scale)  # type: ignore[no-untyped-call]
+    return out[..., :d_value], lse
+
+
+def plain(
+    q: Float[Tensor, "batch heads queries d_head"],
+    k: Float[Tensor, "batch kv_heads keys d_head"],
+    v: Float[Tensor, "batch kv_heads keys d_value"],
+    *,
+    scale: float,
+    softcap: float | None = None,
+    bias: Bias | None = None,
+    allowed: Mask | None = None,
+) -> Rows:
+    """Output and log-sum-exp with the scores of the block in memory, in at least float32; honours everything."""
+    batch, heads, queries, _ = q.shape
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    grouped = (batch, k.shape[1], heads // k.shape[1] * queries)  # the queries of a group read one key head
+    scores = (q.to(dtype).reshape(*grouped, q.shape[-1]) @ k.to(dtype).transpose(-1, -2)) * scale
+    scores = scores.reshape(batch, heads, queries, k.shape[2])
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if bias is not None:
+        scores = scores + bias.to(dtype)
+    if allowed is not None:
+        scores = scores.masked_fill(~allowed, -torch.inf)
+    # The gradient of a softmax over nothing is NaN, so such rows attend to everything and are wiped after.
+    nothing = scores.detach().amax(dim=-1, keepdim=True) == -torch.inf
+    scores = scores.masked_fill(nothing, 0.0)
+    lse = torch.logsumexp(scores, dim=-1)
+    weights = torch.exp(scores - lse[..., None]).masked_fill(nothing, 0.0)
+    out = (weights.reshape(*grouped, k.shape[2]) @ v.to(dtype)).reshape(batch, heads, queries, v.shape[-1])
+    lse = lse.masked_fill(nothing[..., 0], -torch.inf)
+    return out.to(q.dtype), lse
+
+
+@cache
+def has_flash() -> bool:
+    """Whether the private CPU operator exists here and takes grouped heads, forward and backward."""
+    q, k = torch.zeros(1, 2, 1, 8), torch.zeros(1, 1, 1, 8)
+    try:
+        out, lse = _forward()(q, k, k, 0.0, False, attn_mask=None, scale=1.0)
+        grads = _backward()(out, q, k, k, out, lse, 0.0, False, attn_mask=None, scale=1.0)
+    except (AttributeError, RuntimeError, TypeError):
+        return False
+    return bool(lse.shape == (1, 2, 1) and grads[1].shape == k.shape)
+
+
+def _forward() -> Any:
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+
+
+def _backward() -> Any:
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+def _of_one_width(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The fused kernels want one head size: zeros change neither the scores nor the values that are kept."""
+    short = v.shape[-1] - q.shape[-1]
+    if short > 0:
+        return F.pad(q, (0, short)), F.pad(k, (0, short)), v
+    return (q, k, F.pad(v, (0, -short))) if short < 0 else (q, k, v)
+
+
+class _Flash(torch.autograd.Function):
+    """The private operator with a differentiable log-sum-exp."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Rows:
+        ctx.set_materialize_grads(False)
+        out, lse = _forward()(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
+        # The operator says lse = 0 where a row is allowed nothing, and its backward relies on that.
+        nothing = None if mask is None else (mask == -torch.inf).all(dim=-1).expand_as(lse)
+        ctx.save_for_backward(q, k, v, mask, out, lse, nothing)
+        ctx.causal, ctx.scale = causal, scale
+        return out, lse.clone() if nothing is None else lse.masked_fill(nothing, -torch.inf)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
+        q, k, v, mask, out, lse, nothing = ctx.saved_tensors
+        grad_out = torch.zeros_like(out) if grad_out is None else grad_out
+        width = q.shape[-1]
+        if grad_lse is not None:
+            grad_lse = grad_lse if nothing is None else grad_lse.masked_fill(nothing, 0.0)
+            # ∂lse/∂s = p: a value of 1 whose output counts as 0 adds p·grad_lse to the gradient of the scores.
+            q, k, out, v = F.pad(q, (0, 1)), F.pad(k, (0, 1)), F.pad(out, (0, 1)), F.pad(v, (0, 1), value=1.0)
+            grad_out = torch.cat([grad_out, grad_lse[..., None].to(grad_out.dtype)], dim=-1)
+        grads = _backward()(
+            grad_out, q, k, v, out, lse, 0.0, ctx.causal, attn_mask=mask, scale=ctx.scale
+        )
+        return (*(grad[..., :width] for grad in grads), None, None, None)

@@ -1,0 +1,36 @@
+r"""The n × n maps of a call, for those who ask for them: scores and pattern.
+
+They agree with what transformers' eager attention computes, and cost O(n²) memory: `statistics` answers most
+questions without them.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headscope.attention.call import Call
+
+
+def scores(call: Call) -> Float[Tensor, "batch heads queries keys"]:
+    r"""$\mathrm{softcap}(\text{scale}\; q_i \cdot k_j) + \text{bias}_{ij}$, before the mask; at least float32."""
+    dtype = torch.promote_types(call.q.dtype, torch.float32)
+    k = call.k.to(dtype).repeat_interleave(call.groups, dim=1)
+    raw = torch.matmul(call.q.to(dtype), k.transpose(-1, -2)) * call.scale
+    if call.softcap is not None:
+        raw = call.softcap * torch.tanh(raw / call.softcap)
+    return raw if call.bias is None else raw + call.bias.to(dtype)
+
+
+def pattern(call: Call) -> Float[Tensor, "batch heads queries keys"]:
+    r"""$p_{ij}$ after the softmax (and the sink), exactly 0 where masked; at least float32.
+
+    Properties:
+        - rows sum to 1 without sinks, to less with them  (tested: test_pattern_rows_sum)
+        - a row that sees no key is 0, never NaN  (tested: test_pattern_of_a_masked_row_is_zero)
+    """
+    masked = scores(call).masked_fill(~call.visible(), -torch.inf)
+    if call.sinks is not None:
+        sink = call.sinks.to(masked.dtype)[None, :, None, None].expand(*masked.shape[:3], 1)
+        masked = torch.cat([masked, sink], dim=-1)
+    weights = torch.softmax(masked, dim=-1)[..., : call.k.shape[2]]
+    return torch.nan_to_num(weights, nan=0.0) if call.sinks is None else weights

@@ -1,0 +1,100 @@
+"""The contract of a mechanism, and the scan that finds them.
+
+A mechanism is a frozen dataclass of its parameters that maps a `Call` to an `Output`. One file in `mechanisms/`
+is enough to add one: it binds `MECHANISM` to the class, and the name, the constructor
+`headscope.attention.NAME(…)`, the command line and the contract tests follow.
+"""
+
+import importlib
+import pkgutil
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from headscope.attention.call import Call, Output
+from headscope.errors import UsageError
+
+_FOLDER = "headscope.attention.mechanisms"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one head costs with n queries and n keys of width d, no limit but the mechanism's own.
+
+    `flops` counts a multiplication with its addition as two. `bytes` is the float32 working memory that the
+    mechanism holds at its peak beside q, k, v and the output.
+    """
+
+    flops: float
+    bytes: float
+
+
+class Mechanism(ABC):
+    """A way of mixing values: frozen parameters, the fast way, and its slow definition.
+
+    Subclasses are frozen dataclasses that set `name` and validate their parameters in `__post_init__` with a
+    `UsageError`. They implement `attend`, `definition` and `cost`, and override `supports` where there is
+    something in a call that they cannot honour.
+    """
+
+    name: ClassVar[str]
+
+    def __call__(self, call: Call, *, lse: bool = False) -> Output:
+        """Attend; with `lse=True` the rows' log-sum-exp comes too, where the mechanism is a softmax."""
+        refusal = self.supports(call)
+        if refusal is not None:
+            raise UsageError(f"{self!r} cannot honour this call: {refusal}")
+        device = call.q.device.type
+        if not torch.is_autocast_enabled(device):
+            return self.attend(call, lse=lse)
+        # Under autocast torch would choose a dtype for each product; attention chooses once, as its own kernel does.
+        with torch.autocast(device, enabled=False):
+            return self.attend(_cast(call, torch.get_autocast_dtype(device)), lse=lse)
+
+    def supports(self, call: Call) -> str | None:
+        """None when everything in the call is honoured; otherwise what is not, and why."""
+        del call  # the mechanisms that honour everything need not look
+        return None
+
+    @abstractmethod
+    def attend(self, call: Call, *, lse: bool) -> Output:
+        """The fast way, in the dtype of the call, with gradients; the call is already known to be supported."""
+
+    @abstractmethod
+    def definition(self, call: Call) -> Output:
+        """The same in plain float64, as the formula says it; shares no code with `attend`."""
+
+    @abstractmethod
+    def cost(self, n: int, d: int) -> Cost:
+        """What one head costs with n queries, n keys and width d."""
+
+
+def mechanisms() -> dict[str, type[Mechanism]]:
+    """Every mechanism, by name: one per file of `headscope.attention.mechanisms`."""
+    return {name: mechanism_named(name) for name in mechanism_names()}
+
+
+def mechanism_names() -> tuple[str, ...]:
+    """The names of the files in `mechanisms/`."""
+    folder = importlib.import_module(_FOLDER).__path__
+    return tuple(sorted(info.name for info in pkgutil.iter_modules(folder) if not info.name.startswith("_")))
+
+
+def mechanism_named(name: str) -> type[Mechanism]:
+    """The class that `mechanisms/NAME.py` binds to MECHANISM; file and name agree, so no name can occur twice."""
+    if name not in mechanism_names():
+        raise UsageError(f"there is no mechanism {name!r}", hint=f"there are {', '.join(mechanism_names())}")
+    module = importlib.import_module(f"{_FOLDER}.{name}")
+    found: object = getattr(module, "MECHANISM", None)
+    if not (isinstance(found, type) and issubclass(found, Mechanism)):
+        raise UsageError(f"{module.__name__} must bind MECHANISM to a Mechanism class, found {found!r}")
+    if found.name != name:
+        raise UsageError(f"{module.__name__} defines the mechanism {found.name!r}, expected {name!r} as its file says")
+    return found
+
+
+def _cast(call: Call, dtype: torch.dtype) -> Call:
+    tensors = {name: getattr(call, name) for name in ("q", "k", "v")}
+    return replace(call, **{name: x if x.dtype == torch.float64 else x.to(dtype) for name, x in tensors.items()})

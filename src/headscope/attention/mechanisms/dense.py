@@ -1,0 +1,118 @@
+r"""Dense softmax attention: every query attends to every key that the call lets it see.
+
+Definition:
+    $\text{out}_i = \sum_j p_{ij} v_j$ with $p$ as in `headscope.attention.call`.
+How:
+    A call without limits, or causal from the first key on, is one call of torch's fused kernel: what
+    transformers' own sdpa path costs. Any other call goes in blocks of rows, each over the keys that its rows can
+    see, with a mask no larger than the block. Softcaps and biases that are learnt need the scores of a block in
+    memory. A sink is a factor: with σ the logistic function, $\text{out} \to \sigma(\text{lse} - \text{sink})\,\text{out}$.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from headscope.attention import kernel
+from headscope.attention.blocks import allowed_mask, row_blocks
+from headscope.attention.call import Call, Output
+from headscope.attention.explicit import explicit_attention
+from headscope.attention.mechanism import Cost, Mechanism
+
+BANDED_ROWS = 256
+BLOCK_ENTRIES = 1 << 24
+
+
+@dataclass(frozen=True)
+class Dense(Mechanism):
+    """Every query attends to every key that the call lets it see; honours all that a call can carry.
+
+    Properties:
+        - equals its float64 definition, with gradients  (tested: test_fast_equals_definition)
+        - a row that sees no key gives out = 0 and lse = −∞, never NaN  (tested: test_masked_rows)
+        - a cached decode step equals the row of the prefill  (tested: test_decode_step_equals_prefill_row)
+    """
+
+    name: ClassVar[str] = "dense"
+
+    def attend(self, call: Call, *, lse: bool) -> Output:
+        """One fused call where the mask is trivial, else blocks of rows."""
+        wanted = lse or call.sinks is not None
+        if call.plain and (_is_full(call) or _is_triangle(call)):
+            out, rows = _attended(call, lse=wanted, causal=not _is_full(call))
+        else:
+            parts = [_attended(call.take(*block), lse=wanted) for block in row_blocks(call, _rows(call))]
+            out = torch.cat([part[0] for part in parts], dim=2)
+            rows = torch.cat([part[1] for part in parts if part[1] is not None], dim=2) if wanted else None
+        if call.sinks is not None and rows is not None:
+            kept = torch.sigmoid(rows - call.sinks.to(rows.dtype)[:, None])
+            out = out * kept[..., None].to(out.dtype)
+        return Output(out, rows if lse else None)
+
+    def definition(self, call: Call) -> Output:
+        """The dense mask, in float64."""
+        return explicit_attention(call, call.visible())
+
+    def cost(self, n: int, d: int) -> Cost:
+        """Two products of n × n × d; torch's kernel works on tiles of at most 256 × 512 scores."""
+        return Cost(flops=4.0 * n * n * d, bytes=4.0 * (n + min(n, 256) * (min(n, 512) + d + 2)))
+
+
+MECHANISM = Dense
+
+
+def _is_full(call: Call) -> bool:
+    """Whether the limits bite nowhere: every query sees every key."""
+    if call.left is None and call.right is None:
+        return True
+    queries, keys, offset = call.q.shape[2], call.k.shape[2], call.offset
+    if offset is None:
+        return False
+    left_bites = call.left is not None and call.left < queries - 1 + offset
+    right_bites = call.right is not None and call.right < keys - 1 - offset
+    return not (left_bites or right_bites)
+
+
+def _is_triangle(call: Call) -> bool:
+    """Whether the kernel's own causal mask, which starts at the first key, is the mask of this call."""
+    return call.causal and call.offset == 0 and (call.left is None or call.left >= call.q.shape[2] - 1)
+
+
+def _rows(call: Call) -> int:
+    """Rows per block: few where a band lets a block skip keys, else as many as its mask or scores may be large."""
+    banded = call.left is not None or call.right is not None
+    maps = call.q.shape[0] * (call.q.shape[1] if _needs_scores(call) else 1)
+    limit = max(1, BLOCK_ENTRIES // (maps * call.k.shape[2]))
+    return min(BANDED_ROWS, limit) if banded else limit
+
+
+def _needs_scores(call: Call) -> bool:
+    """The fused kernels know no softcap, and give no gradient to a bias."""
+    return call.softcap is not None or (call.bias is not None and call.bias.requires_grad)
+
+
+def _attended(call: Call, *, lse: bool, causal: bool = False) -> tuple[Tensor, Tensor | None]:
+    """One block: output and, where it is wanted or comes for nothing, the log-sum-exp."""
+    if call.k.shape[2] == 0:
+        wide = torch.promote_types(call.q.dtype, torch.float32)
+        nothing = call.q.new_zeros(*call.q.shape[:3], call.v.shape[-1])
+        return nothing, call.q.new_full(call.q.shape[:3], -torch.inf, dtype=wide)
+    q, k, v, scale = call.q, call.k, call.v, call.scale
+    flash = call.q.device.type == "cpu" and kernel.has_flash()
+    if _needs_scores(call) or (lse and not flash):
+        return kernel.plain(q, k, v, scale=scale, softcap=call.softcap, bias=call.bias, allowed=allowed_mask(call))
+    mask = None if causal else _kernel_mask(call)
+    if lse:
+        return kernel.flash(q, k, v, scale=scale, mask=mask, causal=causal)
+    return kernel.fused(q, k, v, scale=scale, mask=mask, causal=causal), None
+
+
+def _kernel_mask(call: Call) -> Tensor | None:
+    """Bias and mask as one tensor that the fused kernels add to the scores."""
+    allowed = allowed_mask(call)
+    if call.bias is None and allowed is None:
+        return None
+    bias = call.q.new_zeros(()) if call.bias is None else call.bias.to(call.q.dtype)
+    return bias if allowed is None else torch.where(allowed, bias, -torch.inf)

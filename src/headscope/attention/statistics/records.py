@@ -1,0 +1,62 @@
+"""What can be asked about the rows of an attention pattern, and what is answered."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from headscope.attention.call import Output
+from headscope.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Request:
+    """Which statistics to compute: bands are half-widths w of |i − j| ≤ w."""
+
+    bands: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if any(width < 0 for width in self.bands):
+            raise UsageError(f"bands are half-widths |i − j| ≤ w with w ≥ 0, got {self.bands}")
+
+    def union(self, other: "Request") -> "Request":
+        """What both ask for."""
+        return Request(tuple(sorted({*self.bands, *other.bands})))
+
+
+@dataclass(frozen=True)
+class RowStatistics:
+    r"""Per row (query) of the attention pattern, in float64.
+
+    p is the pattern as it would be stored: with a sink a row sums to 1 − `sink`. Rows that see no key and rows
+    of padding hold NaN (and `n_visible` 0). Where keys have no position relative to the query
+    (cross-attention), `distance`, `distance_sd`, `diagonal` and `bands` are NaN.
+
+    Definition:
+        entropy_nats $-\sum_j p_{ij} \ln p_{ij}$; participation $\sum_j p_{ij}^2$;
+        distance and distance_sd: mean and standard deviation of |query_position − key_position| under
+        $p_{ij} / \sum_j p_{ij}$; diagonal: mass on the query's own position; first: mass on the first real key
+        of the sequence; bands[w]: mass on |query_position − key_position| ≤ w; lse: $\ln \sum_j e^{s_{ij}}$
+        without the sink.
+    """
+
+    entropy_nats: Float[Tensor, "batch heads queries"]
+    participation: Float[Tensor, "batch heads queries"]  # Σ_j p_ij²
+    distance: Float[Tensor, "batch heads queries"]  # Σ_j p_ij |i − j| / Σ_j p_ij
+    distance_sd: Float[Tensor, "batch heads queries"]
+    diagonal: Float[Tensor, "batch heads queries"]
+    first: Float[Tensor, "batch heads queries"]
+    bands: Mapping[int, Float[Tensor, "batch heads queries"]]
+    n_visible: Int[Tensor, "batch heads queries"]
+    sink: Float[Tensor, "batch heads queries"] | None = None  # mass on the sink; None without sinks
+    lse: Float[Tensor, "batch heads queries"] | None = None  # None where only the pattern was known
+    method: str = ""  # how the numbers were obtained
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The output of an attention call together with the statistics of its rows, from one pass."""
+
+    output: Output
+    statistics: RowStatistics

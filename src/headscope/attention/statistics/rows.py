@@ -1,0 +1,159 @@
+r"""Statistics of every row of an attention call without its map: O(n·d) memory, the output from the same pass.
+
+With $Z = \sum_j e_{ij}$, $e_{ij} = e^{s_{ij} - \max_j s_{ij}}$ and $Z' = Z + e^{\text{sink} - \max s}$:
+$H = (Z \ln Z' + \sum_j e_{ij} (\max s - s_{ij})) / Z'$, $\sum p^2 = \sum e^2 / Z'^2$, and a mass is $\sum_{j \in J} e_{ij} / Z'$.
+The sums come from `slabs`; here they become statistics, in float64.
+"""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from headscope.attention.call import Call, Output
+from headscope.attention.mechanisms.dense import Dense
+from headscope.attention.statistics.columns import anchors, mean_and_variance
+from headscope.attention.statistics.records import Observed, Request, RowStatistics
+from headscope.attention.statistics.slabs import Chunk, Sums, chunks, part
+from headscope.attention.statistics.visibility import visible_sums
+
+PerRow = Float[Tensor, "batch heads queries"]
+_POSITIONAL = ("distance", "distance_sd", "diagonal")
+
+
+def row_statistics(
+    call: Call,
+    request: Request,
+    *,
+    real_queries: Bool[Tensor, "batch queries"] | None = None,
+    positional: bool = True,
+) -> RowStatistics:
+    """The statistics of every row of a call; rows of padding (False in `real_queries`) hold NaN.
+
+    `positional=False` says that the keys have no position relative to the queries (cross-attention).
+
+    Properties:
+        - equal to the statistics of the stored map  (tested: test_streaming_equals_stored_map)
+        - 0 ≤ entropy ≤ ln(n_visible)  (tested: test_entropy_bounds)
+        - unchanged by a constant added to every key  (tested: test_common_offsets_do_not_matter)
+    """
+    _, columns, method = _streamed(call, request, values=False)
+    return _statistics(call, request, columns, method, real_queries, positional)
+
+
+def observe(
+    call: Call,
+    request: Request,
+    *,
+    real_queries: Bool[Tensor, "batch queries"] | None = None,
+    positional: bool = True,
+) -> Observed:
+    """The output of a call and the statistics of its rows, from one pass over the keys.
+
+    The pass keeps no gradients: where the call needs them, the output comes from `dense` instead.
+
+    Properties:
+        - the output is that of dense attention  (tested: test_observed_output_is_dense)
+    """
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in (call.q, call.k, call.v))
+    out, columns, method = _streamed(call, request, values=not learns)
+    statistics = _statistics(call, request, columns, method, real_queries, positional)
+    if out is None:
+        return Observed(Dense()(call, lse=True), statistics)
+    nothing = visible_sums(call, ()).count.expand(call.q.shape[:3]) == 0
+    lse = columns["lse"].masked_fill(nothing, -torch.inf)
+    return Observed(Output(out.masked_fill(nothing[..., None], 0.0), lse), statistics)
+
+
+def _streamed(call: Call, request: Request, *, values: bool) -> tuple[Tensor | None, dict[str, PerRow], str]:
+    """The output (if asked for), the statistics of every row by name, and how they were obtained."""
+    out = torch.zeros(*call.q.shape[:3], call.v.shape[-1], dtype=call.q.dtype, device=call.q.device)
+    columns: dict[str, Tensor] = {}
+    doubles = slabs = 0
+    with torch.no_grad(), torch.autocast(call.q.device.type, enabled=False):
+        for batch, kv_heads in chunks(call):
+            chunk = Chunk(part(call, batch, kv_heads), request.bands, values=values)
+            sums = chunk.run()
+            heads = slice(kv_heads.start * call.groups, kv_heads.stop * call.groups)
+            for name, column in _columns(chunk, sums).items():
+                whole = columns.setdefault(name, column.new_full(call.q.shape[:3], torch.nan))
+                whole[batch, heads] = column
+            if sums.values is not None:
+                weight = torch.exp(-_log_partition(chunk, sums))[..., None]
+                out[batch, heads] = (sums.values * weight).to(out.dtype)
+            doubles, slabs = doubles + chunk.double_slabs, slabs + chunk.slabs
+    precision = "float32" if doubles == 0 else "float64" if doubles == slabs else f"float32, float64 in {doubles} of {slabs}"
+    return (out if values else None), columns, f"streamed in row blocks, scores in {precision}"
+
+
+def _columns(chunk: Chunk, sums: Sums) -> dict[str, PerRow]:
+    """Every statistic of the rows of a chunk, by name; a band w is called "band w"."""
+    mass = sums.before[..., 0] + sums.after[..., 0]
+    log_all = _log_partition(chunk, sums)
+    kept = torch.exp(-log_all)
+    distance, variance = _distance(chunk.call, sums)
+    found = {
+        "entropy_nats": ((mass * log_all + sums.spread) * kept).clamp(min=0.0),
+        "participation": sums.square * kept.square(),
+        "distance": distance,
+        "distance_sd": variance.sqrt(),
+        "diagonal": sums.diagonal * kept,
+        "first": sums.first * kept,
+        "lse": sums.top + mass.log() + chunk.shift,
+        **{f"band {width}": band * kept for width, band in sums.bands.items()},
+    }
+    if chunk.call.sinks is not None:
+        found["sink"] = torch.exp(_relative_sink(chunk, sums) - log_all)
+    return found
+
+
+def _relative_sink(chunk: Chunk, sums: Sums) -> PerRow:
+    """The sink's score relative to the row's largest."""
+    sinks = torch.zeros(1) if chunk.call.sinks is None else chunk.call.sinks
+    return sinks.double()[:, None] - sums.top - chunk.shift
+
+
+def _log_partition(chunk: Chunk, sums: Sums) -> PerRow:
+    """ln Z′: the log of the sum over keys and sink, relative to the row's largest score."""
+    log_mass = (sums.before[..., 0] + sums.after[..., 0]).log()
+    return log_mass if chunk.call.sinks is None else torch.logaddexp(log_mass, _relative_sink(chunk, sums))
+
+
+def _distance(call: Call, sums: Sums) -> tuple[PerRow, PerRow]:
+    """Mean and variance of |i − j|: of the keys before, or of both sides by the law of total variance."""
+    centres, at = anchors(call.key_positions), call.query_positions[:, None, :].double()
+    mean, variance = mean_and_variance(sums.before, centres)
+    before = (at - mean, variance)
+    if call.causal:
+        return before
+    mean, variance = mean_and_variance(sums.after, centres)
+    after = (mean - at, variance)
+    masses = torch.stack([sums.before[..., 0], sums.after[..., 0]])
+    share = masses / masses.sum(dim=0)
+    # A side without mass has no mean; its share is 0, and 0 times anything is to be 0.
+    means, variances = (torch.stack(pair).masked_fill(masses == 0, 0.0) for pair in zip(before, after, strict=True))
+    distance = (share * means).sum(dim=0)
+    return distance, (share * (variances + (means - distance).square())).sum(dim=0)
+
+
+def _statistics(
+    call: Call,
+    request: Request,
+    columns: dict[str, PerRow],
+    method: str,
+    real_queries: Bool[Tensor, "batch queries"] | None,
+    positional: bool,
+) -> RowStatistics:
+    """The columns with NaN where a row does not count and where a distance means nothing."""
+    n_visible = visible_sums(call, ()).count.expand(call.q.shape[:3])
+    counted = n_visible > 0 if real_queries is None else (n_visible > 0) & real_queries[:, None, :]
+
+    def kept(name: str) -> PerRow:
+        placed = positional or not (name in _POSITIONAL or name.startswith("band "))
+        return columns[name].masked_fill(~(counted & placed), torch.nan)
+
+    return RowStatistics(
+        **{name: kept(name) for name in columns if not name.startswith("band ")},
+        bands={width: kept(f"band {width}") for width in request.bands},
+        n_visible=n_visible * counted,
+        method=method,
+    )

@@ -1,0 +1,257 @@
+"""The commands. Each loads what it needs when it is called."""
+
+import dataclasses
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headscope import __version__
+from headscope.cli.lens_commands import LensGroup
+from headscope.cli.options import Form, Hub, Model, ModelOrTiny, Seed, TextFile, Window, examples
+from headscope.cli.output import Format, show_json, show_table
+from headscope.cli.screen import bars, note
+from headscope.errors import LensError, NumericsError
+
+if TYPE_CHECKING:
+    from headscope.core import Run
+
+DEFAULT_FOLDER = Path("headscope-report")
+SHOWN_HEADLINES = 6
+
+app = typer.Typer(
+    name="headscope",
+    help="The mathematics of attention, executable on any transformer.",
+    epilog=examples("headscope report", "headscope look smollm2", "headscope lens focus minilm --format csv"),
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(
+    typer.Typer(
+        cls=LensGroup,
+        no_args_is_help=True,
+        help="One lens on one model; its answer goes to standard output.",
+        epilog=examples("headscope lens spectra tiny", "headscope lens focus smollm2 --text notes.txt"),
+    ),
+    name="lens",
+)
+
+
+class FigureFormat(StrEnum):
+    """What a figure can be saved as."""
+
+    SVG = "svg"
+    PDF = "pdf"
+    PNG = "png"
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"headscope {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error (also HEADSCOPE_DEBUG=1).")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command(
+    epilog=examples(
+        "headscope report", "headscope report smollm2", "headscope report ./my-model --text a.txt"
+    )
+)
+def report(
+    model: ModelOrTiny = "tiny",
+    text: TextFile = None,
+    lens: Annotated[
+        list[str] | None,
+        typer.Option("--lens", metavar="NAME", help="Only this lens; may be repeated. Default: all."),
+    ] = None,
+    out: Annotated[
+        Path,
+        typer.Option("--out", metavar="DIR", help="The run folder; an interrupted run in it is resumed."),
+    ] = DEFAULT_FOLDER,
+    hub: Hub = False,
+    seed: Seed = 0,
+    window: Window = 512,
+) -> None:
+    """Ask every lens about a model and write one self-contained report.html.
+
+    The run folder also keeps every table (parquet), every array (safetensors) and a manifest.
+    """
+    from headscope import api
+
+    note(f"model {model}, {_named(lens)}, into {out}/ (after an interruption the same command resumes)")
+    with bars() as progress:
+        run = api.measure(
+            model,
+            text=None if text is None else Path(text),
+            lenses=lens,
+            seed=seed,
+            window=window,
+            hub=hub,
+            out=out,
+            progress=progress,
+        )
+        progress.step("writing the report", 0, 1)
+        page = api.report(out)
+    _tell(run, page, model)
+    _fail_for(run)
+
+
+@app.command(epilog=examples("headscope look smollm2"))
+def look(model: Model, hub: Hub = False, form: Form = Format.TABLE) -> None:
+    """What is inside a model, and how much memory and time it would take. Runs nothing."""
+    from headscope import api
+
+    with bars() as progress:
+        card = api.look(model, hub=hub, progress=progress.step)
+    if form is Format.TABLE:
+        typer.echo(str(card))
+    else:
+        show_json(card)
+
+
+@app.command(epilog=examples("headscope verify minilm"))
+def verify(model: Model, text: TextFile = None, hub: Hub = False, form: Form = Format.TABLE) -> None:
+    """Compare fast, definition and transformers on this very checkpoint; exit code 4 where they disagree."""
+    import polars as pl
+
+    from headscope import api
+
+    with bars() as progress:
+        opened = api.open(model, hub=hub, progress=progress.step)
+        progress.step("comparing", 0, 1)
+        rows = api.verify(opened, text)
+    show_table(pl.DataFrame(rows), form)
+    wrong = [row["check"] for row in rows if not row["ok"]]
+    if wrong:
+        raise NumericsError(
+            f"{model}: {len(wrong)} of {len(rows)} checks miss their tolerance: {', '.join(wrong)}"
+        )
+
+
+@app.command()
+def lenses(form: Form = Format.TABLE) -> None:
+    """List the lenses: what can be asked."""
+    from headscope import api
+
+    _list([{"lens": name, "question": lens.about.question} for name, lens in api.lenses().items()], form)
+
+
+@app.command()
+def models(form: Form = Format.TABLE) -> None:
+    """List the models that have a name here, and the other forms MODEL can take."""
+    from headscope import api
+
+    _list([_model_row(one, form) for one in api.models()], form)
+    if form is Format.TABLE:
+        note(
+            "also: a folder (config.json and safetensors), a .gguf file, random:PATH (same shape, "
+            "fresh weights), a hub id with --hub"
+        )
+
+
+@app.command()
+def mechanisms(form: Form = Format.TABLE) -> None:
+    """List the attention mechanisms that can be swapped into a model."""
+    from headscope import api
+
+    rows = [
+        {"mechanism": name, "what": _first_line(cls.__doc__), "parameters": _parameters(cls)}
+        for name, cls in api.mechanisms().items()
+    ]
+    _list(rows, form)
+
+
+@app.command(epilog=examples("headscope figures headscope-report --format pdf --out figures"))
+def figures(
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="A run folder that `headscope report` wrote.", show_default=False),
+    ],
+    form: Annotated[FigureFormat, typer.Option("--format", help="What to save them as.")] = FigureFormat.SVG,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Where to; default the folder `figures` in RUN."),
+    ] = None,
+) -> None:
+    """Save every figure of a stored run, fit for a paper; their paths go to standard output."""
+    from headscope import api
+
+    target = run / "figures" if out is None else out
+    stored = api.load(run)
+    with bars() as progress:
+        drawings = [
+            (finding.lens, figure) for finding in stored.findings.values() for figure in finding.figures
+        ]
+        for done, (lens, figure) in enumerate(drawings):
+            progress.step("drawing", done, len(drawings))
+            typer.echo(str(api.save_figure(figure, target / f"{lens}.{figure.name}.{form.value}")))
+
+
+def _list(rows: list[dict[str, Any]], form: Format) -> None:
+    import polars as pl
+
+    show_table(pl.DataFrame(rows), form)
+
+
+def _model_row(one: Any, form: Format) -> dict[str, Any]:
+    size = one.size_bytes
+    shown = (f"{size / 1e6:.0f} MB" if size else "") if form is Format.TABLE else size
+    return {
+        "model": one.name,
+        "what": one.what,
+        "size" if form is Format.TABLE else "size_bytes": shown,
+        "licence": one.licence,
+        "is_cached": one.is_cached,
+    }
+
+
+def _first_line(docstring: str | None) -> str:
+    return (docstring or "").strip().split("\n")[0]
+
+
+def _parameters(cls: Any) -> str:
+    return ", ".join(f"{field.name}={field.default!r}" for field in dataclasses.fields(cls)) or "none"
+
+
+def _named(lenses: list[str] | None) -> str:
+    return "every lens" if not lenses else f"lens {', '.join(lenses)}"
+
+
+def _tell(run: "Run", page: Path, model: str) -> None:
+    """What was found, first; then where the rest is."""
+    lines = [line for finding in run.findings.values() for line in finding.headlines]
+    for line in lines[:SHOWN_HEADLINES]:
+        typer.echo(f"• {line}")
+    for finding in run.findings.values():
+        if finding.status != "ok":
+            note(f"{finding.lens}: {finding.status}: {finding.reason}")
+    typer.echo(f"\nThe report: {page.resolve()}")
+    if model == "tiny":
+        typer.echo(
+            "The same for a real language model (93 MB, fetched once): "
+            "headscope report smollm2 --out smollm2-report"
+        )
+
+
+def _fail_for(run: "Run") -> None:
+    failed = [finding.lens for finding in run.findings.values() if finding.status == "failed"]
+    if failed:
+        raise LensError(
+            f"{len(failed)} of {len(run.findings)} lenses failed: {', '.join(failed)}; the report shows why",
+            hint="--debug shows the traceback",
+        )

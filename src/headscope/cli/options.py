@@ -1,0 +1,39 @@
+"""The arguments and options that several commands share, each written once."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headscope.cli.output import Format
+
+MODEL_HELP = "tiny, smollm2, minilm, a folder, a .gguf file, random:PATH, or a hub id with --hub."
+
+
+def examples(*commands: str) -> str:
+    """The foot of a help text: commands to copy."""
+    return "\n\n".join(
+        ["Examples:" if len(commands) > 1 else "Example:", *(f"  {command}" for command in commands)]
+    )
+
+
+Model = Annotated[str, typer.Argument(help=MODEL_HELP, metavar="MODEL", show_default=False)]
+ModelOrTiny = Annotated[str, typer.Argument(help=MODEL_HELP, metavar="[MODEL]")]
+TextFile = Annotated[
+    str | None,
+    typer.Option(
+        "--text",
+        metavar="FILE",
+        help="A UTF-8 text to run; - reads standard input. Default: a text that ships with headscope.",
+    ),
+]
+Hub = Annotated[bool, typer.Option("--hub", help="Allow fetching the model from the hub.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of everything that is drawn at random.")]
+Window = Annotated[
+    int, typer.Option("--window", min=1, help="Tokens per window; the model's context where that is shorter.")
+]
+Form = Annotated[Format, typer.Option("--format", help="How data is written to standard output.")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="The run folder; an interrupted run in it is resumed."),
+]

@@ -1,0 +1,140 @@
+"""Tables and findings to standard output, in the format that was asked for."""
+
+import io
+import json
+import math
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from headscope.cli.screen import note
+from headscope.errors import UsageError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from headscope.core import Finding
+
+SHOWN_ROWS = 24
+
+
+class Format(StrEnum):
+    """How data is written to standard output."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+def show_table(frame: "pl.DataFrame", form: Format) -> None:
+    """One table, whole; on a screen (`table`) its first rows."""
+    if form is Format.TABLE:
+        _show_rows(frame)
+    elif form is Format.JSON:
+        show_json(frame.to_dicts())
+    elif form is Format.CSV:
+        sys.stdout.write(frame.write_csv())
+    else:
+        _write_parquet(frame)
+
+
+def show_finding(finding: "Finding", form: Format, table: str | None) -> None:
+    """What a lens found: as a table with its headlines, as one JSON object, or one of its tables."""
+    if form is Format.JSON:
+        show_json(_as_object(finding))
+        return
+    frame = finding.table if table is None else _table(finding, table)
+    if form is Format.TABLE:
+        _show_headlines(finding)
+    show_table(frame, form)
+
+
+def show_json(what: Any) -> None:
+    """Standard JSON: what is not a number there (NaN, ∞) becomes null."""
+    sys.stdout.write(json.dumps(_finite(what), indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def _as_object(finding: "Finding") -> dict[str, Any]:
+    names = ("lens", "status", "reason", "headlines", "method", "warnings", "params")
+    facts = {name: getattr(finding, name) for name in names}
+    return {**facts, "tables": {name: frame.to_dicts() for name, frame in finding.tables.items()}}
+
+
+def _table(finding: "Finding", name: str) -> "pl.DataFrame":
+    if name not in finding.tables:
+        raise UsageError(
+            f"lens {finding.lens!r} makes no table {name!r}",
+            hint=f"its tables are {', '.join(finding.tables)}",
+        )
+    return finding.tables[name]
+
+
+def _show_headlines(finding: "Finding") -> None:
+    console = Console(highlight=False)
+    for line in finding.headlines:
+        console.print(Text(f"• {line}"))
+    for warning in finding.warnings:
+        console.print(Text(f"! {warning}", style="yellow"))
+    if finding.method:
+        console.print(Text(f"method: {finding.method}", style="dim"))
+    console.print()
+
+
+def _show_rows(frame: "pl.DataFrame") -> None:
+    console = Console(highlight=False)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    kept = frame[:, : _columns_that_fit(frame, console.width)]
+    for name, dtype in kept.schema.items():
+        table.add_column(name, justify="right" if dtype.is_numeric() else "left")
+    limit = SHOWN_ROWS if frame.height > SHOWN_ROWS + 4 else frame.height
+    for row in kept.head(limit).iter_rows():
+        table.add_row(*(Text(_cell(value)) for value in row))
+    console.print(table)
+    hidden = [f"{frame.height - limit} more rows"] if frame.height > limit else []
+    if kept.width < frame.width:
+        hidden.append("more columns: " + ", ".join(frame.columns[kept.width :]))
+    if hidden:
+        note(f"… {'; '.join(hidden)} (--format csv or json gives everything)")
+
+
+def _columns_that_fit(frame: "pl.DataFrame", width: int) -> int:
+    """Whole columns only: numbers cut in the middle mislead."""
+    used = 0
+    for index, name in enumerate(frame.columns):
+        cells = [len(name), *(len(_cell(value)) for value in frame[name].head(SHOWN_ROWS))]
+        used += max(cells) + 2
+        if used - 2 > width and not frame.schema[name].is_(str):
+            return max(index, 1)
+    return frame.width
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _write_parquet(frame: "pl.DataFrame") -> None:
+    if sys.stdout.isatty():
+        raise UsageError(
+            "parquet is binary and standard output is a terminal",
+            hint="redirect it: … --format parquet > table.parquet",
+        )
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer)
+    sys.stdout.buffer.write(buffer.getvalue())
+
+
+def _finite(what: Any) -> Any:
+    if isinstance(what, dict):
+        return {key: _finite(value) for key, value in what.items()}
+    if isinstance(what, (list, tuple)):
+        return [_finite(value) for value in what]
+    return None if isinstance(what, float) and not math.isfinite(what) else what

@@ -1,0 +1,69 @@
+"""`main`: run a command and turn whatever it raises into one readable message and an exit code."""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from headscope.cli.app import app
+from headscope.cli.screen import complain
+from headscope.errors import HeadscopeError, ResourceError
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run `headscope`; always ends by `SystemExit` with one of the documented codes.
+
+    0 ok · 1 a bug · 2 usage · 3 checkpoint · 4 a lens failed or verify disagrees · 5 environment
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given or os.environ.get("HEADSCOPE_DEBUG", "") not in ("", "0")
+    # Accepted anywhere on the line: whoever needs it has just seen an error and presses the up arrow.
+    words = [word for word in given if word != "--debug"]
+    try:
+        app(words, prog_name="headscope")
+    except HeadscopeError as error:
+        _end(error, debug)
+    except MemoryError as error:
+        _end(_out_of_memory(error), debug)
+    except BrokenPipeError:
+        # The reader (`head`, `less`) has seen enough; Python would complain again while flushing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(BROKEN_PIPE)
+    except Exception as error:  # noqa: BLE001  the last place that can turn a bug into a message
+        if "can't allocate memory" in str(error):
+            _end(_out_of_memory(error), debug)
+        _end_with_bug(error, debug)
+    sys.exit(0)
+
+
+def _end(error: HeadscopeError, debug: bool) -> NoReturn:
+    if debug:
+        traceback.print_exception(error)
+    complain(error.message, error.hint)
+    sys.exit(error.exit_code)
+
+
+def _end_with_bug(error: Exception, debug: bool) -> NoReturn:
+    if debug:
+        traceback.print_exception(error)
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"in {last.name}, {Path(last.filename).name}:{last.lineno}"
+    complain(
+        f"this is a bug in headscope: {type(error).__name__}: {error}\n  {place}",
+        "the same command with --debug shows where it comes from; please report it",
+    )
+    sys.exit(1)
+
+
+def _out_of_memory(error: BaseException) -> ResourceError:
+    wrapped = ResourceError(
+        "there is not enough memory for this",
+        hint="try a smaller --window; `headscope look MODEL` estimates the memory",
+    )
+    wrapped.__cause__ = error
+    return wrapped

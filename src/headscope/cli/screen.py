@@ -1,0 +1,63 @@
+"""What people see: errors, notes and progress on standard error; data goes to standard output."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+
+def err() -> Console:
+    """Standard error as it is now (tests replace it)."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def note(message: str) -> None:
+    """A line for people, beside the data."""
+    err().print(Text(message))
+
+
+def complain(message: str, hint: str = "") -> None:
+    """What was wrong, then what to do about it."""
+    err().print(Text.assemble(("error: ", "bold red"), message))
+    if hint:
+        err().print(Text.assemble((" hint: ", "bold"), hint))
+
+
+class Bars:
+    """Draws one bar per label; where standard error is no terminal, one line per label."""
+
+    def __init__(self, drawn: Progress | None) -> None:
+        self._drawn = drawn
+        self._tasks: dict[str, TaskID] = {}
+
+    def step(self, what: str, done: int, total: int) -> None:
+        """`done` of `total` parts of `what` are finished; total 0 is unknown."""
+        new = what not in self._tasks
+        if self._drawn is None:
+            self._tasks.setdefault(what, TaskID(0))
+            if new:
+                sys.stderr.write(f"{what} …\n")
+            return
+        if new:
+            self._tasks[what] = self._drawn.add_task(what, total=total or None)
+        self._drawn.update(self._tasks[what], completed=done, total=total or None)
+
+
+@contextmanager
+def bars() -> Iterator[Bars]:
+    """Progress for as long as the context lasts."""
+    console = err()
+    if not console.is_terminal:
+        yield Bars(None)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as drawn:
+        yield Bars(drawn)

@@ -1,0 +1,111 @@
+"""Text: named documents, read from the shipped file, from a file of the user, or from standard input.
+
+Documents are separated by a line that holds `***` and nothing else.
+"""
+
+import hashlib
+import re
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+
+from headscope.errors import UsageError
+
+_SEPARATOR = re.compile(r"^[ \t]*\*\*\*[ \t]*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Text:
+    """Documents with a name for the report; their order is part of the text."""
+
+    name: str
+    documents: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not any(document.strip() for document in self.documents):
+            raise UsageError(
+                f"{self.name}: the text is empty", hint="give a text with at least a few sentences"
+            )
+
+    @property
+    def n_characters(self) -> int:
+        """Characters of all documents together."""
+        return sum(map(len, self.documents))
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hash of the documents, which is what the numbers depend on; the name is not part of it."""
+        digest = hashlib.sha256()
+        for document in self.documents:
+            # The length keeps two documents "ab", "c" apart from "a", "bc".
+            encoded = document.encode()
+            digest.update(f"{len(encoded)}:".encode() + encoded)
+        return digest.hexdigest()
+
+
+def shipped_text() -> Text:
+    """The text that ships with the package: varied plain English, written for it."""
+    content = files("headscope.corpora").joinpath("plain_english.txt").read_text(encoding="utf-8")
+    return Text("plain English (shipped with headscope)", documents_in(content))
+
+
+def read_text(path: str | Path) -> Text:
+    """The text of a UTF-8 file; `-` reads standard input.
+
+    Raises:
+        UsageError: The file is missing, unreadable, binary, not UTF-8, or holds no text.
+    """
+    if str(path) == "-":
+        return _decoded(sys.stdin.buffer.read(), "standard input")
+    return _decoded(_bytes_of(Path(path)), Path(path).name)
+
+
+def text_of(what: "Text | str | Path | None") -> Text:
+    """Whatever a caller may give as text: a Text, a string that is the text, a path of a file, or nothing.
+
+    Nothing means the shipped text.
+    """
+    if what is None:
+        return shipped_text()
+    if isinstance(what, Path):
+        return read_text(what)
+    return Text("text given in Python", documents_in(what)) if isinstance(what, str) else what
+
+
+def documents_in(content: str) -> tuple[str, ...]:
+    """Cut at the separator lines; documents without a visible character are left out."""
+    unified = content.replace("\r\n", "\n").replace("\r", "\n")
+    return tuple(part.strip("\n") for part in _SEPARATOR.split(unified) if part.strip())
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"the text file {path} does not exist (looked in {path.absolute().parent})",
+            hint="give the path of a UTF-8 text file, or `-` to read standard input",
+        ) from error
+    except IsADirectoryError as error:
+        raise UsageError(f"{path} is a folder, expected a text file", hint="name one file in it") from error
+    except OSError as error:
+        raise UsageError(f"the text file {path} cannot be read: {error.strerror}") from error
+
+
+def _decoded(data: bytes, name: str) -> Text:
+    wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+    if b"\0" in data and not wide:
+        raise UsageError(
+            f"{name} is a binary file (it has a zero byte at offset {data.index(0)}), expected UTF-8 text",
+            hint="give a plain text file; convert documents such as PDF or DOCX first",
+        )
+    try:
+        return Text(name, documents_in(data.decode("utf-8-sig")))
+    except UnicodeDecodeError as error:
+        encoding = "utf-16" if wide else "latin1"
+        raise UsageError(
+            f"{name} is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start} cannot be read",
+            hint=f"convert it first, e.g. `iconv -f {encoding} -t utf-8 FILE > text.txt`",
+        ) from error

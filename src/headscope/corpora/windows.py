@@ -1,0 +1,88 @@
+"""Cut a tokenised text into windows of equal length, without padding.
+
+document tokens:  [CLS] a b c [SEP]   [CLS] d e f g [SEP]
+body:             a b c d e f g                           special tokens removed
+windows of 5:     [CLS] a b c [SEP]   [CLS] d e f [SEP]   put back around each window
+last one:         [CLS] g [SEP]                           on its own, or dropped when it is very short
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from headscope.errors import UsageError
+
+# Statistics of rows that see fewer keys than this say little about a head; a lone short text is still used.
+SHORTEST_TAIL = 32
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows of equal length, at most one shorter one behind them, and what was left out."""
+
+    full: Int[Tensor, "windows tokens"]
+    last: Int[Tensor, "one shorter"] | None
+    n_dropped: int
+
+    @property
+    def count(self) -> int:
+        """How many windows there are."""
+        return self.full.shape[0] + (self.last is not None)
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longest window."""
+        return self.full.shape[1] if self.full.shape[0] else 0 if self.last is None else self.last.shape[1]
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of all windows, the special ones included."""
+        return self.full.numel() + (0 if self.last is None else self.last.numel())
+
+    def batches(self, size: int) -> list[Int[Tensor, "_ _"]]:
+        """Windows grouped so that each batch has one length."""
+        groups = [self.full[start : start + size] for start in range(0, self.full.shape[0], size)]
+        return groups if self.last is None else [*groups, self.last]
+
+
+def cut(documents: Sequence[Sequence[int]], specials: Sequence[int], length: int) -> Windows:
+    """Windows of `length` tokens over the documents set end to end.
+
+    Args:
+        documents: Token ids of each document, with the special tokens that the tokenizer adds.
+        specials: What the tokenizer makes of no text at all: the special tokens alone.
+        length: Tokens per window, special ones included.
+    """
+    head, tail = _surroundings(documents, specials)
+    room = length - len(head) - len(tail)
+    if room < 1:
+        raise UsageError(
+            f"a window of {length} tokens leaves no room beside {len(specials)} special tokens",
+            hint=f"use a window of at least {len(specials) + 1} tokens",
+        )
+    body = [token for ids in documents for token in ids[len(head) : len(ids) - len(tail)]]
+    if not body:
+        raise UsageError("the tokenizer makes no token of this text", hint="give a text with words in it")
+    return _windows(body, head, tail, room)
+
+
+def _windows(body: list[int], head: list[int], tail: list[int], room: int) -> Windows:
+    pieces = [body[start : start + room] for start in range(0, len(body), room)]
+    rows = [[*head, *piece, *tail] for piece in pieces]
+    rest = rows.pop() if len(pieces[-1]) < room else None
+    dropped = len(pieces[-1]) if rest is not None and rows and len(rest) < SHORTEST_TAIL else 0
+    full = torch.tensor(rows, dtype=torch.long).reshape(len(rows), room + len(head) + len(tail))
+    last = None if rest is None or dropped else torch.tensor([rest], dtype=torch.long)
+    return Windows(full, last, dropped)
+
+
+def _surroundings(documents: Sequence[Sequence[int]], specials: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Which special tokens stand before a text and which behind it."""
+    for n_head in range(len(specials), -1, -1):
+        head, tail = list(specials[:n_head]), list(specials[n_head:])
+        if all(list(ids[:n_head]) == head and list(ids[len(ids) - len(tail) :]) == tail for ids in documents):
+            return head, tail
+    return [], []

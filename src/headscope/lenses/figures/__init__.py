@@ -1,0 +1,1 @@
+"""What the lenses show: figures as plain data, drawn by `headscope.report`."""

@@ -1,0 +1,163 @@
+"""Figures of the spectra lens: heat maps per head, curves over layers, spectra beside their null."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+
+from headscope.core import Curves, Figure, Histogram, Series, Site
+from headscope.lenses.figures.layout import Array, groups, head_map
+from headscope.maths.comparison import Comparison, unit_law
+
+MATRICES = ("Q", "K", "V", "O")
+Layers = Mapping[Site, Mapping[str, Comparison]]
+Heads = Mapping[Site, Mapping[str, list[Comparison]]]
+
+
+def figures(layers: Layers, heads: Heads, bins: int) -> tuple[Figure, ...]:
+    """All figures, the most telling first."""
+    return (
+        *_rank_maps(heads),
+        _largest_by_layer(layers),
+        _size_by_layer(layers),
+        *(_spectra_by_layer(layers, matrix) for matrix in MATRICES),
+        *_histograms(layers, bins),
+        *_norm_maps(heads),
+    )
+
+
+def _rank_maps(heads: Heads) -> Iterator[Figure]:
+    for form, does in (("QK", "compares"), ("OV", "moves")):
+        yield head_map(
+            {
+                site: [one.effective_rank / one.law.effective_rank for one in of_site[form]]
+                for site, of_site in heads.items()
+            },
+            name=f"{form.lower()}_effective_rank",
+            title=f"Effective rank of W_{form}, as a share of the random one",
+            caption="1: as many directions as a product of two random matrices of the same shape. "
+            f"Where it is small, what the head {does} lies in few directions.",
+            unit="measured / random",
+            reference=1.0,
+            limits=(0.0, 1.0),
+        )
+
+
+def _norm_maps(heads: Heads) -> Iterator[Figure]:
+    for form, does in (("QK", "compares"), ("OV", "moves")):
+        yield head_map(
+            {
+                site: [float(torch.linalg.vector_norm(one.sigma)) for one in of_site[form]]
+                for site, of_site in heads.items()
+            },
+            name=f"{form.lower()}_norm",
+            title=f"Frobenius norm of W_{form}",
+            caption=f"Root of the sum of squared singular values: how strongly the head {does} at all.",
+        )
+
+
+def _by_layer(layers: Layers) -> Iterator[tuple[str, Array, list[Comparison]]]:
+    """For each matrix of each stack: its name, the layers, the spectra."""
+    for group, sites in groups(list(layers)).items():
+        x = np.array([float(site.layer) for site in sites])
+        for matrix in MATRICES:
+            yield f"{group} W_{matrix}".strip(), x, [layers[site][matrix] for site in sites]
+
+
+def _size_by_layer(layers: Layers) -> Curves:
+    series = tuple(
+        Series(name, x, np.array([one.mean_square for one in found])) for name, x, found in _by_layer(layers)
+    )
+    return Curves(
+        "mean_square",
+        "Mean squared singular value, by layer",
+        "How large the four projections of each layer are. The random matrices of the other figures are "
+        "scaled to these values.",
+        "layer",
+        "mean σ²",
+        series,
+        log_y=any(bool((one.y > 0).all()) for one in series),
+    )
+
+
+def _largest_by_layer(layers: Layers) -> Curves:
+    series = []
+    for name, x, found in _by_layer(layers):
+        ratios = [float(one.sigma[0]) / one.edges[1] if one.mean_square > 0 else np.nan for one in found]
+        series.append(Series(name, x, np.square(ratios)))
+    x = max((one.x for one in series), key=len)
+    series.append(Series("upper edge of a random matrix", x, np.ones_like(x), role="null"))
+    return Curves(
+        "largest",
+        "Largest squared singular value, in units of the random edge",
+        "Above the dotted line the strongest direction is stronger than chance makes one in a matrix of the "
+        "same shape and Frobenius norm.",
+        "layer",
+        "σ₁² / upper Marchenko–Pastur edge",
+        tuple(series),
+    )
+
+
+def _spectra_by_layer(layers: Layers, matrix: str) -> Curves:
+    """Divided by their root mean square, so that one null serves all layers of the same shape."""
+    series = []
+    for site, of_site in layers.items():
+        one = of_site[matrix]
+        kept = _kept(len(one.sigma))
+        scale = one.mean_square**0.5 or 1.0
+        series.append(Series(site.label, (kept + 0.5) / len(one.sigma), one.sigma.numpy()[kept] / scale))
+    share = np.linspace(0.002, 0.998, 150)
+    for sizes in dict.fromkeys(of_site[matrix].sizes for of_site in layers.values()):
+        law = unit_law(sizes).quantile(torch.from_numpy(1 - share)).sqrt().numpy()
+        series.append(Series("Marchenko–Pastur", share, law, role="null"))
+    return Curves(
+        f"spectrum_{matrix.lower()}",
+        f"Singular values of W_{matrix}, layer by layer",
+        "Sorted from the largest, divided by their root mean square. Dotted: a random matrix of the same "
+        "shape. Steeper than it: few directions dominate.",
+        "share of the singular values",
+        "σ / root mean square",
+        tuple(series),
+        log_y=True,
+    )
+
+
+def _kept(n: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    """Which of n sorted values to draw: the first ones all, the rest evenly."""
+    evenly = np.linspace(0, n - 1, 100).round().astype(np.int64)
+    return np.unique(np.concatenate((np.arange(min(n, 12)), evenly)))
+
+
+def _histograms(layers: Layers, bins: int) -> Iterator[Histogram]:
+    """Of W_Q in the first, the middle and the last layer."""
+    sites = list(layers)
+    for index in sorted({0, len(sites) // 2, len(sites) - 1}):
+        one = layers[sites[index]]["Q"]
+        if one.mean_square > 0:
+            yield _histogram(sites[index], one, bins)
+
+
+def _histogram(site: Site, one: Comparison, bins: int) -> Histogram:
+    low, high = one.edges
+    # A few outliers would squeeze the bulk into one bar; beyond three edges they are counted, not drawn.
+    end = min(max(float(one.sigma[0]), high) * 1.02, 3 * high)
+    sigma = one.sigma.numpy()
+    beyond = int((sigma > end).sum())
+    edges = np.linspace(0.0, end, bins + 1)
+    counts, _ = np.histogram(sigma[sigma <= end], bins=edges)
+    s = torch.linspace(low, high, 300, dtype=torch.float64)
+    unit = one.mean_square**0.5
+    law = one.law.singular_density(s / unit).numpy() / unit
+    rows, columns = one.sizes
+    outside = f" {beyond} larger values, up to {sigma[0]:.3g}, lie outside the picture." if beyond else ""
+    return Histogram(
+        f"histogram_q_{site.label.lower().replace('.', '_')}",
+        f"Singular values of W_Q in {site.label}",
+        f"Bars: the {len(sigma)} singular values of the {rows} × {columns} matrix. Curve: Marchenko–Pastur, "
+        f"for Gaussian entries of the same shape and Frobenius norm.{outside}",
+        "singular value σ",
+        edges,
+        counts / len(sigma) / np.diff(edges),
+        laws=(Series("Marchenko–Pastur", s.numpy(), law, role="theory"),),
+        marks=(("lower edge", low), ("upper edge", high)),
+    )

@@ -1,0 +1,408 @@
+r"""Spectra: on how many directions do the attention weights act, and how far are they from random?
+
+Weights only. The singular values of W_Q, W_K, W_V, W_O of each layer and of W_QK, W_OV of each head, beside
+those of Gaussian matrices of the same shape and the same Frobenius norm: Marchenko–Pastur for the former, the
+law of a product of two Gaussian matrices for the latter.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import exp, log, sqrt
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headscope.core import About, Finding, HeadWeights, ModelSpec, Site, WeightSource
+from headscope.errors import LensError
+from headscope.lenses.figures.layout import label_of, place
+from headscope.lenses.figures.spectra import figures
+from headscope.lenses.lens import Batch, Lens, Needs
+from headscope.maths.comparison import Comparison
+from headscope.maths.spectrum import form_singular_values, singular_values
+
+ORDER = 1
+
+ABOUT = About(
+    title="Spectra of the attention weights",
+    question="On how many directions do the attention weights act, and how far are they from random?",
+    definition=(
+        "A matrix rotates, stretches along orthogonal directions, and rotates again; the factors of the "
+        "stretching are its singular values σ₁ ≥ σ₂ ≥ … . They are computed for W_Q, W_K, W_V and W_O of "
+        "each layer, with the heads side by side, and for the two products that matter in a head: W_QK = "
+        "w_q w_kᵀ (what it compares) and W_OV = w_v w_o (what it moves). Each is set beside a random "
+        "matrix of the same shape and the same Frobenius norm. A matrix of independent entries follows "
+        "the Marchenko–Pastur law, with sharp edges a and b. W_QK and W_OV are products, so their null is "
+        "the product of two random factors; its law is another."
+    ),
+    formulas=(
+        r"W = U\,\mathrm{diag}(\sigma_1, \sigma_2, \ldots)\,V^{\top}, \qquad "
+        r"p_i = \sigma_i^2\,/\,\sum_j \sigma_j^2",
+        r"\mathrm{stable\ rank} = \sum_i \sigma_i^2\,/\,\sigma_1^2, \qquad "
+        r"\mathrm{effective\ rank} = \exp\left(-\sum_i p_i \ln p_i\right)",
+        r"f(x) = \frac{\sqrt{(x-a)(b-x)}}{2\pi v p x}, \quad a, b = v\,(\sqrt{n} \mp \sqrt{p})^2, "
+        r"\quad x = \sigma^2 \quad (p \times n,\ p \leq n,\ \mathrm{variance}\ v)",
+        r"f(x) = \frac{|\mathrm{Im}\,z|}{\pi x}, \quad x z = (1+z)(1+c_1 z)(1+c_2 z) \quad "
+        r"(\mathrm{product;}\ x\ \mathrm{over\ its\ mean},\ c_i = p/n_i)",
+    ),
+    reading=(
+        "A spectrum that follows the law shows no trace of training but its size. Singular values above "
+        "the upper edge are directions that training singled out; an effective rank far below the random "
+        "one means that few directions do most of the work. W_QK and W_OV do not depend on the basis in "
+        "which a head keeps its queries, keys and values, so they belong to the function the model "
+        "computes; W_Q, W_K, W_V and W_O do depend on it (unless the change is a rotation) and belong to "
+        "the way its weights were written down."
+    ),
+    reference=(
+        "Wertich, Exploring the Hidden Structures of Attention Layers in Transformer Models through the "
+        "Lens of Gaussian Distributions, sections 2.5 and 6.2.2 (square matrices; the edge in section 2.5 "
+        "lacks a factor n); Marchenko and Pastur (1967); Burda et al. (2010), Eigenvalues and singular "
+        "values of products of rectangular Gaussian random matrices; Roy and Vetterli (2007), The "
+        "effective rank (with σ for σ²); Elhage et al. (2021), A Mathematical Framework for Transformer "
+        "Circuits (W_QK and W_OV)."
+    ),
+    columns={
+        "stack": "enc, dec, or only where the model has one stack",
+        "kind": "self- or cross-attention",
+        "layer": "counted from 0",
+        "head": "counted from 0; empty for the matrices of a whole layer",
+        "matrix": (
+            "QK, OV: products of one head, unchanged by any change of its inner basis (w_q→w_q G, w_k→w_k "
+            "G⁻ᵀ; w_v→w_v G, w_o→G⁻¹ w_o). Q, K, V, O: of one layer, heads side by side, unchanged only "
+            "when every G is a rotation"
+        ),
+        "quantity": (
+            "mean_square, sum_squares: of the singular values; largest, smallest: singular value; "
+            "stable_rank; effective_rank; above_edge: how many singular values exceed the upper edge of "
+            "the null; energy_above_edge: their share of the sum of squares"
+        ),
+        "value": "measured on the raw weights: gains are not folded in",
+        "null": (
+            "the same for Gaussian entries (QK, OV: two Gaussian factors) of the same shape and Frobenius "
+            "norm. Largest and smallest: the edges of the limit law. Stable rank: with the expected "
+            "largest value (Tracy–Widom). A random matrix has a value above its edge in about one case of "
+            "six. Empty where the null is scaled to the value"
+        ),
+        "status": "exact; or normed: q and k are normalised afterwards, and W_QK is the form before that",
+        "weights": "as stored, or the quantised format they were expanded from (rounding noise included)",
+    },
+)
+
+SCHEMA = pl.Schema(
+    {"stack": pl.String, "kind": pl.String, "layer": pl.Int64, "head": pl.Int64, "matrix": pl.String}
+    | {
+        "quantity": pl.String,
+        "value": pl.Float64,
+        "null": pl.Float64,
+        "status": pl.String,
+        "weights": pl.String,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Params:
+    """What can be chosen."""
+
+    bins: int = field(default=48, metadata={"help": "bars of the histograms"})
+
+
+@dataclass(frozen=True)
+class State:
+    """Nothing is folded: the lens reads weights only."""
+
+    params: Params
+    spec: ModelSpec
+    sites: tuple[Site, ...]
+
+
+def needs(params: Params, spec: ModelSpec) -> Needs:
+    """Only weights."""
+    return Needs(weights=True)
+
+
+def start(params: Params, spec: ModelSpec, sites: tuple[Site, ...]) -> State:
+    """Remember what to measure."""
+    return State(params, spec, sites)
+
+
+def update(state: State, batch: Batch) -> State:
+    """The text plays no part."""
+    return state
+
+
+def merge(a: State, b: State) -> State:
+    """Both are the same."""
+    return a
+
+
+def finish(state: State, weights: WeightSource | None) -> Finding:
+    """Read one site at a time and keep only its singular values, so that memory stays that of one site."""
+    if weights is None:
+        raise LensError("the lens spectra reads the model's weights, and was given none")
+    statuses = {site: weights.status(site) for site in state.sites}
+    known = [site for site in state.sites if statuses[site].status != "refused"]
+    warnings = _warnings(weights.spec, {site: (one.status, one.reason) for site, one in statuses.items()})
+    if not known:
+        reason = "no attention site of this model has projections in canonical form"
+        return Finding("spectra", ABOUT, status="not applicable", reason=reason, warnings=warnings)
+    layers: dict[Site, dict[str, Comparison]] = {}
+    heads: dict[Site, dict[str, list[Comparison]]] = {}
+    gained: list[Site] = []
+    for site in known:
+        of_site = weights.weights(site)
+        layers[site], heads[site] = dict(_matrices(of_site)), dict(_forms(of_site))
+        gained += [site] if _has_gain(of_site) else []
+        del of_site
+    finding = Finding(
+        "spectra",
+        ABOUT,
+        tables=_tables(layers, heads, {site: statuses[site].status for site in known}, _origin(weights.spec)),
+        arrays=_arrays(layers, heads),
+        figures=figures(layers, heads, state.params.bins),
+        method=_method(weights),
+        warnings=(*warnings, *_gain_warning(gained, known)),
+        params={"bins": state.params.bins},
+    )
+    return replace(finding, headlines=headline(finding))
+
+
+def _matrices(w: HeadWeights) -> Iterator[tuple[str, Comparison]]:
+    """W_Q, W_K, W_V, W_O of one site, heads side by side."""
+    for name, of_heads in (("Q", w.w_q), ("K", w.w_k), ("V", w.w_v)):
+        side_by_side = of_heads.transpose(0, 1).flatten(1)
+        yield name, Comparison(tuple(side_by_side.shape), singular_values(side_by_side))
+    stacked = w.w_o.flatten(0, 1)
+    yield "O", Comparison(tuple(stacked.shape), singular_values(stacked))
+
+
+def _forms(w: HeadWeights) -> Iterator[tuple[str, list[Comparison]]]:
+    """W_QK and W_OV of every head of one site, one head at a time."""
+    kv = [w.kv_of_head(head) for head in range(w.site.n_heads)]
+    yield "QK", [_form(w.w_q[head], w.w_k[kv[head]]) for head in range(w.site.n_heads)]
+    yield "OV", [_form(w.w_v[kv[head]], w.w_o[head].mT) for head in range(w.site.n_heads)]
+
+
+def _form(a: Tensor, b: Tensor) -> Comparison:
+    return Comparison((a.shape[0], a.shape[1], b.shape[0]), form_singular_values(a, b))
+
+
+def _tables(
+    layers: Mapping[Site, Mapping[str, Comparison]],
+    heads: Mapping[Site, Mapping[str, list[Comparison]]],
+    statuses: Mapping[Site, str],
+    origin: str,
+) -> dict[str, pl.DataFrame]:
+    """One row per matrix and quantity."""
+
+    def rows(site: Site, head: int | None, matrix: str, one: Comparison) -> Iterator[dict[str, object]]:
+        for quantity, (value, null) in one.quantities.items():
+            row = {**place(site, head), "matrix": matrix, "quantity": quantity, "value": value, "null": null}
+            yield {**row, "status": statuses[site], "weights": origin}
+
+    of_heads = [
+        row
+        for site, forms in heads.items()
+        for head in range(site.n_heads)
+        for matrix, ones in forms.items()
+        for row in rows(site, head, matrix, ones[head])
+    ]
+    of_layers = [
+        row
+        for site, found in layers.items()
+        for matrix, one in found.items()
+        for row in rows(site, None, matrix, one)
+    ]
+    return {"heads": pl.DataFrame(of_heads, schema=SCHEMA), "layers": pl.DataFrame(of_layers, schema=SCHEMA)}
+
+
+def _arrays(
+    layers: Mapping[Site, Mapping[str, Comparison]], heads: Mapping[Site, Mapping[str, list[Comparison]]]
+) -> dict[str, NDArray[np.float64]]:
+    """All singular values: `L3.Q` is [rank], `L3.QK` is [heads, rank]."""
+    found: dict[str, NDArray[np.float64]] = {}
+    for site in layers:
+        found |= {f"{site.label}.{matrix}": one.sigma.numpy() for matrix, one in layers[site].items()}
+        found |= {
+            f"{site.label}.{form}": np.stack([one.sigma.numpy() for one in ones])
+            for form, ones in heads[site].items()
+        }
+    return found
+
+
+def _origin(spec: ModelSpec) -> str:
+    return f"expanded from {spec.dequantised}" if spec.dequantised else "as stored"
+
+
+def _has_gain(w: HeadWeights) -> bool:
+    return any(bool((gain != 1).any()) for gain in (w.gain_q, w.gain_k, w.gain_v))
+
+
+def _gain_warning(gained: Sequence[Site], known: Sequence[Site]) -> tuple[str, ...]:
+    if not gained:
+        return ()
+    return (
+        f"{len(gained)} of {len(known)} sites (first {gained[0].label}) scale q, k or v after the "
+        "projection: the spectra are those of the raw weights, without that gain.",
+    )
+
+
+def _warnings(spec: ModelSpec, statuses: Mapping[Site, tuple[str, str]]) -> tuple[str, ...]:
+    found = [spec.weight_warning] if spec.weight_warning else []
+    normed = [site for site, (status, _) in statuses.items() if status == "normed"]
+    if normed:
+        found.append(
+            f"{len(normed)} of {len(statuses)} sites (first {normed[0].label}) normalise q and k after the "
+            "projection (QK-norm): W_Q, W_K and W_QK are those before it."
+        )
+    reasons: dict[str, list[Site]] = {}
+    for site, (status, reason) in statuses.items():
+        if status == "refused":
+            reasons.setdefault(reason, []).append(site)
+    for reason, sites in reasons.items():
+        found.append(f"Left out: {', '.join(site.label for site in sites)}. Reason: {reason}.")
+    return tuple(found)
+
+
+def _method(weights: WeightSource) -> str:
+    parts = [
+        "Exact, in float64: eigenvalues of the Gram matrix of the smaller side; for W_QK and W_OV, QR of "
+        "both factors and an SVD of the core. The nulls are laws for large matrices, not samples.",
+        weights.method,
+    ]
+    if weights.spec.positions == "rotary":
+        parts.append("Positions are rotary, so W_QK is the form at distance 0.")
+    return " ".join(part.rstrip(".") + "." for part in parts if part)
+
+
+def headline(finding: Finding) -> tuple[str, ...]:
+    """What stands out, in numbers."""
+    if finding.status != "ok":
+        return ()
+    heads, layers = finding.tables["heads"], finding.tables["layers"]
+    noise = " (rounding noise included)" if not heads["weights"].str.starts_with("as stored").all() else ""
+    return (
+        _rank_sentence(heads, "QK", "compares tokens", noise),
+        _rank_sentence(heads, "OV", "moves information", noise),
+        f"Beyond the edge of a random matrix lie {_beyond(layers, 'Q')} of W_Q in the median layer, and "
+        f"{_beyond(layers, 'V')} of W_V.",
+    )
+
+
+def _rank_sentence(heads: pl.DataFrame, matrix: str, does: str, noise: str) -> str:
+    rows = heads.filter(pl.col("matrix") == matrix, pl.col("quantity") == "effective_rank")
+    lowest = rows.sort("value", maintain_order=True).row(0, named=True)
+    value, null = (float(np.median(rows[column].to_numpy())) for column in ("value", "null"))
+    return (
+        f"The median head {does} along {value:.1f} effective directions of W_{matrix}{noise}; "
+        f"a random one has {null:.1f}, the narrowest, {label_of(lowest)}, {lowest['value']:.1f}."
+    )
+
+
+def _beyond(layers: pl.DataFrame, matrix: str) -> str:
+    rows = layers.filter(pl.col("matrix") == matrix)
+    count, energy = (
+        float(np.median(rows.filter(pl.col("quantity") == quantity)["value"].to_numpy()))
+        for quantity in ("above_edge", "energy_above_edge")
+    )
+    return f"{count:.0f} singular values with {100 * energy:.0f} % of the energy"
+
+
+def definition(
+    params: Params, weights: WeightSource | None, batches: Sequence[Batch]
+) -> dict[str, pl.DataFrame]:
+    """The formulas as written: dense float64 matrices, `torch.linalg.svdvals`, sums."""
+    if weights is None:
+        raise LensError("the lens spectra reads the model's weights, and was given none")
+    heads: list[dict[str, object]] = []
+    layers: list[dict[str, object]] = []
+    for site in weights.sites:
+        if weights.status(site).status == "refused":
+            continue
+        w = weights.weights(site)
+        first: dict[str, object] = {"stack": site.stack, "kind": site.kind, "layer": site.layer}
+        origin = weights.spec.dequantised
+        origin = f"expanded from {origin}" if origin else "as stored"
+        last = {"status": weights.status(site).status, "weights": origin}
+        whole = {"Q": torch.cat([*w.w_q], 1), "K": torch.cat([*w.w_k], 1), "V": torch.cat([*w.w_v], 1)}
+        for name, matrix in {**whole, "O": torch.cat([*w.w_o], 0)}.items():
+            sigma = torch.linalg.svdvals(matrix.double()).tolist()
+            numbers = _defined(sigma, _defined_matrix_null(*matrix.shape))
+            layers += [first | {"head": None, "matrix": name} | row | last for row in numbers]
+        share = site.n_heads // site.n_kv_heads
+        for h in range(site.n_heads):
+            w_k, w_v = w.w_k[h // share].double(), w.w_v[h // share].double()
+            forms = {"QK": (w.w_q[h].double(), w_k.T), "OV": (w_v, w.w_o[h].double())}
+            for name, (a, b) in forms.items():
+                sizes = (a.shape[0], a.shape[1], b.shape[1])
+                sigma = torch.linalg.svdvals(a @ b)[: min(sizes)].tolist()
+                numbers = _defined(sigma, _defined_product_null(*sizes))
+                heads += [first | {"head": h, "matrix": name} | row | last for row in numbers]
+    return {"heads": pl.DataFrame(heads, schema=SCHEMA), "layers": pl.DataFrame(layers, schema=SCHEMA)}
+
+
+def _defined(sigma: Sequence[float], null: tuple[float, float, float, float]) -> list[dict[str, object]]:
+    """The quantities from singular values and a null: edges in units of the mean square, the two ranks."""
+    low, high, stable, effective = null
+    total = sum(s * s for s in sigma)
+    mean = total / len(sigma)
+    above = [s * s for s in sigma if s * s > high * mean]
+    entropy = -sum(s * s / total * log(s * s / total) for s in sigma if s > 0)
+    numbers: dict[str, tuple[float, float | None]] = {
+        "mean_square": (mean, None),
+        "sum_squares": (total, None),
+        "largest": (sigma[0], sqrt(high * mean)),
+        "smallest": (sigma[-1], sqrt(low * mean)),
+        "stable_rank": (total / sigma[0] ** 2 if total else 0.0, stable),
+        "effective_rank": (exp(entropy) if total else 0.0, effective),
+        "above_edge": (float(len(above)), 0.1681),
+        "energy_above_edge": (sum(above) / total if total else 0.0, 0.1681 * high / len(sigma)),
+    }
+    return [{"quantity": name, "value": value, "null": null_} for name, (value, null_) in numbers.items()]
+
+
+def _defined_matrix_null(rows: int, columns: int) -> tuple[float, float, float, float]:
+    """Marchenko–Pastur with mean 1; the largest value after Johnstone (2001)."""
+    p, n = min(rows, columns), max(rows, columns)
+    low, high = (1 - sqrt(p / n)) ** 2, (1 + sqrt(p / n)) ** 2
+    spread = (sqrt(n) + sqrt(p)) * (1 / sqrt(n) + 1 / sqrt(p)) ** (1 / 3) / n
+    return low, high, p / (high - 1.2065336 * spread), p * exp(-p / n / 2)
+
+
+@lru_cache(maxsize=64)
+def _defined_product_null(rows: int, inner: int, columns: int) -> tuple[float, float, float, float]:
+    """The law of the product with mean 1: its edges are where x(z) turns, found on a fine grid of z."""
+    p, n_1, n_2 = sorted((rows, inner, columns))
+    c_1, c_2 = p / n_1, p / n_2
+
+    def x(z: NDArray[np.float64]) -> NDArray[np.float64]:
+        return (1 + z) * (1 + c_1 * z) * (1 + c_2 * z) / z
+
+    right = np.geomspace(1e-3, 1e6, 2_000_001)
+    left = -1 - (1 / c_1 - 1) * np.linspace(0, 1, 1_000_001)
+    at = int(np.argmin(x(right)))
+    high, z = float(x(right)[at]), float(right[at])
+    # x ≈ high + x″ (z − z_b)²/2, so the density is √(2/x″)·√(high − x)/(π·high) below the edge.
+    curvature = sqrt(2 / (2 * c_1 * c_2 + 2 / z**3)) / high
+    largest = high - 1.2065336 * (p * curvature) ** (-2 / 3)
+    effective = p * exp(-(c_1 + c_2) / 2 + c_1 * c_2 / 6)
+    return max(float(x(left).max()), 0.0), high, p / largest, effective
+
+
+LENS = Lens(
+    name="spectra",
+    about=ABOUT,
+    params=Params,
+    needs=needs,
+    start=start,
+    update=update,
+    merge=merge,
+    finish=finish,
+    definition=definition,
+    headline=headline,
+    # "symmetry:table" restricts a symmetry to one table; a rotation is an orthogonal G.
+    invariant=frozenset({"heads", "qk:heads", "vo:heads", "rotated qk", "rotated vo"}),
+)

@@ -1,0 +1,119 @@
+"""Which class of transformers a configuration asks for, and with which attention; no table of families."""
+
+from typing import Any
+
+from headscope.errors import CheckpointError
+
+_MAX_LAYERS = 10_000  # more is a damaged number: building the modules alone would take minutes
+
+
+def parsed_config(raw: dict[str, Any], where: str) -> Any:
+    """The transformers configuration of a config.json; a family that transformers lacks is refused."""
+    from transformers import CONFIG_MAPPING
+
+    family = raw["model_type"]
+    if family not in CONFIG_MAPPING:
+        code = " with code of its own, which headscope never runs" if "auto_map" in raw else ""
+        raise CheckpointError(
+            f"unsupported family {family!r}{code} ({where}): this transformers does not know it",
+            hint="update transformers if the family is new; headscope opens what transformers has built in",
+        )
+    _check_quantisation(raw, where)
+    _check_depth(raw, where)
+    # What could make transformers fetch or run something is not for a checkpoint to say.
+    plain = {key: value for key, value in raw.items() if key not in _DROPPED}
+    try:
+        return CONFIG_MAPPING[family].from_dict(plain)
+    except Exception as error:
+        raise _unusable(where, error) from error
+
+
+_DROPPED = (
+    "auto_map", "attn_implementation", "_attn_implementation", "_attn_implementation_internal",
+    "experts_implementation", "_experts_implementation", "transformers_weights", "fusion_config",
+    "distributed_config", "custom_pipelines", "_name_or_path", "dtype", "torch_dtype",
+)  # fmt: skip
+
+
+def model_class(config: Any, where: str) -> Any:
+    """The class that `architectures` names where transformers has it, else the family's usual one."""
+    import transformers
+
+    asked = getattr(config, "architectures", None)
+    for name in asked if isinstance(asked, list) else ():
+        named: Any = getattr(transformers, name, None) if isinstance(name, str) else None
+        if isinstance(named, type) and issubclass(named, transformers.PreTrainedModel):
+            own = getattr(named, "config_class", None)
+            if own is not None and not isinstance(config, own):
+                raise CheckpointError(
+                    f"{where}: architectures names {name}, which is not of the family {config.model_type!r}",
+                    hint="model_type and architectures must belong together",
+                )
+            return named
+    for mapping in _mappings(config):
+        if type(config) in mapping:
+            return mapping[type(config)]
+    raise CheckpointError(
+        f"{where}: transformers has no model for the family {config.model_type!r}",
+        hint="headscope opens text models of families that transformers has built in",
+    )
+
+
+def base_class(config: Any) -> Any:
+    """The family's model without a head, or None."""
+    from transformers import MODEL_MAPPING
+
+    found = MODEL_MAPPING.get(type(config), None)
+    return found[0] if isinstance(found, tuple | list) else found
+
+
+def attention_of(cls: Any, config: Any) -> str:
+    """`sdpa` where it computes what the family means, else `eager`: sdpa ignores a softcap on the scores."""
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    softcap = getattr(text, "attn_logit_softcapping", None)
+    return "sdpa" if getattr(cls, "_supports_sdpa", False) and softcap is None else "eager"
+
+
+def _mappings(config: Any) -> tuple[Any, ...]:
+    from transformers import (
+        MODEL_FOR_CAUSAL_LM_MAPPING,
+        MODEL_FOR_MASKED_LM_MAPPING,
+        MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+        MODEL_MAPPING,
+    )
+
+    if getattr(config, "is_encoder_decoder", False):
+        return (MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, MODEL_MAPPING)
+    # BERT and its kin are in both mappings; they are encoders unless their config says otherwise.
+    if getattr(config, "is_decoder", False):
+        return (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING)
+    return (MODEL_FOR_MASKED_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING)
+
+
+def _check_quantisation(raw: dict[str, Any], where: str) -> None:
+    if said := raw.get("quantization_config"):
+        method = said.get("quant_method", "an unnamed method") if isinstance(said, dict) else said
+        raise CheckpointError(
+            f"{where}: the weights are quantised by {method}, expected float16, bfloat16 or float32",
+            hint="dequantise and save the model with transformers, or use a .gguf, which headscope expands",
+        )
+
+
+def _check_depth(raw: dict[str, Any], where: str) -> None:
+    for key, value in raw.items():
+        if (
+            ("layers" in key or key in ("n_layer", "depth"))
+            and isinstance(value, int)
+            and value > _MAX_LAYERS
+        ):
+            raise CheckpointError(
+                f"{where}: {key} is {value}, expected at most {_MAX_LAYERS}",
+                hint="the configuration is damaged",
+            )
+
+
+def _unusable(where: str, error: Exception) -> CheckpointError:
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return CheckpointError(
+        f"{where}: transformers cannot use this configuration: {reason}", hint="compare it with the original"
+    )

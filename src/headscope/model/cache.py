@@ -1,0 +1,96 @@
+"""The cache folder: whole folders that appear at once, with a note of their sizes, or not at all.
+
+Several processes may want the same folder at the same time: each fills a temporary one and renames it; the
+first rename wins and the others use it.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from headscope.errors import ResourceError
+
+_MANIFEST = "headscope-cache.json"
+_STALE_S = 24 * 3600
+
+
+def cache_folder() -> Path:
+    """Where fetched and derived files live: `HEADSCOPE_CACHE`, else the platform's convention."""
+    if chosen := os.environ.get("HEADSCOPE_CACHE"):
+        return Path(chosen).expanduser()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "headscope"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "headscope"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headscope"
+
+
+def about(folder: Path) -> dict[str, str] | None:
+    """What was noted when `folder` was installed; None when it is not there or its files changed size."""
+    try:
+        noted = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        intact = all((folder / name).stat().st_size == size for name, size in noted["files"].items())
+        return {str(key): str(value) for key, value in noted["about"].items()} if intact else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def install(folder: Path, fill: Callable[[Path], None], *, notes: Mapping[str, str]) -> Path:
+    """Make `folder` by letting `fill` write into a temporary one beside it, then renaming that."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(folder.parent)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
+            new = Path(temporary, "new")
+            new.mkdir()
+            fill(new)
+            _write_manifest(new, notes)
+            _rename(new, folder)
+    except OSError as error:
+        raise disk_error(error, folder) from error
+    return folder
+
+
+def disk_error(error: OSError, where: Path) -> ResourceError:
+    """An error of the file system as what it means to the user: a full disk, a forbidden folder, …"""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return ResourceError(
+            f"no space left on the disk while writing {where}",
+            hint="free some space, or set HEADSCOPE_CACHE to a folder on another disk",
+        )
+    return ResourceError(
+        f"cannot write {where}: {error.strerror or error}",
+        hint="set HEADSCOPE_CACHE to a folder that you may write to",
+    )
+
+
+def _write_manifest(folder: Path, notes: Mapping[str, str]) -> None:
+    sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+    text = json.dumps({"about": dict(notes), "files": sizes}, indent=2, sort_keys=True)
+    (folder / _MANIFEST).write_text(text, encoding="utf-8")
+
+
+def _rename(new: Path, folder: Path) -> None:
+    try:
+        new.rename(folder)
+    except OSError:
+        if about(folder) is not None:
+            return  # another process was faster, and what it made is whole
+        # Damaged leftovers are moved away rather than written into: nobody sees a mixture.
+        folder.rename(new.with_name("damaged"))
+        new.rename(folder)
+
+
+def _sweep(parent: Path) -> None:
+    """Remove what killed processes left behind; a day is longer than any download."""
+    for leftover in parent.glob(".*-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - leftover.stat().st_mtime > _STALE_S:
+                shutil.rmtree(leftover, ignore_errors=True)

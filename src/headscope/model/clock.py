@@ -1,0 +1,54 @@
+"""Where a forward stands: which rows are padding, how many tokens a cache already holds.
+
+An attention call does not carry the position of its queries (a decode step with cross-attention least of
+all), so it is read off the arguments of the model's own forward.
+"""
+
+import inspect
+from typing import Any
+
+from jaxtyping import Bool
+from torch import Tensor
+
+from headscope.core.site import Stack
+
+
+class Clock:
+    """The padding and the cache of the forward that is running, by stack."""
+
+    def __init__(self, model: Any) -> None:
+        self._two_stacks = bool(model.config.is_encoder_decoder)
+        self._seen = 0
+        self._real: dict[Stack, Tensor | None] = {}
+
+    def read_model(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note what the arguments of a forward of the whole model say."""
+        given = _arguments(module, args, kwargs)
+        cache = given.get("past_key_values")
+        self._seen = 0 if cache is None else int(cache.get_seq_length())
+        first: Stack = "enc" if self._two_stacks else "only"
+        self._real[first] = _two_dimensional(given.get("attention_mask"))
+        self._real["dec"] = _two_dimensional(given.get("decoder_attention_mask"))
+
+    def read_encoder(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note what the arguments of a forward of the encoder say, which generation runs on its own."""
+        self._real["enc"] = _two_dimensional(_arguments(module, args, kwargs).get("attention_mask"))
+
+    def offset(self, stack: Stack) -> int:
+        """The position of the first query of a stack."""
+        return 0 if stack == "enc" else self._seen
+
+    def real_queries(self, stack: Stack, queries: int) -> Bool[Tensor, "batch queries"] | None:
+        """Which of the last `queries` positions are not padding; None when none is."""
+        real = self._real.get(stack)
+        return None if real is None or real.shape[1] < queries else real[:, -queries:].bool()
+
+
+def _arguments(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a forward by name, those it passes on included."""
+    bound = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments
+    return {**bound, **bound.get("kwargs", {})}
+
+
+def _two_dimensional(mask: Any) -> Tensor | None:
+    return mask if isinstance(mask, Tensor) and mask.ndim == 2 else None

@@ -1,0 +1,124 @@
+r"""Random codes in place of projections: how a channel of q, k or v is traced to the row that produced it.
+
+Every linear module of the model is made to return random numbers instead of $x W^\top + b$; at the attention
+call each channel of q, k and v is then a multiple of the code of exactly one row of one module. Codes are
+$c_{sr} = m_s\,\epsilon_{sr}$ over samples s and rows r with $\epsilon$ Gaussian and a random magnitude $m_s$
+per sample: a channel that is a fixed multiple of its code was scaled; one that follows only its signs was
+normalised.
+
+Nothing is multiplied, so this works on a model without weights (the meta device) as well as on a real one.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+SIGNATURE_BITS = 62  # samples used to recognise a code: two of them agree by chance with probability 2^-61
+
+
+@dataclass(frozen=True)
+class CodedCall:
+    """One call of a linear module: what it read and the code that it returned, samples × channels."""
+
+    module: str
+    read: Float[Tensor, "samples in"]
+    code: Float[Tensor, "samples out"]
+    dtype: torch.dtype = torch.float32  # what the model computes in; codes are kept in float32
+
+
+@dataclass(frozen=True)
+class Trace:
+    """For each channel the row of `call` that it is a multiple of, and the multiple in each sample."""
+
+    call: CodedCall
+    row: Int[Tensor, " channels"]
+    ratio: Float[Tensor, "samples channels"]
+
+    def gain(self) -> Float[Tensor, " channels"] | None:
+        """The multiple, where it is the same in every sample; None where the channel was not merely scaled.
+
+        Magnitudes differ by up to a factor of four between samples, so a normalisation is far outside the
+        tolerance, which only has to cover the rounding of the model's own dtype.
+        """
+        tolerance = max(1e-4, 8 * torch.finfo(self.call.dtype).eps)
+        middle = self.ratio.median(dim=0).values
+        steady = (self.ratio - middle).abs() <= tolerance * middle.abs()
+        return middle if bool(steady.all()) else None
+
+
+def is_linear(module: nn.Module) -> bool:
+    """A module that multiplies its input by one matrix: torch's Linear or transformers' Conv1D."""
+    return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+
+
+def out_features(module: nn.Module) -> int:
+    """How many channels a linear module returns."""
+    shape = cast(Tensor, module.weight).shape  # [out, in] in Linear, [in, out] in Conv1D
+    return int(shape[0] if isinstance(module, nn.Linear) else shape[1])
+
+
+@contextmanager
+def coded(model: nn.Module, note: Callable[[CodedCall], None], *, seed: int = 0) -> Iterator[None]:
+    """Let every linear module return codes and report each call to `note`; the model is as before on exit."""
+    generator = torch.Generator().manual_seed(seed)
+    with ExitStack() as undo:
+        for name, module in model.named_modules():
+            if is_linear(module):
+                patch(module, _coded_forward(name, module, note, generator), undo)
+        yield
+
+
+def patch(module: nn.Module, forward: Callable[..., Any], undo: ExitStack) -> None:
+    """Give one module another forward until `undo` closes."""
+    before = module.__dict__.get("forward")
+
+    def restore() -> None:
+        if before is None:
+            module.__dict__.pop("forward", None)
+        else:
+            module.__dict__["forward"] = before
+
+    module.__dict__["forward"] = forward
+    undo.callback(restore)
+
+
+def trace(call: CodedCall, channels: Float[Tensor, "samples channels"]) -> Trace | None:
+    """Which rows of `call` the channels come from; None unless every one has a row."""
+    if call.code.shape[0] != channels.shape[0]:
+        return None
+    order = signature(call.code).sort()
+    wanted = signature(channels)
+    place = torch.searchsorted(order.values, wanted).clamp_max(len(order.values) - 1)
+    if not torch.equal(order.values[place], wanted):
+        return None
+    row = order.indices[place]
+    return Trace(call, row, channels / call.code[:, row])
+
+
+def signature(channels: Float[Tensor, "samples channels"]) -> Int[Tensor, " channels"]:
+    """The signs of a channel over the first samples as one integer, blind to the sign of the channel."""
+    signs = channels[:SIGNATURE_BITS] > 0
+    agree = (signs == signs[:1]).to(torch.int64)
+    powers = (1 << torch.arange(agree.shape[0], dtype=torch.int64))[:, None]
+    return (agree * powers).sum(dim=0)
+
+
+def _coded_forward(
+    name: str, module: nn.Module, note: Callable[[CodedCall], None], generator: torch.Generator
+) -> Callable[..., Tensor]:
+    width = out_features(module)
+
+    def forward(x: Tensor, *_: Any, **__: Any) -> Tensor:
+        samples = x.shape[:-1].numel()
+        code = torch.randn(samples, width, generator=generator)
+        code *= torch.rand(samples, 1, generator=generator) * 1.5 + 0.5
+        rounded = code.to(x.dtype)
+        note(CodedCall(name, x.reshape(samples, -1).float(), rounded.float(), x.dtype))
+        return rounded.reshape(*x.shape[:-1], width)
+
+    return forward

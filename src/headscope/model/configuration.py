@@ -1,0 +1,78 @@
+"""config.json, read and checked before transformers sees it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from headscope.errors import CheckpointError
+from headscope.model.header import file_size, unreadable
+
+_MAX_BYTES = 16_000_000
+
+# What else people have in hand when they lack a config.json, and what to do about it.
+_INSTEAD = {
+    "adapter_config.json": "this is an adapter: merge it into its base model and save that",
+    "model_index.json": "this is a pipeline of several models: give the folder of one of them",
+    "params.json": "these are original weights: convert them to the Hugging Face form",
+}
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The content of `folder/config.json`: an object with a `model_type`; raises a clear error otherwise."""
+    file = folder / "config.json"
+    if not folder.is_dir():
+        raise CheckpointError(
+            f"{folder} is not a folder", hint="give a folder with config.json and safetensors"
+        )
+    if not file.exists() and not file.is_symlink():
+        raise CheckpointError(f"{folder} has no config.json", hint=_instead(folder))
+    if file_size(file) > _MAX_BYTES:
+        raise CheckpointError(f"{file} is larger than {_MAX_BYTES} bytes", hint="this is no configuration")
+    config = _parsed(file)
+    if not isinstance(config, dict):
+        raise CheckpointError(
+            f"{file} holds {type(config).__name__}, expected an object", hint="fetch it again"
+        )
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str) or not model_type:
+        raise CheckpointError(
+            f"{file} has no model_type (got {model_type!r}), so the family is unknown",
+            hint='add it, e.g. "model_type": "llama"',
+        )
+    return config
+
+
+def generation_config(folder: Path, config: Any, raw: dict[str, Any]) -> Any:
+    """How the checkpoint wants to be generated from: generation_config.json, else what config.json says."""
+    from transformers import GenerationConfig
+
+    said = GenerationConfig.from_model_config(config)
+    file = folder / "generation_config.json"
+    wanted = _parsed(file) if file.is_file() else raw
+    if not isinstance(wanted, dict):
+        raise CheckpointError(
+            f"{file} holds {type(wanted).__name__}, expected an object", hint="fetch it again"
+        )
+    # Only what is known: older config.json files hold settings such as forced_eos_token_id among their own.
+    known = said.to_dict().keys() - {"transformers_version"}
+    said.update(**{key: value for key, value in wanted.items() if key in known and value is not None})
+    return said
+
+
+def _parsed(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise unreadable(file, error) from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file} is not JSON ({error})", hint="fetch it again, or mend it") from error
+
+
+def _instead(folder: Path) -> str:
+    for name, hint in _INSTEAD.items():
+        if (folder / name).exists():
+            return hint
+    if ggufs := sorted(folder.glob("*.gguf")):
+        return f"give the file itself: {ggufs[0]}"
+    inner = sorted(path.parent for path in folder.glob("*/config.json"))
+    return f"did you mean {inner[0]}?" if inner else "fetch the checkpoint's config.json too"

@@ -1,0 +1,77 @@
+"""The `ModelSpec` of a model: its config and its sites, in our words."""
+
+from typing import Any
+
+from torch import nn
+
+from headscope.core.model_spec import ModelSpec
+from headscope.core.site import Site
+from headscope.model.feeding import vocabulary
+
+
+def describe(
+    hf: Any,
+    sites: tuple[Site, ...],
+    *,
+    name: str,
+    source: str,
+    dtype: str,
+    dequantised: str = "",
+    sha256: str = "",
+    licence: str = "",
+    notes: tuple[str, ...] = (),
+) -> ModelSpec:
+    """What was opened, from the model (real or a skeleton) and what is known about where it came from."""
+    config = hf.config.get_text_config() if hasattr(hf.config, "get_text_config") else hf.config
+    first = sites[0] if sites else None
+    return ModelSpec(
+        name=name,
+        source=source,
+        family=hf.config.model_type,
+        architecture=type(hf).__name__,
+        kind=_kind(hf.config, sites),
+        n_layers=len({(site.stack, site.layer) for site in sites}),
+        n_heads=first.n_heads if first else 0,
+        n_kv_heads=first.n_kv_heads if first else 0,
+        d_model=int(getattr(config, "hidden_size", 0) or 0),
+        d_head=first.d_head if first else 0,
+        vocabulary=vocabulary(hf.config),
+        context=_context(hf, config),
+        n_parameters=sum(parameter.numel() for parameter in hf.parameters()),
+        dtype=dtype,
+        positions=_positions(hf, config, sites),
+        dequantised=dequantised,
+        sha256=sha256,
+        licence=licence,
+        notes=notes,
+    )
+
+
+def _kind(config: Any, sites: tuple[Site, ...]) -> str:
+    if config.is_encoder_decoder:
+        return "encoder-decoder"
+    return "decoder-only" if any(site.causal for site in sites) else "encoder"
+
+
+def _context(hf: Any, config: Any) -> int | None:
+    """The longest text the model can read: the size of its position table, where it has a limit."""
+    tables = [m for name, m in hf.named_modules() if isinstance(m, nn.Embedding) and name.endswith("position_embeddings")]
+    if tables and tables[0].padding_idx is not None:
+        # RoBERTa and its kin count positions from the padding token on: the rows up to it are never reached.
+        return int(tables[0].num_embeddings) - int(tables[0].padding_idx) - 1
+    for key in ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"):
+        if isinstance(length := getattr(config, key, None), int) and length > 0:
+            return length
+    return None
+
+
+def _positions(hf: Any, config: Any, sites: tuple[Site, ...]) -> str:
+    if any("bias" in site.extras for site in sites):
+        return "relative bias"
+    names = [type(module).__name__.lower() for module in hf.modules()]
+    if any("rotary" in name for name in names):
+        return "rotary"
+    parameters = [name.lower() for name, _ in hf.named_parameters()]
+    if any("position" in name or "wpe" in name for name in parameters):
+        return "learned"
+    return "unknown"

@@ -1,0 +1,106 @@
+"""The one door into a transformers model's attention: a function registered with its attention interface.
+
+Most families of transformers compute attention through a function that is looked up by name in the config.
+headscope registers one name; while a `Tap` is open on a model, every attention call of that model arrives
+here, already projected, rotated and cached, and goes to the tap. The name is registered with the mask
+interface too: otherwise transformers silently passes no mask at all.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from headscope.attention.mechanisms.dense import Dense
+from headscope.errors import UsageError
+from headscope.model.reading import RawCall, Reader
+
+NAME = "headscope"  # must not contain "sdpa", "flash", "flex", "paged|" or "/", which transformers treats apart
+
+
+DENSE = Dense()
+Handler = Callable[[RawCall], Tensor]  # returns [batch, queries, heads, d_value], as transformers expects
+
+# Which open tap an attention module belongs to. Modules are keyed by identity and removed when the tap closes,
+# so nothing is written into the model and several models can be open at once.
+_handlers: dict[int, Handler] = {}
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    raw = RawCall(module, query, key, value, attention_mask, scaling, options)
+    # A second model that shares its config object with a tapped one arrives here too: it computes as always.
+    return _handlers.get(id(module), plain_attention)(raw), None
+
+
+def plain_attention(raw: RawCall) -> Tensor:
+    """The model's own attention, computed by the dense mechanism."""
+    return as_transformers(DENSE(Reader().call(raw)).out)
+
+
+def as_transformers(out: Tensor) -> Tensor:
+    """From [batch, heads, queries, d_value] to the layout that transformers expects back."""
+    return out.transpose(1, 2).contiguous()
+
+
+def register() -> None:
+    """Make the name known to transformers; harmless when done twice."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    AttentionInterface.register(NAME, _attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+@contextmanager
+def tapped(model: nn.Module, handler: Handler) -> Iterator[None]:
+    """Send every attention call of `model` to `handler`; the model is as before on exit, whatever happens."""
+    register()
+    modules = list(model.modules())
+    if any(id(module) in _handlers for module in modules):
+        raise UsageError(
+            "a session is already open on this model",
+            hint="one session takes captures, streams, replacements, ablations and patches together",
+        )
+    try:
+        for module in modules:
+            _handlers[id(module)] = handler
+        with implementation(model, NAME):
+            yield
+    finally:
+        for module in modules:
+            _handlers.pop(id(module), None)
+
+
+@contextmanager
+def implementation(model: nn.Module, name: str) -> Iterator[None]:
+    """Run `model` under another attention implementation ("eager", "sdpa", ours) for a while."""
+    saved = [(config, config._attn_implementation_internal) for config in _configs(model)]
+    try:
+        for config, _ in saved:
+            config._attn_implementation_internal = name
+        yield
+    finally:
+        for config, before in saved:
+            config._attn_implementation_internal = before
+
+
+def _configs(model: nn.Module) -> list[Any]:
+    """Every config a module may look its attention up in: its own, and those nested in it."""
+    found: dict[int, Any] = {}
+    queue = [getattr(module, "config", None) for module in model.modules()]
+    while queue:
+        config = queue.pop()
+        if not hasattr(config, "_attn_implementation_internal") or id(config) in found:
+            continue
+        found[id(config)] = config
+        queue += [getattr(config, key, None) for key in getattr(config, "sub_configs", {})]
+    return list(found.values())

@@ -1,0 +1,194 @@
+"""Edits of a model's attention weights, undone exactly when the `with` block ends.
+
+    with model.edit() as e:
+        e.scale_spectrum("qk", 2.0)
+        e.truncate("L0-3", "ov", rank=8)
+        e.ablate("L5.H2")
+
+Letters name the matrices: q, k, v, o. Each is the stack of the selected heads' projections taken as one matrix
+W [d_model, heads · d_head] (for o its transpose's shape), so that a whole layer's selection edits the layer's
+W_Q as the documents mean it, and one head's selection that head's. k and v belong to the heads that share them.
+"""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from headscope.core.selection import Selection
+from headscope.core.site import Site
+from headscope.errors import UsageError, WeightsRefused
+from headscope.model.blueprint import Plan, Rows
+from headscope.model.quiet import quiet
+
+if TYPE_CHECKING:
+    from headscope.model.opened import Model
+
+Where = Selection | str | Site | None
+Spectrum = Float[Tensor, " rank"]
+Matrix = Float[Tensor, "rows columns"]
+Letters = Literal["q", "k", "v", "o"]
+
+
+class Edit:
+    """Open one with `model.edit()`; every change is undone, bit by bit, when its `with` block ends."""
+
+    def __init__(self, model: "Model") -> None:
+        self._model = model
+        self._hf: Any = model.hf
+        self._before: dict[str, Tensor] = {}
+        self._open = False
+
+    def __enter__(self) -> "Edit":
+        if self._model.edited:
+            raise UsageError("this model is already being edited", hint="one `with model.edit()` takes all changes")
+        self._open = self._model.edited = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with torch.no_grad():
+            for name, before in self._before.items():
+                self._hf.get_parameter(name).copy_(before)
+        self._before.clear()
+        self._open = self._model.edited = False
+
+    def map_spectrum(self, at: Where, what: str, rule: Callable[[Spectrum], Spectrum]) -> None:
+        """Replace the singular values σ (descending, float64) of each named matrix by `rule(σ)`."""
+        self._change(at, what, lambda w: _with_spectrum(w, rule))
+
+    def scale_spectrum(self, what: str, factor: float, at: Where = None) -> None:
+        """Multiply every singular value of each named matrix by `factor`."""
+        self._change(at, what, lambda w: w * factor)
+
+    def truncate(self, at: Where, what: str, rank: int) -> None:
+        """Keep the `rank` largest singular values of each named matrix: the nearest matrix of that rank."""
+        if rank < 0:
+            raise UsageError(f"a rank is at least 0, got {rank}")
+        self._change(at, what, lambda w: _with_spectrum(w, lambda s: torch.where(torch.arange(len(s)) < rank, s, 0.0)))
+
+    def randomise(self, at: Where = None, what: str = "qkvo", *, keep: Literal["", "UD"] = "", seed: int = 0) -> None:
+        """Draw the named matrices anew.
+
+        keep="": from the model's own initialisation. keep="UD": written [out, in] as the documents do,
+        W = U D Vᵀ, the input-side V is replaced by a Haar-random one; spectrum and output side stay.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        if keep == "UD":
+            self._change(at, what, lambda w: _with_random_input_side(w, generator))
+            return
+        fresh = self._initialised(seed)
+        self._change_rows(at, what, lambda rows, letter, _: _read(fresh, rows, letter))
+
+    def initialise(self, seed: int = 0) -> None:
+        """Give the whole model, not only its attention, a fresh initialisation."""
+        fresh = dict(self._initialised(seed).named_parameters())
+        self._check_open()
+        with torch.no_grad():
+            for name, parameter in self._hf.named_parameters():
+                self._remember(name, parameter)
+                parameter.copy_(fresh[name])
+
+    def ablate(self, at: Where) -> None:
+        """Cut the selected heads off: what they write (their rows of w_o) becomes zero."""
+        self._change(at, "o", torch.zeros_like)
+
+    def _initialised(self, seed: int) -> Any:
+        with quiet(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return type(self._hf)._from_config(self._hf.config, dtype=self._hf.dtype)
+
+    def _change(self, at: Where, what: str, rule: Callable[[Matrix], Matrix]) -> None:
+        self._change_rows(at, what, lambda rows, letter, before: rule(before.double()))
+
+    def _change_rows(self, at: Where, what: str, rule: Callable[[Rows, str, Matrix], Matrix]) -> None:
+        self._check_open()
+        letters = _letters(what)
+        chosen = Selection.of(at).resolve(self._model.sites)
+        self._refuse_partly_shared(chosen)
+        done: set[tuple[str, tuple[int, ...]]] = set()
+        for site, heads in chosen.items():
+            plan = self._model.plan(site)
+            for letter in letters:
+                rows = _selected(plan, site, heads, letter)
+                key = (rows.module + letter, tuple(rows.row.flatten().tolist()))
+                if key not in done:  # a module shared by several layers is edited once
+                    done.add(key)
+                    self._write(rows, letter, rule)
+
+    def _write(self, rows: Rows, letter: str, rule: Callable[[Rows, str, Matrix], Matrix]) -> None:
+        linear: Any = self._hf.get_submodule(rows.module)
+        self._remember(f"{rows.module}.weight", linear.weight)
+        after = rule(rows, letter, _read(self._hf, rows, letter))
+        if not bool(torch.isfinite(after).all()):
+            raise UsageError(f"the edit of {letter} in {rows.module} gives values that are not finite")
+        index = rows.row.flatten()
+        # Written as [out, in], rows are outputs (q, k, v); o is read by columns. Conv1D stores [in, out].
+        by_rows = (letter != "o") == isinstance(linear, nn.Linear)
+        with torch.no_grad():
+            if by_rows:
+                linear.weight[index] = (after if letter == "o" else after.T).to(linear.weight.dtype)
+            else:
+                linear.weight[:, index] = (after.T if letter == "o" else after).to(linear.weight.dtype)
+
+    def _remember(self, name: str, parameter: Tensor) -> None:
+        if name not in self._before:
+            self._before[name] = parameter.detach().clone()
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise UsageError("this edit is not open", hint="use it inside `with model.edit() as e:`")
+
+    def _refuse_partly_shared(self, chosen: dict[Site, tuple[int, ...]]) -> None:
+        """Layers that share their weights can only be edited together."""
+        for site, heads in chosen.items():
+            for other in self._model.sites:
+                if other.module == site.module and chosen.get(other) != heads:
+                    raise UsageError(
+                        f"{site.label} and {other.label} share their weights: an edit of one changes both",
+                        hint="select the same heads in every layer that shares them",
+                    )
+
+
+def _letters(what: str) -> list[Letters]:
+    if not what or set(what) - set("qkvo"):
+        raise UsageError(f"cannot edit {what!r}", hint="name matrices by the letters q, k, v, o, e.g. 'qk'")
+    return [letter for letter in ("q", "k", "v", "o") if letter in what]  # type: ignore[misc]
+
+
+def _selected(plan: Plan, site: Site, heads: tuple[int, ...], letter: Letters) -> Rows:
+    if plan.projections is None:
+        raise WeightsRefused(f"{site.label} cannot be edited: {plan.status.reason}")
+    rows: Rows = getattr(plan.projections, letter)
+    index = list(dict.fromkeys(site.kv_head(h) for h in heads)) if letter in "kv" else list(heads)
+    return Rows(rows.module, rows.row[index], rows.gain[index])
+
+
+def _read(model: nn.Module, rows: Rows, letter: str) -> Matrix:
+    """The selected heads' matrix: [d_model, heads · width] for q, k, v and [heads · width, d_model] for o."""
+    linear: Any = model.get_submodule(rows.module)
+    matrix = linear.weight.detach().T if isinstance(linear, nn.Linear) else linear.weight.detach()
+    index = rows.row.flatten()
+    return matrix[index] if letter == "o" else matrix[:, index]
+
+
+def _with_spectrum(w: Matrix, rule: Callable[[Spectrum], Spectrum]) -> Matrix:
+    u, s, vh = torch.linalg.svd(w.double(), full_matrices=False)
+    after = rule(s)
+    if not isinstance(after, Tensor) or after.shape != s.shape:
+        got = tuple(after.shape) if isinstance(after, Tensor) else type(after).__name__
+        raise UsageError(f"a spectrum rule must return {tuple(s.shape)} singular values, got {got}")
+    return (u * after.double()) @ vh
+
+
+def _with_random_input_side(w: Matrix, generator: torch.Generator) -> Matrix:
+    """x acts from the left (x @ w), so the input side is the left singular vectors of w."""
+    _, s, vh = torch.linalg.svd(w.double(), full_matrices=False)
+    gaussian = torch.randn(w.shape[0], len(s), generator=generator, dtype=torch.float64)
+    q, r = torch.linalg.qr(gaussian)
+    haar = q * r.diagonal().sign()  # without the signs QR is not Haar-distributed
+    return (haar * s) @ vh

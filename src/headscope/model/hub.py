@@ -1,0 +1,37 @@
+"""Models from a hub, only when the user asked for it: safetensors and JSON, never pickle, never code."""
+
+from pathlib import Path
+
+from headscope.errors import CheckpointError, ResourceError, UsageError
+from headscope.model.progress import Progress
+from headscope.model.quiet import quiet
+
+_WANTED = ["*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.jinja", "README.md"]
+_UNWANTED = ["*/*", "consolidated*"]  # other formats of the same weights
+
+
+def fetch(name: str, progress: Progress | None = None) -> Path:
+    """The local folder of a hub model; fetched unless the hub's own cache has it."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+
+    if progress is not None:
+        progress(f"fetching {name}", 0, 0)
+    try:
+        with quiet():
+            return Path(snapshot_download(name, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
+    except HFValidationError as error:
+        raise UsageError(f"{name!r} is not the name of a hub model: {_reason(error)}") from error
+    except RepositoryNotFoundError as error:
+        raise CheckpointError(
+            f"the hub has no model {name!r} that may be fetched without signing in", hint="check the spelling"
+        ) from error
+    except (HfHubHTTPError, OSError) as error:
+        raise ResourceError(
+            f"cannot fetch {name!r} from the hub: {_reason(error)}",
+            hint="a network is needed; without one use tiny, smollm2, minilm or a local folder",
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

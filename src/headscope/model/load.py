@@ -1,0 +1,183 @@
+"""From a `Source` to a transformers model in memory, checked: whole, of the right shapes, finite.
+
+The weights of a folder reach transformers only through `Checkpoint`, as tensors: transformers never looks for
+weight files by itself, so nothing but checked safetensors (or a GGUF file) can be opened.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headscope.errors import CheckpointError, ResourceError, WeightsRefused
+from headscope.model import architecture, expansion, fit
+from headscope.model.checkpoint import Checkpoint, open_checkpoint, sha256_of
+from headscope.model.configuration import generation_config, read_config
+from headscope.model.gguf_header import read_gguf_header
+from headscope.model.header import BITS
+from headscope.model.memory import check_memory
+from headscope.model.progress import Progress
+from headscope.model.quiet import quiet
+from headscope.model.source import Source
+from headscope.model.vocabulary import open_tokenizer
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model in eval mode with what is known about where it came from.
+
+    `checkpoint` is None where no safetensors lie behind the model. `dequantised` names the quantised types
+    that the weights were expanded from, with their shares of all numbers; it is empty for exact weights.
+    `sha256` is of the weight file (see `Checkpoint.sha256` for shards); empty when freshly initialised.
+    """
+
+    model: Any  # transformers.PreTrainedModel
+    tokenizer: Any | None  # transformers.PreTrainedTokenizerBase
+    checkpoint: Checkpoint | None = None
+    sha256: str = ""
+    dtype_on_disk: str = ""
+    dequantised: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def load(source: Source, *, dtype: torch.dtype = torch.float32, progress: Progress | None = None) -> Loaded:
+    """Open what `resolve` found; every weight is there, has the expected shape and is finite, or else."""
+    if source.gguf_file is not None:
+        return _from_gguf(source, source.gguf_file, dtype, progress)
+    if source.kind == "random":
+        raw, where = read_config(source.folder), str(source.folder / "config.json")
+        config = architecture.parsed_config(raw, where)
+        tokenizer, notes = open_tokenizer(source.folder, config)
+        return _initialised(config, where, source.seed, dtype, tokenizer, notes)
+    loaded = _from_folder(source.folder, dtype)
+    return loaded if loaded.checkpoint is None else replace(loaded, sha256=loaded.checkpoint.sha256())
+
+
+def _from_folder(folder: Path, dtype: torch.dtype) -> Loaded:
+    raw = read_config(folder)
+    checkpoint = open_checkpoint(folder)
+    check_memory(checkpoint.n_numbers, dtype, str(folder))
+    config = architecture.parsed_config(raw, str(folder / "config.json"))
+    model, notes = _built(config, raw, checkpoint, dtype)
+    fit.check_stored_as_floats(model, checkpoint.tensors)
+    fit.check_finite(model, str(folder))
+    tokenizer, said = open_tokenizer(folder, config)
+    return Loaded(
+        model=model.eval(),
+        tokenizer=tokenizer,
+        checkpoint=checkpoint,
+        dtype_on_disk=", ".join(checkpoint.dtypes),
+        notes=(*notes, *_narrowed(checkpoint, dtype), *said),
+    )
+
+
+def _narrowed(checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[str, ...]:
+    wider = [stored for stored in checkpoint.dtypes if BITS[stored] > 8 * dtype.itemsize]
+    name = str(dtype).removeprefix("torch.")
+    return (f"stored as {', '.join(wider)} and rounded to {name} on opening",) if wider else ()
+
+
+def _built(
+    config: Any, raw: dict[str, Any], checkpoint: Checkpoint, dtype: torch.dtype
+) -> tuple[Any, tuple[str, ...]]:
+    where = str(checkpoint.folder)
+    cls = architecture.model_class(config, str(checkpoint.folder / "config.json"))
+    model, report = _filled(cls, config, raw, checkpoint, dtype)
+    headless = architecture.base_class(config)
+    if headless is None or not fit.lacks_only_its_head(report, model):
+        return model, fit.check(report, model, where, checkpoint.tensors)
+    # A head that was just drawn at random would give numbers that mean nothing.
+    note = f"opened as {headless.__name__}: the checkpoint lacks the head of {cls.__name__}"
+    model, report = _filled(headless, config, raw, checkpoint, dtype)
+    return model, (note, *fit.check(report, model, where, checkpoint.tensors))
+
+
+def _filled(
+    cls: Any, config: Any, raw: dict[str, Any], checkpoint: Checkpoint, dtype: torch.dtype
+) -> tuple[Any, fit.Report]:
+    # Widening is exact, so it is done while reading, one tensor at a time; anything narrower is left to
+    # transformers, which knows the modules that a family keeps wide.
+    wide = dtype if dtype in (torch.float32, torch.float64) else None
+    state = {name: checkpoint.read(name, wide) for name in checkpoint.tensors}
+    generation = generation_config(checkpoint.folder, config, raw) if cls.can_generate() else None
+    with quiet():
+        try:
+            model, report = cls.from_pretrained(
+                None,
+                config=config,
+                state_dict=state,
+                dtype=dtype,
+                attn_implementation=architecture.attention_of(cls, config),
+                generation_config=generation,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+                local_files_only=True,
+                trust_remote_code=False,
+            )
+        except Exception as error:
+            raise _cannot_build(cls, str(checkpoint.folder), error) from error
+    return model, report
+
+
+def _initialised(
+    config: Any, where: str, seed: int, dtype: torch.dtype, tokenizer: Any | None, notes: tuple[str, ...]
+) -> Loaded:
+    cls = architecture.model_class(config, where)
+    attention = architecture.attention_of(cls, config)
+    try:
+        with quiet(), torch.random.fork_rng(devices=[]):
+            with torch.device("meta"):
+                n_numbers = sum(weight.numel() for weight in cls._from_config(config).parameters())
+            check_memory(n_numbers, dtype, where)
+            torch.manual_seed(seed)
+            model = cls._from_config(config, dtype=dtype, attn_implementation=attention)
+    except ResourceError:
+        raise
+    except Exception as error:
+        raise _cannot_build(cls, where, error) from error
+    note = f"freshly initialised from {where} with seed {seed}: nothing in it is trained"
+    return Loaded(model.eval(), tokenizer, notes=(note, *notes))
+
+
+def _from_gguf(source: Source, file: Path, dtype: torch.dtype, progress: Progress | None) -> Loaded:
+    try:
+        kept = expansion.expanded(file, progress)
+    except WeightsRefused as refusal:
+        return _expanded_in_memory(source, file, dtype, refusal.message)
+    inner = replace(source, folder=kept.folder, gguf_file=None)
+    if source.kind == "random":
+        return load(inner, dtype=dtype)
+    loaded = _from_folder(inner.folder, dtype)
+    return replace(loaded, sha256=kept.sha256, dtype_on_disk=kept.types, dequantised=kept.dequantised)
+
+
+def _expanded_in_memory(source: Source, file: Path, dtype: torch.dtype, why: str) -> Loaded:
+    header, config = read_gguf_header(file), expansion.read_gguf_config(file)
+    tokenizer = expansion.read_gguf_tokenizer(file, header)
+    if source.kind == "random":
+        return _initialised(config, str(file), source.seed, dtype, tokenizer, ())
+    check_memory(header.n_numbers, dtype, str(file))
+    model, report = expansion.build(file, config, dtype)
+    notes = (why, *fit.check(report, model, str(file)))
+    fit.check_finite(model, str(file))
+    return Loaded(
+        model=model.eval(),
+        tokenizer=tokenizer,
+        sha256=sha256_of(file),
+        dtype_on_disk=header.types,
+        dequantised=header.dequantised,
+        notes=notes,
+    )
+
+
+def _cannot_build(cls: Any, where: str, error: Exception) -> CheckpointError | ResourceError:
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if isinstance(error, MemoryError) or "allocate" in reason:
+        return ResourceError(
+            f"not enough memory to build {cls.__name__} from {where}", hint="try dtype float16"
+        )
+    return CheckpointError(
+        f"transformers cannot build {cls.__name__} from {where}: {reason}",
+        hint="config.json and weights may not belong together, or a value in config.json is damaged",
+    )

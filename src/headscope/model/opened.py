@@ -1,0 +1,227 @@
+"""Model: a real transformer opened for measuring, and the functions that open one."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from headscope.core.model_spec import ModelSpec
+from headscope.core.site import Site
+from headscope.core.weights import HeadWeights, WeightSource, WeightStatus
+from headscope.errors import CaptureError, UsageError, WeightsRefused
+from headscope.model import text as texts
+from headscope.model.architecture import model_class, parsed_config
+from headscope.model.blueprint import Plan, make_blueprint
+from headscope.model.checkpoint import open_checkpoint
+from headscope.model.codes import coded
+from headscope.model.configuration import read_config
+from headscope.model.describing import describe
+from headscope.model.edit import Edit
+from headscope.model.load import Loaded, load
+from headscope.model.progress import Progress
+from headscope.model.quiet import quiet
+from headscope.model.session import Session
+from headscope.model.sites import check_agreement, find_sites
+from headscope.model.skeleton import build_skeleton
+from headscope.model.softmax import SoftmaxSession, SoftmaxSites, find_softmax_sites
+from headscope.model.source import Source, resolve
+from headscope.model.weights import FileMatrices, ModelMatrices, PlannedWeights, file_sources
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+NOT_DISPATCHING = "the family does not compute attention through transformers' attention interface"
+
+
+class Model:
+    """A transformer opened for measuring: its sites, weights, sessions, edits and text.
+
+    Open one with `headscope.open`. `hf` is the transformers model itself, which is never changed for good.
+    """
+
+    def __init__(
+        self, hf: Any, tokenizer: Any | None, spec: ModelSpec, sites: tuple[Site, ...], softmax: SoftmaxSites | None
+    ) -> None:
+        self.hf = hf
+        self.tokenizer = tokenizer
+        self.spec = spec
+        self.sites = sites
+        self.edited = False
+        self._softmax = softmax
+        self._plans: dict[Site, Plan] | None = None
+
+    def __repr__(self) -> str:
+        return f"<headscope model {self.spec.name}: {self.spec.architecture}, {len(self.sites)} attention sites>"
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether the model can be run on text."""
+        return self.tokenizer is not None and self.hf.main_input_name == "input_ids"
+
+    def plan(self, site: Site) -> Plan:
+        """Where the weights of a site are; traced once, when first asked for."""
+        if self._plans is None:
+            self._plans = self._refused_plans() if self._softmax else _traced(self.hf, self.sites)
+        return self._plans[site]
+
+    def weights(self, site: Site) -> HeadWeights:
+        """The projections of one site in canonical form; raises `WeightsRefused` where there is none."""
+        return self.weight_source().weights(site)
+
+    def weight_status(self, site: Site) -> WeightStatus:
+        """Whether the projections of a site are known: exact, normed or refused, with the reason."""
+        return self.plan(site).status
+
+    def weight_source(self, method: str = "read from the built model") -> WeightSource:
+        """The weights of the built model, for lenses; `method` says why they are not read from the file."""
+        plans = {site: self.plan(site) for site in self.sites}
+        return PlannedWeights(self.spec, plans, ModelMatrices(self.hf), method)
+
+    def session(self) -> Session:
+        """Read and change the attention while the model runs: `with model.session() as s:`."""
+        return Session(self) if self._softmax is None else SoftmaxSession(self, self._softmax)
+
+    def edit(self) -> Edit:
+        """Change the attention weights, undone on exit: `with model.edit() as e:`."""
+        return Edit(self)
+
+    def encode(self, text: str) -> Int[Tensor, " tokens"]:
+        """The tokens of a text, with the special ones that the tokenizer adds."""
+        return texts.encode(self, text)
+
+    def perplexity(self, text: str, *, window: int = 1024, stride: int | None = None) -> texts.Perplexity:
+        """How well the model predicts a text: tokens, nats per token and an interval."""
+        return texts.perplexity(self, text, window=window, stride=stride)
+
+    def generate(
+        self, prompt: str, *, max_new_tokens: int = 40, temperature: float = 0.0, cache: bool = True, seed: int = 0
+    ) -> str:
+        """What the model writes after `prompt`; greedy at temperature 0."""
+        return texts.generate(
+            self, prompt, max_new_tokens=max_new_tokens, temperature=temperature, cache=cache, seed=seed
+        )
+
+    def _refused_plans(self) -> dict[Site, Plan]:
+        return {site: Plan(WeightStatus("refused", NOT_DISPATCHING)) for site in self.sites}
+
+
+def open_model(
+    what: Any,
+    *,
+    tokenizer: Any | None = None,
+    dtype: str = "float32",
+    hub: bool = False,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Model:
+    """Open a checkpoint by name or path (see `headscope models`), or wrap a transformers model already loaded."""
+    if dtype not in DTYPES:
+        raise UsageError(f"unknown dtype {dtype!r}", hint=f"one of {', '.join(DTYPES)}")
+    if isinstance(what, Model):
+        return what
+    if not isinstance(what, str | Path):
+        return _wrapped(what, tokenizer)
+    source = resolve(what, hub=hub, seed=seed, progress=progress)
+    loaded = load(source, dtype=DTYPES[dtype])
+    return _opened(loaded, source, tokenizer)
+
+
+def open_weights(what: str | Path, *, hub: bool = False, seed: int = 0, progress: Progress | None = None) -> WeightSource:
+    """The weights of a checkpoint, straight from its file where that is possible; otherwise from a built model."""
+    source = resolve(what, hub=hub, seed=seed, progress=progress)
+    if source.kind == "random":
+        return _opened(load(source), source, None).weight_source("read from the built model: it has no file")
+    if source.gguf_file is not None:
+        why = "read from the built model: a GGUF file stores quantised values and permuted rows"
+        return _opened(load(source), source, None).weight_source(why)
+    try:
+        return _from_file(source)
+    except WeightsRefused as refusal:
+        why = f"read from the built model, because the file alone does not tell: {refusal.message}"
+        return _opened(load(source), source, None).weight_source(why)
+
+
+def _from_file(source: Source) -> WeightSource:
+    checkpoint = open_checkpoint(source.folder)
+    where = str(source.folder / "config.json")
+    with quiet():
+        config = parsed_config(read_config(source.folder), where)
+        skeleton, sites, plans = _skeleton(model_class(config, where), config)
+        sources = file_sources(skeleton, checkpoint, plans)
+        spec = describe(
+            skeleton,
+            sites,
+            name=source.name,
+            source=source.kind,
+            dtype=", ".join(checkpoint.dtypes),
+            sha256=checkpoint.sha256(),
+            licence=source.licence,
+        )
+    files = ", ".join(file.name for file in checkpoint.files[:2]) + (" …" if len(checkpoint.files) > 2 else "")
+    return PlannedWeights(
+        spec, plans, FileMatrices(skeleton, checkpoint, sources), f"read from {files}, one tensor at a time"
+    )
+
+
+def _skeleton(cls: Any, config: Any) -> tuple[Any, tuple[Site, ...], dict[Site, Plan]]:
+    """The model without weights, its sites and its blueprint; refused where it cannot be run like that."""
+    try:
+        skeleton = build_skeleton(cls, config)
+        with coded(skeleton, lambda _: None):
+            sites = find_sites(skeleton)
+        plans = make_blueprint(skeleton, sites)
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise WeightsRefused(f"{cls.__name__} cannot be traced without its weights ({reason})") from error
+    if not any(plan.projections for plan in plans.values()):
+        raise WeightsRefused(f"no attention of {cls.__name__} could be traced without its weights")
+    return skeleton, sites, plans
+
+
+def _wrapped(hf: Any, tokenizer: Any | None) -> Model:
+    from transformers import PreTrainedModel
+
+    if not isinstance(hf, PreTrainedModel):
+        raise UsageError(
+            f"cannot open a {type(hf).__name__}", hint="give a name, a path, or a transformers model that is loaded"
+        )
+    name = getattr(hf.config, "name_or_path", "") or hf.config.model_type
+    return _model(hf.eval(), tokenizer, name=name, source="a transformers model in memory", dtype=str(hf.dtype).removeprefix("torch."))
+
+
+def _opened(loaded: Loaded, source: Source, tokenizer: Any | None) -> Model:
+    return _model(
+        loaded.model,
+        tokenizer or loaded.tokenizer,
+        name=source.name,
+        source=source.kind,
+        dtype=str(loaded.model.dtype).removeprefix("torch."),
+        dequantised=loaded.dequantised,
+        sha256=loaded.sha256,
+        licence=source.licence,
+        notes=loaded.notes,
+    )
+
+
+def _model(hf: Any, tokenizer: Any | None, **facts: Any) -> Model:
+    with quiet():
+        sites = find_sites(hf)
+        found = None
+        if sites:
+            check_agreement(hf)
+        else:
+            found = find_softmax_sites(hf)
+            if found is None:
+                raise CaptureError(
+                    f"the attention of {hf.config.model_type} models cannot be read: {NOT_DISPATCHING}, and its maps "
+                    "could not be matched to what it returns",
+                    hint="headscope look lists what can be opened; many families can",
+                )
+            sites = found.sites
+        spec = describe(hf, sites, **facts)
+    return Model(hf, tokenizer, spec, sites, found)
+
+
+def _traced(hf: Any, sites: tuple[Site, ...]) -> dict[Site, Plan]:
+    with quiet():
+        return make_blueprint(hf, sites)

@@ -1,0 +1,158 @@
+"""Reading a call of transformers: from its tensors, mask and options to a `Call` in our own terms.
+
+transformers describes what a query may see in several ways: no mask and a flag, a boolean mask, an additive
+one. Here all of them become positions, a band (`left`, `right`), key padding, and, only where that does not
+say everything, a mask. The translation is exact: it is kept only if it reproduces the mask bit by bit.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+
+from headscope.attention.call import Call
+from headscope.errors import CaptureError
+
+
+@dataclass(frozen=True)
+class RawCall:
+    """One attention call exactly as transformers makes it."""
+
+    module: nn.Module
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    scaling: float | None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Visibility:
+    """Which keys a query may see, as a `Call` says it."""
+
+    left: int | None = None
+    right: int | None = None
+    key_padding: Bool[Tensor, "batch keys"] | None = None
+    mask: Bool[Tensor, "mask_batch mask_heads queries keys"] | None = None
+
+
+# Options that select keys by content: none of our descriptions covers them.
+_SELECTING = ("indices", "block_indices")
+
+
+class Reader:
+    """Translates calls; remembers the translation of a mask, which all layers of a forward share."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, ...], tuple[Tensor, Visibility]] = {}
+
+    def forget(self) -> None:
+        """A new forward begins: its masks are new."""
+        self._seen.clear()
+
+    def call(self, raw: RawCall, *, query_offset: int | None = None, cross: bool = False) -> Call:
+        """The call in our terms; `query_offset` is the position of the first query where the caller knows it."""
+        if any(raw.options.get(name) is not None for name in _SELECTING):
+            raise CaptureError(f"{type(raw.module).__name__} selects keys by content, which headscope cannot describe")
+        query_positions, key_positions = _positions(raw, query_offset, cross)
+        visibility, mask_bias = self._visibility(raw, query_positions, key_positions)
+        bias = _sum(raw.options.get("position_bias"), mask_bias)
+        return Call(
+            q=raw.query,
+            k=raw.key,
+            v=raw.value,
+            scale=raw.query.shape[-1] ** -0.5 if raw.scaling is None else float(raw.scaling),
+            query_positions=query_positions,
+            key_positions=key_positions,
+            left=visibility.left,
+            right=visibility.right,
+            key_padding=visibility.key_padding,
+            mask=visibility.mask,
+            bias=None if bias is None else bias[..., : raw.query.shape[2], : raw.key.shape[2]],
+            softcap=raw.options.get("softcap"),
+            sinks=raw.options.get("s_aux"),
+        )
+
+    def _visibility(
+        self, raw: RawCall, query_positions: Int[Tensor, "1 queries"], key_positions: Int[Tensor, "1 keys"]
+    ) -> tuple[Visibility, Tensor | None]:
+        if raw.mask is None:
+            return Visibility(right=0 if _is_causal(raw) else None), None
+        allowed, bias = _boolean(raw.mask[..., : raw.key.shape[2]])
+        key = (raw.mask.data_ptr(), raw.mask._version, int(query_positions[0, 0]), *raw.query.shape, *raw.key.shape)
+        if key not in self._seen:
+            expanded = allowed.expand(-1, -1, raw.query.shape[2], raw.key.shape[2])
+            # The mask itself is kept beside its translation: while it lives its address cannot be reused.
+            found = _structure(expanded, query_positions, key_positions, raw.key.shape[0])
+            self._seen[key] = (raw.mask, found)
+        return self._seen[key][1], bias
+
+
+def _positions(raw: RawCall, offset: int | None, cross: bool) -> tuple[Tensor, Tensor]:
+    queries, keys = raw.query.shape[2], raw.key.shape[2]
+    if offset is None:
+        # Without a mask several queries start at position 0 (transformers aligns "causal" top left, which
+        # matters for a cache longer than what was seen); otherwise the queries are the last of the keys.
+        offset = 0 if cross or keys < queries or (raw.mask is None and queries > 1) else keys - queries
+    # A sliding cache holds only the last keys; a static one may hold room for later ones.
+    first_key = 0 if cross else max(0, offset + queries - keys)
+    device = raw.query.device
+    return (
+        torch.arange(offset, offset + queries, device=device)[None],
+        torch.arange(first_key, first_key + keys, device=device)[None],
+    )
+
+
+def _is_causal(raw: RawCall) -> bool:
+    """The rule of transformers' own sdpa path: one query without a mask sees every key."""
+    flag = raw.options.get("is_causal")
+    causal = getattr(raw.module, "is_causal", True) if flag is None else flag
+    return bool(causal) and raw.query.shape[2] > 1
+
+
+def _boolean(mask: Tensor) -> tuple[Tensor, Tensor | None]:
+    """An additive mask as what it forbids and what it adds; a boolean one as it is."""
+    if mask.dtype == torch.bool:
+        return mask, None
+    allowed = mask > torch.finfo(mask.dtype).min / 2
+    added = torch.where(allowed, mask, torch.zeros((), dtype=mask.dtype))
+    return allowed, added if bool(added.any()) else None
+
+
+def _structure(
+    mask: Bool[Tensor, "mask_batch mask_heads queries keys"],
+    query_positions: Int[Tensor, "1 queries"],
+    key_positions: Int[Tensor, "1 keys"],
+    batch: int,
+) -> Visibility:
+    """The band and the padding that reproduce `mask` exactly, or the mask itself."""
+    if mask.shape[1] > 1 and not bool((mask == mask[:, :1]).all()):
+        return Visibility(mask=mask)
+    ahead = query_positions[0][:, None] - key_positions[0][None, :]
+    seen = mask[:, :1].any(dim=0)[0]
+    real = mask[:, 0].any(dim=1)
+    padding = None if bool(real.all()) else real
+    for left, right in _bands(ahead, seen):
+        band = torch.ones_like(ahead, dtype=torch.bool)
+        if left is not None:
+            band = band & (ahead <= left)
+        if right is not None:
+            band = band & (ahead >= -right)
+        if bool((mask[:, 0] == (band & real[:, None, :])).all()):
+            return Visibility(left, right, None if padding is None else padding.expand(batch, -1))
+    return Visibility(mask=mask[:, :1])
+
+
+def _bands(ahead: Tensor, seen: Tensor) -> list[tuple[int | None, int | None]]:
+    """The bands worth trying, simplest first: causal, all, causal window, window on both sides."""
+    if not bool(seen.any()):
+        return [(None, None)]
+    left, right = int(ahead[seen].max()), int(-ahead[seen].min())
+    return [(None, 0), (None, None), (left, 0), (left, right)]
+
+
+def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return b if a is None else a if b is None else a + b

@@ -1,0 +1,432 @@
+"""A session: read and change the attention of a model while it runs, and leave nothing behind.
+
+    with model.session() as s:
+        maps = s.capture("pattern", at="L3")
+        rows = s.stream(Request(bands=(1, 8)))
+        s.replace("L10-19", headscope.attention.window(left=256))
+        s.ablate("L0.H2")
+        s.run(tokens)
+        maps.take()["pattern"], rows.take()
+
+Within one attention call things happen in this order: patches of q, k, v; captures of q, k, v, scores, pattern
+and the stream; the attention itself (replaced, or patched patterns, or the model's own); patches of z; ablation;
+capture of z. So captures and streams see what the call really computes.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+
+from headscope.attention.call import Call
+from headscope.attention.maps import pattern, scores
+from headscope.attention.mechanism import Mechanism
+from headscope.attention.statistics import Request, RowStatistics, observe, uniform_statistics
+from headscope.core.selection import Selection
+from headscope.core.site import Site
+from headscope.errors import CaptureError, UsageError
+from headscope.model.clock import Clock
+from headscope.model.dispatch import DENSE, as_transformers, tapped
+from headscope.model.feeding import forward_options
+from headscope.model.frames import Frames
+from headscope.model.reading import RawCall, Reader
+
+if TYPE_CHECKING:
+    from headscope.model.opened import Model
+
+QUANTITIES = ("q", "k", "v", "scores", "pattern", "z", "resid")
+PATCHABLE = ("q", "k", "v", "pattern", "z")
+
+Where = Selection | str | Site | None
+Patch = Tensor | Callable[[Tensor], Tensor]
+Heads = tuple[int, ...]
+
+
+@dataclass
+class Capture:
+    """Stored tensors: `take()` gives quantity → site → tensor of the one forward that ran.
+
+    The heads axis holds the selected heads in order; for k and v the key/value heads that those read, each
+    once. `resid` is the residual stream entering the layer (the nearest enclosing element of a module list).
+    """
+
+    what: tuple[str, ...]
+    at: dict[Site, Heads]
+    frames: Frames[dict[str, dict[Site, Tensor]]] = field(default_factory=lambda: Frames(dict))
+
+    def take(self) -> dict[str, dict[Site, Tensor]]:
+        """The tensors of the one forward since the last take."""
+        return self.frames.take()
+
+    def take_all(self) -> list[dict[str, dict[Site, Tensor]]]:
+        """The tensors of each forward since the last take."""
+        return self.frames.take_all()
+
+    def keep(self, what: str, site: Site, tensor: Tensor) -> None:
+        """Store one tensor of the running forward."""
+        self.frames.current().setdefault(what, {})[site] = tensor.detach().clone()
+
+
+@dataclass
+class Stream:
+    """Row statistics of every call, and beside them those of uniform attention over the same visible keys."""
+
+    request: Request
+    at: dict[Site, Heads]
+    frames: Frames[tuple[dict[Site, RowStatistics], dict[Site, RowStatistics]]] = field(
+        default_factory=lambda: Frames(lambda: ({}, {}))
+    )
+
+    def take(self) -> tuple[dict[Site, RowStatistics], dict[Site, RowStatistics]]:
+        """Measured and uniform statistics of the one forward since the last take."""
+        return self.frames.take()
+
+    def take_all(self) -> list[tuple[dict[Site, RowStatistics], dict[Site, RowStatistics]]]:
+        """Measured and uniform statistics of each forward since the last take."""
+        return self.frames.take_all()
+
+
+@dataclass(frozen=True)
+class _Change:
+    """One patch: which heads, which quantity, and the new value."""
+
+    heads: Heads
+    what: str
+    value: Patch
+
+
+class Session:
+    """Open one with `model.session()`; it is live inside its `with` block."""
+
+    def __init__(self, model: "Model") -> None:
+        self._model = model
+        self._hf: Any = model.hf
+        self._names = {id(module): name for name, module in self._hf.named_modules()}
+        self._sites = {(site.module, site.call): site for site in model.sites}
+        self._per_forward = Counter(site.module for site in model.sites)
+        self._calls: Counter[str] = Counter()
+        self._reader = Reader()
+        self._clock = Clock(self._hf)
+        self._uniform: dict[tuple[object, ...], RowStatistics] = {}
+        self._captures: list[Capture] = []
+        self._streams: list[Stream] = []
+        self._replaced: dict[Site, dict[int, Mechanism]] = {}
+        self._ablated: dict[Site, set[int]] = {}
+        self._changes: dict[Site, list[_Change]] = {}
+        self._stack: ExitStack | None = None
+
+    def __enter__(self) -> "Session":
+        with ExitStack() as stack:
+            self._open(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._stack is not None:
+            self._stack.close()
+            self._stack = None
+
+    def _open(self, stack: ExitStack) -> None:
+        stack.enter_context(tapped(self._hf, self._attention))
+        # The body may run without its head, and generation runs an encoder on its own, once.
+        for module in {id(m): m for m in (self._hf, self._hf.base_model)}.values():
+            stack.callback(module.register_forward_pre_hook(self._begin, with_kwargs=True).remove)
+        if self._hf.config.is_encoder_decoder:
+            encoder = self._hf.get_encoder()
+            stack.callback(encoder.register_forward_pre_hook(self._begin_encoder, with_kwargs=True).remove)
+
+    def capture(self, *what: str, at: Where = None) -> Capture:
+        """Store quantities of the selected heads in every forward from now on."""
+        self._check_quantities(what)
+        capture = Capture(what, self._resolve(at))
+        self._captures.append(capture)
+        if "resid" in what:
+            self._watch_residual(capture)
+        return capture
+
+    def stream(self, request: Request | None = None, at: Where = None) -> Stream:
+        """Compute row statistics of the selected sites in every forward from now on, without storing a map."""
+        stream = Stream(request or Request(), self._resolve(at))
+        self._streams.append(stream)
+        return stream
+
+    def replace(self, at: Where, mechanism: Mechanism) -> None:
+        """Let the selected heads attend through another mechanism."""
+        for site, heads in self._resolve(at).items():
+            self._replaced.setdefault(site, {}).update(dict.fromkeys(heads, mechanism))
+
+    def ablate(self, at: Where) -> None:
+        """Zero the output (z) of the selected heads."""
+        for site, heads in self._resolve(at).items():
+            self._ablated.setdefault(site, set()).update(heads)
+
+    def patch(self, at: Where, what: str, value: Patch) -> None:
+        """Set q, k, v, pattern or z of the selected heads to a tensor, or to a function of what it would be.
+
+        The tensor must broadcast to the quantity of the selected heads. k and v are shared by the heads of a
+        group: patching them changes every head that reads them.
+        """
+        if what not in PATCHABLE:
+            raise UsageError(f"cannot patch {what!r}", hint=f"one of {', '.join(PATCHABLE)}")
+        for site, heads in self._resolve(at).items():
+            self._changes.setdefault(site, []).append(_Change(heads, what, value))
+
+    def run(self, tokens: Int[Tensor, "batch tokens"], real: Bool[Tensor, "batch tokens"] | None = None) -> None:
+        """One forward of the model without its output head; an encoder–decoder reads the text on both sides."""
+        body = self._hf.base_model
+        inputs: dict[str, Tensor] = {"input_ids": tokens}
+        if real is not None:
+            inputs["attention_mask"] = real.long()
+        if self._model.spec.kind == "encoder-decoder":
+            inputs["decoder_input_ids"] = tokens
+            if real is not None:
+                inputs["decoder_attention_mask"] = real.long()
+        with torch.no_grad():
+            body(**inputs, **forward_options(body))
+
+    def _check_quantities(self, what: tuple[str, ...]) -> None:
+        unknown = [name for name in what if name not in QUANTITIES]
+        if unknown or not what:
+            raise UsageError(f"cannot capture {', '.join(unknown) or 'nothing'}", hint=f"one of {', '.join(QUANTITIES)}")
+
+    def _live(self) -> ExitStack:
+        if self._stack is None:
+            raise UsageError("this session is not open", hint="use it inside `with model.session() as s:`")
+        return self._stack
+
+    def _resolve(self, at: Where) -> dict[Site, Heads]:
+        self._live()
+        return Selection.of(at).resolve(self._model.sites)
+
+    def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._clock.read_model(module, args, kwargs)
+        self._new_forward()
+
+    def _begin_encoder(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._clock.read_encoder(module, args, kwargs)
+        self._new_forward()
+
+    def _new_forward(self) -> None:
+        self._calls.clear()
+        self._reader.forget()
+        self._uniform.clear()
+        for record in (*self._captures, *self._streams):
+            record.frames.begin()
+
+    def _attention(self, raw: RawCall) -> Tensor:
+        site = self._site_of(raw.module)
+        call = self._reader.call(raw, query_offset=self._clock.offset(site.stack), cross=site.kind == "cross")
+        call = self._patched_inputs(site, call)
+        mapped = self._capture_inputs(site, call)
+        streamed = self._streamed(site, call)
+        if mapped is not None:
+            # The map is at hand: mixing the values with it is what transformers' eager attention does, so that
+            # stored maps agree with its own to the last bits in deeper layers too.
+            out = mapped.to(call.v.dtype) @ call.v.repeat_interleave(call.groups, dim=1)
+        else:
+            out = self._attended(site, call) if streamed is None else streamed
+        return as_transformers(self._finished(site, call, out))
+
+    def _site_of(self, module: nn.Module) -> Site:
+        name = self._names[id(module)]
+        if name not in self._per_forward:
+            raise CaptureError(f"{name} attends now but did not when {self._model.spec.name} was opened")
+        # Calls are counted within a forward; the remainder covers parts that run on their own (an encoder).
+        number = self._calls[name] % self._per_forward[name]
+        self._calls[name] += 1
+        return self._sites[name, number]
+
+    def _patched_inputs(self, site: Site, call: Call) -> Call:
+        for change in self._changes.get(site, ()):
+            if change.what in ("q", "k", "v"):
+                tensor = getattr(call, change.what)
+                heads = change.heads if change.what == "q" else _kv_heads(site, change.heads)
+                call = replace(call, **{change.what: _patched(tensor, heads, change)})
+        return call
+
+    def _capture_inputs(self, site: Site, call: Call) -> Tensor | None:
+        """Keep what was asked for; the pattern of all heads too is returned, where it was kept."""
+        whole = None
+        for capture in self._captures:
+            heads = capture.at.get(site, ())
+            for what in capture.what if heads else ():
+                if what in ("q", "k", "v"):
+                    chosen = heads if what == "q" else _kv_heads(site, heads)
+                    capture.keep(what, site, getattr(call, what)[:, list(chosen)])
+                elif what in ("scores", "pattern"):
+                    mapped = self._map(site, call, heads, what)
+                    capture.keep(what, site, mapped)
+                    whole = mapped if what == "pattern" and len(heads) == site.n_heads else whole
+        return whole
+
+    def _map(self, site: Site, call: Call, heads: Heads, what: str) -> Tensor:
+        maps = [self._one_map(site, part, some, what) for part, some in self._parts(site, call, heads)]
+        order = [head for _, some in self._parts(site, call, heads) for head in some]
+        joined = torch.cat(maps, dim=1)
+        return joined[:, [order.index(head) for head in heads]]
+
+    def _one_map(self, site: Site, part: Call, heads: Heads, what: str) -> Tensor:
+        mapped = scores(part) if what == "scores" else pattern(part)
+        for change in self._changes.get(site, ()):
+            shared = tuple(head for head in heads if head in change.heads)
+            if what == "pattern" and change.what == "pattern" and shared:
+                mapped = _patched(mapped, tuple(heads.index(head) for head in shared), change)
+        return mapped
+
+    def _parts(self, site: Site, call: Call, heads: Heads) -> list[tuple[Call, Heads]]:
+        """The chosen heads grouped by mechanism, each group with the softmax call that it amounts to."""
+        parts: list[tuple[Call, Heads]] = []
+        for mechanism, some in self._groups(site, heads).items():
+            part = call if len(some) == site.n_heads else call.heads(some)
+            seen = part if mechanism is None else mechanism.seen(part)
+            if seen is None:
+                raise CaptureError(
+                    f"{site.label}: heads replaced by {mechanism!r} have no softmax map to capture or stream",
+                    hint="capture z instead, or leave these heads out of the selection",
+                )
+            parts.append((seen, some))
+        return parts
+
+    def _groups(self, site: Site, heads: Heads) -> dict[Mechanism | None, Heads]:
+        replaced = self._replaced.get(site, {})
+        groups: dict[Mechanism | None, Heads] = {}
+        for head in heads:
+            groups[replaced.get(head)] = (*groups.get(replaced.get(head), ()), head)
+        return groups
+
+    def _streamed(self, site: Site, call: Call) -> Tensor | None:
+        """Row statistics for every stream on this site; their output too, where it is the whole call's."""
+        out = None
+        for stream in self._streams:
+            heads = stream.at.get(site)
+            if heads is None:
+                continue
+            options = {
+                "real_queries": self._clock.real_queries(site.stack, call.q.shape[2]),
+                "positional": site.kind == "self",
+            }
+            self._refuse_patched_patterns(site)
+            groups = self._parts(site, call, heads)
+            observed = [observe(part, stream.request, **options) for part, _ in groups]
+            measured, uniform = stream.frames.current()
+            order = [head for _, some in groups for head in some]
+            measured[site] = join([each.statistics for each in observed], [order.index(head) for head in heads])
+            uniform[site] = self._uniform_of(call, stream.request, options)
+            if len(groups) == 1 and groups[0][0] is call:
+                out = observed[0].output.out
+        return out
+
+    def _refuse_patched_patterns(self, site: Site) -> None:
+        if any(change.what == "pattern" for change in self._changes.get(site, ())):
+            raise CaptureError(
+                f"{site.label}: a patched pattern is not the softmax of any scores, so it cannot be streamed",
+                hint="capture the pattern instead",
+            )
+
+    def _uniform_of(self, call: Call, request: Request, options: dict[str, Any]) -> RowStatistics:
+        """The null depends only on what is visible, which most sites of a forward share: computed once."""
+        masks = (call.key_padding, call.mask, call.query_positions.shape, call.key_positions.shape)
+        key = (call.left, call.right, *(m.data_ptr() if isinstance(m, Tensor) else m for m in masks))
+        key = (*key, int(call.query_positions[0, 0]), request, options["positional"])
+        if key not in self._uniform:
+            self._uniform[key] = uniform_statistics(call, request, **options)
+        return self._uniform[key]
+
+    def _attended(self, site: Site, call: Call) -> Tensor:
+        groups = self._groups(site, tuple(range(site.n_heads)))
+        if len(groups) == 1:
+            return (next(iter(groups)) or DENSE)(call).out
+        out = call.q.new_empty(*call.q.shape[:3], call.v.shape[3])
+        for mechanism, heads in groups.items():
+            out[:, list(heads)] = (mechanism or DENSE)(call.heads(heads)).out
+        return out
+
+    def _finished(self, site: Site, call: Call, out: Tensor) -> Tensor:
+        for change in self._changes.get(site, ()):
+            if change.what == "pattern":
+                part = call.heads(change.heads)
+                mixed = self._map(site, call, change.heads, "pattern").to(part.v.dtype) @ part.v
+                out = _with_heads(out, change.heads, mixed)
+            elif change.what == "z":
+                out = _patched(out, change.heads, change)
+        if site in self._ablated:
+            out = _with_heads(out, tuple(sorted(self._ablated[site])), torch.zeros((), dtype=out.dtype))
+        for capture in self._captures:
+            if site in capture.at and "z" in capture.what:
+                capture.keep("z", site, out[:, list(capture.at[site])])
+        return out
+
+    def _watch_residual(self, capture: Capture) -> None:
+        blocks: dict[str, list[Site]] = {}
+        for site in capture.at:
+            blocks.setdefault(_block(self._hf, site.module), []).append(site)
+        for name, sites in blocks.items():
+            hook = _ResidualHook(capture, sites)
+            handle = self._hf.get_submodule(name).register_forward_pre_hook(hook, with_kwargs=True)
+            self._live().callback(handle.remove)
+
+
+class _ResidualHook:
+    """Keeps the first tensor a layer is given, for the sites in it; a shared layer's calls go site by site."""
+
+    def __init__(self, capture: Capture, sites: list[Site]) -> None:
+        self._capture = capture
+        self._by_call: dict[int, list[Site]] = {}
+        for site in sites:
+            self._by_call.setdefault(site.call, []).append(site)
+        self._calls = 0
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        calls = sorted(self._by_call)
+        for site in self._by_call[calls[self._calls % len(calls)]]:
+            self._capture.keep("resid", site, given[0])
+        self._calls += 1
+
+
+def join(parts: list[RowStatistics], order: list[int]) -> RowStatistics:
+    """Statistics of groups of heads as one record, heads in the given order."""
+    if len(parts) == 1 and order == list(range(len(order))):
+        return parts[0]
+    return RowStatistics.concatenate(parts).heads(order)
+
+
+def _kv_heads(site: Site, heads: Heads) -> Heads:
+    return tuple(dict.fromkeys(site.kv_head(head) for head in heads))
+
+
+def _patched(tensor: Tensor, heads: Heads, change: _Change) -> Tensor:
+    before = tensor[:, list(heads)]
+    value = change.value(before) if callable(change.value) else change.value
+    try:
+        after = value.to(before.dtype).expand_as(before)
+    except RuntimeError as error:
+        raise UsageError(
+            f"a patch of {change.what} has shape {tuple(value.shape)}, expected {tuple(before.shape)} or what "
+            "broadcasts to it (batch, heads, positions, width)"
+        ) from error
+    return _with_heads(tensor, heads, after)
+
+
+def _with_heads(tensor: Tensor, heads: Heads, value: Tensor) -> Tensor:
+    changed = tensor.clone()
+    changed[:, list(heads)] = value
+    return changed
+
+
+def _block(hf: nn.Module, module: str) -> str:
+    """The nearest enclosing element of a module list: the layer that the attention belongs to."""
+    parts = module.split(".")
+    for end in range(len(parts), 0, -1):
+        parent = ".".join(parts[: end - 1])
+        if isinstance(hf.get_submodule(parent), nn.ModuleList):
+            return ".".join(parts[:end])
+    return module

@@ -1,0 +1,143 @@
+"""Finding the attention sites of a model by running it once on a few tokens and watching the calls.
+
+No table of families: what a call shows (its module, how often that module was called, shapes, positions, what
+a query may see, what else enters the scores) is all that is needed.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headscope.attention.call import Call
+from headscope.core.site import Kind, Site, Stack
+from headscope.errors import CaptureError
+from headscope.model.dispatch import DENSE, as_transformers, implementation, tapped
+from headscope.model.feeding import DECODER_TOKENS, forward_options, probe_inputs
+from headscope.model.reading import RawCall, Reader
+
+AGREEMENT = 1e-4  # relative; float32 attention summed in another order differs by about 1e-6
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """One attention call seen while probing."""
+
+    module: str
+    call: int
+    read: Call
+    sliding_window: int | None
+
+
+class Watch:
+    """A handler that computes the model's own attention and notes each call."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.names = {id(module): name for name, module in model.named_modules()}
+        self.sightings: list[Sighting] = []
+        self._calls: Counter[str] = Counter()
+        self._reader = Reader()
+
+    def __call__(self, raw: RawCall) -> Tensor:
+        name = self.names[id(raw.module)]
+        read = self._reader.call(raw)
+        window = raw.options.get("sliding_window")
+        self.sightings.append(Sighting(name, self._calls[name], read, window if isinstance(window, int) else None))
+        self._calls[name] += 1
+        return as_transformers(DENSE(read).out)
+
+
+def find_sites(model: Any) -> tuple[Site, ...]:
+    """The attention sites of a model in the order of its forward; empty when none goes through the interface."""
+    watch = Watch(model)
+    inputs = probe_inputs(model, batch=1)
+    try:
+        with torch.no_grad(), tapped(model, watch):
+            model(**inputs, **forward_options(model))
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
+        # A family that does not know our name may stumble over it before it attends; one that attends must not.
+        if watch.sightings:
+            raise
+    return label(watch.sightings, two_stacks=bool(model.config.is_encoder_decoder))
+
+
+def check_agreement(model: Any) -> None:
+    """Refuse a family whose output changes when its attention is computed from what it tells the interface."""
+    inputs = probe_inputs(model, batch=2, seed=1)
+    options = forward_options(model)
+    with torch.no_grad():
+        with tapped(model, Watch(model)):
+            ours = _first_tensor(model(**inputs, **options))
+        with implementation(model, "eager"):
+            theirs = _first_tensor(model(**inputs, **options))
+    error = float((ours - theirs).abs().max() / theirs.abs().max().clamp_min(1e-30))
+    if not error <= AGREEMENT:
+        raise CaptureError(
+            f"{type(model).__name__}: attention computed from the call differs from transformers' eager attention "
+            f"by {error:.1e} (relative, tolerance {AGREEMENT:.0e}), so this family does something to its scores that "
+            "the attention interface does not show",
+            hint="its maps can be had from transformers with attn_implementation='eager' and output_attentions=True",
+        )
+
+
+def label(sightings: Iterable[Sighting], *, two_stacks: bool) -> tuple[Site, ...]:
+    """Sites with their places: stack, kind and layer."""
+    sites = [_site(sighting, two_stacks) for sighting in sightings]
+    return tuple(_with_layers(sites))
+
+
+def _site(sighting: Sighting, two_stacks: bool) -> Site:
+    call = sighting.read
+    queries, keys = call.q.shape[2], call.k.shape[2]
+    stack: Stack = "only" if not two_stacks else "dec" if queries == DECODER_TOKENS else "enc"
+    kind: Kind = "self" if queries == keys else "cross"
+    # T5 passes a bias of zeros to its cross-attention: that is none.
+    extras = ["bias"] if call.bias is not None and bool(call.bias.any()) else []
+    extras += [name for name in ("softcap", "sinks") if getattr(call, name) is not None]
+    return Site(
+        stack=stack,
+        kind=kind,
+        layer=-1,
+        n_heads=call.q.shape[1],
+        n_kv_heads=call.k.shape[1],
+        d_head=call.q.shape[3],
+        d_value=call.v.shape[3],
+        causal=call.causal and queries > 1,
+        window=sighting.sliding_window,
+        extras=tuple(extras),
+        module=sighting.module,
+        call=sighting.call,
+    )
+
+
+def _with_layers(sites: list[Site]) -> list[Site]:
+    """Number the layers: by the number in the module's name where those differ, else in order of the calls.
+
+    The name is better where only some layers attend (hybrids with recurrent layers); the order is all there
+    is where layers share one module.
+    """
+    numbered: list[Site] = []
+    for site in sites:
+        alike = [other for other in sites if (other.stack, other.kind) == (site.stack, site.kind)]
+        names = [_number(other.module) for other in alike]
+        distinct = None not in names and len(set(names)) == len(names)
+        layer = _number(site.module) if distinct else alike.index(site)
+        numbered.append(replace(site, layer=layer))
+    return numbered
+
+
+def _number(module: str) -> int | None:
+    match = re.search(r"(?:^|\.)(\d+)(?:\.|$)", module)
+    return int(match[1]) if match else None
+
+
+def _first_tensor(output: Any) -> Tensor:
+    values = output.values() if hasattr(output, "values") else output
+    for value in values:
+        if isinstance(value, Tensor) and value.is_floating_point():
+            return value
+    raise CaptureError(f"{type(output).__name__} holds no tensor to compare")

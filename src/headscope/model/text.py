@@ -1,0 +1,177 @@
+"""What a model says about text: how well it predicts it, and what it writes."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from headscope.errors import UsageError
+from headscope.model.feeding import forward_options
+from headscope.model.quiet import quiet
+
+if TYPE_CHECKING:
+    from headscope.model.opened import Model
+
+# Two-sided 95 % quantiles of Student's t for 1 … 30 degrees of freedom; beyond that the normal one is within 2 %.
+_T95 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """How well a model predicts a text.
+
+    `interval` is a 95 % interval of `nats_per_token`: the text is cut into blocks, whose means vary as much as
+    the text does; neighbouring tokens are too alike to count one by one.
+    """
+
+    nats_per_token: float
+    interval: tuple[float, float]
+    n_tokens: int
+    n_blocks: int
+    window: int
+    stride: int
+
+    @property
+    def perplexity(self) -> float:
+        """exp of the nats per token."""
+        return math.exp(self.nats_per_token)
+
+    def __str__(self) -> str:
+        low, high = (math.exp(end) for end in self.interval)
+        return (
+            f"perplexity {self.perplexity:.2f} [{low:.2f}, {high:.2f}] "
+            f"({self.nats_per_token:.4f} nats per token over {self.n_tokens} tokens)"
+        )
+
+
+def encode(model: "Model", text: str) -> Int[Tensor, " tokens"]:
+    """The tokens of a text, with the special ones that the tokenizer adds."""
+    if model.tokenizer is None:
+        raise UsageError(
+            f"{model.spec.name} has no tokenizer, so it cannot read text",
+            hint="put tokenizer.json beside config.json, or pass tokenizer= to headscope.open",
+        )
+    if not text.strip():
+        raise UsageError("the text is empty", hint="give some words")
+    with quiet():
+        ids = model.tokenizer(text)["input_ids"]
+    return torch.tensor(ids, dtype=torch.long)
+
+
+def perplexity(model: "Model", text: str, *, window: int = 1024, stride: int | None = None) -> Perplexity:
+    r"""$\frac{1}{N}\sum_t -\ln p(x_t \mid x_{t-c}, …, x_{t-1})$ with windows that overlap.
+
+    Every token but the first is scored once; a window moves on by `stride` (half of it by default), so that all
+    but the first window's tokens are predicted from at least `window - stride` tokens before them.
+    """
+    _needs_next_token(model, "perplexity")
+    tokens = encode(model, text)
+    if len(tokens) < 2:
+        raise UsageError(f"perplexity needs at least two tokens, the text has {len(tokens)}")
+    window = min(window, model.spec.context or window)
+    if window < 2:
+        raise UsageError(f"perplexity needs a window of at least 2 tokens, got {window}")
+    stride = stride or max(1, window // 2)
+    if not 1 <= stride < window:
+        raise UsageError(f"stride must be at least 1 and less than the window of {window} tokens, got {stride}")
+    losses = torch.cat(list(_losses(model.hf, tokens, window, stride)))
+    blocks = [block.mean() for block in losses.split(max(stride // 4, 16)) if len(block) >= 8]
+    return Perplexity(
+        nats_per_token=float(losses.mean()),
+        interval=_interval(float(losses.mean()), torch.stack(blocks) if blocks else losses),
+        n_tokens=len(losses),
+        n_blocks=len(blocks),
+        window=window,
+        stride=stride,
+    )
+
+
+def generate(
+    model: "Model", prompt: str, *, max_new_tokens: int = 40, temperature: float = 0.0, cache: bool = True, seed: int = 0
+) -> str:
+    """What the model writes after `prompt` (or, for an encoder–decoder, in answer to it).
+
+    Greedy at temperature 0, otherwise sampled with `seed`. The prompt itself is not repeated.
+    """
+    if not model.hf.can_generate():
+        raise _cannot(model, "generate text")
+    tokens = encode(model, prompt)
+    context = model.spec.context
+    two_stacks = model.spec.kind == "encoder-decoder"
+    needed = len(tokens) + (0 if two_stacks else max_new_tokens)
+    if context is not None and needed > context:
+        raise UsageError(
+            f"the prompt has {len(tokens)} tokens and {max_new_tokens} are to follow, "
+            f"but {model.spec.name} reads at most {context}",
+            hint=f"shorten the prompt to {max(context - max_new_tokens, 0)} tokens or ask for fewer",
+        )
+    new = generate_tokens(model.hf, tokens, max_new_tokens=max_new_tokens, temperature=temperature, cache=cache, seed=seed)
+    written = new if two_stacks else new[len(tokens) :]
+    return str(model.tokenizer.decode(written, skip_special_tokens=True))
+
+
+def generate_tokens(
+    hf: Any, tokens: Int[Tensor, " tokens"], *, max_new_tokens: int, temperature: float, cache: bool, seed: int
+) -> Int[Tensor, " written"]:
+    """The tokens that generation returns: prompt and continuation, or the decoder's tokens."""
+    sampling = {"do_sample": True, "temperature": temperature} if temperature > 0 else {"do_sample": False}
+    padding = hf.generation_config.pad_token_id
+    with quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        written: Tensor = hf.generate(
+            tokens[None],
+            attention_mask=torch.ones_like(tokens[None]),
+            max_new_tokens=max_new_tokens,
+            use_cache=cache,
+            num_beams=1,
+            pad_token_id=padding if padding is not None else _end_token(hf),
+            **sampling,
+        )
+    return written[0]
+
+
+def _end_token(hf: Any) -> int:
+    end = hf.generation_config.eos_token_id
+    first = end[0] if isinstance(end, list) else end
+    return 0 if first is None else int(first)
+
+
+def _losses(hf: Any, tokens: Int[Tensor, " tokens"], window: int, stride: int) -> Iterator[Float[Tensor, " scored"]]:
+    scored = 1  # the first token has nothing before it
+    start = 0
+    while scored < len(tokens):
+        piece = tokens[start : start + window]
+        with torch.no_grad():
+            logits = hf(input_ids=piece[None], **forward_options(hf)).logits[0, :-1]
+        first = scored - start - 1  # the logits that predict the first token not scored yet
+        log_p = torch.log_softmax(logits[first:].float(), dim=-1)
+        yield -log_p.gather(1, piece[first + 1 :, None])[:, 0].double()
+        scored = start + len(piece)
+        start += stride
+
+
+def _interval(mean: float, blocks: Float[Tensor, " blocks"]) -> tuple[float, float]:
+    if len(blocks) < 2:
+        return (-math.inf, math.inf)
+    t = _T95[len(blocks) - 2] if len(blocks) - 1 <= len(_T95) else 1.96
+    half = t * float(blocks.std()) / math.sqrt(len(blocks))
+    return (mean - half, mean + half)
+
+
+def _needs_next_token(model: "Model", what: str) -> None:
+    if model.spec.kind != "decoder-only" or model.hf.get_output_embeddings() is None:
+        raise _cannot(model, f"have a {what}")
+
+
+def _cannot(model: "Model", what: str) -> UsageError:
+    return UsageError(
+        f"{model.spec.name} ({model.spec.architecture}, {model.spec.kind}) cannot {what}: it does not predict the next token",
+        hint="use a causal language model, e.g. tiny or smollm2",
+    )

@@ -1,0 +1,198 @@
+"""A site's projections in canonical form, read off a blueprint: from a built model or straight from a file."""
+
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from headscope.core.model_spec import ModelSpec
+from headscope.core.site import Site
+from headscope.core.weights import HeadWeights, WeightStatus
+from headscope.errors import CheckpointError, WeightsRefused
+from headscope.model.blueprint import Plan, Rows
+from headscope.model.checkpoint import Checkpoint
+from headscope.model.codes import is_linear
+
+
+@runtime_checkable
+class Matrices(Protocol):
+    """Where matrices come from: x @ matrix(module) + bias(module) is what the module computes."""
+
+    def matrix(self, module: str) -> Float[Tensor, "in out"]:
+        """The module's matrix, rows acting on the right."""
+        ...
+
+    def bias(self, module: str) -> Float[Tensor, " out"] | None:
+        """The module's bias, if it has one."""
+        ...
+
+
+class ModelMatrices:
+    """Matrices of a built model: views, no copies."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def matrix(self, module: str) -> Float[Tensor, "in out"]:
+        """The module's matrix, rows acting on the right."""
+        linear: Any = self._model.get_submodule(module)
+        weight: Tensor = linear.weight.detach()
+        return weight.T if isinstance(linear, nn.Linear) else weight
+
+    def bias(self, module: str) -> Float[Tensor, " out"] | None:
+        """The module's bias, if it has one."""
+        bias: Tensor | None = self._model.get_submodule(module).bias  # type: ignore[assignment]
+        return None if bias is None else bias.detach()
+
+
+class FileMatrices:
+    """Matrices read from a safetensors file one tensor at a time; `skeleton` only says what is where.
+
+    `sources` maps the model's parameter names to the file's tensor names. Of a fused projection that serves
+    q, k and v of one site the last tensor read is kept, so that it is read once.
+    """
+
+    def __init__(self, skeleton: nn.Module, checkpoint: Checkpoint, sources: dict[str, str]) -> None:
+        self._skeleton = skeleton
+        self._checkpoint = checkpoint
+        self._sources = sources
+        self._last: tuple[str, Tensor] | None = None
+
+    def matrix(self, module: str) -> Float[Tensor, "in out"]:
+        """The module's matrix, rows acting on the right."""
+        weight = self._read(f"{module}.weight")
+        return weight.T if isinstance(self._skeleton.get_submodule(module), nn.Linear) else weight
+
+    def bias(self, module: str) -> Float[Tensor, " out"] | None:
+        """The module's bias, if it has one."""
+        has_bias = getattr(self._skeleton.get_submodule(module), "bias", None) is not None
+        return self._checkpoint.read(self._sources[f"{module}.bias"]) if has_bias else None
+
+    def _read(self, parameter: str) -> Tensor:
+        if self._last is None or self._last[0] != parameter:
+            tensor = self._checkpoint.read(self._sources[parameter])
+            if not bool(torch.isfinite(tensor).all()):
+                raise CheckpointError(f"tensor {self._sources[parameter]!r} holds NaN or Inf")
+            self._last = (parameter, tensor)
+        return self._last[1]
+
+
+class PlannedWeights:
+    """The `WeightSource` of the lenses: a blueprint and somewhere to read matrices from."""
+
+    def __init__(self, spec: ModelSpec, plans: dict[Site, Plan], matrices: Matrices, method: str) -> None:
+        self._spec, self._plans, self._matrices, self._method = spec, plans, matrices, method
+
+    @property
+    def spec(self) -> ModelSpec:
+        """What is being read."""
+        return self._spec
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """Every attention site, in the order of the forward pass."""
+        return tuple(self._plans)
+
+    @property
+    def method(self) -> str:
+        """How the weights are read."""
+        return self._method
+
+    def status(self, site: Site) -> WeightStatus:
+        """Whether this site's projections are known."""
+        return self._plans[site].status
+
+    def weights(self, site: Site) -> HeadWeights:
+        """The projections of one site; raises `WeightsRefused` where there is no canonical form."""
+        plan = self._plans[site]
+        if plan.projections is None:
+            raise WeightsRefused(
+                f"{site.label} of {self._spec.name} ({self._spec.family}) has no canonical projections: "
+                f"{plan.status.reason}"
+            )
+        parts = plan.projections
+        return HeadWeights(
+            site=site,
+            w_q=_heads(self._matrices, parts.q),
+            w_k=_heads(self._matrices, parts.k),
+            w_v=_heads(self._matrices, parts.v),
+            w_o=self._matrices.matrix(parts.o.module)[parts.o.row],
+            b_q=_biases(self._matrices, parts.q),
+            b_k=_biases(self._matrices, parts.k),
+            b_v=_biases(self._matrices, parts.v),
+            b_o=_output_bias(self._matrices, parts.o.module),
+            gain_q=parts.q.gain,
+            gain_k=parts.k.gain,
+            gain_v=parts.v.gain,
+            status=plan.status,
+        )
+
+
+def _heads(matrices: Matrices, rows: Rows) -> Float[Tensor, "some_heads in width"]:
+    return matrices.matrix(rows.module)[:, rows.row].permute(1, 0, 2)
+
+
+def _biases(matrices: Matrices, rows: Rows) -> Float[Tensor, "some_heads width"]:
+    bias = matrices.bias(rows.module)
+    return torch.zeros(rows.row.shape) if bias is None else bias[rows.row]
+
+
+def _output_bias(matrices: Matrices, module: str) -> Float[Tensor, " out"]:
+    bias = matrices.bias(module)
+    return torch.zeros(matrices.matrix(module).shape[1]) if bias is None else bias
+
+
+def file_sources(skeleton: Any, checkpoint: Checkpoint, plans: dict[Site, Plan]) -> dict[str, str]:
+    """For each parameter that the blueprint needs, the one tensor of the file that it is.
+
+    transformers renames, splits and merges tensors on loading; its own rules are applied to the names in the
+    file. A parameter without exactly one tensor of its shape, untouched but for the name, is refused.
+    """
+    found: dict[str, list[str]] = {}
+    loaded_name = _loading_rules(skeleton)
+    for name in checkpoint.tensors:
+        target, converted = loaded_name(name)
+        if not converted:
+            found.setdefault(target, []).append(name)
+    shapes = {name: tuple(parameter.shape) for name, parameter in skeleton.state_dict().items()}
+    return {name: _unique(name, found.get(name, []), shapes[name], checkpoint) for name in _needed(skeleton, plans)}
+
+
+def _unique(parameter: str, names: list[str], shape: tuple[int, ...], checkpoint: Checkpoint) -> str:
+    if len(names) != 1:
+        have = f"{len(names)} tensors of the file" if names else "no tensor of the file by name alone"
+        raise WeightsRefused(f"parameter {parameter!r} corresponds to {have}, expected exactly one")
+    got = tuple(checkpoint.tensors[names[0]].shape)
+    if got != shape:
+        raise WeightsRefused(f"tensor {names[0]!r} has shape {got}, expected {shape} for {parameter!r}")
+    return names[0]
+
+
+def _needed(skeleton: Any, plans: dict[Site, Plan]) -> list[str]:
+    modules: dict[str, None] = {}
+    for plan in plans.values():
+        if plan.projections is not None:
+            parts = plan.projections
+            modules.update(dict.fromkeys(part.module for part in (parts.q, parts.k, parts.v, parts.o)))
+    names = [f"{module}.weight" for module in modules]
+    biased = [m for m in modules if is_linear(skeleton.get_submodule(m)) and skeleton.get_submodule(m).bias is not None]
+    return names + [f"{module}.bias" for module in biased]
+
+
+def _loading_rules(skeleton: Any) -> Callable[[str], tuple[str, bool]]:
+    """From a tensor's name to the parameter transformers loads it into, and whether its values would change."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+
+    transforms = get_model_conversion_mapping(skeleton)
+    renamings = [t for t in transforms if isinstance(t, WeightRenaming)]
+    converters = [t for t in transforms if isinstance(t, WeightConverter)]
+    parameters = skeleton.state_dict()
+
+    def loaded_name(name: str) -> tuple[str, bool]:
+        target, pattern = rename_source_key(name, renamings, converters, skeleton.base_model_prefix, parameters)
+        return target, pattern is not None
+
+    return loaded_name

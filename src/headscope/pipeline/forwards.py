@@ -1,0 +1,170 @@
+"""Run the text through the model, once per batch and variant, for every lens that wants to see it."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from headscope.attention.statistics import Request
+from headscope.core import Site
+from headscope.corpora import Windows
+from headscope.errors import CaptureError, CheckpointError, LensError, ResourceError, WeightsRefused
+from headscope.lenses.lens import AS_IS, Batch, Needs
+from headscope.pipeline.progress import Progress, Silent
+from headscope.pipeline.questions import Asked
+from headscope.pipeline.subject import Subject
+
+INITIALISED = "initialised"
+
+# What one batch may hold: enough to keep two cores busy, little enough for a laptop beside the model itself.
+BATCH_TOKENS = 4096
+BATCH_BYTES = 256 * 2**20
+
+_STATISTICS_PER_ROW = 8
+_FLOAT64_BYTES = 8
+_FLOAT32_BYTES = 4
+
+
+@dataclass
+class Fold:
+    """A lens in progress: its state, or the error that ended it."""
+
+    asked: Asked
+    seed: int = 0
+    state: Any = None
+    error: Exception | None = None
+
+    @property
+    def name(self) -> str:
+        """The lens's name."""
+        return self.asked.question.name
+
+    def started(self, subject: Subject) -> "Fold":
+        """This fold with a fresh state."""
+        question, self.error = self.asked.question, None
+        with caught(self), seeded(self.seed):
+            self.state = question.lens.start(question.params, subject.spec, subject.sites)
+        return self
+
+    def update(self, batch: Batch) -> None:
+        """Hand a batch over; a lens that raises is left out from then on and the others go on."""
+        if self.error is None and batch.variant in self.asked.needs.variants:
+            with caught(self), seeded(self.seed):
+                self.state = self.asked.question.lens.update(self.state, batch)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """A lens that draws numbers draws the same ones whichever lenses run beside it."""
+    torch.manual_seed(seed)
+    yield
+
+
+@contextmanager
+def caught(fold: Fold) -> Iterator[None]:
+    """Keep what a lens raises in its fold; a bad checkpoint or a full machine is not its failure."""
+    try:
+        yield
+    except (CaptureError, WeightsRefused) as error:
+        fold.error = error
+    except (CheckpointError, ResourceError, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001  a lens is foreign code: its failure is a finding
+        fold.error = error
+
+
+def union(needs: Sequence[Needs]) -> Needs:
+    """What all of them together need; variants in the order of first mention, the model as it is first."""
+    requests = [need.statistics for need in needs if need.statistics is not None]
+    variants = dict.fromkeys(variant for need in needs for variant in need.variants)
+    return Needs(
+        weights=any(need.weights for need in needs),
+        statistics=reduce(Request.union, requests) if requests else None,
+        captures=frozenset().union(*(need.captures for need in needs)),
+        variants=tuple(sorted(variants, key=lambda variant: variant != AS_IS)),
+    )
+
+
+def observe(subject: Subject, windows: Windows, folds: Sequence[Fold], progress: Progress) -> None:
+    """Show the text to every fold in one pass; folds that want what the family does not show are left out."""
+    try:
+        _run_text(subject.model, windows, folds, progress)
+    except CaptureError as error:
+        seeing = [fold for fold in folds if _can_see(subject, windows, fold)] if len(folds) > 1 else []
+        for fold in folds:
+            fold.error = error if fold.error is None and fold not in seeing else fold.error
+        if 0 < len(seeing) < len(folds):
+            observe(subject, windows, [fold.started(subject) for fold in seeing], progress)
+        elif seeing:
+            raise
+
+
+def _can_see(subject: Subject, windows: Windows, fold: Fold) -> bool:
+    """Whether a fold alone gets what it needs, tried on one short window; the reason is kept in the fold."""
+    glimpse = next(iter(windows.batches(1)))[:, : min(8, windows.length)]
+    try:
+        _run_text(subject.model, Windows(glimpse, None, 0), [replace(fold, error=None)], Silent())
+    except CaptureError as error:
+        fold.error = error
+        return False
+    return True
+
+
+def _run_text(model: Any, windows: Windows, folds: Sequence[Fold], progress: Progress) -> None:
+    """One forward per batch and variant, whatever the number of folds."""
+    for variant in union([fold.asked.needs for fold in folds]).variants:
+        watching = [fold for fold in folds if variant in fold.asked.needs.variants]
+        needs = union([fold.asked.needs for fold in watching])
+        batches = windows.batches(batch_size(model.sites, needs, windows.length))
+        label = "running the text" if variant == AS_IS else f"running the text, model {variant}"
+        with changed(model, variant, folds[0].seed), model.session() as session:
+            for done, batch in enumerate(_forwards(session, variant, needs, batches)):
+                for fold in watching:
+                    fold.update(batch)
+                progress.step(label, done + 1, len(batches))
+                if all(fold.error is not None for fold in watching):
+                    break
+
+
+def _forwards(session: Any, variant: str, needs: Needs, batches: list[Int[Tensor, "_ _"]]) -> Iterator[Batch]:
+    stream = None if needs.statistics is None else session.stream(needs.statistics)
+    capture = session.capture(*sorted(needs.captures)) if needs.captures else None
+    for tokens in batches:
+        session.run(tokens)
+        statistics, uniform = ({}, {}) if stream is None else stream.take()
+        captures = {} if capture is None else capture.take()
+        yield Batch(variant, tokens, torch.ones_like(tokens, dtype=torch.bool), statistics, uniform, captures)
+
+
+@contextmanager
+def changed(model: Any, variant: str, seed: int) -> Iterator[None]:
+    """The model in the asked variant, for as long as the context lasts."""
+    if variant == AS_IS:
+        yield
+    elif variant == INITIALISED:
+        with model.edit() as edit:
+            edit.initialise(seed)
+            yield
+    else:
+        raise LensError(f"there is no model variant {variant!r}; there are {AS_IS!r} and {INITIALISED!r}")
+
+
+def batch_size(sites: Sequence[Site], needs: Needs, length: int) -> int:
+    """Windows per batch such that what the lenses are handed stays small; the same on every machine."""
+    heads = sum(site.n_heads for site in sites)
+    n_bands = len(needs.statistics.bands) if needs.statistics is not None else 0
+    # Statistics come twice: measured and uniform.
+    row_bytes = 2 * (_STATISTICS_PER_ROW + n_bands) * _FLOAT64_BYTES if needs.statistics is not None else 0
+    row_bytes += sum(_captured_per_row(name, sites, length) for name in needs.captures) * _FLOAT32_BYTES
+    per_window = max(1, heads * length * row_bytes)
+    return max(1, min(BATCH_TOKENS // length, BATCH_BYTES // per_window))
+
+
+def _captured_per_row(name: str, sites: Sequence[Site], length: int) -> int:
+    """Numbers per head and query; a residual stream is about as wide as its heads together."""
+    return length if name in ("pattern", "scores") else max(site.d_head for site in sites)

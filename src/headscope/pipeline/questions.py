@@ -1,0 +1,85 @@
+"""Which lenses with which parameters: names and dictionaries made into lenses and their dataclasses."""
+
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headscope.errors import UsageError
+from headscope.lenses import lenses as every_lens
+from headscope.lenses.lens import Lens, Needs
+
+Scalar = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class Question:
+    """A lens with its parameters."""
+
+    lens: Lens
+    params: Any
+
+    @property
+    def name(self) -> str:
+        """The lens's name."""
+        return self.lens.name
+
+    def stated_params(self) -> dict[str, Scalar]:
+        """The parameters as scalars, for the finding and the manifest."""
+        return {
+            field.name: _scalar(getattr(self.params, field.name)) for field in dataclasses.fields(self.params)
+        }
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question with what it needs of the model at hand."""
+
+    question: Question
+    needs: Needs
+
+
+def questions(chosen: Sequence[str | Lens] | None, params: Mapping[str, Any] | None) -> tuple[Question, ...]:
+    """The chosen lenses (None: all) with the given parameters or their defaults, each lens once."""
+    found = every_lens().values() if chosen is None else map(_lens, chosen)
+    every = {lens.name: lens for lens in found}
+    if not every:
+        raise UsageError("no lens was chosen", hint="`headscope lenses` lists them")
+    given = dict(params or {})
+    if strangers := given.keys() - every.keys():
+        raise UsageError(
+            f"parameters for {', '.join(sorted(strangers))}, but the chosen lenses are {', '.join(every)}"
+        )
+    return tuple(Question(lens, _params(lens, given.get(name))) for name, lens in every.items())
+
+
+def _lens(what: str | Lens) -> Lens:
+    if not isinstance(what, str):
+        return what
+    known = every_lens()
+    if what not in known:
+        near = difflib.get_close_matches(what, known, n=3, cutoff=0.4)
+        guess = f"did you mean {' or '.join(near)}? " if near else ""
+        raise UsageError(f"there is no lens {what!r}", hint=f"{guess}the lenses are {', '.join(known)}")
+    return known[what]
+
+
+def _params(lens: Lens, given: Any) -> Any:
+    if given is None:
+        return lens.params()
+    if isinstance(given, lens.params):
+        return given
+    known = {field.name for field in dataclasses.fields(lens.params)}
+    if not isinstance(given, Mapping) or given.keys() - known:
+        raise UsageError(
+            f"lens {lens.name!r} cannot be given {given!r}",
+            hint=f"its parameters are {', '.join(sorted(known)) or 'none'}; give a dictionary of them",
+        )
+    return lens.params(**given)
+
+
+def _scalar(value: Any) -> Scalar:
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    return ", ".join(map(str, value)) if isinstance(value, (tuple, list, frozenset)) else str(value)

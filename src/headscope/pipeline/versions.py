@@ -1,0 +1,27 @@
+"""What the numbers depend on besides model, text and parameters."""
+
+import hashlib
+import platform
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+import headscope
+
+_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy", "polars")
+
+
+def versions() -> dict[str, str]:
+    """Versions of headscope, of Python, and of the packages that compute."""
+    found = {name: metadata.version(name) for name in _PACKAGES}
+    return {"headscope": headscope.__version__, "python": platform.python_version(), **found}
+
+
+@cache
+def code_digest() -> str:
+    """Hash of this package's own sources: an edited lens must not find its old answer in a run folder."""
+    digest = hashlib.sha256()
+    root = Path(headscope.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,126 @@
+"""Draws curves: measured solid, theory dashed, null dotted grey; many of them coloured in their order."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator
+
+from headscope.core import Curves, Series
+from headscope.core.figure import Array
+from headscope.errors import UsageError
+from headscope.report.canvas import beside, dress, is_math, log_axis, name_axes, panel
+from headscope.report.palette import Theme
+
+SERIES = "series-"
+_SIZE = (232.0, 150.0)
+_STYLES = {"measured": "-", "theory": (0, (4.5, 2)), "null": (0, (1, 1.6))}
+_LABEL_AT_MOST = 40
+
+
+def draw(figure: Curves, theme: Theme) -> Figure:
+    """The curves on a matplotlib figure."""
+    canvas, axes = panel(*_SIZE)
+    check_drawable(figure.series, figure.log_x, figure.log_y)
+    dress(axes, theme)
+    colours = colours_of(figure.series, theme)
+    for index, (one, colour) in enumerate(zip(figure.series, colours, strict=True)):
+        draw_series(axes, one, colour, f"{SERIES}{index}")
+    if figure.log_x:
+        log_axis(axes, "x")
+    if figure.log_y:
+        log_axis(axes, "y")
+    axes.margins(x=0.02)
+    name_axes(axes, figure.x_axis, figure.y_axis)
+    measured = [one for one in figure.series if one.role == "measured"]
+    ordered = len(measured) > len(theme.series)
+    if ordered:
+        _order_bar(canvas, measured, theme)
+    legend(axes, [one for one in figure.series if not (ordered and one.role == "measured")], figure.series, theme)
+    return canvas
+
+
+def draw_series(axes: Axes, one: Series, colour: str, gid: str) -> None:
+    """One curve with its interval."""
+    style = _STYLES[one.role]
+    width = 1.3 if one.role == "measured" else 1.1
+    marker = "o" if np.isfinite(one.y).sum() == 1 else None  # a curve of one point would be invisible
+    (line,) = axes.plot(one.x, one.y, linestyle=style, color=colour, linewidth=width, marker=marker, markersize=4)
+    line.set_gid(gid)
+    if one.low is not None and one.high is not None:
+        axes.fill_between(one.x, one.low, one.high, color=colour, alpha=0.18, linewidth=0)
+
+
+def colours_of(series: Sequence[Series], theme: Theme) -> list[str]:
+    """The colour of each curve: by kind for a few, by order for many; theory in ink, or as what it explains."""
+    measured = sum(one.role == "measured" for one in series)
+    theory = sum(one.role == "theory" for one in series)
+    of_measured = _spread(measured, theme)
+    of_theory = of_measured if theory == measured > 1 else (theme.ink,) * theory
+    pools = {"measured": iter(of_measured), "theory": iter(of_theory)}
+    return [theme.muted if one.role == "null" else next(pools[one.role]) for one in series]
+
+
+def check_drawable(series: Sequence[Series], log_x: bool, log_y: bool) -> None:
+    """Refuse what would come out as an empty picture, with the reason."""
+    if not any(_visible(one, log_x, log_y).any() for one in series):
+        log = " on logarithmic axes" if log_x or log_y else ""
+        raise UsageError(f"none of the {len(series)} curves has a finite point that can be drawn{log}")
+
+
+def legend(axes: Axes, shown: Sequence[Series], series: Sequence[Series], theme: Theme) -> None:
+    """Name the curves above the panel; several theories or nulls of the same name are named once."""
+    lines = {line.get_gid(): line for line in axes.get_lines()}
+    entries: dict[str, object] = {}
+    for index, one in enumerate(series):
+        if one in shown and one.label not in entries:
+            entries[one.label] = lines[f"{SERIES}{index}"]
+    if not entries or (len(series) == 1 and series[0].role == "measured"):
+        return
+    labels = [_shortened(label) for label in entries]
+    longest = max(map(len, labels))
+    box = axes.legend(
+        list(entries.values()), labels, loc="lower left", bbox_to_anchor=(0, 1.0), frameon=False,
+        ncols=max(1, min(3, int(56 / (longest + 6)))), handlelength=2.0, columnspacing=1.2, borderaxespad=0.3,
+        labelcolor=theme.ink, fontsize=7.5,
+    )  # fmt: skip
+    for text in box.get_texts():
+        text.set_parse_math(is_math(text.get_text()))
+
+
+def _order_bar(canvas: Figure, measured: Sequence[Series], theme: Theme) -> None:
+    """A strip of all the curves' colours, with the first, the last and some between named."""
+    width, height = canvas.get_size_inches() * 72
+    bar = beside(canvas, (width + 12, height * 0.1, 8, height * 0.8))
+    n = len(measured)
+    for index, colour in enumerate(_spread(n, theme)):
+        bar.axhspan(index, index + 1, color=colour, linewidth=0)
+    named = sorted({round(i * (n - 1) / 4) for i in range(5)})
+    bar.set_ylim(0, n)
+    bar.set_xlim(0, 1)
+    bar.set_xticks([])
+    bar.yaxis.tick_right()
+    bar.yaxis.set_major_locator(FixedLocator([index + 0.5 for index in named]))
+    bar.set_yticklabels([_shortened(measured[index].label) for index in named], parse_math=False)
+    bar.tick_params(length=0, pad=3, labelcolor=theme.ink)
+    for spine in bar.spines.values():
+        spine.set_visible(False)
+
+
+def _spread(n: int, theme: Theme) -> tuple[str, ...]:
+    if n <= len(theme.series):
+        return theme.series[:n]
+    last = len(theme.steps) - 1
+    return tuple(theme.steps[round(i * last / (n - 1))] for i in range(n))
+
+
+def _visible(one: Series, log_x: bool, log_y: bool) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    def fits(values: Array, log: bool) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+        return np.isfinite(values) & ((values > 0) if log else True)
+
+    return fits(one.x, log_x) & fits(one.y, log_y)
+
+
+def _shortened(label: str) -> str:
+    return label if len(label) <= _LABEL_AT_MOST else label[: _LABEL_AT_MOST - 1] + "…"

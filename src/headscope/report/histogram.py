@@ -1,0 +1,68 @@
+"""Draws a histogram with the laws that should describe it and the positions that theory marks."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from headscope.core import Histogram
+from headscope.errors import UsageError
+from headscope.report.canvas import dress, is_math, log_axis, name_axes, panel
+from headscope.report.curves import SERIES, colours_of, draw_series, legend
+from headscope.report.palette import Theme
+
+_SIZE = (232.0, 140.0)
+_ROW = 10.0  # height of a row of mark labels, in points
+
+
+def draw(figure: Histogram, theme: Theme) -> Figure:
+    """The histogram on a matplotlib figure."""
+    if not np.isfinite(figure.density).any():
+        raise UsageError(f"the histogram {figure.name!r} has no finite bar")
+    canvas, axes = panel(*_SIZE)
+    dress(axes, theme)
+    bars = axes.stairs(np.nan_to_num(figure.density), figure.edges, fill=True, color=theme.series[0], alpha=0.45,
+                       linewidth=0)  # fmt: skip
+    bars.set_gid("bars")
+    for index, (law, colour) in enumerate(zip(figure.laws, colours_of(figure.laws, theme), strict=True)):
+        draw_series(axes, law, colour, f"{SERIES}{index}")
+    if figure.log_y:
+        _log_heights(axes, figure)
+    else:
+        axes.set_ylim(bottom=0)
+    name_axes(axes, figure.x_axis, "density")
+    rows = _marks(axes, figure, theme)
+    legend(axes, figure.laws, figure.laws, theme)
+    if (box := axes.get_legend()) is not None:
+        box.set_bbox_to_anchor((0, 1 + rows * _ROW / _SIZE[1]))
+    return canvas
+
+
+def _log_heights(axes: Axes, figure: Histogram) -> None:
+    positive = figure.density[figure.density > 0]
+    if not positive.size:
+        raise UsageError(f"the histogram {figure.name!r} has no positive bar to draw on a logarithmic axis")
+    axes.set_ylim(float(positive.min()) / 2, float(positive.max()) * 2)
+    log_axis(axes, "y")
+
+
+def _marks(axes: Axes, figure: Histogram, theme: Theme) -> int:
+    """Draw the marked positions, names above the panel in as many rows as keep them apart; returns the rows."""
+    low, high = axes.get_xlim()
+    ends: list[float] = []  # where the last name of each row ends, in points
+    for label, position in sorted(figure.marks, key=lambda mark: mark[1]):
+        if not np.isfinite(position):
+            continue
+        axes.axvline(position, color=theme.ink, linewidth=0.8, linestyle=(0, (1, 1.2)))
+        low, high = min(low, position), max(high, position)
+    axes.set_xlim(low, high)
+    for label, position in sorted(figure.marks, key=lambda mark: mark[1]):
+        if not np.isfinite(position):
+            continue
+        half = len(label) * 4.6 / 2 + 3
+        middle = (position - low) / (high - low) * _SIZE[0]
+        row = next((i for i, end in enumerate(ends) if middle - half > end), len(ends))
+        ends[row : row + 1] = [middle + half]
+        axes.annotate(label, (position, 1), xycoords=("data", "axes fraction"), xytext=(0, 3 + row * _ROW),
+                      textcoords="offset points", ha="center", fontsize=7.5, color=theme.ink,
+                      parse_math=is_math(label))  # fmt: skip
+    return len(ends)

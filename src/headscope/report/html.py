@@ -1,0 +1,141 @@
+"""The report: one self-contained page, a pure function of the Run."""
+
+import base64
+import hashlib
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+from headscope.core import Finding, Run
+from headscope.report.card import card
+from headscope.report.files import write_bytes
+from headscope.report.palette import declarations, night, paper
+from headscope.report.prose import escape, sentence
+from headscope.report.section import anchor, section
+
+_ICON = (
+    "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'><path fill='%23440154' d='M0 0h8v8H0z'/>"
+    "<path fill='%2321918c' d='M1 1h2v2H1zM5 3h2v2H5z'/><path fill='%23fde725' d='M3 5h2v2H3z'/></svg>"
+)
+
+
+def render(run: Run) -> str:
+    """The report of a run as one HTML page that asks nothing of the network; same run, same bytes."""
+    script = _asset("report.js")
+    title = f"Attention of {run.model.name}"
+    return (
+        "<!doctype html>\n"
+        '<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy(script)}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark"><meta name="generator" content="headscope">'
+        f'<title>{escape(title)}</title><link rel="icon" href="data:image/svg+xml,{_ICON}">'
+        f'<style>{style()}</style></head>\n<body class="headscope page">\n'
+        f"{_contents(run)}\n<main>\n{_front(run, title)}\n"
+        + "\n".join(section(finding, run.model.weight_warning) for finding in run.findings.values())
+        + f"\n{_footer()}</main>\n<script>{script}</script>\n</body></html>\n"
+    )
+
+
+def write(run: Run, path: str | Path) -> Path:
+    """Write the report to `path`, whole or not at all."""
+    path = Path(path)
+    write_bytes(path, render(run).encode())
+    return path
+
+
+def finding_html(finding: Finding) -> str:
+    """A finding's section for a notebook: no script, and a style that stays inside."""
+    return _fragment(section(finding, script=False, prefix=_prefix(finding)))
+
+
+def run_html(run: Run) -> str:
+    """A run for a notebook: the card, the headlines and every section."""
+    body = "".join(
+        section(finding, run.model.weight_warning, script=False, prefix=_prefix(finding))
+        for finding in run.findings.values()
+    )
+    heads = _headlines(run, linked=False)
+    return _fragment(f"<h1>Attention of {escape(run.model.name)}</h1>{card(run)}{heads}{body}")
+
+
+def notebook_html(what: Run | Finding) -> str:
+    """Either of them; what `_repr_html_` calls."""
+    return run_html(what) if isinstance(what, Run) else finding_html(what)
+
+
+@cache
+def style() -> str:
+    """The style sheet with the colours of light and dark."""
+    dark = declarations(night(), beyond=paper())
+    return (
+        f".headscope{{{declarations(paper())}}}"
+        f"@media screen and (prefers-color-scheme:dark){{.headscope{{{dark}}}}}\n{_asset('style.css')}"
+    )
+
+
+def _front(run: Run, title: str) -> str:
+    return (
+        f'<header><p class="kicker">headscope report</p><h1>{escape(title)}</h1></header>'
+        f'<section id="findings"><h2>Findings</h2>{_headlines(run)}</section>'
+        f'<section id="model"><h2>The model</h2>{card(run)}</section>'
+    )
+
+
+def _headlines(run: Run, linked: bool = True) -> str:
+    items = []
+    for finding in run.findings.values():
+        said = finding.headlines if finding.status == "ok" else (f"{finding.status}: {finding.reason}",)
+        for text in said:
+            title = escape(finding.about.title)
+            name = f'<a href="#{anchor(finding)}">{title}</a>' if linked else f"<b>{title}</b>"
+            body = f'<a href="#{anchor(finding)}">{sentence(text)}</a>' if linked else sentence(text)
+            items.append(f'<li class="{finding.status.replace(" ", "-")}"><span>{name}</span>{body}</li>')
+    return f'<ul class="headlines">{"".join(items)}</ul>' if items else "<p>No lens was run.</p>"
+
+
+def _contents(run: Run) -> str:
+    entries = [("findings", "Findings", ()), ("model", "The model", ())]
+    entries += [
+        (anchor(f), f.about.title, tuple((f"{anchor(f)}-{i}", figure.title) for i, figure in enumerate(f.figures)))
+        for f in run.findings.values()
+    ]
+    items = "".join(
+        f'<li><a href="#{id_}">{escape(title)}</a>'
+        + (f"<ol>{''.join(f'<li><a href=#{i}>{escape(t)}</a></li>' for i, t in inner)}</ol>" if inner else "")
+        + "</li>"
+        for id_, title, inner in entries
+    )
+    return f'<nav aria-label="Contents"><h2>Contents</h2><ol>{items}</ol></nav>'
+
+
+def _footer() -> str:
+    return (
+        '<footer><p>Figures can be saved as SVG and PNG here, and all of them as PDF, in colours for paper, with '
+        "<code>headscope figures RUN --format pdf</code>. The tables are in the run folder, one parquet file each. "
+        "This page is self-contained: it asks nothing of the network.</p></footer>"
+    )
+
+
+def _policy(script: str) -> str:
+    """Only this script may run, and nothing may be fetched; images are those that the script makes to save PNGs."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _fragment(body: str) -> str:
+    return f'<div class="headscope"><style>{style()}</style>{body}</div>'
+
+
+def _prefix(finding: Finding) -> str:
+    """Ids in a notebook must not meet those of another output of the same lens."""
+    seen = repr((finding.lens, finding.params, finding.headlines, [figure for figure in finding.figures]))
+    return f"hs{hashlib.sha256(seen.encode()).hexdigest()[:8]}-"
+
+
+@cache
+def _asset(name: str) -> str:
+    return resources.files("headscope.report").joinpath(name).read_text(encoding="utf-8").strip()

@@ -1,0 +1,97 @@
+"""The section of one finding: question, definition, how to read it, figures, tables, method, warnings."""
+
+import re
+from collections.abc import Callable
+
+from headscope.core import Figure, Finding
+from headscope.report.draw import page_svg
+from headscope.report.formula import formula
+from headscope.report.prose import escape, paragraphs, sentence
+from headscope.report.table import table
+
+Draw = Callable[[Figure, str], str]
+
+
+def anchor(finding: Finding) -> str:
+    """The id of a finding's section."""
+    return f"lens-{slug(finding.lens)}"
+
+
+def slug(text: str) -> str:
+    """`text` as it can stand in an id or a file name."""
+    return re.sub(r"[^a-zA-Z0-9_-]+", "-", text).strip("-") or "x"
+
+
+def section(finding: Finding, warning: str = "", script: bool = True, prefix: str = "") -> str:
+    """A finding as a section; `warning` is what must stand beside every number of this model."""
+    about = finding.about
+    name = prefix + anchor(finding)
+    parts = [
+        f'<h2>{escape(about.title)} <span class="lens">{escape(finding.lens)}</span></h2>',
+        f'<p class="question">{sentence(about.question)}</p>',
+        _status(finding),
+        _part("Definition", paragraphs(about.definition) + "".join(formula(tex, display=True) for tex in about.formulas)),
+        _part("How to read it", paragraphs(about.reading)),
+        "".join(f'<p class="warning">{sentence(text)}</p>' for text in _warnings(finding, warning)),
+        _figures(finding, name, script),
+        "".join(_table(finding, key, script) for key in finding.tables),
+        _part("Method", _method(finding)),
+        _part("Reference", paragraphs(about.reference)),
+    ]  # fmt: skip
+    return f'<section id="{name}" class="{finding.status.replace(" ", "-")}">{"".join(parts)}</section>'
+
+
+def _status(finding: Finding) -> str:
+    if finding.status == "ok":
+        return ""
+    said = "Not applicable to this model" if finding.status == "not applicable" else "This lens failed"
+    return f'<div class="status" role="note"><b>{said}.</b> {escape(finding.reason or "No reason was given.")}</div>'
+
+
+def _part(title: str, body: str) -> str:
+    return f'<div class="part"><h3>{title}</h3><div>{body}</div></div>' if body else ""
+
+
+def _warnings(finding: Finding, warning: str) -> list[str]:
+    own = list(finding.warnings)
+    return own if not warning or finding.status != "ok" or any("expanded from" in text for text in own) else [warning, *own]
+
+
+def _method(finding: Finding) -> str:
+    params = ", ".join(f"{key} = {value}" for key, value in finding.params.items())
+    return paragraphs(finding.method) + (f"<p>Parameters: <code>{escape(params)}</code></p>" if params else "")
+
+
+def _figures(finding: Finding, name: str, script: bool) -> str:
+    if not finding.figures:
+        return ""
+    drawn = (_figure(finding, figure, f"{name}-{i}", script) for i, figure in enumerate(finding.figures))
+    return f'<div class="figures">{"".join(drawn)}</div>'
+
+
+def _figure(finding: Finding, figure: Figure, prefix: str, script: bool) -> str:
+    try:
+        drawing = page_svg(figure, f"{prefix}-")
+    except Exception as error:  # noqa: BLE001 - one broken figure must not cost the reader the rest of the page
+        drawing = _undrawn(error)
+        script = False
+    file = escape(f"{slug(finding.lens)}-{slug(figure.name)}")
+    buttons = '<span class="tools"><button class="svg">SVG</button><button class="png">PNG</button></span>' if script else ""
+    return (
+        f'<figure id="{prefix}" data-file="{file}"><div class="drawing">{drawing}</div>'
+        f"<figcaption><b>{sentence(figure.title)}.</b> {sentence(figure.caption)}{buttons}</figcaption></figure>"
+    )
+
+
+def _undrawn(error: Exception) -> str:
+    return (
+        '<div class="status" role="note"><b>This figure could not be drawn.</b> '
+        f"{escape(type(error).__name__)}: {escape(error)}</div>"
+    )
+
+
+def _table(finding: Finding, key: str, script: bool) -> str:
+    try:
+        return table(key, finding.tables[key], finding.about.columns, script)
+    except Exception as error:  # noqa: BLE001 - as above
+        return f'<div class="status" role="note"><b>Table {escape(key)} could not be shown.</b> {escape(error)}</div>'

@@ -1,0 +1,112 @@
+"""From matplotlib's SVG to one that can live in a page with many others: lean, unique ids, tooltips."""
+
+import io
+import re
+from collections.abc import Callable, Iterable
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+_SVG = "{http://www.w3.org/2000/svg}"
+_XLINK = "{http://www.w3.org/1999/xlink}"
+_NUMBER = re.compile(r"-?\d+\.\d{3,}")
+_REFERENCE = re.compile(r"#([\w.-]+)")
+Box = tuple[float, float, float, float]  # left, top, width, height
+
+
+def tree(figure: Figure) -> Element:
+    """The SVG of a matplotlib figure, cropped to what is drawn, without metadata, styles or namespaces."""
+    FigureCanvasSVG(figure)
+    out = io.StringIO()
+    figure.savefig(out, format="svg", bbox_inches="tight", pad_inches=0.04, transparent=True,
+                   metadata={"Date": None, "Creator": None, "Format": None, "Type": None})  # fmt: skip
+    root = ElementTree.fromstring(out.getvalue())
+    for element in root.iter():
+        _plain(element)
+    for useless in [child for child in root if child.tag in ("metadata", "defs")]:
+        if useless.tag == "metadata" or useless.find("style") is not None:
+            root.remove(useless)
+    # What matplotlib says in a style sheet for "*", which would reach the whole page.
+    root.set("stroke-linejoin", "round")
+    return root
+
+
+def find(root: Element, id_: str) -> Element | None:
+    """The element of that id."""
+    return next((element for element in root.iter() if element.get("id") == id_), None)
+
+
+def extent(element: Element) -> Box:
+    """The smallest box around the paths under `element`."""
+    points = [
+        (float(x), float(y))
+        for path in element.iter("path")
+        for x, y in re.findall(r"(-?[\d.]+) (-?[\d.]+)", path.get("d", ""))
+    ]
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    return min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)
+
+
+def rectangles(group: Element, cells: Iterable[tuple[Box, str, str]]) -> None:
+    """Replace what is in `group` by rectangles: box, colour, tooltip (may be empty)."""
+    for child in list(group):
+        group.remove(child)
+    group.set("shape-rendering", "crispEdges")
+    for (left, top, width, height), colour, tip in cells:
+        box = {"x": left, "y": top, "width": width, "height": height}
+        rectangle = ElementTree.SubElement(group, "rect", {key: f"{value:.2f}" for key, value in box.items()})
+        rectangle.set("style", f"fill:{colour}")
+        if tip:
+            ElementTree.SubElement(rectangle, "title").text = tip
+
+
+def add_title(element: Element, text: str) -> None:
+    """A tooltip on `element`."""
+    title = Element("title")
+    title.text = text
+    element.insert(0, title)
+
+
+def text_of(root: Element, prefix: str, finish: Callable[[str], str] = str) -> str:
+    """The SVG as text; ids that something refers to get `prefix`, all others go."""
+    _rename(root, prefix)
+    text = ElementTree.tostring(root, encoding="unicode", short_empty_elements=True)
+    return finish(text)
+
+
+def standalone(root: Element) -> Element:
+    """`root` with the namespaces that a file of its own needs."""
+    root.set("xmlns", "http://www.w3.org/2000/svg")
+    return root
+
+
+def _plain(element: Element) -> None:
+    element.tag = element.tag.removeprefix(_SVG)
+    if (link := element.attrib.pop(f"{_XLINK}href", None)) is not None:
+        element.set("href", link)
+    for key, value in element.attrib.items():
+        if key in ("d", "x", "y", "transform", "width", "height", "viewBox", "style"):
+            element.set(key, _NUMBER.sub(lambda match: f"{float(match[0]):.2f}", value))
+    if "d" in element.attrib:
+        element.set("d", " ".join(element.attrib["d"].split()))
+    if "style" in element.attrib:
+        # The reader's own fonts: always narrower than DejaVu, for which the room was measured.
+        element.set("style", re.sub(r"font: ([\d.]+px) [^;]*", r"font-size: \1", element.attrib["style"]))
+
+
+def _rename(root: Element, prefix: str) -> None:
+    referred = {
+        name
+        for element in root.iter()
+        for key, value in element.attrib.items()
+        if key == "href" or "url(" in value
+        for name in _REFERENCE.findall(value)
+    }
+    for element in root.iter():
+        if (id_ := element.attrib.pop("id", None)) in referred:
+            element.set("id", f"{prefix}{id_}")
+        for key, value in element.attrib.items():
+            if key == "href" or "url(" in value:
+                element.set(key, _REFERENCE.sub(rf"#{prefix}\1", value))

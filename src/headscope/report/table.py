@@ -1,0 +1,140 @@
+"""Tables: the first rows as HTML, so that they print and need no script; all of them as data for the script."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from headscope.report.prose import escape, sentence
+from headscope.report.text import cell, count, decimals
+
+ROWS_SHOWN = 12
+_EXACT = 8  # significant digits kept in the page; the run folder holds all of them
+_JSON_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column and how it is shown: words as they are, numbers with `digits` decimals."""
+
+    name: str
+    values: list[Any]
+    is_number: bool
+    digits: int | None
+    is_constant: bool
+    meaning: str
+
+    def shown(self, row: int) -> str:
+        """The text of one cell."""
+        value = self.values[row]
+        if self.is_number:
+            return cell(value, self.digits)
+        return "–" if value is None else str(value)
+
+
+def table(name: str, frame: pl.DataFrame, glossary: Mapping[str, str], script: bool = True) -> str:
+    """The table with its first rows, what its columns mean, and with `script` the data to sort and download."""
+    meanings = _meanings(glossary)
+    columns = [_column(series, meanings) for series in frame.get_columns()]
+    visible = [column for column in columns if not column.is_constant]
+    shown = min(frame.height, ROWS_SHOWN if frame.height > ROWS_SHOWN + 4 else ROWS_SHOWN + 4)
+    return (
+        f'<div class="table" data-name="{escape(name)}">'
+        f'<div class="scroll"><table><caption>{_caption(name, frame.height, columns)}</caption>'
+        f"<thead><tr>{''.join(_heading(column, script) for column in visible)}</tr></thead>"
+        f"<tbody>{_rows(visible, shown)}</tbody></table></div>"
+        f"{_tools(frame.height, shown, script)}{_glossary(frame.columns, glossary)}"
+        f"{_data(columns, shown) if script else ''}</div>"
+    )
+
+
+def json_for_html(data: object) -> str:
+    """JSON that can stand in a `<script>` element whatever it contains."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.translate(_JSON_ESCAPES)
+
+
+def _column(series: pl.Series, meanings: Mapping[str, str]) -> Column:
+    is_number = series.dtype.is_numeric()
+    values = series.to_list()
+    digits = decimals(float(value) for value in values if value is not None) if is_number else None
+    is_constant = not is_number and len(values) > 1 and series.null_count() == 0 and series.n_unique() == 1
+    return Column(series.name, values, is_number, digits, is_constant, meanings.get(series.name, ""))
+
+
+def _meanings(glossary: Mapping[str, str]) -> dict[str, str]:
+    """The meaning of each column; an entry of the glossary may speak of several: `layer, head`."""
+    return {name.strip(): meaning for names, meaning in glossary.items() for name in names.split(",")}
+
+
+def _caption(name: str, height: int, columns: Sequence[Column]) -> str:
+    same = ", ".join(f"{column.name} {column.values[0]}" for column in columns if column.is_constant)
+    size = f"{count(height)} {'row' if height == 1 else 'rows'}"
+    return f"<b>Table {escape(name)}</b>, {size}" + (f"; in all of them {escape(same)}" if same else "")
+
+
+def _heading(column: Column, script: bool) -> str:
+    tip = f' title="{escape(column.meaning)}"' if column.meaning else ""
+    label = escape(column.name).replace("_", "_<wbr>")
+    kind = ' class="n"' if column.is_number else ""
+    return f'<th scope="col"{kind}{tip}>{f"<button>{label}</button>" if script else label}</th>'
+
+
+def _rows(columns: Sequence[Column], shown: int) -> str:
+    def one(row: int) -> Iterator[str]:
+        for column in columns:
+            yield f"<td{' class=n' if column.is_number else ''}>{escape(column.shown(row))}</td>"
+
+    return "".join(f"<tr>{''.join(one(row))}</tr>" for row in range(shown))
+
+
+def _tools(height: int, shown: int, script: bool) -> str:
+    rest = f'<span class="rest">First {shown} of {count(height)} rows</span>' if shown < height else ""
+    if not script:
+        return f'<p class="tools">{rest}</p>' if rest else ""
+    more = f'<button class="more" aria-expanded="false">Show all {count(height)}</button>' if rest else ""
+    search = '<input type="search" placeholder="Filter, e.g. L3.H7" aria-label="Filter rows">' if rest else ""
+    return f'<p class="tools">{rest}{more}<button class="csv">Download CSV</button>{search}</p>'
+
+
+def _glossary(columns: Sequence[str], glossary: Mapping[str, str]) -> str:
+    known = [
+        (names, meaning)
+        for names, meaning in glossary.items()
+        if any(name.strip() in columns for name in names.split(","))
+    ]
+    if not known:
+        return ""
+    entries = "".join(f"<dt>{escape(names)}</dt><dd>{sentence(meaning)}</dd>" for names, meaning in known)
+    return f'<details class="glossary"><summary>What the columns mean</summary><dl>{entries}</dl></details>'
+
+
+def _data(columns: Sequence[Column], shown: int) -> str:
+    described = [
+        {"name": column.name, "number": column.is_number, "digits": column.digits, "hidden": column.is_constant}
+        | _packed(column)
+        for column in columns
+    ]
+    return f'<script type="application/json">{json_for_html({"shown": shown, "columns": described})}</script>'
+
+
+def _packed(column: Column) -> dict[str, Any]:
+    """The values; words, which repeat, as a list of those that occur and the place of each in it."""
+    if column.is_number:
+        return {"values": [_plain(value) for value in column.values]}
+    words = [None if value is None else str(value) for value in column.values]
+    places = {word: place for place, word in enumerate(dict.fromkeys(words))}
+    return {"words": list(places), "places": [places[word] for word in words]}
+
+
+def _plain(value: float | None) -> float | str | None:
+    """A number as JSON has it; those that JSON lacks go by name."""
+    if value is None or isinstance(value, int):
+        return value
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    short = float(f"{value:.{_EXACT}g}")
+    return int(short) if short.is_integer() and abs(short) < 2**53 else short

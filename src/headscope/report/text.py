@@ -1,0 +1,88 @@
+"""How numbers are written: the same rules in tables, tooltips and axes (`report.js` mirrors `cell`)."""
+
+import math
+from collections.abc import Iterable
+
+MINUS = "\u2212"
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_MOST_DECIMALS = 6
+
+
+def number(value: float, significant: int = 3) -> str:
+    """A single number on its own, with about `significant` digits: 0.42, 1 230 000, 1.2×10⁻⁷."""
+    if not math.isfinite(value):
+        return _non_finite(value)
+    if float(value).is_integer() and abs(value) < 1e15:
+        return count(int(value))
+    exponent = math.floor(math.log10(abs(value)))
+    if exponent < -4 or exponent >= 6:
+        return scientific(value, significant - 1)
+    return _signed(f"{value:.{max(0, significant - 1 - exponent)}f}")
+
+
+def count(value: int) -> str:
+    """A whole number with thin spaces between thousands, from five digits on."""
+    text = f"{abs(value):,}".replace(",", "\u202f") if abs(value) >= 10_000 else str(abs(value))
+    return MINUS + text if value < 0 else text
+
+
+def decimals(values: Iterable[float]) -> int | None:
+    """How many decimals a column needs so that its largest value shows four significant digits.
+
+    None where no number of decimals serves all rows, because the values span too many orders of magnitude.
+    """
+    sizes = sorted(abs(value) for value in values if math.isfinite(value) and value != 0)
+    if all(float(size).is_integer() for size in sizes):
+        return 0
+    top = math.floor(math.log10(sizes[-1]))
+    low = math.floor(math.log10(sizes[len(sizes) // 10]))
+    if top - low > 2 or not -3 <= top <= 6:
+        return None
+    return min(_MOST_DECIMALS, max(0, 3 - top))
+
+
+def cell(value: float | None, digits: int | None) -> str:
+    """A number in a column of `digits` decimals, or where these would hide it, on its own.
+
+    A missing value is a dash, so that an empty cell is never mistaken for zero.
+    """
+    if value is None:
+        return "–"
+    if digits is None or not math.isfinite(value) or 0 < abs(value) < 0.5 * 10.0**-digits or abs(value) >= 1e9:
+        return number(value)
+    return count(int(value)) if digits == 0 else _signed(f"{value:.{digits}f}")
+
+
+def scientific(value: float, digits: int) -> str:
+    """`1.2×10⁻⁷`."""
+    mantissa, _, exponent = f"{value:.{digits}e}".partition("e")
+    return f"{_signed(mantissa)}×{power_of_ten(int(exponent))}"
+
+
+def power_of_ten(exponent: int) -> str:
+    """`10⁻³`."""
+    return "10" + str(exponent).translate(_SUPERSCRIPTS)
+
+
+def ranges(indices: Iterable[int]) -> str:
+    """`0–4, 6–10` for the whole numbers given."""
+    runs: list[list[int]] = []
+    for index in sorted(set(indices)):
+        if runs and index == runs[-1][1] + 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return ", ".join(str(low) if low == high else f"{low}–{high}" for low, high in runs)
+
+
+def _signed(text: str) -> str:
+    """`text` with a true minus sign, and none at all before a zero."""
+    if not text.startswith("-"):
+        return text
+    return MINUS + text[1:] if text.strip("-0.") else text[1:]
+
+
+def _non_finite(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return "∞" if value > 0 else f"{MINUS}∞"

@@ -1,0 +1,12 @@
+"""Keep a Run in a folder, load it again, resume one that was interrupted.
+
+RUN/manifest.json                 what was run, with the sha256 of every file below; written last
+RUN/findings/<lens>.json          one finding
+RUN/tables/<lens>.<table>.parquet
+RUN/arrays/<lens>.safetensors     its arrays and those of its figures
+RUN/run.json                      times, machine, what is finished so far: outside the hashed bundle
+"""
+
+from headscope.store.folder import RunFolder, load, save
+
+__all__ = ["RunFolder", "load", "save"]

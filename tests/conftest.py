@@ -1,0 +1,17 @@
+"""What every test shares: quiet cores, and the embedded model opened once."""
+
+import os
+
+import pytest
+import torch
+
+# Two threads at most: tests run beside other work, and small matrices gain nothing from more.
+torch.set_num_threads(min(2, os.cpu_count() or 1))
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """The embedded model. Sessions and edits leave nothing behind, so one is enough for all tests."""
+    from headscope.model import open_model
+
+    return open_model("tiny")

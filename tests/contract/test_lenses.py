@@ -1,0 +1,316 @@
+"""What every lens promises, checked for each lens that the folder holds: add a file, inherit the checks."""
+
+import copy
+import math
+import re
+from dataclasses import fields, is_dataclass, replace
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from matplotlib.mathtext import MathTextParser
+
+from headscope.attention.statistics import Request
+from headscope.core import Curves, HeatMap, Histogram, WeightStatus
+from headscope.lenses import lenses
+from headscope.lenses.lens import AS_IS, Batch
+from tests.lenses.planted import MODELS, TRANSFORMS, Planted, batches, permutation, planted, site, transformed
+
+LENSES = lenses()
+KEYS = {"stack", "kind", "layer", "head"}
+
+# Fold against definition, relative to the largest value of a quantity. Both are float64; what differs is the
+# order of sums, and √ of the Gram matrix's eigenvalues, which loses half the digits below 1e-8·σ₁.
+AGREEMENT = 1e-6
+# A perturbation of 1 % must be seen through the loosest tolerance with room to spare.
+PERTURBATION = 1.01
+
+every_lens = pytest.mark.parametrize("name", LENSES)
+every_model = pytest.mark.parametrize("shape", MODELS)
+
+
+def shown_to(lens, model: Planted, params, **options) -> list[Batch]:
+    needs = lens.needs(params, model.spec)
+    return batches(model, needs.statistics or Request(), **options) if needs.text else []
+
+
+def folded(lens, params, model: Planted, parts):
+    state = lens.start(params, model.spec, model.sites)
+    for batch in parts:
+        state = lens.update(state, batch)
+    return state
+
+
+def finding_of(name: str, model: Planted, parts=None):
+    lens, params = LENSES[name], LENSES[name].params()
+    parts = shown_to(lens, model, params) if parts is None else parts
+    return lens.finish(folded(lens, params, model, parts), model)
+
+
+def differences(tables, expected, tolerance=AGREEMENT) -> list[str]:
+    """Where two sets of tables differ: shape, words, empty cells, or numbers beyond the tolerance."""
+    found = [] if tables.keys() == expected.keys() else [f"tables {set(tables)} and {set(expected)}"]
+    for name in tables.keys() & expected.keys():
+        ours, theirs = tables[name], expected[name]
+        if ours.schema != theirs.schema or ours.height != theirs.height:
+            found.append(f"{name}: {ours.schema} × {ours.height} and {theirs.schema} × {theirs.height}")
+            continue
+        numeric = [column for column, kind in ours.schema.items() if kind == pl.Float64]
+        words = ours.drop(numeric)
+        if not words.equals(theirs.drop(numeric)):
+            found.append(f"{name}: other words, counts or order")
+        found += [f"{name}.{column}" for column in numeric if not agree(ours, theirs, column, tolerance)]
+    return found
+
+
+def agree(ours: pl.DataFrame, theirs: pl.DataFrame, column: str, tolerance: float) -> bool:
+    """Equal within the tolerance, as a share of the largest value of the same quantity."""
+    for quantity in ours["quantity"].unique() if "quantity" in ours.columns else [None]:
+        rows = (ours["quantity"] == quantity) if quantity is not None else pl.repeat(True, ours.height, eager=True)
+        a, b = (table.filter(rows)[column].to_numpy().astype(float) for table in (ours, theirs))
+        if not np.array_equal(np.isnan(a), np.isnan(b)):
+            return False
+        scale = np.nanmax(np.abs(b), initial=0.0)
+        if np.nanmax(np.abs(a - b), initial=0.0) > tolerance * max(scale, 1e-300):
+            return False
+    return True
+
+
+def test_scan_finds_the_lenses():
+    assert {"spectra", "focus"} <= LENSES.keys()
+    assert list(lenses()) == list(LENSES)
+
+
+@every_lens
+@every_model
+def test_fold_equals_definition(name, shape):
+    lens, model, params = LENSES[name], MODELS[shape], LENSES[name].params()
+    parts = shown_to(lens, model, params)
+    finding = lens.finish(folded(lens, params, model, parts), model)
+    assert finding.status == "ok", finding.reason
+    assert not differences(finding.tables, lens.definition(params, model, parts))
+
+
+def perturbed_weights(model: Planted, tensor: str) -> Planted:
+    changed = {of: replace(w, **{tensor: getattr(w, tensor) * PERTURBATION}) for of, w in model.weights_of.items()}
+    return replace(model, weights_of=changed)
+
+
+def perturbed_statistics(parts, column: str):
+    def changed(rows):
+        value = getattr(rows, column)
+        scaled = {w: x * PERTURBATION for w, x in value.items()} if column == "bands" else value * PERTURBATION
+        return replace(rows, **{column: scaled})
+
+    return [replace(part, statistics={of: changed(rows) for of, rows in part.statistics.items()}) for part in parts]
+
+
+@every_lens
+def test_one_percent_turns_the_comparison_red(name):
+    lens, model, params = LENSES[name], MODELS["grouped queries"], LENSES[name].params()
+    parts = shown_to(lens, model, params)
+    needs = lens.needs(params, model.spec)
+    expected = lens.definition(params, model, parts)
+    for tensor in ("w_q", "w_k", "w_v", "w_o") if needs.weights else ():
+        off = perturbed_weights(model, tensor)
+        assert differences(lens.finish(folded(lens, params, off, parts), off).tables, expected), tensor
+    columns = ("entropy_nats", "participation", "distance", "distance_sd", "diagonal", "first", "bands")
+    for column in columns if needs.statistics else ():
+        off = perturbed_statistics(parts, column)
+        assert differences(lens.finish(folded(lens, params, model, off), model).tables, expected), column
+
+
+@every_lens
+@pytest.mark.parametrize("shape", ["grouped queries", "encoder-decoder"])
+def test_any_split_gives_the_same_answer(name, shape):
+    lens, model, params = LENSES[name], MODELS[shape], LENSES[name].params()
+    parts = shown_to(lens, model, params)
+    whole = lens.finish(folded(lens, params, model, parts), model)
+    for cut in range(len(parts) + 1):
+        a, b = folded(lens, params, model, parts[:cut]), folded(lens, params, model, parts[cut:])
+        again = lens.finish(lens.merge(a, b), model)
+        assert not differences(again.tables, whole.tables, tolerance=1e-14)
+    three = [folded(lens, params, model, [part]) for part in parts] or [folded(lens, params, model, [])] * 3
+    left = lens.merge(lens.merge(three[0], three[1]), three[2])
+    right = lens.merge(three[0], lens.merge(three[1], three[2]))
+    assert not differences(lens.finish(left, model).tables, lens.finish(right, model).tables, tolerance=1e-14)
+
+
+@every_lens
+def test_batching_does_not_matter(name):
+    """Windows one by one, unpadded, against padded together."""
+    lens, model, params = LENSES[name], MODELS["grouped queries"], LENSES[name].params()
+    parts = shown_to(lens, model, params, shapes=((9, 6), (7, 5)))
+    single = [window(part, index) for part in parts for index in range(len(part.real))]
+    together, alone = (lens.finish(folded(lens, params, model, some), model) for some in (parts, single))
+    assert not differences(alone.tables, together.tables, tolerance=1e-13)
+
+
+def window(batch: Batch, index: int) -> Batch:
+    n = int(batch.real[index].sum())
+
+    def rows(statistics):
+        one = {f.name: getattr(statistics, f.name) for f in fields(statistics)}
+        cut = {key: value[index : index + 1, :, :n] for key, value in one.items() if isinstance(value, torch.Tensor)}
+        return replace(statistics, **cut, bands={w: x[index : index + 1, :, :n] for w, x in one["bands"].items()})
+
+    return Batch(
+        AS_IS, batch.tokens[index : index + 1, :n], batch.real[index : index + 1, :n],
+        {of: rows(statistics) for of, statistics in batch.statistics.items()},
+        {of: rows(statistics) for of, statistics in batch.uniform.items()},
+    )  # fmt: skip
+
+
+@every_lens
+def test_same_input_same_answer(name):
+    a, b = finding_of(name, MODELS["grouped queries"]), finding_of(name, MODELS["grouped queries"])
+    assert all(a.tables[key].equals(b.tables[key]) for key in a.tables)
+    assert a.headlines == b.headlines
+    assert all(np.array_equal(a.arrays[key], b.arrays[key]) for key in a.arrays)
+
+
+def frozen(what):
+    """Everything a lens is handed, as plain comparable data."""
+    if isinstance(what, torch.Tensor):
+        return ("tensor", what.dtype, what.tolist() if not what.isnan().any() else what.nan_to_num(-9e9).tolist())
+    if is_dataclass(what) and not isinstance(what, type):
+        return tuple((f.name, frozen(getattr(what, f.name))) for f in fields(what))
+    if isinstance(what, dict):
+        return tuple((str(key), frozen(value)) for key, value in what.items())
+    return tuple(frozen(one) for one in what) if isinstance(what, (list, tuple)) else what
+
+
+@every_lens
+def test_inputs_are_left_as_they_were(name):
+    lens, model, params = LENSES[name], MODELS["sinks"], LENSES[name].params()
+    parts = shown_to(lens, model, params)
+    before = frozen(parts), frozen(model)
+    first = folded(lens, params, model, parts[:1])
+    kept = copy.deepcopy(first)
+    lens.merge(lens.update(first, parts[1]) if parts else first, first)
+    lens.finish(first, model)
+    lens.definition(params, model, parts)
+    assert (frozen(parts), frozen(model)) == before
+    assert frozen(first) == frozen(kept), "update, merge and finish return new states"
+
+
+@every_lens
+@pytest.mark.parametrize("shape", ["multi-head", "grouped queries", "encoder-decoder"])
+def test_declared_symmetries_hold(name, shape):
+    lens, model = LENSES[name], MODELS[shape]
+    original = finding_of(name, model)
+    assert lens.invariant, "a lens declares under which symmetries its numbers do not change"
+    for declared in sorted(lens.invariant):
+        symmetry, _, only = declared.partition(":")
+        assert symmetry in TRANSFORMS, f"unknown symmetry {symmetry!r}"
+        changed = finding_of(name, transformed(model, symmetry))
+        tables = {key: value for key, value in changed.tables.items() if only in ("", key)}
+        expected = {key: original.tables[key] for key in tables}
+        if symmetry == "heads":
+            tables = {key: permuted(table, model) for key, table in tables.items()}
+        assert not differences(tables, expected, tolerance=1e-9), declared
+
+
+def permuted(table: pl.DataFrame, model: Planted) -> pl.DataFrame:
+    """The rows of each head under the number that it had before the permutation."""
+    order = permutation(model.sites[0])[0]
+    position = pl.int_range(pl.len()).alias("position")
+    old = pl.col("head").replace_strict({new: old for new, old in enumerate(order)}, return_dtype=pl.Int64)
+    moved = table.with_columns(old)
+    keys = [key for key in ("stack", "kind", "layer", "head", "matrix", "quantity") if key in table.columns]
+    reference = table.select(keys).with_columns(position)
+    return reference.join(moved, on=keys, how="left", nulls_equal=True).sort("position").select(table.columns)
+
+
+@every_lens
+@every_model
+def test_headlines_are_sentences_with_numbers(name, shape):
+    sentences = finding_of(name, MODELS[shape]).headlines
+    assert 1 <= len(sentences) <= 3
+    for sentence in sentences:
+        assert re.search(r"\d", sentence), sentence
+        assert sentence.endswith(".")
+        assert "nan" not in sentence.lower()
+
+
+@every_lens
+@every_model
+def test_tables_name_the_head_and_stand_in_the_glossary(name, shape):
+    finding = finding_of(name, MODELS[shape])
+    for table in finding.tables.values():
+        assert KEYS <= set(table.columns)
+        assert set(table.columns) <= set(finding.about.columns), "every column is explained"
+        values = table["value"].drop_nulls().to_numpy() if "value" in table.columns else np.zeros(0)
+        assert np.isfinite(values).all()
+
+
+@every_lens
+def test_about_is_complete_and_typesets(name):
+    about = LENSES[name].about
+    for text in (about.title, about.question, about.definition, about.reading, about.reference):
+        assert len(text) > 10
+    assert about.question.endswith("?")
+    assert about.formulas
+    for formula in about.formulas:
+        MathTextParser("agg").parse(f"${formula}$")
+
+
+@every_lens
+def test_params_have_defaults_and_help(name):
+    params = LENSES[name].params
+    assert all(field.metadata.get("help") for field in fields(params))
+    stated = finding_of(name, MODELS["one head"]).params
+    assert stated == {field.name: getattr(params(), field.name) for field in fields(params)}
+
+
+@every_lens
+@every_model
+def test_figures_are_drawable_data(name, shape):
+    figures = finding_of(name, MODELS[shape]).figures
+    assert figures
+    assert len({figure.name for figure in figures}) == len(figures), "names of figures are unique"
+    for figure in figures:
+        assert figure.title
+        assert figure.caption
+        match figure:
+            case HeatMap():
+                assert figure.values.shape == (len(figure.row_labels), len(figure.column_labels))
+                assert np.isfinite(figure.values).any()
+            case Curves():
+                assert all(len(one.x) == len(one.y) > 0 for one in figure.series)
+            case Histogram():
+                widths = np.diff(figure.edges)
+                assert len(figure.density) == len(widths)
+                assert (figure.density * widths).sum() <= 1 + 1e-12
+
+
+@every_lens
+def test_finding_survives_when_nothing_can_be_seen(name):
+    """Every site refused, and no batch shown: not applicable, with the reason, and no headline."""
+    model = planted(site())
+    refused = replace(model, statuses={of: WeightStatus("refused", "MLA has no such form") for of in model.sites})
+    finding = finding_of(name, refused, parts=[])
+    assert finding.status == "not applicable"
+    assert finding.reason
+    assert not finding.tables
+    assert LENSES[name].headline(finding) == ()
+
+
+@every_lens
+def test_float32_agrees_with_float64(name):
+    """The same weights rounded to float32 give the same numbers to float32's precision."""
+    model = MODELS["grouped queries"]
+    names = ("w_q", "w_k", "w_v", "w_o")
+    single = {of: replace(w, **{key: getattr(w, key).float() for key in names}) for of, w in model.weights_of.items()}
+    rounded = finding_of(name, replace(model, weights_of=single))
+    assert not differences(rounded.tables, finding_of(name, model).tables, tolerance=1e-5)
+
+
+@every_lens
+def test_one_token_is_no_reason_to_fail(name):
+    lens, model, params = LENSES[name], MODELS["grouped queries"], LENSES[name].params()
+    parts = shown_to(lens, model, params, shapes=((1,),))
+    finding = lens.finish(folded(lens, params, model, parts), model)
+    assert finding.status in ("ok", "not applicable")
+    assert all(math.isfinite(x) for table in finding.tables.values() for x in table["value"].drop_nulls())

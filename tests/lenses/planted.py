@@ -1,0 +1,200 @@
+"""Small made-up models for lens tests: weights of our choice, and the attention that they compute on random input.
+
+No checkpoint and no transformers: scores are x w_q (x w_k)ᵀ with a plain float64 softmax, so that a symmetry of
+the weights can be applied and its effect on every number followed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from headscope.attention.call import Call
+from headscope.attention.statistics import Request, pattern_statistics, uniform_statistics
+from headscope.core import HeadWeights, ModelSpec, Site, WeightStatus
+from headscope.errors import WeightsRefused
+from headscope.lenses.lens import AS_IS, Batch
+
+SPEC = ModelSpec(
+    name="planted", source="test", family="planted", architecture="Planted", kind="decoder-only", n_layers=2,
+    n_heads=4, n_kv_heads=2, d_model=24, d_head=5, vocabulary=50, context=64, n_parameters=1, dtype="float64",
+)  # fmt: skip
+
+
+def site(**changes: object) -> Site:
+    return replace(Site("only", "self", 0, 4, 2, 5, 5, causal=True), **changes)
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A WeightSource, and what is needed to make batches from it."""
+
+    weights_of: dict[Site, HeadWeights]
+    spec: ModelSpec = SPEC
+    statuses: dict[Site, WeightStatus] = field(default_factory=dict)
+    method: str = "weights made up for the test"
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        return tuple(self.weights_of)
+
+    def status(self, of: Site) -> WeightStatus:
+        return self.statuses.get(of, WeightStatus("exact"))
+
+    def weights(self, of: Site) -> HeadWeights:
+        if self.status(of).status == "refused":
+            raise WeightsRefused(self.status(of).reason)
+        return self.weights_of[of]
+
+
+def head_weights(of: Site, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor) -> HeadWeights:
+    """Weights without biases and gains."""
+    heads, kv_heads = (of.n_heads, of.n_kv_heads)
+    return HeadWeights(
+        of, w_q, w_k, w_v, w_o,
+        b_q=w_q.new_zeros(heads, of.d_head), b_k=w_q.new_zeros(kv_heads, of.d_head),
+        b_v=w_q.new_zeros(kv_heads, of.d_value), b_o=w_q.new_zeros(w_o.shape[-1]),
+        gain_q=w_q.new_ones(heads, of.d_head), gain_k=w_q.new_ones(kv_heads, of.d_head),
+        gain_v=w_q.new_ones(kv_heads, of.d_value), status=WeightStatus("exact"),
+    )  # fmt: skip
+
+
+def gaussian_weights(of: Site, d_model: int = 24, seed: int = 0) -> HeadWeights:
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64) / d_model**0.5
+
+    return head_weights(
+        of,
+        1.5 * normal(of.n_heads, d_model, of.d_head),
+        1.5 * normal(of.n_kv_heads, d_model, of.d_head),
+        normal(of.n_kv_heads, d_model, of.d_value),
+        normal(of.n_heads, of.d_value, d_model),
+    )
+
+
+def planted(*sites: Site, spec: ModelSpec = SPEC) -> Planted:
+    return Planted({one: gaussian_weights(one, seed=seed) for seed, one in enumerate(sites)}, spec)
+
+
+# Every shape of model the lenses must handle.
+MODELS: dict[str, Planted] = {
+    "multi-head": planted(site(n_kv_heads=4), site(n_kv_heads=4, layer=1)),
+    "grouped queries": planted(site(), site(layer=1)),
+    "one key head, window": planted(site(n_kv_heads=1, window=4), site(n_kv_heads=1, layer=1)),
+    "one head": planted(site(n_heads=1, n_kv_heads=1, d_value=3)),
+    "encoder": planted(site(causal=False), site(causal=False, layer=1)),
+    "sinks": planted(site(extras=("sinks",))),
+    "encoder-decoder": planted(
+        site(stack="enc", causal=False), site(stack="dec"), site(stack="dec", kind="cross", causal=False)
+    ),
+}
+
+
+def attention(weights: HeadWeights, lengths: Sequence[int], n: int, seed: int) -> tuple[Tensor, Call, Tensor]:
+    """The pattern of one site on random input, the call it answers, and which positions are real."""
+    of = weights.site
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(len(lengths), n, weights.w_q.shape[1], generator=generator, dtype=torch.float64)
+    source = torch.randn(len(lengths), n + 2, x.shape[-1], generator=generator, dtype=torch.float64)
+    source = source if of.kind == "cross" else x
+    q = torch.einsum("bnm,hmd->bhnd", x, weights.w_q.double())
+    k = torch.einsum("bnm,hmd->bhnd", source, weights.w_k.double())
+    v = torch.einsum("bnm,hmd->bhnd", source, weights.w_v.double())
+    keys = source.shape[1]
+    real = torch.arange(n) < torch.tensor(lengths)[:, None]
+    key_real = real if of.kind == "self" else torch.arange(keys) < torch.tensor(lengths)[:, None] + 2
+    call = Call(
+        q, k, v, scale=of.d_head**-0.5,
+        query_positions=torch.arange(n)[None], key_positions=torch.arange(keys)[None],
+        left=None if of.window is None else of.window - 1, right=0 if of.causal else None, key_padding=key_real,
+        sinks=torch.linspace(-1, 1, of.n_heads, dtype=torch.float64) if "sinks" in of.extras else None,
+    )  # fmt: skip
+    return softmax(call), call, real
+
+
+def softmax(call: Call) -> Tensor:
+    """The pattern by its formula, with the sink's mass taken away."""
+    heads = [head // call.groups for head in range(call.q.shape[1])]
+    scores = call.scale * call.q @ call.k[:, heads].mT
+    scores = scores.masked_fill(~call.visible(), -torch.inf)
+    if call.sinks is None:
+        return torch.softmax(scores, -1).nan_to_num(0.0)
+    sink = call.sinks[None, :, None, None].expand(*scores.shape[:-1], 1)
+    return torch.softmax(torch.cat((scores, sink), -1), -1)[..., :-1]
+
+
+def batches(model: Planted, request: Request, shapes: Sequence[Sequence[int]] = ((9, 6), (9,), (7, 5, 2))) -> list[Batch]:
+    """One batch per entry of `shapes`, which lists the lengths of its windows (padded to the longest)."""
+    found = []
+    for seed, lengths in enumerate(shapes):
+        n = max(lengths)
+        statistics, uniform, patterns = {}, {}, {}
+        real = torch.zeros(0)
+        for number, of in enumerate(model.sites):
+            pattern, call, real = attention(model.weights_of[of], lengths, n, seed=100 * seed + number)
+            options = {"real_queries": real, "positional": of.kind == "self"}
+            statistics[of] = pattern_statistics(pattern, call, request, **options)
+            uniform[of] = uniform_statistics(call, request, **options)
+            patterns[of] = pattern
+        tokens = torch.zeros(len(lengths), n, dtype=torch.int64)
+        found.append(Batch(AS_IS, tokens, real, statistics, uniform, {"pattern": patterns}))
+    return found
+
+
+def shown(pattern: Tensor, of: Site, request: Request) -> Batch:
+    """A batch whose pattern [batch, heads, queries, keys] is given as it is."""
+    batch, heads, n, keys = pattern.shape
+    empty = torch.zeros(batch, heads, n, of.d_head)
+    call = Call(
+        empty, torch.zeros(batch, of.n_kv_heads, keys, of.d_head), torch.zeros(batch, of.n_kv_heads, keys, of.d_value),
+        1.0, torch.arange(n)[None], torch.arange(keys)[None], right=0 if of.causal else None,
+    )  # fmt: skip
+    statistics = {of: pattern_statistics(pattern, call, request)}
+    real = torch.ones(batch, n, dtype=torch.bool)
+    return Batch(AS_IS, real.long(), real, statistics, {of: uniform_statistics(call, request)}, {"pattern": {of: pattern}})
+
+
+def transformed(model: Planted, symmetry: str) -> Planted:
+    """The same function with other weights: a change of the inner basis, or a permutation of heads."""
+    return replace(model, weights_of={of: TRANSFORMS[symmetry](w) for of, w in model.weights_of.items()})
+
+
+def _bases(count: int, d: int, rotation: bool) -> Tensor:
+    generator = torch.Generator().manual_seed(7)
+    g = torch.randn(count, d, d, generator=generator, dtype=torch.float64)
+    q = torch.linalg.qr(g).Q
+    return q if rotation else q @ torch.diag_embed(torch.linspace(0.5, 2.0, d, dtype=torch.float64)) @ g.new_tensor(1.0)
+
+
+def _qk(w: HeadWeights, rotation: bool = False) -> HeadWeights:
+    g = _bases(w.site.n_kv_heads, w.site.d_head, rotation)
+    of_heads = g[[w.kv_of_head(head) for head in range(w.site.n_heads)]]
+    return replace(w, w_q=w.w_q @ of_heads, w_k=w.w_k @ torch.linalg.inv(g).mT)
+
+
+def _vo(w: HeadWeights, rotation: bool = False) -> HeadWeights:
+    g = _bases(w.site.n_kv_heads, w.site.d_value, rotation)
+    of_heads = g[[w.kv_of_head(head) for head in range(w.site.n_heads)]]
+    return replace(w, w_v=w.w_v @ g, w_o=torch.linalg.inv(of_heads) @ w.w_o)
+
+
+def permutation(of: Site) -> tuple[list[int], list[int]]:
+    """New order of heads and of key/value heads: groups reversed, and heads within a group reversed."""
+    return list(range(of.n_heads))[::-1], list(range(of.n_kv_heads))[::-1]
+
+
+def _permuted(w: HeadWeights) -> HeadWeights:
+    heads, kv_heads = permutation(w.site)
+    return replace(w, w_q=w.w_q[heads], w_k=w.w_k[kv_heads], w_v=w.w_v[kv_heads], w_o=w.w_o[heads])
+
+
+TRANSFORMS = {
+    "qk": _qk,
+    "vo": _vo,
+    "rotated qk": lambda w: _qk(w, rotation=True),
+    "rotated vo": lambda w: _vo(w, rotation=True),
+    "heads": _permuted,
+}

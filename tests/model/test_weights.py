@@ -1,0 +1,144 @@
+"""The canonical weights: `q = gain·(x w_q + b_q)` and the input of w_o, checked on what the model computes."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from headscope.core import Site
+from headscope.errors import WeightsRefused
+from headscope.model import Model, open_model, open_weights
+from headscope.model.feeding import forward_options, probe_inputs
+from tests.model.families import DISPATCHING, OUTSIDE, Family
+from tests.model.test_fidelity import by_name
+from tests.tolerances import WEIGHT_AGREEMENT
+
+EXACT = tuple(family for family in DISPATCHING if family.weights == "exact")
+
+
+def relative(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a - b).abs().max() / b.abs().max().clamp_min(1e-30))
+
+
+def projection_inputs(model: Model, site: Site) -> dict[str, torch.Tensor]:
+    """What the modules behind a site's q, k, v read, and what its output module reads and returns, in one forward
+    over single tokens (rotary positions are the identity there), with the site's own q, k, v, z."""
+    plan = model.plan(site).projections
+    assert plan is not None
+    seen: dict[str, torch.Tensor] = {}
+    hooks = []
+    calls: dict[str, int] = {}
+    for name, rows in (("q", plan.q), ("k", plan.k), ("v", plan.v), ("o", plan.o)):
+
+        def keep(module: torch.nn.Module, args: tuple[torch.Tensor, ...], out: torch.Tensor, name: str = name) -> None:
+            calls[name] = calls.get(name, -1) + 1
+            if calls[name] == site.call:  # a shared module runs once per layer
+                seen[f"{name}_in"], seen[f"{name}_out"] = args[0], out
+
+        hooks.append(model.hf.get_submodule(rows.module).register_forward_hook(keep))
+    try:
+        with model.session() as session:
+            captured = session.capture("q", "k", "v", "z", at=site)
+            with torch.no_grad():
+                model.hf(**probe_inputs(model.hf, batch=3, single_token=True, seed=5), **forward_options(model.hf))
+            taken = captured.take()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return seen | {what: tensors[site] for what, tensors in taken.items()}
+
+
+@pytest.mark.parametrize("family", EXACT, ids=by_name)
+def test_projections_reproduce_q_k_v_and_the_output(family: Family) -> None:
+    model = open_model(family.build())
+    assert {model.weight_status(site).status for site in model.sites} == {"exact"}
+    for site in model.sites:
+        weights, seen = model.weights(site), projection_inputs(model, site)
+        for name, w, b, gain in (
+            ("q", weights.w_q, weights.b_q, weights.gain_q),
+            ("k", weights.w_k, weights.b_k, weights.gain_k),
+            ("v", weights.w_v, weights.b_v, weights.gain_v),
+        ):
+            x = seen[f"{name}_in"].reshape(seen[name].shape[0], seen[name].shape[2], -1)
+            expected = torch.einsum("bnm,hmd->bhnd", x, w) + b[None, :, None, :]
+            assert relative(gain[None, :, None, :] * expected, seen[name]) <= WEIGHT_AGREEMENT, (site.label, name)
+        written = torch.einsum("bhnd,hdm->bnm", seen["z"], weights.w_o) + weights.b_o
+        assert relative(written, seen["o_out"].reshape(written.shape)) <= WEIGHT_AGREEMENT, site.label
+
+
+def test_at_least_23_families_are_exact() -> None:
+    assert len({family.model for family in EXACT}) >= 23
+
+
+@pytest.mark.parametrize("family", [f for f in DISPATCHING if f.weights == "normed"], ids=by_name)
+def test_qk_norm_shows(family: Family) -> None:
+    model = open_model(family.build())
+    for site in model.sites:
+        assert model.weight_status(site).status == "normed"
+        assert "normalised" in model.weight_status(site).reason
+        weights, seen = model.weights(site), projection_inputs(model, site)
+        projected = torch.einsum("bnm,hmd->bhnd", seen["q_in"], weights.w_q) + weights.b_q[None, :, None, :]
+        # Normalised, not scaled: the signs follow the projection, the sizes do not.
+        assert torch.equal(projected.sign(), seen["q"].sign())
+        assert relative(projected, seen["q"]) > 0.01
+
+
+def test_latent_attention_is_refused_with_the_reason() -> None:
+    family = next(f for f in DISPATCHING if f.weights == "refused")
+    model = open_model(family.build())
+    site = model.sites[0]
+    assert model.weight_status(site).status == "refused"
+    with pytest.raises(WeightsRefused, match=r"L0 of .*deepseek_v3.*no canonical projections"):
+        model.weights(site)
+
+
+def test_weights_of_a_family_outside_the_interface_are_refused() -> None:
+    model = open_model(next(f for f in OUTSIDE if f.name == "bloom").build())
+    with pytest.raises(WeightsRefused, match="attention interface"):
+        model.weights(model.sites[0])
+
+
+def test_a_sum_of_two_projections_is_refused() -> None:
+    """A low-rank adapter beside the projection: neither matrix alone makes the queries."""
+    hf = next(f for f in DISPATCHING if f.name == "llama_gqa").build()
+    attention = hf.model.layers[0].self_attn
+    attention.q_proj = Adapted(attention.q_proj)
+    model = open_model(hf)
+    statuses = [model.weight_status(site).status for site in model.sites]
+    assert statuses == ["refused", "exact"]
+
+
+class Adapted(torch.nn.Module):
+    def __init__(self, base: torch.nn.Linear) -> None:
+        super().__init__()
+        self.base = base
+        self.down = torch.nn.Linear(base.in_features, 2, bias=False)
+        self.up = torch.nn.Linear(2, base.out_features, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) + self.up(self.down(x))
+
+
+TEXT = tuple(f for f in DISPATCHING if f.weights != "refused")
+
+
+@pytest.mark.parametrize("family", TEXT, ids=by_name)
+def test_weights_from_the_file_equal_those_of_the_model(family: Family, tmp_path: Path) -> None:
+    hf = family.build()
+    hf.save_pretrained(tmp_path, max_shard_size="20KB")
+    model, source = open_model(hf), open_weights(tmp_path)
+    assert "one tensor at a time" in source.method
+    assert [s.label for s in source.sites] == [s.label for s in model.sites]
+    for ours, theirs in zip(source.sites, model.sites, strict=True):
+        assert source.status(ours) == model.weight_status(theirs)
+        a, b = source.weights(ours), model.weights(theirs)
+        for name in ("w_q", "w_k", "w_v", "w_o", "b_q", "b_k", "b_v", "b_o", "gain_q", "gain_k", "gain_v"):
+            assert torch.allclose(getattr(a, name), getattr(b, name), atol=0, rtol=1e-6), (ours.label, name)
+
+
+def test_a_file_that_does_not_tell_is_said_so(tmp_path: Path) -> None:
+    hf = next(f for f in DISPATCHING if f.name == "deepseek_v3").build()
+    hf.save_pretrained(tmp_path)
+    source = open_weights(tmp_path)
+    assert "built model, because" in source.method
+    assert {source.status(site).status for site in source.sites} == {"refused"}

@@ -1,0 +1,404 @@
+"""The pipeline on a small fake model: what it asks for, how often it runs, what becomes of failures."""
+
+from dataclasses import dataclass, field, replace
+
+import polars as pl
+import pytest
+import torch
+
+from headscope.attention.statistics import Request, RowStatistics
+from headscope.core import About, Finding, ModelSpec, Site
+from headscope.corpora import Text
+from headscope.errors import (
+    CaptureError,
+    CheckpointError,
+    LensError,
+    ResourceError,
+    UsageError,
+    WeightsRefused,
+)
+from headscope.lenses.lens import AS_IS, Lens, Needs
+from headscope.pipeline import measure
+from headscope.pipeline.forwards import BATCH_BYTES, batch_size, union
+
+SITE = Site("only", "self", 0, 4, 4, 8, 8, True)
+SPEC = ModelSpec(
+    "fake", "test", "fake", "Fake", "decoder-only", 1, 4, 4, 32, 8, 300, 100, 1, "float32", sha256="f00d"
+)
+TEXT = Text("letters", ("a" * 250, "b" * 140))
+
+
+def letters(text):
+    """A tokenizer: a first token, then a token per letter."""
+    return {"input_ids": [1, *map(ord, text)]}
+
+
+def statistics(batch, queries, request):
+    zeros = torch.zeros(batch, SITE.n_heads, queries)
+    bands = dict.fromkeys(request.bands, zeros)
+    return RowStatistics(zeros, zeros, zeros, zeros, zeros, zeros, bands, zeros.long())
+
+
+@dataclass
+class Taken:
+    """A stream or a capture of the fake: says what was run since the last take."""
+
+    model: "FakeModel"
+    what: object
+    captured: bool = False
+
+    def take(self):
+        if self.captured:
+            return {name: {SITE: torch.zeros(1)} for name in self.what}
+        return {SITE: statistics(*self.model.seen[-1].shape, self.what)}, {}
+
+
+class FakeSession:
+    def __init__(self, model):
+        self.model = model
+
+    def __enter__(self):
+        self.model.sessions += 1
+        return self
+
+    def __exit__(self, *_):
+        self.model.sessions -= 1
+
+    def stream(self, request, at=None):
+        if self.model.shows != "all" and "statistics" not in self.model.shows:
+            raise CaptureError("this family shows no statistics")
+        return Taken(self.model, request)
+
+    def capture(self, *what, at=None):
+        hidden = [name for name in what if self.model.shows != "all" and name not in self.model.shows]
+        if hidden:
+            raise CaptureError(f"this family does not show {hidden[0]}")
+        return Taken(self.model, what, captured=True)
+
+    def run(self, tokens, real=None):
+        self.model.forwards.append((self.model.variant, tuple(tokens.shape)))
+        self.model.seen.append(tokens)
+
+
+class FakeEdit:
+    def __init__(self, model):
+        self.model = model
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.model.variant = AS_IS
+
+    def initialise(self, seed):
+        self.model.variant = "initialised"
+
+
+@dataclass
+class FakeWeights:
+    spec: ModelSpec
+    sites: tuple[Site, ...] = (SITE,)
+    method: str = "made up"
+
+    def status(self, site):
+        return None
+
+    def weights(self, site):
+        raise WeightsRefused("made up")
+
+
+@dataclass
+class FakeModel:
+    spec: ModelSpec = SPEC
+    sites: tuple[Site, ...] = (SITE,)
+    tokenizer: object | None = staticmethod(letters)
+    reads_text: bool = True
+    shows: object = "all"
+    variant: str = AS_IS
+    sessions: int = 0
+    forwards: list = field(default_factory=list)
+    seen: list = field(default_factory=list)
+
+    def encode(self, text):
+        return torch.tensor(letters(text)["input_ids"])
+
+    def session(self):
+        return FakeSession(self)
+
+    def edit(self):
+        return FakeEdit(self)
+
+    def weight_source(self):
+        return FakeWeights(self.spec)
+
+
+@dataclass(frozen=True)
+class Params:
+    width: int = field(default=3, metadata={"help": "a width"})
+
+
+ABOUT = About("T", "Q?", "D", (), "R", "nobody")
+
+
+def make_lens(name, needs, *, update=None, finish=None, headline=None, start=None):
+    """A lens that counts batches; pass a function to break a stage."""
+
+    def count(state, batch):
+        return [*state, batch]
+
+    def table(state, weights):
+        frame = pl.DataFrame(
+            {"variant": [batch.variant for batch in state], "rows": [len(b.tokens) for b in state]}
+        )
+        return Finding(name, ABOUT, tables={"batches": frame}, method=getattr(weights, "method", ""))
+
+    return Lens(
+        name,
+        ABOUT,
+        Params,
+        needs=needs if callable(needs) else lambda params, spec: needs,
+        start=start or (lambda params, spec, sites: []),
+        update=update or count,
+        merge=lambda a, b: a + b,
+        finish=finish or table,
+        definition=lambda params, weights, batches: {},
+        headline=headline or (lambda finding: (f"{finding.table.height} batches",)),
+    )
+
+
+def raises(error):
+    def function(*_):
+        raise error
+
+    return function
+
+
+STATISTICS = Needs(statistics=Request(bands=(1, 8)))
+STREAMING = make_lens("streaming", STATISTICS)
+BOTH = make_lens("both", Needs(statistics=Request(bands=(4,)), variants=(AS_IS, "initialised")))
+CAPTURING = make_lens("capturing", Needs(captures=frozenset({"pattern"}), weights=True))
+WEIGHING = make_lens("weighing", Needs(weights=True))
+
+
+def test_one_forward_per_batch_and_variant_for_all_lenses():
+    model = FakeModel()
+    run = measure(model, text=TEXT, lenses=[STREAMING, BOTH, CAPTURING, WEIGHING])
+    # 390 letters and a first token each: 4 windows of 99 + 1 (the context of 100), 390 = 3 · 99 + 93.
+    once = [(3, 100), (1, 94)]
+    assert model.forwards == [(AS_IS, shape) for shape in once] + [("initialised", shape) for shape in once]
+    assert model.variant == AS_IS
+    assert model.sessions == 0
+    assert run["streaming"].table["variant"].to_list() == [AS_IS] * 2
+    assert run["both"].table["variant"].to_list() == [AS_IS] * 2 + ["initialised"] * 2
+    assert list(run.findings) == ["streaming", "both", "capturing", "weighing"]
+    assert all(finding.status == "ok" for finding in run.findings.values())
+    assert all(bool((tokens[:, 0] == 1).all()) for tokens in model.seen)
+
+
+def test_the_run_states_text_headlines_parameters_and_versions():
+    run = measure(FakeModel(), text=TEXT, lenses=[STREAMING], params={"streaming": {"width": 7}}, seed=5)
+    assert run["streaming"].headlines == ("2 batches",)
+    assert run["streaming"].params == {"width": 7}
+    assert (run.text.n_tokens, run.text.n_windows, run.text.window) == (394, 4, 100)
+    assert run.text.name == "letters"
+    assert run.seed == 5
+    assert {"headscope", "torch", "transformers", "python"} <= run.versions.keys()
+
+
+def test_the_dropped_tail_is_stated():
+    run = measure(FakeModel(), text="x" * 110, lenses=[STREAMING])
+    assert (run.text.n_windows, run.text.n_dropped) == (1, 11)
+
+
+def test_windows_can_be_shorter_than_the_context():
+    model = FakeModel()
+    measure(model, text=TEXT, lenses=[STREAMING], window=40)
+    assert {shape[1] for _, shape in model.forwards} == {40}
+    with pytest.raises(UsageError, match="window of 0"):
+        measure(model, text=TEXT, lenses=[STREAMING], window=0)
+
+
+def test_the_union_of_needs():
+    needs = union([BOTH.needs(Params(), SPEC), STATISTICS, CAPTURING.needs(Params(), SPEC)])
+    assert needs.statistics == Request(bands=(1, 4, 8))
+    assert needs.captures == {"pattern"}
+    assert needs.variants == (AS_IS, "initialised")
+    assert needs.weights
+
+
+@pytest.mark.parametrize("stage", ["start", "update", "finish", "headline"])
+@pytest.mark.parametrize("error", [ZeroDivisionError("no rows"), LensError("cannot")])
+def test_a_lens_that_raises_is_a_failed_finding_and_the_others_go_on(stage, error):
+    broken = make_lens("broken", STATISTICS, **{stage: raises(error)})
+    run = measure(FakeModel(), text=TEXT, lenses=[broken, STREAMING, WEIGHING])
+    assert run["broken"].status == "failed"
+    assert str(error) in run["broken"].reason
+    assert run["streaming"].status == run["weighing"].status == "ok"
+
+
+def test_a_lens_whose_needs_raise_fails_alone():
+    broken = make_lens("broken", raises(KeyError("x")))
+    run = measure(FakeModel(), text=TEXT, lenses=[broken, STREAMING])
+    assert run["broken"].status == "failed"
+    assert run["streaming"].status == "ok"
+
+
+def test_parameters_that_make_no_sense_are_a_usage_error():
+    picky = make_lens("picky", raises(UsageError("bands='x': expected numbers")))
+    with pytest.raises(UsageError, match="expected numbers"):
+        measure(FakeModel(), text=TEXT, lenses=[picky])
+    with pytest.raises(UsageError, match="cannot be given") as caught:
+        measure(FakeModel(), text=TEXT, lenses=[STREAMING], params={"streaming": {"widht": 2}})
+    assert "width" in caught.value.hint
+    with pytest.raises(UsageError, match="chosen lenses are streaming"):
+        measure(FakeModel(), text=TEXT, lenses=[STREAMING], params={"focus": {}})
+
+
+def test_when_every_lens_failed_the_text_is_not_run_further():
+    model = FakeModel()
+    measure(
+        model,
+        text="x" * 5000,
+        lenses=[make_lens("broken", STATISTICS, update=raises(ValueError("x")))],
+        window=20,
+    )
+    assert len(model.forwards) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (FakeModel(reads_text=False), "does not read text"),
+        (FakeModel(reads_text=False, tokenizer=None), "without a tokenizer"),
+    ],
+)
+def test_text_lenses_do_not_apply_to_models_without_text(model, why):
+    run = measure(model, lenses=[STREAMING, WEIGHING], text=TEXT)
+    assert run["streaming"].status == "not applicable"
+    assert why in run["streaming"].reason
+    assert run["weighing"].status == "ok"
+    assert run.text is None
+    assert model.forwards == []
+
+
+def test_what_a_family_does_not_show_does_not_apply_and_the_rest_is_measured():
+    model = FakeModel(shows={"pattern"})
+    run = measure(model, text=TEXT, lenses=[STREAMING, CAPTURING, WEIGHING])
+    assert run["streaming"].status == "not applicable"
+    assert "no statistics" in run["streaming"].reason
+    assert run["capturing"].status == "ok"
+    assert run["capturing"].table.height == 2  # nothing of the glimpse is left in the fold
+    assert run["weighing"].status == "ok"
+
+
+def test_a_family_that_shows_nothing():
+    run = measure(FakeModel(shows=()), text=TEXT, lenses=[STREAMING, CAPTURING])
+    assert {finding.status for finding in run.findings.values()} == {"not applicable"}
+    assert "pattern" in run["capturing"].reason
+    run = measure(FakeModel(shows=()), text=TEXT, lenses=[STREAMING])
+    assert run["streaming"].status == "not applicable"
+
+
+def test_refused_weights_do_not_apply():
+    refused = make_lens("refused", Needs(weights=True), finish=raises(WeightsRefused("latent attention")))
+    run = measure(FakeModel(), lenses=[refused, WEIGHING], text=TEXT)
+    assert (run["refused"].status, run["refused"].reason) == ("not applicable", "latent attention")
+
+
+@pytest.mark.parametrize(
+    "error", [CheckpointError("NaN in w_q"), ResourceError("disk"), MemoryError(), KeyboardInterrupt()]
+)
+def test_what_is_not_the_fault_of_a_lens_passes_through(error):
+    lens = make_lens("lens", Needs(weights=True), finish=raises(error))
+    with pytest.raises(type(error)):
+        measure(FakeModel(), text=TEXT, lenses=[lens])
+
+
+def test_dequantised_weights_carry_their_warning():
+    model = FakeModel(spec=replace(SPEC, dequantised="Q4_1"))
+    run = measure(model, text=TEXT, lenses=[WEIGHING, STREAMING])
+    assert any("Q4_1" in warning for warning in run["weighing"].warnings)
+
+
+def test_global_random_state_is_left_alone_and_lenses_draw_the_same_alone_or_together():
+    def draw(state, weights):
+        return Finding("drawing", ABOUT, tables={"t": pl.DataFrame({"x": [float(torch.rand(()))]})})
+
+    drawing = make_lens("drawing", Needs(weights=True), finish=draw, headline=lambda finding: ())
+    other = replace(drawing, name="other")
+    before = torch.random.get_rng_state()
+    alone = measure(FakeModel(), text=TEXT, lenses=[drawing], seed=7)["drawing"].table
+    together = measure(FakeModel(), text=TEXT, lenses=[other, STREAMING, drawing], seed=7)["drawing"].table
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert alone.equals(together)
+
+
+def test_unknown_lens_names_the_nearest():
+    with pytest.raises(UsageError, match="no lens 'spectre'") as caught:
+        measure(FakeModel(), text=TEXT, lenses=["spectre"])
+    assert "spectra" in caught.value.hint
+    with pytest.raises(UsageError, match="no lens was chosen"):
+        measure(FakeModel(), text=TEXT, lenses=[])
+
+
+def test_batches_stay_within_their_memory():
+    many = tuple(replace(SITE, layer=layer, n_heads=32) for layer in range(32))
+    for needs in (STATISTICS, Needs(captures=frozenset({"pattern"}))):
+        assert batch_size((SITE,), needs, 512) == 8
+        assert batch_size(many, needs, 4096) == 1
+    assert batch_size(many, STATISTICS, 64) * 64 * 32 * 32 * 2 * 10 * 8 <= BATCH_BYTES
+
+
+def test_an_interrupted_run_is_resumed(tmp_path):
+    finished = []
+
+    def finish(state, weights):
+        finished.append("weighing")
+        return Finding("weighing", ABOUT, tables={"t": pl.DataFrame({"x": [1.0]})})
+
+    weighing = make_lens("weighing", Needs(weights=True), finish=finish, headline=lambda finding: ("one",))
+    stopped = make_lens("streaming", STATISTICS, update=raises(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        measure(FakeModel(), text=TEXT, lenses=[stopped, weighing], out=tmp_path)
+    assert not (tmp_path / "manifest.json").exists()
+    assert finished == ["weighing"]
+    model = FakeModel()
+    run = measure(model, text=TEXT, lenses=[STREAMING, weighing], out=tmp_path)
+    assert finished == ["weighing"]  # kept, not computed again
+    assert run["weighing"].headlines == ("one",)
+    assert len(model.forwards) == 2
+    again = FakeModel()
+    same = measure(again, text=TEXT, lenses=[STREAMING, weighing], out=tmp_path)
+    assert again.forwards == []
+    assert same["streaming"].table.equals(run["streaming"].table)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 1},
+        {"window": 50},
+        {"text": "another text, " * 30},
+        {"params": {"streaming": {"width": 4}}},
+        {"model": FakeModel(spec=replace(SPEC, sha256="beef"))},
+    ],
+)
+def test_other_circumstances_are_measured_afresh(tmp_path, change):
+    measure(FakeModel(), text=TEXT, lenses=[STREAMING], out=tmp_path)
+    model = change.pop("model", FakeModel())
+    measure(model, **{"text": TEXT, **change}, lenses=[STREAMING], out=tmp_path)
+    assert model.forwards
+
+
+def test_failures_and_unidentified_weights_are_measured_again(tmp_path):
+    anonymous = replace(SPEC, sha256="")
+    for _ in range(2):
+        model = FakeModel(spec=anonymous)
+        measure(model, text=TEXT, lenses=[STREAMING], out=tmp_path / "anonymous")
+        assert model.forwards
+    broken = make_lens("streaming", STATISTICS, finish=raises(ValueError("x")))
+    measure(FakeModel(), text=TEXT, lenses=[broken], out=tmp_path / "broken")
+    assert (
+        measure(FakeModel(), text=TEXT, lenses=[STREAMING], out=tmp_path / "broken")["streaming"].status
+        == "ok"
+    )
