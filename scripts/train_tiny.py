@@ -39,11 +39,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-# One thread everywhere; tokenizers and BLAS read these when they are loaded.
-for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"):
-    os.environ.setdefault(_variable, "1")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -94,7 +89,7 @@ class Recipe:
 
     minutes: float
     seed: int
-    tokens_per_step: int = 4096
+    tokens_per_step: int = 2048
     peak_lr: float = 3e-3
     warmup_steps: int = 50
     weight_decay: float = 0.1
@@ -181,9 +176,7 @@ def fetch_bible(work: Path) -> Iterator[Document]:
     run("dpkg-deb", "-x", str(archive), "kjv", cwd=work)
     run(sys.executable, "-m", "pip", "install", "-q", "--target", "pysword", "pysword", cwd=work)
     sys.path.insert(0, str(work / "pysword"))
-    library: Any = importlib.import_module("pysword.modules").SwordModules(
-        str(work / "kjv/usr/share/sword")
-    )
+    library: Any = importlib.import_module("pysword.modules").SwordModules(str(work / "kjv/usr/share/sword"))
     library.parse_modules()
     bible = library.get_bible_from_module(KJV_MODULE)
     for testament in bible.get_structure().get_books().values():
@@ -228,10 +221,8 @@ def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
     train: list[Document] = []
     held: list[Document] = []
     for i, document in enumerate(documents):
-        if document.source == "kjv":
-            is_held = document.title in HELD_OUT_BOOKS
-        else:
-            is_held = i % HELD_OUT_EVERY == 0
+        is_book = document.source == "kjv"
+        is_held = document.title in HELD_OUT_BOOKS if is_book else i % HELD_OUT_EVERY == 0
         (held if is_held else train).append(document)
     return train, held
 
@@ -283,8 +274,7 @@ class Corpus:
         sources = sorted({d.source for d in self.train_documents})
         return {
             "documents": {
-                name: {s: sum(d.source == s for d in docs) for s in sources}
-                for name, docs in self._halves()
+                name: {s: sum(d.source == s for d in docs) for s in sources} for name, docs in self._halves()
             },
             "characters": {
                 name: {s: sum(len(d.text) for d in docs if d.source == s) for s in sources}
@@ -322,7 +312,8 @@ def read_corpus(work: Path, vocab: int) -> Corpus:
 def seen_before(x: Ints) -> Bools:
     """Whether the entry occurs earlier in its own row."""
     same = x[:, :, None] == x[:, None, :]
-    return np.tril(same, k=-1).any(axis=2)
+    found: Bools = np.tril(same, k=-1).any(axis=2)
+    return found
 
 
 class Sampler:
@@ -382,7 +373,8 @@ class Sampler:
 
     def _windows(self, rows: int, length: int) -> Ints:
         starts = self.rng.integers(0, len(self.stream) - length, size=rows)
-        return self.stream[starts[:, None] + np.arange(length)]
+        found: Ints = self.stream[starts[:, None] + np.arange(length)]
+        return found
 
     def _after_bos(self, bodies: Ints, labels: Ints) -> Batch:
         x = np.roll(bodies, 1, axis=1)
@@ -414,11 +406,16 @@ def build(shape: Shape, seed: int) -> LlamaForCausalLM:
         eos_token_id=EOS_ID,
         pad_token_id=None,
     )
-    model = LlamaForCausalLM(config)
-    with torch.no_grad():
-        model.get_input_embeddings().weight.normal_(std=EMBEDDING_STD)
+    model: LlamaForCausalLM = LlamaForCausalLM(config)
+    torch.nn.init.normal_(model.model.embed_tokens.weight, std=EMBEDDING_STD)
     seed_previous_token_head(model, shape)
     return model
+
+
+def first_layer_query_and_key(model: LlamaForCausalLM) -> tuple[torch.Tensor, torch.Tensor]:
+    """The weights that decide where the first layer looks."""
+    attention: Any = model.model.layers[0].self_attn
+    return attention.q_proj.weight, attention.k_proj.weight
 
 
 @torch.no_grad()
@@ -433,12 +430,11 @@ def seed_previous_token_head(model: LlamaForCausalLM, shape: Shape, gain: float 
     """
     half = shape.d_head // 2
     frequency = 10_000.0 ** (-torch.arange(half) / half)
-    embedding = model.get_input_embeddings().weight
+    embedding = model.model.embed_tokens.weight
     embedding[:, 0] = 5.0 * EMBEDDING_STD
     constant = float(embedding[0, 0] / embedding.pow(2).mean(dim=1).sqrt().mean())
     scale = math.sqrt(gain) / constant
-    attention = model.model.layers[0].self_attn
-    query, key = attention.q_proj.weight, attention.k_proj.weight
+    query, key = first_layer_query_and_key(model)
     query[: shape.d_head] *= 0.1
     key[: shape.d_head] *= 0.1
     query[:half, 0] = scale * frequency * frequency.cos()
@@ -446,25 +442,27 @@ def seed_previous_token_head(model: LlamaForCausalLM, shape: Shape, gain: float 
     key[:half, 0] = scale
 
 
-def optimizer_for(model: LlamaForCausalLM, recipe: Recipe) -> torch.optim.Optimizer:
-    """AdamW; embeddings and norms are not decayed."""
+def optimizers_for(model: LlamaForCausalLM, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices, AdamW without decay for the embedding and the norms."""
     named = list(model.named_parameters())
-    decayed = [p for n, p in named if p.ndim == 2 and "embed" not in n]
+    matrices = [p for n, p in named if p.ndim == 2 and "embed" not in n]
     others = [p for n, p in named if p.ndim != 2 or "embed" in n]
-    groups = [
-        {"params": decayed, "weight_decay": recipe.weight_decay},
-        {"params": others, "weight_decay": 0.0},
+    return [
+        torch.optim.Muon(
+            matrices,
+            lr=recipe.peak_lr,
+            weight_decay=recipe.weight_decay,
+            adjust_lr_fn="match_rms_adamw",
+        ),
+        torch.optim.AdamW(others, lr=recipe.peak_lr, betas=(0.9, 0.95), weight_decay=0.0),
     ]
-    return torch.optim.AdamW(groups, lr=recipe.peak_lr, betas=(0.9, 0.95))
 
 
 def cross_entropy(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
     """Mean loss in nats over the labelled positions."""
     x, y = (torch.from_numpy(np.ascontiguousarray(part)) for part in batch)
     logits = model(input_ids=x, use_cache=False).logits
-    return torch.nn.functional.cross_entropy(
-        logits.flatten(0, 1), y.flatten(), ignore_index=IGNORED
-    )
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten(), ignore_index=IGNORED)
 
 
 # --- measurements ---------------------------------------------------------------------
@@ -518,9 +516,7 @@ def kneser_ney_nats(train: Ints, held: Ints, vocab: int, order: int) -> float:
         c_context = _looked_up(gram // vocab, contexts, totals)
         n_kinds = _looked_up(gram // vocab, contexts, kinds)
         seen = np.maximum(c_context, 1)
-        interpolated = (
-            np.maximum(c_gram - discount, 0.0) / seen + discount * n_kinds / seen * probability
-        )
+        interpolated = np.maximum(c_gram - discount, 0.0) / seen + discount * n_kinds / seen * probability
         probability = np.where(c_context > 0, interpolated, probability)
     return float(-np.log(probability).mean())
 
@@ -541,7 +537,7 @@ def attention(model: LlamaForCausalLM, ids: Ints) -> npt.NDArray[np.float32]:
 
 
 def induction_scores(
-    model: LlamaForCausalLM, length: int, *, with_bos: bool = True, rows: int = 16
+    model: LlamaForCausalLM, length: int, *, with_bos: bool = True, rows: int = 8
 ) -> npt.NDArray[np.float32]:
     """Per `[layer, head]`: attention from a repeated token to the one after its first copy.
 
@@ -582,12 +578,10 @@ def best(scores: npt.NDArray[np.float32]) -> dict[str, Any]:
 
 def measure(model: LlamaForCausalLM, corpus: Corpus, *, most_windows: int | None) -> dict[str, Any]:
     """The numbers of the model card; on all held-out text unless told otherwise."""
-    model.eval()
     nats = {
         str(n): held_out_nats(model, corpus.held, n, most_windows and most_windows * 512 // n)
         for n in (128, 256, 512, 1024)
     }
-    model.train()
     induction = {
         f"2x{n}{'' if bos else ' without bos'}": induction_scores(model, n, with_bos=bos)
         for n, bos in ((48, True), (48, False), (100, True), (200, True))
@@ -598,9 +592,7 @@ def measure(model: LlamaForCausalLM, corpus: Corpus, *, most_windows: int | None
         "held_out_windows_at_most": most_windows,
         "held_out_nats_per_token": {n: round(v, 4) for n, v in nats.items()},
         "held_out_perplexity": {n: round(math.exp(v), 2) for n, v in nats.items()},
-        "held_out_bits_per_byte": {
-            n: round(v / math.log(2.0) / bytes_per_token, 4) for n, v in nats.items()
-        },
+        "held_out_bits_per_byte": {n: round(v / math.log(2.0) / bytes_per_token, 4) for n, v in nats.items()},
         "induction_best": {name: best(s) for name, s in induction.items()},
         "positional_best": {name: best(s) for name, s in positional.items()},
         "scores_by_layer_and_head": {
@@ -643,7 +635,8 @@ the public domain in the same way.
 {cpu_minutes:.1f} minutes of one CPU core, {steps:,} steps, {tokens_seen:,} tokens, seed {seed}.
 First cycles of random tokens until an induction head appeared, with L0.H0 started as a
 previous-token head; then {text_share:.0%} text, {cycle_share:.0%} cycles, {repeated_share:.0%}
-repeated text, in rows of {contexts} tokens. AdamW, peak learning rate {peak_lr:g}, linear decay.
+repeated text, in rows of {contexts} tokens. Muon for the matrices, AdamW for the rest, peak
+learning rate {peak_lr:g}, linear decay.
 
 ## Measured
 
@@ -764,13 +757,14 @@ class Publisher:
 
     def save_tokenizer(self, folder: Path) -> None:
         """Both tokenizer files, in the form that `AutoTokenizer` reads without a network."""
-        PreTrainedTokenizerFast(
+        tokenizer = PreTrainedTokenizerFast(
             tokenizer_object=self.corpus.tokenizer,
             bos_token=BOS,
             eos_token=EOS,
             model_max_length=self.shape.max_positions,
             clean_up_tokenization_spaces=False,
-        ).save_pretrained(folder)
+        )
+        tokenizer.save_pretrained(folder)
         path = folder / "tokenizer_config.json"
         settings = json.loads(path.read_text(encoding="utf-8"))
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"  # a name versions 4 and 5 know
@@ -785,14 +779,14 @@ def _write(path: Path, text: str) -> None:
 
 
 class Training:
-    """The two stages, one optimizer, one clock."""
+    """The two stages, on one clock."""
 
     def __init__(self, model: LlamaForCausalLM, sampler: Sampler, publisher: Publisher) -> None:
         self.model = model
         self.sampler = sampler
         self.publisher = publisher
         self.recipe = sampler.recipe
-        self.optimizer = optimizer_for(model, self.recipe)
+        self.optimizers = optimizers_for(model, self.recipe)
         self.progress = Progress()
         self.published_at = 0.0
 
@@ -814,8 +808,7 @@ class Training:
         Where the first layer looks is kept as it was seeded: the model first learns to
         copy any token of the row, and would forget the previous-token head meanwhile.
         """
-        attention = self.model.model.layers[0].self_attn
-        kept = [attention.q_proj.weight, attention.k_proj.weight]
+        kept = first_layer_query_and_key(self.model)
         for weight in kept:
             weight.requires_grad_(False)
         for context in self.recipe.cycle_contexts:
@@ -843,13 +836,15 @@ class Training:
     def step(self, batch: Batch) -> float:
         """One update; this is on the clock, measuring and publishing are not."""
         started = time.process_time()
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.recipe.learning_rate(self.progress.steps, self.done)
         loss = cross_entropy(self.model, batch)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.model.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
-        self.optimizer.step()
+        rate = self.recipe.learning_rate(self.progress.steps, self.done)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.step()
         self.progress.steps += 1
         self.progress.tokens_seen += batch[0].size
         self.progress.cpu_s += time.process_time() - started
@@ -886,12 +881,11 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, default=ROOT / "src/headscope/model/embedded/tiny", help="model folder"
     )
-    parser.add_argument(
-        "--work", type=Path, default=ROOT / "build/tiny", help="downloads and cached tokens"
-    )
+    parser.add_argument("--work", type=Path, default=ROOT / "build/tiny", help="downloads and cached tokens")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     torch.set_num_threads(1)
+    os.environ["RAYON_NUM_THREADS"] = "1"  # the threads of tokenizers
 
     work = arguments.work.resolve()
     work.mkdir(parents=True, exist_ok=True)

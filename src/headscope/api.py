@@ -5,15 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from headscope.attention.mechanism import mechanisms
-from headscope.core import Finding, Run
+from headscope.core import Run
 from headscope.core.ports import plug
-from headscope.errors import UsageError
 from headscope.lenses import lenses
-from headscope.model import look, open_model
+from headscope.model import look, open_model, verify
 from headscope.model.source import sources as models
-from headscope.model.verify import verify
 from headscope.pipeline import Progress, measure
-from headscope.report import finding_html, write
+from headscope.report import notebook_html, write
 from headscope.report import save as save_figure
 from headscope.store import load
 from headscope.store import save as save_run
@@ -60,12 +58,4 @@ def _run_and_folder(what: Any, out: str | Path | None, options: Mapping[str, Any
     return measure(what, out=folder, **options), folder
 
 
-def _shown(what: Any) -> str:
-    if isinstance(what, Finding):
-        return finding_html(what)
-    if isinstance(what, Run):
-        return "".join(finding_html(finding) for finding in what.findings.values())
-    raise UsageError(f"{type(what).__name__} has no picture of its own")
-
-
-plug(render=_shown, save=save_run)
+plug(render=notebook_html, save=save_run)

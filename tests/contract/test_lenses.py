@@ -65,14 +65,14 @@ def differences(tables, expected, tolerance=AGREEMENT) -> list[str]:
 
 
 def agree(ours: pl.DataFrame, theirs: pl.DataFrame, column: str, tolerance: float) -> bool:
-    """Equal within the tolerance, as a share of the largest value of the same quantity."""
+    """Equal within the tolerance, as a share of the largest value of the same quantity (at least 1e-6)."""
     for quantity in ours["quantity"].unique() if "quantity" in ours.columns else [None]:
         rows = (ours["quantity"] == quantity) if quantity is not None else pl.repeat(True, ours.height, eager=True)
         a, b = (table.filter(rows)[column].to_numpy().astype(float) for table in (ours, theirs))
         if not np.array_equal(np.isnan(a), np.isnan(b)):
             return False
         scale = np.nanmax(np.abs(b), initial=0.0)
-        if np.nanmax(np.abs(a - b), initial=0.0) > tolerance * max(scale, 1e-300):
+        if np.nanmax(np.abs(a - b), initial=0.0) > tolerance * max(scale, 1e-6):
             return False
     return True
 

@@ -166,7 +166,7 @@ def _bases(count: int, d: int, rotation: bool) -> Tensor:
     generator = torch.Generator().manual_seed(7)
     g = torch.randn(count, d, d, generator=generator, dtype=torch.float64)
     q = torch.linalg.qr(g).Q
-    return q if rotation else q @ torch.diag_embed(torch.linspace(0.5, 2.0, d, dtype=torch.float64)) @ g.new_tensor(1.0)
+    return q if rotation else q @ torch.diag_embed(torch.linspace(0.5, 2.0, d, dtype=torch.float64))
 
 
 def _qk(w: HeadWeights, rotation: bool = False) -> HeadWeights:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.hostile.broken import Q_PROJ, change_json, change_tensors, save_llama
 from transformers import BertConfig, BertForMaskedLM, BertModel, LlamaForCausalLM, PreTrainedModel
 
 from headscope.errors import CheckpointError, ResourceError
@@ -12,7 +13,6 @@ from headscope.model import fit, memory
 from headscope.model.load import load
 from headscope.model.quiet import quiet
 from headscope.model.source import resolve
-from tests.hostile.broken import Q_PROJ, change_json, change_tensors, save_llama
 
 
 def same_weights(one: PreTrainedModel, other: PreTrainedModel) -> bool:
@@ -109,8 +109,7 @@ def test_quiet_is_scoped() -> None:
 
     before = logging.get_verbosity(), logging.is_progress_bar_enabled()
     with pytest.raises(KeyError), quiet():
-        assert logging.get_verbosity() == logging.CRITICAL
-        raise KeyError
+        _ = {}["an exception passes through"]
     assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
 
 

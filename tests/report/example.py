@@ -26,15 +26,15 @@ def example_run() -> Run:
 
 def _model() -> ModelSpec:
     return ModelSpec(
-        name=f"SmolLM2-135M {HOSTILE}", source="carrier:smollm2", family="llama", architecture="LlamaForCausalLM",
-        kind="decoder-only", n_layers=LAYERS, n_heads=HEADS, n_kv_heads=3, d_model=D_MODEL, d_head=64,
+        name=f"SmolLM2-135M {HOSTILE}", source="carrier:smollm2", family="llama",
+        architecture="LlamaForCausalLM", kind="decoder-only", n_layers=LAYERS, n_heads=HEADS, n_kv_heads=3, d_model=D_MODEL, d_head=64,
         vocabulary=49_152, context=8192, n_parameters=134_515_008, dtype="float32", positions="rotary",
         dequantised="Q8_0", sha256="3f" * 32, licence="Apache-2.0", notes=("The word embedding is tied.",),
     )  # fmt: skip
 
 
 def marchenko_pastur(x: np.ndarray, ratio: float) -> np.ndarray:
-    """Density of the singular values of a Gaussian n × m matrix with entries of variance 1/m, ratio n/m ≤ 1."""
+    """Density of the singular values of a Gaussian n × m matrix, entries of variance 1/m, ratio n/m ≤ 1."""
     low, high = 1 - np.sqrt(ratio), 1 + np.sqrt(ratio)
     inside = np.clip((high**2 - x**2) * (x**2 - low**2), 0, None)
     return np.sqrt(inside) / (np.pi * ratio * np.maximum(x, 1e-9))
@@ -43,19 +43,24 @@ def marchenko_pastur(x: np.ndarray, ratio: float) -> np.ndarray:
 def _spectra() -> Finding:
     rng = np.random.default_rng(1)
     ranks = 20 + 25 * rng.random((LAYERS, HEADS)) + np.linspace(0, 12, LAYERS)[:, None]
-    sigma = np.sort(rng.lognormal(0, 0.45, (LAYERS, D_MODEL)), axis=1)[:, ::-1] * np.linspace(1, 1.6, LAYERS)[:, None]
+    sigma = (
+        np.sort(rng.lognormal(0, 0.45, (LAYERS, D_MODEL)), axis=1)[:, ::-1]
+        * np.linspace(1, 1.6, LAYERS)[:, None]
+    )
     grid = np.linspace(0.4, 1.62, 160)
     index = np.arange(1.0, D_MODEL + 1)
     gaussian = np.sort(np.linalg.svd(rng.normal(size=(576, 192)) / 24, compute_uv=False))[::-1]
-    density, edges = np.histogram(np.append(sigma[3] * 0.8, [3.6, 4.1]), bins=60, range=(0, 4.5), density=True)
+    density, edges = np.histogram(
+        np.append(sigma[3] * 0.8, [3.6, 4.1]), bins=60, range=(0, 4.5), density=True
+    )
     figures = (
-        HeatMap("stable-rank", "Stable rank of W_QK by head", "Bright heads use many directions.", ranks, *LABELS,
-                unit="stable rank"),
+        HeatMap("stable-rank", "Stable rank of W_QK by head", "Bright heads use many directions.",
+                ranks, *LABELS, unit="stable rank"),
         HeatMap("top-share", "Share of the largest singular value, against the Gaussian null",
                 "Red: more concentrated than a Gaussian matrix of the same shape.",
                 rng.gamma(2, 0.05, (LAYERS, HEADS)), *LABELS, unit="share", reference=0.048),
         Curves("by-layer", "Singular values of W_Q, by layer",
-               "One curve per layer; dotted, the expectation for a Gaussian matrix of the same shape and variance.",
+               "One curve per layer; dotted: a Gaussian matrix of the same shape and variance.",
                "index", "σ",
                (*(Series(f"L{i}", index, sigma[i]) for i in range(LAYERS)),
                 Series("Gaussian null", np.arange(1.0, 193), gaussian, role="null")), log_y=True),
@@ -71,7 +76,7 @@ def _spectra() -> Finding:
                    "In layer 29 the largest singular value of W_Q is 4.1 times the Marchenko–Pastur edge."),
         method="Exact: singular values from the eigenvalues of the smaller Gram matrix, in float64.",
         warnings=("Rotary positions: W_QK is the form at distance 0.",
-                  "The weights of SmolLM2 were expanded from Q8_0: rounding noise is part of every number."),
+                  _model().weight_warning),
         params={"projections": "qkvo", "bins": 60},
     )  # fmt: skip
 
@@ -108,15 +113,16 @@ def _focus() -> Finding:
     layers = np.arange(LAYERS, dtype=float)
     mean = np.nanmean(entropy, axis=1)
     figures = (
-        HeatMap("entropy", "Row entropy by head", "Dark heads look at few tokens; empty: not measured.", entropy,
-                *LABELS, unit="nats"),
-        HeatMap("first-token", "Mass on the first token", "Grey is what uniform attention would give.", sink, *LABELS,
-                unit="mass", reference=0.0132, limits=(0.0, 1.0)),
-        Curves("entropy-over-layers", "Row entropy over layers", "Mean over heads; the band is the 95 % interval.",
-               "layer", "entropy (nats)",
+        HeatMap("entropy", "Row entropy by head", "Dark heads look at few tokens; empty: not measured.",
+                entropy, *LABELS, unit="nats"),
+        HeatMap("first-token", "Mass on the first token", "Grey is what uniform attention would give.",
+                sink, *LABELS, unit="mass", reference=0.0132, limits=(0.0, 1.0)),
+        Curves("entropy-over-layers", "Row entropy over layers",
+               "Mean over heads; the band is the 95 % interval.", "layer", "entropy (nats)",
                (Series("measured", layers, mean, mean - 0.3, mean + 0.3),
                 Series("uniform attention", layers, np.full(LAYERS, 5.24), role="null"))),
-        HeatMap("broken", "A figure that cannot be drawn", "Its shapes disagree.", np.zeros((2, 3)), ("L0",), ("H0",)),
+        HeatMap("broken", "A figure that cannot be drawn", "Its shapes disagree.",
+                np.zeros((2, 3)), ("L0",), ("H0",)),
     )  # fmt: skip
     table = pl.DataFrame(
         {
@@ -140,14 +146,21 @@ def _places() -> dict[str, object]:
 
 
 def _not_applicable() -> Finding:
-    about = About("Alignment", "Which source word does a target word read?", "The cross-attention map.", (), "", "")
-    return Finding("alignment", about, status="not applicable", reason="a decoder-only model has no cross-attention")
+    about = About(
+        "Alignment", "Which source word does a target word read?", "The cross-attention map.", (), "", ""
+    )
+    return Finding(
+        "alignment", about, status="not applicable", reason="a decoder-only model has no cross-attention"
+    )
 
 
 def _failed() -> Finding:
     about = About("Induction", "Which heads copy what followed last time?", r"The mass $A_{q,k+1}$.",
-                  (r"\frac{1}{n}\sum_q A_{q,\,k(q)+1}", r"\notatexcommand{x}"), "", "Olsson et al. (2022)")  # fmt: skip
-    return Finding("induction", about, status="failed", reason=f"NumericsError: layer 3: token {HOSTILE}: entropy −0.2")
+                  (r"\frac{1}{n}\sum_q A_{q,\,k(q)+1}", r"\notatexcommand{x}"), "",
+                  "Olsson et al. (2022)")  # fmt: skip
+    return Finding(
+        "induction", about, status="failed", reason=f"NumericsError: layer 3: token {HOSTILE}: entropy −0.2"
+    )
 
 
 def _about_spectra() -> About:
@@ -156,15 +169,16 @@ def _about_spectra() -> About:
         question="Do the projections of attention look like random matrices, and where do they not?",
         definition=(
             r"The singular values $\sigma_1 \geq \sigma_2 \geq \dots$ of each projection, and of the two "
-            r"bilinear forms of each head, $W_{QK} = w_q w_k^T$ and $W_{OV} = w_v w_o$, beside those of a Gaussian "
-            "matrix of the same shape and variance.\n\nStable rank counts the directions that carry the energy."
+            r"bilinear forms of each head, $W_{QK} = w_q w_k^T$ and $W_{OV} = w_v w_o$, beside those of a "
+            "Gaussian matrix of the same shape and variance.\n\n"
+            "Stable rank counts the directions that carry the energy."
         ),
         formulas=(
             r"r_{\mathrm{stable}} = \frac{\sum_i \sigma_i^2}{\sigma_1^2}",
-            r"\rho(\sigma) = \frac{\sqrt{(\sigma_+^2 - \sigma^2)(\sigma^2 - \sigma_-^2)}}{\pi\,\gamma\,\sigma}, "
-            r"\qquad \sigma_\pm = 1 \pm \sqrt{\gamma}",
+            r"\rho(\sigma) = \frac{\sqrt{(\sigma_+^2 - \sigma^2)(\sigma^2 - \sigma_-^2)}}"
+            r"{\pi\,\gamma\,\sigma}, \qquad \sigma_\pm = 1 \pm \sqrt{\gamma}",
         ),
-        reading="A value far above the null edge is structure that training put there. `L3.H7` is layer 3, head 7.",
+        reading="A value far above the null edge is structure that training put there. `L3.H7` is head 7.",
         reference="Marchenko and Pastur (1967), Math. USSR Sb. 1, 457. https://doi.org/10.1070/SM1967v001n04",
         columns={
             "stable_rank": "sum of squared singular values over the largest one squared",
@@ -179,7 +193,7 @@ def _about_focus() -> About:
     return About(
         title="Focus",
         question="How many tokens does a head look at, and how far away are they?",
-        definition=r"The entropy of the rows of the pattern, $0 \leq H_q \leq \ln n$, and the mass on the first token.",
+        definition=r"The entropy of the pattern's rows, $0 \leq H_q \leq \ln n$, and the mass on the first token.",
         formulas=(r"H_q = -\sum_k A_{qk} \ln A_{qk}",),
         reading="Low entropy: the head picks. Entropy near the dotted line: it averages.",
         reference="Wertich, thesis, section 4.2.",

@@ -58,6 +58,14 @@ class Mechanism(ABC):
         del call  # the mechanisms that honour everything need not look
         return None
 
+    def seen(self, call: Call) -> Call | None:
+        """The call whose plain softmax this mechanism computes: its map and statistics are that call's.
+
+        None where the mechanism is no softmax over a set of keys, so that it has no such map.
+        """
+        del call
+        return None
+
     @abstractmethod
     def attend(self, call: Call, *, lse: bool) -> Output:
         """The fast way, in the dtype of the call, with gradients; the call is already known to be supported."""

@@ -1,6 +1,8 @@
 """The commands. Each loads what it needs when it is called."""
 
 import dataclasses
+import shutil
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +13,7 @@ from headscope import __version__
 from headscope.cli.lens_commands import LensGroup
 from headscope.cli.options import Form, Hub, Model, ModelOrTiny, Seed, TextFile, Window, examples
 from headscope.cli.output import Format, show_json, show_table
-from headscope.cli.screen import bars, note
+from headscope.cli.screen import bars, note, resumable
 from headscope.errors import LensError, NumericsError
 
 if TYPE_CHECKING:
@@ -93,8 +95,8 @@ def report(
     """
     from headscope import api
 
-    note(f"model {model}, {_named(lens)}, into {out}/ (after an interruption the same command resumes)")
-    with bars() as progress:
+    note(f"{model}: {_named(lens)}, into {out}/")
+    with resumable(out), bars() as progress:
         run = api.measure(
             model,
             text=None if text is None else Path(text),
@@ -136,7 +138,7 @@ def verify(model: Model, text: TextFile = None, hub: Hub = False, form: Form = F
         progress.step("comparing", 0, 1)
         rows = api.verify(opened, text)
     show_table(pl.DataFrame(rows), form)
-    wrong = [row["check"] for row in rows if not row["ok"]]
+    wrong = [row.check for row in rows if not row.ok]
     if wrong:
         raise NumericsError(
             f"{model}: {len(wrong)} of {len(rows)} checks miss their tolerance: {', '.join(wrong)}"
@@ -244,8 +246,17 @@ def _tell(run: "Run", page: Path, model: str) -> None:
     if model == "tiny":
         typer.echo(
             "The same for a real language model (93 MB, fetched once): "
-            "headscope report smollm2 --out smollm2-report"
+            f"{_program()} report smollm2 --out smollm2-report"
         )
+
+
+def _program() -> str:
+    """How to call this program again: its name where the shell finds it, else the path it was called by."""
+    called = Path(sys.argv[0])
+    if called.name == "__main__.py":
+        return f"{Path(sys.executable).name} -m headscope"
+    on_path = shutil.which("headscope")
+    return "headscope" if on_path and Path(on_path).samefile(called) else str(called)
 
 
 def _fail_for(run: "Run") -> None:

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from headscope.cli.options import Form, Hub, Model, Out, Seed, TextFile, Window, examples
 from headscope.cli.output import Format, show_finding
-from headscope.cli.screen import bars, note
+from headscope.cli.screen import bars, note, resumable
 from headscope.errors import LensError, UsageError
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def answer(
     """Ask one lens and write what it says."""
     from headscope import api
 
-    with bars() as progress:
+    with resumable(out), bars() as progress:
         run = api.measure(
             model,
             text=None if text is None else Path(text),

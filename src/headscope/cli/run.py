@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from headscope.cli.app import app
-from headscope.cli.screen import complain
+from headscope.cli.screen import INTERRUPTED, complain
 from headscope.errors import HeadscopeError, ResourceError
 
-INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 
@@ -30,6 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _end(error, debug)
     except MemoryError as error:
         _end(_out_of_memory(error), debug)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # The reader (`head`, `less`) has seen enough; Python would complain again while flushing.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

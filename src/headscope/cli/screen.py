@@ -3,10 +3,13 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
+
+INTERRUPTED = 130
 
 
 def err() -> Console:
@@ -44,6 +47,19 @@ class Bars:
         if new:
             self._tasks[what] = self._drawn.add_task(what, total=total or None)
         self._drawn.update(self._tasks[what], completed=done, total=total or None)
+
+
+@contextmanager
+def resumable(folder: Path | None) -> Iterator[None]:
+    """On Ctrl-C say in one line what is kept and end with the code that shells expect."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = (
+            f"; finished findings are in {folder}/, the same command goes on from there" if folder else ""
+        )
+        err().print(Text(f"\nstopped{kept}"))
+        sys.exit(INTERRUPTED)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from typing import Any
 
 from headscope.errors import CheckpointError
+from headscope.model.quiet import quiet
 
 _MAX_LAYERS = 10_000  # more is a damaged number: building the modules alone would take minutes
 
@@ -23,7 +24,8 @@ def parsed_config(raw: dict[str, Any], where: str) -> Any:
     # What could make transformers fetch or run something is not for a checkpoint to say.
     plain = {key: value for key, value in raw.items() if key not in _DROPPED}
     try:
-        return CONFIG_MAPPING[family].from_dict(plain)
+        with quiet():
+            return CONFIG_MAPPING[family].from_dict(plain)
     except Exception as error:
         raise _unusable(where, error) from error
 
@@ -115,5 +117,6 @@ def _check_depth(raw: dict[str, Any], where: str) -> None:
 def _unusable(where: str, error: Exception) -> CheckpointError:
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     return CheckpointError(
-        f"{where}: transformers cannot use this configuration: {reason}", hint="compare it with the original"
+        f"{where}: transformers cannot use this configuration: {reason}",
+        hint="compare config.json with the original",
     )

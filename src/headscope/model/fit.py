@@ -25,6 +25,28 @@ _OTHER_MODEL = "config.json describes another model than the one these weights a
 _LEGACY = ("inv_freq", "masked_bias", "position_ids", "token_type_ids", "cos_cached", "sin_cached")
 
 
+def n_numbers(model: nn.Module) -> int:
+    """How many numbers a model holds, buffers included."""
+    return sum(weight.numel() for weight in (*model.parameters(), *model.buffers()))
+
+
+def check_size(empty: nn.Module, held: int, entries: Mapping[str, TensorEntry], where: str) -> None:
+    """Raise if a model would need far more numbers than its checkpoint holds, before memory is taken for it.
+
+    A head, a pooler or a tied matrix may be missing; that never doubles a model.
+    """
+    needed = sum(weight.numel() for weight in empty.parameters())
+    if needed <= 2 * held:
+        return
+    weights = {name: weight.shape for name, weight in empty.named_parameters()}
+    pairs = [(name, entries[name].shape, shape) for name, shape in weights.items() if name in entries]
+    _refuse_mismatched([pair for pair in pairs if tuple(pair[1]) != tuple(pair[2])], where)
+    raise CheckpointError(
+        f"{where} holds {held} numbers, but {type(empty).__name__} needs {needed} by config.json",
+        hint=_OTHER_MODEL,
+    )
+
+
 def lacks_only_its_head(report: Report, model: Any) -> bool:
     """Whether something is missing, and all of it lies outside the family's base model."""
     base = _base(model)

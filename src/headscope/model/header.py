@@ -49,9 +49,9 @@ def read_header(file: Path) -> dict[str, TensorEntry]:
     size = file_size(file)
     try:
         with file.open("rb") as source:
-            start = source.read(8)
+            start = source.read(9)
             length = _header_length(file, size, start)
-            text = source.read(length)
+            text = (start[8:] + source.read(max(length - 1, 0)))[:length]
     except OSError as error:
         raise unreadable(file, error) from error
     entries = [_entry(file, name, said, 8 + length) for name, said in _parse(file, text).items()]
@@ -93,16 +93,17 @@ def unreadable(file: Path, error: OSError) -> CheckpointError:
 def _header_length(file: Path, size: int, start: bytes) -> int:
     if size < 8:
         raise CheckpointError(f"{file} is {size} bytes long, too short for a safetensors file", hint=_AGAIN)
-    if start[:2] in (b"PK", b"\x80\x02", b"\x80\x04"):
+    # A header of 1152 bytes begins like a pickle too (80 04): only what follows the length tells them apart.
+    if start[:2] in (b"PK", b"\x80\x02", b"\x80\x04") and start[8:9] != b"{":
         raise CheckpointError(
             f"{file} is called safetensors but begins like a pickle file; headscope never opens pickle",
             hint="ask for real safetensors, or convert it on a machine where you trust the file",
         )
-    if start == b"version ":
+    if start[:8] == b"version ":
         raise CheckpointError(
             f"{file} is a pointer of Git LFS, not the file itself", hint="run `git lfs pull` in that folder"
         )
-    (length,) = struct.unpack("<Q", start)
+    (length,) = struct.unpack("<Q", start[:8])
     if length > MAX_HEADER_BYTES:
         raise CheckpointError(
             f"{file} claims a header of {length} bytes, expected at most {MAX_HEADER_BYTES}",

@@ -4,6 +4,7 @@ The weights of a folder reach transformers only through `Checkpoint`, as tensors
 weight files by itself, so nothing but checked safetensors (or a GGUF file) can be opened.
 """
 
+import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from headscope.model.vocabulary import open_tokenizer
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model in eval mode with what is known about where it came from.
+    """A model in eval mode, without gradients, with what is known about where it came from.
 
     `checkpoint` is None where no safetensors lie behind the model. `dequantised` names the quantised types
     that the weights were expanded from, with their shares of all numbers; it is empty for exact weights.
@@ -57,14 +58,13 @@ def load(source: Source, *, dtype: torch.dtype = torch.float32, progress: Progre
 def _from_folder(folder: Path, dtype: torch.dtype) -> Loaded:
     raw = read_config(folder)
     checkpoint = open_checkpoint(folder)
-    check_memory(checkpoint.n_numbers, dtype, str(folder))
     config = architecture.parsed_config(raw, str(folder / "config.json"))
     model, notes = _built(config, raw, checkpoint, dtype)
     fit.check_stored_as_floats(model, checkpoint.tensors)
     fit.check_finite(model, str(folder))
     tokenizer, said = open_tokenizer(folder, config)
     return Loaded(
-        model=model.eval(),
+        model=_ready(model),
         tokenizer=tokenizer,
         checkpoint=checkpoint,
         dtype_on_disk=", ".join(checkpoint.dtypes),
@@ -83,6 +83,9 @@ def _built(
 ) -> tuple[Any, tuple[str, ...]]:
     where = str(checkpoint.folder)
     cls = architecture.model_class(config, str(checkpoint.folder / "config.json"))
+    empty = _empty(cls, config, where)
+    fit.check_size(empty, checkpoint.n_numbers, checkpoint.tensors, where)
+    check_memory(fit.n_numbers(empty), dtype, where)
     model, report = _filled(cls, config, raw, checkpoint, dtype)
     headless = architecture.base_class(config)
     if headless is None or not fit.lacks_only_its_head(report, model):
@@ -125,19 +128,29 @@ def _initialised(
 ) -> Loaded:
     cls = architecture.model_class(config, where)
     attention = architecture.attention_of(cls, config)
+    check_memory(fit.n_numbers(_empty(cls, config, where)), dtype, where)
     try:
         with quiet(), torch.random.fork_rng(devices=[]):
-            with torch.device("meta"):
-                n_numbers = sum(weight.numel() for weight in cls._from_config(config).parameters())
-            check_memory(n_numbers, dtype, where)
             torch.manual_seed(seed)
             model = cls._from_config(config, dtype=dtype, attn_implementation=attention)
-    except ResourceError:
-        raise
     except Exception as error:
         raise _cannot_build(cls, where, error) from error
     note = f"freshly initialised from {where} with seed {seed}: nothing in it is trained"
-    return Loaded(model.eval(), tokenizer, notes=(note, *notes))
+    return Loaded(_ready(model), tokenizer, notes=(note, *notes))
+
+
+def _ready(model: Any) -> Any:
+    """For measuring: no dropout, and no graph kept for gradients that nobody asked for."""
+    return model.eval().requires_grad_(False)
+
+
+def _empty(cls: Any, config: Any, where: str) -> Any:
+    """The model without memory for its weights: what it would need can be counted before it is taken."""
+    try:
+        with quiet(), torch.random.fork_rng(devices=[]), torch.device("meta"):
+            return cls._from_config(copy.deepcopy(config))
+    except Exception as error:
+        raise _cannot_build(cls, where, error) from error
 
 
 def _from_gguf(source: Source, file: Path, dtype: torch.dtype, progress: Progress | None) -> Loaded:
@@ -162,7 +175,7 @@ def _expanded_in_memory(source: Source, file: Path, dtype: torch.dtype, why: str
     notes = (why, *fit.check(report, model, str(file)))
     fit.check_finite(model, str(file))
     return Loaded(
-        model=model.eval(),
+        model=_ready(model),
         tokenizer=tokenizer,
         sha256=sha256_of(file),
         dtype_on_disk=header.types,

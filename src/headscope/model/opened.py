@@ -146,7 +146,7 @@ def _from_file(source: Source) -> WeightSource:
     where = str(source.folder / "config.json")
     with quiet():
         config = parsed_config(read_config(source.folder), where)
-        skeleton, sites, plans = _skeleton(model_class(config, where), config)
+        skeleton, sites, plans = trace_skeleton(model_class(config, where), config)
         sources = file_sources(skeleton, checkpoint, plans)
         spec = describe(
             skeleton,
@@ -163,7 +163,7 @@ def _from_file(source: Source) -> WeightSource:
     )
 
 
-def _skeleton(cls: Any, config: Any) -> tuple[Any, tuple[Site, ...], dict[Site, Plan]]:
+def trace_skeleton(cls: Any, config: Any) -> tuple[Any, tuple[Site, ...], dict[Site, Plan]]:
     """The model without weights, its sites and its blueprint; refused where it cannot be run like that."""
     try:
         skeleton = build_skeleton(cls, config)

@@ -318,7 +318,9 @@ class Session:
             observed = [observe(part, stream.request, **options) for part, _ in groups]
             measured, uniform = stream.frames.current()
             order = [head for _, some in groups for head in some]
-            measured[site] = join([each.statistics for each in observed], [order.index(head) for head in heads])
+            measured[site] = RowStatistics.of_heads(
+                [each.statistics for each in observed], [order.index(head) for head in heads]
+            )
             uniform[site] = self._uniform_of(call, stream.request, options)
             if len(groups) == 1 and groups[0][0] is call:
                 out = observed[0].output.out
@@ -390,13 +392,6 @@ class _ResidualHook:
         for site in self._by_call[calls[self._calls % len(calls)]]:
             self._capture.keep("resid", site, given[0])
         self._calls += 1
-
-
-def join(parts: list[RowStatistics], order: list[int]) -> RowStatistics:
-    """Statistics of groups of heads as one record, heads in the given order."""
-    if len(parts) == 1 and order == list(range(len(order))):
-        return parts[0]
-    return RowStatistics.concatenate(parts).heads(order)
 
 
 def _kv_heads(site: Site, heads: Heads) -> Heads:

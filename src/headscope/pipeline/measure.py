@@ -59,6 +59,8 @@ def measure(
         windows, text_spec = windows_of(subject, given, window)
     keeper = Keeper.begin(out, subject.spec, text_spec, seed)
     findings |= {one.question.name: kept for one in asked if (kept := keeper.kept(one.question)) is not None}
+    for name in findings.keys() & {one.question.name for one in asked}:
+        hear.step(f"kept from an earlier run: {name}", 1, 1)
     folds = [Fold(one, seed) for one in asked if one.question.name not in findings]
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         # Lenses that read weights alone come first: an interrupted run has kept them.

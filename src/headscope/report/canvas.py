@@ -13,7 +13,7 @@ from matplotlib.mathtext import MathTextParser
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from headscope.report.palette import Theme
-from headscope.report.text import power_of_ten
+from headscope.report.text import power_of_ten, visible
 
 POINT = 1 / 72
 _FONT = 8.0
@@ -37,9 +37,10 @@ def settings(fonts: Literal["none", "path"] = "path") -> Iterator[None]:
     """matplotlib as headscope wants it, whatever the user set, and afterwards as it was."""
     with _LOCK, matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_SETTINGS | {"svg.fonttype": fonts})
+        params: Any = matplotlib.rcParams  # its type allows only literal keys
+        params.update(_SETTINGS | {"svg.fonttype": fonts})
         with warnings.catch_warnings():
-            # A token in a script that DejaVu lacks is drawn as a box in files; the page uses the reader's fonts.
+            # What DejaVu lacks becomes a box in files; the page uses the reader's fonts.
             warnings.filterwarnings("ignore", message="Glyph .* missing from")
             yield
 
@@ -73,8 +74,8 @@ def dress(axes: Axes, theme: Theme) -> None:
 
 def name_axes(axes: Axes, x: str, y: str) -> None:
     """Label both axes."""
-    axes.set_xlabel(x, parse_math=is_math(x))
-    axes.set_ylabel(y, parse_math=is_math(y))
+    axes.set_xlabel(visible(x), parse_math=is_math(x))
+    axes.set_ylabel(visible(y), parse_math=is_math(y))
 
 
 def log_axis(axes: Axes, which: Literal["x", "y"]) -> None:
@@ -82,8 +83,8 @@ def log_axis(axes: Axes, which: Literal["x", "y"]) -> None:
     (axes.set_xscale if which == "x" else axes.set_yscale)("log", nonpositive="mask")
     axis = axes.xaxis if which == "x" else axes.yaxis
     low, high = axes.get_xlim() if which == "x" else axes.get_ylim()
-    if low > 0 and high / low < 30:
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    if low > 0 and high / low < 1000:  # powers of ten alone would leave the axis all but bare
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 60 else (1.0, 3.0)))
     axis.set_major_formatter(FuncFormatter(_log_tick))
     axis.set_minor_formatter(NullFormatter())
 
@@ -100,8 +101,8 @@ def is_math(text: str) -> bool:
 
 
 def _log_tick(value: float, _: int | None = None) -> str:
-    text = f"{value:.0e}"
-    mantissa, _, exponent = text.partition("e")
+    mantissa, exponent = f"{value:.0e}".split("e")
     if -3 <= int(exponent) <= 3:
         return f"{value:g}"
-    return power_of_ten(int(exponent)) if mantissa == "1" else f"{mantissa}×{power_of_ten(int(exponent))}"
+    power = power_of_ten(int(exponent))
+    return power if mantissa == "1" else f"{mantissa}×{power}"

@@ -28,7 +28,10 @@ def _model_facts(model: ModelSpec) -> Iterable[tuple[str, str]]:
     size = f"{amount(model.n_parameters)} parameters, {model.n_layers} layers, d_model {count(model.d_model)}"
     yield "Model", escape(f"{model.architecture} ({model.family}), {model.kind}; {size}")
     context = "unknown" if model.context is None else f"{count(model.context)} tokens"
-    yield "Input", escape(f"{model.positions} positions, context {context}, vocabulary {count(model.vocabulary)}")
+    yield (
+        "Input",
+        escape(f"{model.positions} positions, context {context}, vocabulary {count(model.vocabulary)}"),
+    )
 
 
 def _site_facts(sites: Sequence[Site]) -> Iterable[tuple[str, str]]:
@@ -59,16 +62,19 @@ def _text_facts(text: TextSpec | None) -> Iterable[tuple[str, str]]:
         yield "Text", "none: only the weights were read"
         return
     windows = f"{count(text.n_windows)} {'window' if text.n_windows == 1 else 'windows'}"
-    size = f"{count(text.n_tokens)} tokens in {windows} of {count(text.window)}, from {count(text.n_characters)} characters"
-    yield "Text", escape(f"{text.name}: {size}") + _hash(text.sha256)
+    size = f"{count(text.n_tokens)} tokens in {windows} of {count(text.window)}"
+    origin = f"from {count(text.n_characters)} characters"
+    yield "Text", escape(f"{text.name}: {size}, {origin}") + _hash(text.sha256)
 
 
 def _origin_facts(run: Run) -> Iterable[tuple[str, str]]:
     model = run.model
     expanded = f", expanded from {model.dequantised}" if model.dequantised else ""
     licence = f"; licence {model.licence}" if model.licence else ""
-    yield "Weights", escape(f"{model.source}; {model.dtype}{expanded}{licence}") + (
-        _hash(model.sha256) or "; freshly initialised, no hash"
+    yield (
+        "Weights",
+        escape(f"{model.source}; {model.dtype}{expanded}{licence}")
+        + (_hash(model.sha256) or "; freshly initialised, no hash"),
     )
     if model.notes:
         yield "Notes", "<br>".join(map(escape, model.notes))

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator
 
 from headscope.core import Curves, Series
@@ -12,11 +13,13 @@ from headscope.core.figure import Array
 from headscope.errors import UsageError
 from headscope.report.canvas import beside, dress, is_math, log_axis, name_axes, panel
 from headscope.report.palette import Theme
+from headscope.report.text import visible
 
 SERIES = "series-"
 _SIZE = (232.0, 150.0)
 _STYLES = {"measured": "-", "theory": (0, (4.5, 2)), "null": (0, (1, 1.6))}
 _LABEL_AT_MOST = 40
+_GLYPH, _HANDLE = 4.4, 32.0  # points: a character of the legend, and the line and space before a name
 
 
 def draw(figure: Curves, theme: Theme) -> Figure:
@@ -34,10 +37,10 @@ def draw(figure: Curves, theme: Theme) -> Figure:
     axes.margins(x=0.02)
     name_axes(axes, figure.x_axis, figure.y_axis)
     measured = [one for one in figure.series if one.role == "measured"]
-    ordered = len(measured) > len(theme.series)
-    if ordered:
+    in_order = len(measured) > len(theme.series)
+    if in_order:
         _order_bar(canvas, measured, theme)
-    legend(axes, [one for one in figure.series if not (ordered and one.role == "measured")], figure.series, theme)
+    legend(axes, figure.series, theme, only_laws=in_order)
     return canvas
 
 
@@ -46,14 +49,16 @@ def draw_series(axes: Axes, one: Series, colour: str, gid: str) -> None:
     style = _STYLES[one.role]
     width = 1.3 if one.role == "measured" else 1.1
     marker = "o" if np.isfinite(one.y).sum() == 1 else None  # a curve of one point would be invisible
-    (line,) = axes.plot(one.x, one.y, linestyle=style, color=colour, linewidth=width, marker=marker, markersize=4)
+    (line,) = axes.plot(
+        one.x, one.y, linestyle=style, color=colour, linewidth=width, marker=marker, markersize=4
+    )
     line.set_gid(gid)
     if one.low is not None and one.high is not None:
         axes.fill_between(one.x, one.low, one.high, color=colour, alpha=0.18, linewidth=0)
 
 
 def colours_of(series: Sequence[Series], theme: Theme) -> list[str]:
-    """The colour of each curve: by kind for a few, by order for many; theory in ink, or as what it explains."""
+    """The colour of each curve: distinct for few, in order for many; theory in ink or as what it explains."""
     measured = sum(one.role == "measured" for one in series)
     theory = sum(one.role == "theory" for one in series)
     of_measured = _spread(measured, theme)
@@ -69,24 +74,33 @@ def check_drawable(series: Sequence[Series], log_x: bool, log_y: bool) -> None:
         raise UsageError(f"none of the {len(series)} curves has a finite point that can be drawn{log}")
 
 
-def legend(axes: Axes, shown: Sequence[Series], series: Sequence[Series], theme: Theme) -> None:
-    """Name the curves above the panel; several theories or nulls of the same name are named once."""
+def legend(axes: Axes, series: Sequence[Series], theme: Theme, only_laws: bool = False) -> None:
+    """Name the curves above the panel, those of the same name once; `only_laws` leaves measurements out."""
     lines = {line.get_gid(): line for line in axes.get_lines()}
-    entries: dict[str, object] = {}
+    entries: dict[str, Line2D] = {}
     for index, one in enumerate(series):
-        if one in shown and one.label not in entries:
-            entries[one.label] = lines[f"{SERIES}{index}"]
+        if not (only_laws and one.role == "measured"):
+            entries.setdefault(one.label, lines[f"{SERIES}{index}"])
     if not entries or (len(series) == 1 and series[0].role == "measured"):
         return
     labels = [_shortened(label) for label in entries]
-    longest = max(map(len, labels))
     box = axes.legend(
         list(entries.values()), labels, loc="lower left", bbox_to_anchor=(0, 1.0), frameon=False,
-        ncols=max(1, min(3, int(56 / (longest + 6)))), handlelength=2.0, columnspacing=1.2, borderaxespad=0.3,
+        ncols=_legend_columns(labels), handlelength=2.0, columnspacing=1.2, borderaxespad=0.3,
         labelcolor=theme.ink, fontsize=7.5,
     )  # fmt: skip
     for text in box.get_texts():
         text.set_parse_math(is_math(text.get_text()))
+
+
+def _legend_columns(labels: Sequence[str]) -> int:
+    """As many columns as fit above the panel; matplotlib fills them evenly, one after the other."""
+    lengths = [len(label) for label in labels]
+    for columns in range(min(4, len(labels)), 1, -1):
+        widest = (max(part) for part in np.array_split(lengths, columns))
+        if sum(_HANDLE + width * _GLYPH for width in widest) <= _SIZE[0] + 30:
+            return columns
+    return 1
 
 
 def _order_bar(canvas: Figure, measured: Sequence[Series], theme: Theme) -> None:
@@ -95,7 +109,7 @@ def _order_bar(canvas: Figure, measured: Sequence[Series], theme: Theme) -> None
     bar = beside(canvas, (width + 12, height * 0.1, 8, height * 0.8))
     n = len(measured)
     for index, colour in enumerate(_spread(n, theme)):
-        bar.axhspan(index, index + 1, color=colour, linewidth=0)
+        bar.axhspan(index, n, color=colour, linewidth=0)  # each over the last: no gaps between them
     named = sorted({round(i * (n - 1) / 4) for i in range(5)})
     bar.set_ylim(0, n)
     bar.set_xlim(0, 1)
@@ -123,4 +137,5 @@ def _visible(one: Series, log_x: bool, log_y: bool) -> "np.ndarray[tuple[int], n
 
 
 def _shortened(label: str) -> str:
+    label = visible(label)
     return label if len(label) <= _LABEL_AT_MOST else label[: _LABEL_AT_MOST - 1] + "…"

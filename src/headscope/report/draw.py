@@ -1,6 +1,7 @@
 """Draws figures: as SVG for the page, and as SVG, PDF or PNG files for a paper."""
 
 import io
+import textwrap
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
@@ -16,32 +17,34 @@ from headscope.report.canvas import is_math, settings
 from headscope.report.files import write_bytes
 from headscope.report.heat_map import Scale
 from headscope.report.palette import Theme, on_page, paper, stand_ins
-from headscope.report.text import number
+from headscope.report.text import number, visible
 
 FORMATS = ("svg", "pdf", "png")
 PIXELS = 1.3  # of a page per point of a figure, so that 8-point labels are read without effort
 _TIPS_AT_MOST = 10_000
+_TITLE_GLYPH = 5.6  # mean width of a character of the title, in points
 
 
 def page_svg(figure: Figure, prefix: str) -> str:
-    """The figure as inline SVG: colours are variables of the page, ids begin with `prefix`, cells have tooltips."""
+    """The figure as inline SVG: colours are variables of the page, ids begin with `prefix`."""
     with settings(fonts="none"):
         root = _tree(figure, stand_ins())
         root.set("role", "img")
-        root.set("aria-label", figure.title)
+        root.set("aria-label", visible(figure.title))
         width, height = (float(root.get(side, "0").removesuffix("pt")) for side in ("width", "height"))
         root.set("width", f"{width * PIXELS:.0f}")
         root.set("height", f"{height * PIXELS:.0f}")
+        root.set("style", f"--w:{width * PIXELS:.0f}px")
         return svg.text_of(root, prefix, on_page)
 
 
 def save(figure: Figure, path: str | Path) -> Path:
-    """Write the figure to a file; the suffix says how: .svg, .pdf or .png. The same figure gives the same bytes."""
+    """Write the figure to a file: .svg, .pdf or .png, as its name ends. Same figure, same bytes."""
     path = Path(path)
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FORMATS:
         raise UsageError(
-            f"cannot save the figure {figure.name!r} as {path.name!r}: the suffix is {path.suffix or 'missing'!r}",
+            f"cannot save the figure {figure.name!r} as {path.name!r}: unknown format {path.suffix!r}",
             hint="end the name in .svg, .pdf or .png",
         )
     write_bytes(path, encoded(figure, kind))
@@ -57,7 +60,9 @@ def encoded(figure: Figure, kind: str) -> bytes:
         canvas = _drawn(figure, paper(), titled=True)
         (FigureCanvasPdf if kind == "pdf" else FigureCanvasAgg)(canvas)
         out = io.BytesIO()
-        metadata = {"CreationDate": None, "Producer": None, "Creator": None} if kind == "pdf" else {"Software": None}
+        metadata = (
+            {"CreationDate": None, "Producer": None, "Creator": None} if kind == "pdf" else {"Software": None}
+        )
         canvas.savefig(out, format=kind, bbox_inches="tight", pad_inches=0.05, dpi=300, metadata=metadata,
                        transparent=kind == "pdf")  # fmt: skip
         return out.getvalue()
@@ -82,7 +87,9 @@ def _entitle(canvas: Canvas, title: str, theme: Theme) -> None:
     FigureCanvasAgg(canvas)
     box = canvas.get_tightbbox()
     top = (box.y1 * 72 + 6) / (canvas.get_size_inches()[1] * 72)
-    canvas.text(0, top, title, ha="left", va="bottom", fontsize=9.5, color=theme.ink, parse_math=is_math(title))
+    math = is_math(title)
+    text = title if math else textwrap.fill(visible(title), max(24, int(box.width * 72 / _TITLE_GLYPH)))
+    canvas.text(0, top, text, ha="left", va="bottom", fontsize=9.5, color=theme.ink, parse_math=math)
 
 
 def _tree(figure: Figure, theme: Theme, titled: bool = False) -> Element:
@@ -92,30 +99,34 @@ def _tree(figure: Figure, theme: Theme, titled: bool = False) -> Element:
     else:
         series = figure.series if isinstance(figure, Curves) else figure.laws
         for index, one in enumerate(series):
-            if (line := svg.find(root, f"{curves.SERIES}{index}")) is not None:
-                svg.add_title(line, one.label)
+            svg.add_title(svg.find(root, f"{curves.SERIES}{index}"), visible(one.label))
     return root
 
 
 def _draw_cells(root: Element, figure: HeatMap, theme: Theme) -> None:
     """Cells as rectangles with tooltips in place of matplotlib's paths, which are larger and cannot speak."""
     scale = heat_map.scale_of(figure)
-    cells, bar = svg.find(root, heat_map.CELLS), svg.find(root, heat_map.BAR)
-    if scale is None or cells is None or bar is None:
+    if scale is None:
         return
     colours = theme.diverging if scale.diverging else theme.heat
-    svg.rectangles(cells, _cells(svg.extent(cells), figure, scale, colours))
-    svg.rectangles(bar, _bar(svg.extent(bar), scale, colours))
+    cells, bar = svg.find(root, heat_map.CELLS), svg.find(root, heat_map.BAR)
+    cells_frame, bar_frame = (svg.find(root, heat_map.FRAME + gid) for gid in (heat_map.CELLS, heat_map.BAR))
+    svg.rectangles(cells, _cells(svg.extent(cells_frame), figure, scale, colours))
+    svg.rectangles(bar, _bar(svg.extent(bar_frame), scale, colours))
 
 
-def _cells(box: svg.Box, figure: HeatMap, scale: Scale, colours: tuple[str, ...]) -> list[tuple[svg.Box, str, str]]:
+def _cells(
+    box: svg.Box, figure: HeatMap, scale: Scale, colours: tuple[str, ...]
+) -> list[tuple[svg.Box, str, str]]:
     rows, columns = figure.values.shape
     left, top, width, height = box
     wide, high = width / columns, height / rows
-    unit = f" {figure.unit}" if figure.unit else ""
+    unit = f" {visible(figure.unit)}" if figure.unit else ""
     cells = []
     for (row, column), value in np.ndenumerate(figure.values):
-        tip = f"{heat_map.cell_name(figure, row, column)}: {number(value)}{unit if np.isfinite(value) else ''}"
+        tip = (
+            f"{heat_map.cell_name(figure, row, column)}: {number(value)}{unit if np.isfinite(value) else ''}"
+        )
         colour = colours[scale.level(value)] if np.isfinite(value) else "transparent"
         place = (left + column * wide, top + row * high, wide, high)
         cells.append((place, colour, tip if figure.values.size <= _TIPS_AT_MOST else ""))
@@ -139,7 +150,7 @@ def _check(figure: Figure) -> None:
         labels = (len(figure.row_labels), len(figure.column_labels))
         if figure.values.shape != labels or figure.values.size == 0:
             raise UsageError(
-                f"the heat map {figure.name!r} has values of shape {figure.values.shape} and labels for {labels}"
+                f"the heat map {figure.name!r} has {figure.values.shape} values, but labels for {labels}"
             )
     if isinstance(figure, Histogram) and len(figure.edges) != len(figure.density) + 1:
         raise UsageError(

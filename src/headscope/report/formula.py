@@ -1,6 +1,7 @@
-"""Typesets TeX formulas as inline SVG: outlines in the colour of the text, nothing to fetch, nothing to run."""
+"""Typesets TeX formulas as inline SVG: outlines in the colour of the text, nothing to fetch or run."""
 
 import html
+import re
 
 from matplotlib.font_manager import FontProperties
 from matplotlib.mathtext import MathTextParser
@@ -8,20 +9,31 @@ from matplotlib.path import Path as Outline
 from matplotlib.textpath import TextPath
 
 from headscope.report.canvas import settings
+from headscope.report.text import visible
 
 _SIZE = 20.0  # points per em while setting; the page scales by em
 _MARGIN = 0.06  # em
+_INDEX = r"(?:\{[^{}]*\}|\\[a-zA-Z]+|\w)"
+_SUM = re.compile(rf"\\(?:sum|prod)(?![a-zA-Z])(?:\s*[_^]\s*{_INDEX})*")
+_FUNCTION = re.compile(r"(?<=[\w})\]])\s*\\(?:ln|log|exp|max|min)(?![a-zA-Z])")
 
 
 def formula(tex: str, display: bool = False) -> str:
     """`tex` (mathtext's subset, with or without dollars) as `<svg>`; as `<code>` where it cannot be set."""
     source = tex.strip().strip("$").strip()
-    label = html.escape(source, quote=True)
+    label = html.escape(visible(source), quote=True)
     try:
-        drawing = _typeset(f"${source}$", label)
+        drawing = _typeset(f"${_spaced(source, display)}$", label)
     except ValueError:
-        drawing = f'<code class="tex" title="this formula cannot be typeset here">{html.escape(source)}</code>'
+        drawing = f'<code class="tex" title="this formula cannot be typeset here">{label}</code>'
     return f'<div class="formula">{drawing}</div>' if display else drawing
+
+
+def _spaced(tex: str, display: bool) -> str:
+    """`tex` with what TeX does by itself: thin spaces around operators, tall fractions in a display."""
+    tex = _SUM.sub(lambda match: match[0] + r"\,", tex)
+    tex = _FUNCTION.sub(lambda match: r"\," + match[0], tex)
+    return re.sub(r"\\frac(?![a-zA-Z])", r"\\dfrac", tex) if display else tex
 
 
 def _typeset(dollars: str, label: str) -> str:
@@ -56,4 +68,5 @@ def _path_data(outline: Outline) -> str:
 
 
 def _short(value: float) -> str:
-    return f"{value:.2f}".rstrip("0").rstrip(".").replace("-0", "0") if abs(value) < 0.005 else f"{value:.2f}".rstrip("0").rstrip(".")
+    text = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text

@@ -6,16 +6,19 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm, Colormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, MaxNLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator, ScalarFormatter
 
 from headscope.core import HeatMap
 from headscope.core.figure import Array
 from headscope.report.canvas import beside, is_math, name_axes, panel
 from headscope.report.palette import LEVELS, Theme
-from headscope.report.text import number
+from headscope.report.text import visible
 
 CELLS, BAR = "cells", "bar"
-_GLYPH = 4.7  # mean width of a tick label's character, in points
+FRAME = (
+    "frame-of-"  # the panel's outline, which tells where the cells are even if those at its ends are empty
+)
+_GLYPH = 4.4  # mean width of a tick label's character, in points
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,9 @@ def draw(figure: HeatMap, theme: Theme) -> Figure:
     width, height = cell_size(rows, columns)
     canvas, axes = panel(width * columns, height * rows)
     scale = scale_of(figure)
-    if scale is not None:
+    if scale is None:
+        axes.text(columns / 2, rows / 2, "no value", ha="center", va="center", color=theme.muted)
+    else:
         colours = theme.diverging_map() if scale.diverging else theme.sequential_map()
         _mesh(axes, figure.values, scale, colours, CELLS)
         _colour_bar(canvas, figure, scale, theme, colours)
@@ -80,10 +85,16 @@ def cell_size(rows: int, columns: int) -> tuple[float, float]:
 
 def cell_name(figure: HeatMap, row: int, column: int) -> str:
     """`L3.H7` in a map of layers and heads; otherwise both axes by name."""
-    first, second = figure.row_labels[row], figure.column_labels[column]
+    first, second = visible(figure.row_labels[row]), visible(figure.column_labels[column])
     if (figure.row_axis, figure.column_axis) == ("layer", "head"):
         return f"{'L' if first.isdigit() else ''}{first}.{'H' if second.isdigit() else ''}{second}"
     return f"{figure.row_axis} {first}, {figure.column_axis} {second}"
+
+
+def _frame(axes: Axes, gid: str) -> None:
+    """Make the background transparent but present in the drawing."""
+    axes.patch.set_facecolor("none")
+    axes.patch.set_gid(FRAME + gid)
 
 
 def _mesh(axes: Axes, values: Array, scale: Scale, colours: Colormap, gid: str) -> None:
@@ -104,7 +115,9 @@ def _colour_bar(canvas: Figure, figure: HeatMap, scale: Scale, theme: Theme, col
     edges = scale.bounds[shown.start : shown.stop + 1]
     middles = (edges[1:] + edges[:-1]) / 2
     norm = BoundaryNorm(scale.bounds, LEVELS)
-    mesh = bar.pcolormesh([0, 1], edges, middles[:, None], cmap=colours, norm=norm, edgecolors="face", linewidth=0.15)
+    mesh = bar.pcolormesh(
+        [0, 1], edges, middles[:, None], cmap=colours, norm=norm, edgecolors="face", linewidth=0.15
+    )
     mesh.set_gid(BAR)
     bar.set_xlim(0, 1)
     bar.set_ylim(edges[0], edges[-1])
@@ -112,16 +125,20 @@ def _colour_bar(canvas: Figure, figure: HeatMap, scale: Scale, theme: Theme, col
 
 
 def _finish_bar(bar: Axes, figure: HeatMap, theme: Theme) -> None:
+    _frame(bar, BAR)
     bar.set_xticks([])
     bar.yaxis.tick_right()
     bar.yaxis.set_label_position("right")
-    bar.yaxis.set_major_locator(MaxNLocator(5))
+    finite = figure.values[np.isfinite(figure.values)]
+    same = finite.min() == finite.max() and figure.limits is None and figure.reference is None
+    bar.yaxis.set_major_locator(FixedLocator([float(finite[0])]) if same else MaxNLocator(5))
+    bar.yaxis.set_major_formatter(ScalarFormatter(useOffset=False))
     bar.tick_params(colors=theme.muted, labelcolor=theme.ink, width=0.7, length=2.5)
-    name = figure.unit
+    name = visible(figure.unit)
     if figure.reference is not None:
         bar.axhline(figure.reference, color=theme.ink, linewidth=1.2)
-        name = f"{name}{chr(10) if name else ''}line: null, {number(figure.reference)}"
-    bar.set_ylabel(name, color=theme.ink, parse_math=is_math(name), linespacing=1.4)
+        name = f"{name} (line: null, {figure.reference:.3g})".strip()
+    bar.set_ylabel(name, color=theme.ink, parse_math=is_math(name))
     for spine in bar.spines.values():
         spine.set_visible(False)
 
@@ -135,12 +152,14 @@ def _label(axes: Axes, figure: HeatMap, cell: tuple[float, float], theme: Theme)
     x, y = _every(columns, cell[0], across), _every(rows, cell[1], 9.0)
     axes.xaxis.set_major_locator(FixedLocator([column + 0.5 for column in x]))
     axes.yaxis.set_major_locator(FixedLocator([row + 0.5 for row in y]))
-    axes.set_xticklabels([figure.column_labels[i] for i in x], rotation=90 if upright else 0, parse_math=False)
-    axes.set_yticklabels([figure.row_labels[i] for i in y], parse_math=False)
+    axes.set_xticklabels(
+        [visible(figure.column_labels[i]) for i in x], rotation=90 if upright else 0, parse_math=False
+    )
+    axes.set_yticklabels([visible(figure.row_labels[i]) for i in y], parse_math=False)
     axes.tick_params(length=0, pad=3, labelcolor=theme.ink)
     axes.xaxis.label.set_color(theme.ink)
     axes.yaxis.label.set_color(theme.ink)
-    axes.patch.set_visible(False)
+    _frame(axes, CELLS)
     for spine in axes.spines.values():
         spine.set_edgecolor(theme.grid)
 

@@ -9,9 +9,11 @@ from headscope.errors import UsageError
 from headscope.report.canvas import dress, is_math, log_axis, name_axes, panel
 from headscope.report.curves import SERIES, colours_of, draw_series, legend
 from headscope.report.palette import Theme
+from headscope.report.text import visible
 
 _SIZE = (232.0, 140.0)
-_ROW = 10.0  # height of a row of mark labels, in points
+_ROW = 10.0  # height of a row of names of marks, in points
+_GLYPH = 4.6  # mean width of their characters
 
 
 def draw(figure: Histogram, theme: Theme) -> Figure:
@@ -20,49 +22,48 @@ def draw(figure: Histogram, theme: Theme) -> Figure:
         raise UsageError(f"the histogram {figure.name!r} has no finite bar")
     canvas, axes = panel(*_SIZE)
     dress(axes, theme)
-    bars = axes.stairs(np.nan_to_num(figure.density), figure.edges, fill=True, color=theme.series[0], alpha=0.45,
-                       linewidth=0)  # fmt: skip
-    bars.set_gid("bars")
+    low, high = _heights(figure)
+    bars = axes.stairs(np.nan_to_num(figure.density), figure.edges, baseline=low, fill=True)
+    bars.set(color=theme.series[0], alpha=0.45, linewidth=0)
     for index, (law, colour) in enumerate(zip(figure.laws, colours_of(figure.laws, theme), strict=True)):
         draw_series(axes, law, colour, f"{SERIES}{index}")
+    axes.set_ylim(low, high)
     if figure.log_y:
-        _log_heights(axes, figure)
-    else:
-        axes.set_ylim(bottom=0)
+        log_axis(axes, "y")
     name_axes(axes, figure.x_axis, "density")
     rows = _marks(axes, figure, theme)
-    legend(axes, figure.laws, figure.laws, theme)
+    legend(axes, figure.laws, theme)
     if (box := axes.get_legend()) is not None:
         box.set_bbox_to_anchor((0, 1 + rows * _ROW / _SIZE[1]))
     return canvas
 
 
-def _log_heights(axes: Axes, figure: Histogram) -> None:
+def _heights(figure: Histogram) -> tuple[float, float | None]:
+    """Where the axis of heights begins and ends; None lets the curves decide."""
+    if not figure.log_y:
+        return 0.0, None
     positive = figure.density[figure.density > 0]
     if not positive.size:
         raise UsageError(f"the histogram {figure.name!r} has no positive bar to draw on a logarithmic axis")
-    axes.set_ylim(float(positive.min()) / 2, float(positive.max()) * 2)
-    log_axis(axes, "y")
+    return float(positive.min()) / 2, float(positive.max()) * 2
 
 
 def _marks(axes: Axes, figure: Histogram, theme: Theme) -> int:
-    """Draw the marked positions, names above the panel in as many rows as keep them apart; returns the rows."""
+    """Mark positions, their names above the panel in as many rows as keep them apart; returns the rows."""
+    marks = sorted((mark for mark in figure.marks if np.isfinite(mark[1])), key=lambda mark: mark[1])
+    positions = [position for _, position in marks]
     low, high = axes.get_xlim()
-    ends: list[float] = []  # where the last name of each row ends, in points
-    for label, position in sorted(figure.marks, key=lambda mark: mark[1]):
-        if not np.isfinite(position):
-            continue
-        axes.axvline(position, color=theme.ink, linewidth=0.8, linestyle=(0, (1, 1.2)))
-        low, high = min(low, position), max(high, position)
+    low, high = min([low, *positions]), max([high, *positions])
     axes.set_xlim(low, high)
-    for label, position in sorted(figure.marks, key=lambda mark: mark[1]):
-        if not np.isfinite(position):
-            continue
-        half = len(label) * 4.6 / 2 + 3
+    ends: list[float] = []  # where the last name of each row ends, in points
+    for label, position in ((visible(label), position) for label, position in marks):
+        axes.axvline(position, color=theme.ink, linewidth=0.8, linestyle=(0, (1, 1.2)))
+        half = len(label) * _GLYPH / 2 + 3
         middle = (position - low) / (high - low) * _SIZE[0]
         row = next((i for i, end in enumerate(ends) if middle - half > end), len(ends))
         ends[row : row + 1] = [middle + half]
-        axes.annotate(label, (position, 1), xycoords=("data", "axes fraction"), xytext=(0, 3 + row * _ROW),
-                      textcoords="offset points", ha="center", fontsize=7.5, color=theme.ink,
-                      parse_math=is_math(label))  # fmt: skip
+        axes.annotate(
+            label, (position, 1), xycoords=("data", "axes fraction"), xytext=(0, 4 + row * _ROW),
+            textcoords="offset points", ha="center", fontsize=7.5, color=theme.ink, parse_math=is_math(label),
+        )  # fmt: skip
     return len(ends)

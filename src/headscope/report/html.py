@@ -31,7 +31,7 @@ def render(run: Run) -> str:
         '<meta name="color-scheme" content="light dark"><meta name="generator" content="headscope">'
         f'<title>{escape(title)}</title><link rel="icon" href="data:image/svg+xml,{_ICON}">'
         f'<style>{style()}</style></head>\n<body class="headscope page">\n'
-        f"{_contents(run)}\n<main>\n{_front(run, title)}\n"
+        f"<main>\n{_front(run, title)}\n{_contents(run)}\n"
         + "\n".join(section(finding, run.model.weight_warning) for finding in run.findings.values())
         + f"\n{_footer()}</main>\n<script>{script}</script>\n</body></html>\n"
     )
@@ -70,55 +70,68 @@ def style() -> str:
     dark = declarations(night(), beyond=paper())
     return (
         f".headscope{{{declarations(paper())}}}"
-        f"@media screen and (prefers-color-scheme:dark){{.headscope{{{dark}}}}}\n{_asset('style.css')}"
+        f"@media screen and (prefers-color-scheme:dark){{.headscope:not(.light){{{dark}}}}}\n"
+        f"{_asset('style.css')}"
     )
 
 
 def _front(run: Run, title: str) -> str:
     return (
-        f'<header><p class="kicker">headscope report</p><h1>{escape(title)}</h1></header>'
-        f'<section id="findings"><h2>Findings</h2>{_headlines(run)}</section>'
-        f'<section id="model"><h2>The model</h2>{card(run)}</section>'
+        f'<header><p class="kicker">headscope report</p><h1>{escape(title)}</h1>{card(run)}</header>'
+        f'<section id="findings"><h2>What was found</h2>{_headlines(run)}</section>'
     )
 
 
 def _headlines(run: Run, linked: bool = True) -> str:
+    """The plain sentences, each a link to the section that explains it."""
     items = []
     for finding in run.findings.values():
-        said = finding.headlines if finding.status == "ok" else (f"{finding.status}: {finding.reason}",)
-        for text in said:
-            title = escape(finding.about.title)
-            name = f'<a href="#{anchor(finding)}">{title}</a>' if linked else f"<b>{title}</b>"
-            body = f'<a href="#{anchor(finding)}">{sentence(text)}</a>' if linked else sentence(text)
-            items.append(f'<li class="{finding.status.replace(" ", "-")}"><span>{name}</span>{body}</li>')
+        name = f"<b>{escape(finding.lens)}</b>"
+        for index, text in enumerate(_said(finding)):
+            body = (
+                f'<a href="#{anchor(finding)}">{sentence(text)}</a>'
+                if linked
+                else f"<span>{sentence(text)}</span>"
+            )
+            kind = f"{finding.status.replace(' ', '-')}{'' if index else ' first'}"
+            items.append(f'<li class="{kind}">{"<b></b>" if index else name}{body}</li>')
     return f'<ul class="headlines">{"".join(items)}</ul>' if items else "<p>No lens was run.</p>"
 
 
+def _said(finding: Finding) -> tuple[str, ...]:
+    if finding.status == "ok":
+        return finding.headlines or (finding.about.question,)
+    return (f"{finding.status.capitalize()}: {finding.reason or 'no reason was given'}",)
+
+
 def _contents(run: Run) -> str:
-    entries = [("findings", "Findings", ()), ("model", "The model", ())]
-    entries += [
-        (anchor(f), f.about.title, tuple((f"{anchor(f)}-{i}", figure.title) for i, figure in enumerate(f.figures)))
-        for f in run.findings.values()
-    ]
-    items = "".join(
-        f'<li><a href="#{id_}">{escape(title)}</a>'
-        + (f"<ol>{''.join(f'<li><a href=#{i}>{escape(t)}</a></li>' for i, t in inner)}</ol>" if inner else "")
-        + "</li>"
-        for id_, title, inner in entries
+    lenses = "".join(
+        f"<li>{_link(anchor(one), one.about.title)}{_figure_links(one)}</li>" for one in run.findings.values()
     )
-    return f'<nav aria-label="Contents"><h2>Contents</h2><ol>{items}</ol></nav>'
+    first = _link("findings", "What was found")
+    return f'<nav aria-label="Contents"><h2>Contents</h2><ol><li>{first}</li>{lenses}</ol></nav>'
+
+
+def _figure_links(finding: Finding) -> str:
+    links = (_link(f"{anchor(finding)}-{i}", figure.title) for i, figure in enumerate(finding.figures))
+    return f"<ol>{''.join(f'<li>{link}</li>' for link in links)}</ol>" if finding.figures else ""
+
+
+def _link(id_: str, title: str) -> str:
+    return f'<a href="#{id_}">{sentence(title)}</a>'
 
 
 def _footer() -> str:
     return (
-        '<footer><p>Figures can be saved as SVG and PNG here, and all of them as PDF, in colours for paper, with '
-        "<code>headscope figures RUN --format pdf</code>. The tables are in the run folder, one parquet file each. "
+        "<footer><p>Every figure can be saved here as SVG or PNG; "
+        "<code>headscope figures RUN --format pdf</code> writes all figures of a stored run as PDF. "
+        "The run folder holds every table as a parquet file. "
         "This page is self-contained: it asks nothing of the network.</p></footer>"
     )
 
 
 def _policy(script: str) -> str:
-    """Only this script may run, and nothing may be fetched; images are those that the script makes to save PNGs."""
+    """Only this script may run, nothing may be fetched; images are those the script makes to save PNGs."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:; "

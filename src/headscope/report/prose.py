@@ -1,9 +1,10 @@
-"""Plain sentences as HTML: everything escaped, `$…$` typeset, `` `…` `` as code, blank lines between paragraphs."""
+"""Plain sentences as HTML: all escaped, `$…$` typeset, backticks as code, blank lines between paragraphs."""
 
 import html
 import re
 
 from headscope.report.formula import formula
+from headscope.report.text import visible
 
 # Mathematics neither begins nor ends with a space, so that two prices in a sentence stay prices.
 # A letter with a short index, such as W_QK, is a symbol; d_model is the name of a variable and stays.
@@ -16,7 +17,7 @@ _MARKUP = re.compile(
 
 def escape(text: object) -> str:
     """`text` as characters, safe in an element and in a quoted attribute."""
-    return html.escape(str(text), quote=True)
+    return html.escape("\n".join(map(visible, str(text).split("\n"))), quote=True)
 
 
 def sentence(text: str) -> str:
@@ -31,7 +32,9 @@ def sentence(text: str) -> str:
 
 def paragraphs(text: str) -> str:
     """Several paragraphs, separated by blank lines in the source."""
-    return "".join(f"<p>{sentence(' '.join(part.split()))}</p>" for part in re.split(r"\n\s*\n", text.strip()) if part)
+    return "".join(
+        f"<p>{sentence(' '.join(part.split()))}</p>" for part in re.split(r"\n\s*\n", text.strip()) if part
+    )
 
 
 def _marked(match: re.Match[str]) -> str:

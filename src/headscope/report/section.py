@@ -3,13 +3,18 @@
 import re
 from collections.abc import Callable
 
-from headscope.core import Figure, Finding
+from headscope.core import About, Figure, Finding
 from headscope.report.draw import page_svg
 from headscope.report.formula import formula
 from headscope.report.prose import escape, paragraphs, sentence
 from headscope.report.table import table
 
 Draw = Callable[[Figure, str], str]
+_HALF = 450  # pixels; drawings up to this width stand two in a row
+_BUTTONS = (
+    '<p class="tools"><button class="svg" aria-label="Save this figure as SVG">Save SVG</button>'
+    '<button class="png" aria-label="Save this figure as PNG">Save PNG</button></p>'
+)
 
 
 def anchor(finding: Finding) -> str:
@@ -30,7 +35,7 @@ def section(finding: Finding, warning: str = "", script: bool = True, prefix: st
         f'<h2>{escape(about.title)} <span class="lens">{escape(finding.lens)}</span></h2>',
         f'<p class="question">{sentence(about.question)}</p>',
         _status(finding),
-        _part("Definition", paragraphs(about.definition) + "".join(formula(tex, display=True) for tex in about.formulas)),
+        _part("Definition", paragraphs(about.definition) + _formulas(about)),
         _part("How to read it", paragraphs(about.reading)),
         "".join(f'<p class="warning">{sentence(text)}</p>' for text in _warnings(finding, warning)),
         _figures(finding, name, script),
@@ -45,21 +50,31 @@ def _status(finding: Finding) -> str:
     if finding.status == "ok":
         return ""
     said = "Not applicable to this model" if finding.status == "not applicable" else "This lens failed"
-    return f'<div class="status" role="note"><b>{said}.</b> {escape(finding.reason or "No reason was given.")}</div>'
+    return _note(said, finding.reason or "No reason was given.")
+
+
+def _note(said: str, reason: object) -> str:
+    return f'<div class="status" role="note"><b>{escape(said)}.</b> {escape(reason)}</div>'
+
+
+def _formulas(about: About) -> str:
+    return "".join(formula(tex, display=True) for tex in about.formulas)
 
 
 def _part(title: str, body: str) -> str:
     return f'<div class="part"><h3>{title}</h3><div>{body}</div></div>' if body else ""
 
 
-def _warnings(finding: Finding, warning: str) -> list[str]:
-    own = list(finding.warnings)
-    return own if not warning or finding.status != "ok" or any("expanded from" in text for text in own) else [warning, *own]
+def _warnings(finding: Finding, warning: str) -> tuple[str, ...]:
+    missing = warning and finding.status == "ok" and warning not in finding.warnings
+    return (warning, *finding.warnings) if missing else finding.warnings
 
 
 def _method(finding: Finding) -> str:
     params = ", ".join(f"{key} = {value}" for key, value in finding.params.items())
-    return paragraphs(finding.method) + (f"<p>Parameters: <code>{escape(params)}</code></p>" if params else "")
+    return paragraphs(finding.method) + (
+        f"<p>Parameters: <code>{escape(params)}</code></p>" if params else ""
+    )
 
 
 def _figures(finding: Finding, name: str, script: bool) -> str:
@@ -73,25 +88,25 @@ def _figure(finding: Finding, figure: Figure, prefix: str, script: bool) -> str:
     try:
         drawing = page_svg(figure, f"{prefix}-")
     except Exception as error:  # noqa: BLE001 - one broken figure must not cost the reader the rest of the page
-        drawing = _undrawn(error)
+        drawing = _note("This figure could not be drawn", f"{type(error).__name__}: {error}")
         script = False
     file = escape(f"{slug(finding.lens)}-{slug(figure.name)}")
-    buttons = '<span class="tools"><button class="svg">SVG</button><button class="png">PNG</button></span>' if script else ""
     return (
-        f'<figure id="{prefix}" data-file="{file}"><div class="drawing">{drawing}</div>'
-        f"<figcaption><b>{sentence(figure.title)}.</b> {sentence(figure.caption)}{buttons}</figcaption></figure>"
+        f'<figure id="{prefix}" class="{_width(drawing)}" data-file="{file}">'
+        f'<div class="drawing">{drawing}</div>'
+        f"<figcaption><b>{sentence(figure.title)}.</b> {sentence(figure.caption)}</figcaption>"
+        f"{_BUTTONS if script else ''}</figure>"
     )
 
 
-def _undrawn(error: Exception) -> str:
-    return (
-        '<div class="status" role="note"><b>This figure could not be drawn.</b> '
-        f"{escape(type(error).__name__)}: {escape(error)}</div>"
-    )
+def _width(drawing: str) -> str:
+    """Whether a drawing takes a row for itself or shares it with another."""
+    match = re.match(r'<svg[^>]* width="(\d+)"', drawing)
+    return "wide" if match and int(match[1]) > _HALF else "half"
 
 
 def _table(finding: Finding, key: str, script: bool) -> str:
     try:
         return table(key, finding.tables[key], finding.about.columns, script)
     except Exception as error:  # noqa: BLE001 - as above
-        return f'<div class="status" role="note"><b>Table {escape(key)} could not be shown.</b> {escape(error)}</div>'
+        return _note(f"The table {key} could not be shown", f"{type(error).__name__}: {error}")

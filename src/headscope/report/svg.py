@@ -13,6 +13,7 @@ _SVG = "{http://www.w3.org/2000/svg}"
 _XLINK = "{http://www.w3.org/1999/xlink}"
 _NUMBER = re.compile(r"-?\d+\.\d{3,}")
 _REFERENCE = re.compile(r"#([\w.-]+)")
+_WORDS = ("text", "tspan", "title")
 Box = tuple[float, float, float, float]  # left, top, width, height
 
 
@@ -33,9 +34,9 @@ def tree(figure: Figure) -> Element:
     return root
 
 
-def find(root: Element, id_: str) -> Element | None:
+def find(root: Element, id_: str) -> Element:
     """The element of that id."""
-    return next((element for element in root.iter() if element.get("id") == id_), None)
+    return next(element for element in root.iter() if element.get("id") == id_)
 
 
 def extent(element: Element) -> Box:
@@ -72,6 +73,7 @@ def add_title(element: Element, text: str) -> None:
 def text_of(root: Element, prefix: str, finish: Callable[[str], str] = str) -> str:
     """The SVG as text; ids that something refers to get `prefix`, all others go."""
     _rename(root, prefix)
+    _flatten(root)
     text = ElementTree.tostring(root, encoding="unicode", short_empty_elements=True)
     return finish(text)
 
@@ -91,9 +93,31 @@ def _plain(element: Element) -> None:
             element.set(key, _NUMBER.sub(lambda match: f"{float(match[0]):.2f}", value))
     if "d" in element.attrib:
         element.set("d", " ".join(element.attrib["d"].split()))
+    if element.get("transform", "").startswith("rotate(-0 "):
+        del element.attrib["transform"]
     if "style" in element.attrib:
-        # The reader's own fonts: always narrower than DejaVu, for which the room was measured.
-        element.set("style", re.sub(r"font: ([\d.]+px) [^;]*", r"font-size: \1", element.attrib["style"]))
+        element.set("style", _style(element.attrib["style"]))
+    if element.tag not in _WORDS:
+        element.text = None
+    element.tail = None
+
+
+def _style(style: str) -> str:
+    """Without the font: the page uses the reader's, narrower than DejaVu, for which the room was measured."""
+    style = re.sub(r"font: ([\d.]+px) [^;]*", r"font-size: \1", style)
+    style = re.sub(r"font-family: [^;]*(; )?", "", style)
+    return re.sub(r"([:;]) ", r"\1", style)
+
+
+def _flatten(element: Element) -> None:
+    """Take the children out of groups that say nothing."""
+    children: list[Element] = []
+    for child in element:
+        _flatten(child)
+        children += (
+            list(child) if child.tag == "g" and not child.attrib and child.find("title") is None else [child]
+        )
+    element[:] = children
 
 
 def _rename(root: Element, prefix: str) -> None:

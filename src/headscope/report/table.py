@@ -1,4 +1,4 @@
-"""Tables: the first rows as HTML, so that they print and need no script; all of them as data for the script."""
+"""Tables: the first rows as HTML, so that they print and need no script; all rows as data for the script."""
 
 import json
 import math
@@ -9,11 +9,11 @@ from typing import Any
 import polars as pl
 
 from headscope.report.prose import escape, sentence
-from headscope.report.text import cell, count, decimals
+from headscope.report.text import cell, count, decimals, visible
 
 ROWS_SHOWN = 12
 _EXACT = 8  # significant digits kept in the page; the run folder holds all of them
-_JSON_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+_JSON_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&"}  # json itself escapes all beyond ASCII
 
 
 @dataclass(frozen=True)
@@ -32,18 +32,19 @@ class Column:
         value = self.values[row]
         if self.is_number:
             return cell(value, self.digits)
-        return "–" if value is None else str(value)
+        return "–" if value is None else visible(str(value))
 
 
 def table(name: str, frame: pl.DataFrame, glossary: Mapping[str, str], script: bool = True) -> str:
-    """The table with its first rows, what its columns mean, and with `script` the data to sort and download."""
+    """The first rows, what the columns mean, and with `script` the data to sort, filter and download."""
     meanings = _meanings(glossary)
     columns = [_column(series, meanings) for series in frame.get_columns()]
     visible = [column for column in columns if not column.is_constant]
     shown = min(frame.height, ROWS_SHOWN if frame.height > ROWS_SHOWN + 4 else ROWS_SHOWN + 4)
     return (
         f'<div class="table" data-name="{escape(name)}">'
-        f'<div class="scroll"><table><caption>{_caption(name, frame.height, columns)}</caption>'
+        f'<p class="caption">{_caption(name, frame.height, columns)}</p>'
+        f'<div class="scroll"><table aria-label="{escape(name)}">'
         f"<thead><tr>{''.join(_heading(column, script) for column in visible)}</tr></thead>"
         f"<tbody>{_rows(visible, shown)}</tbody></table></div>"
         f"{_tools(frame.height, shown, script)}{_glossary(frame.columns, glossary)}"
@@ -53,7 +54,7 @@ def table(name: str, frame: pl.DataFrame, glossary: Mapping[str, str], script: b
 
 def json_for_html(data: object) -> str:
     """JSON that can stand in a `<script>` element whatever it contains."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.translate(_JSON_ESCAPES)
 
 
@@ -61,7 +62,7 @@ def _column(series: pl.Series, meanings: Mapping[str, str]) -> Column:
     is_number = series.dtype.is_numeric()
     values = series.to_list()
     digits = decimals(float(value) for value in values if value is not None) if is_number else None
-    is_constant = not is_number and len(values) > 1 and series.null_count() == 0 and series.n_unique() == 1
+    is_constant = len(values) > 1 and series.n_unique() == 1 and (not is_number or values[0] is None)
     return Column(series.name, values, is_number, digits, is_constant, meanings.get(series.name, ""))
 
 
@@ -71,7 +72,11 @@ def _meanings(glossary: Mapping[str, str]) -> dict[str, str]:
 
 
 def _caption(name: str, height: int, columns: Sequence[Column]) -> str:
-    same = ", ".join(f"{column.name} {column.values[0]}" for column in columns if column.is_constant)
+    same = ", ".join(
+        f"{column.name} {column.values[0]}"
+        for column in columns
+        if column.is_constant and column.values[0] is not None
+    )
     size = f"{count(height)} {'row' if height == 1 else 'rows'}"
     return f"<b>Table {escape(name)}</b>, {size}" + (f"; in all of them {escape(same)}" if same else "")
 
@@ -114,7 +119,12 @@ def _glossary(columns: Sequence[str], glossary: Mapping[str, str]) -> str:
 
 def _data(columns: Sequence[Column], shown: int) -> str:
     described = [
-        {"name": column.name, "number": column.is_number, "digits": column.digits, "hidden": column.is_constant}
+        {
+            "name": column.name,
+            "number": column.is_number,
+            "digits": column.digits,
+            "hidden": column.is_constant,
+        }
         | _packed(column)
         for column in columns
     ]

@@ -1,11 +1,13 @@
 """How numbers are written: the same rules in tables, tooltips and axes (`report.js` mirrors `cell`)."""
 
 import math
+import re
 from collections.abc import Iterable
 
 MINUS = "\u2212"
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _MOST_DECIMALS = 6
+_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def number(value: float, significant: int = 3) -> str:
@@ -48,7 +50,12 @@ def cell(value: float | None, digits: int | None) -> str:
     """
     if value is None:
         return "–"
-    if digits is None or not math.isfinite(value) or 0 < abs(value) < 0.5 * 10.0**-digits or abs(value) >= 1e9:
+    if (
+        digits is None
+        or not math.isfinite(value)
+        or 0 < abs(value) < 0.5 * 10.0**-digits
+        or abs(value) >= 1e9
+    ):
         return number(value)
     return count(int(value)) if digits == 0 else _signed(f"{value:.{digits}f}")
 
@@ -73,6 +80,18 @@ def ranges(indices: Iterable[int]) -> str:
         else:
             runs.append([index, index])
     return ", ".join(str(low) if low == high else f"{low}–{high}" for low, high in runs)
+
+
+def visible(text: str) -> str:
+    """`text` with pictures in place of characters that cannot be seen or not be written to a file."""
+    return _UNSEEN.sub(lambda match: _picture(match[0]), text)
+
+
+def _picture(character: str) -> str:
+    code = ord(character)
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "\u2421" if code == 0x7F else "\ufffd"
 
 
 def _signed(text: str) -> str:

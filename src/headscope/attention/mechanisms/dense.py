@@ -51,6 +51,10 @@ class Dense(Mechanism):
             out = out * kept[..., None].to(out.dtype)
         return Output(out, rows if lse else None)
 
+    def seen(self, call: Call) -> Call:
+        """The call itself."""
+        return call
+
     def definition(self, call: Call) -> Output:
         """The dense mask, in float64."""
         return explicit_attention(call, call.visible())

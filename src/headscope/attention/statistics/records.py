@@ -1,8 +1,9 @@
 """What can be asked about the rows of an attention pattern, and what is answered."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -52,6 +53,25 @@ class RowStatistics:
     sink: Float[Tensor, "batch heads queries"] | None = None  # mass on the sink; None without sinks
     lse: Float[Tensor, "batch heads queries"] | None = None  # None where only the pattern was known
     method: str = ""  # how the numbers were obtained
+
+    @classmethod
+    def of_heads(cls, parts: Sequence["RowStatistics"], order: Sequence[int]) -> "RowStatistics":
+        """Statistics of several groups of heads as one record: head i is head `order[i]` of the groups in line."""
+        index = list(order)
+
+        def joined(tensors: Sequence[Tensor]) -> Tensor:
+            return torch.cat(list(tensors), dim=1)[:, index]
+
+        fields = ("entropy_nats", "participation", "distance", "distance_sd", "diagonal", "first", "n_visible")
+        sinks = [part.sink for part in parts if part.sink is not None]
+        lses = [part.lse for part in parts if part.lse is not None]
+        return cls(
+            **{name: joined([getattr(part, name) for part in parts]) for name in fields},
+            bands={width: joined([part.bands[width] for part in parts]) for width in parts[0].bands},
+            sink=joined(sinks) if len(sinks) == len(parts) else None,
+            lse=joined(lses) if len(lses) == len(parts) else None,
+            method="; ".join(dict.fromkeys(part.method for part in parts)),
+        )
 
 
 @dataclass(frozen=True)

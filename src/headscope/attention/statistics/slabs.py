@@ -27,6 +27,8 @@ SLAB_ENTRIES = 1 << 18
 SLAB_ROWS = 64
 FLOAT32_REACH = 64.0
 MASKED = -1e30  # finite, so that 0 · masked is 0
+# Below these, exp gives denormal numbers, which are a hundred times slower to compute with, and do not count.
+FLOOR = {torch.float32: -80.0, torch.float64: -700.0}
 
 PerRow = Float[Tensor, "batch heads queries"]
 
@@ -38,8 +40,8 @@ class Sums:
     top: PerRow
     spread: PerRow  # Σ e (top − s)
     square: PerRow  # Σ e²
-    before: Float[Tensor, "batch heads queries 47"]  # moments over the keys at or before the query
-    after: Float[Tensor, "batch heads queries 47"]
+    before: Float[Tensor, "batch heads queries 31"]  # moments over the keys at or before the query
+    after: Float[Tensor, "batch heads queries 31"]
     diagonal: PerRow
     first: PerRow
     bands: dict[int, PerRow]
@@ -140,10 +142,15 @@ class Chunk:
 
     def _slab(self, queries: slice, keys: slice, operands: Operands) -> None:
         block, sums = self.call.take(queries, keys), self.sums
+        masks = list(_masks(block))
         scores = _scores(block, operands, keys)
+        for run, allowed in masks:
+            scores[..., run].masked_fill_(~allowed, MASKED)
         top = scores.amax(dim=-1, keepdim=True)
-        scores.sub_(top)
+        scores.sub_(top).clamp_(min=FLOOR[scores.dtype])
         weights = torch.exp(scores, out=operands.slab(1, tuple(scores.shape)))
+        for run, allowed in masks:
+            weights[..., run].mul_(allowed)
         sums.top[:, :, queries] = top[..., 0]
         sums.spread[:, :, queries] = -torch.mul(scores, weights, out=scores).sum(dim=-1)
         sums.square[:, :, queries] = torch.linalg.vector_norm(weights, dim=-1).double().square()
@@ -207,10 +214,10 @@ def slab_rows(call: Call) -> int:
 
 
 def _scores(block: Call, operands: Operands, keys: slice) -> Float[Tensor, "batch heads rows keys"]:
-    """Scores of the block in scratch memory, masked; relative to the centre of the keys."""
+    """Scores of the block in scratch memory, before the mask, relative to the centre of the keys."""
     batch, heads, rows, width = block.q.shape
     n_keys, kv_heads = block.k.shape[2], block.k.shape[1]
-    q = (block.q.double() * block.scale).to(operands.k.dtype).reshape(batch, kv_heads, block.groups * rows, width)
+    q = (block.q.to(operands.k.dtype) * block.scale).reshape(batch, kv_heads, block.groups * rows, width)
     scores = operands.slab(0, (batch, kv_heads, block.groups * rows, n_keys))
     torch.matmul(q, operands.k[:, :, keys].transpose(-1, -2), out=scores)
     scores = scores.view(batch, heads, rows, n_keys)
@@ -218,8 +225,6 @@ def _scores(block: Call, operands: Operands, keys: slice) -> Float[Tensor, "batc
         scores.div_(block.softcap).tanh_().mul_(block.softcap)
     if block.bias is not None:
         scores.add_(block.bias).clamp_(min=MASKED)
-    for run, allowed in _masks(block):
-        scores[..., run].masked_fill_(~allowed, MASKED)
     return scores
 
 

@@ -1,6 +1,7 @@
 """Figures of the spectra lens: heat maps per head, curves over layers, spectra beside their null."""
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -106,10 +107,8 @@ def _spectra_by_layer(layers: Layers, matrix: str) -> Curves:
         kept = _kept(len(one.sigma))
         scale = one.mean_square**0.5 or 1.0
         series.append(Series(site.label, (kept + 0.5) / len(one.sigma), one.sigma.numpy()[kept] / scale))
-    share = np.linspace(0.002, 0.998, 150)
-    for sizes in dict.fromkeys(of_site[matrix].sizes for of_site in layers.values()):
-        law = unit_law(sizes).quantile(torch.from_numpy(1 - share)).sqrt().numpy()
-        series.append(Series("Marchenko–Pastur", share, law, role="null"))
+    shapes = dict.fromkeys(of_site[matrix].sizes for of_site in layers.values())
+    series += [_null_curve(sizes) for sizes in shapes]
     return Curves(
         f"spectrum_{matrix.lower()}",
         f"Singular values of W_{matrix}, layer by layer",
@@ -120,6 +119,13 @@ def _spectra_by_layer(layers: Layers, matrix: str) -> Curves:
         tuple(series),
         log_y=True,
     )
+
+
+@lru_cache(maxsize=64)
+def _null_curve(sizes: tuple[int, ...]) -> Series:
+    share = np.linspace(0.002, 0.998, 150)
+    sigma = unit_law(sizes).quantile(torch.from_numpy(1 - share)).sqrt().numpy()
+    return Series("Marchenko–Pastur", share, sigma, role="null")
 
 
 def _kept(n: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":

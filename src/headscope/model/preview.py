@@ -1,0 +1,121 @@
+"""Look: what is inside a checkpoint and what measuring it would take, before anything is run or loaded."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headscope.core.model_spec import ModelSpec
+from headscope.core.site import Site
+from headscope.model.architecture import model_class, parsed_config
+from headscope.model.configuration import read_config
+from headscope.model.describing import describe
+from headscope.model.expansion import read_gguf_config
+from headscope.model.opened import trace_skeleton
+from headscope.model.progress import Progress
+from headscope.model.quiet import quiet
+from headscope.model.source import Source, resolve
+
+# What a report of the default text runs: the shipped text has about this many tokens, in windows of this length.
+TOKENS = 5_000
+WINDOW = 512
+STREAMING = 3.0  # streaming statistics cost about three plain attention calls
+
+
+@dataclass(frozen=True)
+class Look:
+    """The card of a checkpoint with estimates for a report on the default text.
+
+    Time is arithmetic (multiply-adds over this machine's measured speed), so expect it within a factor of two.
+    """
+
+    spec: ModelSpec
+    sites: tuple[Site, ...]
+    weights: str
+    memory_bytes: int
+    time_s: float
+    gigaflops: float
+
+    def __str__(self) -> str:
+        spec = self.spec
+        heads = f"{spec.n_heads} heads" + (f" sharing {spec.n_kv_heads} key/value heads" if spec.n_kv_heads != spec.n_heads else "")
+        rows = {
+            "model": f"{spec.name} ({spec.architecture}, {spec.family}, {spec.kind})",
+            "size": f"{spec.n_parameters / 1e6:.1f}M parameters, stored as {spec.dtype}",
+            "attention": f"{len(self.sites)} sites: {spec.n_layers} layers, {heads}, d_model {spec.d_model}, d_head {spec.d_head}",
+            "positions": f"{spec.positions}; context {spec.context or 'without limit'}",
+            "weights": self.weights,
+            "memory": f"about {self.memory_bytes / 2**30:.2f} GiB for a report, in float32",
+            "time": f"about {_duration(self.time_s)} for a report on the default text at {self.gigaflops:.0f} Gflop/s",
+        }
+        if spec.dequantised:
+            rows["warning"] = spec.weight_warning
+        return "\n".join(f"{name:<10} {value}" for name, value in rows.items())
+
+
+def look(what: str | Path, *, hub: bool = False, progress: Progress | None = None) -> Look:
+    """The card of a checkpoint, from its configuration alone; a carrier is fetched first, if need be."""
+    source = resolve(what, hub=hub, progress=progress)
+    with quiet():
+        config, where = _config(source)
+        skeleton, sites, plans = trace_skeleton(model_class(config, where), config)
+    statuses = [plan.status for plan in plans.values()]
+    spec = describe(skeleton, sites, name=source.name, source=source.kind, dtype=_stored(source, config), licence=source.licence)
+    speed = measured_speed()
+    return Look(
+        spec=spec,
+        sites=sites,
+        weights=_weights_line([(status.status, status.reason) for status in statuses]),
+        memory_bytes=_memory(spec, sites),
+        time_s=_flops(spec, sites) / (speed * 1e9),
+        gigaflops=speed,
+    )
+
+
+def measured_speed(size: int = 768, seconds: float = 0.2) -> float:
+    """Gflop/s of float32 matrix products here and now."""
+    a = torch.ones(size, size)
+    a @ a
+    runs, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        a @ a
+        runs += 1
+    return 2 * size**3 * runs / (time.perf_counter() - start) / 1e9
+
+
+def _config(source: Source) -> tuple[Any, str]:
+    if source.gguf_file is not None:
+        return read_gguf_config(source.gguf_file), str(source.gguf_file)
+    where = str(source.folder / "config.json")
+    return parsed_config(read_config(source.folder), where), where
+
+
+def _stored(source: Source, config: Any) -> str:
+    return "GGUF" if source.gguf_file is not None else str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
+
+
+def _weights_line(statuses: list[tuple[str, str]]) -> str:
+    counts = {status: sum(s == status for s, _ in statuses) for status in ("exact", "normed", "refused")}
+    reasons = {reason for status, reason in statuses if status == "refused"}
+    told = ", ".join(f"{count} sites {status}" for status, count in counts.items() if count)
+    return f"{told} ({'; '.join(sorted(reasons))})" if reasons else told
+
+
+def _memory(spec: ModelSpec, sites: tuple[Site, ...]) -> int:
+    """Weights in float32, twice for what transformers holds while loading, and one window's activations."""
+    activations = 4 * WINDOW * (spec.d_model * 16 + sum(site.n_heads for site in sites) * 10)
+    return 2 * 4 * spec.n_parameters + activations + 500 * 2**20  # torch and transformers themselves
+
+
+def _flops(spec: ModelSpec, sites: tuple[Site, ...]) -> float:
+    body = 2.0 * TOKENS * spec.n_parameters
+    attention = sum(4.0 * TOKENS * WINDOW * site.n_heads * site.d_head for site in sites) * STREAMING
+    # Spectra: a Gram matrix and its eigenvalues per projection in float64, which runs at half the speed.
+    spectra = sum(4 * 2 * 8.0 * site.n_heads * site.d_head * spec.d_model * min(spec.d_model, site.n_heads * site.d_head) for site in sites)
+    return body + attention + spectra
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,334 @@
+"""Sessions: what they show, what they change, and that they leave nothing behind."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import headscope.attention as attention
+from headscope.attention.statistics import Request
+from headscope.core import Selection
+from headscope.errors import CaptureError, UsageError
+from headscope.model import Model, open_model
+from headscope.model.dispatch import _handlers
+from headscope.model.feeding import forward_options, probe_inputs
+from tests.model.families import DECODERS, DISPATCHING, ENCODER_DECODERS, OUTSIDE, Family
+from tests.model.test_fidelity import by_name, first_output, padded_inputs, real_rows, relative_error
+from tests.tolerances import SAME_FUNCTION
+
+
+def family(name: str) -> Family:
+    return next(f for f in DISPATCHING + OUTSIDE if f.name == name)
+
+
+def opened(name: str) -> Model:
+    return open_model(family(name).build())
+
+
+def run(model: Model, inputs: dict[str, Tensor]) -> Tensor:
+    with torch.no_grad():
+        return first_output(model.hf(**inputs, **forward_options(model.hf)))
+
+
+def tokens(model: Model, length: int = 9) -> Tensor:
+    return torch.randint(3, 99, (2, length), generator=torch.Generator().manual_seed(7))
+
+
+def state_of(model: Model) -> tuple[object, ...]:
+    """Everything a session might leave behind: hooks, config, handlers, instance attributes, weights."""
+    modules = list(model.hf.modules())
+    return (
+        [sorted(module.__dict__) for module in modules],
+        [len(module._forward_pre_hooks) + len(module._forward_hooks) for module in modules],
+        [c._attn_implementation for module in modules if (c := getattr(module, "config", None)) is not None],
+        dict(_handlers),
+        [parameter.clone() for parameter in model.hf.parameters()],
+    )
+
+
+def assert_untouched(model: Model, before: tuple[object, ...]) -> None:
+    after = state_of(model)
+    assert after[:4] == before[:4]
+    assert all(torch.equal(a, b) for a, b in zip(after[4], before[4], strict=True))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["llama_gqa", "t5", "albert", "gemma2", "bloom"])
+def test_nothing_is_left_behind(name: str) -> None:
+    model = opened(name)
+    before = state_of(model)
+    with model.session() as session:
+        session.capture("pattern")
+        session.stream()
+        session.run(tokens(model))
+    assert_untouched(model, before)
+
+
+@pytest.mark.parametrize("name", ["llama_gqa", "marian", "bloom"])
+def test_nothing_is_left_behind_after_an_exception(name: str) -> None:
+    model = opened(name)
+    before = state_of(model)
+    with pytest.raises(ZeroDivisionError), model.session() as session:
+        session.capture("pattern")
+        session.run(tokens(model))
+        raise ZeroDivisionError
+    with pytest.raises(IndexError), model.session() as session:
+        session.run(torch.full((1, 4), 10_000))  # no such token: the model itself raises
+    assert_untouched(model, before)
+
+
+def test_two_models_do_not_disturb_each_other() -> None:
+    first, second = opened("llama_gqa"), opened("bert")
+    alone = run(second, probe_inputs(second.hf, batch=2))
+    with first.session() as one:
+        one.ablate("L0")
+        with second.session() as two:
+            both = run(second, probe_inputs(second.hf, batch=2))
+            two.ablate("all")
+            assert relative_error(both, alone) <= SAME_FUNCTION
+        assert torch.equal(run(second, probe_inputs(second.hf, batch=2)), alone)
+
+
+def test_a_model_that_shares_its_config_is_not_disturbed() -> None:
+    hf = family("llama_gqa").build()
+    twin = type(hf)(hf.config).eval()
+    inputs = probe_inputs(twin, batch=2)
+    model = open_model(hf)
+    with torch.no_grad():
+        alone = twin(**inputs).logits
+        with model.session() as session:
+            session.ablate("all")
+            assert relative_error(twin(**inputs).logits, alone) <= SAME_FUNCTION
+
+
+def test_a_second_session_on_one_model_is_refused() -> None:
+    model = opened("llama_gqa")
+    with model.session(), pytest.raises(UsageError, match="already open"), model.session():
+        pass
+
+
+def test_captures_have_the_promised_shapes() -> None:
+    model = opened("llama_gqa")
+    with model.session() as session:
+        chosen = session.capture("q", "k", "v", "scores", "pattern", "z", "resid", at="L1.H1-3")
+        session.run(tokens(model))
+        taken = {what: by_site[model.sites[1]] for what, by_site in chosen.take().items()}
+    shapes = {what: tuple(tensor.shape) for what, tensor in taken.items()}
+    assert shapes == {
+        "q": (2, 3, 9, 8), "k": (2, 2, 9, 8), "v": (2, 2, 9, 8), "scores": (2, 3, 9, 9),
+        "pattern": (2, 3, 9, 9), "z": (2, 3, 9, 8), "resid": (2, 9, 32),
+    }  # fmt: skip
+    kv = taken["v"][:, [0, 1, 1]]  # heads 1, 2, 3 of four read key/value heads 0, 1, 1 of two
+    assert torch.allclose(taken["pattern"] @ kv, taken["z"], atol=1e-6)
+    masked = taken["scores"].masked_fill(torch.ones(9, 9).triu(1).bool(), -torch.inf)
+    assert torch.allclose(masked.softmax(-1), taken["pattern"], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama_gqa", "bert", "albert"])
+def test_resid_is_what_transformers_calls_hidden_states(name: str) -> None:
+    model = opened(name)
+    inputs = probe_inputs(model.hf, batch=2)
+    with torch.no_grad(), model.session() as session:
+        captured = session.capture("resid")
+        output = model.hf(**inputs, output_hidden_states=True)
+        resid = captured.take()["resid"]
+    for site in model.sites:
+        assert torch.equal(resid[site], output.hidden_states[site.layer])
+
+
+def test_take_wants_exactly_one_forward() -> None:
+    model = opened("llama_gqa")
+    with model.session() as session:
+        captured = session.capture("z")
+        with pytest.raises(UsageError, match="there were 0"):
+            captured.take()
+        session.run(tokens(model))
+        session.run(tokens(model, 5))
+        with pytest.raises(UsageError, match="there were 2"):
+            captured.take()
+        assert [frame["z"][model.sites[0]].shape[2] for frame in captured.take_all()] == [9, 5]
+
+
+@pytest.mark.parametrize("name", ["llama_gqa", "mistral", "gemma2", "gpt_oss", "bert", "t5", "bloom"])
+def test_streams_equal_the_stored_map(name: str) -> None:
+    model = opened(name)
+    real = torch.ones(2, 9, dtype=torch.bool)
+    real[1, 6:] = False
+    request = Request(bands=(1, 3))
+    with model.session() as session:
+        rows, stored = session.stream(request), session.capture("pattern")
+        session.run(tokens(model), real)
+        measured, uniform = rows.take()
+        maps = stored.take()["pattern"]
+    for site in model.sites:
+        got = measured[site]
+        p = maps[site].double()
+        entropy = -torch.special.xlogy(p, p).sum(-1)
+        use = real[:, None, :].expand_as(entropy)
+        assert torch.allclose(got.entropy_nats[use], entropy[use], atol=1e-5)
+        assert torch.allclose(got.participation[use], (p**2).sum(-1)[use], atol=1e-5)
+        if site.stack == "only" or site.kind == "self":
+            assert bool(got.entropy_nats[~use].isnan().all())
+        visible = uniform[site].n_visible.expand_as(entropy)
+        assert torch.allclose(uniform[site].entropy_nats.expand_as(entropy)[use], visible[use].double().log(), atol=1e-9)
+
+
+@pytest.mark.parametrize("family", DECODERS, ids=by_name)
+def test_an_infinite_window_changes_nothing(family: Family) -> None:
+    model = open_model(family.build())
+    for inputs in (probe_inputs(model.hf, batch=2), padded_inputs(model.hf)):
+        before = run(model, inputs)
+        with model.session() as session:
+            session.replace("all", attention.window())
+            inside = run(model, inputs)
+        real = real_rows(model, inputs, before)
+        assert relative_error(inside[real], before[real]) <= SAME_FUNCTION
+
+
+def test_a_window_sees_only_its_keys() -> None:
+    model = opened("llama_gqa")
+    with model.session() as session:
+        session.replace("L0.H1", attention.window(left=2))
+        maps = session.capture("pattern")
+        session.run(tokens(model))
+        first = maps.take()["pattern"][model.sites[0]]
+    beyond = torch.ones(9, 9).tril(-3).bool()
+    assert float(first[:, 1][:, beyond].abs().max()) == 0.0
+    assert float(first[:, 0][:, beyond].min()) > 0.0
+
+
+def test_replacing_some_heads_leaves_the_others() -> None:
+    model = opened("llama_gqa")
+    with model.session() as session:
+        z = session.capture("z", at="L0")
+        session.run(tokens(model))
+        before = z.take()["z"][model.sites[0]]
+        session.replace("L0.H2", attention.window(left=1))
+        session.run(tokens(model))
+        after = z.take()["z"][model.sites[0]]
+    assert torch.allclose(after[:, [0, 1, 3]], before[:, [0, 1, 3]], atol=1e-6)
+    assert float((after[:, 2] - before[:, 2]).abs().max()) > 1e-3
+
+
+def test_ablation_zeroes_z_and_only_there() -> None:
+    model = opened("llama_gqa")
+    with model.session() as session:
+        session.ablate("L1.H0,L1.H3")
+        z = session.capture("z")
+        session.run(tokens(model))
+        taken = z.take()["z"]
+    assert not taken[model.sites[1]][:, [0, 3]].any()
+    assert taken[model.sites[1]][:, [1, 2]].any()
+    assert taken[model.sites[0]].abs().amin() > 0
+
+
+@pytest.mark.parametrize("what", ["q", "k", "v", "pattern", "z"])
+def test_a_patch_with_the_value_itself_changes_nothing_and_another_does(what: str) -> None:
+    model = opened("llama_gqa")
+    inputs = probe_inputs(model.hf, batch=2)
+    before = run(model, inputs)
+    with model.session() as session:
+        session.patch("L0.H1", what, lambda value: value)
+        assert relative_error(run(model, inputs), before) <= SAME_FUNCTION
+        session.patch("L0.H1", what, lambda value: value * 2)
+        assert relative_error(run(model, inputs), before) > 1e-3
+
+
+def test_a_patched_tensor_is_what_is_used() -> None:
+    model = opened("llama_gqa")
+    with model.session() as session:
+        session.patch("L0.H1", "z", torch.full((8,), 0.5))
+        z = session.capture("z")
+        session.run(tokens(model))
+        assert bool((z.take()["z"][model.sites[0]][:, 1] == 0.5).all())
+        session.patch("L0.H1", "z", torch.zeros(3, 7))
+        with pytest.raises(UsageError, match=r"patch of z has shape \(3, 7\), expected \(2, 1, 9, 8\)"):
+            session.run(tokens(model))
+
+
+def test_several_at_once() -> None:
+    model = opened("llama_gqa")
+    with model.session() as session:
+        maps, rows, z = session.capture("pattern", at="L0"), session.stream(at="L1"), session.capture("z", at="L1.H0")
+        session.replace("L1.H1", attention.window(left=1))
+        session.ablate("L1.H0")
+        session.patch("L0.H0", "q", lambda q: q * 0)
+        session.run(tokens(model))
+        uniform_row = maps.take()["pattern"][model.sites[0]][0, 0, 8]
+        assert torch.allclose(uniform_row, torch.full((9,), 1 / 9), atol=1e-6)
+        assert not z.take()["z"][model.sites[1]].any()
+        distance = rows.take()[0][model.sites[1]].distance
+        assert float(distance[:, 1].max()) <= 1.0 < float(distance[:, 0].max())
+
+
+def generated(model: Model, cache: bool) -> Tensor:
+    from headscope.model.text import generate_tokens
+
+    prompt = torch.randint(3, 99, (7,), generator=torch.Generator().manual_seed(1))
+    return generate_tokens(model.hf, prompt, max_new_tokens=10, temperature=0.0, cache=cache, seed=0)
+
+
+GENERATING = tuple(f for f in DECODERS + ENCODER_DECODERS if f.name != "whisper")
+
+
+@pytest.mark.parametrize("family", GENERATING, ids=by_name)
+def test_generation_with_a_cache_gives_the_same_tokens(family: Family) -> None:
+    model = open_model(family.build())
+    plain = generated(model, cache=False)
+    assert torch.equal(generated(model, cache=True), plain)
+    with model.session():
+        assert torch.equal(generated(model, cache=True), plain)
+        assert torch.equal(generated(model, cache=False), plain)
+
+
+@pytest.mark.parametrize("family", GENERATING, ids=by_name)
+def test_generation_with_a_replaced_mechanism_and_a_cache(family: Family) -> None:
+    model = open_model(family.build())
+    where = "all" if family in DECODERS else "dec.self"
+    with model.session() as session:
+        session.replace(where, attention.window(left=3))
+        assert torch.equal(generated(model, cache=True), generated(model, cache=False))
+
+
+def test_a_window_changes_generation() -> None:
+    """Otherwise the test above would prove nothing."""
+    model = opened("llama_gqa")
+    plain = generated(model, cache=True)
+    with model.session() as session:
+        session.replace("all", attention.window(left=0))
+        assert not torch.equal(generated(model, cache=True), plain)
+
+
+def test_outside_the_interface_changes_are_refused_by_name() -> None:
+    model = opened("bloom")
+    with model.session() as session:
+        for attempt in (
+            lambda: session.replace("all", attention.window()),
+            lambda: session.ablate("all"),
+            lambda: session.patch("all", "z", torch.zeros(1)),
+            lambda: session.capture("q"),
+        ):
+            with pytest.raises(CaptureError, match="bloom"):
+                attempt()
+
+
+def test_wrong_requests_say_what_is_possible() -> None:
+    model = opened("llama_gqa")
+    session = model.session()
+    with pytest.raises(UsageError, match="not open"):
+        session.capture("z")
+    with session:
+        with pytest.raises(UsageError, match="cannot capture maps"):
+            session.capture("maps")
+        with pytest.raises(UsageError, match="cannot patch 'scores'"):
+            session.patch("L0", "scores", torch.zeros(1))
+        with pytest.raises(UsageError, match=r"matches no head.*L0\.H0 … L1\.H3"):
+            session.ablate("L7")
+        with pytest.raises(UsageError, match="cannot read 'layer3'"):
+            session.ablate("layer3")
+
+
+def test_selections_in_python_use_python_ranges() -> None:
+    model = opened("llama_gqa")
+    with model.session() as session:
+        taken = session.capture("z", at=Selection.at(layers=range(1, 2), heads=range(2)))
+        session.run(tokens(model))
+        assert {s.label: t.shape[1] for s, t in taken.take()["z"].items()} == {"L1": 2}

@@ -1,0 +1,305 @@
+"""The command line: exit codes, where output goes, and what a newcomer reads after a mistake."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from headscope import api
+from headscope.cli import main
+from headscope.core import About, Curves, Finding, ModelSpec, Run, Series
+from headscope.errors import CheckpointError, LensError, NumericsError, ResourceError, UsageError
+
+SPEC = ModelSpec("tiny", "embedded", "llama", "Llama", "decoder-only", 1, 2, 2, 8, 4, 9, 64, 100, "float32")
+ABOUT = About("Spectra", "Q?", "D.", (), "R.", "nobody")
+
+
+def a_run(*findings):
+    return Run(SPEC, (), {finding.lens: finding for finding in findings})
+
+
+def finding(lens="spectra", status="ok", reason="", rows=3):
+    table = pl.DataFrame({"layer": range(rows), "value": [float("nan"), *[0.5] * (rows - 1)]})
+    tables = {"heads": table, "layers": table.head(1)} if status == "ok" else {}
+    return Finding(
+        lens, ABOUT, status, reason, tables, headlines=("1 of 3 heads",) if tables else (), method="exact"
+    )
+
+
+@pytest.fixture
+def run(capfd, monkeypatch):
+    """Run a command in this process: (exit code, standard output, standard error)."""
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("HEADSCOPE_DEBUG", raising=False)
+
+    def call(*words):
+        with pytest.raises(SystemExit) as ended:
+            main(list(words))
+        out, err = capfd.readouterr()
+        return ended.value.code or 0, out, err
+
+    return call
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Let every command that measures get this run instead, and note what it asked for."""
+    asked = {}
+
+    def patch(result):
+        def measure(model, **options):
+            asked.update(options, model=model)
+            if isinstance(result, BaseException):
+                raise result
+            return result
+
+        monkeypatch.setattr(api, "measure", measure)
+        return asked
+
+    return patch
+
+
+def test_help_and_version(run):
+    code, out, _ = run("--help")
+    assert code == 0
+    for command in ("report", "look", "lens", "verify", "lenses", "models", "mechanisms", "figures"):
+        assert command in out
+    assert run("--version")[1].startswith("headscope ")
+
+
+@pytest.mark.parametrize("command", ["report", "look", "lens", "verify", "figures"])
+def test_every_command_has_help_with_an_example(run, command):
+    code, out, _ = run(command, "-h")
+    assert code == 0
+    assert f"headscope {command}" in out.partition("Example")[2]
+
+
+def test_every_lens_is_a_command_with_its_question_and_parameters(run):
+    code, out, _ = run("lens", "--help")
+    assert code == 0
+    for name, lens in api.lenses().items():
+        assert name in out
+        code, out_lens, _ = run("lens", name, "--help")
+        assert code == 0
+        assert lens.about.question.split()[0] in out_lens
+        assert "--bins" in out_lens or name != "spectra"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UsageError("a", hint="b"), 2),
+        (CheckpointError("a", hint="b"), 3),
+        (LensError("a", hint="b"), 4),
+        (NumericsError("a", hint="b"), 4),
+        (ResourceError("a", hint="b"), 5),
+        (MemoryError(), 5),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"), 5),
+        (ZeroDivisionError("a"), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_exit_codes(run, measured, error, code):
+    measured(error)
+    got, out, err = run("lens", "spectra", "tiny")
+    assert got == code
+    assert out == ""
+    assert "Traceback" not in err
+    if isinstance(error, UsageError):
+        assert err == "error: a\n hint: b\n"
+
+
+def test_a_bug_is_named_with_its_line_and_debug_shows_the_traceback(run, measured, monkeypatch):
+    measured(ZeroDivisionError("oh"))
+    _, _, err = run("lens", "spectra", "tiny")
+    assert "bug in headscope: ZeroDivisionError: oh" in err
+    assert "test_cli.py:" in err
+    assert "Traceback" in run("--debug", "lens", "spectra", "tiny")[2]
+    assert "Traceback" in run("lens", "spectra", "tiny", "--debug")[2]
+    monkeypatch.setenv("HEADSCOPE_DEBUG", "1")
+    assert "Traceback" in run("lens", "spectra", "tiny")[2]
+
+
+def test_interruption_tells_how_to_go_on(run, measured, tmp_path):
+    measured(KeyboardInterrupt())
+    code, _, err = run("report", "tiny", "--out", str(tmp_path / "out"))
+    assert code == 130
+    assert err.splitlines()[-1].startswith("stopped; finished findings are in")
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (["lens", "spectre", "tiny"], "spectra"),
+        (["lens", "focsu", "tiny"], "focus"),
+        (["reprot"], "report"),
+        (["lensse"], "lenses"),
+        (["report", "--lens", "spectre"], "spectra"),
+    ],
+)
+def test_unknown_names_are_answered_with_the_nearest(run, words, near):
+    code, _, err = run(*words)
+    assert code == 2
+    assert near in err
+
+
+@pytest.mark.parametrize(
+    "words", [["look"], ["lens", "spectra"], ["report", "--window", "0"], ["report", "--seed", "x"]]
+)
+def test_wrong_arguments_are_usage_errors(run, words):
+    code, out, err = run(*words)
+    assert code == 2
+    assert out == ""
+    assert "Usage" in err
+
+
+def test_wrong_text_is_told_before_anything_is_opened(run, tmp_path):
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "binary").write_bytes(b"\0\1")
+    for name in ("empty.txt", "binary", "missing.txt"):
+        code, _, err = run("report", "tiny", "--text", str(tmp_path / name), "--out", str(tmp_path / "out"))
+        assert code == 2
+        assert name in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_report_refuses_a_folder_that_holds_other_things(run, tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    code, _, err = run("report", "tiny", "--out", str(tmp_path))
+    assert code == 2
+    assert "nothing was written" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_failed_lens_ends_with_4_and_a_lens_that_does_not_apply_with_0(run, measured):
+    measured(a_run(finding(status="failed", reason="ValueError: no")))
+    code, _, err = run("lens", "spectra", "tiny")
+    assert code == 4
+    assert "ValueError: no" in err
+    measured(a_run(finding(status="not applicable", reason="no text here")))
+    code, out, err = run("lens", "spectra", "tiny")
+    assert code == 0
+    assert "no text here" in err
+    assert out == ""
+
+
+def test_lens_formats(run, measured):
+    asked = measured(a_run(finding(rows=40)))
+    code, out, err = run("lens", "spectra", "tiny", "--bins", "7", "--window", "64", "--text", "x.txt")
+    assert code == 0
+    assert "1 of 3 heads" in out
+    assert "16 more rows" in err
+    assert asked["params"] == {"spectra": {"bins": 7}}
+    assert (asked["window"], asked["text"], asked["lenses"]) == (64, Path("x.txt"), ["spectra"])
+    _, out, _ = run("lens", "spectra", "tiny", "--format", "json")
+    data = json.loads(out)
+    assert data["status"] == "ok"
+    assert data["tables"]["heads"][0] == {"layer": 0, "value": None}
+    _, out, _ = run("lens", "spectra", "tiny", "--format", "csv")
+    assert pl.read_csv(io.StringIO(out)).height == 40
+    _, out, _ = run("lens", "spectra", "tiny", "--format", "csv", "--table", "layers")
+    assert pl.read_csv(io.StringIO(out)).height == 1
+    code, _, err = run("lens", "spectra", "tiny", "--table", "nope")
+    assert code == 2
+    assert "heads, layers" in err
+
+
+def test_verify_disagreement_ends_with_4(run, monkeypatch):
+    rows = [row("patterns", 1e-9, True), row("weights", 1.0, False)]
+    monkeypatch.setattr(api, "open", lambda *_, **__: None)
+    monkeypatch.setattr(api, "verify", lambda *_, **__: rows)
+    code, out, err = run("verify", "tiny")
+    assert code == 4
+    assert "patterns" in out
+    assert "1 of 2 checks" in err
+    assert "weights" in err
+
+
+def row(check, error, ok):
+    return {"check": check, "worst_error": error, "tolerance": 1e-6, "ok": ok}
+
+
+@pytest.mark.parametrize("command", ["lenses", "models", "mechanisms"])
+def test_lists(run, command):
+    code, out, _ = run(command, "--format", "json")
+    assert code == 0
+    names = {next(iter(entry.values())) for entry in json.loads(out)}
+    assert (
+        names
+        >= {"lenses": {"spectra", "focus"}, "models": {"tiny", "smollm2"}, "mechanisms": {"dense"}}[command]
+    )
+    code, out, _ = run(command)
+    assert all(name in out for name in names)
+    assert run(command, "--format", "csv")[1].count("\n") == len(names) + 1
+
+
+def test_figures_of_a_stored_run(run, tmp_path):
+    curve = Curves(
+        "curve",
+        "T",
+        "C",
+        "x",
+        "y",
+        (Series("s", pl.Series([0.0, 1]).to_numpy(), pl.Series([0.0, 1]).to_numpy()),),
+    )
+    kept = a_run(Finding("focus", ABOUT, figures=(curve,)))
+    kept.save(tmp_path / "run")
+    code, out, _ = run("figures", str(tmp_path / "run"), "--format", "png")
+    assert code == 0
+    written = Path(out.strip())
+    assert written == tmp_path / "run" / "figures" / "focus.curve.png"
+    assert written.read_bytes().startswith(b"\x89PNG")
+    code, _, err = run("figures", str(tmp_path / "nothing"))
+    assert code == 2
+    assert "does not exist" in err
+
+
+def command(*words, **options):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(
+        [sys.executable, "-m", "headscope", *words],
+        capture_output=True,
+        timeout=300,
+        env=environment,
+        check=False,
+        **options,
+    )
+
+
+def test_report_on_tiny_end_to_end(tmp_path):
+    done = command(
+        "report",
+        "--window",
+        "64",
+        "--text",
+        "-",
+        "--out",
+        "here",
+        cwd=tmp_path,
+        input=b"In the beginning was the word. " * 40,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    out = done.stdout.decode()
+    page = tmp_path / "here" / "report.html"
+    assert str(page) in out
+    assert "report smollm2" in out
+    assert page.stat().st_size > 10_000
+    assert (tmp_path / "here" / "manifest.json").is_file()
+
+
+def test_parquet_goes_to_a_pipe():
+    done = command("lens", "spectra", "tiny", "--format", "parquet")
+    assert done.returncode == 0, done.stderr.decode()
+    assert pl.read_parquet(io.BytesIO(done.stdout)).height > 0
+
+
+def test_a_reader_that_leaves_early_is_not_an_error():
+    line = f"{sys.executable} -m headscope lens spectra tiny --format csv | head -n 1"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=300, check=False)
+    assert "Error" not in done.stderr
+    assert done.stdout.startswith("stack")

@@ -1,0 +1,171 @@
+"""A lens is one file: dropped into the folder, its command, report section, docs and contract tests appear."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headscope
+from headscope import api
+from headscope.cli import main
+from headscope.lenses.lens import AS_IS
+
+PROJECT = Path(__file__).parents[1]
+
+ECHO = '''
+"""Echo: how many tokens were seen, as they are and freshly initialised?"""
+
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from headscope.attention.statistics import Request
+from headscope.core import About, Finding
+from headscope.lenses.lens import AS_IS, Lens, Needs
+
+ABOUT = About("Echo", "How many tokens were seen?", "A count.", (r"n = \\sum_i 1",), "More is more.", "Nobody")
+
+
+@dataclass(frozen=True)
+class Params:
+    """What can be chosen."""
+
+    times: int = field(default=1, metadata={"help": "how often to count each token"})
+
+
+def needs(params, spec):
+    return Needs(statistics=Request(), captures=frozenset({"z"}), variants=(AS_IS, "initialised"))
+
+
+def start(params, spec, sites):
+    return {"times": params.times, "seen": ()}
+
+
+def update(state, batch):
+    return {**state, "seen": (*state["seen"], (batch.variant, batch.tokens.numel() * state["times"]))}
+
+
+def merge(a, b):
+    return {**a, "seen": a["seen"] + b["seen"]}
+
+
+def finish(state, weights):
+    rows = [{"variant": variant, "tokens": n} for variant, n in state["seen"]]
+    table = pl.DataFrame(rows, schema={"variant": pl.String, "tokens": pl.Int64})
+    table = table.group_by("variant", maintain_order=True).sum()
+    return Finding("echo", ABOUT, tables={"tokens": table}, method="exact")
+
+
+def definition(params, weights, batches):
+    seen = [(batch.variant, batch.tokens.numel() * params.times) for batch in batches]
+    return {"tokens": finish({"seen": seen}, None).table}
+
+
+def headline(finding):
+    return (f"{finding.table['tokens'][0]} tokens echoed.",)
+
+
+LENS = Lens("echo", ABOUT, Params, needs, start, update, merge, finish, definition, headline)
+'''
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "more_lenses"
+    path.mkdir()
+    (path / "echo.py").write_text(ECHO)
+    return path
+
+
+@pytest.fixture
+def dropped(folder, monkeypatch):
+    """The lens folder with one file more."""
+    package = sys.modules["headscope.lenses"]
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
+    yield
+    sys.modules.pop("headscope.lenses.echo", None)
+    vars(package).pop("echo", None)
+
+
+TEXT = "In the beginning was the word, and the word was long. " * 60
+
+
+@pytest.mark.usefixtures("dropped")
+def test_its_command_appears(capfd):
+    with pytest.raises(SystemExit) as ended:
+        main(["lens", "echo", "--help"])
+    out = capfd.readouterr().out
+    assert not ended.value.code
+    assert "--times" in out
+    assert "How many tokens were seen?" in out
+
+
+@pytest.mark.usefixtures("dropped")
+def test_it_is_measured_and_has_a_section_in_the_report(tiny, tmp_path):
+    run = api.measure(tiny, text=TEXT, lenses=["echo"], params={"echo": {"times": 2}}, window=64)
+    assert run["echo"].status == "ok", run["echo"].reason
+    assert dict(run["echo"].table.iter_rows()) == {
+        AS_IS: 2 * run.text.n_tokens,
+        "initialised": 2 * run.text.n_tokens,
+    }
+    page = api.report(run, out=tmp_path / "out").read_text(encoding="utf-8")
+    assert "How many tokens were seen?" in page
+    assert "tokens echoed." in page
+
+
+@pytest.mark.usefixtures("dropped")
+def test_its_docs_entry_appears():
+    spec = importlib.util.spec_from_file_location("make_docs", PROJECT / "scripts" / "make_docs.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert "## echo" in module.page()
+    assert "`--times`" in module.page()
+
+
+def test_its_contract_tests_appear(folder):
+    plugin = (
+        f"import headscope.lenses, sys\nsys.modules['headscope.lenses'].__path__.append({str(folder)!r})\n"
+    )
+    (folder.parent / "one_lens_more.py").write_text(plugin)
+    paths = [str(folder.parent), *sys.path]
+    listed = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "one_lens_more", "tests/contract"],
+        cwd=PROJECT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    names = [line for line in listed.stdout.splitlines() if "::" in line]
+    echo = [name for name in names if "echo" in name]
+    focus = [name for name in names if "focus" in name]
+    assert echo, listed.stdout + listed.stderr
+    assert len(echo) == len(focus)
+
+
+@pytest.mark.usefixtures("dropped")
+def test_all_lenses_together_make_one_forward_per_batch_and_variant(tiny):
+    forwards = []
+    handle = tiny.hf.base_model.register_forward_pre_hook(lambda *_: forwards.append(1))
+    try:
+        run = api.measure(tiny, text=TEXT, window=64)
+    finally:
+        handle.remove()
+    assert {"spectra", "focus", "echo"} <= run.findings.keys()
+    assert {finding.status for finding in run.findings.values()} == {"ok"}
+    n_batches = headscope_batches(run)
+    assert len(forwards) == 2 * n_batches  # as it is, and freshly initialised for echo
+
+
+def headscope_batches(run):
+    """Windows of one length fit into one batch here; a shorter last one runs on its own."""
+    last_is_short = run.text.n_tokens % run.text.window != 0
+    return 1 + last_is_short
+
+
+def test_the_lens_is_gone_when_the_file_is():
+    assert "echo" not in headscope.lenses()
