@@ -90,7 +90,8 @@ class Recipe:
     minutes: float
     seed: int
     tokens_per_step: int = 2048
-    peak_lr: float = 3e-3
+    matrix_lr: float = 1e-2
+    other_lr: float = 6e-3
     warmup_steps: int = 50
     weight_decay: float = 0.1
     clip: float = 1.0
@@ -109,9 +110,9 @@ class Recipe:
     p_without_bos: float = 0.1
     publish_every_s: float = 120.0
 
-    def learning_rate(self, step: int, progress: float) -> float:
-        """Linear warm-up by steps, linear decay to nothing by time."""
-        return self.peak_lr * min(1.0, (step + 1) / self.warmup_steps) * max(0.0, 1.0 - progress)
+    def rate(self, step: int, progress: float) -> float:
+        """Factor of the learning rates: up linearly by steps, down linearly by time."""
+        return min(1.0, (step + 1) / self.warmup_steps) * max(0.0, 1.0 - progress)
 
     def text_context(self, progress: float) -> int:
         """Row length at this point of the training."""
@@ -450,11 +451,11 @@ def optimizers_for(model: LlamaForCausalLM, recipe: Recipe) -> list[torch.optim.
     return [
         torch.optim.Muon(
             matrices,
-            lr=recipe.peak_lr,
+            lr=recipe.matrix_lr,
             weight_decay=recipe.weight_decay,
             adjust_lr_fn="match_rms_adamw",
         ),
-        torch.optim.AdamW(others, lr=recipe.peak_lr, betas=(0.9, 0.95), weight_decay=0.0),
+        torch.optim.AdamW(others, lr=recipe.other_lr, betas=(0.9, 0.95), weight_decay=0.0),
     ]
 
 
@@ -469,9 +470,7 @@ def cross_entropy(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
 
 
 @torch.no_grad()
-def held_out_nats(
-    model: LlamaForCausalLM, held: Ints, context: int, most_windows: int | None = None
-) -> float:
+def held_out_nats(model: LlamaForCausalLM, held: Ints, context: int, most_windows: int | None = None) -> float:
     """Mean loss per token over disjoint windows, each read after a bos token."""
     bodies = held[: len(held) // context * context].reshape(-1, context)
     if most_windows is not None:
@@ -635,8 +634,8 @@ the public domain in the same way.
 {cpu_minutes:.1f} minutes of one CPU core, {steps:,} steps, {tokens_seen:,} tokens, seed {seed}.
 First cycles of random tokens until an induction head appeared, with L0.H0 started as a
 previous-token head; then {text_share:.0%} text, {cycle_share:.0%} cycles, {repeated_share:.0%}
-repeated text, in rows of {contexts} tokens. Muon for the matrices, AdamW for the rest, peak
-learning rate {peak_lr:g}, linear decay.
+repeated text, in rows of {contexts} tokens. Muon for the matrices (peak learning rate
+{matrix_lr:g}), AdamW for the rest ({other_lr:g}), linear decay.
 
 ## Measured
 
@@ -699,13 +698,10 @@ def card(shape: Shape, recipe: Recipe, record: dict[str, Any]) -> str:
         cycle_share=recipe.p_cycle,
         repeated_share=recipe.p_repeated,
         contexts=", ".join(str(n) for _, n in recipe.text_contexts),
-        peak_lr=recipe.peak_lr,
-        loss_rows="\n".join(
-            f"| {name} | {value:.3f} | {math.exp(value):.1f} |" for name, value in losses.items()
-        ),
-        head_rows="\n".join(
-            f"| {name} | {found['head']} | {found['score']:.2f} |" for name, found in heads.items()
-        ),
+        matrix_lr=recipe.matrix_lr,
+        other_lr=recipe.other_lr,
+        loss_rows="\n".join(f"| {name} | {value:.3f} | {math.exp(value):.1f} |" for name, value in losses.items()),
+        head_rows="\n".join(f"| {name} | {found['head']} | {found['score']:.2f} |" for name, found in heads.items()),
     )
 
 
@@ -749,8 +745,7 @@ class Publisher:
             "recipe": asdict(self.recipe),
             "data": self.corpus.summary(),
             "versions": {
-                name: importlib.metadata.version(name)
-                for name in ("torch", "transformers", "tokenizers", "numpy")
+                name: importlib.metadata.version(name) for name in ("torch", "transformers", "tokenizers", "numpy")
             },
             "curve": progress.curve,
         }
@@ -840,10 +835,10 @@ class Training:
         self.model.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
-        rate = self.recipe.learning_rate(self.progress.steps, self.done)
+        rate = self.recipe.rate(self.progress.steps, self.done)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = rate
+                group["lr"] = rate * optimizer.defaults["lr"]
             optimizer.step()
         self.progress.steps += 1
         self.progress.tokens_seen += batch[0].size
@@ -878,9 +873,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train the embedded model `tiny`.")
     parser.add_argument("--minutes", type=float, default=40.0, help="CPU minutes to train")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--out", type=Path, default=ROOT / "src/headscope/model/embedded/tiny", help="model folder"
-    )
+    parser.add_argument("--out", type=Path, default=ROOT / "src/headscope/model/embedded/tiny", help="model folder")
     parser.add_argument("--work", type=Path, default=ROOT / "build/tiny", help="downloads and cached tokens")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")

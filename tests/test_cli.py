@@ -14,6 +14,7 @@ from headscope import api
 from headscope.cli import main
 from headscope.core import About, Curves, Finding, ModelSpec, Run, Series
 from headscope.errors import CheckpointError, LensError, NumericsError, ResourceError, UsageError
+from headscope.model import Check
 
 SPEC = ModelSpec("tiny", "embedded", "llama", "Llama", "decoder-only", 1, 2, 2, 8, 4, 9, 64, 100, "float32")
 ABOUT = About("Spectra", "Q?", "D.", (), "R.", "nobody")
@@ -26,9 +27,7 @@ def a_run(*findings):
 def finding(lens="spectra", status="ok", reason="", rows=3):
     table = pl.DataFrame({"layer": range(rows), "value": [float("nan"), *[0.5] * (rows - 1)]})
     tables = {"heads": table, "layers": table.head(1)} if status == "ok" else {}
-    return Finding(
-        lens, ABOUT, status, reason, tables, headlines=("1 of 3 heads",) if tables else (), method="exact"
-    )
+    return Finding(lens, ABOUT, status, reason, tables, headlines=("1 of 3 heads",) if tables else (), method="exact")
 
 
 @pytest.fixture
@@ -221,7 +220,7 @@ def test_verify_disagreement_ends_with_4(run, monkeypatch):
 
 
 def row(check, error, ok):
-    return {"check": check, "worst_error": error, "tolerance": 1e-6, "ok": ok}
+    return Check(check, error, 1e-6, ok)
 
 
 @pytest.mark.parametrize("command", ["lenses", "models", "mechanisms"])
@@ -229,10 +228,7 @@ def test_lists(run, command):
     code, out, _ = run(command, "--format", "json")
     assert code == 0
     names = {next(iter(entry.values())) for entry in json.loads(out)}
-    assert (
-        names
-        >= {"lenses": {"spectra", "focus"}, "models": {"tiny", "smollm2"}, "mechanisms": {"dense"}}[command]
-    )
+    assert names >= {"lenses": {"spectra", "focus"}, "models": {"tiny", "smollm2"}, "mechanisms": {"dense"}}[command]
     code, out, _ = run(command)
     assert all(name in out for name in names)
     assert run(command, "--format", "csv")[1].count("\n") == len(names) + 1

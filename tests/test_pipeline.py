@@ -22,9 +22,7 @@ from headscope.pipeline import measure
 from headscope.pipeline.forwards import BATCH_BYTES, batch_size, union
 
 SITE = Site("only", "self", 0, 4, 4, 8, 8, True)
-SPEC = ModelSpec(
-    "fake", "test", "fake", "Fake", "decoder-only", 1, 4, 4, 32, 8, 300, 100, 1, "float32", sha256="f00d"
-)
+SPEC = ModelSpec("fake", "test", "fake", "Fake", "decoder-only", 1, 4, 4, 32, 8, 300, 100, 1, "float32", sha256="f00d")
 TEXT = Text("letters", ("a" * 250, "b" * 140))
 
 
@@ -147,9 +145,7 @@ def make_lens(name, needs, *, update=None, finish=None, headline=None, start=Non
         return [*state, batch]
 
     def table(state, weights):
-        frame = pl.DataFrame(
-            {"variant": [batch.variant for batch in state], "rows": [len(b.tokens) for b in state]}
-        )
+        frame = pl.DataFrame({"variant": [batch.variant for batch in state], "rows": [len(b.tokens) for b in state]})
         return Finding(name, ABOUT, tables={"batches": frame}, method=getattr(weights, "method", ""))
 
     return Lens(
@@ -398,7 +394,4 @@ def test_failures_and_unidentified_weights_are_measured_again(tmp_path):
         assert model.forwards
     broken = make_lens("streaming", STATISTICS, finish=raises(ValueError("x")))
     measure(FakeModel(), text=TEXT, lenses=[broken], out=tmp_path / "broken")
-    assert (
-        measure(FakeModel(), text=TEXT, lenses=[STREAMING], out=tmp_path / "broken")["streaming"].status
-        == "ok"
-    )
+    assert measure(FakeModel(), text=TEXT, lenses=[STREAMING], out=tmp_path / "broken")["streaming"].status == "ok"

@@ -20,17 +20,13 @@ SITES = (
     Site("only", "self", 0, 4, 2, 16, 16, True, None, ("bias", "softcap"), "layers.0.attn"),
     Site("only", "self", 1, 4, 2, 16, 16, True, 128),
 )
-ABOUT = About(
-    "Title", "Why?", "Because.", (r"\frac{a}{b}",), "Slowly.", "Nobody (1900)", {"value": "the value"}
-)
+ABOUT = About("Title", "Why?", "Because.", (r"\frac{a}{b}",), "Slowly.", "Nobody (1900)", {"value": "the value"})
 
 
 def finding(lens="focus"):
     curve = Series("measured", np.arange(3.0), np.array([1.0, np.nan, np.inf]), low=np.zeros(3), high=None)
     figures = (
-        HeatMap(
-            "map", "T", "C", np.eye(2), ("L0", "L1"), ("H0", "H1"), reference=float("nan"), limits=(0.0, 1.0)
-        ),
+        HeatMap("map", "T", "C", np.eye(2), ("L0", "L1"), ("H0", "H1"), reference=float("nan"), limits=(0.0, 1.0)),
         Curves("curves", "T", "C", "x", "y", (curve, replace(curve, role="null")), log_x=True),
         Histogram("law", "T", "C", "x", np.arange(4.0), np.ones(3), laws=(curve,), marks=(("edge", 2.5),)),
     )

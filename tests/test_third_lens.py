@@ -1,4 +1,4 @@
-"""A lens is one file: dropped into the folder, its command, report section, docs and contract tests appear."""
+"""A lens is one file: dropped into its folder, command, report section, docs and contract tests appear."""
 
 import importlib.util
 import os
@@ -26,7 +26,7 @@ from headscope.attention.statistics import Request
 from headscope.core import About, Finding
 from headscope.lenses.lens import AS_IS, Lens, Needs
 
-ABOUT = About("Echo", "How many tokens were seen?", "A count.", (r"n = \\sum_i 1",), "More is more.", "Nobody")
+ABOUT = About("Echo", "How many tokens were seen?", "A count.", (r"n = \\sum_i 1",), "More is more.", "-")
 
 
 @dataclass(frozen=True)
@@ -126,9 +126,7 @@ def test_its_docs_entry_appears():
 
 
 def test_its_contract_tests_appear(folder):
-    plugin = (
-        f"import headscope.lenses, sys\nsys.modules['headscope.lenses'].__path__.append({str(folder)!r})\n"
-    )
+    plugin = f"import headscope.lenses, sys\nsys.modules['headscope.lenses'].__path__.append({str(folder)!r})\n"
     (folder.parent / "one_lens_more.py").write_text(plugin)
     paths = [str(folder.parent), *sys.path]
     listed = subprocess.run(

@@ -7,6 +7,7 @@ from typing import Any
 from headscope.attention.mechanism import mechanisms
 from headscope.core import Run
 from headscope.core.ports import plug
+from headscope.corpora import read_text
 from headscope.lenses import lenses
 from headscope.model import look, open_model, verify
 from headscope.model.source import sources as models
@@ -25,6 +26,7 @@ __all__ = [
     "mechanisms",
     "models",
     "open",
+    "read_text",
     "report",
     "save_figure",
     "save_run",

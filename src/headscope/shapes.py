@@ -21,4 +21,12 @@ AXES: dict[str, str] = {
     "tokens": "positions of a text",
 }
 
-LETTERS: dict[str, str] = {"l": "layers", "b": "batch", "h": "heads", "q": "queries", "k": "keys", "m": "d_model", "d": "d_head"}
+LETTERS: dict[str, str] = {
+    "l": "layers",
+    "b": "batch",
+    "h": "heads",
+    "q": "queries",
+    "k": "keys",
+    "m": "d_model",
+    "d": "d_head",
+}

@@ -66,11 +66,7 @@ def test_every_part_is_in_the_table():
 def test_imports_point_up(path):
     part = part_of(path)
     allowed = MAY_IMPORT[part] | {part}
-    wrong = [
-        f"line {line}: {part} may not import {other}"
-        for line, other in imported(path)
-        if other not in allowed
-    ]
+    wrong = [f"line {line}: {part} may not import {other}" for line, other in imported(path) if other not in allowed]
     assert not wrong, f"{path.relative_to(ROOT)}: " + "; ".join(wrong)
 
 

@@ -28,13 +28,7 @@ def discarded(source: str) -> list[int]:
             continue
         value = node.value
         called = value.func if isinstance(value, ast.Call) else None
-        name = (
-            called.attr
-            if isinstance(called, ast.Attribute)
-            else called.id
-            if isinstance(called, ast.Name)
-            else ""
-        )
+        name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
         if isinstance(value, ast.Compare) or name in PREDICATES:
             lines.append(node.lineno)
     return lines

@@ -45,9 +45,7 @@ def test_the_version_is_that_of_the_project():
     assert headscope.__version__ == project["version"]
 
 
-@pytest.mark.parametrize(
-    "first", ["headscope.report", "headscope.lenses", "headscope.lenses.focus", "headscope.api"]
-)
+@pytest.mark.parametrize("first", ["headscope.report", "headscope.lenses", "headscope.lenses.focus", "headscope.api"])
 def test_report_and_lenses_are_functions_in_any_order_of_imports(first):
     code = (
         f"import {first}, headscope\n"

@@ -126,7 +126,9 @@ def softmax(call: Call) -> Tensor:
     return torch.softmax(torch.cat((scores, sink), -1), -1)[..., :-1]
 
 
-def batches(model: Planted, request: Request, shapes: Sequence[Sequence[int]] = ((9, 6), (9,), (7, 5, 2))) -> list[Batch]:
+def batches(
+    model: Planted, request: Request, shapes: Sequence[Sequence[int]] = ((9, 6), (9,), (7, 5, 2))
+) -> list[Batch]:
     """One batch per entry of `shapes`, which lists the lengths of its windows (padded to the longest)."""
     found = []
     for seed, lengths in enumerate(shapes):
@@ -154,7 +156,9 @@ def shown(pattern: Tensor, of: Site, request: Request) -> Batch:
     )  # fmt: skip
     statistics = {of: pattern_statistics(pattern, call, request)}
     real = torch.ones(batch, n, dtype=torch.bool)
-    return Batch(AS_IS, real.long(), real, statistics, {of: uniform_statistics(call, request)}, {"pattern": {of: pattern}})
+    return Batch(
+        AS_IS, real.long(), real, statistics, {of: uniform_statistics(call, request)}, {"pattern": {of: pattern}}
+    )
 
 
 def transformed(model: Planted, symmetry: str) -> Planted:

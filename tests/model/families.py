@@ -67,7 +67,15 @@ def _family(name: str, prefix: str, options: dict[str, Any], covers: str, **more
     return Family(name, f"{prefix}{head}", f"{more.pop('config', prefix)}Config", options, covers, **more)
 
 
-GPT2 = {"vocab_size": 99, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "bos_token_id": 1, "eos_token_id": 2}
+GPT2 = {
+    "vocab_size": 99,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 T5 = {
     "vocab_size": 99,
     "d_model": 32,

@@ -105,6 +105,17 @@ def relative_error(a: Tensor, b: Tensor) -> float:
 
 def test_the_families_cover_what_they_promise() -> None:
     covers = " ".join(family.covers for family in DISPATCHING)
-    for feature in ("MHA", "MQA", "GQA", "rotary", "absolute", "relative bias", "sliding window", "softcap", "sinks", "cross"):
+    for feature in (
+        "MHA",
+        "MQA",
+        "GQA",
+        "rotary",
+        "absolute",
+        "relative bias",
+        "sliding window",
+        "softcap",
+        "sinks",
+        "cross",
+    ):
         assert feature in covers
     assert len(DISPATCHING) >= 28

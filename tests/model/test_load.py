@@ -200,3 +200,53 @@ def test_the_shape_of_every_tensor_is_checked(tmp_path: Path) -> None:
     change_tensors(tmp_path, lambda tensors: tensors.update({Q_PROJ: torch.ones(16, 32)}))
     with pytest.raises(CheckpointError, match=r"has shape \(16, 32\), expected \(32, 32\)"):
         load(resolve(tmp_path))
+
+
+def words(folder: Path, last: int) -> None:
+    from tokenizers import Tokenizer, models
+
+    vocabulary = {"[UNK]": 0, "hello": 1, "world": last}
+    Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]")).save(str(folder / "tokenizer.json"))
+
+
+def test_a_tokenizer_comes_along(tmp_path: Path) -> None:
+    save_llama(tmp_path)
+    words(tmp_path, last=63)
+    for what in (tmp_path, f"random:{tmp_path}"):
+        loaded = load(resolve(what))
+        assert loaded.tokenizer is not None
+        assert loaded.tokenizer("hello").input_ids == [1]
+        assert not any("the tokenizer" in note for note in loaded.notes)
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_is_noted(tmp_path: Path) -> None:
+    save_llama(tmp_path)
+    words(tmp_path, last=64)
+    assert load(resolve(tmp_path)).notes == (
+        "the tokenizer has ids up to 64, the model embeds only ids below 64",
+    )
+
+
+def test_a_tokenizer_with_code_is_left_alone(tmp_path: Path) -> None:
+    save_llama(tmp_path)
+    words(tmp_path, last=2)
+    (tmp_path / "evil.py").write_text("raise SystemExit('this ran')")
+    said = {"auto_map": {"AutoTokenizer": ["evil.Tokenizer", None]}, "tokenizer_class": "Evil"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
+    loaded = load(resolve(tmp_path))
+    assert loaded.tokenizer is None
+    assert "never runs code" in loaded.notes[0]
+
+
+def test_a_tokenizer_that_needs_a_package_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import transformers
+
+    def missing(*_: object, **__: object) -> None:
+        raise ValueError("You need to have sentencepiece or tiktoken installed")
+
+    save_llama(tmp_path)
+    words(tmp_path, last=2)
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", missing)
+    loaded = load(resolve(tmp_path))
+    assert loaded.tokenizer is None
+    assert "needs a package that is not installed (sentencepiece or tiktoken)" in loaded.notes[0]

@@ -168,7 +168,9 @@ def test_streams_equal_the_stored_map(name: str) -> None:
         if site.stack == "only" or site.kind == "self":
             assert bool(got.entropy_nats[~use].isnan().all())
         visible = uniform[site].n_visible.expand_as(entropy)
-        assert torch.allclose(uniform[site].entropy_nats.expand_as(entropy)[use], visible[use].double().log(), atol=1e-9)
+        assert torch.allclose(
+            uniform[site].entropy_nats.expand_as(entropy)[use], visible[use].double().log(), atol=1e-9
+        )
 
 
 @pytest.mark.parametrize("family", DECODERS, ids=by_name)
@@ -247,7 +249,11 @@ def test_a_patched_tensor_is_what_is_used() -> None:
 def test_several_at_once() -> None:
     model = opened("llama_gqa")
     with model.session() as session:
-        maps, rows, z = session.capture("pattern", at="L0"), session.stream(at="L1"), session.capture("z", at="L1.H0")
+        maps, rows, z = (
+            session.capture("pattern", at="L0"),
+            session.stream(at="L1"),
+            session.capture("z", at="L1.H0"),
+        )
         session.replace("L1.H1", attention.window(left=1))
         session.ablate("L1.H0")
         session.patch("L0.H0", "q", lambda q: q * 0)

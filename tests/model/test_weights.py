@@ -61,7 +61,10 @@ def test_projections_reproduce_q_k_v_and_the_output(family: Family) -> None:
         ):
             x = seen[f"{name}_in"].reshape(seen[name].shape[0], seen[name].shape[2], -1)
             expected = torch.einsum("bnm,hmd->bhnd", x, w) + b[None, :, None, :]
-            assert relative(gain[None, :, None, :] * expected, seen[name]) <= WEIGHT_AGREEMENT, (site.label, name)
+            assert relative(gain[None, :, None, :] * expected, seen[name]) <= WEIGHT_AGREEMENT, (
+                site.label,
+                name,
+            )
         written = torch.einsum("bhnd,hdm->bnm", seen["z"], weights.w_o) + weights.b_o
         assert relative(written, seen["o_out"].reshape(written.shape)) <= WEIGHT_AGREEMENT, site.label
 

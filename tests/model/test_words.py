@@ -91,7 +91,7 @@ def test_wrong_strides(tiny: Model) -> None:
 def test_models_that_do_not_predict_the_next_token(tiny: Model) -> None:
     encoder = opened("bert")
     encoder.tokenizer = tiny.tokenizer
-    with pytest.raises(UsageError, match="encoder.*does not predict the next token"):
+    with pytest.raises(UsageError, match=r"encoder.*does not predict the next token"):
         encoder.perplexity(TEXT)
     with pytest.raises(UsageError, match="cannot generate"):
         encoder.generate("x")

@@ -27,9 +27,10 @@ def example_run() -> Run:
 def _model() -> ModelSpec:
     return ModelSpec(
         name=f"SmolLM2-135M {HOSTILE}", source="carrier:smollm2", family="llama",
-        architecture="LlamaForCausalLM", kind="decoder-only", n_layers=LAYERS, n_heads=HEADS, n_kv_heads=3, d_model=D_MODEL, d_head=64,
-        vocabulary=49_152, context=8192, n_parameters=134_515_008, dtype="float32", positions="rotary",
-        dequantised="Q8_0", sha256="3f" * 32, licence="Apache-2.0", notes=("The word embedding is tied.",),
+        architecture="LlamaForCausalLM", kind="decoder-only", n_layers=LAYERS, n_heads=HEADS, n_kv_heads=3,
+        d_model=D_MODEL, d_head=64, vocabulary=49_152, context=8192, n_parameters=134_515_008,
+        dtype="float32", positions="rotary", dequantised="Q8_0", sha256="3f" * 32, licence="Apache-2.0",
+        notes=("The word embedding is tied.",),
     )  # fmt: skip
 
 
@@ -193,7 +194,7 @@ def _about_focus() -> About:
     return About(
         title="Focus",
         question="How many tokens does a head look at, and how far away are they?",
-        definition=r"The entropy of the pattern's rows, $0 \leq H_q \leq \ln n$, and the mass on the first token.",
+        definition=r"The entropy of the rows, $0 \leq H_q \leq \ln n$, and the mass on the first token.",
         formulas=(r"H_q = -\sum_k A_{qk} \ln A_{qk}",),
         reading="Low entropy: the head picks. Entropy near the dotted line: it averages.",
         reference="Wertich, thesis, section 4.2.",

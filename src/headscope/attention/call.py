@@ -95,7 +95,7 @@ class Call:
 
     def take(self, queries: slice, keys: slice) -> "Call":
         """The part of this call that lies in a block of query and key indices (views, no copies)."""
-        return replace(
+        taken = replace(
             self,
             q=self.q[:, :, queries],
             k=self.k[:, :, keys],
@@ -105,6 +105,34 @@ class Call:
             key_padding=None if self.key_padding is None else self.key_padding[:, keys],
             mask=None if self.mask is None else self.mask[:, :, queries, keys],
             bias=None if self.bias is None else self.bias[:, :, queries, keys],
+        )
+        if self.offset is not None and queries.step is None and keys.step is None:
+            # Known without looking at the positions again, which would cost more than a small block.
+            taken.__dict__["offset"] = self.offset + (queries.start or 0) - (keys.start or 0)
+        return taken
+
+    def part(self, batch: slice, kv_heads: slice) -> "Call":
+        """The part of this call that belongs to some sequences and some key/value heads (views, no copies)."""
+        heads = slice(kv_heads.start * self.groups, kv_heads.stop * self.groups)
+
+        def of(x: Tensor | None) -> Tensor | None:
+            if x is None:
+                return None
+            x = x if x.shape[0] == 1 else x[batch]
+            return x if x.shape[1] == 1 else x[:, heads]
+
+        shared = self.query_positions.shape[0] == 1
+        return replace(
+            self,
+            q=self.q[batch, heads],
+            k=self.k[batch, kv_heads],
+            v=self.v[batch, kv_heads],
+            query_positions=self.query_positions if shared else self.query_positions[batch],
+            key_positions=self.key_positions if shared else self.key_positions[batch],
+            key_padding=None if self.key_padding is None else self.key_padding[batch],
+            mask=of(self.mask),
+            bias=of(self.bias),
+            sinks=None if self.sinks is None else self.sinks[heads],
         )
 
     def heads(self, heads: tuple[int, ...]) -> "Call":

@@ -70,9 +70,7 @@ def _root(
 
 
 @app.command(
-    epilog=examples(
-        "headscope report", "headscope report smollm2", "headscope report ./my-model --text a.txt"
-    )
+    epilog=examples("headscope report", "headscope report smollm2", "headscope report ./my-model --text a.txt")
 )
 def report(
     model: ModelOrTiny = "tiny",
@@ -122,27 +120,26 @@ def look(model: Model, hub: Hub = False, form: Form = Format.TABLE) -> None:
         card = api.look(model, hub=hub, progress=progress.step)
     if form is Format.TABLE:
         typer.echo(str(card))
+    elif form is Format.JSON:
+        show_json(dataclasses.asdict(card))
     else:
-        show_json(card)
+        _list([dataclasses.asdict(site) | {"extras": " ".join(site.extras)} for site in card.sites], form)
 
 
 @app.command(epilog=examples("headscope verify minilm"))
 def verify(model: Model, text: TextFile = None, hub: Hub = False, form: Form = Format.TABLE) -> None:
     """Compare fast, definition and transformers on this very checkpoint; exit code 4 where they disagree."""
-    import polars as pl
-
     from headscope import api
 
+    given = None if text is None else "\n\n".join(api.read_text(text).documents)
     with bars() as progress:
         opened = api.open(model, hub=hub, progress=progress.step)
         progress.step("comparing", 0, 1)
-        rows = api.verify(opened, text)
-    show_table(pl.DataFrame(rows), form)
-    wrong = [row.check for row in rows if not row.ok]
+        checks = api.verify(opened, given)
+    _list([dataclasses.asdict(check) for check in checks], form)
+    wrong = [check.check for check in checks if not check.ok]
     if wrong:
-        raise NumericsError(
-            f"{model}: {len(wrong)} of {len(rows)} checks miss their tolerance: {', '.join(wrong)}"
-        )
+        raise NumericsError(f"{model}: {len(wrong)} of {len(checks)} checks fail: {'; '.join(wrong)}")
 
 
 @app.command()
@@ -196,9 +193,7 @@ def figures(
     target = run / "figures" if out is None else out
     stored = api.load(run)
     with bars() as progress:
-        drawings = [
-            (finding.lens, figure) for finding in stored.findings.values() for figure in finding.figures
-        ]
+        drawings = [(finding.lens, figure) for finding in stored.findings.values() for figure in finding.figures]
         for done, (lens, figure) in enumerate(drawings):
             progress.step("drawing", done, len(drawings))
             typer.echo(str(api.save_figure(figure, target / f"{lens}.{figure.name}.{form.value}")))

@@ -25,9 +25,7 @@ _SHARED: dict[str, tuple[Any, Any]] = {
     "window": (Window, 512),
     "out": (Out, None),
     "table": (
-        Annotated[
-            str | None, typer.Option("--table", metavar="NAME", help="Which table; default the main one.")
-        ],
+        Annotated[str | None, typer.Option("--table", metavar="NAME", help="Which table; default the main one.")],
         None,
     ),
     "form": (Form, Format.TABLE),
@@ -51,9 +49,7 @@ class LensGroup(TyperGroup):
         if cmd_name not in known:
             near = difflib.get_close_matches(cmd_name, known, n=3, cutoff=0.4)
             guess = f"did you mean {' or '.join(near)}? " if near else ""
-            raise UsageError(
-                f"there is no lens {cmd_name!r}", hint=f"{guess}the lenses are {', '.join(known)}"
-            )
+            raise UsageError(f"there is no lens {cmd_name!r}", hint=f"{guess}the lenses are {', '.join(known)}")
         return command_of(known[cmd_name])
 
 
@@ -85,18 +81,14 @@ def _function(lens: Any) -> Any:
         field.name: (
             Annotated[
                 hints[field.name],
-                typer.Option(
-                    help=_sentence(field.metadata.get("help", "")), rich_help_panel="Parameters of this lens"
-                ),
+                typer.Option(help=_sentence(field.metadata.get("help", "")), rich_help_panel="Parameters of this lens"),
             ],
             field.default,
         )
         for field in fields
     }
     if clash := own.keys() & _SHARED.keys():
-        raise UsageError(
-            f"lens {lens.name!r}: the parameters {', '.join(sorted(clash))} are options of every lens"
-        )
+        raise UsageError(f"lens {lens.name!r}: the parameters {', '.join(sorted(clash))} are options of every lens")
 
     def command(**given: Any) -> None:
         chosen = {name: given.pop(name) for name in own}

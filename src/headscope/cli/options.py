@@ -12,9 +12,7 @@ MODEL_HELP = "tiny, smollm2, minilm, a folder, a .gguf file, random:PATH, or a h
 
 def examples(*commands: str) -> str:
     """The foot of a help text: commands to copy."""
-    return "\n\n".join(
-        ["Examples:" if len(commands) > 1 else "Example:", *(f"  {command}" for command in commands)]
-    )
+    return "\n\n".join(["Examples:" if len(commands) > 1 else "Example:", *(f"  {command}" for command in commands)])
 
 
 Model = Annotated[str, typer.Argument(help=MODEL_HELP, metavar="MODEL", show_default=False)]

@@ -55,9 +55,7 @@ def resumable(folder: Path | None) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        kept = (
-            f"; finished findings are in {folder}/, the same command goes on from there" if folder else ""
-        )
+        kept = f"; finished findings are in {folder}/, the same command goes on from there" if folder else ""
         err().print(Text(f"\nstopped{kept}"))
         sys.exit(INTERRUPTED)
 

@@ -1,12 +1,12 @@
 """Selection: which heads of which sites, in one grammar for the command line and for Python.
 
-    L10-19        layers 10 to 19, ends included, every head
-    L3.H7         one head
-    L3.H0-2       heads 0, 1 and 2 of layer 3
-    dec.cross     every cross-attention head of the decoder
-    enc.L0.H1     one head of the encoder
-    L0,L5.H2      a union
-    all           everything
+L10-19        layers 10 to 19, ends included, every head
+L3.H7         one head
+L3.H0-2       heads 0, 1 and 2 of layer 3
+dec.cross     every cross-attention head of the decoder
+enc.L0.H1     one head of the encoder
+L0,L5.H2      a union
+all           everything
 """
 
 import re

@@ -25,9 +25,7 @@ class Text:
 
     def __post_init__(self) -> None:
         if not any(document.strip() for document in self.documents):
-            raise UsageError(
-                f"{self.name}: the text is empty", hint="give a text with at least a few sentences"
-            )
+            raise UsageError(f"{self.name}: the text is empty", hint="give a text with at least a few sentences")
 
     @property
     def n_characters(self) -> int:

@@ -22,9 +22,7 @@ def lenses() -> dict[str, "Lens"]:
     found.sort(key=lambda entry: entry[:2])
     names = [name for _, name, _ in found]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise UsageError(
-            f"two files in {__path__[0]} define a lens of the same name: {', '.join(sorted(twice))}"
-        )
+        raise UsageError(f"two files in {__path__[0]} define a lens of the same name: {', '.join(sorted(twice))}")
     return {name: one for _, name, one in found}
 
 

@@ -202,9 +202,7 @@ def _columns(params: Params, site: Site, rows: RowStatistics) -> Iterator[Tensor
 def finish(state: State, weights: WeightSource | None) -> Finding:
     """Means over rows with their intervals."""
     params: dict[str, str | int | float | bool | None] = {"bands": state.params.bands}
-    seen = [
-        site for site in state.sites if any(bool((part.rows > 0).any()) for part in state.seen.get(site, ()))
-    ]
+    seen = [site for site in state.sites if any(bool((part.rows > 0).any()) for part in state.seen.get(site, ()))]
     unseen = [site.label for site in state.sites if site not in seen]
     if not seen:
         reason = "no row of attention that sees at least two keys was shown to the lens"
@@ -314,9 +312,7 @@ def _entropy_sentence(table: pl.DataFrame) -> str:
     )
 
 
-def definition(
-    params: Params, weights: WeightSource | None, batches: Sequence[Batch]
-) -> dict[str, pl.DataFrame]:
+def definition(params: Params, weights: WeightSource | None, batches: Sequence[Batch]) -> dict[str, pl.DataFrame]:
     """The formulas as written, row by row on the stored maps, in float64."""
     rows: list[dict[str, object]] = []
     kept = [batch for batch in batches if batch.variant == AS_IS]

@@ -5,9 +5,8 @@ those of Gaussian matrices of the same shape and the same Frobenius norm: Marche
 law of a product of two Gaussian matrices for the latter.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from math import exp, log, sqrt
 
 import numpy as np
@@ -211,10 +210,7 @@ def _tables(
         for row in rows(site, head, matrix, ones[head])
     ]
     of_layers = [
-        row
-        for site, found in layers.items()
-        for matrix, one in found.items()
-        for row in rows(site, None, matrix, one)
+        row for site, found in layers.items() for matrix, one in found.items() for row in rows(site, None, matrix, one)
     ]
     return {"heads": pl.DataFrame(of_heads, schema=SCHEMA), "layers": pl.DataFrame(of_layers, schema=SCHEMA)}
 
@@ -227,8 +223,7 @@ def _arrays(
     for site in layers:
         found |= {f"{site.label}.{matrix}": one.sigma.numpy() for matrix, one in layers[site].items()}
         found |= {
-            f"{site.label}.{form}": np.stack([one.sigma.numpy() for one in ones])
-            for form, ones in heads[site].items()
+            f"{site.label}.{form}": np.stack([one.sigma.numpy() for one in ones]) for form, ones in heads[site].items()
         }
     return found
 
@@ -311,9 +306,7 @@ def _beyond(layers: pl.DataFrame, matrix: str) -> str:
     return f"{count:.0f} singular values with {100 * energy:.0f} % of the energy"
 
 
-def definition(
-    params: Params, weights: WeightSource | None, batches: Sequence[Batch]
-) -> dict[str, pl.DataFrame]:
+def definition(params: Params, weights: WeightSource | None, batches: Sequence[Batch]) -> dict[str, pl.DataFrame]:
     """The formulas as written: dense float64 matrices, `torch.linalg.svdvals`, sums."""
     if weights is None:
         raise LensError("the lens spectra reads the model's weights, and was given none")
@@ -372,24 +365,28 @@ def _defined_matrix_null(rows: int, columns: int) -> tuple[float, float, float, 
     return low, high, p / (high - 1.2065336 * spread), p * exp(-p / n / 2)
 
 
-@lru_cache(maxsize=64)
 def _defined_product_null(rows: int, inner: int, columns: int) -> tuple[float, float, float, float]:
-    """The law of the product with mean 1: its edges are where x(z) turns, found on a fine grid of z."""
+    """The law of the product with mean 1: its edges are where x(z) turns, right of 0 and left of −1."""
     p, n_1, n_2 = sorted((rows, inner, columns))
     c_1, c_2 = p / n_1, p / n_2
 
-    def x(z: NDArray[np.float64]) -> NDArray[np.float64]:
+    def x(z: float) -> float:
         return (1 + z) * (1 + c_1 * z) * (1 + c_2 * z) / z
 
-    right = np.geomspace(1e-3, 1e6, 2_000_001)
-    left = -1 - (1 / c_1 - 1) * np.linspace(0, 1, 1_000_001)
-    at = int(np.argmin(x(right)))
-    high, z = float(x(right)[at]), float(right[at])
+    z = exp(_defined_minimum(lambda t: x(exp(t)), -10.0, 20.0))
+    high, low = x(z), x(_defined_minimum(lambda z: -x(z), -1 / c_1, -1.0))
     # x ≈ high + x″ (z − z_b)²/2, so the density is √(2/x″)·√(high − x)/(π·high) below the edge.
     curvature = sqrt(2 / (2 * c_1 * c_2 + 2 / z**3)) / high
     largest = high - 1.2065336 * (p * curvature) ** (-2 / 3)
-    effective = p * exp(-(c_1 + c_2) / 2 + c_1 * c_2 / 6)
-    return max(float(x(left).max()), 0.0), high, p / largest, effective
+    return max(low, 0.0), high, p / largest, p * exp(-(c_1 + c_2) / 2 + c_1 * c_2 / 6)
+
+
+def _defined_minimum(f: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function with one minimum has it, by thirds."""
+    for _ in range(120):
+        left, right = low + (high - low) / 3, high - (high - low) / 3
+        low, high = (low, right) if f(left) < f(right) else (left, high)
+    return (low + high) / 2
 
 
 LENS = Lens(

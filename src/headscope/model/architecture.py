@@ -103,11 +103,7 @@ def _check_quantisation(raw: dict[str, Any], where: str) -> None:
 
 def _check_depth(raw: dict[str, Any], where: str) -> None:
     for key, value in raw.items():
-        if (
-            ("layers" in key or key in ("n_layer", "depth"))
-            and isinstance(value, int)
-            and value > _MAX_LAYERS
-        ):
+        if ("layers" in key or key in ("n_layer", "depth")) and isinstance(value, int) and value > _MAX_LAYERS:
             raise CheckpointError(
                 f"{where}: {key} is {value}, expected at most {_MAX_LAYERS}",
                 hint="the configuration is damaged",

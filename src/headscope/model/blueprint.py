@@ -86,6 +86,7 @@ class Tracer:
         self.plans[site] = Plan(status, Projections(q, k, v, o))
 
     def __call__(self, raw: RawCall) -> Tensor:
+        """Trace the call's inputs and answer with codes."""
         self._give_up_waiting()
         name = self._names[id(raw.module)]
         site = self._sites.get((name, self._calls[name]))
@@ -110,19 +111,23 @@ class Tracer:
 
     def _trace_inputs(self, site: Site, raw: RawCall, out: Tensor) -> None:
         try:
-            q, q_from, q_scaled = self._rows(raw.query, "queries")
-            k, k_from, k_scaled = self._rows(raw.key, "keys")
-            v, v_from, v_scaled = self._rows(raw.value, "values")
-            if not v_scaled:
-                raise _Refusal("the values are normalised after their projection")
-            same = [k_from, v_from] if site.kind == "cross" else [q_from, k_from, v_from]
-            if any(not _same_input(same[0], other) for other in same[1:]):
-                modules = ", ".join(dict.fromkeys(call.module for call in same))
-                raise _Refusal(f"its projections read different inputs ({modules}), as in latent attention")
+            rows, status = self._projected(site, raw)
         except _Refusal as refusal:
             self._refuse(site, str(refusal))
-            return
-        self._awaiting = (site, (q, k, v), EXACT if q_scaled and k_scaled else NORMED, _channels(out))
+        else:
+            self._awaiting = (site, rows, status, _channels(out))
+
+    def _projected(self, site: Site, raw: RawCall) -> tuple[tuple[Rows, Rows, Rows], WeightStatus]:
+        q, q_from, q_scaled = self._rows(raw.query, "queries")
+        k, k_from, k_scaled = self._rows(raw.key, "keys")
+        v, v_from, v_scaled = self._rows(raw.value, "values")
+        if not v_scaled:
+            raise _Refusal("the values are normalised after their projection")
+        same = [k_from, v_from] if site.kind == "cross" else [q_from, k_from, v_from]
+        if any(not _same_input(same[0], other) for other in same[1:]):
+            modules = ", ".join(dict.fromkeys(call.module for call in same))
+            raise _Refusal(f"its projections read different inputs ({modules}), as in latent attention")
+        return (q, k, v), EXACT if q_scaled and k_scaled else NORMED
 
     def _rows(self, states: Tensor, what: str) -> tuple[Rows, CodedCall, bool]:
         channels = _channels(states)

@@ -86,9 +86,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     for file, expected in shards.items():
         _add(tensors, read_header(folder / file), expected, folder / file)
     if not tensors:
-        raise CheckpointError(
-            f"{folder} holds no tensor at all", hint="the checkpoint is empty: fetch it again"
-        )
+        raise CheckpointError(f"{folder} holds no tensor at all", hint="the checkpoint is empty: fetch it again")
     return Checkpoint(folder, tuple(folder / file for file in shards), tensors)
 
 
@@ -123,9 +121,7 @@ def sha256_of(file: Path) -> str:
     return digest.hexdigest()
 
 
-def _add(
-    tensors: dict[str, TensorEntry], found: dict[str, TensorEntry], expected: list[str], file: Path
-) -> None:
+def _add(tensors: dict[str, TensorEntry], found: dict[str, TensorEntry], expected: list[str], file: Path) -> None:
     for name in expected:
         if name not in found:
             raise CheckpointError(
@@ -155,12 +151,7 @@ def _shards(index: Path) -> dict[str, list[str]]:
         raise CheckpointError(f"{index} has no weight_map with tensors", hint="fetch the index again")
     shards: dict[str, list[str]] = {}
     for name, file in weight_map.items():
-        if (
-            not isinstance(file, str)
-            or file != Path(file).name
-            or "\\" in file
-            or not file.endswith(".safetensors")
-        ):
+        if not isinstance(file, str) or file != Path(file).name or "\\" in file or not file.endswith(".safetensors"):
             raise CheckpointError(
                 f"{index} puts tensor {name!r} into {file!r}, expected a safetensors file beside it",
                 hint="an index that leads out of its folder is not to be trusted",
@@ -186,9 +177,7 @@ def _no_weights(folder: Path) -> CheckpointError:
             "save_pretrained(FOLDER), which writes safetensors",
         )
     if ggufs := sorted(path.name for path in folder.glob("*.gguf")):
-        return CheckpointError(
-            f"{folder} holds no safetensors", hint=f"give the file itself: {folder / ggufs[0]}"
-        )
+        return CheckpointError(f"{folder} holds no safetensors", hint=f"give the file itself: {folder / ggufs[0]}")
     if others := sorted(path.name for path in folder.glob("*.safetensors")):
         return CheckpointError(
             f"{folder} holds {', '.join(others[:3])} but neither {_SINGLE} nor {_INDEX}",

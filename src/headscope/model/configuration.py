@@ -21,18 +21,14 @@ def read_config(folder: Path) -> dict[str, Any]:
     """The content of `folder/config.json`: an object with a `model_type`; raises a clear error otherwise."""
     file = folder / "config.json"
     if not folder.is_dir():
-        raise CheckpointError(
-            f"{folder} is not a folder", hint="give a folder with config.json and safetensors"
-        )
+        raise CheckpointError(f"{folder} is not a folder", hint="give a folder with config.json and safetensors")
     if not file.exists() and not file.is_symlink():
         raise CheckpointError(f"{folder} has no config.json", hint=_instead(folder))
     if file_size(file) > _MAX_BYTES:
         raise CheckpointError(f"{file} is larger than {_MAX_BYTES} bytes", hint="this is no configuration")
     config = _parsed(file)
     if not isinstance(config, dict):
-        raise CheckpointError(
-            f"{file} holds {type(config).__name__}, expected an object", hint="fetch it again"
-        )
+        raise CheckpointError(f"{file} holds {type(config).__name__}, expected an object", hint="fetch it again")
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or not model_type:
         raise CheckpointError(
@@ -50,9 +46,7 @@ def generation_config(folder: Path, config: Any, raw: dict[str, Any]) -> Any:
     file = folder / "generation_config.json"
     wanted = _parsed(file) if file.is_file() else raw
     if not isinstance(wanted, dict):
-        raise CheckpointError(
-            f"{file} holds {type(wanted).__name__}, expected an object", hint="fetch it again"
-        )
+        raise CheckpointError(f"{file} holds {type(wanted).__name__}, expected an object", hint="fetch it again")
     # Only what is known: older config.json files hold settings such as forced_eos_token_id among their own.
     known = said.to_dict().keys() - {"transformers_version"}
     said.update(**{key: value for key, value in wanted.items() if key in known and value is not None})

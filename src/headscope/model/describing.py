@@ -55,7 +55,9 @@ def _kind(config: Any, sites: tuple[Site, ...]) -> str:
 
 def _context(hf: Any, config: Any) -> int | None:
     """The longest text the model can read: the size of its position table, where it has a limit."""
-    tables = [m for name, m in hf.named_modules() if isinstance(m, nn.Embedding) and name.endswith("position_embeddings")]
+    tables = [
+        m for name, m in hf.named_modules() if isinstance(m, nn.Embedding) and name.endswith("position_embeddings")
+    ]
     if tables and tables[0].padding_idx is not None:
         # RoBERTa and its kin count positions from the padding token on: the rows up to it are never reached.
         return int(tables[0].num_embeddings) - int(tables[0].padding_idx) - 1

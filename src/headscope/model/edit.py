@@ -31,6 +31,7 @@ Where = Selection | str | Site | None
 Spectrum = Float[Tensor, " rank"]
 Matrix = Float[Tensor, "rows columns"]
 Letters = Literal["q", "k", "v", "o"]
+_LETTERS: tuple[Letters, ...] = ("q", "k", "v", "o")
 
 
 class Edit:
@@ -157,7 +158,7 @@ class Edit:
 def _letters(what: str) -> list[Letters]:
     if not what or set(what) - set("qkvo"):
         raise UsageError(f"cannot edit {what!r}", hint="name matrices by the letters q, k, v, o, e.g. 'qk'")
-    return [letter for letter in ("q", "k", "v", "o") if letter in what]  # type: ignore[misc]
+    return [letter for letter in _LETTERS if letter in what]
 
 
 def _selected(plan: Plan, site: Site, heads: tuple[int, ...], letter: Letters) -> Rows:
@@ -171,7 +172,7 @@ def _selected(plan: Plan, site: Site, heads: tuple[int, ...], letter: Letters) -
 def _read(model: nn.Module, rows: Rows, letter: str) -> Matrix:
     """The selected heads' matrix: [d_model, heads · width] for q, k, v and [heads · width, d_model] for o."""
     linear: Any = model.get_submodule(rows.module)
-    matrix = linear.weight.detach().T if isinstance(linear, nn.Linear) else linear.weight.detach()
+    matrix: Tensor = linear.weight.detach().T if isinstance(linear, nn.Linear) else linear.weight.detach()
     index = rows.row.flatten()
     return matrix[index] if letter == "o" else matrix[:, index]
 
@@ -182,7 +183,8 @@ def _with_spectrum(w: Matrix, rule: Callable[[Spectrum], Spectrum]) -> Matrix:
     if not isinstance(after, Tensor) or after.shape != s.shape:
         got = tuple(after.shape) if isinstance(after, Tensor) else type(after).__name__
         raise UsageError(f"a spectrum rule must return {tuple(s.shape)} singular values, got {got}")
-    return (u * after.double()) @ vh
+    changed: Tensor = (u * after.double()) @ vh
+    return changed
 
 
 def _with_random_input_side(w: Matrix, generator: torch.Generator) -> Matrix:
@@ -191,4 +193,5 @@ def _with_random_input_side(w: Matrix, generator: torch.Generator) -> Matrix:
     gaussian = torch.randn(w.shape[0], len(s), generator=generator, dtype=torch.float64)
     q, r = torch.linalg.qr(gaussian)
     haar = q * r.diagonal().sign()  # without the signs QR is not Haar-distributed
-    return (haar * s) @ vh
+    changed: Tensor = (haar * s) @ vh
+    return changed

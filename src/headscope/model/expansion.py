@@ -43,9 +43,7 @@ def expanded(file: Path, progress: Progress | None = None) -> Expanded:
     """
     header, sha256 = read_gguf_header(file), sha256_of(file)
     if 4 * header.n_numbers > MAX_KEPT_BYTES:
-        raise WeightsRefused(
-            f"{file} is expanded in memory only: {4 * header.n_numbers / 1e9:.1f} GB are not kept"
-        )
+        raise WeightsRefused(f"{file} is expanded in memory only: {4 * header.n_numbers / 1e9:.1f} GB are not kept")
     folder = cache.cache_folder() / "expanded" / f"{sha256[:32]}-v{_VERSION}"
     if cache.about(folder) is None:
         if progress is not None:
@@ -54,9 +52,7 @@ def expanded(file: Path, progress: Progress | None = None) -> Expanded:
         try:
             cache.install(folder, lambda new: _write(file, header, new), notes=notes)
         except ResourceError as error:
-            raise WeightsRefused(
-                f"{file} is expanded in memory only: {error.message}", hint=error.hint
-            ) from error
+            raise WeightsRefused(f"{file} is expanded in memory only: {error.message}", hint=error.hint) from error
     return Expanded(folder, sha256, header.types, header.dequantised)
 
 

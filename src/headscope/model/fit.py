@@ -15,9 +15,7 @@ from torch import Tensor, nn
 from headscope.errors import CheckpointError
 from headscope.model.header import TensorEntry
 
-Report = Mapping[
-    str, Any
-]  # what transformers tells about a load: missing_keys, unexpected_keys, mismatched_keys
+Report = Mapping[str, Any]  # what transformers tells about a load: missing_keys, unexpected_keys, mismatched_keys
 
 _OTHER_MODEL = "config.json describes another model than the one these weights are of"
 
@@ -55,9 +53,7 @@ def lacks_only_its_head(report: Report, model: Any) -> bool:
     return base is not model and bool(missing) and not any(name.startswith(prefix) for name in missing)
 
 
-def check(
-    report: Report, model: Any, where: str, entries: Mapping[str, TensorEntry] | None = None
-) -> tuple[str, ...]:
+def check(report: Report, model: Any, where: str, entries: Mapping[str, TensorEntry] | None = None) -> tuple[str, ...]:
     """Raise on whatever would make numbers wrong; what is harmless comes back as sentences."""
     _refuse_mismatched(report["mismatched_keys"], where)
     # A pooler sits behind the last layer: attention does not depend on it.
@@ -108,11 +104,7 @@ def check_finite(model: nn.Module, where: str) -> None:
             raise CheckpointError(
                 f"tensor {name!r} in {where} has {bad} of {parameter.numel()} values not finite ({kind})",
                 hint="the training diverged or the file is damaged"
-                + (
-                    f"; or its values are too large for {parameter.dtype}: open it in float32"
-                    if narrow
-                    else ""
-                ),
+                + (f"; or its values are too large for {parameter.dtype}: open it in float32" if narrow else ""),
             )
 
 

@@ -69,16 +69,12 @@ def file_size(file: Path) -> int:
                 f"{file} is a link to {file.readlink()}, which does not exist",
                 hint="copy the file itself, not the link to it",
             ) from error
-        raise CheckpointError(
-            f"{file} does not exist", hint="the checkpoint is incomplete: fetch it again"
-        ) from error
+        raise CheckpointError(f"{file} does not exist", hint="the checkpoint is incomplete: fetch it again") from error
     except OSError as error:
         raise unreadable(file, error) from error
     if not stat.S_ISREG(status.st_mode):
         what = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-        raise CheckpointError(
-            f"{file} is {what}, expected a file", hint="the checkpoint is incomplete: fetch it again"
-        )
+        raise CheckpointError(f"{file} is {what}, expected a file", hint="the checkpoint is incomplete: fetch it again")
     return status.st_size
 
 
@@ -138,9 +134,7 @@ def _parse(file: Path, text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{file}: the header is not JSON ({error})", hint=_AGAIN) from error
     if not isinstance(header, dict):
-        raise CheckpointError(
-            f"{file}: the header is {type(header).__name__}, expected an object", hint=_AGAIN
-        )
+        raise CheckpointError(f"{file}: the header is {type(header).__name__}, expected an object", hint=_AGAIN)
     header.pop("__metadata__", None)
     return header
 
@@ -194,6 +188,4 @@ def _check_layout(file: Path, size: int, data: int, entries: list[tuple[str, Ten
             hint=_AGAIN,
         )
     if reached < size:
-        raise CheckpointError(
-            f"{file}: {size - reached} bytes after {previous} belong to no tensor", hint=_AGAIN
-        )
+        raise CheckpointError(f"{file}: {size - reached} bytes after {previous} belong to no tensor", hint=_AGAIN)

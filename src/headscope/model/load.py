@@ -78,9 +78,7 @@ def _narrowed(checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[str, ...]:
     return (f"stored as {', '.join(wider)} and rounded to {name} on opening",) if wider else ()
 
 
-def _built(
-    config: Any, raw: dict[str, Any], checkpoint: Checkpoint, dtype: torch.dtype
-) -> tuple[Any, tuple[str, ...]]:
+def _built(config: Any, raw: dict[str, Any], checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[Any, tuple[str, ...]]:
     where = str(checkpoint.folder)
     cls = architecture.model_class(config, str(checkpoint.folder / "config.json"))
     empty = _empty(cls, config, where)
@@ -187,9 +185,7 @@ def _expanded_in_memory(source: Source, file: Path, dtype: torch.dtype, why: str
 def _cannot_build(cls: Any, where: str, error: Exception) -> CheckpointError | ResourceError:
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     if isinstance(error, MemoryError) or "allocate" in reason:
-        return ResourceError(
-            f"not enough memory to build {cls.__name__} from {where}", hint="try dtype float16"
-        )
+        return ResourceError(f"not enough memory to build {cls.__name__} from {where}", hint="try dtype float16")
     return CheckpointError(
         f"transformers cannot build {cls.__name__} from {where}: {reason}",
         hint="config.json and weights may not belong together, or a value in config.json is damaged",

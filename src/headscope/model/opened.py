@@ -10,7 +10,7 @@ from torch import Tensor
 from headscope.core.model_spec import ModelSpec
 from headscope.core.site import Site
 from headscope.core.weights import HeadWeights, WeightSource, WeightStatus
-from headscope.errors import CaptureError, UsageError, WeightsRefused
+from headscope.errors import CaptureError, HeadscopeError, UsageError, WeightsRefused
 from headscope.model import text as texts
 from headscope.model.architecture import model_class, parsed_config
 from headscope.model.blueprint import Plan, make_blueprint
@@ -29,7 +29,12 @@ from headscope.model.softmax import SoftmaxSession, SoftmaxSites, find_softmax_s
 from headscope.model.source import Source, resolve
 from headscope.model.weights import FileMatrices, ModelMatrices, PlannedWeights, file_sources
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
 NOT_DISPATCHING = "the family does not compute attention through transformers' attention interface"
 
 
@@ -40,7 +45,12 @@ class Model:
     """
 
     def __init__(
-        self, hf: Any, tokenizer: Any | None, spec: ModelSpec, sites: tuple[Site, ...], softmax: SoftmaxSites | None
+        self,
+        hf: Any,
+        tokenizer: Any | None,
+        spec: ModelSpec,
+        sites: tuple[Site, ...],
+        softmax: SoftmaxSites | None,
     ) -> None:
         self.hf = hf
         self.tokenizer = tokenizer
@@ -94,7 +104,13 @@ class Model:
         return texts.perplexity(self, text, window=window, stride=stride)
 
     def generate(
-        self, prompt: str, *, max_new_tokens: int = 40, temperature: float = 0.0, cache: bool = True, seed: int = 0
+        self,
+        prompt: str,
+        *,
+        max_new_tokens: int = 40,
+        temperature: float = 0.0,
+        cache: bool = True,
+        seed: int = 0,
     ) -> str:
         """What the model writes after `prompt`; greedy at temperature 0."""
         return texts.generate(
@@ -126,7 +142,9 @@ def open_model(
     return _opened(loaded, source, tokenizer)
 
 
-def open_weights(what: str | Path, *, hub: bool = False, seed: int = 0, progress: Progress | None = None) -> WeightSource:
+def open_weights(
+    what: str | Path, *, hub: bool = False, seed: int = 0, progress: Progress | None = None
+) -> WeightSource:
     """The weights of a checkpoint, straight from its file where that is possible; otherwise from a built model."""
     source = resolve(what, hub=hub, seed=seed, progress=progress)
     if source.kind == "random":
@@ -183,10 +201,17 @@ def _wrapped(hf: Any, tokenizer: Any | None) -> Model:
 
     if not isinstance(hf, PreTrainedModel):
         raise UsageError(
-            f"cannot open a {type(hf).__name__}", hint="give a name, a path, or a transformers model that is loaded"
+            f"cannot open a {type(hf).__name__}",
+            hint="give a name, a path, or a transformers model that is loaded",
         )
     name = getattr(hf.config, "name_or_path", "") or hf.config.model_type
-    return _model(hf.eval(), tokenizer, name=name, source="a transformers model in memory", dtype=str(hf.dtype).removeprefix("torch."))
+    return _model(
+        hf.eval(),
+        tokenizer,
+        name=name,
+        source="a transformers model in memory",
+        dtype=str(hf.dtype).removeprefix("torch."),
+    )
 
 
 def _opened(loaded: Loaded, source: Source, tokenizer: Any | None) -> Model:
@@ -205,21 +230,34 @@ def _opened(loaded: Loaded, source: Source, tokenizer: Any | None) -> Model:
 
 def _model(hf: Any, tokenizer: Any | None, **facts: Any) -> Model:
     with quiet():
-        sites = find_sites(hf)
-        found = None
-        if sites:
-            check_agreement(hf)
-        else:
-            found = find_softmax_sites(hf)
-            if found is None:
-                raise CaptureError(
-                    f"the attention of {hf.config.model_type} models cannot be read: {NOT_DISPATCHING}, and its maps "
-                    "could not be matched to what it returns",
-                    hint="headscope look lists what can be opened; many families can",
-                )
-            sites = found.sites
+        try:
+            sites, softmax = _probed(hf)
+        except HeadscopeError:
+            raise
+        except Exception as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise CaptureError(
+                f"the {hf.config.model_type} model {type(hf).__name__} could not be run on a few tokens to see how it "
+                f"attends: {reason}",
+                hint="if transformers itself can run it, the inputs that headscope makes for this family are not enough",
+            ) from error
         spec = describe(hf, sites, **facts)
-    return Model(hf, tokenizer, spec, sites, found)
+    return Model(hf, tokenizer, spec, sites, softmax)
+
+
+def _probed(hf: Any) -> tuple[tuple[Site, ...], SoftmaxSites | None]:
+    sites = find_sites(hf)
+    if sites:
+        check_agreement(hf)
+        return sites, None
+    softmax = find_softmax_sites(hf)
+    if softmax is None:
+        raise CaptureError(
+            f"the attention of {hf.config.model_type} models cannot be read: {NOT_DISPATCHING}, and no softmax in it "
+            "gives the maps that it returns",
+            hint="ask transformers itself for output_attentions, if the family has them",
+        )
+    return softmax.sites, softmax
 
 
 def _traced(hf: Any, sites: tuple[Site, ...]) -> dict[Site, Plan]:

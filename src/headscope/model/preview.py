@@ -40,11 +40,13 @@ class Look:
 
     def __str__(self) -> str:
         spec = self.spec
-        heads = f"{spec.n_heads} heads" + (f" sharing {spec.n_kv_heads} key/value heads" if spec.n_kv_heads != spec.n_heads else "")
+        shared = f" sharing {spec.n_kv_heads} key/value heads" if spec.n_kv_heads != spec.n_heads else ""
+        heads = f"{spec.n_heads} heads{shared}"
         rows = {
             "model": f"{spec.name} ({spec.architecture}, {spec.family}, {spec.kind})",
             "size": f"{spec.n_parameters / 1e6:.1f}M parameters, stored as {spec.dtype}",
-            "attention": f"{len(self.sites)} sites: {spec.n_layers} layers, {heads}, d_model {spec.d_model}, d_head {spec.d_head}",
+            "attention": f"{len(self.sites)} sites in {spec.n_layers} layers, {heads}; "
+            f"d_model {spec.d_model}, d_head {spec.d_head}",
             "positions": f"{spec.positions}; context {spec.context or 'without limit'}",
             "weights": self.weights,
             "memory": f"about {self.memory_bytes / 2**30:.2f} GiB for a report, in float32",
@@ -62,7 +64,14 @@ def look(what: str | Path, *, hub: bool = False, progress: Progress | None = Non
         config, where = _config(source)
         skeleton, sites, plans = trace_skeleton(model_class(config, where), config)
     statuses = [plan.status for plan in plans.values()]
-    spec = describe(skeleton, sites, name=source.name, source=source.kind, dtype=_stored(source, config), licence=source.licence)
+    spec = describe(
+        skeleton,
+        sites,
+        name=source.name,
+        source=source.kind,
+        dtype=_stored(source, config),
+        licence=source.licence,
+    )
     speed = measured_speed()
     return Look(
         spec=spec,
@@ -93,7 +102,11 @@ def _config(source: Source) -> tuple[Any, str]:
 
 
 def _stored(source: Source, config: Any) -> str:
-    return "GGUF" if source.gguf_file is not None else str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
+    return (
+        "GGUF"
+        if source.gguf_file is not None
+        else str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
+    )
 
 
 def _weights_line(statuses: list[tuple[str, str]]) -> str:
@@ -113,9 +126,18 @@ def _flops(spec: ModelSpec, sites: tuple[Site, ...]) -> float:
     body = 2.0 * TOKENS * spec.n_parameters
     attention = sum(4.0 * TOKENS * WINDOW * site.n_heads * site.d_head for site in sites) * STREAMING
     # Spectra: a Gram matrix and its eigenvalues per projection in float64, which runs at half the speed.
-    spectra = sum(4 * 2 * 8.0 * site.n_heads * site.d_head * spec.d_model * min(spec.d_model, site.n_heads * site.d_head) for site in sites)
+    spectra = sum(
+        4 * 2 * 8.0 * site.n_heads * site.d_head * spec.d_model * min(spec.d_model, site.n_heads * site.d_head)
+        for site in sites
+    )
     return body + attention + spectra
 
 
 def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 90
+        else f"{seconds / 60:.0f} min"
+        if seconds < 5400
+        else f"{seconds / 3600:.1f} h"
+    )

@@ -82,7 +82,13 @@ class Reader:
         if raw.mask is None:
             return Visibility(right=0 if _is_causal(raw) else None), None
         allowed, bias = _boolean(raw.mask[..., : raw.key.shape[2]])
-        key = (raw.mask.data_ptr(), raw.mask._version, int(query_positions[0, 0]), *raw.query.shape, *raw.key.shape)
+        key = (
+            raw.mask.data_ptr(),
+            raw.mask._version,
+            int(query_positions[0, 0]),
+            *raw.query.shape,
+            *raw.key.shape,
+        )
         if key not in self._seen:
             expanded = allowed.expand(-1, -1, raw.query.shape[2], raw.key.shape[2])
             # The mask itself is kept beside its translation: while it lives its address cannot be reused.

@@ -16,7 +16,7 @@ capture of z. So captures and streams see what the call really computes.
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +34,8 @@ from headscope.errors import CaptureError, UsageError
 from headscope.model.clock import Clock
 from headscope.model.dispatch import DENSE, as_transformers, tapped
 from headscope.model.feeding import forward_options
-from headscope.model.frames import Frames
 from headscope.model.reading import RawCall, Reader
+from headscope.model.recordings import Capture, Heads, Stream
 
 if TYPE_CHECKING:
     from headscope.model.opened import Model
@@ -45,51 +45,6 @@ PATCHABLE = ("q", "k", "v", "pattern", "z")
 
 Where = Selection | str | Site | None
 Patch = Tensor | Callable[[Tensor], Tensor]
-Heads = tuple[int, ...]
-
-
-@dataclass
-class Capture:
-    """Stored tensors: `take()` gives quantity → site → tensor of the one forward that ran.
-
-    The heads axis holds the selected heads in order; for k and v the key/value heads that those read, each
-    once. `resid` is the residual stream entering the layer (the nearest enclosing element of a module list).
-    """
-
-    what: tuple[str, ...]
-    at: dict[Site, Heads]
-    frames: Frames[dict[str, dict[Site, Tensor]]] = field(default_factory=lambda: Frames(dict))
-
-    def take(self) -> dict[str, dict[Site, Tensor]]:
-        """The tensors of the one forward since the last take."""
-        return self.frames.take()
-
-    def take_all(self) -> list[dict[str, dict[Site, Tensor]]]:
-        """The tensors of each forward since the last take."""
-        return self.frames.take_all()
-
-    def keep(self, what: str, site: Site, tensor: Tensor) -> None:
-        """Store one tensor of the running forward."""
-        self.frames.current().setdefault(what, {})[site] = tensor.detach().clone()
-
-
-@dataclass
-class Stream:
-    """Row statistics of every call, and beside them those of uniform attention over the same visible keys."""
-
-    request: Request
-    at: dict[Site, Heads]
-    frames: Frames[tuple[dict[Site, RowStatistics], dict[Site, RowStatistics]]] = field(
-        default_factory=lambda: Frames(lambda: ({}, {}))
-    )
-
-    def take(self) -> tuple[dict[Site, RowStatistics], dict[Site, RowStatistics]]:
-        """Measured and uniform statistics of the one forward since the last take."""
-        return self.frames.take()
-
-    def take_all(self) -> list[tuple[dict[Site, RowStatistics], dict[Site, RowStatistics]]]:
-        """Measured and uniform statistics of each forward since the last take."""
-        return self.frames.take_all()
 
 
 @dataclass(frozen=True)
@@ -195,7 +150,9 @@ class Session:
     def _check_quantities(self, what: tuple[str, ...]) -> None:
         unknown = [name for name in what if name not in QUANTITIES]
         if unknown or not what:
-            raise UsageError(f"cannot capture {', '.join(unknown) or 'nothing'}", hint=f"one of {', '.join(QUANTITIES)}")
+            raise UsageError(
+                f"cannot capture {', '.join(unknown) or 'nothing'}", hint=f"one of {', '.join(QUANTITIES)}"
+            )
 
     def _live(self) -> ExitStack:
         if self._stack is None:
@@ -218,8 +175,10 @@ class Session:
         self._calls.clear()
         self._reader.forget()
         self._uniform.clear()
-        for record in (*self._captures, *self._streams):
-            record.frames.begin()
+        for capture in self._captures:
+            capture.frames.begin()
+        for stream in self._streams:
+            stream.frames.begin()
 
     def _attention(self, raw: RawCall) -> Tensor:
         site = self._site_of(raw.module)
@@ -246,10 +205,13 @@ class Session:
 
     def _patched_inputs(self, site: Site, call: Call) -> Call:
         for change in self._changes.get(site, ()):
-            if change.what in ("q", "k", "v"):
-                tensor = getattr(call, change.what)
-                heads = change.heads if change.what == "q" else _kv_heads(site, change.heads)
-                call = replace(call, **{change.what: _patched(tensor, heads, change)})
+            shared = _kv_heads(site, change.heads)
+            if change.what == "q":
+                call = replace(call, q=_patched(call.q, change.heads, change))
+            elif change.what == "k":
+                call = replace(call, k=_patched(call.k, shared, change))
+            elif change.what == "v":
+                call = replace(call, v=_patched(call.v, shared, change))
         return call
 
     def _capture_inputs(self, site: Site, call: Call) -> Tensor | None:
@@ -309,19 +271,17 @@ class Session:
             heads = stream.at.get(site)
             if heads is None:
                 continue
-            options = {
-                "real_queries": self._clock.real_queries(site.stack, call.q.shape[2]),
-                "positional": site.kind == "self",
-            }
             self._refuse_patched_patterns(site)
+            real = self._clock.real_queries(site.stack, call.q.shape[2])
+            is_self = site.kind == "self"
             groups = self._parts(site, call, heads)
-            observed = [observe(part, stream.request, **options) for part, _ in groups]
+            observed = [observe(part, stream.request, real_queries=real, positional=is_self) for part, _ in groups]
             measured, uniform = stream.frames.current()
             order = [head for _, some in groups for head in some]
             measured[site] = RowStatistics.of_heads(
                 [each.statistics for each in observed], [order.index(head) for head in heads]
             )
-            uniform[site] = self._uniform_of(call, stream.request, options)
+            uniform[site] = self._uniform_of(call, stream.request, real, is_self)
             if len(groups) == 1 and groups[0][0] is call:
                 out = observed[0].output.out
         return out
@@ -333,13 +293,13 @@ class Session:
                 hint="capture the pattern instead",
             )
 
-    def _uniform_of(self, call: Call, request: Request, options: dict[str, Any]) -> RowStatistics:
+    def _uniform_of(self, call: Call, request: Request, real: Tensor | None, positional: bool) -> RowStatistics:
         """The null depends only on what is visible, which most sites of a forward share: computed once."""
-        masks = (call.key_padding, call.mask, call.query_positions.shape, call.key_positions.shape)
-        key = (call.left, call.right, *(m.data_ptr() if isinstance(m, Tensor) else m for m in masks))
-        key = (*key, int(call.query_positions[0, 0]), request, options["positional"])
+        masks = [None if mask is None else mask.data_ptr() for mask in (call.key_padding, call.mask)]
+        places = (int(call.query_positions[0, 0]), call.q.shape[2], call.k.shape[2])
+        key = (call.left, call.right, *masks, *places, request, positional)
         if key not in self._uniform:
-            self._uniform[key] = uniform_statistics(call, request, **options)
+            self._uniform[key] = uniform_statistics(call, request, real_queries=real, positional=positional)
         return self._uniform[key]
 
     def _attended(self, site: Site, call: Call) -> Tensor:

@@ -43,6 +43,7 @@ class Watch:
         self._reader = Reader()
 
     def __call__(self, raw: RawCall) -> Tensor:
+        """Note the call and attend as the model would."""
         name = self.names[id(raw.module)]
         read = self._reader.call(raw)
         window = raw.options.get("sliding_window")
@@ -124,9 +125,9 @@ def _with_layers(sites: list[Site]) -> list[Site]:
     for site in sites:
         alike = [other for other in sites if (other.stack, other.kind) == (site.stack, site.kind)]
         names = [_number(other.module) for other in alike]
+        named = _number(site.module)
         distinct = None not in names and len(set(names)) == len(names)
-        layer = _number(site.module) if distinct else alike.index(site)
-        numbered.append(replace(site, layer=layer))
+        numbered.append(replace(site, layer=named if distinct and named is not None else alike.index(site)))
     return numbered
 
 

@@ -36,8 +36,8 @@ def _make_real(module: nn.Module, generator: torch.Generator) -> bool:
     for name, tensor in module.named_parameters(recurse=False):
         random = torch.rand(tensor.shape, generator=generator) + 0.5
         setattr(module, name, nn.Parameter(random.to(tensor.dtype), requires_grad=False))
-    for name, tensor in module.named_buffers(recurse=False):
-        module._buffers[name] = torch.zeros(tensor.shape, dtype=tensor.dtype)
+    for name, buffer in module.named_buffers(recurse=False):
+        module._buffers[name] = torch.zeros(buffer.shape, dtype=buffer.dtype)
     return True
 
 

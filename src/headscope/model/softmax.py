@@ -40,7 +40,7 @@ class Watch(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if func in _SOFTMAX:
-            self._note((kwargs or {}).get("input", args[0] if args else None), result)
+            self._note(args[0] if args else kwargs["input"], result)
         return result
 
 

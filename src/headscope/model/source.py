@@ -49,9 +49,7 @@ class Listed:
     is_cached: bool
 
 
-def resolve(
-    what: str | Path, *, hub: bool = False, seed: int = 0, progress: Progress | None = None
-) -> Source:
+def resolve(what: str | Path, *, hub: bool = False, seed: int = 0, progress: Progress | None = None) -> Source:
     """Find what `what` names: a known name, a folder, a .gguf file, `random:PATH`, or (with `hub`) a hub id.
 
     Known names come first; a folder that happens to be called `tiny` is reached as `./tiny`.

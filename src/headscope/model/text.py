@@ -65,6 +65,11 @@ def encode(model: "Model", text: str) -> Int[Tensor, " tokens"]:
     return torch.tensor(ids, dtype=torch.long)
 
 
+def decode(model: "Model", tokens: Int[Tensor, " tokens"]) -> str:
+    """The text of some tokens, special ones left out."""
+    return "" if model.tokenizer is None else str(model.tokenizer.decode(tokens, skip_special_tokens=True))
+
+
 def perplexity(model: "Model", text: str, *, window: int = 1024, stride: int | None = None) -> Perplexity:
     r"""$\frac{1}{N}\sum_t -\ln p(x_t \mid x_{t-c}, …, x_{t-1})$ with windows that overlap.
 
@@ -82,7 +87,7 @@ def perplexity(model: "Model", text: str, *, window: int = 1024, stride: int | N
     if not 1 <= stride < window:
         raise UsageError(f"stride must be at least 1 and less than the window of {window} tokens, got {stride}")
     losses = torch.cat(list(_losses(model.hf, tokens, window, stride)))
-    blocks = [block.mean() for block in losses.split(max(stride // 4, 16)) if len(block) >= 8]
+    blocks = [block.mean() for block in torch.split(losses, max(stride // 4, 16)) if len(block) >= 8]
     return Perplexity(
         nats_per_token=float(losses.mean()),
         interval=_interval(float(losses.mean()), torch.stack(blocks) if blocks else losses),
@@ -94,7 +99,13 @@ def perplexity(model: "Model", text: str, *, window: int = 1024, stride: int | N
 
 
 def generate(
-    model: "Model", prompt: str, *, max_new_tokens: int = 40, temperature: float = 0.0, cache: bool = True, seed: int = 0
+    model: "Model",
+    prompt: str,
+    *,
+    max_new_tokens: int = 40,
+    temperature: float = 0.0,
+    cache: bool = True,
+    seed: int = 0,
 ) -> str:
     """What the model writes after `prompt` (or, for an encoder–decoder, in answer to it).
 
@@ -112,13 +123,21 @@ def generate(
             f"but {model.spec.name} reads at most {context}",
             hint=f"shorten the prompt to {max(context - max_new_tokens, 0)} tokens or ask for fewer",
         )
-    new = generate_tokens(model.hf, tokens, max_new_tokens=max_new_tokens, temperature=temperature, cache=cache, seed=seed)
+    new = generate_tokens(
+        model.hf, tokens, max_new_tokens=max_new_tokens, temperature=temperature, cache=cache, seed=seed
+    )
     written = new if two_stacks else new[len(tokens) :]
-    return str(model.tokenizer.decode(written, skip_special_tokens=True))
+    return decode(model, written)
 
 
 def generate_tokens(
-    hf: Any, tokens: Int[Tensor, " tokens"], *, max_new_tokens: int, temperature: float, cache: bool, seed: int
+    hf: Any,
+    tokens: Int[Tensor, " tokens"],
+    *,
+    max_new_tokens: int,
+    temperature: float,
+    cache: bool,
+    seed: int,
 ) -> Int[Tensor, " written"]:
     """The tokens that generation returns: prompt and continuation, or the decoder's tokens."""
     sampling = {"do_sample": True, "temperature": temperature} if temperature > 0 else {"do_sample": False}
@@ -172,6 +191,7 @@ def _needs_next_token(model: "Model", what: str) -> None:
 
 def _cannot(model: "Model", what: str) -> UsageError:
     return UsageError(
-        f"{model.spec.name} ({model.spec.architecture}, {model.spec.kind}) cannot {what}: it does not predict the next token",
+        f"{model.spec.name} ({model.spec.architecture}, {model.spec.kind}) cannot {what}: "
+        "it does not predict the next token",
         hint="use a causal language model, e.g. tiny or smollm2",
     )

@@ -160,9 +160,7 @@ class _Oracle:
         site = self._model.sites[len(self._found)]
         call = self._reader.call(raw, cross=site.kind == "cross")
         stored = _float64_map(call)
-        self._found.append(
-            pattern_statistics(stored, call, self._request, positional=site.kind == "self")
-        )
+        self._found.append(pattern_statistics(stored, call, self._request, positional=site.kind == "self"))
         return as_transformers(Dense()(call).out)
 
 

@@ -19,7 +19,7 @@ _FILES = (
 
 
 def open_tokenizer(folder: Path, config: Any) -> tuple[Any | None, tuple[str, ...]]:
-    """The tokenizer and what is to be said about it; None where the folder has none."""
+    """The tokenizer and what is to be said about it; None where the folder has none that can be used here."""
     from transformers import AutoTokenizer
 
     if not any(path for pattern in _FILES for path in folder.glob(pattern)):
@@ -29,16 +29,26 @@ def open_tokenizer(folder: Path, config: Any) -> tuple[Any | None, tuple[str, ..
             tokenizer = AutoTokenizer.from_pretrained(
                 folder, config=config, local_files_only=True, trust_remote_code=False
             )
-    except ImportError as error:
-        return None, (
-            f"opened without its tokenizer, which needs a package that is not here: {_first(error)}",
-        )
     except Exception as error:
+        if (why := _unusable_here(error)) is not None:
+            return None, (f"opened without its tokenizer, which {why}",)
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise CheckpointError(
-            f"the tokenizer in {folder} cannot be read: {_first(error)}",
+            f"the tokenizer in {folder} cannot be read: {reason}",
             hint="fetch the tokenizer files again, or remove them to open the model without text",
         ) from error
     return tokenizer, _size_note(tokenizer, config)
+
+
+def _unusable_here(error: Exception) -> str | None:
+    """Why a tokenizer that may well be whole cannot be used on this machine; None if it is just broken."""
+    said = str(error)
+    if "custom code" in said:
+        return "needs code of its own; headscope never runs code of a checkpoint"
+    if isinstance(error, ImportError) or "install" in said:
+        packages = [name for name in ("sentencepiece", "tiktoken", "protobuf") if name in said]
+        return f"needs a package that is not installed ({' or '.join(packages) or said.splitlines()[0]})"
+    return None
 
 
 def _size_note(tokenizer: Any, config: Any) -> tuple[str, ...]:
@@ -48,7 +58,3 @@ def _size_note(tokenizer: Any, config: Any) -> tuple[str, ...]:
     if not isinstance(rows, int) or last < rows:
         return ()
     return (f"the tokenizer has ids up to {last}, the model embeds only ids below {rows}",)
-
-
-def _first(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 
-from headscope import model as models
 from headscope.core import Finding, ModelSpec, Run
-from headscope.corpora import Text, text_of
+from headscope.corpora import Text, Windows, text_of
 from headscope.errors import UsageError
 from headscope.lenses.lens import Lens, Needs
 from headscope.pipeline.forwards import Fold, observe
@@ -18,6 +17,9 @@ from headscope.pipeline.progress import Progress, Silent
 from headscope.pipeline.questions import Asked, Question, questions
 from headscope.pipeline.subject import Subject, is_source, open_subject, windows_of
 from headscope.pipeline.versions import versions
+from headscope.store import check_folder
+
+UNKNOWN = ModelSpec("", "", "", "", "decoder-only", 0, 0, 0, 0, 0, 0, None, 0, "float32")
 
 
 def measure(
@@ -50,38 +52,68 @@ def measure(
         CheckpointError: The model cannot be opened or its weights are not finite.
     """
     chosen = questions(lenses, params)
-    given = text_of(text)  # read before the model is opened: a wrong path should not cost a minute
+    # What may be wrong with the arguments is looked at before a model is opened, which can take a minute.
+    given = text_of(text)
+    if out is not None:
+        check_folder(Path(out))
     hear = progress or Silent()
-    subject = open_subject(what, run=_must_run(what, chosen, hub), hub=hub, seed=seed, progress=hear)
+    subject = _opened(what, chosen, hub=hub, seed=seed, progress=hear)
     asked, findings = _asked(chosen, subject)
     windows, text_spec = None, None
     if any(one.needs.text for one in asked):
         windows, text_spec = windows_of(subject, given, window)
     keeper = Keeper.begin(out, subject.spec, text_spec, seed)
-    findings |= {one.question.name: kept for one in asked if (kept := keeper.kept(one.question)) is not None}
-    for name in findings.keys() & {one.question.name for one in asked}:
-        hear.step(f"kept from an earlier run: {name}", 1, 1)
+    findings |= _kept(asked, keeper, hear)
     folds = [Fold(one, seed) for one in asked if one.question.name not in findings]
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        # Lenses that read weights alone come first: an interrupted run has kept them.
-        for done, fold in enumerate(only := [fold for fold in folds if not fold.asked.needs.text]):
-            hear.step(f"reading weights: {fold.name}", done, len(only))
-            findings[fold.name] = keeper.keep(fold.asked.question, answer(fold.started(subject), subject))
-        watching = [fold.started(subject) for fold in folds if fold.asked.needs.text]
-        if watching and windows is not None:
-            observe(subject, windows, watching, hear)
-        for fold in watching:
-            findings[fold.name] = keeper.keep(fold.asked.question, answer(fold, subject))
+        findings |= _answers(folds, subject, windows, keeper, hear)
     ordered = {question.name: findings[question.name] for question in chosen}
     return keeper.close(Run(subject.spec, subject.sites, ordered, text_spec, versions(), seed))
 
 
-def _must_run(what: Any, chosen: Sequence[Question], hub: bool) -> bool:
-    """Whether a lens wants to see text; a model that is already built is used as it is."""
-    if not is_source(what):
-        return True
-    spec = models.look(what, hub=hub).spec
-    return any(wants.text for question in chosen if isinstance(wants := _needs(question, spec), Needs))
+def _opened(what: Any, chosen: Sequence[Question], *, hub: bool, seed: int, progress: Progress) -> Subject:
+    """Weights alone where no lens wants to see text.
+
+    What a lens needs may depend on the model, and only opening tells what that is. So the lenses are asked about
+    a model nothing is known of first; a guess of "weights only" is checked against the opened file.
+    """
+    if not is_source(what) or _any_text(chosen, UNKNOWN):
+        return open_subject(what, run=True, hub=hub, seed=seed, progress=progress)
+    subject = open_subject(what, run=False, hub=hub, seed=seed, progress=progress)
+    if _any_text(chosen, subject.spec):
+        return open_subject(what, run=True, hub=hub, seed=seed, progress=progress)
+    return subject
+
+
+def _any_text(chosen: Sequence[Question], spec: ModelSpec) -> bool:
+    wants = (_needs(question, spec) for question in chosen)
+    return any(needs.text for needs in wants if isinstance(needs, Needs))
+
+
+def _kept(asked: Sequence[Asked], keeper: Keeper, progress: Progress) -> dict[str, Finding]:
+    """What an earlier run in the folder has found already."""
+    found = {one.question.name: keeper.kept(one.question) for one in asked}
+    kept = {name: finding for name, finding in found.items() if finding is not None}
+    for name in kept:
+        progress.step(f"kept from an earlier run: {name}", 1, 1)
+    return kept
+
+
+def _answers(
+    folds: Sequence[Fold], subject: Subject, windows: Windows | None, keeper: Keeper, progress: Progress
+) -> dict[str, Finding]:
+    """Lenses that read weights alone come first: an interrupted run has kept them."""
+    findings: dict[str, Finding] = {}
+    reading = [fold for fold in folds if not fold.asked.needs.text]
+    for done, fold in enumerate(reading):
+        progress.step(f"reading weights: {fold.name}", done, len(reading))
+        findings[fold.name] = keeper.keep(fold.asked.question, answer(fold.started(subject), subject))
+    watching = [fold.started(subject) for fold in folds if fold.asked.needs.text]
+    if watching and windows is not None:
+        observe(subject, windows, watching, progress)
+    for fold in watching:
+        findings[fold.name] = keeper.keep(fold.asked.question, answer(fold, subject))
+    return findings
 
 
 def _asked(chosen: Sequence[Question], subject: Subject) -> tuple[list[Asked], dict[str, Finding]]:

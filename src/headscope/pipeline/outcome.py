@@ -27,17 +27,13 @@ def answer(fold: Fold, subject: Subject) -> Finding:
 
 def not_applicable(question: Question, reason: str) -> Finding:
     """The lens has nothing to say about this model, and that is not an error."""
-    return Finding(
-        question.name, question.lens.about, "not applicable", reason, params=question.stated_params()
-    )
+    return Finding(question.name, question.lens.about, "not applicable", reason, params=question.stated_params())
 
 
 def failed(question: Question, error: BaseException) -> Finding:
     """The lens raised; the reason says what and, where it was not on purpose, in which line."""
     reason = error.message if isinstance(error, HeadscopeError) else f"{_named(error)} {_place(error)}"
-    return Finding(
-        question.name, question.lens.about, "failed", reason.strip(), params=question.stated_params()
-    )
+    return Finding(question.name, question.lens.about, "failed", reason.strip(), params=question.stated_params())
 
 
 def _headlines(fold: Fold, finding: Finding) -> tuple[str, ...]:
@@ -56,8 +52,4 @@ def _named(error: BaseException) -> str:
 
 def _place(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
-    return (
-        f"(in {frames[-1].name}, {frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno})"
-        if frames
-        else ""
-    )
+    return f"(in {frames[-1].name}, {frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno})" if frames else ""

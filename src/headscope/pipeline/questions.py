@@ -27,9 +27,7 @@ class Question:
 
     def stated_params(self) -> dict[str, Scalar]:
         """The parameters as scalars, for the finding and the manifest."""
-        return {
-            field.name: _scalar(getattr(self.params, field.name)) for field in dataclasses.fields(self.params)
-        }
+        return {field.name: _scalar(getattr(self.params, field.name)) for field in dataclasses.fields(self.params)}
 
 
 @dataclass(frozen=True)
@@ -48,9 +46,7 @@ def questions(chosen: Sequence[str | Lens] | None, params: Mapping[str, Any] | N
         raise UsageError("no lens was chosen", hint="`headscope lenses` lists them")
     given = dict(params or {})
     if strangers := given.keys() - every.keys():
-        raise UsageError(
-            f"parameters for {', '.join(sorted(strangers))}, but the chosen lenses are {', '.join(every)}"
-        )
+        raise UsageError(f"parameters for {', '.join(sorted(strangers))}, but the chosen lenses are {', '.join(every)}")
     return tuple(Question(lens, _params(lens, given.get(name))) for name, lens in every.items())
 
 

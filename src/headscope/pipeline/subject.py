@@ -48,9 +48,7 @@ def open_subject(what: Any, *, run: bool, hub: bool, seed: int, progress: Progre
 def windows_of(subject: Subject, text: Text, length: int) -> tuple[Windows, TextSpec]:
     """The text as the model's tokens, cut into windows no longer than its context."""
     if length < 1:
-        raise UsageError(
-            f"a window of {length} tokens cannot be cut", hint="use a window of a few hundred tokens"
-        )
+        raise UsageError(f"a window of {length} tokens cannot be cut", hint="use a window of a few hundred tokens")
     limit = min(length, subject.spec.context or length)
     documents = [subject.model.encode(document).tolist() for document in text.documents]
     windows = cut(documents, list(subject.model.tokenizer("")["input_ids"]), limit)

@@ -106,7 +106,7 @@ def _legend_columns(labels: Sequence[str]) -> int:
 def _order_bar(canvas: Figure, measured: Sequence[Series], theme: Theme) -> None:
     """A strip of all the curves' colours, with the first, the last and some between named."""
     width, height = canvas.get_size_inches() * 72
-    bar = beside(canvas, (width + 12, height * 0.1, 8, height * 0.8))
+    bar = beside(canvas, (width + 12, height * 0.1, 8.0, height * 0.8))
     n = len(measured)
     for index, colour in enumerate(_spread(n, theme)):
         bar.axhspan(index, n, color=colour, linewidth=0)  # each over the last: no gaps between them

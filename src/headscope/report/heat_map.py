@@ -78,8 +78,8 @@ def draw(figure: HeatMap, theme: Theme) -> Figure:
 
 def cell_size(rows: int, columns: int) -> tuple[float, float]:
     """Width and height of a cell in points: roomy for few, small but visible for many."""
-    width = min(max(198 / columns, 9.5), 26, 480 / columns) if columns > 1 else 44
-    height = min(max(250 / rows, 9.5), 17, 700 / rows) if rows > 1 else 30
+    width = min(max(198 / columns, 9.5), 26.0, 480 / columns) if columns > 1 else 44.0
+    height = min(max(250 / rows, 9.5), 17.0, 700 / rows) if rows > 1 else 30.0
     return width, height
 
 
@@ -110,7 +110,7 @@ def _mesh(axes: Axes, values: Array, scale: Scale, colours: Colormap, gid: str) 
 def _colour_bar(canvas: Figure, figure: HeatMap, scale: Scale, theme: Theme, colours: Colormap) -> None:
     width, height = canvas.get_size_inches() * 72
     tall = min(max(height, 60.0), 140.0)
-    bar = beside(canvas, (width + 9, (height - tall) / 2 if tall > height else height - tall, 7, tall))
+    bar = beside(canvas, (width + 9, (height - tall) / 2 if tall > height else height - tall, 7.0, tall))
     shown = scale.levels_shown
     edges = scale.bounds[shown.start : shown.stop + 1]
     middles = (edges[1:] + edges[:-1]) / 2

@@ -140,7 +140,7 @@ def _packed(column: Column) -> dict[str, Any]:
     return {"words": list(places), "places": [places[word] for word in words]}
 
 
-def _plain(value: float | None) -> float | str | None:
+def _plain(value: float | int | None) -> float | int | str | None:
     """A number as JSON has it; those that JSON lacks go by name."""
     if value is None or isinstance(value, int):
         return value

@@ -10,7 +10,7 @@ _MOST_DECIMALS = 6
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
-def number(value: float, significant: int = 3) -> str:
+def number(value: float | int, significant: int = 3) -> str:
     """A single number on its own, with about `significant` digits: 0.42, 1 230 000, 1.2×10⁻⁷."""
     if not math.isfinite(value):
         return _non_finite(value)
@@ -28,7 +28,7 @@ def count(value: int) -> str:
     return MINUS + text if value < 0 else text
 
 
-def decimals(values: Iterable[float]) -> int | None:
+def decimals(values: Iterable[float | int]) -> int | None:
     """How many decimals a column needs so that its largest value shows four significant digits.
 
     None where no number of decimals serves all rows, because the values span too many orders of magnitude.
@@ -43,7 +43,7 @@ def decimals(values: Iterable[float]) -> int | None:
     return min(_MOST_DECIMALS, max(0, 3 - top))
 
 
-def cell(value: float | None, digits: int | None) -> str:
+def cell(value: float | int | None, digits: int | None) -> str:
     """A number in a column of `digits` decimals, or where these would hide it, on its own.
 
     A missing value is a dash, so that an empty cell is never mistaken for zero.

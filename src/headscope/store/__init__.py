@@ -7,6 +7,6 @@ RUN/arrays/<lens>.safetensors     its arrays and those of its figures
 RUN/run.json                      times, machine, what is finished so far: outside the hashed bundle
 """
 
-from headscope.store.folder import RunFolder, load, save
+from headscope.store.folder import RunFolder, check_folder, load, save
 
-__all__ = ["RunFolder", "load", "save"]
+__all__ = ["RunFolder", "check_folder", "load", "save"]

@@ -70,6 +70,4 @@ def disk_errors(path: Path) -> Iterator[None]:
             raise UsageError(
                 f"{path} cannot be written: {error.strerror}", hint="choose another folder with --out"
             ) from error
-        raise ResourceError(
-            f"{path} could not be written: {error.strerror}", hint="check the disk"
-        ) from error
+        raise ResourceError(f"{path} could not be written: {error.strerror}", hint="check the disk") from error

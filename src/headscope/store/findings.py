@@ -25,9 +25,7 @@ def write_finding(folder: Path, finding: Finding) -> dict[str, str]:
     data = to_json(replace(finding, tables={}, arrays={}), arrays, "finding")
     written = {_table_path(finding.lens, name): _parquet(table) for name, table in finding.tables.items()}
     data["tables"] = {name: _table_path(finding.lens, name) for name in finding.tables}
-    data["arrays"] = {
-        name: to_json(array, arrays, f"arrays.{name}") for name, array in finding.arrays.items()
-    }
+    data["arrays"] = {name: to_json(array, arrays, f"arrays.{name}") for name, array in finding.arrays.items()}
     if arrays:
         written[f"arrays/{finding.lens}.safetensors"] = save_arrays(dict(sorted(arrays.items())))
     hashes = {path: write(folder / path, content) for path, content in written.items()}
@@ -41,10 +39,7 @@ def read_finding(folder: Path, lens: str) -> Finding:
     data: dict[str, Any] = read_json(folder / f"findings/{lens}.json")
     file = folder / f"arrays/{lens}.safetensors"
     arrays: Mapping[str, Any] = load_arrays(file.read_bytes()) if file.is_file() else {}
-    tables = {
-        name: pl.read_parquet(io.BytesIO((folder / path).read_bytes()))
-        for name, path in data["tables"].items()
-    }
+    tables = {name: pl.read_parquet(io.BytesIO((folder / path).read_bytes())) for name, path in data["tables"].items()}
     finding: Finding = from_json({**data, "tables": {}}, Finding, arrays)
     return replace(finding, tables=tables)
 
@@ -52,9 +47,7 @@ def read_finding(folder: Path, lens: str) -> Finding:
 def _parquet(table: pl.DataFrame) -> bytes:
     """Bytes that depend on nothing but the table: one row group, fixed compression, no clock."""
     buffer = io.BytesIO()
-    table.rechunk().write_parquet(
-        buffer, compression="zstd", compression_level=3, row_group_size=max(table.height, 1)
-    )
+    table.rechunk().write_parquet(buffer, compression="zstd", compression_level=3, row_group_size=max(table.height, 1))
     return buffer.getvalue()
 
 

@@ -57,6 +57,13 @@ def load(folder: str | Path) -> Run:
     return replace(bare, findings={lens: read_finding(path, lens) for lens in manifest["lenses"]})
 
 
+def check_folder(path: Path) -> None:
+    """Refuse to write into a folder that holds anything but a run."""
+    if path.exists() and not _is_ours(path):
+        what = "is not empty and holds no headscope run" if path.is_dir() else "is a file, expected a folder"
+        raise UsageError(f"{path} {what}; nothing was written", hint="choose another folder with --out")
+
+
 @dataclass
 class RunFolder:
     """A folder being filled. `kept` answers with what an earlier run finished under the same key."""
@@ -75,11 +82,7 @@ class RunFolder:
         """
         journal = _own(read_json(path / "run.json")) or {}
         with disk_errors(path):
-            if path.exists() and not _is_ours(path):
-                raise UsageError(
-                    f"{path} is not empty and holds no headscope run; nothing was written",
-                    hint="choose another folder with --out",
-                )
+            check_folder(path)
             path.mkdir(parents=True, exist_ok=True)
             sweep(path)
             # From here to `close` the folder makes no claim: a reader finds no manifest, never a mixed one.
@@ -144,11 +147,7 @@ def _state(path: Path) -> str:
         return "it does not exist"
     if not path.is_dir():
         return "it is a file"
-    return (
-        "a run was started there and not finished"
-        if _own(read_json(path / "run.json"))
-        else "no manifest.json"
-    )
+    return "a run was started there and not finished" if _own(read_json(path / "run.json")) else "no manifest.json"
 
 
 def _machine() -> dict[str, Any]:

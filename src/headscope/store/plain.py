@@ -45,9 +45,7 @@ def from_json(data: Any, kind: Any, arrays: Mapping[str, NDArray[np.float64]]) -
         return float(data["number"])
     if is_dataclass(kind) and isinstance(kind, type):
         hints = get_type_hints(kind)
-        return kind(
-            **{f.name: from_json(data[f.name], hints[f.name], arrays) for f in fields(kind) if f.name in data}
-        )
+        return kind(**{f.name: from_json(data[f.name], hints[f.name], arrays) for f in fields(kind) if f.name in data})
     if origin is tuple:
         return tuple(_items(data, arguments, arrays))
     if isinstance(data, dict) and len(arguments) == 2:
@@ -55,9 +53,7 @@ def from_json(data: Any, kind: Any, arrays: Mapping[str, NDArray[np.float64]]) -
     return float(data) if kind is float and isinstance(data, int) else data
 
 
-def _items(
-    data: list[Any], arguments: tuple[Any, ...], arrays: Mapping[str, NDArray[np.float64]]
-) -> list[Any]:
+def _items(data: list[Any], arguments: tuple[Any, ...], arrays: Mapping[str, NDArray[np.float64]]) -> list[Any]:
     if len(arguments) == 2 and arguments[1] is Ellipsis:
         return [from_json(item, arguments[0], arrays) for item in data]
     return [from_json(item, kind, arrays) for item, kind in zip(data, arguments, strict=True)]

@@ -1,4 +1,4 @@
-r"""The matrix whose product with a row of weights gives the moments of position.
+r"""The columns whose product with a row of weights gives its mass, its mass on the first key, and moments of position.
 
 The variance of a position from $\sum p x^2 - (\sum p x)^2$ loses everything in float32 when a row attends far away
 and narrowly, as heads that rest on the first token do. So the moments are taken about several anchors $c_a$ and
@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-ANCHORS = 15  # with 64 values a product of 95 columns, which costs hardly more than one of 64
-WIDTH = 1 + 2 * ANCHORS
+ANCHORS = 15  # with 64 values a product of 96 columns, which costs hardly more than one of 64
+SHARED = 2 + 2 * ANCHORS
 
 
 def anchors(positions: Int[Tensor, "rows keys"]) -> Float[Tensor, "rows 15"]:
@@ -22,18 +22,20 @@ def anchors(positions: Int[Tensor, "rows keys"]) -> Float[Tensor, "rows 15"]:
     return (low + (high - low) * steps).round()
 
 
-def moment_columns(positions: Int[Tensor, "rows keys"]) -> Float[Tensor, "rows keys 31"]:
-    r"""$[1, x - c_a, (x - c_a)^2]$ for all anchors, in float64."""
-    gap = positions.double()[..., None] - anchors(positions)[:, None, :]
-    return torch.cat([torch.ones_like(gap[..., :1]), gap, gap.square()], dim=-1)
+def shared_columns(
+    positions: Int[Tensor, "rows keys"], first: Int[Tensor, " batch"]
+) -> Float[Tensor, "batch keys 32"]:
+    r"""$[1, 	ext{is first}, x - c_a, (x - c_a)^2]$ for all anchors, in float64; the same for every head."""
+    gap = (positions.double()[..., None] - anchors(positions)[:, None, :]).expand(len(first), -1, -1)
+    is_first = torch.nn.functional.one_hot(first, positions.shape[1]).double()[..., None]
+    return torch.cat([torch.ones_like(is_first), is_first, gap, gap.square()], dim=-1)
 
 
 def mean_and_variance(
-    moments: Float[Tensor, "batch heads queries 31"], centres: Float[Tensor, "rows 15"]
+    product: Float[Tensor, "batch heads queries columns"], centres: Float[Tensor, "rows 15"]
 ) -> tuple[Float[Tensor, "batch heads queries"], Float[Tensor, "batch heads queries"]]:
-    """Mean and variance of the position under weights that need not sum to 1 (NaN where they are all 0)."""
-    moments = moments.double()
-    mass, first, second = moments[..., 0], moments[..., 1 : ANCHORS + 1], moments[..., ANCHORS + 1 :]
+    """Mean and variance of the position under weights whose product with the columns is given (NaN if all are 0)."""
+    mass, first, second = product[..., 0], product[..., 2 : ANCHORS + 2], product[..., ANCHORS + 2 : SHARED]
     per_row = centres[:, None, None, :].expand_as(first)
     rough = per_row[..., 0] + first[..., 0] / mass
     nearest = (per_row - rough[..., None]).abs().nan_to_num(0.0).argmin(dim=-1, keepdim=True)

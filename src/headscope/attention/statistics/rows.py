@@ -11,9 +11,9 @@ from torch import Tensor
 
 from headscope.attention.call import Call, Output
 from headscope.attention.mechanisms.dense import Dense
-from headscope.attention.statistics.columns import anchors, mean_and_variance
+from headscope.attention.statistics.columns import SHARED, anchors, mean_and_variance
 from headscope.attention.statistics.records import Observed, Request, RowStatistics
-from headscope.attention.statistics.slabs import Chunk, Sums, chunks, part
+from headscope.attention.statistics.slabs import Chunk, Sums, chunks
 from headscope.attention.statistics.visibility import visible_sums
 
 PerRow = Float[Tensor, "batch heads queries"]
@@ -71,15 +71,15 @@ def _streamed(call: Call, request: Request, *, values: bool) -> tuple[Tensor | N
     doubles = slabs = 0
     with torch.no_grad(), torch.autocast(call.q.device.type, enabled=False):
         for batch, kv_heads in chunks(call):
-            chunk = Chunk(part(call, batch, kv_heads), request.bands, values=values)
-            sums = chunk.run()
+            chunk = Chunk(call.part(batch, kv_heads), request.bands, values=values)
+            sums = chunk.sums()
             heads = slice(kv_heads.start * call.groups, kv_heads.stop * call.groups)
             for name, column in _columns(chunk, sums).items():
                 whole = columns.setdefault(name, column.new_full(call.q.shape[:3], torch.nan))
                 whole[batch, heads] = column
-            if sums.values is not None:
+            if values:
                 weight = torch.exp(-_log_partition(chunk, sums))[..., None]
-                out[batch, heads] = (sums.values * weight).to(out.dtype)
+                out[batch, heads] = (sums.product[..., SHARED:] * weight).to(out.dtype)
             doubles, slabs = doubles + chunk.double_slabs, slabs + chunk.slabs
     precision = "float32" if doubles == 0 else "float64" if doubles == slabs else f"float32, float64 in {doubles} of {slabs}"
     return (out if values else None), columns, f"streamed in row blocks, scores in {precision}"
@@ -87,7 +87,7 @@ def _streamed(call: Call, request: Request, *, values: bool) -> tuple[Tensor | N
 
 def _columns(chunk: Chunk, sums: Sums) -> dict[str, PerRow]:
     """Every statistic of the rows of a chunk, by name; a band w is called "band w"."""
-    mass = sums.before[..., 0] + sums.after[..., 0]
+    mass = sums.product[..., 0]
     log_all = _log_partition(chunk, sums)
     kept = torch.exp(-log_all)
     distance, variance = _distance(chunk.call, sums)
@@ -96,10 +96,10 @@ def _columns(chunk: Chunk, sums: Sums) -> dict[str, PerRow]:
         "participation": sums.square * kept.square(),
         "distance": distance,
         "distance_sd": variance.sqrt(),
-        "diagonal": sums.diagonal * kept,
-        "first": sums.first * kept,
+        "diagonal": sums.near[0] * kept,
+        "first": sums.product[..., 1] * kept,
         "lse": sums.top + mass.log() + chunk.shift,
-        **{f"band {width}": band * kept for width, band in sums.bands.items()},
+        **{f"band {width}": band * kept for width, band in sums.near.items()},
     }
     if chunk.call.sinks is not None:
         found["sink"] = torch.exp(_relative_sink(chunk, sums) - log_all)
@@ -114,7 +114,7 @@ def _relative_sink(chunk: Chunk, sums: Sums) -> PerRow:
 
 def _log_partition(chunk: Chunk, sums: Sums) -> PerRow:
     """ln Z′: the log of the sum over keys and sink, relative to the row's largest score."""
-    log_mass = (sums.before[..., 0] + sums.after[..., 0]).log()
+    log_mass = sums.product[..., 0].log()
     return log_mass if chunk.call.sinks is None else torch.logaddexp(log_mass, _relative_sink(chunk, sums))
 
 
@@ -123,7 +123,7 @@ def _distance(call: Call, sums: Sums) -> tuple[PerRow, PerRow]:
     centres, at = anchors(call.key_positions), call.query_positions[:, None, :].double()
     mean, variance = mean_and_variance(sums.before, centres)
     before = (at - mean, variance)
-    if call.causal:
+    if sums.after is None:
         return before
     mean, variance = mean_and_variance(sums.after, centres)
     after = (mean - at, variance)

@@ -24,8 +24,7 @@ _TEXTS = {
 def figures(table: pl.DataFrame, sites: Sequence[Site], widths: Sequence[int]) -> tuple[Figure, ...]:
     """All heat maps, then all curves; what no site has (a distance in cross-attention) is left out."""
     bands = {
-        f"band_{width}": (f"Mass within {width} tokens", f"On keys with |i − j| ≤ {width}.", "mass")
-        for width in widths
+        f"band_{width}": (f"Mass within {width} tokens", f"On keys with |i − j| ≤ {width}.", "mass") for width in widths
     }
     texts = {quantity: text for quantity, text in (_TEXTS | bands).items() if _grid(table, sites, quantity)}
     maps = [_map(table, sites, quantity, *text) for quantity, text in texts.items()]
@@ -33,9 +32,7 @@ def figures(table: pl.DataFrame, sites: Sequence[Site], widths: Sequence[int]) -
     return (*maps, *curves)
 
 
-def _map(
-    table: pl.DataFrame, sites: Sequence[Site], quantity: str, title: str, caption: str, unit: str
-) -> HeatMap:
+def _map(table: pl.DataFrame, sites: Sequence[Site], quantity: str, title: str, caption: str, unit: str) -> HeatMap:
     uniform = np.concatenate(list(_grid(table, sites, quantity, "uniform").values()))
     return head_map(
         {site: row.tolist() for site, row in _grid(table, sites, quantity).items()},
@@ -55,9 +52,7 @@ def _course(table: pl.DataFrame, sites: Sequence[Site], quantity: str, title: st
         if not cells:
             continue
         x = np.array([float(site.layer) for site in cells])
-        low, middle, high = (
-            np.array([f(row) for row in cells.values()]) for f in (np.min, np.median, np.max)
-        )
+        low, middle, high = (np.array([f(row) for row in cells.values()]) for f in (np.min, np.median, np.max))
         uniform = np.array([row.mean() for row in _grid(table, members, quantity, "uniform").values()])
         series.append(Series(f"{group} median head".strip(), x, middle, low, high))
         series.append(Series(f"{group} uniform attention".strip(), x, uniform, role="null"))
@@ -72,17 +67,13 @@ def _course(table: pl.DataFrame, sites: Sequence[Site], quantity: str, title: st
     )
 
 
-def _grid(
-    table: pl.DataFrame, sites: Sequence[Site], quantity: str, column: str = "value"
-) -> dict[Site, Array]:
+def _grid(table: pl.DataFrame, sites: Sequence[Site], quantity: str, column: str = "value") -> dict[Site, Array]:
     """The numbers of one quantity per site, in the order of heads; sites without it are left out."""
     rows = table.filter(pl.col("quantity") == quantity, pl.col("value").is_not_null())
     parts = rows.partition_by(["stack", "kind", "layer"], as_dict=True)
     keys = {site: (site.stack, site.kind, site.layer) for site in sites}
     return {
-        site: parts[key].sort("head")[column].cast(pl.Float64).to_numpy()
-        for site, key in keys.items()
-        if key in parts
+        site: parts[key].sort("head")[column].cast(pl.Float64).to_numpy() for site, key in keys.items() if key in parts
     }
 
 

@@ -1,0 +1,142 @@
+"""Streaming statistics against a plain forward, stored maps and TransformerLens: time and peak memory.
+
+    python -m benchmarks.session [--model smollm2] [--tokens 2048] [--repeats 3] [--transformer-lens PYTHON]
+
+Each way of running the model has a process of its own, so that its peak memory is its own; the ways take turns,
+and the table holds medians of ratios to the plain forward of the same turn. TransformerLens needs other versions
+than headscope's own environment may have: give the python of an environment that has it.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+WAYS = ("plain sdpa forward", "headscope stream", "output_attentions", "run_with_cache (TransformerLens)")
+
+TRANSFORMER_LENS = """
+import json, resource, sys, time, torch
+torch.set_num_threads(int(sys.argv[3]))
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformer_lens.model_bridge import TransformerBridge
+bridge = TransformerBridge.boot_transformers(sys.argv[1], dtype=torch.float32)
+tokens = torch.randint(3, 1000, (1, int(sys.argv[2])), generator=torch.Generator().manual_seed(0))
+loaded = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+with torch.no_grad():
+    bridge.run_with_cache(tokens[:, :64])
+    start = time.perf_counter()
+    bridge.run_with_cache(tokens, return_type=None)
+    seconds = time.perf_counter() - start
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(json.dumps({"seconds": seconds, "peak": peak * 1024, "loaded": loaded * 1024}))
+"""
+
+
+def measure_here(way: str, folder: str, n: int, threads: int) -> dict[str, float]:
+    """Run one way in this process: seconds of one forward, and the peak memory of the process."""
+    import resource
+    import time
+
+    import torch
+
+    torch.set_num_threads(threads)
+    from headscope.attention.statistics import Request
+    from headscope.model import open_model
+
+    model = open_model(folder)
+    body = model.hf.base_model
+    tokens = torch.randint(3, 1000, (1, n), generator=torch.Generator().manual_seed(0))
+    loaded = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    def plain(some: Any) -> None:
+        with torch.no_grad():
+            body(input_ids=some, use_cache=False)
+
+    def stored(some: Any) -> None:
+        from headscope.model.dispatch import implementation
+
+        with torch.no_grad(), implementation(model.hf, "eager"):
+            body(input_ids=some, use_cache=False, output_attentions=True)
+
+    def streamed(some: Any) -> None:
+        with model.session() as session:
+            rows = session.stream(Request(bands=(1, 8, 64)))
+            session.run(some)
+            rows.take()
+
+    run: Callable[[Any], None] = {WAYS[0]: plain, WAYS[1]: streamed, WAYS[2]: stored}[way]
+    run(tokens[:, :64])
+    start = time.perf_counter()
+    run(tokens)
+    seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"seconds": seconds, "peak": peak * 1024, "loaded": loaded * 1024}
+
+
+def in_its_own_process(way: str, folder: str, n: int, threads: int, lens_python: str | None) -> dict[str, float] | None:
+    """One way in a fresh process; None where it cannot run."""
+    if way == WAYS[3]:
+        if lens_python is None:
+            return None
+        command = [lens_python, "-c", TRANSFORMER_LENS, folder, str(n), str(threads)]
+    else:
+        command = [sys.executable, "-m", "benchmarks.session", "--way", way, "--model", folder]
+        command += ["--tokens", str(n), "--threads", str(threads)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        print(done.stderr[-2000:], file=sys.stderr)
+        return None
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--tokens", type=int, default=2048)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--transformer-lens", default=None, metavar="PYTHON")
+    parser.add_argument("--way", choices=WAYS, default=None, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.way is not None:
+        print(json.dumps(measure_here(given.way, given.model, given.tokens, given.threads)))
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = saved(given.model, Path(scratch))
+        turns = [
+            {way: in_its_own_process(way, folder, given.tokens, given.threads, given.transformer_lens) for way in WAYS}
+            for _ in range(given.repeats)
+        ]
+    print(f"{given.model}, n = {given.tokens}, {given.threads} thread(s), medians of {given.repeats} turns\n")
+    print("| way | time | peak memory | time ratio | memory ratio |\n|---|---|---|---|---|")
+    for way in WAYS:
+        rows = [(turn[way], turn[WAYS[0]]) for turn in turns if turn[way] and turn[WAYS[0]]]
+        if not rows:
+            print(f"| {way} | not run | | | |")
+            continue
+        seconds = statistics.median(row["seconds"] for row, _ in rows)
+        peak = statistics.median(row["peak"] for row, _ in rows)
+        slower = statistics.median(row["seconds"] / plain["seconds"] for row, plain in rows)
+        larger = statistics.median(row["peak"] / plain["peak"] for row, plain in rows)
+        print(f"| {way} | {seconds:.2f} s | {peak / 2**20:.0f} MiB | {slower:.2f} × | {larger:.2f} × |")
+
+
+def saved(model: str, folder: Path) -> str:
+    """The model as a plain folder, so that every way opens the same file."""
+    from headscope.model import open_model
+
+    opened = open_model(model)
+    opened.hf.save_pretrained(folder)
+    if opened.tokenizer is not None:
+        opened.tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""Known answers and planted cases of the lens `spectra`."""
+
+import weakref
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from headscope.core import Curves, Histogram, WeightStatus
+from headscope.errors import LensError
+from headscope.lenses.spectra import LENS, Params
+from tests.lenses.planted import MODELS, SPEC, Planted, gaussian_weights, head_weights, site
+
+
+def finding_of(model: Planted):
+    return LENS.finish(LENS.start(Params(), model.spec, model.sites), model)
+
+
+def value(finding, table, matrix, quantity, column="value", **where):
+    rows = finding.tables[table].filter(pl.col("matrix") == matrix, pl.col("quantity") == quantity)
+    for key, wanted in where.items():
+        rows = rows.filter(pl.col(key) == wanted)
+    return rows[column].item()
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def large_site(heads=4, d_head=32):
+    return site(n_heads=heads, n_kv_heads=heads, d_head=d_head, d_value=d_head)
+
+
+def large(d_model=192, seed=0):
+    """A layer of random weights, large enough for the laws to hold."""
+    of = large_site()
+    w = [normal(4, d_model, 32, seed=seed + k) for k in range(3)]
+    return head_weights(of, *w, normal(4, 32, d_model, seed=seed + 3))
+
+
+def test_identity_weights():
+    """Heads that each copy their own slice: every singular value is 1."""
+    of = site(n_heads=3, n_kv_heads=3, d_head=4, d_value=4)
+    slices = torch.eye(12, dtype=torch.float64).reshape(12, 3, 4).transpose(0, 1)
+    finding = finding_of(Planted({of: head_weights(of, slices, slices, slices, slices.mT)}))
+    for matrix in "QKVO":
+        assert value(finding, "layers", matrix, "effective_rank") == pytest.approx(12)
+        assert value(finding, "layers", matrix, "sum_squares") == pytest.approx(12)
+        assert value(finding, "layers", matrix, "above_edge") == 0
+    for matrix in ("QK", "OV"):
+        assert value(finding, "heads", matrix, "effective_rank", head=2) == pytest.approx(4)
+        assert value(finding, "heads", matrix, "largest", head=2) == pytest.approx(1)
+    assert np.allclose(finding.arrays["L0.Q"], np.ones(12))
+    assert np.allclose(finding.arrays["L0.QK"], np.ones((3, 4)))
+
+
+def test_rank_one_form():
+    """A head that compares along one direction only."""
+    w = large()
+    w_q = w.w_q.clone()
+    w_q[1] = torch.outer(normal(192, seed=9), normal(32, seed=10))
+    finding = finding_of(Planted({w.site: replace(w, w_q=w_q)}))
+    assert value(finding, "heads", "QK", "effective_rank", head=1) == pytest.approx(1, abs=1e-9)
+    assert value(finding, "heads", "QK", "stable_rank", head=1) == pytest.approx(1, abs=1e-9)
+    assert value(finding, "heads", "QK", "effective_rank", head=0) > 20
+    assert "L0.H1, 1.0" in finding.headlines[0], finding.headlines
+
+
+def test_gaussian_weights_are_inside_the_edges():
+    finding = finding_of(Planted({large_site(): large()}))
+    for table in finding.tables.values():
+        above = table.filter(pl.col("quantity") == "above_edge")
+        assert above["value"].max() <= 1, "chance exceeds the edge once in about six matrices"
+        ranks = table.filter(pl.col("quantity") == "effective_rank")
+        assert np.allclose(ranks["value"], ranks["null"], rtol=0.03)
+        largest = table.filter(pl.col("quantity") == "largest")
+        assert np.allclose(largest["value"], largest["null"], rtol=0.1)
+
+
+def test_planted_direction_is_found():
+    """A direction three times the edge in one head's queries and keys shows in W_Q and in that head's W_QK."""
+    w = large()
+    direction, inside = normal(192, seed=20), normal(32, seed=21)
+    spike = torch.outer(direction / direction.norm(), inside / inside.norm())
+    w_q, w_k = w.w_q.clone(), w.w_k.clone()
+    w_q[2] += 3 * (192**0.5 + 128**0.5) * spike
+    w_k[2] += 3 * (192**0.5 + 128**0.5) * spike
+    finding = finding_of(Planted({w.site: replace(w, w_q=w_q, w_k=w_k)}))
+    assert value(finding, "layers", "Q", "above_edge") == 1
+    assert value(finding, "layers", "V", "above_edge") <= 1
+    assert value(finding, "heads", "QK", "above_edge", head=2) == 1
+    assert value(finding, "heads", "QK", "energy_above_edge", head=2) > 0.5
+    ratio = finding.figures[0].values
+    assert ratio[0, 2] == ratio.min()
+
+
+def test_grouped_queries_pair_with_their_own_keys():
+    """Query heads 0, 1 read key head 0 and 2, 3 read key head 1; a zero key head silences its own group."""
+    w = gaussian_weights(site())
+    w_k = w.w_k.clone()
+    w_k[1] = 0
+    finding = finding_of(Planted({w.site: replace(w, w_k=w_k)}))
+    sizes = [value(finding, "heads", "QK", "sum_squares", head=head) for head in range(4)]
+    assert [size > 0 for size in sizes] == [True, True, False, False]
+    assert value(finding, "heads", "QK", "effective_rank", head=3) == 0
+    assert value(finding, "heads", "OV", "effective_rank", head=3) > 1
+
+
+def test_zero_model_is_drawn():
+    """All-zero weights give zeros, not NaN, and figures that hold no infinity."""
+    w = gaussian_weights(site())
+    zero = {name: torch.zeros_like(getattr(w, name)) for name in ("w_q", "w_k", "w_v", "w_o")}
+    finding = finding_of(Planted({w.site: replace(w, **zero)}))
+    assert finding.tables["heads"]["value"].abs().max() == 0
+    assert not any(isinstance(figure, Histogram) for figure in finding.figures)
+
+
+def test_every_singular_value_is_kept():
+    model = MODELS["encoder-decoder"]
+    finding = finding_of(model)
+    cross = "dec.L0.cross"
+    assert {f"{cross}.{matrix}" for matrix in ("Q", "K", "V", "O", "QK", "OV")} <= finding.arrays.keys()
+    assert finding.arrays[f"{cross}.QK"].shape == (4, 5)
+    assert finding.arrays[f"{cross}.Q"].shape == (20,)
+    w = model.weights_of[model.sites[2]]
+    dense = torch.linalg.svdvals(w.w_q[3] @ w.w_k[1].mT)[:5]
+    assert np.allclose(finding.arrays[f"{cross}.QK"][3], dense)
+
+
+def test_null_has_the_marchenko_pastur_edges():
+    finding = finding_of(Planted({large_site(): large()}))
+    mean = value(finding, "layers", "Q", "mean_square")
+    entry = mean / 192  # variance of an entry that gives this mean
+    edges = [entry * (192**0.5 + sign * 128**0.5) ** 2 for sign in (-1, 1)]
+    assert value(finding, "layers", "Q", "smallest", "null") == pytest.approx(edges[0] ** 0.5)
+    assert value(finding, "layers", "Q", "largest", "null") == pytest.approx(edges[1] ** 0.5)
+    assert value(finding, "layers", "Q", "mean_square", "null") is None
+
+
+def test_dequantised_weights_say_so_everywhere():
+    model = replace(MODELS["one head"], spec=replace(SPEC, dequantised="Q4_1"))
+    finding = finding_of(model)
+    assert finding.warnings[0] == model.spec.weight_warning
+    for table in finding.tables.values():
+        assert table["weights"].unique().to_list() == ["expanded from Q4_1"]
+    assert "rounding noise" in finding.headlines[0]
+
+
+def test_rotary_normed_and_gain_are_told():
+    model = replace(MODELS["one head"], spec=replace(SPEC, positions="rotary"))
+    (of,) = model.sites
+    w = model.weights_of[of]
+    gained = replace(model, weights_of={of: replace(w, gain_q=w.gain_q * 2)}, statuses={of: WeightStatus("normed")})
+    finding = finding_of(gained)
+    assert "distance 0" in finding.method
+    assert any("QK-norm" in warning for warning in finding.warnings)
+    assert any("raw weights" in warning for warning in finding.warnings)
+    assert finding.table["status"].unique().to_list() == ["normed"]
+    assert finding.table.drop("status").equals(finding_of(model).table.drop("status")), "gains are not folded in"
+
+
+def test_refused_sites_are_listed_with_the_reason():
+    model = MODELS["multi-head"]
+    first, second = model.sites
+    finding = finding_of(replace(model, statuses={first: WeightStatus("refused", "MLA")}))
+    assert finding.status == "ok"
+    assert finding.warnings == ("Left out: L0. Reason: MLA.",)
+    assert finding.table["layer"].unique().to_list() == [second.layer]
+
+
+def test_no_weights_is_an_error():
+    with pytest.raises(LensError, match="was given none"):
+        LENS.finish(LENS.start(Params(), SPEC, ()), None)
+
+
+def test_one_site_is_held_at_a_time():
+    """When the weights of a site are asked for, those of the sites before are gone."""
+
+    class Watching(Planted):
+        def weights(self, of):
+            assert all(reference() is None for reference in alive), "an earlier site is still held"
+            w = gaussian_weights(of)
+            alive.append(weakref.ref(w.w_q))
+            return w
+
+    alive: list = []
+    sites = [site(layer=layer) for layer in range(4)]
+    finding_of(Watching({of: gaussian_weights(of) for of in sites}))
+    assert len(alive) == 4
+
+
+def test_many_layers_share_one_figure():
+    model = Planted({site(layer=layer): gaussian_weights(site(layer=layer), seed=layer) for layer in range(8)})
+    curves = {figure.name: figure for figure in finding_of(model).figures if isinstance(figure, Curves)}
+    assert [one.label for one in curves["spectrum_q"].series] == [*(f"L{k}" for k in range(8)), "Marchenko–Pastur"]
+    assert curves["spectrum_q"].series[-1].role == "null"
