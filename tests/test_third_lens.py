@@ -128,9 +128,10 @@ def test_its_docs_entry_appears():
 def test_its_contract_tests_appear(folder):
     plugin = f"import headscope.lenses, sys\nsys.modules['headscope.lenses'].__path__.append({str(folder)!r})\n"
     (folder.parent / "one_lens_more.py").write_text(plugin)
+    options = ["-o", "addopts=--import-mode=importlib"]  # the plug-in of jaxtyping wants to come first
     paths = [str(folder.parent), *sys.path]
     listed = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "one_lens_more", "tests/contract"],
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "one_lens_more", *options, "tests/contract"],
         cwd=PROJECT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,

@@ -11,3 +11,7 @@ SAME_FUNCTION = 1e-6
 # Projections read off the weights against what the modules compute, relative to the largest value: one float32
 # product of width 32.
 WEIGHT_AGREEMENT = 1e-6
+
+# Streaming statistics against the stored map in float64, as a share of the quantity's range (entropy: ln n,
+# distance: n, masses: 1): float32 kernels with log-sum-exps of size 20 round at about 1e-6 of it.
+STREAMED_STATISTICS = 1e-5

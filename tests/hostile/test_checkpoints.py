@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from tests.hostile import broken
-from tests.hostile.broken import INDEX, Q_PROJ, WEIGHTS, change_header, change_json, change_tensors
 
 from headscope.errors import CheckpointError, HeadscopeError, UsageError
 from headscope.model.checkpoint import open_checkpoint
 from headscope.model.gguf_header import read_gguf_header
 from headscope.model.load import load
 from headscope.model.source import resolve
+from tests.hostile import broken
+from tests.hostile.broken import INDEX, Q_PROJ, WEIGHTS, change_header, change_json, change_tensors
 
 CONFIG = "config.json"
 
@@ -126,9 +126,7 @@ CASES = [
         ("unsupported family 'zzz'", "never runs"),
         "transformers",
     ),
-    Case(
-        "family-of-another-class", config(architectures=["BertModel"]), ("BertModel", "'llama'"), "together"
-    ),
+    Case("family-of-another-class", config(architectures=["BertModel"]), ("BertModel", "'llama'"), "together"),
     Case(
         "quantised-by-config",
         config(quantization_config={"quant_method": "gptq", "bits": 4}),
@@ -229,9 +227,7 @@ CASES = [
     Case("empty-file", raw(WEIGHTS, b""), (WEIGHTS, "0 bytes long"), "again"),
     Case("seven-bytes", raw(WEIGHTS, b"\0" * 7), (WEIGHTS, "7 bytes long"), "again"),
     Case("truncated-by-one", cut(1), (WEIGHTS, "truncated"), "again"),
-    Case(
-        "truncated-in-the-header", lambda f: os.truncate(f / WEIGHTS, 100), ("truncated", "92 bytes"), "again"
-    ),
+    Case("truncated-in-the-header", lambda f: os.truncate(f / WEIGHTS, 100), ("truncated", "92 bytes"), "again"),
     Case("trailing-bytes", cut(-5), ("5 bytes after",), "again"),
     Case(
         "header-absurd",
@@ -248,16 +244,12 @@ CASES = [
     Case("header-not-json", raw(WEIGHTS, struct.pack("<Q", 4) + b"abcd"), ("not JSON",), "again"),
     Case("header-not-text", raw(WEIGHTS, struct.pack("<Q", 4) + b"\xff\xfe\xfd\xfc"), ("not JSON",), "again"),
     Case("header-a-list", lambda f: broken.write(f / WEIGHTS, [1], b""), ("is list",), "again"),
-    Case(
-        "header-nested-deep", lambda f: broken.write(f / WEIGHTS, b"[" * 99_999, b""), ("not JSON",), "again"
-    ),
+    Case("header-nested-deep", lambda f: broken.write(f / WEIGHTS, b"[" * 99_999, b""), ("not JSON",), "again"),
     Case("header-huge-number", lambda f: broken.write(f / WEIGHTS, b"1" * 9999, b""), ("not JSON",), "again"),
     Case("header-names-twice", twice_in_header, (Q_PROJ, "twice"), "again"),
     Case("overlap", overlapping, ("model.norm.weight", "inside tensor"), "overlap"),
     Case("hole", hole, ("4096 bytes before tensor", "belong to no tensor"), "again"),
-    Case(
-        "offsets-out-of-range", entry(data_offsets=[10**12, 10**12 + 4096]), ("belong to no tensor",), "again"
-    ),
+    Case("offsets-out-of-range", entry(data_offsets=[10**12, 10**12 + 4096]), ("belong to no tensor",), "again"),
     Case("offsets-backwards", entry(data_offsets=[4096, 0]), (Q_PROJ, "malformed"), "again"),
     Case("offsets-negative", entry(data_offsets=[-4096, 0]), (Q_PROJ, "malformed"), "again"),
     Case("offsets-a-float", entry(data_offsets=[0.0, 4096.0]), (Q_PROJ, "malformed"), "again"),
@@ -281,9 +273,7 @@ CASES = [
         "copy",
     ),
     Case("weights-link-to-themselves", as_link(WEIGHTS, WEIGHTS), ("cannot read", WEIGHTS), "where it leads"),
-    Case(
-        "weights-are-a-device", as_link(WEIGHTS, "/dev/zero"), (WEIGHTS, "not a regular file"), "incomplete"
-    ),
+    Case("weights-are-a-device", as_link(WEIGHTS, "/dev/zero"), (WEIGHTS, "not a regular file"), "incomplete"),
     Case(
         "git-lfs-pointer",
         raw(WEIGHTS, b"version x-git-lfs/spec/v1\noid sha256:0"),
@@ -300,9 +290,7 @@ CASES = [
         ("pytorch_model.bin", "never opens"),
         "save_pretrained",
     ),
-    Case(
-        "pickle-sharded", only("pytorch_model-00001-of-00002.bin"), ("pickle", "00001-of"), "save_pretrained"
-    ),
+    Case("pickle-sharded", only("pytorch_model-00001-of-00002.bin"), ("pickle", "00001-of"), "save_pretrained"),
     Case("pickle-pt", only("model.pt"), ("model.pt", "never opens"), "save_pretrained"),
     Case("pickle-ckpt", only("model.ckpt"), ("model.ckpt", "never opens"), "save_pretrained"),
     Case("only-a-gguf", only("model.gguf", b"GGUF"), ("holds no safetensors",), "model.gguf"),
@@ -314,18 +302,14 @@ CASES = [
         ("tokenizer", "cannot be read"),
         "fetch the tokenizer",
     ),
-    Case(
-        "tokenizer-empty", text("tokenizer.json", ""), ("tokenizer", "cannot be read"), "fetch the tokenizer"
-    ),
+    Case("tokenizer-empty", text("tokenizer.json", ""), ("tokenizer", "cannot be read"), "fetch the tokenizer"),
     Case(
         "generation-broken",
         text("generation_config.json", "{"),
         ("generation_config.json", "not JSON"),
         "again",
     ),
-    Case(
-        "generation-a-list", text("generation_config.json", "[]"), ("generation_config.json", "list"), "again"
-    ),
+    Case("generation-a-list", text("generation_config.json", "[]"), ("generation_config.json", "list"), "again"),
 ]
 
 
@@ -348,15 +332,9 @@ def duplicated(folder: Path) -> None:
 
 
 SHARDED = [
-    Case(
-        "shard-missing", lambda f: first_shard(f).unlink(), ("the shard model-00001", "is missing"), "fetch"
-    ),
-    Case(
-        "shard-truncated", lambda f: os.truncate(first_shard(f), 200), ("model-00001", "truncated"), "again"
-    ),
-    Case(
-        "shard-dead-link", lambda f: as_link(first_shard(f).name, "gone")(f), ("is a link to gone",), "copy"
-    ),
+    Case("shard-missing", lambda f: first_shard(f).unlink(), ("the shard model-00001", "is missing"), "fetch"),
+    Case("shard-truncated", lambda f: os.truncate(first_shard(f), 200), ("model-00001", "truncated"), "again"),
+    Case("shard-dead-link", lambda f: as_link(first_shard(f).name, "gone")(f), ("is a link to gone",), "copy"),
     Case("index-not-json", text(INDEX, "{"), (INDEX, "is not JSON"), "index again"),
     Case("index-a-list", text(INDEX, "[]"), (INDEX, "no weight_map"), "index again"),
     Case("index-without-tensors", text(INDEX, '{"weight_map": {}}'), (INDEX, "no weight_map"), "index again"),
@@ -409,8 +387,10 @@ def expect(case: Case, folder: Path) -> None:
     case.break_it(folder)
     with pytest.raises(CheckpointError) as caught:
         load(resolve(folder))
-    for part in (*case.says, str(folder)):
-        assert part in caught.value.message
+    assert str(folder) in caught.value.message
+    message = caught.value.message.replace(str(folder), "")  # its name holds words of the case's id
+    for part in case.says:
+        assert part in message
     assert case.hints in caught.value.hint
     assert caught.value.exit_code == 3
     assert "\n" not in caught.value.message
@@ -504,9 +484,7 @@ GGUF_CASES = [
     Case("gguf-not-gguf", raw("m.gguf", b"hello, world"), ("begins with b'hell'",), "again"),
     Case("gguf-header-only", lambda f: os.truncate(f / "m.gguf", 24), ("not a whole GGUF",), "again"),
     Case("gguf-cut-in-the-header", lambda f: os.truncate(f / "m.gguf", 300), ("does not fit",), "again"),
-    Case(
-        "gguf-cut-in-the-data", lambda f: os.truncate(f / "m.gguf", 40_000), ("truncated", "40000"), "again"
-    ),
+    Case("gguf-cut-in-the-data", lambda f: os.truncate(f / "m.gguf", 40_000), ("truncated", "40000"), "again"),
     Case("gguf-version", raw("m.gguf", b"GGUF" + struct.pack("<IQQ", 99, 0, 0)), ("version is 99",), "again"),
     Case(
         "gguf-big-endian",
@@ -520,9 +498,7 @@ GGUF_CASES = [
         (str(2**60),),
         "again",
     ),
-    Case(
-        "gguf-without-tensors", raw("m.gguf", b"GGUF" + struct.pack("<IQQ", 3, 0, 0)), ("no tensor",), "again"
-    ),
+    Case("gguf-without-tensors", raw("m.gguf", b"GGUF" + struct.pack("<IQQ", 3, 0, 0)), ("no tensor",), "again"),
     Case(
         "gguf-array-absurd",
         raw("m.gguf", b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"k", 9, 8, 2**50) + b"\0" * 99),
@@ -558,8 +534,9 @@ def test_broken_gguf(case: Case, sound_gguf: Path, tmp_path: Path, monkeypatch: 
     case.break_it(tmp_path)
     with pytest.raises(CheckpointError) as caught:
         load(resolve(tmp_path / "m.gguf"))
-    for part in (*case.says, "m.gguf"):
-        assert part in caught.value.message
+    message = caught.value.message.replace(str(tmp_path), "")
+    for part in (*case.says, *([] if "folder" in case.id else ["m.gguf"])):
+        assert part in message
     assert case.hints in caught.value.hint
     assert not (tmp_path / "cache").exists()
 
@@ -590,9 +567,7 @@ def test_gguf_mutants_are_walked_or_refused(sound_gguf: Path, tmp_path: Path) ->
     assert refused > 100
 
 
-@pytest.mark.parametrize(
-    "name", ["", "  ", "random:", "~nobody-has-this-name/x", "x" * 5000, "a\0b", "no/such/folder"]
-)
+@pytest.mark.parametrize("name", ["", "  ", "random:", "~nobody-has-this-name/x", "x" * 5000, "a\0b", "no/such/folder"])
 def test_names_that_name_nothing(name: str) -> None:
     with pytest.raises(HeadscopeError) as caught:
         resolve(name)

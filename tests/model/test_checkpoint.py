@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.hostile.broken import save_llama
 
 from headscope.errors import CheckpointError
 from headscope.model.checkpoint import open_checkpoint
+from tests.hostile.broken import save_llama
 
 DTYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16,
@@ -20,9 +20,7 @@ DTYPES = [
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (1,), (3, 5), (2, 3, 4), (0,), (3, 0, 2)], ids=str)
-def test_reads_what_the_official_writer_wrote(
-    tmp_path: Path, dtype: torch.dtype, shape: tuple[int, ...]
-) -> None:
+def test_reads_what_the_official_writer_wrote(tmp_path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     tensors = {"a": torch.randn(7), "x": (100 * torch.rand(shape)).to(dtype), "z": torch.randn(2, 2)}
     save_file(tensors, tmp_path / "model.safetensors")

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.hostile.broken import save_gguf, save_llama
 from transformers import LlamaForCausalLM
 
 from headscope.errors import WeightsRefused
@@ -14,6 +13,7 @@ from headscope.model import cache, expansion
 from headscope.model.gguf_header import read_gguf_header
 from headscope.model.load import load
 from headscope.model.source import resolve
+from tests.hostile.broken import save_gguf, save_llama
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -82,9 +82,7 @@ def test_a_changed_file_is_expanded_anew(exact: Path, tmp_path: Path) -> None:
     assert not all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_a_large_file_is_expanded_in_memory(
-    quantised: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_file_is_expanded_in_memory(quantised: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = load(resolve(quantised))
     monkeypatch.setattr(expansion, "MAX_KEPT_BYTES", 1000)
     monkeypatch.setenv("HEADSCOPE_CACHE", str(own_cache / "other"))

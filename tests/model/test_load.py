@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.hostile.broken import Q_PROJ, change_json, change_tensors, save_llama
 from transformers import BertConfig, BertForMaskedLM, BertModel, LlamaForCausalLM, PreTrainedModel
 
 from headscope.errors import CheckpointError, ResourceError
@@ -13,6 +12,7 @@ from headscope.model import fit, memory
 from headscope.model.load import load
 from headscope.model.quiet import quiet
 from headscope.model.source import resolve
+from tests.hostile.broken import Q_PROJ, change_json, change_tensors, save_llama
 
 
 def same_weights(one: PreTrainedModel, other: PreTrainedModel) -> bool:
@@ -114,9 +114,7 @@ def test_quiet_is_scoped() -> None:
 
 
 def bert(folder: Path, cls: type[PreTrainedModel]) -> PreTrainedModel:
-    config = BertConfig(
-        hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64, vocab_size=50
-    )
+    config = BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64, vocab_size=50)
     torch.manual_seed(0)
     with quiet():
         model = cls(config).eval()
@@ -152,17 +150,22 @@ def test_buffers_of_older_versions_are_harmless(tmp_path: Path) -> None:
     extra = {
         "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4),
         "model.layers.0.self_attn.bias": torch.ones(1, 1, 8, 8),
+        "model.layers.0.self_attn.masked_bias": torch.tensor(-1e4),
         "model.position_ids": torch.arange(8),
     }
     change_tensors(tmp_path, lambda tensors: tensors.update(extra))
     load(resolve(tmp_path))
 
 
-def test_a_softcap_is_not_left_to_sdpa(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("family", "softcap", "expected"),
+    [("gemma2", 50.0, "eager"), ("gemma3_text", 50.0, "eager"), ("gemma3_text", None, "sdpa")],
+)
+def test_a_softcap_is_not_left_to_sdpa(family: str, softcap: float | None, expected: str, tmp_path: Path) -> None:
     small = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = {"model_type": "gemma2", "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 50, **small}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert load(resolve(f"random:{tmp_path}")).model.config._attn_implementation == "eager"
+    config = {"model_type": family, "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 50, **small}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"attn_logit_softcapping": softcap}))
+    assert load(resolve(f"random:{tmp_path}")).model.config._attn_implementation == expected
 
 
 def test_generation_settings_come_along(tmp_path: Path) -> None:
@@ -222,9 +225,7 @@ def test_a_tokenizer_comes_along(tmp_path: Path) -> None:
 def test_a_tokenizer_with_more_ids_than_the_model_is_noted(tmp_path: Path) -> None:
     save_llama(tmp_path)
     words(tmp_path, last=64)
-    assert load(resolve(tmp_path)).notes == (
-        "the tokenizer has ids up to 64, the model embeds only ids below 64",
-    )
+    assert load(resolve(tmp_path)).notes == ("the tokenizer has ids up to 64, the model embeds only ids below 64",)
 
 
 def test_a_tokenizer_with_code_is_left_alone(tmp_path: Path) -> None:

@@ -338,3 +338,10 @@ def test_selections_in_python_use_python_ranges() -> None:
         taken = session.capture("z", at=Selection.at(layers=range(1, 2), heads=range(2)))
         session.run(tokens(model))
         assert {s.label: t.shape[1] for s, t in taken.take()["z"].items()} == {"L1": 2}
+
+
+def test_a_model_in_training_mode_is_refused() -> None:
+    hf = family("llama_gqa").build().train()
+    with pytest.raises(UsageError, match="training mode"):
+        open_model(hf)
+    assert hf.training

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from tests.hostile.broken import save_llama
 
 from headscope.errors import CheckpointError, ResourceError, UsageError
 from headscope.model import carriers, hub, source
 from headscope.model.source import Source, resolve, sources
+from tests.hostile.broken import save_llama
 
 
 def test_a_folder(tmp_path: Path) -> None:
@@ -93,9 +93,7 @@ def test_a_hub_id_needs_to_be_asked_for() -> None:
 def test_a_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "README.md").write_text("---\nlanguage: en\nlicense: mit\n---\n# A model\nlicense: none\n")
     monkeypatch.setattr(hub, "fetch", lambda name, progress: tmp_path)
-    assert resolve("someone/some-model", hub=True) == Source(
-        "someone/some-model", "hub", tmp_path, licence="mit"
-    )
+    assert resolve("someone/some-model", hub=True) == Source("someone/some-model", "hub", tmp_path, licence="mit")
 
 
 def test_a_hub_without_network(monkeypatch: pytest.MonkeyPatch) -> None:

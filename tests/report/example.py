@@ -44,16 +44,11 @@ def marchenko_pastur(x: np.ndarray, ratio: float) -> np.ndarray:
 def _spectra() -> Finding:
     rng = np.random.default_rng(1)
     ranks = 20 + 25 * rng.random((LAYERS, HEADS)) + np.linspace(0, 12, LAYERS)[:, None]
-    sigma = (
-        np.sort(rng.lognormal(0, 0.45, (LAYERS, D_MODEL)), axis=1)[:, ::-1]
-        * np.linspace(1, 1.6, LAYERS)[:, None]
-    )
+    sigma = np.sort(rng.lognormal(0, 0.45, (LAYERS, D_MODEL)), axis=1)[:, ::-1] * np.linspace(1, 1.6, LAYERS)[:, None]
     grid = np.linspace(0.4, 1.62, 160)
     index = np.arange(1.0, D_MODEL + 1)
     gaussian = np.sort(np.linalg.svd(rng.normal(size=(576, 192)) / 24, compute_uv=False))[::-1]
-    density, edges = np.histogram(
-        np.append(sigma[3] * 0.8, [3.6, 4.1]), bins=60, range=(0, 4.5), density=True
-    )
+    density, edges = np.histogram(np.append(sigma[3] * 0.8, [3.6, 4.1]), bins=60, range=(0, 4.5), density=True)
     figures = (
         HeatMap("stable-rank", "Stable rank of W_QK by head", "Bright heads use many directions.",
                 ranks, *LABELS, unit="stable rank"),
@@ -147,21 +142,15 @@ def _places() -> dict[str, object]:
 
 
 def _not_applicable() -> Finding:
-    about = About(
-        "Alignment", "Which source word does a target word read?", "The cross-attention map.", (), "", ""
-    )
-    return Finding(
-        "alignment", about, status="not applicable", reason="a decoder-only model has no cross-attention"
-    )
+    about = About("Alignment", "Which source word does a target word read?", "The cross-attention map.", (), "", "")
+    return Finding("alignment", about, status="not applicable", reason="a decoder-only model has no cross-attention")
 
 
 def _failed() -> Finding:
     about = About("Induction", "Which heads copy what followed last time?", r"The mass $A_{q,k+1}$.",
                   (r"\frac{1}{n}\sum_q A_{q,\,k(q)+1}", r"\notatexcommand{x}"), "",
                   "Olsson et al. (2022)")  # fmt: skip
-    return Finding(
-        "induction", about, status="failed", reason=f"NumericsError: layer 3: token {HOSTILE}: entropy −0.2"
-    )
+    return Finding("induction", about, status="failed", reason=f"NumericsError: layer 3: token {HOSTILE}: entropy −0.2")
 
 
 def _about_spectra() -> About:

@@ -114,7 +114,7 @@ def test_the_policy_allows_this_script_and_no_other(page: Page) -> None:
 def test_hostile_names_survive_as_text(page: Page) -> None:
     shown = "".join(page.text)
     assert shown.count(HOSTILE) >= 5  # model, text, token in a headline and in the table, reason of a failure
-    assert all("x" != attributes.get("src") for _, attributes in page.elements)
+    assert all(attributes.get("src") != "x" for _, attributes in page.elements)
     data = [json.loads(body) for attributes, body in page.scripts if attributes.get("type") == "application/json"]
     words = {word for one in data for column in one["columns"] for word in column.get("words", ())}
     assert HOSTILE in words
@@ -218,7 +218,10 @@ def test_a_table_of_every_type_renders() -> None:
     )  # fmt: skip
     page = Page(table("t", frame, {}))
     (data,) = [json.loads(body) for _, body in page.scripts]
-    assert [c["values"] for c in data["columns"] if c["name"] in ("f32", "inf")] == [[1.5, "NaN"], ["Infinity", "-Infinity"]]
+    assert [c["values"] for c in data["columns"] if c["name"] in ("f32", "inf")] == [
+        [1.5, "NaN"],
+        ["Infinity", "-Infinity"],
+    ]
 
 
 def test_a_finding_shows_itself_in_a_notebook_without_script_and_without_leaking(run: Run) -> None:
@@ -240,7 +243,9 @@ def test_a_finding_shows_itself_in_a_notebook_without_script_and_without_leaking
 
 def test_two_findings_of_one_lens_share_no_id(run: Run) -> None:
     first = run["spectra"]
-    other = replace(first, figures=(Curves("by-layer", "T", "C", "x", "y", (Series("a", np.arange(3.0), np.arange(3.0)),)),))
+    other = replace(
+        first, figures=(Curves("by-layer", "T", "C", "x", "y", (Series("a", np.arange(3.0), np.arange(3.0)),)),)
+    )
     ids = [set(Page(finding_html(finding)).all("id")) for finding in (first, other)]
     assert ids[0]
     assert ids[1]
@@ -267,7 +272,9 @@ def test_write_is_whole_or_nothing(run: Run, tmp_path: Path, monkeypatch: pytest
 
 def test_characters_that_no_file_can_hold_do_not_stop_the_report(run: Run, tmp_path: Path) -> None:
     odd = "a\ud800b\x00c"
-    finding = replace(run["focus"], figures=(), headlines=(odd,), tables={odd: pl.DataFrame({"x": ["\x00"]})}, method=odd)
+    finding = replace(
+        run["focus"], figures=(), headlines=(odd,), tables={odd: pl.DataFrame({"x": ["\x00"]})}, method=odd
+    )
     model = replace(run.model, name=odd)
     path = write(Run(model, (), {"focus": finding}), tmp_path / "report.html")
     assert "a\ufffdb␀c" in path.read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ beyond the band are not touched.
 from collections.abc import Iterator
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headscope.attention.call import Call
@@ -31,14 +31,12 @@ def band_mask(call: Call) -> Mask | None:
         widest, narrowest = queries - 1 + call.offset, call.offset - keys + 1
         if (call.left is None or widest <= call.left) and (call.right is None or narrowest >= -call.right):
             return None
-        ahead = (torch.arange(queries, device=device)[:, None] + call.offset - torch.arange(keys, device=device))[
-            None, None
-        ]
+        rows = torch.arange(queries, device=device)[None, None, :, None]
+        ahead = rows + call.offset - torch.arange(keys, device=device)
     else:
         ahead = call.query_positions[:, None, :, None] - call.key_positions[:, None, None, :]
-    if call.left is None:
-        return ahead >= -_limit(call.right)
-    return ahead <= call.left if call.right is None else (ahead <= call.left) & (ahead >= -call.right)
+    inside = torch.ones_like(ahead, dtype=torch.bool) if call.left is None else ahead <= call.left
+    return inside if call.right is None else inside & (ahead >= -call.right)
 
 
 def allowed_mask(call: Call) -> Mask | None:
@@ -53,6 +51,16 @@ def allowed_mask(call: Call) -> Mask | None:
     for mask in given[1:]:
         allowed = allowed & mask
     return allowed.expand(-1, -1, call.q.shape[2], -1)
+
+
+def blind(
+    call: Call,
+) -> tuple[Float[Tensor, "batch heads queries d_value"], Float[Tensor, "batch heads queries"]]:
+    """Output and log-sum-exp of queries that see nothing."""
+    # An empty sum, so that the zeros keep their place in the graph.
+    zeros = call.q[..., :0].sum(dim=-1, keepdim=True).expand(*call.q.shape[:3], call.v.shape[-1])
+    wide = torch.promote_types(call.q.dtype, torch.float32)
+    return zeros, call.q.new_full(call.q.shape[:3], -torch.inf, dtype=wide)
 
 
 def _reach(call: Call, queries: slice) -> slice:
@@ -77,7 +85,3 @@ def _irregular_reach(call: Call, queries: slice) -> tuple[int, int]:
         seen = seen & (call.key_positions <= asking.amax(dim=1, keepdim=True) + call.right)
     found = seen.any(dim=0).nonzero()
     return (int(found[0]), int(found[-1])) if len(found) else (0, -1)
-
-
-def _limit(value: int | None) -> int:
-    return 0 if value is None else value

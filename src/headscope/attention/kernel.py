@@ -33,7 +33,7 @@ def fused(
 ) -> Float[Tensor, "batch heads queries d_value"]:
     """The output alone, by torch's own choice of kernel; `causal` aligns at the top left."""
     d_value = v.shape[-1]
-    q, k, v = _of_one_width(q, k, v)
+    q, k, v = of_one_width(q, k, v)
     out = F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
     )
@@ -51,7 +51,7 @@ def flash(
 ) -> Rows:
     """Output and log-sum-exp by the private flash operator (`has_flash` first); the mask is added, in q's dtype."""
     d_value = v.shape[-1]
-    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in _of_one_width(q, k, v))
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in of_one_width(q, k, v))
     out, lse = _Flash.apply(q, k, v, mask, causal, scale)  # type: ignore[no-untyped-call]
     return out[..., :d_value], lse
 
@@ -93,27 +93,53 @@ def has_flash() -> bool:
     """Whether the private CPU operator exists here and takes grouped heads, forward and backward."""
     q, k = torch.zeros(1, 2, 1, 8), torch.zeros(1, 1, 1, 8)
     try:
-        out, lse = _forward()(q, k, k, 0.0, False, attn_mask=None, scale=1.0)
-        grads = _backward()(out, q, k, k, out, lse, 0.0, False, attn_mask=None, scale=1.0)
+        out, lse = flash_forward()(q, k, k, 0.0, False, attn_mask=None, scale=1.0)
+        grads = flash_backward()(out, q, k, k, out, lse, 0.0, False, attn_mask=None, scale=1.0)
     except (AttributeError, RuntimeError, TypeError):
         return False
     return bool(lse.shape == (1, 2, 1) and grads[1].shape == k.shape)
 
 
-def _forward() -> Any:
+def flash_forward() -> Any:
+    """The private operator: (q, k, v, dropout, causal, *, attn_mask, scale) → (out, lse)."""
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
-def _backward() -> Any:
+def flash_backward() -> Any:
+    """Its backward: (grad_out, q, k, v, out, lse, dropout, causal, *, attn_mask, scale) → gradients of q, k, v."""
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
-def _of_one_width(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def of_one_width(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The fused kernels want one head size: zeros change neither the scores nor the values that are kept."""
     short = v.shape[-1] - q.shape[-1]
     if short > 0:
         return F.pad(q, (0, short)), F.pad(k, (0, short)), v
     return (q, k, F.pad(v, (0, -short))) if short < 0 else (q, k, v)
+
+
+def gradients(
+    grad_out: Tensor,
+    grad_lse: Tensor | None,
+    qkv: tuple[Tensor, Tensor, Tensor],
+    rows: tuple[Tensor, Tensor],
+    *,
+    mask: Tensor | None,
+    scale: float,
+    causal: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Gradients of q, k and v from those of the output and of the log-sum-exp.
+
+    The operator's backward knows only the output's: $\partial s_{ij} = p_{ij} (g_i \cdot v_j - g_i \cdot \text{out}_i)$. Since
+    $\partial\,\text{lse}_i / \partial s_{ij} = p_{ij}$, one more value that is 1 for every key, whose output counts as 0
+    and whose gradient is that of lse, adds what is missing.
+    """
+    (q, k, v), (out, lse), width = qkv, rows, qkv[0].shape[-1]
+    if grad_lse is not None:
+        q, k, out, v = F.pad(q, (0, 1)), F.pad(k, (0, 1)), F.pad(out, (0, 1)), F.pad(v, (0, 1), value=1.0)
+        grad_out = torch.cat([grad_out, grad_lse[..., None].to(grad_out.dtype)], dim=-1)
+    grad_q, grad_k, grad_v = flash_backward()(grad_out, q, k, v, out, lse, 0.0, causal, attn_mask=mask, scale=scale)
+    return grad_q[..., :width], grad_k[..., :width], grad_v[..., :width]
 
 
 class _Flash(torch.autograd.Function):
@@ -122,7 +148,7 @@ class _Flash(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Rows:
         ctx.set_materialize_grads(False)
-        out, lse = _forward()(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
+        out, lse = flash_forward()(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
         # The operator says lse = 0 where a row is allowed nothing, and its backward relies on that.
         nothing = None if mask is None else (mask == -torch.inf).all(dim=-1).expand_as(lse)
         ctx.save_for_backward(q, k, v, mask, out, lse, nothing)
@@ -133,14 +159,8 @@ class _Flash(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
         q, k, v, mask, out, lse, nothing = ctx.saved_tensors
+        if grad_lse is not None and nothing is not None:
+            grad_lse = grad_lse.masked_fill(nothing, 0.0)
         grad_out = torch.zeros_like(out) if grad_out is None else grad_out
-        width = q.shape[-1]
-        if grad_lse is not None:
-            grad_lse = grad_lse if nothing is None else grad_lse.masked_fill(nothing, 0.0)
-            # ∂lse/∂s = p: a value of 1 whose output counts as 0 adds p·grad_lse to the gradient of the scores.
-            q, k, out, v = F.pad(q, (0, 1)), F.pad(k, (0, 1)), F.pad(out, (0, 1)), F.pad(v, (0, 1), value=1.0)
-            grad_out = torch.cat([grad_out, grad_lse[..., None].to(grad_out.dtype)], dim=-1)
-        grads = _backward()(
-            grad_out, q, k, v, out, lse, 0.0, ctx.causal, attn_mask=mask, scale=ctx.scale
-        )
-        return (*(grad[..., :width] for grad in grads), None, None, None)
+        grads = gradients(grad_out, grad_lse, (q, k, v), (out, lse), causal=ctx.causal, mask=mask, scale=ctx.scale)
+        return (*grads, None, None, None)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from headscope import __version__
 from headscope.cli.lens_commands import LensGroup
@@ -22,8 +23,19 @@ if TYPE_CHECKING:
 DEFAULT_FOLDER = Path("headscope-report")
 SHOWN_HEADLINES = 6
 
+
+class Commands(TyperGroup):
+    """The commands in the order in which a newcomer wants to read about them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """What runs first, then what lists."""
+        order = ("report", "look", "lens", "verify", "figures")
+        return sorted(super().list_commands(ctx), key=lambda name: order.index(name) if name in order else len(order))
+
+
 app = typer.Typer(
     name="headscope",
+    cls=Commands,
     help="The mathematics of attention, executable on any transformer.",
     epilog=examples("headscope report", "headscope look smollm2", "headscope lens focus minilm --format csv"),
     no_args_is_help=True,
@@ -51,10 +63,11 @@ class FigureFormat(StrEnum):
     PNG = "png"
 
 
-def _version(wanted: bool) -> None:
+def _version(wanted: bool) -> bool:
     if wanted:
         typer.echo(f"headscope {__version__}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()
@@ -93,7 +106,6 @@ def report(
     """
     from headscope import api
 
-    note(f"{model}: {_named(lens)}, into {out}/")
     with resumable(out), bars() as progress:
         run = api.measure(
             model,
@@ -223,10 +235,6 @@ def _first_line(docstring: str | None) -> str:
 
 def _parameters(cls: Any) -> str:
     return ", ".join(f"{field.name}={field.default!r}" for field in dataclasses.fields(cls)) or "none"
-
-
-def _named(lenses: list[str] | None) -> str:
-    return "every lens" if not lenses else f"lens {', '.join(lenses)}"
 
 
 def _tell(run: "Run", page: Path, model: str) -> None:

@@ -12,11 +12,12 @@ MODEL_HELP = "tiny, smollm2, minilm, a folder, a .gguf file, random:PATH, or a h
 
 def examples(*commands: str) -> str:
     """The foot of a help text: commands to copy."""
-    return "\n\n".join(["Examples:" if len(commands) > 1 else "Example:", *(f"  {command}" for command in commands)])
+    title = "Examples:" if len(commands) > 1 else "Example:"
+    return "\n".join([title, *(f"  {command}" for command in commands)])
 
 
-Model = Annotated[str, typer.Argument(help=MODEL_HELP, metavar="MODEL", show_default=False)]
-ModelOrTiny = Annotated[str, typer.Argument(help=MODEL_HELP, metavar="[MODEL]")]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)]
+ModelOrTiny = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
 TextFile = Annotated[
     str | None,
     typer.Option(

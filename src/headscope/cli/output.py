@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headscope.core import Finding
 
 SHOWN_ROWS = 24
+WRAPPED = 16  # the least width that a column of words is given
 
 
 class Format(StrEnum):
@@ -103,12 +104,12 @@ def _show_rows(frame: "pl.DataFrame") -> None:
 
 
 def _columns_that_fit(frame: "pl.DataFrame", width: int) -> int:
-    """Whole columns only: numbers cut in the middle mislead."""
+    """Whole columns only: a number cut in the middle misleads. Words may wrap, so they count for a part."""
     used = 0
     for index, name in enumerate(frame.columns):
-        cells = [len(name), *(len(_cell(value)) for value in frame[name].head(SHOWN_ROWS))]
-        used += max(cells) + 2
-        if used - 2 > width and not frame.schema[name].is_(str):
+        longest = max(len(_cell(value)) for value in [name, *frame[name].head(SHOWN_ROWS)])
+        used += longest + 2 if frame.schema[name].is_numeric() else min(longest, WRAPPED) + 2
+        if used - 2 > width:
             return max(index, 1)
     return frame.width
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from headscope.attention.statistics import Request, RowStatistics
 from headscope.core import About, Finding, ModelSpec, Site, WeightSource
 from headscope.errors import UsageError
-from headscope.lenses.figures.focus import figures
+from headscope.lenses.figures.focus import figures, tokens
 from headscope.lenses.figures.layout import label_of, place
 from headscope.lenses.lens import AS_IS, Batch, Lens, Needs
 
@@ -29,8 +29,8 @@ ABOUT = About(
     title="Focus of the attention heads",
     question="Where does each head look, and how sharply?",
     definition=(
-        "A row of the attention pattern says how query i divides its attention among the n keys j that it "
-        "may see: p_ij ≥ 0 with sum 1. Its entropy is 0 when one key has everything and ln n when all "
+        "A row of the attention pattern says how a query divides its attention among the n keys that it may "
+        "see, in shares p that sum to 1. Its entropy is 0 when one key has everything and ln n when all "
         "share it equally; 1/Σp² says how many keys effectively share it. The other numbers say where the "
         "mass lies. Each is computed row by row and averaged over all rows that see at least two keys: "
         "with a single visible key (the first row of a causal model) there is nothing to divide. Padding "
@@ -283,7 +283,8 @@ def headline(finding: Finding) -> tuple[str, ...]:
     sentences = [_half_sentence(table, "first", "on the first token"), _entropy_sentence(table)]
     if bands:
         middle = bands[(len(bands) - 1) // 2]
-        sentences.append(_half_sentence(table, middle, f"within {middle.removeprefix('band_')} tokens"))
+        width = tokens(int(middle.removeprefix("band_")))
+        sentences.append(_half_sentence(table, middle, f"within {width}"))
     return tuple(sentence for sentence in sentences if sentence)
 
 

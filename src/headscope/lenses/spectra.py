@@ -31,11 +31,11 @@ ABOUT = About(
     definition=(
         "A matrix rotates, stretches along orthogonal directions, and rotates again; the factors of the "
         "stretching are its singular values σ₁ ≥ σ₂ ≥ … . They are computed for W_Q, W_K, W_V and W_O of "
-        "each layer, with the heads side by side, and for the two products that matter in a head: W_QK = "
-        "w_q w_kᵀ (what it compares) and W_OV = w_v w_o (what it moves). Each is set beside a random "
-        "matrix of the same shape and the same Frobenius norm. A matrix of independent entries follows "
-        "the Marchenko–Pastur law, with sharp edges a and b. W_QK and W_OV are products, so their null is "
-        "the product of two random factors; its law is another."
+        "each layer, with the heads side by side, and for the two products that matter in a head: W_QK, "
+        "w_q times the transpose of w_k (what it compares), and W_OV, w_v times w_o (what it moves). Each "
+        "is set beside a random matrix of the same shape and the same Frobenius norm. A matrix of "
+        "independent entries follows the Marchenko–Pastur law, with sharp edges a and b. W_QK and W_OV "
+        "are products, so their null is the product of two random factors; its law is another."
     ),
     formulas=(
         r"W = U\,\mathrm{diag}(\sigma_1, \sigma_2, \ldots)\,V^{\top}, \qquad "
@@ -270,7 +270,7 @@ def _method(weights: WeightSource) -> str:
     ]
     if weights.spec.positions == "rotary":
         parts.append("Positions are rotary, so W_QK is the form at distance 0.")
-    return " ".join(part.rstrip(".") + "." for part in parts if part)
+    return " ".join(part[0].upper() + part[1:].rstrip(".") + "." for part in parts if part)
 
 
 def headline(finding: Finding) -> tuple[str, ...]:
@@ -278,12 +278,13 @@ def headline(finding: Finding) -> tuple[str, ...]:
     if finding.status != "ok":
         return ()
     heads, layers = finding.tables["heads"], finding.tables["layers"]
-    noise = " (rounding noise included)" if not heads["weights"].str.starts_with("as stored").all() else ""
+    noise = "" if heads["weights"].str.starts_with("as stored").all() else ", rounding noise included"
+    (of_q, q_energy), (of_v, v_energy) = _beyond(layers, "Q"), _beyond(layers, "V")
     return (
         _rank_sentence(heads, "QK", "compares tokens", noise),
         _rank_sentence(heads, "OV", "moves information", noise),
-        f"Beyond the edge of a random matrix lie {_beyond(layers, 'Q')} of W_Q in the median layer, and "
-        f"{_beyond(layers, 'V')} of W_V.",
+        f"In the median layer {of_q:.0f} singular values of W_Q lie beyond the edge of a random matrix and hold "
+        f"{100 * q_energy:.0f} % of its energy; of W_V {of_v:.0f} do and hold {100 * v_energy:.0f} %{noise}.",
     )
 
 
@@ -292,18 +293,19 @@ def _rank_sentence(heads: pl.DataFrame, matrix: str, does: str, noise: str) -> s
     lowest = rows.sort("value", maintain_order=True).row(0, named=True)
     value, null = (float(np.median(rows[column].to_numpy())) for column in ("value", "null"))
     return (
-        f"The median head {does} along {value:.1f} effective directions of W_{matrix}{noise}; "
-        f"a random one has {null:.1f}, the narrowest, {label_of(lowest)}, {lowest['value']:.1f}."
+        f"The median head {does} along {value:.1f} effective directions of W_{matrix} (random: {null:.1f}{noise}); "
+        f"the narrowest is {label_of(lowest)} with {lowest['value']:.1f}."
     )
 
 
-def _beyond(layers: pl.DataFrame, matrix: str) -> str:
+def _beyond(layers: pl.DataFrame, matrix: str) -> tuple[float, float]:
+    """How many singular values the median layer has above the edge, and their share of the energy."""
     rows = layers.filter(pl.col("matrix") == matrix)
     count, energy = (
         float(np.median(rows.filter(pl.col("quantity") == quantity)["value"].to_numpy()))
         for quantity in ("above_edge", "energy_above_edge")
     )
-    return f"{count:.0f} singular values with {100 * energy:.0f} % of the energy"
+    return count, energy
 
 
 def definition(params: Params, weights: WeightSource | None, batches: Sequence[Batch]) -> dict[str, pl.DataFrame]:

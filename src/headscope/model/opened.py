@@ -204,9 +204,11 @@ def _wrapped(hf: Any, tokenizer: Any | None) -> Model:
             f"cannot open a {type(hf).__name__}",
             hint="give a name, a path, or a transformers model that is loaded",
         )
+    if hf.training:
+        raise UsageError("this model is in training mode, so dropout would blur every number", hint="call its eval() first")
     name = getattr(hf.config, "name_or_path", "") or hf.config.model_type
     return _model(
-        hf.eval(),
+        hf,
         tokenizer,
         name=name,
         source="a transformers model in memory",

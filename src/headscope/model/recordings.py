@@ -70,8 +70,8 @@ class Capture:
         return self.frames.take_all()
 
     def keep(self, what: str, site: Site, tensor: Tensor) -> None:
-        """Store one tensor of the running forward."""
-        self.frames.current().setdefault(what, {})[site] = tensor.detach().clone()
+        """Store one tensor of the running forward; it must be the caller's own, not one the model goes on using."""
+        self.frames.current().setdefault(what, {})[site] = tensor.detach()
 
 
 @dataclass

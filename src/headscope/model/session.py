@@ -350,7 +350,7 @@ class _ResidualHook:
         given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         calls = sorted(self._by_call)
         for site in self._by_call[calls[self._calls % len(calls)]]:
-            self._capture.keep("resid", site, given[0])
+            self._capture.keep("resid", site, given[0].clone())  # some models add to it in place
         self._calls += 1
 
 

@@ -13,7 +13,7 @@ from matplotlib.mathtext import MathTextParser
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from headscope.report.palette import Theme
-from headscope.report.text import power_of_ten, visible
+from headscope.report.text import SYMBOL, power_of_ten, visible
 
 POINT = 1 / 72
 _FONT = 8.0
@@ -74,8 +74,8 @@ def dress(axes: Axes, theme: Theme) -> None:
 
 def name_axes(axes: Axes, x: str, y: str) -> None:
     """Label both axes."""
-    axes.set_xlabel(visible(x), parse_math=is_math(x))
-    axes.set_ylabel(visible(y), parse_math=is_math(y))
+    axes.set_xlabel(**lettering(x, "xlabel"))
+    axes.set_ylabel(**lettering(y, "ylabel"))
 
 
 def log_axis(axes: Axes, which: Literal["x", "y"]) -> None:
@@ -89,9 +89,20 @@ def log_axis(axes: Axes, which: Literal["x", "y"]) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def is_math(text: str) -> bool:
+def lettering(text: str, argument: str) -> dict[str, Any]:
+    """The keyword arguments that set `text`, with the indices of its symbols below the line.
+
+    In files they are mathtext; on the page `svg` sets them, in the reader's fonts.
+    """
+    text = visible(text)
+    if matplotlib.rcParams["svg.fonttype"] == "path" and "$" not in text:
+        text = SYMBOL.sub(r"$\g<symbol>_{\\mathrm{\g<index>}}$", text)
+    return {argument: text, "parse_math": _is_math(text)}
+
+
+def _is_math(text: str) -> bool:
     """Whether `text` holds mathtext that can be set; anything else, such as the token `$`, is literal."""
-    if text.replace(r"\$", "").count("$") not in (2, 4, 6, 8):
+    if text.replace(r"\$", "").count("$") not in range(2, 20, 2):
         return False
     try:
         MathTextParser("path").parse(text)

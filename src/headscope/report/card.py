@@ -18,9 +18,8 @@ def card(run: Run) -> str:
         *_origin_facts(run),
     ]
     warning = run.model.weight_warning
-    return (
-        f'<dl class="facts">{"".join(f"<dt>{term}</dt><dd>{value}</dd>" for term, value in facts)}</dl>'
-        + (f'<p class="warning">{escape(warning)}</p>' if warning else "")
+    return f'<dl class="facts">{"".join(f"<dt>{term}</dt><dd>{value}</dd>" for term, value in facts)}</dl>' + (
+        f'<p class="warning">{escape(warning)}</p>' if warning else ""
     )
 
 

@@ -6,12 +6,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from headscope.core import Curves, Series
 from headscope.core.figure import Array
 from headscope.errors import UsageError
-from headscope.report.canvas import beside, dress, is_math, log_axis, name_axes, panel
+from headscope.report.canvas import beside, dress, lettering, log_axis, name_axes, panel
 from headscope.report.palette import Theme
 from headscope.report.text import visible
 
@@ -34,6 +34,8 @@ def draw(figure: Curves, theme: Theme) -> Figure:
         log_axis(axes, "x")
     if figure.log_y:
         log_axis(axes, "y")
+    if not figure.log_x and all(np.array_equal(one.x, np.round(one.x)) for one in figure.series):
+        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))  # there is no layer 0.5
     axes.margins(x=0.02)
     name_axes(axes, figure.x_axis, figure.y_axis)
     measured = [one for one in figure.series if one.role == "measured"]
@@ -49,9 +51,7 @@ def draw_series(axes: Axes, one: Series, colour: str, gid: str) -> None:
     style = _STYLES[one.role]
     width = 1.3 if one.role == "measured" else 1.1
     marker = "o" if np.isfinite(one.y).sum() == 1 else None  # a curve of one point would be invisible
-    (line,) = axes.plot(
-        one.x, one.y, linestyle=style, color=colour, linewidth=width, marker=marker, markersize=4
-    )
+    (line,) = axes.plot(one.x, one.y, linestyle=style, color=colour, linewidth=width, marker=marker, markersize=4)
     line.set_gid(gid)
     if one.low is not None and one.high is not None:
         axes.fill_between(one.x, one.low, one.high, color=colour, alpha=0.18, linewidth=0)
@@ -90,13 +90,13 @@ def legend(axes: Axes, series: Sequence[Series], theme: Theme, only_laws: bool =
         labelcolor=theme.ink, fontsize=7.5,
     )  # fmt: skip
     for text in box.get_texts():
-        text.set_parse_math(is_math(text.get_text()))
+        text.set(**lettering(text.get_text(), "text"))
 
 
 def _legend_columns(labels: Sequence[str]) -> int:
     """As many columns as fit above the panel; matplotlib fills them evenly, one after the other."""
     lengths = [len(label) for label in labels]
-    for columns in range(min(4, len(labels)), 1, -1):
+    for columns in range(min(6, len(labels)), 1, -1):
         widest = (max(part) for part in np.array_split(lengths, columns))
         if sum(_HANDLE + width * _GLYPH for width in widest) <= _SIZE[0] + 30:
             return columns

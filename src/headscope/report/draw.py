@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Canvas
 from headscope.core import Curves, Figure, HeatMap, Histogram
 from headscope.errors import UsageError
 from headscope.report import curves, heat_map, histogram, svg
-from headscope.report.canvas import is_math, settings
+from headscope.report.canvas import lettering, settings
 from headscope.report.files import write_bytes
 from headscope.report.heat_map import Scale
 from headscope.report.palette import Theme, on_page, paper, stand_ins
@@ -60,9 +60,7 @@ def encoded(figure: Figure, kind: str) -> bytes:
         canvas = _drawn(figure, paper(), titled=True)
         (FigureCanvasPdf if kind == "pdf" else FigureCanvasAgg)(canvas)
         out = io.BytesIO()
-        metadata = (
-            {"CreationDate": None, "Producer": None, "Creator": None} if kind == "pdf" else {"Software": None}
-        )
+        metadata = {"CreationDate": None, "Producer": None, "Creator": None} if kind == "pdf" else {"Software": None}
         canvas.savefig(out, format=kind, bbox_inches="tight", pad_inches=0.05, dpi=300, metadata=metadata,
                        transparent=kind == "pdf")  # fmt: skip
         return out.getvalue()
@@ -85,11 +83,12 @@ def _drawn(figure: Figure, theme: Theme, titled: bool = False) -> Canvas:
 def _entitle(canvas: Canvas, title: str, theme: Theme) -> None:
     """Set the title above everything that is drawn, flush with the left end of the panel."""
     FigureCanvasAgg(canvas)
-    box = canvas.get_tightbbox()
-    top = (box.y1 * 72 + 6) / (canvas.get_size_inches()[1] * 72)
-    math = is_math(title)
-    text = title if math else textwrap.fill(visible(title), max(24, int(box.width * 72 / _TITLE_GLYPH)))
-    canvas.text(0, top, text, ha="left", va="bottom", fontsize=9.5, color=theme.ink, parse_math=math)
+    box, height = canvas.get_tightbbox(), canvas.get_size_inches()[1] * 72
+    width = max(24, int(box.width * 72 / _TITLE_GLYPH))
+    lines = [title] if "$" in title else textwrap.wrap(title, width)
+    for above, line in enumerate(reversed(lines)):
+        bottom = (box.y1 * 72 + 6 + above * 12) / height
+        canvas.text(0, bottom, **lettering(line, "s"), ha="left", va="bottom", fontsize=9.5, color=theme.ink)
 
 
 def _tree(figure: Figure, theme: Theme, titled: bool = False) -> Element:
@@ -115,18 +114,14 @@ def _draw_cells(root: Element, figure: HeatMap, theme: Theme) -> None:
     svg.rectangles(bar, _bar(svg.extent(bar_frame), scale, colours))
 
 
-def _cells(
-    box: svg.Box, figure: HeatMap, scale: Scale, colours: tuple[str, ...]
-) -> list[tuple[svg.Box, str, str]]:
+def _cells(box: svg.Box, figure: HeatMap, scale: Scale, colours: tuple[str, ...]) -> list[tuple[svg.Box, str, str]]:
     rows, columns = figure.values.shape
     left, top, width, height = box
     wide, high = width / columns, height / rows
     unit = f" {visible(figure.unit)}" if figure.unit else ""
     cells = []
     for (row, column), value in np.ndenumerate(figure.values):
-        tip = (
-            f"{heat_map.cell_name(figure, row, column)}: {number(value)}{unit if np.isfinite(value) else ''}"
-        )
+        tip = f"{heat_map.cell_name(figure, row, column)}: {number(value)}{unit if np.isfinite(value) else ''}"
         colour = colours[scale.level(value)] if np.isfinite(value) else "transparent"
         place = (left + column * wide, top + row * high, wide, high)
         cells.append((place, colour, tip if figure.values.size <= _TIPS_AT_MOST else ""))
@@ -149,9 +144,7 @@ def _check(figure: Figure) -> None:
     if isinstance(figure, HeatMap):
         labels = (len(figure.row_labels), len(figure.column_labels))
         if figure.values.shape != labels or figure.values.size == 0:
-            raise UsageError(
-                f"the heat map {figure.name!r} has {figure.values.shape} values, but labels for {labels}"
-            )
+            raise UsageError(f"the heat map {figure.name!r} has {figure.values.shape} values, but labels for {labels}")
     if isinstance(figure, Histogram) and len(figure.edges) != len(figure.density) + 1:
         raise UsageError(
             f"the histogram {figure.name!r} has {len(figure.edges)} edges, expected {len(figure.density) + 1}"

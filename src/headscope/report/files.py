@@ -21,9 +21,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     temporary = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(
-            prefix=f".{path.name[:40]}.", suffix=".part", dir=path.parent
-        )
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name[:40]}.", suffix=".part", dir=path.parent)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
         Path(temporary).chmod(0o666 & ~_umask())

@@ -10,14 +10,12 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, ScalarFormatter
 
 from headscope.core import HeatMap
 from headscope.core.figure import Array
-from headscope.report.canvas import beside, is_math, name_axes, panel
+from headscope.report.canvas import beside, lettering, name_axes, panel
 from headscope.report.palette import LEVELS, Theme
 from headscope.report.text import visible
 
 CELLS, BAR = "cells", "bar"
-FRAME = (
-    "frame-of-"  # the panel's outline, which tells where the cells are even if those at its ends are empty
-)
+FRAME = "frame-of-"  # the panel's outline, which tells where the cells are even if those at its ends are empty
 _GLYPH = 4.4  # mean width of a tick label's character, in points
 
 
@@ -110,14 +108,13 @@ def _mesh(axes: Axes, values: Array, scale: Scale, colours: Colormap, gid: str) 
 def _colour_bar(canvas: Figure, figure: HeatMap, scale: Scale, theme: Theme, colours: Colormap) -> None:
     width, height = canvas.get_size_inches() * 72
     tall = min(max(height, 60.0), 140.0)
-    bar = beside(canvas, (width + 9, (height - tall) / 2 if tall > height else height - tall, 7.0, tall))
+    gap = 9.0 if figure.reference is None else 24.0  # room for the name of the line
+    bar = beside(canvas, (width + gap, (height - tall) / 2 if tall > height else height - tall, 7.0, tall))
     shown = scale.levels_shown
     edges = scale.bounds[shown.start : shown.stop + 1]
     middles = (edges[1:] + edges[:-1]) / 2
     norm = BoundaryNorm(scale.bounds, LEVELS)
-    mesh = bar.pcolormesh(
-        [0, 1], edges, middles[:, None], cmap=colours, norm=norm, edgecolors="face", linewidth=0.15
-    )
+    mesh = bar.pcolormesh([0, 1], edges, middles[:, None], cmap=colours, norm=norm, edgecolors="face", linewidth=0.15)
     mesh.set_gid(BAR)
     bar.set_xlim(0, 1)
     bar.set_ylim(edges[0], edges[-1])
@@ -134,11 +131,11 @@ def _finish_bar(bar: Axes, figure: HeatMap, theme: Theme) -> None:
     bar.yaxis.set_major_locator(FixedLocator([float(finite[0])]) if same else MaxNLocator(5))
     bar.yaxis.set_major_formatter(ScalarFormatter(useOffset=False))
     bar.tick_params(colors=theme.muted, labelcolor=theme.ink, width=0.7, length=2.5)
-    name = visible(figure.unit)
     if figure.reference is not None:
         bar.axhline(figure.reference, color=theme.ink, linewidth=1.2)
-        name = f"{name} (line: null, {figure.reference:.3g})".strip()
-    bar.set_ylabel(name, color=theme.ink, parse_math=is_math(name))
+        bar.annotate("null", (0, figure.reference), xytext=(-2, 0), textcoords="offset points", ha="right",
+                     va="center", fontsize=7, color=theme.ink)  # fmt: skip
+    bar.set_ylabel(**lettering(figure.unit, "ylabel"), color=theme.ink)
     for spine in bar.spines.values():
         spine.set_visible(False)
 
@@ -152,9 +149,7 @@ def _label(axes: Axes, figure: HeatMap, cell: tuple[float, float], theme: Theme)
     x, y = _every(columns, cell[0], across), _every(rows, cell[1], 9.0)
     axes.xaxis.set_major_locator(FixedLocator([column + 0.5 for column in x]))
     axes.yaxis.set_major_locator(FixedLocator([row + 0.5 for row in y]))
-    axes.set_xticklabels(
-        [visible(figure.column_labels[i]) for i in x], rotation=90 if upright else 0, parse_math=False
-    )
+    axes.set_xticklabels([visible(figure.column_labels[i]) for i in x], rotation=90 if upright else 0, parse_math=False)
     axes.set_yticklabels([visible(figure.row_labels[i]) for i in y], parse_math=False)
     axes.tick_params(length=0, pad=3, labelcolor=theme.ink)
     axes.xaxis.label.set_color(theme.ink)

@@ -6,10 +6,9 @@ from matplotlib.figure import Figure
 
 from headscope.core import Histogram
 from headscope.errors import UsageError
-from headscope.report.canvas import dress, is_math, log_axis, name_axes, panel
+from headscope.report.canvas import dress, lettering, log_axis, name_axes, panel
 from headscope.report.curves import SERIES, colours_of, draw_series, legend
 from headscope.report.palette import Theme
-from headscope.report.text import visible
 
 _SIZE = (232.0, 140.0)
 _ROW = 10.0  # height of a row of names of marks, in points
@@ -56,14 +55,14 @@ def _marks(axes: Axes, figure: Histogram, theme: Theme) -> int:
     low, high = min([low, *positions]), max([high, *positions])
     axes.set_xlim(low, high)
     ends: list[float] = []  # where the last name of each row ends, in points
-    for label, position in ((visible(label), position) for label, position in marks):
+    for label, position in marks:
         axes.axvline(position, color=theme.ink, linewidth=0.8, linestyle=(0, (1, 1.2)))
         half = len(label) * _GLYPH / 2 + 3
         middle = (position - low) / (high - low) * _SIZE[0]
         row = next((i for i, end in enumerate(ends) if middle - half > end), len(ends))
         ends[row : row + 1] = [middle + half]
         axes.annotate(
-            label, (position, 1), xycoords=("data", "axes fraction"), xytext=(0, 4 + row * _ROW),
-            textcoords="offset points", ha="center", fontsize=7.5, color=theme.ink, parse_math=is_math(label),
+            **lettering(label, "text"), xy=(position, 1), xycoords=("data", "axes fraction"),
+            xytext=(0, 4 + row * _ROW), textcoords="offset points", ha="center", fontsize=7.5, color=theme.ink,
         )  # fmt: skip
     return len(ends)

@@ -88,11 +88,7 @@ def _headlines(run: Run, linked: bool = True) -> str:
     for finding in run.findings.values():
         name = f"<b>{escape(finding.lens)}</b>"
         for index, text in enumerate(_said(finding)):
-            body = (
-                f'<a href="#{anchor(finding)}">{sentence(text)}</a>'
-                if linked
-                else f"<span>{sentence(text)}</span>"
-            )
+            body = f'<a href="#{anchor(finding)}">{sentence(text)}</a>' if linked else f"<span>{sentence(text)}</span>"
             kind = f"{finding.status.replace(' ', '-')}{'' if index else ' first'}"
             items.append(f'<li class="{kind}">{"<b></b>" if index else name}{body}</li>')
     return f'<ul class="headlines">{"".join(items)}</ul>' if items else "<p>No lens was run.</p>"

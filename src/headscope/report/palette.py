@@ -56,7 +56,7 @@ class Theme:
 def paper() -> Theme:
     """The colours on white: saved files, print and the light page."""
     return Theme(
-        ink="#1b1d21", muted="#7b8088", grid="#dfe1e5",
+        ink="#1b1d21", muted="#696e77", grid="#dfe1e5",
         series=_SERIES, steps=_samples("viridis", 0.0, 0.85, STEPS),
         heat=_samples("viridis", 0.0, 1.0, LEVELS), diverging=_blend(_DIVERGING),
     )  # fmt: skip

@@ -4,14 +4,13 @@ import html
 import re
 
 from headscope.report.formula import formula
-from headscope.report.text import visible
+from headscope.report.text import SYMBOL, visible
 
 # Mathematics neither begins nor ends with a space, so that two prices in a sentence stay prices.
-# A letter with a short index, such as W_QK, is a symbol; d_model is the name of a variable and stays.
 _MARKUP = re.compile(
     r"\$(?P<tex>[^\s$](?:[^$\n]*[^\s$])?)\$(?!\d)"
     r"|`(?P<code>[^`\n]+)`"
-    r"|\b(?P<symbol>[A-Za-zσ])_(?P<index>[A-Z]{1,2}|[a-z0-9])\b"
+    rf"|{SYMBOL.pattern}"
 )
 
 
@@ -32,9 +31,7 @@ def sentence(text: str) -> str:
 
 def paragraphs(text: str) -> str:
     """Several paragraphs, separated by blank lines in the source."""
-    return "".join(
-        f"<p>{sentence(' '.join(part.split()))}</p>" for part in re.split(r"\n\s*\n", text.strip()) if part
-    )
+    return "".join(f"<p>{sentence(' '.join(part.split()))}</p>" for part in re.split(r"\n\s*\n", text.strip()) if part)
 
 
 def _marked(match: re.Match[str]) -> str:

@@ -72,9 +72,7 @@ def _warnings(finding: Finding, warning: str) -> tuple[str, ...]:
 
 def _method(finding: Finding) -> str:
     params = ", ".join(f"{key} = {value}" for key, value in finding.params.items())
-    return paragraphs(finding.method) + (
-        f"<p>Parameters: <code>{escape(params)}</code></p>" if params else ""
-    )
+    return paragraphs(finding.method) + (f"<p>Parameters: <code>{escape(params)}</code></p>" if params else "")
 
 
 def _figures(finding: Finding, name: str, script: bool) -> str:

@@ -9,6 +9,8 @@ from xml.etree.ElementTree import Element
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
+from headscope.report.text import SYMBOL
+
 _SVG = "{http://www.w3.org/2000/svg}"
 _XLINK = "{http://www.w3.org/1999/xlink}"
 _NUMBER = re.compile(r"-?\d+\.\d{3,}")
@@ -100,6 +102,8 @@ def _plain(element: Element) -> None:
     if element.tag not in _WORDS:
         element.text = None
     element.tail = None
+    if element.tag == "text":
+        _lower_indices(element)
 
 
 def _style(style: str) -> str:
@@ -109,14 +113,33 @@ def _style(style: str) -> str:
     return re.sub(r"([:;]) ", r"\1", style)
 
 
+def _lower_indices(element: Element) -> None:
+    """Set W_QK as a symbol with its index below the line; what follows returns to the line."""
+    words, lowered = element.text or "", False
+    found = list(SYMBOL.finditer(words))
+    if not found:
+        return
+    element.text = words[: found[0].start()]
+    for match, following in zip(found, [*found[1:], None], strict=True):
+        symbol = ElementTree.SubElement(
+            element, "tspan", {"font-style": "italic"} | ({"dy": "-1.8"} if lowered else {})
+        )
+        symbol.text = match["symbol"]
+        index = ElementTree.SubElement(element, "tspan", {"dy": "1.8", "font-size": "75%"})
+        index.text, lowered = match["index"], True
+        between = words[match.end() : following.start() if following else None]
+        if between:
+            ElementTree.SubElement(element, "tspan", {"dy": "-1.8"}).text = between
+            lowered = False
+
+
 def _flatten(element: Element) -> None:
     """Take the children out of groups that say nothing."""
     children: list[Element] = []
     for child in element:
         _flatten(child)
-        children += (
-            list(child) if child.tag == "g" and not child.attrib and child.find("title") is None else [child]
-        )
+        says_nothing = child.tag in ("g", "defs") and not child.attrib and child.find("title") is None
+        children += list(child) if says_nothing and (child.tag == "g" or not len(child)) else [child]
     element[:] = children
 
 
@@ -128,6 +151,8 @@ def _rename(root: Element, prefix: str) -> None:
         if key == "href" or "url(" in value
         for name in _REFERENCE.findall(value)
     }
+    for defs in root.iter("defs"):
+        defs[:] = [child for child in defs if child.get("id") in referred]
     for element in root.iter():
         if (id_ := element.attrib.pop("id", None)) in referred:
             element.set("id", f"{prefix}{id_}")

@@ -73,9 +73,7 @@ def _meanings(glossary: Mapping[str, str]) -> dict[str, str]:
 
 def _caption(name: str, height: int, columns: Sequence[Column]) -> str:
     same = ", ".join(
-        f"{column.name} {column.values[0]}"
-        for column in columns
-        if column.is_constant and column.values[0] is not None
+        f"{column.name} {column.values[0]}" for column in columns if column.is_constant and column.values[0] is not None
     )
     size = f"{count(height)} {'row' if height == 1 else 'rows'}"
     return f"<b>Table {escape(name)}</b>, {size}" + (f"; in all of them {escape(same)}" if same else "")

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 MINUS = "\u2212"
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _MOST_DECIMALS = 6
+# A letter with a short index, such as W_QK, is a symbol; d_model is the name of a variable and stays as it is.
+SYMBOL = re.compile(r"\b(?P<symbol>[A-Za-zσ])_(?P<index>[A-Z]{1,2}|[a-z0-9])\b")
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
@@ -50,12 +52,7 @@ def cell(value: float | int | None, digits: int | None) -> str:
     """
     if value is None:
         return "–"
-    if (
-        digits is None
-        or not math.isfinite(value)
-        or 0 < abs(value) < 0.5 * 10.0**-digits
-        or abs(value) >= 1e9
-    ):
+    if digits is None or not math.isfinite(value) or 0 < abs(value) < 0.5 * 10.0**-digits or abs(value) >= 1e9:
         return number(value)
     return count(int(value)) if digits == 0 else _signed(f"{value:.{digits}f}")
 

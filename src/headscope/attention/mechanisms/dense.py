@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from headscope.attention import kernel
-from headscope.attention.blocks import allowed_mask, row_blocks
+from headscope.attention.blocks import allowed_mask, blind, row_blocks
 from headscope.attention.call import Call, Output
 from headscope.attention.explicit import explicit_attention
 from headscope.attention.mechanism import Cost, Mechanism
@@ -46,9 +47,8 @@ class Dense(Mechanism):
             parts = [_attended(call.take(*block), lse=wanted) for block in row_blocks(call, _rows(call))]
             out = torch.cat([part[0] for part in parts], dim=2)
             rows = torch.cat([part[1] for part in parts if part[1] is not None], dim=2) if wanted else None
-        if call.sinks is not None and rows is not None:
-            kept = torch.sigmoid(rows - call.sinks.to(rows.dtype)[:, None])
-            out = out * kept[..., None].to(out.dtype)
+        if rows is not None:
+            out = with_sinks(out, rows, call.sinks)
         return Output(out, rows if lse else None)
 
     def seen(self, call: Call) -> Call:
@@ -65,6 +65,17 @@ class Dense(Mechanism):
 
 
 MECHANISM = Dense
+
+
+def with_sinks(
+    out: Float[Tensor, "batch heads queries d_value"],
+    lse: Float[Tensor, "batch heads queries"],
+    sinks: Float[Tensor, " heads"] | None,
+) -> Float[Tensor, "batch heads queries d_value"]:
+    r"""The output when a sink takes its share: $e^{\text{lse}} / (e^{\text{lse}} + e^{\text{sink}})$ is left."""
+    if sinks is None:
+        return out
+    return out * torch.sigmoid(lse - sinks.to(lse.dtype)[:, None])[..., None].to(out.dtype)
 
 
 def _is_full(call: Call) -> bool:
@@ -100,9 +111,7 @@ def _needs_scores(call: Call) -> bool:
 def _attended(call: Call, *, lse: bool, causal: bool = False) -> tuple[Tensor, Tensor | None]:
     """One block: output and, where it is wanted or comes for nothing, the log-sum-exp."""
     if call.k.shape[2] == 0:
-        wide = torch.promote_types(call.q.dtype, torch.float32)
-        nothing = call.q.new_zeros(*call.q.shape[:3], call.v.shape[-1])
-        return nothing, call.q.new_full(call.q.shape[:3], -torch.inf, dtype=wide)
+        return blind(call)
     q, k, v, scale = call.q, call.k, call.v, call.scale
     flash = call.q.device.type == "cpu" and kernel.has_flash()
     if _needs_scores(call) or (lse and not flash):

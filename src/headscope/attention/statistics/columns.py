@@ -11,20 +11,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-ANCHORS = 15  # with 64 values a product of 96 columns, which costs hardly more than one of 64
+ANCHORS = 23
 SHARED = 2 + 2 * ANCHORS
 
 
-def anchors(positions: Int[Tensor, "rows keys"]) -> Float[Tensor, "rows 15"]:
+def anchors(positions: Int[Tensor, "rows keys"]) -> Float[Tensor, "rows 23"]:
     """Whole positions spread over the range of each row of positions."""
     low, high = positions.amin(dim=1, keepdim=True).double(), positions.amax(dim=1, keepdim=True).double()
-    steps = (torch.arange(ANCHORS, device=positions.device, dtype=torch.float64) + 0.5) / ANCHORS
+    steps = torch.linspace(0.0, 1.0, ANCHORS, device=positions.device, dtype=torch.float64)
     return (low + (high - low) * steps).round()
 
 
-def shared_columns(
-    positions: Int[Tensor, "rows keys"], first: Int[Tensor, " batch"]
-) -> Float[Tensor, "batch keys 32"]:
+def shared_columns(positions: Int[Tensor, "rows keys"], first: Int[Tensor, " batch"]) -> Float[Tensor, "batch keys 48"]:
     r"""$[1, 	ext{is first}, x - c_a, (x - c_a)^2]$ for all anchors, in float64; the same for every head."""
     gap = (positions.double()[..., None] - anchors(positions)[:, None, :]).expand(len(first), -1, -1)
     is_first = torch.nn.functional.one_hot(first, positions.shape[1]).double()[..., None]
@@ -32,7 +30,7 @@ def shared_columns(
 
 
 def mean_and_variance(
-    product: Float[Tensor, "batch heads queries columns"], centres: Float[Tensor, "rows 15"]
+    product: Float[Tensor, "batch heads queries columns"], centres: Float[Tensor, "rows 23"]
 ) -> tuple[Float[Tensor, "batch heads queries"], Float[Tensor, "batch heads queries"]]:
     """Mean and variance of the position under weights whose product with the columns is given (NaN if all are 0)."""
     mass, first, second = product[..., 0], product[..., 2 : ANCHORS + 2], product[..., ANCHORS + 2 : SHARED]

@@ -81,7 +81,9 @@ def _streamed(call: Call, request: Request, *, values: bool) -> tuple[Tensor | N
                 weight = torch.exp(-_log_partition(chunk, sums))[..., None]
                 out[batch, heads] = (sums.product[..., SHARED:] * weight).to(out.dtype)
             doubles, slabs = doubles + chunk.double_slabs, slabs + chunk.slabs
-    precision = "float32" if doubles == 0 else "float64" if doubles == slabs else f"float32, float64 in {doubles} of {slabs}"
+    precision = (
+        "float32" if doubles == 0 else "float64" if doubles == slabs else f"float32, float64 in {doubles} of {slabs}"
+    )
     return (out if values else None), columns, f"streamed in row blocks, scores in {precision}"
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headscope.attention.blocks import allowed_mask, row_blocks
@@ -93,8 +93,11 @@ class Chunk:
     @cached_property
     def reach(self) -> PerRow:
         """The largest |score| that a row could have by its norms."""
-        longest = (self.call.k - self.centre).norm(dim=-1).amax(dim=-1).repeat_interleave(self.call.groups, dim=1)
-        reach = self.call.q.to(longest.dtype).norm(dim=-1) * (abs(self.call.scale) * longest[..., None])
+        lengths = torch.linalg.vector_norm(self.call.k - self.centre, dim=-1)
+        longest = lengths.amax(dim=-1).repeat_interleave(self.call.groups, dim=1)
+        reach: Tensor = torch.linalg.vector_norm(self.call.q.to(longest.dtype), dim=-1) * (
+            abs(self.call.scale) * longest[..., None]
+        )
         return reach if self.call.bias is None else reach + self.call.bias.abs().amax(dim=-1)
 
     def sums(self) -> Sums:
@@ -129,29 +132,29 @@ class Chunk:
     def _slab(self, queries: slice, keys: slice, operands: Operands) -> dict[str, Tensor]:
         """The sums of one run of rows, by name, with the axes batch, kv_heads, rows, groups."""
         # Rows that can see nothing get one key, which the mask takes away again.
-        keys = keys if keys.stop > keys.start else slice(0, 1)
-        block = self.call.take(queries, keys)
-        scores, hidden = _scores(block, operands, queries, keys), list(_hidden(block))
-        for run, mask in hidden:
-            scores[..., run].masked_fill_(mask, MASKED)
+        block = Block(self.call, queries, keys if keys.stop > keys.start else slice(0, 1))
+        scores = _scores(block, operands)
+        weights = operands.scratch[1, : scores.numel()].view(scores.shape)
+        hidden = [(scores[..., run], weights[..., run], mask) for run, mask in _hidden(block)]
+        for part, _, mask in hidden:
+            part.masked_fill_(mask, MASKED)
         top = scores.amax(dim=-1, keepdim=True)
         scores.sub_(top).clamp_(min=FLOOR[scores.dtype])
-        weights = torch.exp(scores, out=operands.scratch[1, : scores.numel()].view(scores.shape))
-        for run, mask in hidden:
-            weights[..., run].masked_fill_(mask, 0.0)
+        torch.exp(scores, out=weights)
+        for _, part, mask in hidden:
+            part.masked_fill_(mask, 0.0)
         found = {
             "top": top[..., 0],
             "square": torch.linalg.vector_norm(weights, dim=-1),
             "spread": torch.mul(scores, weights, out=scores).sum(dim=-1),
             **{f"near {width}": _near(weights, block, width) for width in self.widths},
         }
-        for name, part, run in _sides(weights, block):
-            found[name] = _product(part, operands.columns[:, :, keys][:, :, run])
-        return found
+        columns = operands.columns[:, :, block.keys]
+        return found | {name: _product(part, columns[:, :, run]) for name, part, run in _sides(weights, block)}
 
     def _joined(self, parts: list[dict[str, Tensor]]) -> Sums:
         def rows(name: str) -> Tensor:
-            joined = torch.cat([part[name].double() for part in parts], dim=2).transpose(2, 3)
+            joined = torch.cat([part[name] for part in parts], dim=2).double().transpose(2, 3)
             return joined.reshape(*self.call.q.shape[:3], *joined.shape[4:])
 
         return Sums(
@@ -162,6 +165,31 @@ class Chunk:
             before=rows("before"),
             after=None if self.call.causal else rows("after"),
         )
+
+
+@dataclass(frozen=True)
+class Block:
+    """A run of queries of a call and the run of keys that they can see."""
+
+    call: Call
+    queries: slice
+    keys: slice
+
+    @cached_property
+    def inner(self) -> Call:
+        """The call of the block alone."""
+        return self.call.take(self.queries, self.keys)
+
+    @cached_property
+    def offset(self) -> int | None:
+        """As `Call.offset`, for the indices of the block."""
+        return None if self.call.offset is None else self.call.offset + self.queries.start - self.keys.start
+
+    @cached_property
+    def ahead(self) -> Int[Tensor, "batch 1 rows 1 keys"]:
+        """Query position minus key position, with the axes of a slab."""
+        queries, keys = self.call.query_positions[:, self.queries], self.call.key_positions[:, self.keys]
+        return queries[:, None, :, None, None] - keys[:, None, None, None, :]
 
 
 def chunks(call: Call) -> Iterator[tuple[slice, slice]]:
@@ -181,22 +209,24 @@ def slab_rows(call: Call) -> int:
     return max(16, min(SLAB_ROWS, SLAB_ENTRIES // (call.groups * call.k.shape[2])))
 
 
-def _scores(block: Call, operands: Operands, queries: slice, keys: slice) -> Slab:
+def _scores(block: Block, operands: Operands) -> Slab:
     """Scores of the block in scratch memory, before the mask, relative to the centre of the keys."""
-    q, k = operands.q[:, :, queries], operands.k[:, :, keys]
+    q, k, call = operands.q[:, :, block.queries], operands.k[:, :, block.keys], block.call
     batch, kv_heads, rows, groups, width = q.shape
     shape = (batch, kv_heads, rows * groups, k.shape[2])
     flat = operands.scratch[0, : torch.Size(shape).numel()].view(shape)
     torch.matmul(q.view(batch, kv_heads, rows * groups, width), k.transpose(-1, -2), out=flat)
     scores = flat.view(batch, kv_heads, rows, groups, k.shape[2])
-    if block.softcap is not None:
-        scores.div_(block.softcap).tanh_().mul_(block.softcap)
-    if block.bias is not None:
-        scores.add_(_grouped(block.bias, block.groups)).clamp_(min=MASKED)
+    if call.softcap is not None:
+        scores.div_(call.softcap).tanh_().mul_(call.softcap)
+    if call.bias is not None:
+        scores.add_(_grouped(call.bias[:, :, block.queries, block.keys], call.groups)).clamp_(min=MASKED)
     return scores
 
 
-def _product(weights: Slab, columns: Float[Tensor, "batch kv_heads keys columns"]) -> Float[Tensor, "batch kv_heads rows groups columns"]:
+def _product(
+    weights: Slab, columns: Float[Tensor, "batch kv_heads keys columns"]
+) -> Float[Tensor, "batch kv_heads rows groups columns"]:
     batch, kv_heads, rows, groups, keys = weights.shape
     flat = weights.reshape(batch, kv_heads, rows * groups, keys)
     return torch.matmul(flat, columns).view(batch, kv_heads, rows, groups, -1)
@@ -204,23 +234,23 @@ def _product(weights: Slab, columns: Float[Tensor, "batch kv_heads keys columns"
 
 def _grouped(x: Tensor, groups: int) -> Tensor:
     """[batch, heads, rows, keys], where heads may be 1, to the axes of a slab."""
-    split = x.unsqueeze(1) if x.shape[1] == 1 else x.unflatten(1, (-1, groups))
+    split = x.unsqueeze(1) if x.shape[1] == 1 else x.reshape(x.shape[0], -1, groups, *x.shape[2:])
     return split.transpose(2, 3)
 
 
-def _hidden(block: Call) -> Iterator[tuple[slice, Bool[Tensor, "..."]]]:
+def _hidden(block: Block) -> Iterator[tuple[slice, Bool[Tensor, "..."]]]:
     """The runs of keys where not all is visible, with what is not; a band bites only at the edges of a slab."""
-    groups, device = block.groups, block.q.device
-    if block.mask is not None or block.key_padding is not None or block.offset is None:
-        allowed = allowed_mask(block)
+    call, offset = block.call, block.offset
+    if call.mask is not None or call.key_padding is not None or offset is None:
+        allowed = allowed_mask(block.inner)
         if allowed is not None:
-            yield slice(None), ~_grouped(allowed, groups)
+            yield slice(None), ~_grouped(allowed, call.groups)
         return
-    rows, keys, offset = block.q.shape[2], block.k.shape[2], block.offset
-    if block.left is not None and (stop := min(rows - 1 + offset - block.left, keys)) > 0:
-        yield slice(0, stop), _band(rows, stop, offset, block.left + 1, None, device)
-    if block.right is not None and (start := max(offset + block.right + 1, 0)) < keys:
-        yield slice(start, keys), _band(rows, keys - start, offset - start, None, -block.right - 1, device)
+    rows, keys = block.queries.stop - block.queries.start, block.keys.stop - block.keys.start
+    if call.left is not None and (stop := min(rows - 1 + offset - call.left, keys)) > 0:
+        yield slice(0, stop), _band(rows, stop, offset, call.left + 1, None, call.q.device)
+    if call.right is not None and (start := max(offset + call.right + 1, 0)) < keys:
+        yield slice(start, keys), _band(rows, keys - start, offset - start, None, -call.right - 1, call.q.device)
 
 
 @lru_cache(maxsize=256)
@@ -233,31 +263,31 @@ def _band(
     return inside if most is None else inside & (ahead <= most)
 
 
-def _near(weights: Slab, block: Call, width: int) -> Float[Tensor, "batch kv_heads rows groups"]:
+def _near(weights: Slab, block: Block, width: int) -> Float[Tensor, "batch kv_heads rows groups"]:
     """Mass on the keys at most `width` positions from the query."""
     if block.offset is None:
-        gap = (block.query_positions[:, None, :, None, None] - block.key_positions[:, None, None, None, :]).abs()
-        return (weights * (gap <= width)).sum(dim=-1)
+        return (weights * (block.ahead.abs() <= width)).sum(dim=-1)
     rows, keys, offset = weights.shape[2], weights.shape[4], block.offset
     start, stop = max(offset - width, 0), min(rows + offset + width, keys)
     if stop <= start:
         return weights.new_zeros(weights.shape[:4])
+    if width == 0 and stop - start == rows:
+        return weights.diagonal(offset, dim1=2, dim2=4).transpose(2, 3).clone()
     near = _band(rows, stop - start, offset - start, -width, width, weights.device)
     return (weights[..., start:stop] * near).sum(dim=-1)
 
 
-def _sides(weights: Slab, block: Call) -> Iterator[tuple[str, Slab, slice]]:
+def _sides(weights: Slab, block: Block) -> Iterator[tuple[str, Slab, slice]]:
     """The weights on keys at or before each query, then on keys after it, each with its run of keys.
 
     A causal block has no other side. Otherwise the second part overwrites the first: use each before the next.
     """
-    if block.causal:
+    if block.call.causal:
         yield "before", weights, slice(None)
         return
     rows, keys, offset = weights.shape[2], weights.shape[4], block.offset
     if offset is None:
-        start, stop = 0, keys
-        before = block.query_positions[:, None, :, None, None] >= block.key_positions[:, None, None, None, :]
+        start, stop, before = 0, keys, block.ahead >= 0
     else:  # keys below `start` are before every query of the block, those from `stop` on are after every one
         start, stop = min(max(offset + 1, 0), keys), min(max(rows + offset, 0), keys)
         before = _band(rows, stop - start, offset - start, 0, None, weights.device)

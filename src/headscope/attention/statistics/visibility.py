@@ -78,7 +78,9 @@ class _SortedKeys:
         powers = torch.stack([real.long(), x, x * x], dim=-1)
         return cls(ordered, torch.nn.functional.pad(powers.cumsum(dim=1), (0, 0, 1, 0)))
 
-    def within(self, low: Int[Tensor, "some queries"], high: Int[Tensor, "some queries"]) -> Int[Tensor, "rows queries 3"]:
+    def within(
+        self, low: Int[Tensor, "some queries"], high: Int[Tensor, "some queries"]
+    ) -> Int[Tensor, "rows queries 3"]:
         """Sums of 1, x and x² over the keys with low ≤ x ≤ high."""
         rows = max(len(self.positions), len(low))
         positions, sums = self.positions.expand(rows, -1).contiguous(), self.sums.expand(rows, -1, -1)

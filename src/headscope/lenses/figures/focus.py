@@ -22,26 +22,40 @@ _TEXTS = {
 
 
 def figures(table: pl.DataFrame, sites: Sequence[Site], widths: Sequence[int]) -> tuple[Figure, ...]:
-    """All heat maps, then all curves; what no site has (a distance in cross-attention) is left out."""
+    """Heat maps, then some of them as curves; what no site has (a distance in cross-attention) is left out."""
     bands = {
-        f"band_{width}": (f"Mass within {width} tokens", f"On keys with |i − j| ≤ {width}.", "mass") for width in widths
+        f"band_{width}": (f"Mass within {tokens(width)}", f"On keys with |i − j| ≤ {width}.", "mass")
+        for width in widths
     }
     texts = {quantity: text for quantity, text in (_TEXTS | bands).items() if _grid(table, sites, quantity)}
     maps = [_map(table, sites, quantity, *text) for quantity, text in texts.items()]
-    curves = [_course(table, sites, quantity, title, unit) for quantity, (title, _, unit) in texts.items()]
+    followed = {"entropy_share", "distance", "first", *list(bands)[(len(bands) - 1) // 2 :][:1]}
+    curves = [
+        _course(table, sites, quantity, title, unit)
+        for quantity, (title, _, unit) in texts.items()
+        if quantity in followed
+    ]
     return (*maps, *curves)
+
+
+def tokens(width: int) -> str:
+    """`1 token`, `8 tokens`."""
+    return f"{width} token" if width == 1 else f"{width} tokens"
 
 
 def _map(table: pl.DataFrame, sites: Sequence[Site], quantity: str, title: str, caption: str, unit: str) -> HeatMap:
     uniform = np.concatenate(list(_grid(table, sites, quantity, "uniform").values()))
+    cells = _grid(table, sites, quantity)
+    # From 0, and never so fine that a map of next to nothing looks like a finding.
+    top = max(0.1, *(float(row.max()) for row in cells.values()))
     return head_map(
-        {site: row.tolist() for site, row in _grid(table, sites, quantity).items()},
+        {site: row.tolist() for site, row in cells.items()},
         name=quantity,
         title=title,
         caption=f"{caption} Uniform attention: {_span(uniform)}.",
         unit=unit,
         reference=float(uniform.mean()),
-        limits=None if unit == "tokens" else (0.0, 1.0),
+        limits={"tokens": None, "share": (0.0, 1.0), "mass": (0.0, top)}[unit],
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from math import log10, nan
 
 import numpy as np
 import torch
@@ -11,6 +12,9 @@ from headscope.lenses.figures.layout import Array, groups, head_map
 from headscope.maths.comparison import Comparison, unit_law
 
 MATRICES = ("Q", "K", "V", "O")
+# On a logarithmic axis the smallest singular values would take up most of a picture and say the least.
+_SHOWN = 0.95
+
 Layers = Mapping[Site, Mapping[str, Comparison]]
 Heads = Mapping[Site, Mapping[str, list[Comparison]]]
 
@@ -19,11 +23,11 @@ def figures(layers: Layers, heads: Heads, bins: int) -> tuple[Figure, ...]:
     """All figures, the most telling first."""
     return (
         *_rank_maps(heads),
+        *_norm_maps(heads),
         _largest_by_layer(layers),
         _size_by_layer(layers),
         *(_spectra_by_layer(layers, matrix) for matrix in MATRICES),
         *_histograms(layers, bins),
-        *_norm_maps(heads),
     )
 
 
@@ -46,15 +50,19 @@ def _rank_maps(heads: Heads) -> Iterator[Figure]:
 
 def _norm_maps(heads: Heads) -> Iterator[Figure]:
     for form, does in (("QK", "compares"), ("OV", "moves")):
-        yield head_map(
-            {
-                site: [float(torch.linalg.vector_norm(one.sigma)) for one in of_site[form]]
-                for site, of_site in heads.items()
-            },
-            name=f"{form.lower()}_norm",
-            title=f"Frobenius norm of W_{form}",
-            caption=f"Root of the sum of squared singular values: how strongly the head {does} at all.",
-        )
+        norms = {
+            site: [float(torch.linalg.vector_norm(one.sigma)) for one in of_site[form]]
+            for site, of_site in heads.items()
+        }
+        if any(norm > 0 for row in norms.values() for norm in row):
+            yield head_map(
+                {site: [log10(norm) if norm > 0 else nan for norm in row] for site, row in norms.items()},
+                name=f"{form.lower()}_norm",
+                title=f"Frobenius norm of W_{form}, logarithmic",
+                caption="Root of the sum of squared singular values, as a power of ten: "
+                f"how strongly the head {does} at all.",
+                unit="log₁₀ of the norm",
+            )
 
 
 def _by_layer(layers: Layers) -> Iterator[tuple[str, Array, list[Comparison]]]:
@@ -96,6 +104,7 @@ def _largest_by_layer(layers: Layers) -> Curves:
         "layer",
         "σ₁² / upper Marchenko–Pastur edge",
         tuple(series),
+        log_y=True,
     )
 
 
@@ -104,7 +113,7 @@ def _spectra_by_layer(layers: Layers, matrix: str) -> Curves:
     series = []
     for site, of_site in layers.items():
         one = of_site[matrix]
-        kept = _kept(len(one.sigma))
+        kept = _kept(round(_SHOWN * len(one.sigma)) or 1)
         scale = one.mean_square**0.5 or 1.0
         series.append(Series(site.label, (kept + 0.5) / len(one.sigma), one.sigma.numpy()[kept] / scale))
     shapes = dict.fromkeys(of_site[matrix].sizes for of_site in layers.values())
@@ -112,8 +121,8 @@ def _spectra_by_layer(layers: Layers, matrix: str) -> Curves:
     return Curves(
         f"spectrum_{matrix.lower()}",
         f"Singular values of W_{matrix}, layer by layer",
-        "Sorted from the largest, divided by their root mean square. Dotted: a random matrix of the same "
-        "shape. Steeper than it: few directions dominate.",
+        "Sorted from the largest, without the smallest twentieth, divided by their root mean square. "
+        "Dotted: a random matrix of the same shape. Steeper than it: few directions dominate.",
         "share of the singular values",
         "σ / root mean square",
         tuple(series),
@@ -123,7 +132,7 @@ def _spectra_by_layer(layers: Layers, matrix: str) -> Curves:
 
 @lru_cache(maxsize=64)
 def _null_curve(sizes: tuple[int, ...]) -> Series:
-    share = np.linspace(0.002, 0.998, 150)
+    share = np.linspace(0.002, _SHOWN, 150)
     sigma = unit_law(sizes).quantile(torch.from_numpy(1 - share)).sqrt().numpy()
     return Series("Marchenko–Pastur", share, sigma, role="null")
 
@@ -145,8 +154,8 @@ def _histograms(layers: Layers, bins: int) -> Iterator[Histogram]:
 
 def _histogram(site: Site, one: Comparison, bins: int) -> Histogram:
     low, high = one.edges
-    # A few outliers would squeeze the bulk into one bar; beyond three edges they are counted, not drawn.
-    end = min(max(float(one.sigma[0]), high) * 1.02, 3 * high)
+    # A few outliers would squeeze the bulk into one bar; beyond twice the edge they are counted, not drawn.
+    end = min(max(float(one.sigma[0]), high) * 1.02, 2 * high)
     sigma = one.sigma.numpy()
     beyond = int((sigma > end).sum())
     edges = np.linspace(0.0, end, bins + 1)

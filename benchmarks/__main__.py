@@ -1,0 +1,10 @@
+"""Every benchmark in turn: `python -m benchmarks`. Each prints a table of ratios taken side by side."""
+
+import runpy
+
+NAMES = ("attention", "session", "spectra", "large_checkpoint")
+
+if __name__ == "__main__":
+    for name in NAMES:
+        print(f"\n## {name}\n", flush=True)
+        runpy.run_module(f"benchmarks.{name}", run_name="__main__")

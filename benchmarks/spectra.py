@@ -1,0 +1,90 @@
+"""Singular values: ours against `torch.linalg.svdvals`, in time and in error against float64.
+
+    python -m benchmarks.spectra            # all sizes, some minutes on one thread
+    python -m benchmarks.spectra --small    # without 4096 × 4096
+
+Each round runs both methods one after the other, so that a busy machine slows both alike; medians over rounds.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from headscope.maths.spectrum import form_singular_values, singular_values
+
+# rows, columns, rounds
+MATRICES = ((1024, 1024, 7), (1024, 4096, 5), (4096, 4096, 1))
+# d_model, d_head, rounds of the dense SVD (ours takes the median of five runs in each)
+FORMS = ((2048, 64, 3), (2048, 128, 3), (4096, 128, 1))
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    small = "--small" in sys.argv
+    print(f"torch {torch.__version__}, one thread, float32 input\n")
+    print("| spectrum | ours | svdvals float32 | ratio | error of ours | error of svdvals |")
+    print("|---|---|---|---|---|---|")
+    for rows, columns, rounds in MATRICES[: 2 if small else 3]:
+        print(_matrix_row(rows, columns, rounds), flush=True)
+    for d_model, d_head, rounds in FORMS[: 2 if small else 3]:
+        print(_form_row(d_model, d_head, rounds), flush=True)
+    print("\nError: largest relative error of a singular value against float64 `svdvals`, of the rank of the matrix.")
+
+
+def _matrix_row(rows: int, columns: int, rounds: int) -> str:
+    w = _normal(rows, columns)
+    ours, theirs = _interleaved(lambda: singular_values(w), lambda: torch.linalg.svdvals(w), rounds)
+    exact = torch.linalg.svdvals(w.double())
+    errors = (_error(singular_values(w), exact), _error(torch.linalg.svdvals(w), exact))
+    return _row(f"W, {rows} × {columns}", ours, theirs, errors)
+
+
+def _form_row(d_model: int, d_head: int, rounds: int) -> str:
+    w_q, w_k = _normal(d_model, d_head), _normal(d_model, d_head, seed=1)
+    ours, theirs = _interleaved(
+        lambda: form_singular_values(w_q, w_k), lambda: torch.linalg.svdvals(w_q @ w_k.mT), rounds, repeat=5
+    )
+    # The exact values by a way that shares nothing with ours: eigenvalues of the product of the Gram matrices.
+    gram_q, gram_k = (w.double().mT @ w.double() for w in (w_q, w_k))
+    exact = torch.linalg.eigvals(gram_q @ gram_k).real.sort(descending=True).values.sqrt()
+    dense = torch.linalg.svdvals(w_q @ w_k.mT)[:d_head]
+    errors = (_error(form_singular_values(w_q, w_k), exact), _error(dense, exact))
+    return _row(f"W_QK of a head, {d_model} × {d_model}, d_head {d_head}", ours, theirs, errors)
+
+
+def _interleaved(
+    ours: Callable[[], Tensor], theirs: Callable[[], Tensor], rounds: int, repeat: int = 1
+) -> tuple[float, float]:
+    ours()
+    times: list[tuple[float, float]] = []
+    for _ in range(rounds):
+        times.append((statistics.median(_seconds(ours) for _ in range(repeat)), _seconds(theirs)))
+    mine, other = zip(*times, strict=True)
+    return statistics.median(mine), statistics.median(other)
+
+
+def _seconds(f: Callable[[], Tensor]) -> float:
+    """CPU seconds of this process: what another process does on the same core is not counted."""
+    start = time.process_time()
+    f()
+    return time.process_time() - start
+
+
+def _normal(rows: int, columns: int, seed: int = 0) -> Tensor:
+    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed)) / rows**0.5
+
+
+def _error(found: Tensor, exact: Tensor) -> float:
+    return float(((found.double() - exact) / exact).abs().max())
+
+
+def _row(name: str, ours: float, theirs: float, errors: tuple[float, float]) -> str:
+    return f"| {name} | {ours:.4g} s | {theirs:.4g} s | {theirs / ours:.1f} × | {errors[0]:.1e} | {errors[1]:.1e} |"
+
+
+if __name__ == "__main__":
+    main()
