@@ -11,7 +11,8 @@ def site(layer: int, stack: str = "only", kind: str = "self", heads: int = 4) ->
 
 
 DECODER_ONLY = tuple(site(layer) for layer in range(4))
-TWO_STACKS = (site(0, "enc"), site(1, "enc"), site(0, "dec"), site(0, "dec", "cross"), site(1, "dec"), site(1, "dec", "cross"))
+ENCODER = (site(0, "enc"), site(1, "enc"))
+TWO_STACKS = (*ENCODER, *(site(layer, "dec", kind) for layer in (0, 1) for kind in ("self", "cross")))
 
 
 def chosen(text: str, sites: tuple[Site, ...]) -> dict[str, tuple[int, ...]]:

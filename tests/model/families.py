@@ -82,7 +82,7 @@ T5 = {
     "d_kv": 8,
     "d_ff": 48,
     "num_layers": 2,
-    "num_decoder_layers": 3,
+    "num_decoder_layers": 2,  # as many as in the encoder: transformers sizes the cache of T5 by the latter
     "num_heads": 4,
     "decoder_start_token_id": 0,
     "pad_token_id": 0,

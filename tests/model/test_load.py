@@ -107,10 +107,15 @@ def test_opening_says_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str])
 def test_quiet_is_scoped() -> None:
     from transformers.utils import logging
 
-    before = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    with pytest.raises(KeyError), quiet():
-        _ = {}["an exception passes through"]
-    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.INFO)
+    logging.enable_progress_bar()
+    try:
+        with pytest.raises(KeyError), quiet():
+            _ = {}["an exception passes through"]
+        assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == (logging.INFO, True)
+    finally:
+        logging.set_verbosity(before)
 
 
 def bert(folder: Path, cls: type[PreTrainedModel]) -> PreTrainedModel:

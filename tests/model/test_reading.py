@@ -10,10 +10,10 @@ from headscope.errors import CaptureError
 from headscope.model.reading import RawCall, Reader
 
 
-def raw(mask: Tensor | None, queries: int, keys: int, batch: int = 2, *, is_causal: bool = True, **options: object) -> RawCall:
+def raw(mask: Tensor | None, queries: int, keys: int, *, is_causal: bool = True, **options: object) -> RawCall:
     module = nn.Module()
     module.is_causal = is_causal  # type: ignore[assignment]
-    q, kv = torch.zeros(batch, 4, queries, 8), torch.zeros(batch, 2, keys, 8)
+    q, kv = torch.zeros(2, 4, queries, 8), torch.zeros(2, 2, keys, 8)
     return RawCall(module, q, kv, kv, mask, None, dict(options))
 
 

@@ -129,7 +129,8 @@ def test_smollm2_says_that_it_was_quantised() -> None:
 @pytest.mark.real
 def test_minilm_knows_related_sentences() -> None:
     minilm = open_model("minilm")
-    cat, kitten, stocks = (embedding(minilm, text) for text in ("A cat sits on the mat.", "A kitten rests on a rug.", "Stocks fell."))
+    sentences = ("A cat sits on the mat.", "A kitten rests on a rug.", "Stocks fell.")
+    cat, kitten, stocks = (embedding(minilm, sentence) for sentence in sentences)
     assert float(cat @ kitten) > 0.4 > 0.2 > float(cat @ stocks)
 
 

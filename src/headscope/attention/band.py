@@ -15,14 +15,14 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from headscope.attention import kernel
 
 BLOCK = 32
+BACKWARD_BLOCK = 64  # larger, so that fewer key gradients overlap
 GROUP_ENTRIES = 1 << 20
 
 
@@ -85,17 +85,17 @@ def band_attention(
     return out[..., :d_value], lse
 
 
-def tiles(queries: int, keys: int, band: Band) -> list[Tile]:
-    """Tiles that cover every query which sees a key: the inner blocks, and the rows before and after them."""
+def tiles(queries: int, keys: int, band: Band, block: int = BLOCK) -> list[Tile]:
+    """Tiles that cover every query once: the inner blocks, and the rows before and after them."""
     inner_from = min(max(band.left - band.offset, 0), queries)
     inner_to = min(keys - band.right - band.offset, queries)
-    count = max(inner_to - inner_from, 0) // BLOCK
-    stop = inner_from + count * BLOCK
+    count = max(inner_to - inner_from, 0) // block
+    stop = inner_from + count * block
     found = [_edge(0, inner_from, keys, band), _edge(stop, queries, keys, band)]
     if count:
         first_key = inner_from + band.offset - band.left
-        found.insert(1, Tile(inner_from, BLOCK, count, first_key, BLOCK + band.left + band.right))
-    return [tile for tile in found if tile.rows > 0 and tile.width > 0]
+        found.insert(1, Tile(inner_from, block, count, first_key, block + band.left + band.right))
+    return [tile for tile in found if tile.rows > 0]
 
 
 def _edge(start: int, stop: int, keys: int, band: Band) -> Tile:
@@ -113,23 +113,23 @@ def _mask(tile: Tile, band: Band, dtype: torch.dtype) -> Float[Tensor, "rows run
     return torch.zeros(ahead.shape, dtype=dtype).masked_fill(outside, -torch.inf)
 
 
+def _sees_nothing(tile: Tile, band: Band) -> Bool[Tensor, " rows"]:
+    return (_mask(tile, band, torch.float32) == -torch.inf).all(dim=-1)
+
+
 class _BandAttention(torch.autograd.Function):
     """All tiles of all sequences, forward and backward."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, band: Band) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
-        out = torch.zeros_like(q)
-        lse = q.new_full(q.shape[:3], -torch.inf, dtype=torch.promote_types(q.dtype, torch.float32))
+        out = torch.empty_like(q)
+        lse = torch.empty(q.shape[:3], dtype=torch.promote_types(q.dtype, torch.float32))
         for tile in tiles(q.shape[2], k.shape[2], band):
-            mask = _mask(tile, band, q.dtype)
-            sees = ~(mask == -torch.inf).all(dim=-1)
             for b in range(q.shape[0]):
-                views = (tile.queries_of(q[b]), tile.keys_of(k[b]), tile.keys_of(v[b]))
-                part, rows = kernel.flash_forward()(*views, 0.0, False, attn_mask=mask, scale=band.scale)
+                part, rows = _attended(tile, band, (q[b], k[b], v[b]))
                 tile.queries_of(out[b]).copy_(part)
-                # The operator says lse = 0 where a row sees nothing.
-                tile.queries_of(lse[b, ..., None])[..., 0].copy_(torch.where(sees, rows, -torch.inf))
+                tile.queries_of(lse[b, ..., None])[..., 0].copy_(rows)
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.band = band
         return out, lse
@@ -143,13 +143,25 @@ class _BandAttention(torch.autograd.Function):
         lse = lse.masked_fill(lse == -torch.inf, 0.0)
         grad_out = torch.zeros_like(out) if grad_out is None else grad_out.contiguous()
         grads = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        blocks = max(1, GROUP_ENTRIES // (k.shape[1] * (BLOCK + band.left + band.right) * k.shape[3]))
-        for whole in tiles(q.shape[2], k.shape[2], band):
-            for tile in whole.split(blocks):
+        width = BACKWARD_BLOCK + band.left + band.right
+        blocks = max(1, GROUP_ENTRIES // (k.shape[1] * width * k.shape[3]))
+        for whole in tiles(q.shape[2], k.shape[2], band, BACKWARD_BLOCK):
+            for tile in whole.split(blocks) if whole.width else ():
                 for b in range(q.shape[0]):
                     row_grads = grad_out[b], None if grad_lse is None else grad_lse[b]
                     _add_gradients(tile, band, (q[b], k[b], v[b]), (out[b], lse[b]), row_grads, [g[b] for g in grads])
         return (*grads, None)
+
+
+def _attended(tile: Tile, band: Band, qkv: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Output and log-sum-exp of the blocks of a tile, for one sequence."""
+    q, k, v = tile.queries_of(qkv[0]), tile.keys_of(qkv[1]), tile.keys_of(qkv[2])
+    if tile.width == 0:
+        return torch.zeros_like(q), q.new_full(q.shape[:3], -torch.inf)
+    mask = _mask(tile, band, q.dtype)
+    out, lse = kernel.flash_forward()(q, k, v, 0.0, False, attn_mask=mask, scale=band.scale)
+    # The operator says lse = 0 where a row sees nothing.
+    return out, lse.masked_fill(_sees_nothing(tile, band), -torch.inf)
 
 
 def _add_gradients(
@@ -166,8 +178,7 @@ def _add_gradients(
         return tile.queries_of(x.contiguous()[..., None])[..., 0]
 
     mask = _mask(tile, band, qkv[0].dtype)
-    sees = ~(mask == -torch.inf).all(dim=-1)
-    grad_lse = None if row_grads[1] is None else torch.where(sees, of_rows(row_grads[1]), 0.0)
+    grad_lse = None if row_grads[1] is None else of_rows(row_grads[1]).masked_fill(_sees_nothing(tile, band), 0.0)
     grad_q, grad_k, grad_v = kernel.gradients(
         tile.queries_of(row_grads[0]),
         grad_lse,
@@ -176,7 +187,7 @@ def _add_gradients(
         mask=mask,
         scale=band.scale,
     )
-    tile.queries_of(grads[0]).add_(grad_q)
+    tile.queries_of(grads[0]).copy_(grad_q)
     # The runs of keys overlap, so their gradients are added a block's width at a time, where they do not.
     for start in range(0, tile.width, tile.rows):
         piece = Tile(tile.query, tile.rows, tile.count, tile.key + start, min(tile.rows, tile.width - start))

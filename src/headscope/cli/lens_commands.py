@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from headscope.cli.options import Form, Hub, Model, Out, Seed, TextFile, Window, examples
-from headscope.cli.output import Format, show_finding
+from headscope.cli.output import Format, check_destination, show_finding
 from headscope.cli.screen import bars, note, resumable
 from headscope.errors import LensError, UsageError
 
@@ -120,6 +120,7 @@ def answer(
     """Ask one lens and write what it says."""
     from headscope import api
 
+    check_destination(form)
     with resumable(out), bars() as progress:
         run = api.measure(
             model,

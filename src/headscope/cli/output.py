@@ -122,12 +122,17 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _write_parquet(frame: "pl.DataFrame") -> None:
-    if sys.stdout.isatty():
+def check_destination(form: Format) -> None:
+    """Refuse to write binary data to a terminal, before the work is done."""
+    if form is Format.PARQUET and sys.stdout.isatty():
         raise UsageError(
             "parquet is binary and standard output is a terminal",
             hint="redirect it: … --format parquet > table.parquet",
         )
+
+
+def _write_parquet(frame: "pl.DataFrame") -> None:
+    check_destination(Format.PARQUET)
     buffer = io.BytesIO()
     frame.write_parquet(buffer)
     sys.stdout.buffer.write(buffer.getvalue())

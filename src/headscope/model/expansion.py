@@ -6,7 +6,7 @@ second or two. The folder is named by the hash of the GGUF file, so a changed fi
 
 import contextlib
 import errno
-import io
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,10 +105,25 @@ def _expanding() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
+def _without_bar() -> Iterator[None]:
+    """One progress bar of transformers' GGUF reader does not listen to its settings."""
+    from transformers import modeling_gguf_pytorch_utils as reader
+
+    bar = getattr(reader, "tqdm", None)
+    if bar is None:
+        yield
+        return
+    reader.tqdm = functools.partial(bar, disable=True)
+    try:
+        yield
+    finally:
+        reader.tqdm = bar
+
+
+@contextlib.contextmanager
 def _loading(file: Path) -> Iterator[None]:
     """Inside, transformers reads `file`: quietly, and what it raises becomes ours."""
-    # One progress bar of the GGUF reader ignores the settings of transformers, hence the redirection.
-    with quiet(), contextlib.redirect_stderr(io.StringIO()):
+    with quiet(), _without_bar():
         try:
             yield
         except ImportError as error:

@@ -205,7 +205,9 @@ def _wrapped(hf: Any, tokenizer: Any | None) -> Model:
             hint="give a name, a path, or a transformers model that is loaded",
         )
     if hf.training:
-        raise UsageError("this model is in training mode, so dropout would blur every number", hint="call its eval() first")
+        raise UsageError(
+            "this model is in training mode: dropout would blur every number", hint="call its eval() first"
+        )
     name = getattr(hf.config, "name_or_path", "") or hf.config.model_type
     return _model(
         hf,
@@ -241,7 +243,7 @@ def _model(hf: Any, tokenizer: Any | None, **facts: Any) -> Model:
             raise CaptureError(
                 f"the {hf.config.model_type} model {type(hf).__name__} could not be run on a few tokens to see how it "
                 f"attends: {reason}",
-                hint="if transformers itself can run it, the inputs that headscope makes for this family are not enough",
+                hint="if transformers itself can run it, the inputs that headscope makes for it are not enough",
             ) from error
         spec = describe(hf, sites, **facts)
     return Model(hf, tokenizer, spec, sites, softmax)

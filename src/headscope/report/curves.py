@@ -19,7 +19,7 @@ SERIES = "series-"
 _SIZE = (232.0, 150.0)
 _STYLES = {"measured": "-", "theory": (0, (4.5, 2)), "null": (0, (1, 1.6))}
 _LABEL_AT_MOST = 40
-_GLYPH, _HANDLE = 4.4, 32.0  # points: a character of the legend, and the line and space before a name
+_GLYPH, _HANDLE = 4.3, 29.0  # points: a character of the legend, and the line and space before a name
 
 
 def draw(figure: Curves, theme: Theme) -> Figure:

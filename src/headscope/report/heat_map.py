@@ -12,7 +12,7 @@ from headscope.core import HeatMap
 from headscope.core.figure import Array
 from headscope.report.canvas import beside, lettering, name_axes, panel
 from headscope.report.palette import LEVELS, Theme
-from headscope.report.text import visible
+from headscope.report.text import number, visible
 
 CELLS, BAR = "cells", "bar"
 FRAME = "frame-of-"  # the panel's outline, which tells where the cells are even if those at its ends are empty
@@ -128,8 +128,11 @@ def _finish_bar(bar: Axes, figure: HeatMap, theme: Theme) -> None:
     bar.yaxis.set_label_position("right")
     finite = figure.values[np.isfinite(figure.values)]
     same = finite.min() == finite.max() and figure.limits is None and figure.reference is None
-    bar.yaxis.set_major_locator(FixedLocator([float(finite[0])]) if same else MaxNLocator(5))
-    bar.yaxis.set_major_formatter(ScalarFormatter(useOffset=False))
+    if same:
+        bar.set_yticks([float(finite[0])], [number(float(finite[0]))])
+    else:
+        bar.yaxis.set_major_locator(MaxNLocator(5))
+        bar.yaxis.set_major_formatter(ScalarFormatter(useOffset=False))
     bar.tick_params(colors=theme.muted, labelcolor=theme.ink, width=0.7, length=2.5)
     if figure.reference is not None:
         bar.axhline(figure.reference, color=theme.ink, linewidth=1.2)
