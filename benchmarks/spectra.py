@@ -75,7 +75,8 @@ def _seconds(f: Callable[[], Tensor]) -> float:
 
 
 def _normal(rows: int, columns: int, seed: int = 0) -> Tensor:
-    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed)) / rows**0.5
+    w: Tensor = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed)) / rows**0.5
+    return w
 
 
 def _error(found: Tensor, exact: Tensor) -> float:

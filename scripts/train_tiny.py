@@ -789,9 +789,10 @@ class Training:
         kept = first_layer_query_and_key(self.model)
         for weight in kept:
             weight.requires_grad_(False)
+        most_minutes = min(self.recipe.cycle_most_minutes, self.recipe.minutes / 2.0)
         for context in self.recipe.cycle_contexts:
             rows = self.recipe.cycle_tokens_per_step // context
-            while self.progress.cpu_s < 60.0 * self.recipe.cycle_most_minutes:
+            while self.progress.cpu_s < 60.0 * most_minutes:
                 self.step(self.sampler.cycles(rows, context))
                 if self.progress.steps % 25 == 0 and self.has_induction(context):
                     break

@@ -4,6 +4,7 @@ import os
 
 import pytest
 import torch
+from hypothesis import settings
 
 # Two threads at most: tests run beside other work, and small matrices gain nothing from more.
 torch.set_num_threads(min(2, os.cpu_count() or 1))
@@ -15,3 +16,8 @@ def tiny():
     from headscope.model import open_model
 
     return open_model("tiny")
+
+
+# No deadlines: a slow machine is not a broken law. Derandomised: the same examples in every run.
+settings.register_profile("headscope", deadline=None, derandomize=True)
+settings.load_profile("headscope")

@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import typer
 
 import headscope as hs
 from headscope import api, model
@@ -78,14 +79,13 @@ def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
     assert (tmp_path / "out" / "python" / "report.html").is_file()
 
 
-COMMANDS = re.findall(r"^headscope (.+?)(?:\s+#.*)?$", README, re.MULTILINE)
+SHELL = "\n".join(re.findall(r"```sh\n(.*?)```", README, re.DOTALL))
+COMMANDS = re.findall(r"^headscope (.+?)(?:\s+#.*)?$", SHELL, re.MULTILINE)
 
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_the_commands_of_the_readme_exist(line):
     """Every word of a command line is understood, without running it."""
-    import typer
-
     command = typer.main.get_command(app)
     words = shlex.split(line)
     context = command.make_context("headscope", words, resilient_parsing=False)

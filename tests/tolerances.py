@@ -15,3 +15,9 @@ WEIGHT_AGREEMENT = 1e-6
 # Streaming statistics against the stored map in float64, as a share of the quantity's range (entropy: ln n,
 # distance: n, masses: 1): float32 kernels with log-sum-exps of size 20 round at about 1e-6 of it.
 STREAMED_STATISTICS = 1e-5
+
+# A mechanism, its log-sum-exp and its gradients against the float64 definition, relative to the largest value.
+MECHANISM_AGREEMENT = 2e-6
+
+# The same in bfloat16, which keeps 8 bits: one rounding of inputs and output, and of the weights in between.
+BFLOAT16_ROUNDING = 2e-2

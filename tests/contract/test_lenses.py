@@ -30,6 +30,15 @@ every_lens = pytest.mark.parametrize("name", LENSES)
 every_model = pytest.mark.parametrize("shape", MODELS)
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Waking a second thread takes longer than work on matrices this small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def shown_to(lens, model: Planted, params, **options) -> list[Batch]:
     needs = lens.needs(params, model.spec)
     return batches(model, needs.statistics or Request(), **options) if needs.text else []

@@ -75,13 +75,13 @@ def change_tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], obj
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
 
 
-def save_gguf(file: Path, model: LlamaForCausalLM, kind: str = "F32") -> None:
+def save_gguf(file: Path, model: LlamaForCausalLM, kind: str = "F32", *, layers: int = 2, width: int = 32) -> None:
     """The Llama as a GGUF file: names, the order of rotary rows and metadata as llama.cpp writes them."""
     config, state = model.config, {name: value.numpy() for name, value in model.state_dict().items()}
     writer = gguf.GGUFWriter(file, "llama")
-    writer.add_block_count(config.num_hidden_layers)
+    writer.add_block_count(layers)
     writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
+    writer.add_embedding_length(width)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)

@@ -183,8 +183,8 @@ CASES = [
         ("(8, 32)", "(32, 32)"),
         "other",
     ),
-    Case("tensor-missing", tensors(lambda t: t.pop(Q_PROJ)), ("lacks 1 tensors", Q_PROJ), "config.json"),
-    Case("head-of-model-renamed", tensors(rename(Q_PROJ, "q")), ("lacks 1 tensors", Q_PROJ), "config.json"),
+    Case("tensor-missing", tensors(lambda t: t.pop(Q_PROJ)), ("lacks 1 tensors", Q_PROJ), "another model"),
+    Case("head-of-model-renamed", tensors(rename(Q_PROJ, "q")), ("lacks 1 tensors", Q_PROJ), "another model"),
     Case(
         "all-renamed",
         tensors(lambda t: [t.update({f"x.{k}": t.pop(k)}) for k in list(t)]),
@@ -479,7 +479,32 @@ def test_safetensors_mutants_open_or_are_refused(sound: Path, tmp_path: Path) ->
     assert refused > 200
 
 
+def gguf_start(n_tensors: int, n_values: int) -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", 3, n_tensors, n_values)
+
+
+def text_of(content: str) -> bytes:
+    return struct.pack("<Q", len(content)) + content.encode()
+
+
+TENSOR = text_of("t") + struct.pack("<IQIQ", 1, 8, 0, 0)  # one dimension of 8, F32, offset 0
+
 GGUF_CASES = [
+    Case(
+        "gguf-alignment-a-word",
+        raw("m.gguf", gguf_start(1, 1) + text_of("general.alignment") + struct.pack("<I", 8) + text_of("x") + TENSOR),
+        ("alignment is 'x'",),
+        "again",
+    ),
+    Case(
+        "gguf-alignment-zero",
+        raw("m.gguf", gguf_start(1, 1) + text_of("general.alignment") + struct.pack("<II", 4, 0) + TENSOR),
+        ("alignment is 0",),
+        "again",
+    ),
+    Case(
+        "gguf-type-unknown", raw("m.gguf", gguf_start(1, 0) + TENSOR[:-12] + b"\x77" * 12), ("unknown type",), "again"
+    ),
     Case("gguf-empty", raw("m.gguf", b""), ("begins with b''",), "again"),
     Case("gguf-not-gguf", raw("m.gguf", b"hello, world"), ("begins with b'hell'",), "again"),
     Case("gguf-header-only", lambda f: os.truncate(f / "m.gguf", 24), ("not a whole GGUF",), "again"),
@@ -539,6 +564,25 @@ def test_broken_gguf(case: Case, sound_gguf: Path, tmp_path: Path, monkeypatch: 
         assert part in message
     assert case.hints in caught.value.hint
     assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("lie", "message"),
+    [
+        ({"layers": 10**9}, "num_hidden_layers is 1000000000"),
+        ({"layers": 3}, "lacks 9 tensors"),
+        ({"width": 10**7}, "numbers, but LlamaForCausalLM needs"),
+        ({"width": 40}, "has shape"),
+    ],
+    ids=["layers-absurd", "layers-too-many", "width-absurd", "width-wrong"],
+)
+def test_gguf_that_lies_about_itself(
+    lie: dict[str, int], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADSCOPE_CACHE", str(tmp_path / "cache"))
+    broken.save_gguf(tmp_path / "m.gguf", broken.save_llama(tmp_path / "hf"), **lie)
+    with pytest.raises(CheckpointError, match=message):
+        load(resolve(tmp_path / "m.gguf"))
 
 
 def test_gguf_of_a_family_that_cannot_be_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,11 +33,15 @@ def normal(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+# Gauss–Legendre on [0, π]; found once, because finding it takes longer than using it.
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(200)
+THETA = torch.from_numpy((NODES + 1) * math.pi / 2), torch.from_numpy(WEIGHTS * math.pi / 2)
+
+
 def integral(law, f):
     """∫ f(x) density(x) dx by Gauss–Legendre in θ, σ = middle − half·cos θ, which tames both edges."""
     low, high = (math.sqrt(edge) for edge in law.edges)
-    nodes, weights = np.polynomial.legendre.leggauss(400)
-    theta, weight = torch.from_numpy((nodes + 1) * math.pi / 2), torch.from_numpy(weights * math.pi / 2)
+    theta, weight = THETA
     s = (low + high) / 2 - (high - low) / 2 * theta.cos()
     return float((f(s.square()) * law.singular_density(s) * (high - low) / 2 * theta.sin() * weight).sum())
 

@@ -17,7 +17,7 @@ import torch
 from headscope.errors import CheckpointError, ResourceError
 from headscope.model import cache, carriers
 from headscope.model.carriers import CARRIERS, Carrier, fetch
-from headscope.model.checkpoint import sha256_of
+from headscope.model.digest import sha256_of
 from headscope.model.load import load
 from headscope.model.progress import bar
 from headscope.model.source import resolve

@@ -135,6 +135,16 @@ def test_without_its_head_a_model_opens_headless(tmp_path: Path) -> None:
     assert loaded.notes[0] == "opened as BertModel: the checkpoint lacks the head of BertForMaskedLM"
 
 
+def test_without_head_and_pooler_it_opens_too(tmp_path: Path) -> None:
+    bert(tmp_path, BertModel)
+    change_json(tmp_path / "config.json", lambda config: config.update(architectures=["BertForPreTraining"]))
+    change_tensors(tmp_path, lambda all_: [all_.pop(name) for name in list(all_) if "pooler" in name])
+    loaded = load(resolve(tmp_path))
+    assert type(loaded.model) is BertModel
+    assert "lacks the head of BertForPreTraining" in loaded.notes[0]
+    assert "pooler" in loaded.notes[1]
+
+
 def test_a_missing_pooler_is_noted(tmp_path: Path) -> None:
     bert(tmp_path, BertForMaskedLM)
     change_json(tmp_path / "config.json", lambda config: config.update(architectures=["BertModel"]))

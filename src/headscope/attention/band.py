@@ -1,9 +1,9 @@
-r"""Attention inside a band of the index matrix, $-\text{right} \le i + \text{offset} - j \le \text{left}$, in time O(n).
+r"""Attention inside a band of the index matrix, in time O(n).
 
-A block of neighbouring queries sees a run of neighbouring keys, and the runs of successive blocks overlap. As
-`as_strided` views they overlap in memory too: all blocks go into one call of the flash operator, blocks on the
-batch axis, without a copy of a key, under one small mask that they share. The rows at both ends, whose runs
-would leave the sequence, are tiles of their own.
+Query i sees key j when $-\text{right} \le i + \text{offset} - j \le \text{left}$. A block of neighbouring queries sees
+a run of neighbouring keys, and the runs of successive blocks overlap. As `as_strided` views they overlap in memory
+too: all blocks go into one call of the flash operator, blocks on the batch axis, without a copy of a key, under one
+small mask that they share. The rows at both ends, whose runs would leave the sequence, are tiles of their own.
 
 The backward pass calls the operator's own backward on the same views, in groups of blocks so that its overlapping
 key gradients stay in cache, and adds them up.
@@ -104,13 +104,17 @@ def _edge(start: int, stop: int, keys: int, band: Band) -> Tile:
     return Tile(start, stop - start, 1, first, last + 1 - first)
 
 
-@lru_cache(maxsize=64)
 def _mask(tile: Tile, band: Band, dtype: torch.dtype) -> Float[Tensor, "rows run"]:
     """What is added to the scores of every block of the tile: 0 inside the band, −∞ outside."""
-    shift = tile.query + band.offset - tile.key
-    ahead = torch.arange(tile.rows)[:, None] + shift - torch.arange(tile.width)
-    outside = (ahead > band.left) | (ahead < -band.right)
-    return torch.zeros(ahead.shape, dtype=dtype).masked_fill(outside, -torch.inf)
+    return _band_mask(tile.rows, tile.width, tile.query + band.offset - tile.key, band.left, band.right, dtype)
+
+
+@lru_cache(maxsize=64)
+def _band_mask(
+    rows: int, width: int, shift: int, left: int, right: int, dtype: torch.dtype
+) -> Float[Tensor, "rows width"]:
+    ahead = torch.arange(rows)[:, None] + shift - torch.arange(width)
+    return torch.zeros(rows, width, dtype=dtype).masked_fill((ahead > left) | (ahead < -right), -torch.inf)
 
 
 def _sees_nothing(tile: Tile, band: Band) -> Bool[Tensor, " rows"]:

@@ -130,9 +130,9 @@ def gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     r"""Gradients of q, k and v from those of the output and of the log-sum-exp.
 
-    The operator's backward knows only the output's: $\partial s_{ij} = p_{ij} (g_i \cdot v_j - g_i \cdot \text{out}_i)$. Since
-    $\partial\,\text{lse}_i / \partial s_{ij} = p_{ij}$, one more value that is 1 for every key, whose output counts as 0
-    and whose gradient is that of lse, adds what is missing.
+    The operator's backward knows only the output's gradient g, which gives $s_{ij}$ $p_{ij}\, g_i \cdot (v_j - o_i)$.
+    Since $\partial\,\text{lse}_i / \partial s_{ij} = p_{ij}$, one more value that is 1 for every key, whose output
+    counts as 0 and whose gradient is that of lse, adds what is missing.
     """
     (q, k, v), (out, lse), width = qkv, rows, qkv[0].shape[-1]
     if grad_lse is not None:

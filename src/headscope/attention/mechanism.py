@@ -47,6 +47,9 @@ class Mechanism(ABC):
         if refusal is not None:
             raise UsageError(f"{self!r} cannot honour this call: {refusal}")
         device = call.q.device.type
+        dtypes = {x.dtype for x in (call.q, call.k, call.v)}
+        if len(dtypes) > 1 and not torch.is_autocast_enabled(device):
+            raise UsageError(f"q, k and v must have one dtype, got {sorted(map(str, dtypes))}")
         if not torch.is_autocast_enabled(device):
             return self.attend(call, lse=lse)
         # Under autocast torch would choose a dtype for each product; attention chooses once, as its own kernel does.

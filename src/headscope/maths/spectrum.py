@@ -10,7 +10,9 @@ from torch import Tensor
 from headscope.errors import NumericsError
 
 # Rows of the long side that are turned to float64 at a time: the matrix itself is never copied whole.
-_BLOCK = 1024
+_ROWS = 1024
+# Columns of the Gram matrix computed at a time: only those below the diagonal are needed.
+_COLUMNS = 256
 
 
 def singular_values(w: Float[Tensor, "*batch rows columns"]) -> Float[Tensor, "*batch rank"]:
@@ -34,14 +36,23 @@ def singular_values(w: Float[Tensor, "*batch rows columns"]) -> Float[Tensor, "*
         >>> singular_values(torch.diag(torch.tensor([1.0, -3.0])))
         tensor([3., 1.], dtype=torch.float64)
     """
-    tall = w if w.shape[-2] >= w.shape[-1] else w.mT
     scale = _largest_entry(w)
-    gram = tall.new_zeros(*tall.shape[:-2], tall.shape[-1], tall.shape[-1], dtype=torch.float64)
-    for first in range(0, tall.shape[-2], _BLOCK):
-        block = tall[..., first : first + _BLOCK, :].to(torch.float64) / scale
-        gram += block.mT @ block
-    squares: Tensor = torch.linalg.eigvalsh(gram)
+    squares: Tensor = torch.linalg.eigvalsh(_lower_gram(w if w.shape[-2] >= w.shape[-1] else w.mT, scale), UPLO="L")
     return squares.flip(-1).clamp_min(0.0).sqrt() * scale[..., 0]
+
+
+def _lower_gram(
+    tall: Float[Tensor, "*batch rows columns"], scale: Float[Tensor, "*batch 1 1"]
+) -> Float[Tensor, "*batch columns columns"]:
+    """The lower triangle of the Gram matrix of tall / scale in float64; what stands above it has no meaning."""
+    size = tall.shape[-1]
+    gram = tall.new_zeros(*tall.shape[:-2], size, size, dtype=torch.float64)
+    for first in range(0, tall.shape[-2], _ROWS):
+        block = tall[..., first : first + _ROWS, :].to(torch.float64) / scale
+        for column in range(0, size, _COLUMNS):
+            below = slice(column, None), slice(column, column + _COLUMNS)
+            gram[..., *below] += block[..., below[0]].mT @ block[..., below[1]]
+    return gram
 
 
 def triangular_factor(a: Float[Tensor, "*batch rows d"]) -> Float[Tensor, "*batch core d"]:
@@ -142,7 +153,8 @@ def _inverse(x: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
 
 def _largest_entry(w: Float[Tensor, "*batch rows columns"]) -> Float[Tensor, "*batch 1 1"]:
     """The largest absolute entry of each matrix (1 for a zero matrix), in float64."""
-    top = w.abs().amax((-2, -1), keepdim=True).to(torch.float64)
+    # Not w.abs(): that would be a copy of the whole matrix.
+    top = torch.maximum(w.amax((-2, -1), keepdim=True), -w.amin((-2, -1), keepdim=True)).to(torch.float64)
     if not bool(torch.isfinite(top).all()):
         raise NumericsError(
             f"a matrix of shape {tuple(w.shape)} holds NaN or Inf, so it has no singular values",

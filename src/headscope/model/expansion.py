@@ -14,7 +14,7 @@ from typing import Any
 
 from headscope.errors import CheckpointError, ResourceError, WeightsRefused
 from headscope.model import architecture, cache, fit
-from headscope.model.checkpoint import sha256_of
+from headscope.model.digest import sha256_of
 from headscope.model.gguf_header import GgufHeader, read_gguf_header
 from headscope.model.progress import Progress
 from headscope.model.quiet import quiet
@@ -64,10 +64,12 @@ def read_gguf_config(file: Path) -> Any:
         return AutoConfig.from_pretrained(file.parent, **_place(file))
 
 
-def build(file: Path, config: Any, dtype: Any = "float32") -> tuple[Any, dict[str, Any]]:
+def build(file: Path, header: GgufHeader, config: Any, dtype: Any = "float32") -> tuple[Any, dict[str, Any]]:
     """The model in a GGUF file, expanded in memory, with transformers' report of what did not fit."""
+    architecture.check_depth(config.to_dict(), str(file))
     cls = architecture.model_class(config, str(file))
     attention = architecture.attention_of(cls, config)
+    fit.check_size(architecture.empty_model(cls, config, str(file)), header.n_numbers, {}, str(file))
     with _loading(file):
         model, report = cls.from_pretrained(
             file.parent,
@@ -138,7 +140,7 @@ def _loading(file: Path) -> Iterator[None]:
 
 def _write(file: Path, header: GgufHeader, folder: Path) -> None:
     config = read_gguf_config(file)
-    model, report = build(file, config)
+    model, report = build(file, header, config)
     fit.check(report, model, str(file))
     tokenizer = read_gguf_tokenizer(file, header)
     # named_parameters leaves out the second name of a tied weight; a buffer belongs if it is in the state.

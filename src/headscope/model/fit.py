@@ -17,7 +17,7 @@ from headscope.model.header import TensorEntry
 
 Report = Mapping[str, Any]  # what transformers tells about a load: missing_keys, unexpected_keys, mismatched_keys
 
-_OTHER_MODEL = "config.json describes another model than the one these weights are of"
+_OTHER_MODEL = "the configuration describes another model than the one these weights are of"
 
 # What older versions of transformers stored beside the weights; the model computes these itself.
 _LEGACY = ("inv_freq", "masked_bias", "position_ids", "token_type_ids", "cos_cached", "sin_cached")
@@ -40,24 +40,22 @@ def check_size(empty: nn.Module, held: int, entries: Mapping[str, TensorEntry], 
     pairs = [(name, entries[name].shape, shape) for name, shape in weights.items() if name in entries]
     _refuse_mismatched([pair for pair in pairs if tuple(pair[1]) != tuple(pair[2])], where)
     raise CheckpointError(
-        f"{where} holds {held} numbers, but {type(empty).__name__} needs {needed} by config.json",
+        f"{where} holds {held} numbers, but {type(empty).__name__} needs {needed} by its configuration",
         hint=_OTHER_MODEL,
     )
 
 
 def lacks_only_its_head(report: Report, model: Any) -> bool:
     """Whether something is missing, and all of it lies outside the family's base model."""
-    base = _base(model)
-    missing = report["missing_keys"]
+    missing = report["missing_keys"] - _pooler(report)
     prefix = f"{model.base_model_prefix}."
-    return base is not model and bool(missing) and not any(name.startswith(prefix) for name in missing)
+    return _base(model) is not model and bool(missing) and not any(name.startswith(prefix) for name in missing)
 
 
 def check(report: Report, model: Any, where: str, entries: Mapping[str, TensorEntry] | None = None) -> tuple[str, ...]:
     """Raise on whatever would make numbers wrong; what is harmless comes back as sentences."""
     _refuse_mismatched(report["mismatched_keys"], where)
-    # A pooler sits behind the last layer: attention does not depend on it.
-    pooler = {name for name in report["missing_keys"] if "pooler" in name.split(".")}
+    pooler = _pooler(report)
     if lost := report["missing_keys"] - pooler:
         raise CheckpointError(
             f"{where} lacks {len(lost)} tensors that {type(model).__name__} needs: {names(lost)}",
@@ -116,6 +114,11 @@ def _total(weight: Tensor) -> float:
         return float(np.add.reduce(weight.numpy(), axis=None))
 
 
+def _pooler(report: Report) -> set[str]:
+    """The missing weights of a pooler, which sits behind the last layer: attention does not depend on it."""
+    return {name for name in report["missing_keys"] if "pooler" in name.split(".")}
+
+
 def _base(model: Any) -> Any:
     return getattr(model, model.base_model_prefix or "", model)
 
@@ -123,7 +126,7 @@ def _base(model: Any) -> Any:
 def _refuse_mismatched(mismatched: Iterable[tuple[str, Any, Any]], where: str) -> None:
     for name, got, expected in sorted(mismatched, key=lambda item: item[0]):
         raise CheckpointError(
-            f"{where}: tensor {name!r} has shape {tuple(got)}, expected {tuple(expected)} by config.json",
+            f"{where}: tensor {name!r} has shape {tuple(got)}, expected {tuple(expected)} by the configuration",
             hint=_OTHER_MODEL,
         )
 

@@ -17,18 +17,8 @@ from headscope.errors import CheckpointError
 from headscope.model.header import file_size, unreadable
 
 _SCALARS = {
-    0: "<B",
-    1: "<b",
-    2: "<H",
-    3: "<h",
-    4: "<I",
-    5: "<i",
-    6: "<f",
-    7: "<?",
-    10: "<Q",
-    11: "<q",
-    12: "<d",
-}
+    0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d",
+}  # fmt: skip
 _STRING, _ARRAY = 8, 9
 _MAX_ITEMS = 10_000_000  # of one array: the largest vocabularies have a tenth of this
 _MAX_DIMENSIONS = 4
@@ -124,10 +114,8 @@ class _Cursor:
         return None
 
     def skip_texts(self, count: int) -> None:
-        at, read = (
-            self.at,
-            struct.Struct("<Q").unpack_from,
-        )  # vocabularies are long: no call per item but this
+        # Vocabularies are long: no call per item but this one.
+        at, read = self.at, struct.Struct("<Q").unpack_from
         for _ in range(count):
             at += 8 + read(self.data, at)[0]
             if at > self.size:
@@ -151,7 +139,7 @@ def _walk(file: Path, cursor: _Cursor) -> GgufHeader:
         key = cursor.text()
         values[key] = cursor.value(cursor.number("<I"), refuse)
     tensors = [_tensor(cursor, refuse) for _ in range(n_tensors)]
-    _check_data(tensors, cursor, values.get("general.alignment") or 32, refuse)
+    _check_data(tensors, cursor, values.get("general.alignment", 32), refuse)
     counts: dict[str, int] = {}
     for _, kind, numbers, _, _ in tensors:
         counts[kind] = counts.get(kind, 0) + numbers
@@ -182,10 +170,12 @@ def _tensor(cursor: _Cursor, refuse: Callable[[str], CheckpointError]) -> _Tenso
 
 
 def _check_data(
-    tensors: list[_Tensor], cursor: _Cursor, alignment: int, refuse: Callable[[str], CheckpointError]
+    tensors: list[_Tensor], cursor: _Cursor, alignment: object, refuse: Callable[[str], CheckpointError]
 ) -> None:
-    if not tensors:
-        raise refuse("it holds no tensor")
+    if not any(numbers for _, _, numbers, _, _ in tensors):
+        raise refuse("it holds no tensor with numbers")
+    if not isinstance(alignment, int) or alignment < 1:
+        raise refuse(f"its alignment is {alignment!r}, expected a positive number")
     start = -(-cursor.at // alignment) * alignment
     for name, _, _, offset, length in tensors:
         if start + offset + length > cursor.size:

@@ -4,17 +4,17 @@ The weights of a folder reach transformers only through `Checkpoint`, as tensors
 weight files by itself, so nothing but checked safetensors (or a GGUF file) can be opened.
 """
 
-import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from headscope.errors import CheckpointError, ResourceError, WeightsRefused
+from headscope.errors import WeightsRefused
 from headscope.model import architecture, expansion, fit
-from headscope.model.checkpoint import Checkpoint, open_checkpoint, sha256_of
+from headscope.model.checkpoint import Checkpoint, open_checkpoint
 from headscope.model.configuration import generation_config, read_config
+from headscope.model.digest import sha256_of
 from headscope.model.gguf_header import read_gguf_header
 from headscope.model.header import BITS
 from headscope.model.memory import check_memory
@@ -81,7 +81,7 @@ def _narrowed(checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[str, ...]:
 def _built(config: Any, raw: dict[str, Any], checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[Any, tuple[str, ...]]:
     where = str(checkpoint.folder)
     cls = architecture.model_class(config, str(checkpoint.folder / "config.json"))
-    empty = _empty(cls, config, where)
+    empty = architecture.empty_model(cls, config, where)
     fit.check_size(empty, checkpoint.n_numbers, checkpoint.tensors, where)
     check_memory(fit.n_numbers(empty), dtype, where)
     model, report = _filled(cls, config, raw, checkpoint, dtype)
@@ -117,7 +117,7 @@ def _filled(
                 trust_remote_code=False,
             )
         except Exception as error:
-            raise _cannot_build(cls, str(checkpoint.folder), error) from error
+            raise architecture.build_error(cls, str(checkpoint.folder), error) from error
     return model, report
 
 
@@ -126,13 +126,13 @@ def _initialised(
 ) -> Loaded:
     cls = architecture.model_class(config, where)
     attention = architecture.attention_of(cls, config)
-    check_memory(fit.n_numbers(_empty(cls, config, where)), dtype, where)
+    check_memory(fit.n_numbers(architecture.empty_model(cls, config, where)), dtype, where)
     try:
         with quiet(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = cls._from_config(config, dtype=dtype, attn_implementation=attention)
     except Exception as error:
-        raise _cannot_build(cls, where, error) from error
+        raise architecture.build_error(cls, where, error) from error
     note = f"freshly initialised from {where} with seed {seed}: nothing in it is trained"
     return Loaded(_ready(model), tokenizer, notes=(note, *notes))
 
@@ -140,15 +140,6 @@ def _initialised(
 def _ready(model: Any) -> Any:
     """For measuring: no dropout, and no graph kept for gradients that nobody asked for."""
     return model.eval().requires_grad_(False)
-
-
-def _empty(cls: Any, config: Any, where: str) -> Any:
-    """The model without memory for its weights: what it would need can be counted before it is taken."""
-    try:
-        with quiet(), torch.random.fork_rng(devices=[]), torch.device("meta"):
-            return cls._from_config(copy.deepcopy(config))
-    except Exception as error:
-        raise _cannot_build(cls, where, error) from error
 
 
 def _from_gguf(source: Source, file: Path, dtype: torch.dtype, progress: Progress | None) -> Loaded:
@@ -169,7 +160,7 @@ def _expanded_in_memory(source: Source, file: Path, dtype: torch.dtype, why: str
     if source.kind == "random":
         return _initialised(config, str(file), source.seed, dtype, tokenizer, ())
     check_memory(header.n_numbers, dtype, str(file))
-    model, report = expansion.build(file, config, dtype)
+    model, report = expansion.build(file, header, config, dtype)
     notes = (why, *fit.check(report, model, str(file)))
     fit.check_finite(model, str(file))
     return Loaded(
@@ -179,14 +170,4 @@ def _expanded_in_memory(source: Source, file: Path, dtype: torch.dtype, why: str
         dtype_on_disk=header.types,
         dequantised=header.dequantised,
         notes=notes,
-    )
-
-
-def _cannot_build(cls: Any, where: str, error: Exception) -> CheckpointError | ResourceError:
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-    if isinstance(error, MemoryError) or "allocate" in reason:
-        return ResourceError(f"not enough memory to build {cls.__name__} from {where}", hint="try dtype float16")
-    return CheckpointError(
-        f"transformers cannot build {cls.__name__} from {where}: {reason}",
-        hint="config.json and weights may not belong together, or a value in config.json is damaged",
     )

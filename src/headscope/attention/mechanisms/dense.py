@@ -6,7 +6,7 @@ How:
     A call without limits, or causal from the first key on, is one call of torch's fused kernel: what
     transformers' own sdpa path costs. Any other call goes in blocks of rows, each over the keys that its rows can
     see, with a mask no larger than the block. Softcaps and biases that are learnt need the scores of a block in
-    memory. A sink is a factor: with σ the logistic function, $\text{out} \to \sigma(\text{lse} - \text{sink})\,\text{out}$.
+    memory. A sink is a factor on the output, $1 / (1 + e^{\text{sink} - \text{lse}})$.
 """
 
 from dataclasses import dataclass

@@ -23,7 +23,7 @@ def anchors(positions: Int[Tensor, "rows keys"]) -> Float[Tensor, "rows 23"]:
 
 
 def shared_columns(positions: Int[Tensor, "rows keys"], first: Int[Tensor, " batch"]) -> Float[Tensor, "batch keys 48"]:
-    r"""$[1, 	ext{is first}, x - c_a, (x - c_a)^2]$ for all anchors, in float64; the same for every head."""
+    r"""$[1, \text{is first}, x - c_a, (x - c_a)^2]$ for all anchors, in float64; the same for every head."""
     gap = (positions.double()[..., None] - anchors(positions)[:, None, :]).expand(len(first), -1, -1)
     is_first = torch.nn.functional.one_hot(first, positions.shape[1]).double()[..., None]
     return torch.cat([torch.ones_like(is_first), is_first, gap, gap.square()], dim=-1)

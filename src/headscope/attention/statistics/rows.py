@@ -1,8 +1,8 @@
 r"""Statistics of every row of an attention call without its map: O(n·d) memory, the output from the same pass.
 
 With $Z = \sum_j e_{ij}$, $e_{ij} = e^{s_{ij} - \max_j s_{ij}}$ and $Z' = Z + e^{\text{sink} - \max s}$:
-$H = (Z \ln Z' + \sum_j e_{ij} (\max s - s_{ij})) / Z'$, $\sum p^2 = \sum e^2 / Z'^2$, and a mass is $\sum_{j \in J} e_{ij} / Z'$.
-The sums come from `slabs`; here they become statistics, in float64.
+$H = (Z \ln Z' + \sum_j e_{ij} (\max s - s_{ij})) / Z'$, $\sum_j p_{ij}^2 = \sum_j e_{ij}^2 / Z'^2$, and the mass on a
+set of keys is their $\sum e_{ij} / Z'$. The sums come from `slabs`; here they become statistics, in float64.
 """
 
 import torch

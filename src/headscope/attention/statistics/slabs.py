@@ -1,8 +1,8 @@
 r"""The streaming loop: sums over the visible keys of every row, one slab of the map at a time.
 
 A slab is a few rows of a few heads over the keys they can see, small enough for the processor's cache. With
-$e_{ij} = e^{s_{ij} - \max_j s_{ij}}$ it yields, per row, $\sum e^2$, $\sum e\,(\max s - s)$, the mass near the query, and
-the product of $e$ with `columns`: $\sum e$, the moments of position, and $\sum e\,v$ for the output. Then the next
+$e_{ij} = e^{s_{ij} - \max_j s_{ij}}$ it yields, per row, $\sum e^2$, $\sum e\,(\max s - s)$, the mass near the query,
+and the product of $e$ with `columns`: $\sum e$, the moments of position, and $\sum e\,v$ for the output. Then the next
 slab overwrites it. The terms of every sum are positive (but those of the output), so nothing cancels, and the
 only error that matters is that of the scores.
 
@@ -13,15 +13,16 @@ Numerics:
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from headscope.attention.blocks import allowed_mask, row_blocks
+from headscope.attention.blocks import row_blocks
 from headscope.attention.call import Call
 from headscope.attention.statistics.columns import SHARED, shared_columns
+from headscope.attention.statistics.geometry import Block, Slab, grouped, hidden, near, sides
 from headscope.attention.statistics.visibility import first_key
 
 SLAB_ENTRIES = 1 << 19
@@ -32,8 +33,6 @@ MASKED = -1e30  # finite, so that 0 · masked is 0
 FLOOR = {torch.float32: -80.0, torch.float64: -700.0}
 
 PerRow = Float[Tensor, "batch heads queries"]
-# Inside the loop the heads of a group stand beside each other, so that a run of rows is one matrix:
-Slab = Float[Tensor, "batch kv_heads rows groups keys"]
 
 
 @dataclass(frozen=True)
@@ -117,12 +116,12 @@ class Chunk:
             call = self.call
             batch, heads, queries, width = call.q.shape
             kv_heads, keys = call.k.shape[1:3]
-            grouped = call.q.to(dtype).view(batch, kv_heads, call.groups, queries, width)
+            q = call.q.to(dtype).reshape(batch, kv_heads, call.groups, queries, width)
             columns = shared_columns(call.key_positions, first_key(call)).to(dtype)
             columns = columns[:, None].expand(batch, kv_heads, keys, SHARED)
             largest = batch * heads * min(slab_rows(call), queries) * keys
             self._prepared[dtype] = Operands(
-                q=(grouped * call.scale).transpose(2, 3).contiguous(),
+                q=(q * call.scale).transpose(2, 3).contiguous(),
                 k=call.k.to(dtype) - self.centre.to(dtype),
                 columns=torch.cat([columns, call.v.to(dtype)], dim=-1) if self.values else columns.contiguous(),
                 scratch=torch.empty(2, largest, dtype=dtype, device=call.q.device),
@@ -135,22 +134,22 @@ class Chunk:
         block = Block(self.call, queries, keys if keys.stop > keys.start else slice(0, 1))
         scores = _scores(block, operands)
         weights = operands.scratch[1, : scores.numel()].view(scores.shape)
-        hidden = [(scores[..., run], weights[..., run], mask) for run, mask in _hidden(block)]
-        for part, _, mask in hidden:
+        covered = [(scores[..., run], weights[..., run], mask) for run, mask in hidden(block)]
+        for part, _, mask in covered:
             part.masked_fill_(mask, MASKED)
         top = scores.amax(dim=-1, keepdim=True)
         scores.sub_(top).clamp_(min=FLOOR[scores.dtype])
         torch.exp(scores, out=weights)
-        for _, part, mask in hidden:
+        for _, part, mask in covered:
             part.masked_fill_(mask, 0.0)
         found = {
             "top": top[..., 0],
             "square": torch.linalg.vector_norm(weights, dim=-1),
             "spread": torch.mul(scores, weights, out=scores).sum(dim=-1),
-            **{f"near {width}": _near(weights, block, width) for width in self.widths},
+            **{f"near {width}": near(weights, block, width) for width in self.widths},
         }
         columns = operands.columns[:, :, block.keys]
-        return found | {name: _product(part, columns[:, :, run]) for name, part, run in _sides(weights, block)}
+        return found | {name: _product(part, columns[:, :, run]) for name, part, run in sides(weights, block)}
 
     def _joined(self, parts: list[dict[str, Tensor]]) -> Sums:
         def rows(name: str) -> Tensor:
@@ -165,31 +164,6 @@ class Chunk:
             before=rows("before"),
             after=None if self.call.causal else rows("after"),
         )
-
-
-@dataclass(frozen=True)
-class Block:
-    """A run of queries of a call and the run of keys that they can see."""
-
-    call: Call
-    queries: slice
-    keys: slice
-
-    @cached_property
-    def inner(self) -> Call:
-        """The call of the block alone."""
-        return self.call.take(self.queries, self.keys)
-
-    @cached_property
-    def offset(self) -> int | None:
-        """As `Call.offset`, for the indices of the block."""
-        return None if self.call.offset is None else self.call.offset + self.queries.start - self.keys.start
-
-    @cached_property
-    def ahead(self) -> Int[Tensor, "batch 1 rows 1 keys"]:
-        """Query position minus key position, with the axes of a slab."""
-        queries, keys = self.call.query_positions[:, self.queries], self.call.key_positions[:, self.keys]
-        return queries[:, None, :, None, None] - keys[:, None, None, None, :]
 
 
 def chunks(call: Call) -> Iterator[tuple[slice, slice]]:
@@ -220,7 +194,7 @@ def _scores(block: Block, operands: Operands) -> Slab:
     if call.softcap is not None:
         scores.div_(call.softcap).tanh_().mul_(call.softcap)
     if call.bias is not None:
-        scores.add_(_grouped(call.bias[:, :, block.queries, block.keys], call.groups)).clamp_(min=MASKED)
+        scores.add_(grouped(call.bias[:, :, block.queries, block.keys], call.groups)).clamp_(min=MASKED)
     return scores
 
 
@@ -230,70 +204,3 @@ def _product(
     batch, kv_heads, rows, groups, keys = weights.shape
     flat = weights.reshape(batch, kv_heads, rows * groups, keys)
     return torch.matmul(flat, columns).view(batch, kv_heads, rows, groups, -1)
-
-
-def _grouped(x: Tensor, groups: int) -> Tensor:
-    """[batch, heads, rows, keys], where heads may be 1, to the axes of a slab."""
-    split = x.unsqueeze(1) if x.shape[1] == 1 else x.reshape(x.shape[0], -1, groups, *x.shape[2:])
-    return split.transpose(2, 3)
-
-
-def _hidden(block: Block) -> Iterator[tuple[slice, Bool[Tensor, "..."]]]:
-    """The runs of keys where not all is visible, with what is not; a band bites only at the edges of a slab."""
-    call, offset = block.call, block.offset
-    if call.mask is not None or call.key_padding is not None or offset is None:
-        allowed = allowed_mask(block.inner)
-        if allowed is not None:
-            yield slice(None), ~_grouped(allowed, call.groups)
-        return
-    rows, keys = block.queries.stop - block.queries.start, block.keys.stop - block.keys.start
-    if call.left is not None and (stop := min(rows - 1 + offset - call.left, keys)) > 0:
-        yield slice(0, stop), _band(rows, stop, offset, call.left + 1, None, call.q.device)
-    if call.right is not None and (start := max(offset + call.right + 1, 0)) < keys:
-        yield slice(start, keys), _band(rows, keys - start, offset - start, None, -call.right - 1, call.q.device)
-
-
-@lru_cache(maxsize=256)
-def _band(
-    rows: int, keys: int, offset: int, least: int | None, most: int | None, device: torch.device
-) -> Bool[Tensor, "rows 1 keys"]:
-    """True where least ≤ i + offset − j ≤ most."""
-    ahead = torch.arange(rows, device=device)[:, None, None] + offset - torch.arange(keys, device=device)
-    inside = torch.ones_like(ahead, dtype=torch.bool) if least is None else ahead >= least
-    return inside if most is None else inside & (ahead <= most)
-
-
-def _near(weights: Slab, block: Block, width: int) -> Float[Tensor, "batch kv_heads rows groups"]:
-    """Mass on the keys at most `width` positions from the query."""
-    if block.offset is None:
-        return (weights * (block.ahead.abs() <= width)).sum(dim=-1)
-    rows, keys, offset = weights.shape[2], weights.shape[4], block.offset
-    start, stop = max(offset - width, 0), min(rows + offset + width, keys)
-    if stop <= start:
-        return weights.new_zeros(weights.shape[:4])
-    if width == 0 and stop - start == rows:
-        return weights.diagonal(offset, dim1=2, dim2=4).transpose(2, 3).clone()
-    near = _band(rows, stop - start, offset - start, -width, width, weights.device)
-    return (weights[..., start:stop] * near).sum(dim=-1)
-
-
-def _sides(weights: Slab, block: Block) -> Iterator[tuple[str, Slab, slice]]:
-    """The weights on keys at or before each query, then on keys after it, each with its run of keys.
-
-    A causal block has no other side. Otherwise the second part overwrites the first: use each before the next.
-    """
-    if block.call.causal:
-        yield "before", weights, slice(None)
-        return
-    rows, keys, offset = weights.shape[2], weights.shape[4], block.offset
-    if offset is None:
-        start, stop, before = 0, keys, block.ahead >= 0
-    else:  # keys below `start` are before every query of the block, those from `stop` on are after every one
-        start, stop = min(max(offset + 1, 0), keys), min(max(rows + offset, 0), keys)
-        before = _band(rows, stop - start, offset - start, 0, None, weights.device)
-    mixed = weights[..., start:stop]
-    after = mixed * ~before
-    mixed.mul_(before)
-    yield "before", weights[..., :stop], slice(0, stop)
-    mixed.copy_(after)
-    yield "after", weights[..., start:], slice(start, keys)

@@ -17,7 +17,7 @@ from headscope.attention.call import Call
 FAR = 1 << 40  # beyond every position; its square is never formed
 MASK_ROWS = 256
 
-PerRow = Int[Tensor, "rows some_heads queries"]
+PerRow = Int[Tensor, "_ _ queries"]  # rows and heads of size 1 or whole: they broadcast
 
 
 @dataclass(frozen=True)

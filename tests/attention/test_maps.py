@@ -1,0 +1,46 @@
+"""Stored maps and scores."""
+
+import pytest
+import torch
+
+from headscope.attention.explicit import explicit_attention
+from headscope.attention.maps import pattern, scores
+from tests.attention.calls import KINDS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pattern_rows_sum(kind: str) -> None:
+    call = KINDS[kind]()
+    total = pattern(call).sum(-1)
+    sees = call.visible().any(-1).expand_as(total)
+    assert not bool(total[~sees].any())
+    if call.sinks is None:
+        assert torch.allclose(total[sees], torch.ones_like(total[sees]), atol=1e-5)
+    else:
+        assert float(total.max()) < 1.0
+
+
+def test_pattern_of_a_masked_row_is_zero() -> None:
+    call = KINDS["stray mask"]()
+    p = pattern(call)
+    assert not bool(p[:, :, 3].any())
+    assert not bool(p.isnan().any())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pattern_times_values_is_the_definition(kind: str) -> None:
+    call = KINDS[kind]()
+    mixed = pattern(call).double() @ call.v.double().repeat_interleave(call.groups, 1)
+    assert torch.allclose(mixed, explicit_attention(call, call.visible()).out, atol=1e-5)
+
+
+def test_scores_are_before_the_mask_and_after_softcap_and_bias() -> None:
+    call = KINDS["everything"]()
+    found = scores(call)
+    assert bool(found.isfinite().all())
+    assert call.bias is not None
+    assert float((found - call.bias).abs().max()) <= 4.0  # the softcap
+    head = 3
+    by_hand = call.scale * call.q[0, head, 5] @ call.k[0, head // call.groups, 2]
+    capped = 4.0 * torch.tanh(by_hand / 4.0) + call.bias[0, head, 5, 2]
+    assert float(found[0, head, 5, 2]) == pytest.approx(float(capped), abs=1e-5)
