@@ -44,10 +44,16 @@ def write(folder: Path, gigabytes: float) -> int:
     ends = {"model.embed_tokens.weight": matrix(VOCABULARY, D_MODEL), "lm_head.weight": matrix(VOCABULARY, D_MODEL)}
     shard(layers, {**ends, "model.norm.weight": torch.ones(D_MODEL)})
     config = {
-        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": D_MODEL,
-        "num_attention_heads": HEADS, "num_key_value_heads": HEADS, "num_hidden_layers": layers, "intermediate_size": D_FF, "vocab_size": VOCABULARY,
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": D_MODEL,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": HEADS,
+        "num_hidden_layers": layers,
+        "intermediate_size": D_FF,
+        "vocab_size": VOCABULARY,
         "tie_word_embeddings": False,
-    }  # fmt: skip
+    }
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
     return layers

@@ -15,7 +15,9 @@ from tests.attention.calls import make
 
 def parts(call: Call, owner: torch.Tensor, n: int) -> list[Output]:
     """Attention over the keys of each owner alone."""
-    return [dense()(replace(call, mask=(owner == part)[None, None, None, :].expand(1, 1, *call.q.shape[2:3], -1)), lse=True) for part in range(n)]  # fmt: skip
+    rows = call.q.shape[2]
+    masks = [(owner == part).expand(1, 1, rows, -1) for part in range(n)]
+    return [dense()(replace(call, mask=mask), lse=True) for mask in masks]
 
 
 @given(seed=st.integers(0, 10_000), n=st.integers(1, 5), size=st.sampled_from([0.1, 1.0, 30.0]))

@@ -38,7 +38,8 @@ def worst(got: RowStatistics, want: RowStatistics, call: Call) -> dict[str, floa
     """The largest error of each quantity as a share of its range; NaN must be in the same places."""
     span = float(max(call.query_positions.max(), call.key_positions.max())) + 1
     ranges = {"entropy_nats": math.log(max(call.k.shape[2], 2)), "distance": span, "distance_sd": span}
-    pairs = {name: (getattr(got, name), getattr(want, name)) for name in (*ranges, "participation", "diagonal", "first")}
+    names = (*ranges, "participation", "diagonal", "first")
+    pairs = {name: (getattr(got, name), getattr(want, name)) for name in names}
     pairs |= {f"band {width}": (got.bands[width], want.bands[width]) for width in REQUEST.bands}
     errors = {}
     for name, (a, b) in pairs.items():

@@ -15,7 +15,17 @@ from headscope.attention.statistics import Request
 from headscope.core import Curves, HeatMap, Histogram, WeightStatus
 from headscope.lenses import lenses
 from headscope.lenses.lens import AS_IS, Batch
-from tests.lenses.planted import MODELS, TRANSFORMS, Planted, batches, permutation, planted, site, transformed
+from tests.lenses.planted import (
+    MODELS,
+    TRANSFORMS,
+    Planted,
+    batches,
+    gaussian_weights,
+    permutation,
+    planted,
+    site,
+    transformed,
+)
 
 LENSES = lenses()
 KEYS = {"stack", "kind", "layer", "head"}
@@ -40,8 +50,17 @@ def one_thread():
 
 
 def shown_to(lens, model: Planted, params, **options) -> list[Batch]:
+    """What the pipeline would hand over: one pass per variant of the model."""
     needs = lens.needs(params, model.spec)
-    return batches(model, needs.statistics or Request(), **options) if needs.text else []
+    if not needs.text:
+        return []
+    fresh = Planted({of: gaussian_weights(of, seed=50) for of in model.sites}, model.spec)
+    request = needs.statistics or Request()
+    return [
+        replace(batch, variant=variant)
+        for variant in needs.variants
+        for batch in batches(model if variant == AS_IS else fresh, request, **options)
+    ]
 
 
 def folded(lens, params, model: Planted, parts):

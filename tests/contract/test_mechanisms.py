@@ -16,7 +16,14 @@ from tests.tolerances import BFLOAT16_ROUNDING, MECHANISM_AGREEMENT
 # Parameters under which a mechanism differs from its neighbours; a new one is tested with its defaults until it
 # is named here.
 PARAMETERS: dict[str, list[dict[str, int | None]]] = {
-    "window": [{}, {"left": 3}, {"left": 2, "right": 4}, {"left": 0, "right": 0}, {"left": 9, "dilation": 3}, {"dilation": 2}],
+    "window": [
+        {},
+        {"left": 3},
+        {"left": 2, "right": 4},
+        {"left": 0, "right": 0},
+        {"left": 9, "dilation": 3},
+        {"dilation": 2},
+    ],
 }
 MECHANISMS = [cls(**given) for name, cls in mechanisms().items() for given in PARAMETERS.get(name, [{}])]
 

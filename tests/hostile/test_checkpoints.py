@@ -134,7 +134,7 @@ CASES = [
         "dequantise",
     ),
     Case("layers-absurd", config(num_hidden_layers=10**9), ("num_hidden_layers is 1000000000",), "damaged"),
-    Case("layers-negative", config(num_hidden_layers=-1), (), "config.json"),
+    Case("layers-negative", config(num_hidden_layers=-1), ("18 tensors have no place",), "another model"),
     Case("layers-a-word", config(num_hidden_layers="two"), ("cannot use this configuration",), "config.json"),
     Case("heads-zero", config(num_attention_heads=0, head_dim=None), (), "config"),
     Case("width-absurd", config(hidden_size=10**7), ("has shape", "expected"), "another model"),

@@ -133,16 +133,20 @@ def batches(
     found = []
     for seed, lengths in enumerate(shapes):
         n = max(lengths)
-        statistics, uniform, patterns = {}, {}, {}
+        statistics, uniform = {}, {}
+        captures: dict[str, dict[Site, Tensor]] = {name: {} for name in ("pattern", "q", "k", "v", "z")}
         real = torch.zeros(0)
         for number, of in enumerate(model.sites):
             pattern, call, real = attention(model.weights_of[of], lengths, n, seed=100 * seed + number)
             options = {"real_queries": real, "positional": of.kind == "self"}
             statistics[of] = pattern_statistics(pattern, call, request, **options)
             uniform[of] = uniform_statistics(call, request, **options)
-            patterns[of] = pattern
+            kv_heads = [of.kv_head(head) for head in range(of.n_heads)]
+            parts = {"pattern": pattern, "q": call.q, "k": call.k, "v": call.v, "z": pattern @ call.v[:, kv_heads]}
+            for name, part in parts.items():
+                captures[name][of] = part
         tokens = torch.zeros(len(lengths), n, dtype=torch.int64)
-        found.append(Batch(AS_IS, tokens, real, statistics, uniform, {"pattern": patterns}))
+        found.append(Batch(AS_IS, tokens, real, statistics, uniform, captures))
     return found
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from headscope.core import Run
-from headscope.report import finding_html, write
-from tests.report.example import HEADS, HOSTILE, LAYERS, example_run
+from headscope.report import finding_html
+from tests.report.example import HEADS, HOSTILE, LAYERS
 
 pytestmark = pytest.mark.browser
 
@@ -40,13 +40,10 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def run() -> Run:
-    return example_run()
-
-
-@pytest.fixture(scope="module")
-def report(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(run, tmp_path_factory.mktemp("report") / "report.html")
+def report(text: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("report") / "report.html"
+    file.write_text(text, encoding="utf-8")
+    return file
 
 
 class Opened:

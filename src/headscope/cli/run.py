@@ -19,6 +19,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
     0 ok · 1 a bug · 2 usage · 3 checkpoint · 4 a lens failed or verify disagrees · 5 environment
     """
+    # Idle threads of torch sleep instead of spinning: the same numbers, and no fivefold cost on a busy machine.
+    # Read when torch is loaded, which has not happened yet.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given or os.environ.get("HEADSCOPE_DEBUG", "") not in ("", "0")
     # Accepted anywhere on the line: whoever needs it has just seen an error and presses the up arrow.

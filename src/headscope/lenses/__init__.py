@@ -26,7 +26,7 @@ def lenses() -> dict[str, "Lens"]:
     return {name: one for _, name, one in found}
 
 
-def lens(name: str) -> "Lens":
+def lens_named(name: str) -> "Lens":
     """The lens of that name; an unknown name is an error that tells the nearest ones."""
     known = lenses()
     if name in known:

@@ -2,9 +2,12 @@
 
 import base64
 import hashlib
+from dataclasses import is_dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
+
+import numpy as np
 
 from headscope.core import Finding, Run
 from headscope.report.card import card
@@ -140,9 +143,18 @@ def _fragment(body: str) -> str:
 
 
 def _prefix(finding: Finding) -> str:
-    """Ids in a notebook must not meet those of another output of the same lens."""
-    seen = repr((finding.lens, finding.params, finding.headlines, [figure for figure in finding.figures]))
-    return f"hs{hashlib.sha256(seen.encode()).hexdigest()[:8]}-"
+    """Ids in a notebook must not meet those of another output, of the same lens perhaps."""
+    digest = hashlib.sha256(_everything((finding.lens, finding.headlines, finding.figures)))
+    return f"hs{digest.hexdigest()[:12]}-"
+
+
+def _everything(what: object) -> bytes:
+    """All that is in plain data, as bytes; unlike `repr`, which leaves out the middle of arrays."""
+    if isinstance(what, np.ndarray):
+        return what.tobytes()
+    if is_dataclass(what):
+        return _everything(tuple(vars(what).items()))
+    return b"\0".join(map(_everything, what)) if isinstance(what, tuple) else repr(what).encode()
 
 
 @cache
