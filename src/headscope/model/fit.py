@@ -36,9 +36,7 @@ def check_size(empty: nn.Module, held: int, entries: Mapping[str, TensorEntry], 
     needed = sum(weight.numel() for weight in empty.parameters())
     if needed <= 2 * held:
         return
-    weights = {name: weight.shape for name, weight in empty.named_parameters()}
-    pairs = [(name, entries[name].shape, shape) for name, shape in weights.items() if name in entries]
-    _refuse_mismatched([pair for pair in pairs if tuple(pair[1]) != tuple(pair[2])], where)
+    _refuse_mismatched(_other_shapes(empty, entries), where)
     raise CheckpointError(
         f"{where} holds {held} numbers, but {type(empty).__name__} needs {needed} by its configuration",
         hint=_OTHER_MODEL,
@@ -76,6 +74,20 @@ def names(which: Iterable[str], most: int = 3) -> str:
     ordered = sorted(which)
     more = f" and {len(ordered) - most} more" if len(ordered) > most else ""
     return ", ".join(ordered[:most]) + more
+
+
+def check_file(empty: Any, entries: Mapping[str, TensorEntry], where: str) -> None:
+    """The same checks for a checkpoint whose model is never filled: names, shapes and dtypes from the headers.
+
+    Tensors that transformers renames on loading cannot be compared by name; where all names agree, a tensor
+    without a place is one.
+    """
+    _refuse_mismatched(_other_shapes(empty, entries), where)
+    check_stored_as_floats(empty, entries)
+    if all(name in entries for name, _ in empty.named_parameters()):
+        every = empty.state_dict().keys()
+        unused = {name for name in entries if name not in every}
+        check({"missing_keys": set(), "mismatched_keys": (), "unexpected_keys": unused}, empty, where, entries)
 
 
 def check_stored_as_floats(model: nn.Module, entries: Mapping[str, TensorEntry]) -> None:
@@ -121,6 +133,11 @@ def _pooler(report: Report) -> set[str]:
 
 def _base(model: Any) -> Any:
     return getattr(model, model.base_model_prefix or "", model)
+
+
+def _other_shapes(empty: nn.Module, entries: Mapping[str, TensorEntry]) -> list[tuple[str, Any, Any]]:
+    pairs = [(name, entries[name].shape, weight.shape) for name, weight in empty.named_parameters() if name in entries]
+    return [pair for pair in pairs if tuple(pair[1]) != tuple(pair[2])]
 
 
 def _refuse_mismatched(mismatched: Iterable[tuple[str, Any, Any]], where: str) -> None:

@@ -19,6 +19,7 @@ from headscope.model.codes import coded
 from headscope.model.configuration import read_config
 from headscope.model.describing import describe
 from headscope.model.edit import Edit
+from headscope.model.fit import check_file
 from headscope.model.load import Loaded, load
 from headscope.model.progress import Progress
 from headscope.model.quiet import quiet
@@ -138,7 +139,7 @@ def open_model(
     if not isinstance(what, str | Path):
         return _wrapped(what, tokenizer)
     source = resolve(what, hub=hub, seed=seed, progress=progress)
-    loaded = load(source, dtype=DTYPES[dtype])
+    loaded = load(source, dtype=DTYPES[dtype], progress=progress)
     return _opened(loaded, source, tokenizer)
 
 
@@ -148,15 +149,17 @@ def open_weights(
     """The weights of a checkpoint, straight from its file where that is possible; otherwise from a built model."""
     source = resolve(what, hub=hub, seed=seed, progress=progress)
     if source.kind == "random":
-        return _opened(load(source), source, None).weight_source("read from the built model: it has no file")
+        return _opened(load(source, progress=progress), source, None).weight_source(
+            "read from the built model: it has no file"
+        )
     if source.gguf_file is not None:
         why = "read from the built model: a GGUF file stores quantised values and permuted rows"
-        return _opened(load(source), source, None).weight_source(why)
+        return _opened(load(source, progress=progress), source, None).weight_source(why)
     try:
         return _from_file(source)
     except WeightsRefused as refusal:
         why = f"read from the built model, because the file alone does not tell: {refusal.message}"
-        return _opened(load(source), source, None).weight_source(why)
+        return _opened(load(source, progress=progress), source, None).weight_source(why)
 
 
 def _from_file(source: Source) -> WeightSource:
@@ -165,6 +168,7 @@ def _from_file(source: Source) -> WeightSource:
     with quiet():
         config = parsed_config(read_config(source.folder), where)
         skeleton, sites, plans = trace_skeleton(model_class(config, where), config)
+        check_file(skeleton, checkpoint.tensors, str(source.folder))
         sources = file_sources(skeleton, checkpoint, plans)
         spec = describe(
             skeleton,

@@ -6,7 +6,7 @@ set of keys is their $\sum e_{ij} / Z'$. The sums come from `slabs`; here they b
 """
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headscope.attention.call import Call, Output
@@ -35,9 +35,12 @@ def row_statistics(
         - equal to the statistics of the stored map  (tested: test_streaming_equals_stored_map)
         - 0 ≤ entropy ≤ ln(n_visible)  (tested: test_entropy_bounds)
         - unchanged by a constant added to every key  (tested: test_common_offsets_do_not_matter)
+        - the same for any cut into slabs  (tested: test_any_cut_gives_the_same)
+        - no n × n map is ever in memory  (tested: test_no_map_is_ever_stored)
     """
     _, columns, method = _streamed(call, request, values=False)
-    return _statistics(call, request, columns, method, real_queries, positional)
+    n_visible = visible_sums(call, ()).count.expand(call.q.shape[:3])
+    return _statistics(request, columns, method, n_visible, real_queries, positional)
 
 
 def observe(
@@ -54,14 +57,15 @@ def observe(
     Properties:
         - the output is that of dense attention  (tested: test_observed_output_is_dense)
     """
-    learns = torch.is_grad_enabled() and any(x.requires_grad for x in (call.q, call.k, call.v))
+    tensors = (call.q, call.k, call.v, call.bias, call.sinks)
+    learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
     out, columns, method = _streamed(call, request, values=not learns)
-    statistics = _statistics(call, request, columns, method, real_queries, positional)
+    n_visible = visible_sums(call, ()).count.expand(call.q.shape[:3])
+    statistics = _statistics(request, columns, method, n_visible, real_queries, positional)
     if out is None:
         return Observed(Dense()(call, lse=True), statistics)
-    nothing = visible_sums(call, ()).count.expand(call.q.shape[:3]) == 0
-    lse = columns["lse"].masked_fill(nothing, -torch.inf)
-    return Observed(Output(out.masked_fill(nothing[..., None], 0.0), lse), statistics)
+    lse = columns["lse"].masked_fill(n_visible == 0, -torch.inf)
+    return Observed(Output(out.masked_fill((n_visible == 0)[..., None], 0.0), lse), statistics)
 
 
 def _streamed(call: Call, request: Request, *, values: bool) -> tuple[Tensor | None, dict[str, PerRow], str]:
@@ -138,15 +142,14 @@ def _distance(call: Call, sums: Sums) -> tuple[PerRow, PerRow]:
 
 
 def _statistics(
-    call: Call,
     request: Request,
     columns: dict[str, PerRow],
     method: str,
+    n_visible: Int[Tensor, "batch heads queries"],
     real_queries: Bool[Tensor, "batch queries"] | None,
     positional: bool,
 ) -> RowStatistics:
     """The columns with NaN where a row does not count and where a distance means nothing."""
-    n_visible = visible_sums(call, ()).count.expand(call.q.shape[:3])
     counted = n_visible > 0 if real_queries is None else (n_visible > 0) & real_queries[:, None, :]
 
     def kept(name: str) -> PerRow:

@@ -23,6 +23,9 @@ def uniform_statistics(
     """The statistics of attention that is uniform over the visible keys, exactly, from positions alone.
 
     The heads axis has size 1 unless the call's mask differs between heads.
+
+    Properties:
+        - the statistics of queries that are zero  (tested: test_uniform_is_attention_of_queries_that_are_zero)
     """
     batch, queries = call.q.shape[0], call.q.shape[2]
     sums = visible_sums(call, request.bands)
