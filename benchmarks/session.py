@@ -3,8 +3,8 @@
     python -m benchmarks.session [--model smollm2] [--tokens 2048] [--repeats 3] [--transformer-lens PYTHON]
 
 Each way of running the model has a process of its own, so that its peak memory is its own; the ways take turns,
-and the table holds medians of ratios to the plain forward of the same turn. TransformerLens needs other versions
-than headscope's own environment may have: give the python of an environment that has it.
+and the table holds medians of ratios to the plain forward of the same turn. Times are CPU seconds. TransformerLens
+needs other versions than headscope's own environment may have: give the python of an environment that has it.
 """
 
 import argparse
@@ -29,16 +29,16 @@ tokens = torch.randint(3, 1000, (1, int(sys.argv[2])), generator=torch.Generator
 loaded = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 with torch.no_grad():
     bridge.run_with_cache(tokens[:, :64])
-    start = time.perf_counter()
+    start = time.process_time()
     bridge.run_with_cache(tokens, return_type=None)
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(json.dumps({"seconds": seconds, "peak": peak * 1024, "loaded": loaded * 1024}))
 """
 
 
 def measure_here(way: str, folder: str, n: int, threads: int) -> dict[str, float]:
-    """Run one way in this process: seconds of one forward, and the peak memory of the process."""
+    """Run one way in this process: CPU seconds of one forward, and the peak memory of the process."""
     import resource
     import time
 
@@ -71,9 +71,9 @@ def measure_here(way: str, folder: str, n: int, threads: int) -> dict[str, float
 
     run: Callable[[Any], None] = {WAYS[0]: plain, WAYS[1]: streamed, WAYS[2]: stored}[way]
     run(tokens[:, :64])
-    start = time.perf_counter()
+    start = time.process_time()
     run(tokens)
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {"seconds": seconds, "peak": peak * 1024, "loaded": loaded * 1024}
 
@@ -114,7 +114,7 @@ def main() -> None:
             for _ in range(given.repeats)
         ]
     print(f"{given.model}, n = {given.tokens}, {given.threads} thread(s), medians of {given.repeats} turns\n")
-    print("| way | time | peak memory | time ratio | memory ratio |\n|---|---|---|---|---|")
+    print("| way | CPU time | peak memory | time ratio | memory ratio |\n|---|---|---|---|---|")
     for way in WAYS:
         rows = [(turn[way], turn[WAYS[0]]) for turn in turns if turn[way] and turn[WAYS[0]]]
         if not rows:

@@ -249,7 +249,7 @@ def _tell(run: "Run", page: Path, model: str) -> None:
     if model == "tiny":
         typer.echo(
             "The same for a real language model (93 MB, fetched once): "
-            f"{_program()} report smollm2 --out smollm2-report"
+            f"{_program()} report smollm2 --out out/smollm2"
         )
 
 
