@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -286,6 +287,24 @@ def test_report_on_tiny_end_to_end(tmp_path):
     assert "report smollm2" in out
     assert page.stat().st_size > 10_000
     assert (tmp_path / "here" / "manifest.json").is_file()
+
+
+def test_control_c_keeps_what_is_finished(tmp_path):
+    (tmp_path / "long.txt").write_text("In the beginning was the word. " * 50_000)
+    words = [sys.executable, "-m", "headscope", "report", "--text", "long.txt", "--out", "out"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    running = subprocess.Popen(words, cwd=tmp_path, env=environment, text=True, stderr=subprocess.PIPE)
+    with running:
+        for line in running.stderr:
+            if "running the text" in line:
+                running.send_signal(signal.SIGINT)
+                break
+        said = running.stderr.read()
+    assert running.returncode == 130, said
+    assert said.strip() == "stopped; finished findings are in out/, the same command goes on from there"
+    left = {path.name for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert {"run.json", "spectra.json"} <= left
+    assert "manifest.json" not in left
 
 
 def test_parquet_goes_to_a_pipe():

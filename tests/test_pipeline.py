@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 import torch
 
+from headscope import model as models
 from headscope.attention.statistics import Request, RowStatistics
 from headscope.core import About, Finding, ModelSpec, Site
 from headscope.corpora import Text
@@ -250,6 +251,29 @@ def test_parameters_that_make_no_sense_are_a_usage_error():
         measure(FakeModel(), text=TEXT, lenses=[STREAMING], params={"focus": {}})
 
 
+def test_an_unknown_variant_fails_the_lens_that_asks_for_it():
+    strange = make_lens("strange", Needs(statistics=Request(), variants=("upside down",)))
+    run = measure(FakeModel(), text=TEXT, lenses=[strange, STREAMING])
+    assert run["strange"].status == "failed"
+    assert "upside down" in run["strange"].reason
+    assert run["streaming"].status == "ok"
+
+
+def test_a_model_that_breaks_on_the_text_leaves_the_answers_about_its_weights(monkeypatch):
+    monkeypatch.setattr(FakeSession, "run", raises(IndexError("index out of range in self")))
+    run = measure(FakeModel(), text=TEXT, lenses=[STREAMING, WEIGHING])
+    assert run["streaming"].status == "failed"
+    assert "index out of range" in run["streaming"].reason
+    assert run["weighing"].status == "ok"
+
+
+def test_a_machine_without_memory_is_not_a_failed_lens(monkeypatch):
+    error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+    monkeypatch.setattr(FakeSession, "run", raises(error))
+    with pytest.raises(RuntimeError, match="allocate"):
+        measure(FakeModel(), text=TEXT, lenses=[STREAMING, WEIGHING])
+
+
 def test_when_every_lens_failed_the_text_is_not_run_further():
     model = FakeModel()
     measure(
@@ -345,7 +369,21 @@ def test_batches_stay_within_their_memory():
     assert batch_size(many, STATISTICS, 64) * 64 * 32 * 32 * 2 * 10 * 8 <= BATCH_BYTES
 
 
-def test_an_interrupted_run_is_resumed(tmp_path):
+@pytest.fixture
+def named(monkeypatch):
+    """Let `measure("fake")` open the model that the test put there."""
+    shelf = {}
+    monkeypatch.setattr(models, "open_model", lambda what, **_: shelf[what])
+    monkeypatch.setattr(models, "open_weights", lambda what, **_: shelf[what].weight_source())
+
+    def put(model=None):
+        shelf["fake"] = model or FakeModel()
+        return shelf["fake"]
+
+    return put
+
+
+def test_an_interrupted_run_is_resumed(tmp_path, named):
     finished = []
 
     def finish(state, weights):
@@ -354,17 +392,18 @@ def test_an_interrupted_run_is_resumed(tmp_path):
 
     weighing = make_lens("weighing", Needs(weights=True), finish=finish, headline=lambda finding: ("one",))
     stopped = make_lens("streaming", STATISTICS, update=raises(KeyboardInterrupt()))
+    named()
     with pytest.raises(KeyboardInterrupt):
-        measure(FakeModel(), text=TEXT, lenses=[stopped, weighing], out=tmp_path)
+        measure("fake", text=TEXT, lenses=[stopped, weighing], out=tmp_path)
     assert not (tmp_path / "manifest.json").exists()
     assert finished == ["weighing"]
-    model = FakeModel()
-    run = measure(model, text=TEXT, lenses=[STREAMING, weighing], out=tmp_path)
+    model = named()
+    run = measure("fake", text=TEXT, lenses=[STREAMING, weighing], out=tmp_path)
     assert finished == ["weighing"]  # kept, not computed again
     assert run["weighing"].headlines == ("one",)
     assert len(model.forwards) == 2
-    again = FakeModel()
-    same = measure(again, text=TEXT, lenses=[STREAMING, weighing], out=tmp_path)
+    again = named()
+    same = measure("fake", text=TEXT, lenses=[STREAMING, weighing], out=tmp_path)
     assert again.forwards == []
     assert same["streaming"].table.equals(run["streaming"].table)
 
@@ -379,19 +418,31 @@ def test_an_interrupted_run_is_resumed(tmp_path):
         {"model": FakeModel(spec=replace(SPEC, sha256="beef"))},
     ],
 )
-def test_other_circumstances_are_measured_afresh(tmp_path, change):
-    measure(FakeModel(), text=TEXT, lenses=[STREAMING], out=tmp_path)
-    model = change.pop("model", FakeModel())
-    measure(model, **{"text": TEXT, **change}, lenses=[STREAMING], out=tmp_path)
+def test_other_circumstances_are_measured_afresh(tmp_path, named, change):
+    named()
+    measure("fake", text=TEXT, lenses=[STREAMING], out=tmp_path)
+    options = {"text": TEXT, **change}
+    model = named(options.pop("model", None))
+    measure("fake", **options, lenses=[STREAMING], out=tmp_path)
     assert model.forwards
 
 
-def test_failures_and_unidentified_weights_are_measured_again(tmp_path):
+def test_a_model_handed_over_in_python_is_measured_again(tmp_path, named):
+    """It may have been edited since: its checkpoint's hash says nothing about what it is now."""
+    named()
+    measure("fake", text=TEXT, lenses=[STREAMING], out=tmp_path)
+    model = FakeModel()
+    measure(model, text=TEXT, lenses=[STREAMING], out=tmp_path)
+    assert model.forwards
+
+
+def test_failures_and_unidentified_weights_are_measured_again(tmp_path, named):
     anonymous = replace(SPEC, sha256="")
     for _ in range(2):
-        model = FakeModel(spec=anonymous)
-        measure(model, text=TEXT, lenses=[STREAMING], out=tmp_path / "anonymous")
+        model = named(FakeModel(spec=anonymous))
+        measure("fake", text=TEXT, lenses=[STREAMING], out=tmp_path / "anonymous")
         assert model.forwards
     broken = make_lens("streaming", STATISTICS, finish=raises(ValueError("x")))
-    measure(FakeModel(), text=TEXT, lenses=[broken], out=tmp_path / "broken")
-    assert measure(FakeModel(), text=TEXT, lenses=[STREAMING], out=tmp_path / "broken")["streaming"].status == "ok"
+    named()
+    measure("fake", text=TEXT, lenses=[broken], out=tmp_path / "broken")
+    assert measure("fake", text=TEXT, lenses=[STREAMING], out=tmp_path / "broken")["streaming"].status == "ok"

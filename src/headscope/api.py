@@ -8,7 +8,7 @@ from headscope.attention.mechanism import mechanisms
 from headscope.core import Run
 from headscope.core.ports import plug
 from headscope.corpora import read_text
-from headscope.lenses import lenses
+from headscope.lenses import lens_named, lenses
 from headscope.model import look, open_model, verify
 from headscope.model.source import sources as models
 from headscope.pipeline import Progress, measure
@@ -19,6 +19,7 @@ from headscope.store import save as save_run
 
 __all__ = [
     "Progress",
+    "lens_named",
     "lenses",
     "load",
     "look",

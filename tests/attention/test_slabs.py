@@ -96,3 +96,12 @@ def test_sinks_take_the_rest() -> None:
     rows = row_statistics(call, Request((100,)))
     assert rows.sink is not None
     assert torch.allclose(rows.sink + rows.bands[100], torch.ones_like(rows.sink), atol=1e-6)
+
+
+def test_what_is_not_visible_has_no_mass_at_all() -> None:
+    """Exactly 0, not the smallest weight that the loop computes with."""
+    windowed = row_statistics(make(50, left=5), REQUEST)
+    assert not bool(windowed.first[:, :, 6:].any())
+    mask = ~torch.eye(37, dtype=torch.bool)[None, None]
+    blindfolded = row_statistics(replace(make(right=None), mask=mask), REQUEST)
+    assert not bool(blindfolded.diagonal.any())

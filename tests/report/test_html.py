@@ -260,7 +260,7 @@ def test_write_is_whole_or_nothing(run: Run, tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(ResourceError, match=r"report\.html") as caught:
-        write(run, path)
+        write(replace(small, seed=1), path)
     assert "disk is full" in caught.value.hint
     assert caught.value.exit_code == 5
     assert path.read_bytes() == before

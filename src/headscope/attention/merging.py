@@ -28,7 +28,7 @@ def merge(outputs: Sequence[Output]) -> Output:
     nothing = (stacked == -torch.inf).all(dim=0)
     finite = stacked.masked_fill(nothing, 0.0)
     lse = torch.logsumexp(finite, dim=0)
-    weights = torch.exp(finite - lse).masked_fill(nothing, 0.0)
     # A part that saw nothing has out = 0, so its weight may be anything.
+    weights = torch.exp(finite - lse)
     mixed = sum(weight[..., None].to(part.out.dtype) * part.out for weight, part in zip(weights, outputs, strict=True))
     return Output(torch.as_tensor(mixed), lse.masked_fill(nothing, -torch.inf))

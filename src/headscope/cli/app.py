@@ -248,8 +248,7 @@ def _tell(run: "Run", page: Path, model: str) -> None:
     typer.echo(f"\nThe report: {page.resolve()}")
     if model == "tiny":
         typer.echo(
-            "The same for a real language model (93 MB, fetched once): "
-            f"{_program()} report smollm2 --out out/smollm2"
+            f"The same for a real language model (93 MB, fetched once): {_program()} report smollm2 --out out/smollm2"
         )
 
 

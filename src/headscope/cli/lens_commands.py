@@ -1,7 +1,6 @@
 """`headscope lens NAME MODEL`: one sub-command per file in the lenses folder, its parameters as options."""
 
 import dataclasses
-import difflib
 import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -45,12 +44,7 @@ class LensGroup(TyperGroup):
         """The command of one lens; an unknown name is answered with the nearest ones."""
         from headscope import api
 
-        known = api.lenses()
-        if cmd_name not in known:
-            near = difflib.get_close_matches(cmd_name, known, n=3, cutoff=0.4)
-            guess = f"did you mean {' or '.join(near)}? " if near else ""
-            raise UsageError(f"there is no lens {cmd_name!r}", hint=f"{guess}the lenses are {', '.join(known)}")
-        return command_of(known[cmd_name])
+        return command_of(api.lens_named(cmd_name))
 
 
 def command_of(lens: Any) -> Any:

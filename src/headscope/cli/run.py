@@ -1,5 +1,7 @@
 """`main`: run a command and turn whatever it raises into one readable message and an exit code."""
 
+import io
+import logging
 import os
 import sys
 import traceback
@@ -26,6 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     debug = "--debug" in given or os.environ.get("HEADSCOPE_DEBUG", "") not in ("", "0")
     # Accepted anywhere on the line: whoever needs it has just seen an error and presses the up arrow.
     words = [word for word in given if word != "--debug"]
+    if debug:
+        logging.basicConfig(stream=sys.stderr, format="%(name)s: %(message)s")
+        logging.getLogger("headscope").setLevel(logging.INFO)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without "≤" is no reason to fail
     try:
         app(words, prog_name="headscope")
     except HeadscopeError as error:

@@ -1,5 +1,6 @@
 """Run the text through the model, once per batch and variant, for every lens that wants to see it."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,13 +14,17 @@ from torch import Tensor
 from headscope.attention.statistics import Request
 from headscope.core import Site
 from headscope.corpora import Windows
-from headscope.errors import CaptureError, CheckpointError, LensError, ResourceError, WeightsRefused
+from headscope.errors import CaptureError, CheckpointError, HeadscopeError, ResourceError, WeightsRefused
 from headscope.lenses.lens import AS_IS, Batch, Needs
 from headscope.pipeline.progress import Progress, Silent
 from headscope.pipeline.questions import Asked
 from headscope.pipeline.subject import Subject
 
 INITIALISED = "initialised"
+VARIANTS = (AS_IS, INITIALISED)
+
+# Where a failure's traceback goes, for whoever listens (`--debug` does); its message goes into the finding.
+log = logging.getLogger("headscope")
 
 # What one batch may hold: enough to keep two cores busy, little enough for a laptop beside the model itself.
 BATCH_TOKENS = 4096
@@ -74,7 +79,8 @@ def caught(fold: Fold) -> Iterator[None]:
         fold.error = error
     except (CheckpointError, ResourceError, MemoryError):
         raise
-    except Exception as error:  # noqa: BLE001  a lens is foreign code: its failure is a finding
+    except Exception as error:
+        log.info("lens %s failed", fold.name, exc_info=error)
         fold.error = error
 
 
@@ -102,6 +108,15 @@ def observe(subject: Subject, windows: Windows, folds: Sequence[Fold], progress:
             observe(subject, windows, [fold.started(subject) for fold in seeing], progress)
         elif seeing:
             raise
+    except (HeadscopeError, MemoryError):
+        raise
+    except Exception as error:
+        if "can't allocate memory" in str(error):
+            raise
+        # The model itself broke on this text: those who watched have failed, the others' answers stand.
+        log.info("the model failed while the text was run", exc_info=error)
+        for fold in folds:
+            fold.error = fold.error or error
 
 
 def _can_see(subject: Subject, windows: Windows, fold: Fold) -> bool:
@@ -123,6 +138,7 @@ def _run_text(model: Any, windows: Windows, folds: Sequence[Fold], progress: Pro
         batches = windows.batches(batch_size(model.sites, needs, windows.length))
         label = "running the text" if variant == AS_IS else f"running the text, model {variant}"
         with changed(model, variant, folds[0].seed), model.session() as session:
+            progress.step(label, 0, len(batches))
             for done, batch in enumerate(_forwards(session, variant, needs, batches)):
                 for fold in watching:
                     fold.update(batch)
@@ -146,12 +162,10 @@ def changed(model: Any, variant: str, seed: int) -> Iterator[None]:
     """The model in the asked variant, for as long as the context lasts."""
     if variant == AS_IS:
         yield
-    elif variant == INITIALISED:
+    else:
         with model.edit() as edit:
             edit.initialise(seed)
             yield
-    else:
-        raise LensError(f"there is no model variant {variant!r}; there are {AS_IS!r} and {INITIALISED!r}")
 
 
 def batch_size(sites: Sequence[Site], needs: Needs, length: int) -> int:

@@ -12,18 +12,41 @@ from headscope.store import RunFolder
 
 
 @dataclass(frozen=True)
-class Keeper:
-    """A run folder and what the numbers in it depend on; without a folder it keeps nothing."""
+class Circumstances:
+    """What every number of a run depends on, besides the question itself."""
 
-    folder: RunFolder | None
     model: ModelSpec
     text: TextSpec | None
     seed: int
 
+    def key(self, question: Question) -> str:
+        """Equal where an earlier answer still holds; empty where nothing identifies the weights."""
+        if not self.model.sha256:
+            return ""
+        parts = {
+            "circumstances": asdict(self),
+            "lens": question.name,
+            "params": question.stated_params(),
+            "versions": versions(),
+            "code": code_digest(),
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Keeper:
+    """A run folder, and the circumstances under which what it holds may be used again.
+
+    Without a folder nothing is kept; without circumstances nothing is taken from an earlier run.
+    """
+
+    folder: RunFolder | None
+    circumstances: Circumstances | None
+
     @classmethod
-    def begin(cls, out: str | Path | None, model: ModelSpec, text: TextSpec | None, seed: int) -> "Keeper":
+    def begin(cls, out: str | Path | None, circumstances: Circumstances | None) -> "Keeper":
         """Take the folder over, if there is one."""
-        return cls(None if out is None else RunFolder.begin(Path(out)), model, text, seed)
+        return cls(None if out is None else RunFolder.begin(Path(out)), circumstances)
 
     def kept(self, question: Question) -> Finding | None:
         """An earlier finding of this very question."""
@@ -45,16 +68,4 @@ class Keeper:
         return run
 
     def _key(self, question: Question) -> str:
-        """Empty when nothing identifies the weights (a model handed over in Python, a random one)."""
-        if not self.model.sha256:
-            return ""
-        parts = {
-            "model": asdict(self.model),
-            "text": asdict(self.text) if self.text else None,
-            "lens": question.name,
-            "params": question.stated_params(),
-            "seed": self.seed,
-            "versions": versions(),
-            "code": code_digest(),
-        }
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+        return "" if self.circumstances is None else self.circumstances.key(question)

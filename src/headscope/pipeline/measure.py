@@ -8,10 +8,10 @@ import torch
 
 from headscope.core import Finding, ModelSpec, Run
 from headscope.corpora import Text, Windows, text_of
-from headscope.errors import UsageError
+from headscope.errors import LensError, UsageError
 from headscope.lenses.lens import Lens, Needs
-from headscope.pipeline.forwards import Fold, observe
-from headscope.pipeline.keeper import Keeper
+from headscope.pipeline.forwards import VARIANTS, Fold, observe
+from headscope.pipeline.keeper import Circumstances, Keeper
 from headscope.pipeline.outcome import answer, failed, not_applicable
 from headscope.pipeline.progress import Progress, Silent
 from headscope.pipeline.questions import Asked, Question, questions
@@ -62,7 +62,9 @@ def measure(
     windows, text_spec = None, None
     if any(one.needs.text for one in asked):
         windows, text_spec = windows_of(subject, given, window)
-    keeper = Keeper.begin(out, subject.spec, text_spec, seed)
+    # A model handed over in Python may have been changed since it was opened: only a named one is resumed.
+    circumstances = Circumstances(subject.spec, text_spec, seed) if is_source(what) else None
+    keeper = Keeper.begin(out, circumstances)
     findings |= _kept(asked, keeper, hear)
     folds = [Fold(one, seed) for one in asked if one.question.name not in findings]
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -134,8 +136,12 @@ def _asked(chosen: Sequence[Question], subject: Subject) -> tuple[list[Asked], d
 def _needs(question: Question, spec: ModelSpec) -> Needs | Exception:
     """What a lens needs, or the error it answers with; senseless parameters are the caller's error."""
     try:
-        return question.lens.needs(question.params, spec)
+        needs = question.lens.needs(question.params, spec)
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001  a lens is foreign code: its failure is a finding
         return error
+    strange = set(needs.variants) - set(VARIANTS)
+    if strange:
+        return LensError(f"there is no model variant {', '.join(strange)}; there are {', '.join(VARIANTS)}")
+    return needs

@@ -1,12 +1,12 @@
 """Which lenses with which parameters: names and dictionaries made into lenses and their dataclasses."""
 
 import dataclasses
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from headscope.errors import UsageError
+from headscope.lenses import lens_named
 from headscope.lenses import lenses as every_lens
 from headscope.lenses.lens import Lens, Needs
 
@@ -51,14 +51,7 @@ def questions(chosen: Sequence[str | Lens] | None, params: Mapping[str, Any] | N
 
 
 def _lens(what: str | Lens) -> Lens:
-    if not isinstance(what, str):
-        return what
-    known = every_lens()
-    if what not in known:
-        near = difflib.get_close_matches(what, known, n=3, cutoff=0.4)
-        guess = f"did you mean {' or '.join(near)}? " if near else ""
-        raise UsageError(f"there is no lens {what!r}", hint=f"{guess}the lenses are {', '.join(known)}")
-    return known[what]
+    return lens_named(what) if isinstance(what, str) else what
 
 
 def _params(lens: Lens, given: Any) -> Any:

@@ -86,7 +86,8 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
             sweep(path)
             # From here to `close` the folder makes no claim: a reader finds no manifest, never a mixed one.
-            (path / "manifest.json").unlink(missing_ok=True)
+            for claim in ("manifest.json", "report.html"):
+                (path / claim).unlink(missing_ok=True)
         earlier = journal.get("findings", {})
         started = {"schema": SCHEMA, "machine": _machine(), "started": _now(), "findings": dict(earlier)}
         folder = cls(path, {} if fresh else earlier, started)
