@@ -258,7 +258,8 @@ def _program() -> str:
     if called.name == "__main__.py":
         return f"{Path(sys.executable).name} -m headscope"
     on_path = shutil.which("headscope")
-    return "headscope" if on_path and Path(on_path).samefile(called) else str(called)
+    is_elsewhere = called.name == "headscope" and called.exists() and not (on_path and called.samefile(on_path))
+    return str(called) if is_elsewhere else "headscope"
 
 
 def _fail_for(run: "Run") -> None:
