@@ -60,7 +60,7 @@ def write(folder: Path, gigabytes: float) -> int:
 
 
 LENS = """
-import resource, sys, time, torch
+import sys, time, torch
 torch.set_num_threads(1)
 import headscope as hs
 from pathlib import Path
@@ -68,14 +68,16 @@ start = time.perf_counter()
 run = hs.measure(sys.argv[1], lenses=["spectra"])
 finding = run["spectra"]
 assert finding.status == "ok", finding.reason
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, time.perf_counter() - start, finding.method)
+peak = next(int(x.split()[1]) for x in open("/proc/self/status") if x.startswith("VmHWM"))  # ru_maxrss is inherited
+print(peak * 1024, time.perf_counter() - start, finding.method)
 """
 BUILD = """
-import resource, sys, time, torch
+import sys, time, torch
 from transformers import AutoModelForCausalLM
 start = time.perf_counter()
 AutoModelForCausalLM.from_pretrained(sys.argv[1])
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, time.perf_counter() - start, "from_pretrained")
+peak = next(int(x.split()[1]) for x in open("/proc/self/status") if x.startswith("VmHWM"))  # ru_maxrss is inherited
+print(peak * 1024, time.perf_counter() - start, "from_pretrained")
 """
 
 

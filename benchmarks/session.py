@@ -20,26 +20,36 @@ from typing import Any
 WAYS = ("plain sdpa forward", "headscope stream", "output_attentions", "run_with_cache (TransformerLens)")
 
 TRANSFORMER_LENS = """
-import json, resource, sys, time, torch
+import json, sys, time, torch
+
+def peak_kib():
+    # Not ru_maxrss: that is inherited from the parent process across exec.
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
+
 torch.set_num_threads(int(sys.argv[3]))
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformer_lens.model_bridge import TransformerBridge
 bridge = TransformerBridge.boot_transformers(sys.argv[1], dtype=torch.float32)
 tokens = torch.randint(3, 1000, (1, int(sys.argv[2])), generator=torch.Generator().manual_seed(0))
-loaded = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+loaded = peak_kib()
 with torch.no_grad():
     bridge.run_with_cache(tokens[:, :64])
     start = time.process_time()
     bridge.run_with_cache(tokens, return_type=None)
     seconds = time.process_time() - start
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+peak = peak_kib()
 print(json.dumps({"seconds": seconds, "peak": peak * 1024, "loaded": loaded * 1024}))
 """
 
 
+def peak_kib() -> int:
+    """Peak memory of this process; not ru_maxrss, which a process inherits from its parent across exec."""
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+
+
 def measure_here(way: str, folder: str, n: int, threads: int) -> dict[str, float]:
     """Run one way in this process: CPU seconds of one forward, and the peak memory of the process."""
-    import resource
     import time
 
     import torch
@@ -51,7 +61,7 @@ def measure_here(way: str, folder: str, n: int, threads: int) -> dict[str, float
     model = open_model(folder)
     body = model.hf.base_model
     tokens = torch.randint(3, 1000, (1, n), generator=torch.Generator().manual_seed(0))
-    loaded = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    loaded = peak_kib()
 
     def plain(some: Any) -> None:
         with torch.no_grad():
@@ -74,7 +84,7 @@ def measure_here(way: str, folder: str, n: int, threads: int) -> dict[str, float
     start = time.process_time()
     run(tokens)
     seconds = time.process_time() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = peak_kib()
     return {"seconds": seconds, "peak": peak * 1024, "loaded": loaded * 1024}
 
 
