@@ -21,3 +21,6 @@ MECHANISM_AGREEMENT = 2e-6
 
 # The same in bfloat16, which keeps 8 bits: one rounding of inputs and output, and of the weights in between.
 BFLOAT16_ROUNDING = 2e-2
+
+# A mechanism that solves a linear system: this many roundings of its dtype times the condition number it states.
+ROUNDINGS = 10

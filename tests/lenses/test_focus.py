@@ -77,7 +77,7 @@ def test_previous_token_attention(planted):
 
 def test_headlines_count_and_name_the_heads(planted):
     first, entropy, band = planted.headlines
-    assert first.startswith("1 of 4 heads put more than half of their mass on the first token")
+    assert first.startswith("1 of 4 heads puts more than half of its mass on the first token")
     assert "L0.H2 has the most, 100 %" in first
     assert "the flattest, L0.H0, 100 %" in entropy
     assert "within 8 tokens" in band

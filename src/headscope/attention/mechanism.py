@@ -36,10 +36,14 @@ class Mechanism(ABC):
 
     Subclasses are frozen dataclasses that set `name` and validate their parameters in `__post_init__` with a
     `UsageError`. They implement `attend`, `definition` and `cost`, and override `supports` where there is
-    something in a call that they cannot honour.
+    something in a call that they cannot honour. A softmax over a set of keys that positions tell is a
+    `headscope.attention.pattern.Pattern`. `examples` and `as_dense` are what tests, documentation and benchmark
+    take; whoever holds tensors as parameters is a dataclass with `eq=False`, so that it can be hashed.
     """
 
     name: ClassVar[str]
+    # Whether a row of the output depends on the other queries: then a cached step must be given all of them.
+    needs_all_queries: ClassVar[bool] = False
 
     def __call__(self, call: Call, *, lse: bool = False) -> Output:
         """Attend; with `lse=True` the rows' log-sum-exp comes too, where the mechanism is a softmax."""
@@ -68,6 +72,23 @@ class Mechanism(ABC):
         """
         del call
         return None
+
+    @classmethod
+    def examples(cls, n: int) -> tuple["Mechanism", ...]:
+        """Parameters that show what it can do at n positions; the first is the one to show."""
+        del n
+        return (cls(),)
+
+    @classmethod
+    def as_dense(cls, n: int) -> "Mechanism | None":
+        """Parameters under which it is dense attention, up to n positions; None where there are none."""
+        del n
+        return None
+
+    def conditioning(self, call: Call) -> float:
+        """By how much the rounding of a call may grow on its way to the output: 1 where no system is solved."""
+        del call
+        return 1.0
 
     @abstractmethod
     def attend(self, call: Call, *, lse: bool) -> Output:

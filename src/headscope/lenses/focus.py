@@ -294,10 +294,10 @@ def _half_sentence(table: pl.DataFrame, quantity: str, where: str) -> str:
         return ""
     many = rows.filter(pl.col("value") > 0.5).height
     top = rows.sort("value", descending=True, maintain_order=True).row(0, named=True)
-    count = f"{many} of {rows.height} heads put" if many else f"None of {rows.height} heads puts"
+    who = f"{many or 'None'} of {rows.height} heads {'put' if many > 1 else 'puts'}"
     uniform = 100 * float(np.mean(rows["uniform"].to_numpy()))
     return (
-        f"{count} more than half of {'their' if many else 'its'} mass {where} (uniform attention: "
+        f"{who} more than half of {'their' if many > 1 else 'its'} mass {where} (uniform attention: "
         f"{uniform:.2g} %); {label_of(top)} has the most, {100 * top['value']:.0f} %."
     )
 

@@ -284,7 +284,7 @@ def headline(finding: Finding) -> tuple[str, ...]:
         _rank_sentence(heads, "QK", "compares tokens", noise),
         _rank_sentence(heads, "OV", "moves information", noise),
         f"In the median layer {of_q:.0f} singular values of W_Q lie beyond the edge of a random matrix and hold "
-        f"{100 * q_energy:.0f} % of its energy; of W_V {of_v:.0f} do and hold {100 * v_energy:.0f} %{noise}.",
+        f"{100 * q_energy:.0f} % of its energy; of W_V it is {of_v:.0f} with {100 * v_energy:.0f} %{noise}.",
     )
 
 
@@ -299,13 +299,14 @@ def _rank_sentence(heads: pl.DataFrame, matrix: str, does: str, noise: str) -> s
 
 
 def _beyond(layers: pl.DataFrame, matrix: str) -> tuple[float, float]:
-    """How many singular values the median layer has above the edge, and their share of the energy."""
+    """Of the layer with the median share of energy above the edge: how many singular values, which share."""
     rows = layers.filter(pl.col("matrix") == matrix)
-    count, energy = (
-        float(np.median(rows.filter(pl.col("quantity") == quantity)["value"].to_numpy()))
-        for quantity in ("above_edge", "energy_above_edge")
+    counts, shares = (
+        rows.filter(pl.col("quantity") == name)["value"].to_list() for name in ("above_edge", "energy_above_edge")
     )
-    return count, energy
+    # Both from one layer: the medians of each apart may belong to no layer at all.
+    share, count = sorted(zip(shares, counts, strict=True))[len(shares) // 2]
+    return count, share
 
 
 def definition(params: Params, weights: WeightSource | None, batches: Sequence[Batch]) -> dict[str, pl.DataFrame]:

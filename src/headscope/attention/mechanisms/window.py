@@ -48,6 +48,25 @@ class Window(Mechanism):
         if self.dilation < 1:
             raise UsageError(f"window: dilation must be at least 1, got {self.dilation}")
 
+    @classmethod
+    def examples(cls, n: int) -> tuple["Window", ...]:
+        """A thirty-second of the positions on both sides, and less usual ones."""
+        near = max(2, n // 32)
+        return (
+            cls(left=near, right=near),
+            cls(left=near),
+            cls(left=near, right=2 * near),
+            cls(left=0, right=0),
+            cls(left=3 * near, dilation=3),
+            cls(dilation=2),
+            cls(),
+        )
+
+    @classmethod
+    def as_dense(cls, n: int) -> "Window":
+        """A window that reaches over all positions."""
+        return cls(left=n, right=n)
+
     def attend(self, call: Call, *, lse: bool) -> Output:
         """The narrowed call, by residues of the positions where it is dilated."""
         narrowed = call.within(self.left, self.right)
