@@ -34,6 +34,7 @@ from headscope.errors import CaptureError, UsageError
 from headscope.model.clock import Clock
 from headscope.model.dispatch import DENSE, as_transformers, tapped
 from headscope.model.feeding import forward_options
+from headscope.model.past import PastQueries
 from headscope.model.reading import RawCall, Reader
 from headscope.model.recordings import Capture, Heads, Stream
 
@@ -68,6 +69,7 @@ class Session:
         self._calls: Counter[str] = Counter()
         self._reader = Reader()
         self._clock = Clock(self._hf)
+        self._past = PastQueries()
         self._uniform: dict[tuple[object, ...], RowStatistics] = {}
         self._captures: list[Capture] = []
         self._streams: list[Stream] = []
@@ -305,11 +307,17 @@ class Session:
     def _attended(self, site: Site, call: Call) -> Tensor:
         groups = self._groups(site, tuple(range(site.n_heads)))
         if len(groups) == 1:
-            return (next(iter(groups)) or DENSE)(call).out
+            return self._mixed(site, next(iter(groups)) or DENSE, call)
         out = call.q.new_empty(*call.q.shape[:3], call.v.shape[3])
         for mechanism, heads in groups.items():
-            out[:, list(heads)] = (mechanism or DENSE)(call.heads(heads)).out
+            out[:, list(heads)] = self._mixed(site, mechanism or DENSE, call.heads(heads))
         return out
+
+    def _mixed(self, site: Site, mechanism: Mechanism, call: Call) -> Tensor:
+        if not mechanism.needs_all_queries:
+            return mechanism(call).out
+        whole = self._past.whole(site, mechanism, call, self._clock.offset(site.stack))
+        return mechanism(whole).out[:, :, -call.q.shape[2] :]
 
     def _finished(self, site: Site, call: Call, out: Tensor) -> Tensor:
         for change in self._changes.get(site, ()):
