@@ -4,10 +4,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headscope.attention.mechanism import mechanisms
+from headscope.attention.mechanism import mechanism_named, mechanisms
+from headscope.attention.spelling import spelled
 from headscope.core import Run
 from headscope.core.ports import plug
 from headscope.corpora import read_text
+from headscope.experiments.attention_bench import SHOWN_AT, growth
+from headscope.experiments.attention_bench import Setting as BenchSetting
+from headscope.experiments.attention_bench import bench as bench_attention
+from headscope.experiments.drawing import pictures
 from headscope.lenses import lens_named, lenses
 from headscope.model import look, open_model, verify
 from headscope.model.source import sources as models
@@ -18,19 +23,26 @@ from headscope.store import load
 from headscope.store import save as save_run
 
 __all__ = [
+    "SHOWN_AT",
+    "BenchSetting",
     "Progress",
+    "bench_attention",
+    "growth",
     "lens_named",
     "lenses",
     "load",
     "look",
     "measure",
+    "mechanism_named",
     "mechanisms",
     "models",
     "open",
+    "pictures",
     "read_text",
     "report",
     "save_figure",
     "save_run",
+    "spelled",
     "verify",
 ]
 

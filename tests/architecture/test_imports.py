@@ -18,10 +18,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "corpora": {"errors", "core"},
     "model": GROUND | {"core", "attention"},
     "lenses": GROUND | {"core", "maths", "attention"},
+    "experiments": PARTS,
     "store": PARTS,
     "pipeline": PARTS | {"store", "__init__"},
     "report": {"errors", "core"},
-    "api": PARTS | {"store", "pipeline", "report"},
+    "api": PARTS | {"experiments", "store", "pipeline", "report"},
     "cli": {"errors", "core", "api", "__init__"},
     "__main__": {"cli"},
     "__init__": set(),  # names are fetched when used, by their module's name as a string

@@ -132,7 +132,8 @@ class _BandAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, band: Band) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
-        out = torch.empty_like(q)
+        # Heads and positions swapped in memory, as the operator writes: so blocks of it are copied in one run.
+        out = q.new_empty(q.shape[0], q.shape[2], q.shape[1], q.shape[3]).transpose(1, 2)
         lse = torch.empty(q.shape[:3], dtype=torch.promote_types(q.dtype, torch.float32))
         for tile in tiles(q.shape[2], k.shape[2], band):
             for b in range(q.shape[0]):

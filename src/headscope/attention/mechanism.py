@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
+from jaxtyping import Bool
+from torch import Tensor
 
 from headscope.attention.call import Call, Output
 from headscope.errors import UsageError
@@ -72,6 +74,11 @@ class Mechanism(ABC):
         """
         del call
         return None
+
+    def parts(self, call: Call) -> dict[str, Bool[Tensor, "mask_batch mask_heads queries keys"]]:
+        """The sets of pairs that it is made of, by name, for pictures; none where it is no softmax over a set."""
+        seen = self.seen(call)
+        return {} if seen is None else {"attends": seen.visible()}
 
     @classmethod
     def examples(cls, n: int) -> tuple["Mechanism", ...]:

@@ -3,7 +3,6 @@
 import dataclasses
 import shutil
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +11,8 @@ from typer.core import TyperGroup
 
 from headscope import __version__
 from headscope.cli.lens_commands import LensGroup
-from headscope.cli.options import Form, Hub, Model, ModelOrTiny, Seed, TextFile, Window, examples
+from headscope.cli.mechanism_commands import BENCH_EXAMPLES, MECHANISMS_EXAMPLES, bench_attention, mechanisms
+from headscope.cli.options import FigureFormat, Form, Hub, Model, ModelOrTiny, Seed, TextFile, Window, examples
 from headscope.cli.output import Format, show_json, show_table
 from headscope.cli.screen import bars, note, resumable
 from headscope.errors import LensError, NumericsError
@@ -55,12 +55,11 @@ app.add_typer(
 )
 
 
-class FigureFormat(StrEnum):
-    """What a figure can be saved as."""
-
-    SVG = "svg"
-    PDF = "pdf"
-    PNG = "png"
+app.command(epilog=MECHANISMS_EXAMPLES)(mechanisms)
+_benches = typer.Typer(no_args_is_help=True, help="Ratios against dense attention and against peers, on this machine.")
+_benches.callback()(lambda: None)  # a group even while it has one command
+_benches.command(name="attention", epilog=BENCH_EXAMPLES)(bench_attention)
+app.add_typer(_benches, name="bench")
 
 
 def _version(wanted: bool) -> bool:
@@ -175,18 +174,6 @@ def models(form: Form = Format.TABLE) -> None:
         )
 
 
-@app.command()
-def mechanisms(form: Form = Format.TABLE) -> None:
-    """List the attention mechanisms that can be swapped into a model."""
-    from headscope import api
-
-    rows = [
-        {"mechanism": name, "what": _first_line(cls.__doc__), "parameters": _parameters(cls)}
-        for name, cls in api.mechanisms().items()
-    ]
-    _list(rows, form)
-
-
 @app.command(epilog=examples("headscope figures headscope-report --format pdf --out figures"))
 def figures(
     run: Annotated[
@@ -227,14 +214,6 @@ def _model_row(one: Any, form: Format) -> dict[str, Any]:
         "licence": one.licence,
         "is_cached": one.is_cached,
     }
-
-
-def _first_line(docstring: str | None) -> str:
-    return (docstring or "").strip().split("\n")[0]
-
-
-def _parameters(cls: Any) -> str:
-    return ", ".join(f"{field.name}={field.default!r}" for field in dataclasses.fields(cls)) or "none"
 
 
 def _tell(run: "Run", page: Path, model: str) -> None:

@@ -1,5 +1,6 @@
 """The arguments and options that several commands share, each written once."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +9,14 @@ import typer
 from headscope.cli.output import Format
 
 MODEL_HELP = "tiny, smollm2, minilm, a folder, a .gguf file, random:PATH, or a hub id with --hub."
+
+
+class FigureFormat(StrEnum):
+    """What a figure can be saved as."""
+
+    SVG = "svg"
+    PDF = "pdf"
+    PNG = "png"
 
 
 def examples(*commands: str) -> str:

@@ -1,6 +1,6 @@
 """Plain data: the nouns that every other part speaks in. Nothing here computes."""
 
-from headscope.core.figure import Curves, Figure, HeatMap, Histogram, Series
+from headscope.core.figure import Curves, Figure, HeatMap, Histogram, Mosaic, Network, Series
 from headscope.core.finding import About, Finding
 from headscope.core.model_spec import ModelSpec
 from headscope.core.run import Run, TextSpec
@@ -17,6 +17,8 @@ __all__ = [
     "HeatMap",
     "Histogram",
     "ModelSpec",
+    "Mosaic",
+    "Network",
     "Run",
     "Selection",
     "Series",

@@ -77,4 +77,34 @@ class Histogram:
     log_y: bool = False
 
 
-Figure = HeatMap | Curves | Histogram
+@dataclass(frozen=True)
+class Mosaic:
+    """A map whose cells belong to kinds, e.g. who attends to whom and through which part of a pattern.
+
+    A cell holds 0 (nothing, drawn empty) or k, the number of its kind from 1 on. `ordered` kinds (1, 2, 3 layers)
+    get colours of one scale, others colours that are told apart.
+    """
+
+    name: str
+    title: str
+    caption: str
+    values: Array
+    kinds: tuple[str, ...]
+    row_axis: str = "query"
+    column_axis: str = "key"
+    ordered: bool = False
+
+
+@dataclass(frozen=True)
+class Network:
+    """Nodes on a circle with edges between them; each edge is (from, to, kind), kinds numbered from 1 on."""
+
+    name: str
+    title: str
+    caption: str
+    nodes: tuple[str, ...]
+    edges: Array
+    kinds: tuple[str, ...]
+
+
+Figure = HeatMap | Curves | Histogram | Mosaic | Network

@@ -10,9 +10,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure as Canvas
 
-from headscope.core import Curves, Figure, HeatMap, Histogram
+from headscope.core import Curves, Figure, HeatMap, Histogram, Mosaic, Network
 from headscope.errors import UsageError
-from headscope.report import curves, heat_map, histogram, svg
+from headscope.report import curves, heat_map, histogram, mosaic, network, svg
 from headscope.report.canvas import lettering, settings
 from headscope.report.files import write_bytes
 from headscope.report.heat_map import Scale
@@ -75,6 +75,10 @@ def _drawn(figure: Figure, theme: Theme, titled: bool = False) -> Canvas:
             canvas = curves.draw(figure, theme)
         case Histogram():
             canvas = histogram.draw(figure, theme)
+        case Mosaic():
+            canvas = mosaic.draw(figure, theme)
+        case Network():
+            canvas = network.draw(figure, theme)
     if titled:
         _entitle(canvas, figure.title, theme)
     return canvas
@@ -95,7 +99,7 @@ def _tree(figure: Figure, theme: Theme, titled: bool = False) -> Element:
     root = svg.tree(_drawn(figure, theme, titled))
     if isinstance(figure, HeatMap):
         _draw_cells(root, figure, theme)
-    else:
+    elif isinstance(figure, (Curves, Histogram)):
         series = figure.series if isinstance(figure, Curves) else figure.laws
         for index, one in enumerate(series):
             svg.add_title(svg.find(root, f"{curves.SERIES}{index}"), visible(one.label))

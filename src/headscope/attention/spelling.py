@@ -1,0 +1,50 @@
+"""Mechanisms written as text, as on the command line: `window(left=256)`, `bigbird(block=16, random=2)`, `dense`."""
+
+import ast
+
+from headscope.attention.mechanism import Mechanism, mechanism_named
+from headscope.errors import UsageError
+
+
+def spelled(text: str) -> Mechanism:
+    """The mechanism that `text` names, with the parameters that it gives; only literals are read, nothing is run."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise _unreadable(text) from None
+    if isinstance(tree, ast.Name):
+        return _made(text, mechanism_named(tree.id), {})
+    if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name):
+        raise _unreadable(text)
+    return _made(text, mechanism_named(tree.func.id), _parameters(text, tree))
+
+
+def _parameters(text: str, call: ast.Call) -> dict[str, object]:
+    if call.args:
+        raise UsageError(f"{text!r}: parameters are given by name", hint="for example window(left=256)")
+    found: dict[str, object] = {}
+    for keyword in call.keywords:
+        try:
+            found[str(keyword.arg)] = ast.literal_eval(keyword.value)
+        except (ValueError, RecursionError):
+            value = ast.unparse(keyword.value)
+            raise UsageError(
+                f"{text!r}: {keyword.arg} must be a number, a string, a tuple, True, False or None, got {value}"
+            ) from None
+    return found
+
+
+def _made(text: str, cls: type[Mechanism], parameters: dict[str, object]) -> Mechanism:
+    try:
+        return cls(**parameters)
+    except TypeError as error:
+        raise UsageError(
+            f"{text!r}: {str(error).replace(f'{cls.__name__}.__init__()', cls.name)}",
+            hint=f"headscope mechanisms {cls.name} tells its parameters",
+        ) from None
+
+
+def _unreadable(text: str) -> UsageError:
+    return UsageError(
+        f"cannot read the mechanism {text!r}", hint="write a name with parameters, for example window(left=256)"
+    )

@@ -1,0 +1,1 @@
+"""Things to do with mechanisms and models, each with its tables and figures."""
