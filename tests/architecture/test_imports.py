@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[2] / "src" / "headscope"
 
 GROUND = {"errors", "shapes"}
-PARTS = GROUND | {"core", "maths", "attention", "corpora", "model", "lenses"}
+PARTS = GROUND | {"core", "maths", "attention", "corpora", "model", "lenses", "claims"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "shapes": set(),
@@ -18,6 +18,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "corpora": {"errors", "core"},
     "model": GROUND | {"core", "attention"},
     "lenses": GROUND | {"core", "maths", "attention"},
+    "claims": GROUND | {"core", "maths", "attention"},
     "experiments": PARTS,
     "store": PARTS,
     "pipeline": PARTS | {"store", "__init__"},

@@ -6,16 +6,21 @@ from headscope.core.model_spec import ModelSpec
 from headscope.core.run import Run, TextSpec
 from headscope.core.selection import Selection
 from headscope.core.site import Site
+from headscope.core.verdict import Comparison, Entry, Evidence, Ledger, Source, Trend, Verdict, verdict_of
 from headscope.core.weights import HeadWeights, WeightSource, WeightStatus
 
 __all__ = [
     "About",
+    "Comparison",
     "Curves",
+    "Entry",
+    "Evidence",
     "Figure",
     "Finding",
     "HeadWeights",
     "HeatMap",
     "Histogram",
+    "Ledger",
     "ModelSpec",
     "Mosaic",
     "Network",
@@ -23,7 +28,11 @@ __all__ = [
     "Selection",
     "Series",
     "Site",
+    "Source",
     "TextSpec",
+    "Trend",
+    "Verdict",
     "WeightSource",
     "WeightStatus",
+    "verdict_of",
 ]

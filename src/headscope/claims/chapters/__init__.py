@@ -1,0 +1,1 @@
+"""One file per chapter of a work; a scan of this folder finds them."""

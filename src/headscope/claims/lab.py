@@ -1,0 +1,70 @@
+"""What a check works with: its own random numbers, and ways to set a measurement beside a prediction."""
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headscope.core.verdict import Comparison
+from headscope.errors import NumericsError
+
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Random numbers that depend on the seed and on the claim's id, not on which other claims run."""
+
+    seed: int
+    name: str = ""
+
+    def generator(self, purpose: str = "") -> torch.Generator:
+        """A generator of its own for each purpose."""
+        digest = hashlib.sha256(f"{self.seed}/{self.name}/{purpose}".encode()).digest()
+        return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+
+    def normal(self, *shape: int, purpose: str = "") -> Float[Tensor, "..."]:
+        """Independent standard normal numbers, float64."""
+        return torch.randn(*shape, generator=self.generator(f"normal {purpose}"), dtype=torch.float64)
+
+    def uniform(self, *shape: int, purpose: str = "") -> Float[Tensor, "..."]:
+        """Independent numbers uniform on [0, 1), float64."""
+        return torch.rand(*shape, generator=self.generator(f"uniform {purpose}"), dtype=torch.float64)
+
+
+def mean_of(what: str, predicted: float, samples: Float[Tensor, "..."]) -> Comparison:
+    """The mean of independent samples beside its prediction; the error is the standard error of the mean."""
+    flat = _flat(samples)
+    return Comparison(what, float(predicted), float(flat.mean()), float(flat.std() / len(flat) ** 0.5))
+
+
+def variance_of(what: str, predicted: float, samples: Float[Tensor, "..."]) -> Comparison:
+    """The variance of independent samples beside its prediction; the error comes from the fourth moment."""
+    flat = _flat(samples)
+    centred = flat - flat.mean()
+    second, fourth = float(centred.square().mean()), float(centred.pow(4).mean())
+    n = len(flat)
+    return Comparison(what, float(predicted), second * n / (n - 1), (max(fourth - second**2, 0.0) / n) ** 0.5)
+
+
+def exact(what: str, predicted: float | Tensor, measured: float | Tensor, scale: float = 1.0) -> Comparison:
+    """Two numbers (or the worst pair of two tensors) that must agree up to rounding, relative to their size."""
+    a, b = (torch.as_tensor(x, dtype=torch.float64) for x in (predicted, measured))
+    a, b = a + torch.zeros_like(b), b + torch.zeros_like(a)
+    size = max(float(a.abs().max()), float(b.abs().max()), 1e-300) * scale
+    worst = int((a - b).abs().argmax())
+    return Comparison(what, float(a.reshape(-1)[worst]), float(b.reshape(-1)[worst]), _ROUNDING * size)
+
+
+def fact(what: str, is_so: bool) -> Comparison:
+    """A question of yes and no: predicted 1 (yes), measured 1 or 0."""
+    return Comparison(what, 1.0, float(is_so), 0.0)
+
+
+def _flat(samples: Tensor) -> Tensor:
+    flat = samples.reshape(-1).to(torch.float64)
+    if len(flat) < 2:
+        raise NumericsError(f"a standard error needs at least 2 samples, got {len(flat)}")
+    return flat

@@ -1,0 +1,116 @@
+"""The ledger: all claims, each judged by its own numbers."""
+
+import difflib
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+
+from headscope.claims.claim import Chapter, Claim
+from headscope.claims.lab import Lab
+from headscope.core import Finding
+from headscope.core.verdict import Entry, Evidence, Ledger, Verdict, verdict_of
+from headscope.errors import NumericsError, UsageError
+
+_FOLDER = "headscope.claims.chapters"
+_AUTHORS = ("W", "C", "R", "B", "P")  # the order of the works in the ledger
+Step = Callable[[str, int, int], None]
+
+
+@cache
+def chapters() -> tuple[Chapter, ...]:
+    """Every chapter, found by its file."""
+    folder = importlib.import_module(_FOLDER)
+    found = []
+    for info in sorted(pkgutil.iter_modules(folder.__path__), key=lambda info: info.name):
+        module = importlib.import_module(f"{_FOLDER}.{info.name}")
+        chapter: object = getattr(module, "CHAPTER", None)
+        if not isinstance(chapter, Chapter):
+            raise UsageError(f"{module.__name__} must bind CHAPTER to a Chapter, found {chapter!r}")
+        found.append(chapter)
+    return tuple(found)
+
+
+def claims(ids: Sequence[str] = ()) -> tuple[Claim, ...]:
+    """All claims in the order of the works, or those that hold the given ids."""
+    everything = sorted((claim for chapter in chapters() for claim in chapter.claims), key=_place)
+    if not ids:
+        return tuple(everything)
+    known = {name: claim for claim in everything for name in claim.ids}
+    for name in ids:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=4, cutoff=0.3)
+            raise UsageError(f"there is no claim {name!r}", hint=f"near it: {', '.join(near)}" if near else "")
+    return tuple(dict.fromkeys(known[name] for name in ids))
+
+
+def judged(claim: Claim, seed: int = 0, findings: Mapping[str, Finding] | None = None, model: str = "") -> Entry:
+    """The claim with its verdict; `findings` of a model settle what needs one."""
+    finding = (findings or {}).get(claim.lens) if claim.judge is not None else None
+    if claim.check is not None:
+        return _entry(claim, *_checked(claim, claim.check(Lab(seed, claim.ids[0]))))
+    if finding is not None and finding.status == "ok" and claim.judge is not None:
+        verdict, evidence = _checked(claim, claim.judge(finding))
+        if claim.checkpoint and claim.checkpoint != model:
+            return _entry(claim, "needs a model", evidence, model)  # measured there, but not its verdict
+        return _entry(claim, verdict, evidence, model)
+    return _entry(claim, "needs a model" if claim.lens else "not testable", None)
+
+
+def ledger(
+    ids: Sequence[str] = (),
+    *,
+    seed: int = 0,
+    findings: Mapping[str, Finding] | None = None,
+    model: str = "",
+    step: Step | None = None,
+) -> Ledger:
+    """Every claim judged."""
+    chosen = claims(ids)
+    entries = []
+    for done, claim in enumerate(chosen):
+        if step is not None:
+            step("judging", done, len(chosen))
+        entries.append(judged(claim, seed, findings, model))
+    return Ledger(tuple(entries), seed)
+
+
+def lenses_needed(chosen: Iterable[Claim]) -> tuple[str, ...]:
+    """The lenses whose findings settle some of these claims."""
+    return tuple(sorted({claim.lens for claim in chosen if claim.judge is not None}))
+
+
+def _checked(claim: Claim, evidence: Evidence) -> tuple[Verdict, Evidence]:
+    try:
+        return verdict_of(evidence), evidence
+    except NumericsError as error:
+        raise NumericsError(f"{', '.join(claim.ids)}: {error.message}", hint=error.hint) from None
+
+
+def _entry(claim: Claim, verdict: Verdict, evidence: Evidence | None, model: str = "") -> Entry:
+    wrong = verdict in ("refuted", "approximate")
+    return Entry(
+        ids=claim.ids,
+        source=claim.source,
+        statement=claim.statement,
+        formula=claim.formula,
+        verdict=verdict,
+        lesson=claim.lesson,
+        correction=claim.correction if wrong else "",
+        corrected_formula=claim.corrected if wrong else "",
+        slip=claim.slip and verdict == "refuted",
+        evidence=evidence,
+        lens=claim.lens,
+        reason=claim.reason,
+        model=model,
+    )
+
+
+def _place(claim: Claim) -> tuple[object, ...]:
+    """W-2.1a before W-2.1b before W-2.10; the works in their order."""
+    author, _, rest = claim.ids[0].partition("-")
+    pieces = tuple(
+        (0, int(piece), "") if piece.isdigit() else (1, 0, piece) for piece in re.findall(r"\d+|[^\d.]+", rest)
+    )
+    return (_AUTHORS.index(author) if author in _AUTHORS else len(_AUTHORS), pieces)
