@@ -1,12 +1,15 @@
 """The public face: open a model, measure it, report on it. `headscope` re-exports these names."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from headscope.attention.mechanism import mechanism_named, mechanisms
 from headscope.attention.spelling import spelled
-from headscope.core import Run
+from headscope.claims import ledger
+from headscope.claims.ledger import claims, lenses_needed
+from headscope.core import Entry, Ledger, Run
 from headscope.core.ports import plug
 from headscope.corpora import read_text
 from headscope.experiments.attention_bench import SHOWN_AT, growth
@@ -17,7 +20,7 @@ from headscope.lenses import lens_named, lenses
 from headscope.model import look, open_model, verify
 from headscope.model.source import sources as models
 from headscope.pipeline import Progress, measure
-from headscope.report import notebook_html, write
+from headscope.report import notebook_html, write, write_ledger
 from headscope.report import save as save_figure
 from headscope.store import load
 from headscope.store import save as save_run
@@ -28,6 +31,8 @@ __all__ = [
     "Progress",
     "bench_attention",
     "growth",
+    "judge_claims",
+    "ledger_objects",
     "lens_named",
     "lenses",
     "load",
@@ -44,6 +49,7 @@ __all__ = [
     "save_run",
     "spelled",
     "verify",
+    "write_ledger",
 ]
 
 open = open_model
@@ -61,6 +67,56 @@ def report(what: Any, out: str | Path | None = None, **options: Any) -> Path:
     target = folder / "report.html"
     write(run, target)
     return target
+
+
+def judge_claims(
+    ids: Sequence[str] = (),
+    *,
+    seed: int = 0,
+    model: Any = None,
+    hub: bool = False,
+    progress: Progress | None = None,
+) -> Ledger:
+    """The ledger: every claim (or those named) judged; with a model also those that a lens settles on it."""
+    findings, name = {}, ""
+    needed = lenses_needed(claims(ids)) if model is not None else ()
+    if needed:
+        run = measure(model, lenses=list(needed), hub=hub, seed=seed, progress=progress)
+        findings, name = dict(run.findings), run.model.name
+    step = None if progress is None else progress.step
+    return ledger(ids, seed=seed, findings=findings, model=name, step=step)
+
+
+def ledger_objects(judged: Ledger, ids: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """One plain object per id; `measured` and `error` are those of the number that decides."""
+    return [
+        _ledger_object(entry, name) for entry in judged.entries for name in entry.ids if not ids or name in set(ids)
+    ]
+
+
+def _ledger_object(entry: Entry, name: str) -> dict[str, Any]:
+    evidence = entry.evidence
+    worst = None if evidence is None else max(evidence.stated, key=lambda comparison: comparison.deviation)
+    comparisons = () if evidence is None else (("stated", evidence.stated), ("corrected", evidence.corrected))
+    return {
+        "id": name,
+        "verdict": entry.verdict,
+        "slip": entry.slip,
+        "stated": entry.formula or entry.statement,
+        "corrected": entry.corrected_formula or entry.correction or None,
+        "predicted": None if worst is None else worst.predicted,
+        "measured": None if worst is None else worst.measured,
+        "error": None if worst is None else worst.error,
+        "order": None if evidence is None or evidence.trend is None else evidence.trend.order,
+        "source": str(entry.source),
+        "statement": entry.statement,
+        "correction": entry.correction or None,
+        "lesson": entry.lesson,
+        "lens": entry.lens or None,
+        "reason": entry.reason or None,
+        "model": entry.model or None,
+        "numbers": [{"formula": which, **asdict(c), "agrees": c.agrees} for which, cs in comparisons for c in cs],
+    }
 
 
 def _run_and_folder(what: Any, out: str | Path | None, options: Mapping[str, Any]) -> tuple[Run, Path]:

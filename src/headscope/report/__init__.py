@@ -2,5 +2,16 @@
 
 from headscope.report.draw import FORMATS, save
 from headscope.report.html import finding_html, notebook_html, render, run_html, write
+from headscope.report.ledger import ledger_html, write_ledger
 
-__all__ = ["FORMATS", "finding_html", "notebook_html", "render", "run_html", "save", "write"]
+__all__ = [
+    "FORMATS",
+    "finding_html",
+    "ledger_html",
+    "notebook_html",
+    "render",
+    "run_html",
+    "save",
+    "write",
+    "write_ledger",
+]

@@ -24,8 +24,14 @@ _ICON = (
 
 def render(run: Run) -> str:
     """The report of a run as one HTML page that asks nothing of the network; same run, same bytes."""
-    script = _asset("report.js")
     title = f"Attention of {run.model.name}"
+    sections = "\n".join(section(finding, run.model.weight_warning) for finding in run.findings.values())
+    return document(title, f"{_front(run, title)}\n{_contents(run)}\n{sections}\n{_footer()}")
+
+
+def document(title: str, body: str) -> str:
+    """A whole page in the style of the report: self-contained, with its own script and nothing else."""
+    script = _asset("report.js")
     return (
         "<!doctype html>\n"
         '<html lang="en"><head><meta charset="utf-8">'
@@ -34,9 +40,7 @@ def render(run: Run) -> str:
         '<meta name="color-scheme" content="light dark"><meta name="generator" content="headscope">'
         f'<title>{escape(title)}</title><link rel="icon" href="data:image/svg+xml,{_ICON}">'
         f'<style>{style()}</style></head>\n<body class="headscope page">\n'
-        f"<main>\n{_front(run, title)}\n{_contents(run)}\n"
-        + "\n".join(section(finding, run.model.weight_warning) for finding in run.findings.values())
-        + f"\n{_footer()}</main>\n<script>{script}</script>\n</body></html>\n"
+        f"<main>\n{body}</main>\n<script>{script}</script>\n</body></html>\n"
     )
 
 

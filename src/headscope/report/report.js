@@ -173,11 +173,33 @@
     });
   };
 
+  /* The ledger: show the claims that are asked for. */
+  const filter = (bar) => {
+    const claims = all(".claim"), rest = bar.querySelector(".rest");
+    const value = (name) => bar.querySelector(`[name=${name}]`);
+    const draw = () => {
+      const words = value("words").value.toLowerCase().split(/\s+/).filter(Boolean);
+      let left = 0;
+      for (const claim of claims) {
+        const { author, verdict } = claim.dataset;
+        const text = words.length ? claim.textContent.toLowerCase() : "";
+        claim.hidden = (value("author").value && author !== value("author").value) ||
+          (value("verdict").value && verdict !== value("verdict").value) ||
+          (!value("slips").checked && "slip" in claim.dataset) || !words.every((word) => text.includes(word));
+        left += !claim.hidden;
+      }
+      rest.textContent = `${left} of ${claims.length} shown`;
+    };
+    bar.addEventListener("input", draw);
+    draw();
+  };
+
   /* Paper shows what a click would. */
   addEventListener("beforeprint", () => all("details:not([open])").forEach((one) => { one.open = true; one.dataset.print = ""; }));
   addEventListener("afterprint", () => all("details[data-print]").forEach((one) => { one.open = false; delete one.dataset.print; }));
 
   all(".table[data-name]").forEach(animate);
+  all(".filters").forEach(filter);
   all("figure").forEach(equip);
   tooltips();
 })();

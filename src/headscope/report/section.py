@@ -1,7 +1,7 @@
 """The section of one finding: question, definition, how to read it, figures, tables, method, warnings."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from headscope.core import About, Figure, Finding
 from headscope.report.draw import page_svg
@@ -38,7 +38,7 @@ def section(finding: Finding, warning: str = "", script: bool = True, prefix: st
         _part("Definition", paragraphs(about.definition) + _formulas(about)),
         _part("How to read it", paragraphs(about.reading)),
         "".join(f'<p class="warning">{sentence(text)}</p>' for text in _warnings(finding, warning)),
-        _figures(finding, name, script),
+        figures(finding.figures, name, slug(finding.lens), script),
         "".join(_table(finding, key, script) for key in finding.tables),
         _part("Method", _method(finding)),
         _part("Reference", paragraphs(about.reference)),
@@ -75,22 +75,20 @@ def _method(finding: Finding) -> str:
     return paragraphs(finding.method) + (f"<p>Parameters: <code>{escape(params)}</code></p>" if params else "")
 
 
-def _figures(finding: Finding, name: str, script: bool) -> str:
-    if not finding.figures:
-        return ""
-    drawn = (_figure(finding, figure, f"{name}-{i}", script) for i, figure in enumerate(finding.figures))
-    return f'<div class="figures">{"".join(drawn)}</div>'
+def figures(figures: Sequence[Figure], name: str, file: str, script: bool = True) -> str:
+    """Drawings side by side; their ids begin with `name`, the files that they are saved as with `file`."""
+    drawn = (_figure(figure, f"{name}-{i}", f"{file}-{slug(figure.name)}", script) for i, figure in enumerate(figures))
+    return f'<div class="figures">{"".join(drawn)}</div>' if figures else ""
 
 
-def _figure(finding: Finding, figure: Figure, prefix: str, script: bool) -> str:
+def _figure(figure: Figure, prefix: str, file: str, script: bool) -> str:
     try:
         drawing = page_svg(figure, f"{prefix}-")
     except Exception as error:  # noqa: BLE001 - one broken figure must not cost the reader the rest of the page
         drawing = _note("This figure could not be drawn", f"{type(error).__name__}: {error}")
         script = False
-    file = escape(f"{slug(finding.lens)}-{slug(figure.name)}")
     return (
-        f'<figure id="{prefix}" class="{_width(drawing)}" data-file="{file}">'
+        f'<figure id="{prefix}" class="{_width(drawing)}" data-file="{escape(file)}">'
         f'<div class="drawing">{drawing}</div>'
         f"<figcaption><b>{sentence(figure.title)}.</b> {sentence(figure.caption)}</figcaption>"
         f"{_BUTTONS if script else ''}</figure>"

@@ -1,0 +1,138 @@
+"""The ledger of claims as a page of its own: each statement with its formulas, its numbers and its verdict."""
+
+from pathlib import Path
+
+from headscope.core import Comparison, Entry, Ledger
+from headscope.report.files import write_bytes
+from headscope.report.formula import formula
+from headscope.report.html import document
+from headscope.report.prose import escape, paragraphs, sentence
+from headscope.report.section import figures, slug
+from headscope.report.text import number
+
+_MEANINGS = {
+    "refuted": "contradicted by its numbers; the correction passes",
+    "approximate": "not exact; the error vanishes in a stated regime",
+    "holds": "agrees with every measurement that was tried",
+    "needs a model": "about trained models; the named lens or experiment settles it",
+    "not testable": "nothing here can test it, for the reason given",
+}
+
+
+def ledger_html(ledger: Ledger) -> str:
+    """The page; same ledger, same bytes."""
+    title = "The theory of attention, checked"
+    body = [_front(ledger, title), _filters(ledger)]
+    work = ""
+    for entry in ledger.entries:
+        if entry.source.work != work:
+            work = entry.source.work
+            body.append(f'<h2 class="work">{escape(entry.source.author)}: {escape(work)}</h2>')
+        body.append(_claim(entry))
+    return document(title, "\n".join(body))
+
+
+def write_ledger(ledger: Ledger, path: str | Path) -> Path:
+    """Write the page, whole or not at all."""
+    path = Path(path)
+    write_bytes(path, ledger_html(ledger).encode())
+    return path
+
+
+def _front(ledger: Ledger, title: str) -> str:
+    total = sum(ledger.counts().values())
+    slips = sum(len(entry.ids) for entry in ledger.entries if entry.slip)
+    rows = "".join(
+        f"<dt>{escape(verdict)}</dt><dd><b>{ledger.counts().get(verdict, 0)}</b> {escape(meaning)}"
+        f"{f' ({slips} of them slips: a sign, a factor, an index)' if verdict == 'refuted' and slips else ''}</dd>"
+        for verdict, meaning in _MEANINGS.items()
+    )
+    return (
+        f'<header><p class="kicker">headscope ledger of claims</p><h1>{escape(title)}</h1>'
+        f"<p>{total} checkable statements about attention, each executed. A verdict is computed from the numbers below "
+        f"it and never written by hand; sampled numbers carry their standard error, and a prediction is contradicted "
+        f"beyond 5 of them. Seed {ledger.seed}.</p>"
+        f'<dl class="facts">{rows}</dl></header>'
+    )
+
+
+def _filters(ledger: Ledger) -> str:
+    works = dict.fromkeys(entry.source.author for entry in ledger.entries)
+    verdicts = [verdict for verdict in _MEANINGS if verdict in ledger.counts()]
+    return (
+        '<p class="tools filters" role="group" aria-label="Filter the claims">'
+        f"{_choice('author', works)}{_choice('verdict', verdicts)}"
+        '<label><input type="checkbox" name="slips" checked> with slips</label>'
+        '<input type="search" name="words" placeholder="id or words" aria-label="Search the claims">'
+        '<span class="rest" aria-live="polite"></span></p>'
+    )
+
+
+def _choice(name: str, options: object) -> str:
+    items = "".join(f"<option>{escape(option)}</option>" for option in options)  # type: ignore[attr-defined]
+    return f'<label>{name} <select name="{name}"><option value="">all</option>{items}</select></label>'
+
+
+def _claim(entry: Entry) -> str:
+    name = slug(entry.ids[0])
+    kind = entry.verdict.replace(" ", "-")
+    also = "".join(f'<span id="{slug(other)}"></span>' for other in entry.ids[1:])
+    slip = ' <span class="slip">slip</span>' if entry.slip else ""
+    parts = [
+        f'<h3><code>{escape(" ".join(entry.ids))}</code> <span class="verdict {kind}">{escape(entry.verdict)}</span>'
+        f"{slip} <small>section {escape(entry.source.section)}</small></h3>",
+        f"<p>{sentence(entry.statement)}</p>",
+        formula(entry.formula, display=True) if entry.formula else "",
+        _correction(entry),
+        _waiting(entry),
+        f'<div class="lesson">{paragraphs(entry.lesson)}</div>',
+        _numbers(entry),
+        figures(entry.figures, name, f"claim-{name}"),
+    ]
+    return (
+        f'<section class="claim {kind}" id="{name}" data-author="{escape(entry.source.author)}" '
+        f'data-verdict="{escape(entry.verdict)}"{" data-slip" if entry.slip else ""}>{also}{"".join(parts)}</section>'
+    )
+
+
+def _correction(entry: Entry) -> str:
+    if not entry.correction and not entry.corrected_formula:
+        return ""
+    typeset = formula(entry.corrected_formula, display=True) if entry.corrected_formula else ""
+    return f'<div class="correction"><b>Corrected.</b> {sentence(entry.correction)}{typeset}</div>'
+
+
+def _waiting(entry: Entry) -> str:
+    if entry.verdict == "needs a model":
+        where = f" (measured on {escape(entry.model)})" if entry.model else ""
+        return f'<p class="status">Settled by <code>{escape(entry.lens)}</code>: {sentence(entry.reason)}{where}</p>'
+    return f'<p class="status">{sentence(entry.reason)}</p>' if entry.verdict == "not testable" else ""
+
+
+def _numbers(entry: Entry) -> str:
+    if entry.evidence is None:
+        return ""
+    rows = [_row(c, "as stated") for c in entry.evidence.stated]
+    rows += [_row(c, "as corrected") for c in entry.evidence.corrected]
+    trend = ""
+    if entry.evidence.trend is not None:
+        t = entry.evidence.trend
+        steps = ", ".join(f"{number(e)} at {number(v)}" for v, e in zip(t.values, t.errors, strict=True))
+        trend = (
+            f"<p>{sentence(t.what)}: relative error {escape(steps)} ({escape(t.parameter)}); "
+            f"it goes like {escape(t.parameter)} to the power {number(round(t.order, 2))}.</p>"
+        )
+    head = "".join(
+        f'<th{cls}>{name}</th>'
+        for name, cls in (("formula", ""), ("what", ""), ("predicted", ' class="n"'), ("measured", ' class="n"'),
+                          ("± error", ' class="n"'), ("agrees", ""))
+    )  # fmt: skip
+    return (
+        f'<details><summary>The numbers</summary><div class="scroll"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>{trend}</details>"
+    )
+
+
+def _row(c: Comparison, which: str) -> str:
+    cells = "".join(f'<td class="n">{escape(number(x))}</td>' for x in (c.predicted, c.measured, c.error))
+    return f"<tr><td>{which}</td><td>{sentence(c.what)}</td>{cells}<td>{'yes' if c.agrees else 'no'}</td></tr>"
