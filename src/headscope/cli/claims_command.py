@@ -73,9 +73,8 @@ def _overview(ledger: "Ledger", everything: bool) -> None:
         table.add_row(Text(" ".join(entry.ids)), verdict, Text(entry.statement), Text(correction))
     console.print(table)
     if slips and not everything:
-        note(
-            f"and {sum(len(entry.ids) for entry in slips)} more that are slips (a sign, a factor, an index); --all lists everything"
-        )
+        count = sum(len(entry.ids) for entry in slips)
+        note(f"and {count} more that are slips (a sign, a factor, an index); --all lists everything")
     note("`headscope claims ID` explains one; --html FILE writes the whole ledger as a page")
 
 
