@@ -1,146 +1,216 @@
-"""Attention: the window against dense SDPA, and streaming statistics against a plain call, in time and memory.
+"""The mechanisms against dense SDPA, against peers, and against what they promise; statistics against a plain call.
 
-    python -m benchmarks.attention            # some minutes on one thread
-    python -m benchmarks.attention --small    # without 16,384 positions
+    python -m benchmarks.attention              # about half an hour on one thread
+    python -m benchmarks.attention --small      # without the longest sequences
+    python -m benchmarks.attention window growth  # only these parts
 
-Each round runs both sides one after the other, so that a busy machine slows both alike; the ratio is the median over
-rounds of the ratios within a round. Times are CPU seconds of one thread, float32, d_head 64.
+Each round runs all contenders one after the other, so that a busy machine slows all alike; a ratio is the median over
+rounds of the ratios within a round. CPU seconds of one thread, float32, 8 heads, d_head 64, unless a table says else.
+For the peers: `pip install local-attention linear-attention-transformer` into an environment of its own.
 """
 
-import statistics
+import itertools
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
+import polars as pl
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
 from headscope.attention.call import Call
-from headscope.attention.mechanisms.dense import Dense
-from headscope.attention.mechanisms.window import Window
+from headscope.attention.mechanism import Mechanism, mechanisms
+from headscope.attention.spelling import spelled
 from headscope.attention.statistics import Request, observe, row_statistics, uniform_statistics
+from headscope.experiments.attention_bench import Setting, bench, gaussian_call
+from headscope.experiments.timing import interleaved, peak_bytes, ratio
 
-D_HEAD = 64
-WINDOW = Window(left=128, right=128)
+WINDOW = "window(left=128, right=128)"
+GLOBALS = f"longformer(left=128, right=128, global_positions={tuple(range(0, 4096, 64))})"
+BIGBIRD = "bigbird(block=64)"
+LINEAR_IN_N = (
+    WINDOW,
+    "longformer(left=128, right=128, global_positions=(0, 1, 2, 3))",
+    BIGBIRD,
+    "band_sparse(left=128, right=128, columns=(0, 1, 2, 3))",
+    "linear()",
+    "linformer(rank=256)",
+    "low_rank(segment=64)",
+    "intention()",
+)
 REQUEST = Request(bands=(16, 128))
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    print(f"torch {torch.__version__}, one thread, float32, d_head {D_HEAD}\n")
-    print("| window \\|i−j\\| ≤ 128, 8 heads | dense SDPA | window | faster by | largest error |")
-    print("|---|---|---|---|---|")
-    sizes = (
-        ((4096, False, 7), (4096, True, 5))
-        if "--small" in sys.argv
-        else ((4096, False, 7), (4096, True, 5), (16384, False, 3))
+    small = "--small" in sys.argv
+    wanted = [name for name in sys.argv[1:] if not name.startswith("-")] or list(PARTS)
+    print(f"torch {torch.__version__}, one thread, float32, 8 heads, d_head 64")
+    for name in wanted:
+        PARTS[name](small)
+
+
+def exactness(small: bool) -> None:
+    """Every mechanism against its float64 definition at an odd size."""
+    _head("Exactness", "mechanism", "output", "gradients", "condition number")
+    n = 211 if small else 531
+    for cls in mechanisms().values():
+        for mechanism in cls.examples(n)[:2]:
+            call = gaussian_call(n, Setting(heads=2, kv_heads=1, causal=True, backward=True))
+            if mechanism.supports(call) is not None:
+                call = replace(call, right=None)
+            out, grads = _errors(mechanism, call)
+            condition = mechanism.conditioning(call)
+            _row(f"`{mechanism!r}`"[:90], f"{out:.1e}", f"{grads:.1e}", f"{condition:.3g}" if condition > 1 else "")
+    print(f"\nLargest difference relative to the largest value, n = {n}, 2 heads on 1.")
+
+
+def window(small: bool) -> None:
+    """The window against dense attention and peers."""
+    _bench("Window", [WINDOW], [4096] if small else [4096, 16384], Setting(rounds=5))
+    _bench("Window, forward and backward", [WINDOW], [4096], Setting(backward=True, rounds=3))
+
+
+def patterns(small: bool) -> None:
+    """Global tokens, BigBird."""
+    del small
+    _bench("Window and 64 global tokens", [GLOBALS], [4096], Setting(rounds=5))
+    _bench("BigBird, 8 blocks of 64", [BIGBIRD], [4096], Setting(rounds=5))
+    _bench("BigBird, forward and backward", [BIGBIRD], [4096], Setting(backward=True, rounds=3))
+
+
+def linear(small: bool) -> None:
+    """Causal linear attention against its peer and against the naive running sum."""
+    del small
+    _bench("Causal linear attention", ["linear()"], [1024, 4096], Setting(causal=True, rounds=5))
+    call = gaussian_call(1024, Setting(causal=True))
+    mechanism = spelled("linear()")
+    ours, naive = interleaved([lambda: mechanism(call), lambda: _running_sums(call)], 3)
+    print(f"\nAgainst a cumulative sum of outer products, n = 1024: {ratio(naive, ours):.0f} × faster.")
+
+
+def growth(small: bool) -> None:
+    """Time and memory of what claims to be linear in n."""
+    lengths = (1024, 4096, 16384) if small else (4096, 16384, 65536)
+    steps = [f"{a // 1024}k → {b // 1024}k" for a, b in itertools.pairwise(lengths)]
+    _head(
+        "Growth from one length to four times it",
+        "mechanism",
+        *(f"time {s}" for s in steps),
+        *(f"memory {s}" for s in steps),
     )
-    for n, backward, rounds in sizes:
-        print(_window_row(n, backward, rounds), flush=True)
-    print("\nError: against the float64 definition at 2,048 positions of the same kind, relative to the largest value;")
-    print("with gradients, the largest of output and gradients.\n")
-    print("| causal, n = 2048, 9 heads on 3 | time | against a plain SDPA call | peak memory beyond the inputs |")
-    print("|---|---|---|---|")
-    for row in _statistics_rows(2048, rounds=7):
-        print(row, flush=True)
+    for text in LINEAR_IN_N:
+        mechanism = spelled(text)
+        calls = [gaussian_call(n, Setting()) for n in lengths]
+        runs: list[Callable[[], Any]] = [lambda c=call: mechanism(c) for call in calls]
+        with torch.no_grad():
+            times, held = interleaved(runs, 3), [peak_bytes(run) for run in runs]
+        slower = [ratio(b, a) for a, b in itertools.pairwise(times)]
+        larger = [b / a for a, b in itertools.pairwise(held)]
+        _row(f"`{text}`", *(f"{x:.2f} ×" for x in (*slower, *larger)))
 
 
-def _window_row(n: int, backward: bool, rounds: int) -> str:
-    call = _call(n, heads=8, kv_heads=8, right=None, learns=backward)
-    dense, window = _interleaved(
-        [
-            lambda: _run(call, F.scaled_dot_product_attention(call.q, call.k, call.v), backward),
-            lambda: _run(call, WINDOW(call).out, backward),
-        ],
-        rounds,
-    )
-    what = "forward and backward" if backward else "forward"
-    return _row(f"{what}, n = {n}", dense, window, f"{_ratio(dense, window):.1f} ×", f"{_window_error(backward):.1e}")
+def intention(small: bool) -> None:
+    """Least squares through d × d against the n × n solve."""
+    n = 4096 if small else 16384
+    call = gaussian_call(n, Setting(heads=1, kv_heads=1))
+    mechanism = spelled("intention()")
+
+    def dense() -> Tensor:
+        q, k, v = call.q[0, 0], call.k[0, 0], call.v[0, 0]
+        gram = k @ k.T
+        gram.diagonal().add_(1.0)
+        return q @ (k.T @ torch.linalg.solve(gram, v))
+
+    with torch.no_grad():
+        ours, solved = interleaved([lambda: mechanism(call), dense], 1)
+    print(f"\n### Intention, one head, n = {n}\n\n{ratio(solved, ours):.0f} × faster than the dense n × n solve.")
 
 
-def _run(call: Call, out: Tensor, backward: bool) -> None:
-    if backward:
-        torch.autograd.grad(out.sum(), (call.q, call.k, call.v))
+def statistics(small: bool) -> None:
+    """Row statistics of a dense causal head against a plain call."""
+    for n, heads, kv_heads, rounds in ((2048, 9, 3, 5),) if small else ((2048, 9, 3, 5), (16384, 1, 1, 3)):
+        call = gaussian_call(n, Setting(heads=heads, kv_heads=kv_heads, causal=True))
+        strong = replace(call, q=call.q * 10)
+        runs: dict[str, Callable[[], Any]] = {
+            "plain SDPA": lambda c=call: F.scaled_dot_product_attention(c.q, c.k, c.v, is_causal=True, enable_gqa=True),
+            "all row statistics, two bands": lambda c=call: row_statistics(c, REQUEST),
+            "the same and the output": lambda c=call: observe(c, REQUEST),
+            "the same, scores beyond float32": lambda c=strong: observe(c, REQUEST),
+            "statistics of uniform attention": lambda c=call: uniform_statistics(c, REQUEST),
+        }
+        with torch.no_grad():
+            times = interleaved(list(runs.values()), rounds)
+            _head(
+                f"Streaming statistics, causal, n = {n}, {heads} heads on {kv_heads}",
+                "what",
+                "time",
+                "against plain",
+                "memory",
+            )
+            for (name, run), taken in zip(runs.items(), times, strict=True):
+                held = peak_bytes(run) / 2**20
+                _row(
+                    name,
+                    f"{sorted(taken)[len(taken) // 2] * 1e3:.0f} ms",
+                    f"{ratio(taken, times[0]):.2f} ×",
+                    f"{held:.0f} MiB",
+                )
 
 
-def _window_error(backward: bool) -> float:
-    call = _call(2048, heads=2, kv_heads=2, right=None, learns=True)
+PARTS: dict[str, Callable[[bool], None]] = {
+    "exactness": exactness,
+    "window": window,
+    "patterns": patterns,
+    "linear": linear,
+    "growth": growth,
+    "intention": intention,
+    "statistics": statistics,
+}
+
+
+def _bench(title: str, texts: Iterable[str], lengths: list[int], setting: Setting) -> None:
+    frame = bench([spelled(text) for text in texts], lengths, setting)
+    _head(title, "contender", "n", "time", "faster than dense", "ours is faster by", "extra memory", "share of matmul")
+    for row in frame.iter_rows(named=True):
+        name = row["contender"] if len(row["contender"]) < 70 else row["contender"][:67] + "…"
+        _row(
+            name, str(row["n"]), f"{row['milliseconds']:.1f} ms", f"{row['faster_than_dense']:.1f} ×",
+            "" if row["ours_is_faster_by"] is None else f"{row['ours_is_faster_by']:.1f} ×",
+            f"{row['extra_mib']:.0f} MiB", "" if row["matmul_share"] is None else f"{100 * row['matmul_share']:.0f} %",
+        )  # fmt: skip
+    notes = frame.filter(pl.col("note") != "").select("contender", "note").unique(maintain_order=True)
+    for contender, note in notes.iter_rows():
+        print(f"\n{contender}: {note}.")
+
+
+def _errors(mechanism: Mechanism, call: Call) -> tuple[float, float]:
+    """Of output and gradients against the definition, relative to the largest of each kind."""
     weights = torch.randn(call.q.shape, generator=torch.Generator().manual_seed(1))
-    errors = []
-    pairs: list[tuple[Tensor, ...]] = []
-    for out in (WINDOW(call).out, WINDOW.definition(call).out):
-        grads = torch.autograd.grad((out * weights).sum(), (call.q, call.k, call.v), retain_graph=True)
-        pairs.append((out.detach(), *(grads if backward else ())))
-    for got, exact in zip(*pairs, strict=True):
-        errors.append(float((got.double() - exact).abs().max() / exact.abs().max()))
-    return max(errors)
+    found = []
+    for run in (lambda: mechanism(call).out, lambda: mechanism.definition(call).out):
+        out = run()
+        grads = torch.autograd.grad((out * weights).sum(), (call.q, call.k, call.v), materialize_grads=True)
+        found.append((out.detach().double(), torch.cat([grad.double().flatten() for grad in grads])))
+    (fast, fast_grads), (exact, exact_grads) = found
+    return tuple(float((a - b).abs().max() / b.abs().max()) for a, b in ((fast, exact), (fast_grads, exact_grads)))  # type: ignore[return-value]
 
 
-def _statistics_rows(n: int, rounds: int) -> list[str]:
-    call = _call(n, heads=9, kv_heads=3, right=0)
-    strong = Call(call.q * 10, call.k, call.v, call.scale, call.query_positions, call.key_positions, right=0)
-    runs: dict[str, Callable[[], Any]] = {
-        "plain SDPA": lambda: F.scaled_dot_product_attention(call.q, call.k, call.v, is_causal=True, enable_gqa=True),
-        "dense": lambda: Dense()(call),
-        "dense, with log-sum-exp": lambda: Dense()(call, lse=True),
-        "all row statistics, two bands": lambda: row_statistics(call, REQUEST),
-        "the same and the output": lambda: observe(call, REQUEST),
-        "the same, scores beyond float32": lambda: observe(strong, REQUEST),
-        "statistics of uniform attention": lambda: uniform_statistics(call, REQUEST),
-        "one stored map, for comparison": lambda: (call.q @ call.k.repeat_interleave(3, 1).mT).softmax(-1),
-    }
-    times = _interleaved(list(runs.values()), rounds)
-    return [
-        _row(name, taken, f"{_ratio(taken, times[0]):.2f} ×", f"{_peak_bytes(run) / 2**20:.0f} MiB")
-        for (name, run), taken in zip(runs.items(), times, strict=True)
-    ]
+def _running_sums(call: Call) -> Tensor:
+    """Causal linear attention as one would write it: the sum of outer products up to every token, all kept."""
+    q, k = F.elu(call.q) + 1, F.elu(call.k) + 1
+    states = torch.einsum("bhnd,bhne->bhnde", k, call.v).cumsum(dim=2)
+    return torch.einsum("bhnd,bhnde->bhne", q, states) / torch.einsum("bhnd,bhnd->bhn", q, k.cumsum(dim=2))[..., None]
 
 
-def _call(n: int, heads: int, kv_heads: int, right: int | None, learns: bool = False) -> Call:
-    """Gaussian tensors in the layout that transformers passes: heads and positions swapped in memory."""
-    generator = torch.Generator().manual_seed(0)
-
-    def normal(some_heads: int) -> Tensor:
-        x = torch.randn(1, n, some_heads, D_HEAD, generator=generator).transpose(1, 2)
-        return x.requires_grad_(learns)
-
-    positions = torch.arange(n)[None]
-    return Call(normal(heads), normal(kv_heads), normal(kv_heads), D_HEAD**-0.5, positions, positions, right=right)
+def _head(title: str, *names: str) -> None:
+    print(f"\n### {title}\n\n| {' | '.join(names)} |\n|{'---|' * len(names)}", flush=True)
 
 
-def _interleaved(runs: list[Callable[[], Any]], rounds: int) -> list[list[float]]:
-    """The times of each, round by round, after one round that does not count."""
-    taken: list[list[float]] = [[] for _ in runs]
-    for _ in range(rounds + 1):
-        for times, run in zip(taken, runs, strict=True):
-            start = time.thread_time()
-            run()
-            times.append(time.thread_time() - start)
-    return [times[1:] for times in taken]
-
-
-def _ratio(a: list[float], b: list[float]) -> float:
-    return statistics.median(x / y for x, y in zip(a, b, strict=True))
-
-
-def _peak_bytes(run: Callable[[], Any]) -> int:
-    """The most that was allocated at any moment, by torch's own record of allocations and releases."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
-        run()
-    held = peak = 0
-    for event in record.profiler.kineto_results.events():  # type: ignore[union-attr]
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            peak = max(peak, held)
-    return peak
-
-
-def _row(name: str, *cells: list[float] | str) -> str:
-    texts = [cell if isinstance(cell, str) else f"{statistics.median(cell) * 1e3:.1f} ms" for cell in cells]
-    return f"| {name} | {' | '.join(texts)} |"
+def _row(*cells: str) -> None:
+    print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":
