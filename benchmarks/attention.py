@@ -104,7 +104,7 @@ def growth(small: bool) -> None:
     for text in LINEAR_IN_N:
         mechanism = spelled(text)
         calls = [gaussian_call(n, Setting()) for n in lengths]
-        runs: list[Callable[[], Any]] = [lambda c=call: mechanism(c) for call in calls]
+        runs: list[Callable[[], Any]] = [lambda c=call, m=mechanism: m(c) for call in calls]
         with torch.no_grad():
             times, held = interleaved(runs, 3), [peak_bytes(run) for run in runs]
         slower = [ratio(b, a) for a, b in itertools.pairwise(times)]
