@@ -6,17 +6,16 @@ set of keys is their $\sum e_{ij} / Z'$. The sums come from `slabs`; here they b
 """
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from headscope.attention.call import Call, Output
 from headscope.attention.mechanisms.dense import Dense
-from headscope.attention.statistics.columns import SHARED, anchors, mean_and_variance
 from headscope.attention.statistics.records import Observed, Request, RowStatistics
-from headscope.attention.statistics.slabs import Chunk, Sums, chunks
+from headscope.attention.statistics.slabs import Chunk, chunks
+from headscope.attention.statistics.sums import PerRow, Sums
 from headscope.attention.statistics.visibility import visible_sums
 
-PerRow = Float[Tensor, "batch heads queries"]
 _POSITIONAL = ("distance", "distance_sd", "diagonal")
 
 
@@ -72,7 +71,7 @@ def _streamed(call: Call, request: Request, *, values: bool) -> tuple[Tensor | N
     """The output (if asked for), the statistics of every row by name, and how they were obtained."""
     out = torch.zeros(*call.q.shape[:3], call.v.shape[-1], dtype=call.q.dtype, device=call.q.device)
     columns: dict[str, Tensor] = {}
-    doubles = slabs = 0
+    doubles = slabs = fused = 0
     with torch.no_grad(), torch.autocast(call.q.device.type, enabled=False):
         for batch, kv_heads in chunks(call):
             chunk = Chunk(call.part(batch, kv_heads), request.bands, values=values)
@@ -81,30 +80,35 @@ def _streamed(call: Call, request: Request, *, values: bool) -> tuple[Tensor | N
             for name, column in _columns(chunk, sums).items():
                 whole = columns.setdefault(name, column.new_full(call.q.shape[:3], torch.nan))
                 whole[batch, heads] = column
-            if values:
+            if sums.mixed is not None:
                 weight = torch.exp(-_log_partition(chunk, sums))[..., None]
-                out[batch, heads] = (sums.product[..., SHARED:] * weight).to(out.dtype)
-            doubles, slabs = doubles + chunk.double_slabs, slabs + chunk.slabs
+                out[batch, heads] = (sums.mixed * weight).to(out.dtype)
+            doubles, slabs, fused = doubles + chunk.double_slabs, slabs + chunk.slabs, fused + chunk.fused_slabs
+    return (out if values else None), columns, _method(slabs, doubles, fused)
+
+
+def _method(slabs: int, doubles: int, fused: int) -> str:
     precision = (
         "float32" if doubles == 0 else "float64" if doubles == slabs else f"float32, float64 in {doubles} of {slabs}"
     )
-    return (out if values else None), columns, f"streamed in row blocks, scores in {precision}"
+    if fused == 0:
+        return f"streamed in row blocks, scores in {precision}"
+    return f"streamed by the compiled kernel{'' if fused == slabs else ' and in row blocks'}, scores in {precision}"
 
 
 def _columns(chunk: Chunk, sums: Sums) -> dict[str, PerRow]:
     """Every statistic of the rows of a chunk, by name; a band w is called "band w"."""
-    mass = sums.product[..., 0]
     log_all = _log_partition(chunk, sums)
     kept = torch.exp(-log_all)
     distance, variance = _distance(chunk.call, sums)
     found = {
-        "entropy_nats": ((mass * log_all + sums.spread) * kept).clamp(min=0.0),
+        "entropy_nats": ((sums.mass * log_all + sums.spread) * kept).clamp(min=0.0),
         "participation": sums.square * kept.square(),
         "distance": distance,
         "distance_sd": variance.sqrt(),
         "diagonal": sums.near[0] * kept,
-        "first": sums.product[..., 1] * kept,
-        "lse": sums.top + mass.log() + chunk.shift,
+        "first": sums.first * kept,
+        "lse": sums.top + sums.mass.log() + chunk.shift,
         **{f"band {width}": band * kept for width, band in sums.near.items()},
     }
     if chunk.call.sinks is not None:
@@ -120,23 +124,21 @@ def _relative_sink(chunk: Chunk, sums: Sums) -> PerRow:
 
 def _log_partition(chunk: Chunk, sums: Sums) -> PerRow:
     """ln Z′: the log of the sum over keys and sink, relative to the row's largest score."""
-    log_mass = sums.product[..., 0].log()
+    log_mass = sums.mass.log()
     return log_mass if chunk.call.sinks is None else torch.logaddexp(log_mass, _relative_sink(chunk, sums))
 
 
 def _distance(call: Call, sums: Sums) -> tuple[PerRow, PerRow]:
     """Mean and variance of |i − j|: of the keys before, or of both sides by the law of total variance."""
-    centres, at = anchors(call.key_positions), call.query_positions[:, None, :].double()
-    mean, variance = mean_and_variance(sums.before, centres)
-    before = (at - mean, variance)
+    at = call.query_positions[:, None, :].double()
     if sums.after is None:
-        return before
-    mean, variance = mean_and_variance(sums.after, centres)
-    after = (mean - at, variance)
-    masses = torch.stack([sums.before[..., 0], sums.after[..., 0]])
+        return at - sums.before.mean, sums.before.variance
+    sides = ((sums.before, at - sums.before.mean), (sums.after, sums.after.mean - at))
+    masses = torch.stack([side.mass for side, _ in sides])
     share = masses / masses.sum(dim=0)
     # A side without mass has no mean; its share is 0, and 0 times anything is to be 0.
-    means, variances = (torch.stack(pair).masked_fill(masses == 0, 0.0) for pair in zip(before, after, strict=True))
+    means = torch.stack([mean for _, mean in sides]).masked_fill(masses == 0, 0.0)
+    variances = torch.stack([side.variance for side, _ in sides]).masked_fill(masses == 0, 0.0)
     distance = (share * means).sum(dim=0)
     return distance, (share * (variances + (means - distance).square())).sum(dim=0)
 

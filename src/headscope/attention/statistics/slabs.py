@@ -23,8 +23,10 @@ from torch import Tensor
 
 from headscope.attention.blocks import row_blocks
 from headscope.attention.call import Call
-from headscope.attention.statistics.columns import SHARED, shared_columns
+from headscope.attention.statistics import fused
+from headscope.attention.statistics.columns import SHARED, anchors, mean_and_variance, shared_columns
 from headscope.attention.statistics.geometry import Block, Slab, grouped, hidden, near, sides
+from headscope.attention.statistics.sums import PerRow, Side, Sums
 from headscope.attention.statistics.visibility import first_key
 
 SLAB_ENTRIES = 1 << 19
@@ -33,25 +35,6 @@ FLOAT32_REACH = 64.0
 MASKED = -1e30  # finite, so that 0 · masked is 0
 # Below these, exp gives denormal numbers, which are a hundred times slower to compute with, and do not count.
 FLOOR = {torch.float32: -80.0, torch.float64: -700.0}
-
-PerRow = Float[Tensor, "batch heads queries"]
-
-
-@dataclass(frozen=True)
-class Sums:
-    """What the loop gathers for each row; every sum is relative to the row's largest score `top`."""
-
-    top: PerRow
-    spread: PerRow  # Σ e (top − s)
-    square: PerRow  # Σ e²
-    near: dict[int, PerRow]  # Σ e over |i − j| ≤ w; w = 0 is the diagonal
-    before: Float[Tensor, "batch heads queries columns"]  # e times the columns, over keys at or before the query
-    after: Float[Tensor, "batch heads queries columns"] | None  # over keys after it; None when causal
-
-    @property
-    def product(self) -> Float[Tensor, "batch heads queries columns"]:
-        """e times the columns, over all keys."""
-        return self.before if self.after is None else self.before + self.after
 
 
 @dataclass(frozen=True)
@@ -70,7 +53,7 @@ class Chunk:
     def __init__(self, call: Call, bands: tuple[int, ...], *, values: bool) -> None:
         self.call, self.values = call, values
         self.widths = tuple(sorted({0, *bands}))
-        self.slabs = self.double_slabs = 0
+        self.slabs = self.double_slabs = self.fused_slabs = 0
         self._prepared: dict[torch.dtype, Operands] = {}
 
     @cached_property
@@ -102,7 +85,10 @@ class Chunk:
         return reach if self.call.bias is None else reach + self.call.bias.abs().amax(dim=-1)
 
     def sums(self) -> Sums:
-        """The sums of all rows of the chunk."""
+        """The sums of all rows of the chunk: by the compiled kernel where it is used and applies, else in slabs."""
+        if fused.applies(self.call, self.widths) and float(self.reach.amax()) <= FLOAT32_REACH:
+            self.slabs = self.fused_slabs = 1
+            return fused.sums(self.call, self.widths, self.centre[:, :, 0], values=self.values)
         blocks = list(row_blocks(self.call, slab_rows(self.call)))
         strongest = torch.stack([self.reach[:, :, queries].amax() for queries, _ in blocks])
         strong = (strongest > FLOAT32_REACH).tolist()
@@ -158,14 +144,22 @@ class Chunk:
             joined = torch.cat([part[name] for part in parts], dim=2).double().transpose(2, 3)
             return joined.reshape(*self.call.q.shape[:3], *joined.shape[4:])
 
+        before, after = rows("before"), None if self.call.causal else rows("after")
+        product = before if after is None else before + after
         return Sums(
             top=rows("top"),
+            mass=product[..., 0],
+            first=product[..., 1],
             spread=-rows("spread"),
             square=rows("square").square(),
             near={width: rows(f"near {width}") for width in self.widths},
-            before=rows("before"),
-            after=None if self.call.causal else rows("after"),
+            before=self._side(before),
+            after=None if after is None else self._side(after),
+            mixed=product[..., SHARED:] if self.values else None,
         )
+
+    def _side(self, product: Float[Tensor, "batch heads queries columns"]) -> Side:
+        return Side(product[..., 0], *mean_and_variance(product, anchors(self.call.key_positions)))
 
 
 def chunks(call: Call) -> Iterator[tuple[slice, slice]]:

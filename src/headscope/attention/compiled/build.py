@@ -1,0 +1,68 @@
+"""Builds the kernel with torch's own extension loader, once per machine and version of the source.
+
+Nothing is built unless it is asked for: by `use()` or by the environment variable HEADSCOPE_COMPILED=1. Without it
+every path is complete in torch alone. The kernel is built for the processor at hand (`-march=native`), so its name
+carries a digest of the processor's features beside that of its source.
+"""
+
+import ctypes
+import hashlib
+import os
+import platform
+from functools import cache
+from pathlib import Path
+
+from headscope.errors import ResourceError
+
+SOURCE = Path(__file__).with_name("rows.cpp")
+FLAGS = ("-O3", "-march=native", "-std=c++17", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math",
+         "-fno-signed-zeros", "-pthread", "-Wno-ignored-attributes", "-Wno-psabi")  # fmt: skip
+VARIABLE = "HEADSCOPE_COMPILED"
+_wanted: bool | None = None  # None: as the environment says
+
+
+def use(wanted: bool = True) -> None:
+    """Use the compiled kernel where it applies, or stop using it; builds it if it has not been built here."""
+    global _wanted
+    if wanted:
+        library()
+    _wanted = wanted
+
+
+def is_used() -> bool:
+    """Whether the compiled kernel was asked for; it is built by then."""
+    if _wanted is None:
+        use(os.environ.get(VARIABLE, "") not in ("", "0"))
+    return bool(_wanted)
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The kernel, built if need be; a `ResourceError` says what is missing."""
+    from torch.utils import cpp_extension
+
+    name = f"headscope_rows_{_digest()}"
+    try:
+        cpp_extension.load(name, [str(SOURCE)], extra_cflags=list(FLAGS), is_python_module=False, verbose=False)
+        folder = Path(cpp_extension._get_build_directory(name, False))
+        return ctypes.CDLL(str(folder / f"{name}.so"))
+    except (RuntimeError, OSError, ImportError) as error:
+        first = str(error).strip().split("\n")[0]
+        raise ResourceError(
+            f"the compiled kernel could not be built: {first}",
+            hint=f"it needs a C++ compiler and ninja (pip install ninja); without {VARIABLE} torch alone is used",
+        ) from error
+
+
+def _digest() -> str:
+    told = [SOURCE.read_text(encoding="utf-8"), *FLAGS, platform.machine(), _features()]
+    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:12]
+
+
+def _features() -> str:
+    """What the processor can do, where the system says so."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())

@@ -1,0 +1,69 @@
+"""The kernel's function on tensors: rows of softmax attention inside a band of the index matrix, for one sequence."""
+
+import ctypes
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headscope.attention.compiled.build import library
+
+FAR = 1 << 60  # a limit that never bites
+MOST_BANDS = 16
+_KEPT = 12  # what the kernel keeps of a row beside the bands
+
+
+@dataclass(frozen=True)
+class RowSums:
+    """Of every row: the output and log-sum-exp, and with statistics the sums of e = exp(score − top) in float64.
+
+    `kept[..., i]` is 0 top, 1 Σe, 2 Σe·(top − s), 3 Σe²; of the keys at or before the query 4 Σe, 5 their mean index
+    under e and 6 Σe·(index − mean)²; 7 to 9 the same of the keys after it; 10 e of the first key, 11 e of the query's
+    own position; from 12 on Σe over each band.
+    """
+
+    out: Float[Tensor, "heads queries d_value"]
+    lse: Float[Tensor, "heads queries"]
+    kept: Float[Tensor, "heads queries sums"] | None
+
+
+def row_sums(
+    q: Float[Tensor, "heads queries d_head"],
+    k: Float[Tensor, "kv_heads keys d_head"],
+    v: Float[Tensor, "kv_heads keys d_value"],
+    *,
+    scale: float,
+    left: int | None,
+    right: int | None,
+    offset: int,
+    centre: Float[Tensor, "kv_heads d_head"] | None = None,
+    first: int = 0,
+    bands: tuple[int, ...] | None = None,
+) -> RowSums:
+    """Query i sees key j when −right ≤ i + offset − j ≤ left; float32 on the CPU; `bands` asks for statistics.
+
+    `centre` is subtracted from the keys: the softmax does not change, the log-sum-exp does. No gradients.
+    """
+    heads, queries, width = q.shape
+    kv_heads, keys, d_value = v.shape
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    centre = torch.zeros(kv_heads, width) if centre is None else centre.contiguous()
+    # Heads and positions swapped in memory, as torch's own kernel writes.
+    out = q.new_empty(queries, heads, d_value).transpose(0, 1)
+    lse = q.new_empty(heads, queries)
+    kept = None if bands is None else torch.empty(heads, queries, _KEPT + len(bands), dtype=torch.float64)
+    limits = [FAR if limit is None else limit for limit in (left, right)]
+    library().headscope_rows(
+        *(ctypes.c_void_p(0 if x is None else x.data_ptr()) for x in (q, k, v, centre, out, lse, kept)),
+        _integers(*(stride for x in (q, k, v, out) for stride in x.stride()[:2])),
+        _integers(heads, kv_heads, queries, keys, width, d_value, *limits, offset, len(bands or ()), first),
+        _integers(*(bands or ())),
+        ctypes.c_float(scale),
+        ctypes.c_int64(torch.get_num_threads()),
+    )
+    return RowSums(out, lse, kept)
+
+
+def _integers(*values: int) -> "ctypes.Array[ctypes.c_int64]":
+    return (ctypes.c_int64 * max(1, len(values)))(*values)
