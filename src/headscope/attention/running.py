@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 CHUNK = 64
-IN_FLIGHT = 1 << 20  # numbers of each operand that are in flight at a time
+ROWS = 16 * CHUNK  # what is in flight at a time, so that it stays in the cache
 
 
 def running_sum(
@@ -56,53 +56,83 @@ class _RunningSum(torch.autograd.Function):
         )
 
 
+class Running:
+    """The sum so far, and the memory that a block of at most ROWS positions needs.
+
+    Memory is asked for once: to get it from the system for every block costs as much as the products.
+    """
+
+    def __init__(self, state: Float[Tensor, "batch width d_value"]) -> None:
+        self.state = state  # float64, changed in place
+        self._buffers: dict[str, Tensor] = {}
+
+    def advance(self, a: Tensor, b: Tensor, c: Tensor, *, reverse: bool = False) -> Tensor:
+        """The sums at the next positions (reversed: at those before); the result is overwritten by the next call."""
+        batch, groups, n, width = a.shape
+        rows, others, values = (_chunks(x) for x in (a, b, c))
+        chunks, size, d_value = len(rows), min(n, CHUNK), c.shape[-1]
+        sums = torch.bmm(others.transpose(1, 2), values, out=self._buffer("sums", a, chunks, width, d_value))
+        products = self._buffer("products", a, chunks, rows.shape[1], others.shape[1])
+        torch.bmm(rows, others.transpose(1, 2), out=products)
+        _cut(products, groups, b.shape[1], reverse)
+        states = _states(sums.view(batch, -1, width * d_value), self.state.view(batch, 1, -1), reverse)
+        mixed = self._buffer("mixed", a, chunks, rows.shape[1], d_value)
+        torch.bmm(rows, states.view(-1, width, d_value), out=mixed)
+        mixed.baddbmm_(products, values)
+        return mixed.view(batch, -1, groups, size, d_value).transpose(1, 2).flatten(2, 3)[:, :, :n]
+
+    def _buffer(self, name: str, like: Tensor, *shape: int) -> Tensor:
+        known = self._buffers.get(name)
+        if known is None or known.shape != shape:
+            known = self._buffers[name] = like.new_empty(shape)
+        return known
+
+
 def _summed(a: Tensor, b: Tensor, c: Tensor, reverse: bool) -> Tensor:
-    batch, groups, n, width = a.shape
-    others, d_value = b.shape[1], c.shape[-1]
-    out = a.new_empty(batch, groups, n, d_value)
-    state = a.new_zeros(batch, 1, width, d_value, dtype=torch.float64)
-    per_chunk = batch * max(groups, others) * CHUNK * max(width, d_value)
-    step = CHUNK * max(1, IN_FLIGHT // per_chunk)
-    starts = range(0, n, step)
-    for start in reversed(starts) if reverse else starts:
-        here = slice(start, min(start + step, n))
-        rows, before, values = (_chunks(x[:, :, here]) for x in (a, b, c))
-        sums = before.transpose(-1, -2) @ values
-        states, state = _exclusive(sums, state, reverse)
-        local = _triangle(rows @ before.transpose(-1, -2), groups, others, reverse)
-        mixed = (local @ values).add_(rows @ states.to(a.dtype))
-        out[:, :, here] = _unchunked(mixed, groups)[:, :, : here.stop - here.start]
+    batch, _, n, width = a.shape
+    out = a.new_empty(*a.shape[:3], c.shape[-1])
+    together = max(1, ROWS // max(n, 1))  # short sequences share a block, of a long one each has its own
+    starts = range(0, n, ROWS)
+    for first in range(0, batch, together):
+        some = slice(first, min(first + together, batch))
+        running = Running(a.new_zeros(some.stop - first, width, c.shape[-1], dtype=torch.float64))
+        for start in reversed(starts) if reverse else starts:
+            here = (some, slice(None), slice(start, start + ROWS))
+            out[here] = running.advance(a[here], b[here], c[here], reverse=reverse)
     return out
 
 
 def _chunks(x: Tensor) -> Tensor:
-    """[batch, groups, n, width] as [batch, chunks, groups · CHUNK, width], zeros after the end."""
+    """[batch, groups, n, width] as [batch · chunks, groups · CHUNK, width], zeros after the end."""
     batch, groups, n, width = x.shape
-    if n < CHUNK:
-        return x.reshape(batch, 1, groups * n, width)
+    if n <= CHUNK:
+        return x.reshape(batch, groups * n, width)
     if n % CHUNK:
         x = torch.nn.functional.pad(x, (0, 0, 0, -n % CHUNK))
-    return x.reshape(batch, groups, -1, CHUNK, width).transpose(1, 2).reshape(batch, -1, groups * CHUNK, width)
+    return x.reshape(batch, groups, -1, CHUNK, width).transpose(1, 2).reshape(-1, groups * CHUNK, width)
 
 
-def _unchunked(x: Tensor, groups: int) -> Tensor:
-    batch, chunks, rows, width = x.shape
-    return x.reshape(batch, chunks, groups, -1, width).transpose(1, 2).reshape(batch, groups, -1, width)
+def _states(sums: Tensor, state: Tensor, reverse: bool) -> Tensor:
+    """The state before each chunk; `state` becomes the one after all of them.
 
-
-def _exclusive(sums: Tensor, state: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:
-    """The state before each chunk, and the one after all of them."""
-    wide = sums.double()
+    A product with a triangle of ones is the fastest way to add up; its last row is the sum of all.
+    """
+    chunks = sums.shape[1]
+    ones = torch.ones(chunks + 1, chunks, dtype=sums.dtype, device=sums.device)
+    earlier = ones.tril_(-1)
     if reverse:
-        wide = wide.flip(1)
-    through = torch.cat([state, wide], dim=1).cumsum(dim=1)
-    before = through[:, :-1]
-    return (before.flip(1) if reverse else before), through[:, -1:]
+        earlier = torch.cat([earlier[:-1].T, earlier[-1:]])
+    inside = earlier @ sums
+    total = inside[:, -1:].double()
+    states = inside[:, :-1].add_(state.to(sums.dtype))
+    state += total
+    return states if len(states) == 1 else states.contiguous()
 
 
-def _triangle(products: Tensor, groups: int, others: int, reverse: bool) -> Tensor:
-    """Zero where the other place comes later (reversed: earlier)."""
-    size = products.shape[-2] // groups
-    tile = torch.ones(size, size, dtype=products.dtype, device=products.device)
-    tile = tile.triu_() if reverse else tile.tril_()
-    return products.mul_(tile.repeat(groups, others))
+def _cut(products: Tensor, groups: int, others: int, reverse: bool) -> None:
+    """Zero, in place, where the other place comes later (reversed: earlier)."""
+    chunks, rows, columns = products.shape
+    tiles = products
+    if groups * others > 1:
+        tiles = products.view(chunks, groups, rows // groups, others, columns // others).transpose(2, 3)
+    _ = tiles.triu_() if reverse else tiles.tril_()

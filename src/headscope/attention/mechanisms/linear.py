@@ -10,6 +10,7 @@ How:
     Windows, stray masks and gaps in the positions are exact, through the weights of a block of rows at a time.
 """
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -25,7 +26,7 @@ from headscope.attention.grouped import grouped_mix, grouped_products
 from headscope.attention.mechanism import Cost, Mechanism
 from headscope.attention.reach import is_causal_tail, sees_all
 from headscope.attention.recompute import by_rows
-from headscope.attention.running import CHUNK, running_sum
+from headscope.attention.running import CHUNK, ROWS, Running, running_sum
 from headscope.errors import UsageError
 
 State = Float[Tensor, "batch kv_heads features columns"]
@@ -78,6 +79,8 @@ class Linear(Mechanism):
     def attend(self, call: Call, *, lse: bool) -> Output:
         """Features, then one state, a running state, or weights in blocks of rows."""
         del lse  # no softmax, no log-sum-exp
+        if self._streams(call):
+            return self._streamed(call)
         dtype, call = call.v.dtype, self._featured(call)
         if call.mask is None and sees_all(call):
             return self._output(grouped_mix(call.q, call.k.transpose(-1, -2) @ call.v), dtype)
@@ -135,24 +138,49 @@ class Linear(Mechanism):
 
     def _featured(self, call: Call) -> Call:
         """The call with features for queries and keys, of which a padded key has none, and with what they mix."""
-        if self.feature == "random":
-            directions = random_directions(self.count, call.q.shape[-1], self.seed)
-            q, k = random_features(call.q, call.k, directions, call.scale)
-        else:
-            wide = torch.promote_types(call.q.dtype, torch.float32)
-            q, k = (features(self.feature, x.to(wide)) for x in (call.q, call.k))
+        q, k, v = self._mapped(call.q, call.k, call.v, call.scale)
         if call.key_padding is not None:
             k = k.masked_fill(~call.key_padding[:, None, :, None], 0.0)
-        # A column of ones beside the values adds up to the denominator.
-        v = F.pad(call.v.to(q.dtype), (0, 1), value=1.0) if self.normalise else call.v.to(q.dtype)
         return replace(call, q=q, k=k, v=v, key_padding=None)
+
+    def _mapped(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+        if self.feature == "random":
+            q, k = random_features(q, k, random_directions(self.count, q.shape[-1], self.seed), scale)
+        else:
+            wide = torch.promote_types(q.dtype, torch.float32)
+            q, k = features(self.feature, q.to(wide)), features(self.feature, k.to(wide))
+        # A column of ones beside the values adds up to the denominator.
+        return q, k, F.pad(v.to(q.dtype), (0, 1), value=1.0) if self.normalise else v.to(q.dtype)
+
+    def _streams(self, call: Call) -> bool:
+        """Whether nothing but the output is wanted of a long causal call."""
+        wanted = torch.is_grad_enabled() and any(x.requires_grad for x in (call.q, call.k, call.v))
+        return not wanted and call.mask is None and is_causal_tail(call) and call.offset == 0 and call.q.shape[2] > ROWS
+
+    def _streamed(self, call: Call) -> Output:
+        """Block after block with one running state, so that features and sums never leave the cache."""
+        out = call.v.new_empty(*call.q.shape[:3], call.v.shape[-1])
+        for row, head in itertools.product(range(call.q.shape[0]), range(call.k.shape[1])):
+            heads = slice(head * call.groups, (head + 1) * call.groups)
+            running = None
+            for start in range(0, call.q.shape[2], ROWS):
+                here = slice(start, start + ROWS)
+                mine, its = (slice(row, row + 1), heads, here), (slice(row, row + 1), slice(head, head + 1), here)
+                q, k, v = self._mapped(call.q[mine], call.k[its], call.v[its], call.scale)
+                if call.key_padding is not None:
+                    k = k * call.key_padding[row, here, None]
+                if running is None:
+                    running = Running(q.new_zeros(1, q.shape[-1], v.shape[-1], dtype=torch.float64))
+                out[mine] = self._output(running.advance(q, k, v), out.dtype).out
+        return Output(out)
 
     def _output(self, mixed: Tensor, dtype: torch.dtype) -> Output:
         if not self.normalise:
             return Output(mixed.to(dtype))
         out, total = mixed[..., :-1], mixed[..., -1:]
         seen = total > 0
-        return Output(torch.where(seen, out / torch.where(seen, total, 1.0), 0.0).to(dtype))
+        # Where the weights add up to 0 each of them is 0, and so is what they mix.
+        return Output((out / torch.where(seen, total, 1.0)).to(dtype))
 
 
 MECHANISM = Linear
