@@ -77,9 +77,9 @@ class Pooling(Mechanism):
         del n
         return (
             cls("additive"),
-            cls("general", "sparsemax"),
+            cls("scaled_dot", "sparsemax"),
             cls("gaussian", sigma=2.0),
-            cls("scaled_dot", "relu"),
+            cls("general", "relu"),
             cls("dot", "none"),
         )
 
