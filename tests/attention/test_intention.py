@@ -35,8 +35,8 @@ def test_primal_and_dual_agree() -> None:
     for n in (15, 16, 17):
         call = make(n, right=None, dtype=torch.float64)
         k, v = (x.repeat_interleave(2, dim=1) for x in (call.k, call.v))
-        primal = call.q @ torch.linalg.solve(k.mT @ k + 0.3 * torch.eye(16), k.mT @ v)
-        dual = call.q @ k.mT @ torch.linalg.solve(k @ k.mT + 0.3 * torch.eye(n), v)
+        primal = call.q @ torch.linalg.solve(k.mT @ k + 0.3 * torch.eye(16, dtype=torch.float64), k.mT @ v)
+        dual = call.q @ k.mT @ torch.linalg.solve(k @ k.mT + 0.3 * torch.eye(n, dtype=torch.float64), v)
         got = attention.intention(ridge=0.3)(call).out
         assert relative(got, primal) < 1e-11
         assert relative(got, dual) < 1e-11
@@ -67,7 +67,7 @@ def test_chunks_of_every_length_and_a_tiny_ridge(n: int, ridge: float) -> None:
 
 def _row(call: attention.Call, i: int, ridge: float) -> torch.Tensor:
     k, v = (x[:, :, : i + 1].double().repeat_interleave(call.groups, dim=1) for x in (call.k, call.v))
-    fitted = torch.linalg.solve(k.mT @ k + ridge * torch.eye(k.shape[-1]), k.mT @ v)
+    fitted = torch.linalg.solve(k.mT @ k + ridge * torch.eye(k.shape[-1], dtype=torch.float64), k.mT @ v)
     return (call.q[:, :, i : i + 1].double() @ fitted)[:, :, 0]
 
 
