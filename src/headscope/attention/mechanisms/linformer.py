@@ -106,6 +106,15 @@ class Linformer(Mechanism):
             return "segments are runs of positions without gaps, alike in the batch"
         return None
 
+    def conditioning(self, call: Call) -> float:
+        """A projected key is a sum of keys: its scores, and their rounding, are larger by up to a row of |E|."""
+        size = call.k.shape[2]
+        if self.segment is not None:
+            size = self.segment
+            if int(call.key_positions.amin()) // size == int(call.key_positions.amax()) // size:
+                return 1.0
+        return max(1.0, float(self._projections(size, call)[0].abs().sum(dim=-1).amax()))
+
     def attend(self, call: Call, *, lse: bool) -> Output:
         """Dense attention over projected keys, merged with the query's own segment where there are segments."""
         bare = replace(call, sinks=None)
@@ -139,7 +148,8 @@ class Linformer(Mechanism):
             near = call.visible() & (owners == mine)
         far = (far & alive[:, None]).unsqueeze(1)
         allowed = torch.cat([far, near.expand(far.shape[0], 1, -1, -1)], dim=-1)
-        return explicit_attention(replace(call, k=k, v=v), allowed)
+        numbered = torch.arange(k.shape[2])[None]
+        return explicit_attention(replace(call, k=k, v=v, key_positions=numbered, key_padding=None), allowed)
 
     def cost(self, n: int, d: int) -> Cost:
         """Projections of keys and values, and attention to what comes out of them and to the own segment."""
