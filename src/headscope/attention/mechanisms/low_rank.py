@@ -12,7 +12,8 @@ Definition:
     The Approximation of One Matrix by Another of Lower Rank). A reference in O(n³), not a fast way.
 How:
     F and B are dense attention with landmarks for keys and for queries, O(n · n / segment); A is small, and is formed and
-    solved in float64.
+    solved in float64. The causal A is a triangle whose diagonal falls with the number of landmarks: `conditioning` tells
+    how much of the precision it costs.
 """
 
 from dataclasses import dataclass, replace
@@ -86,8 +87,8 @@ class LowRank(Mechanism):
         return None
 
     def conditioning(self, call: Call) -> float:
-        """The condition number of A, in float64; that of a cut map is 1."""
-        if self.method == "svd":
+        """The condition number of A, in float64; 1 where there is no system to solve."""
+        if self.method == "svd" or self.segment == 1:
             return 1.0
         marks = _landmarks(call, self.segment)
         values = torch.linalg.svdvals(_between(marks).detach())
@@ -102,6 +103,8 @@ class LowRank(Mechanism):
         if self.method == "svd":
             weights = torch.softmax(_capped(call, grouped_products(call.q.double(), call.k.double())), dim=-1)
             return Output(grouped_mix(_Cut.apply(weights, self.rank), call.v.double()).to(call.q.dtype))  # type: ignore[no-untyped-call]
+        if self.segment == 1:
+            return Output(Dense().attend(call, lse=False).out)  # F = A = B, and A A⁺ A = A
         marks = _landmarks(call, self.segment)
         wide = torch.promote_types(call.q.dtype, torch.float32)
         q, k = marks.q.to(wide), marks.k.to(wide)
@@ -109,10 +112,12 @@ class LowRank(Mechanism):
         mixed = Dense().attend(asked, lse=False).out.double()
         between = _between(marks)
         if call.causal:
+            # The inverse of a triangle may grow beyond what float32 can hold.
+            wide = torch.float64
             solved = torch.linalg.solve_triangular(between, mixed, upper=False)
         else:
             solved = torch.linalg.pinv(between, rtol=RCOND) @ mixed
-        each = k.repeat_interleave(call.groups, dim=1)
+        each = marks.k.to(wide).repeat_interleave(call.groups, dim=1)
         given = replace(
             call, q=call.q.to(wide), k=each, v=solved.to(wide), key_positions=marks.key_positions, key_padding=marks.key_padding
         )
