@@ -62,7 +62,9 @@ def test_identity_features_are_a_product_of_three_matrices() -> None:
 def test_taylor_is_the_first_order_of_the_exponential() -> None:
     """For unit vectors at a small scale, 1 + s q·k differs from the softmax by terms of s²."""
     call = make(30, heads=2, kv_heads=2, right=None, dtype=torch.float64)
-    unit = replace(call, q=torch.nn.functional.normalize(call.q, dim=-1), k=torch.nn.functional.normalize(call.k, dim=-1))
+    unit = replace(
+        call, q=torch.nn.functional.normalize(call.q, dim=-1), k=torch.nn.functional.normalize(call.k, dim=-1)
+    )
     exact = attention.dense()(replace(unit, scale=1.0)).out
     uniform = attention.dense()(replace(unit, scale=0.0)).out
     got = attention.linear("taylor")(call).out

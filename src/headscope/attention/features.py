@@ -4,9 +4,10 @@ r"""Feature maps of linear attention: $\varphi$ with $\varphi(q) \cdot \varphi(k
 |---|---|
 | `elu` | $\varphi(x) = \mathrm{elu}(x) + 1$ (Katharopoulos et al., Transformers are RNNs) |
 | `relu` | $\varphi(x) = \max(x, 0)$ |
-| `taylor` | $1 + \hat q \cdot \hat k$, the first-order Taylor series on unit vectors (Li et al., Linear Attention Mechanism) |
+| `taylor` | $1 + \hat q \cdot \hat k$, first order on unit vectors (Li et al., Linear Attention Mechanism) |
 | `identity` | $q \cdot k$ |
-| `random` | $\sum_r e^{\sqrt s\, w_r \cdot q}\, e^{\sqrt s\, w_r \cdot k - s |k|^2 / 2}$, $s$ the call's scale and $w_r$ Gaussian: |
+| `random` | $\sum_r e^{\sqrt s\, w_r \cdot q}\, e^{\sqrt s\, w_r \cdot k - s |k|^2 / 2}$, $s$ the scale, $w_r$
+Gaussian: |
 | | up to a factor of the query it is $e^{s\, q \cdot k}$ in the mean (Choromanski et al., Rethinking Attention) |
 
 The factor of a query cancels where weights are normalised, which the random features therefore ask for.

@@ -3,7 +3,7 @@ r"""Normalisers of attention pooling: from the scores of a row to its weights.
 | name | weights of a row of scores s over its visible keys |
 |---|---|
 | `softmax` | $e^{s_j} / \sum_j e^{s_j}$ |
-| `sparsemax` | the nearest point of the simplex, $\max(s_j - \tau, 0)$ (Martins and Astudillo, From Softmax to Sparsemax) |
+| `sparsemax` | nearest point of the simplex, $\max(s_j - \tau, 0)$ (Martins and Astudillo, From Softmax to …) |
 | `relu` | $\max(s_j, 0) / \sum_j \max(s_j, 0)$, 0 where there is nothing positive |
 | `none` | $s_j$ |
 
@@ -53,8 +53,9 @@ def sparsemax(scores: Float[Tensor, "*rows keys"]) -> Float[Tensor, "*rows keys"
     r"""The Euclidean projection of each row onto the simplex.
 
     Definition:
-        $p = \max(s - \tau, 0)$ with $\tau$ such that the row adds up to 1. With the scores sorted downwards, the support
-        is the longest run with $1 + r\, s_{(r)} > \sum_{t \le r} s_{(t)}$, and $\tau$ is its mean less one over its size.
+        $p = \max(s - \tau, 0)$ with $\tau$ such that the row adds up to 1. With the scores sorted downwards,
+        the support is the longest run with $1 + r\, s_{(r)} > \sum_{t \le r} s_{(t)}$, and $\tau$ is its mean less one
+        over its size.
     Properties:
         - rows add up to 1 and hold exact zeros  (tested: test_sparsemax_rows_are_sparse_distributions)
         - no point of the simplex is nearer  (tested: test_sparsemax_is_the_nearest_point)

@@ -23,4 +23,5 @@ def sign_projection(rank: int, length: int, seed: int) -> Float[Tensor, "rank le
 def _columns(rank: int, length: int, seed: int) -> Tensor:
     # Uniform integers come one after the other, so that a longer draw begins with a shorter one.
     signs = torch.randint(0, 2, (length, rank), generator=torch.Generator().manual_seed(seed))
-    return (2.0 * signs.double() - 1.0) * rank**-0.5
+    columns: Tensor = (2.0 * signs.double() - 1.0) * rank**-0.5
+    return columns

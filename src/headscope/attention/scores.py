@@ -55,4 +55,5 @@ def additive(
 def random_weight(*shape: int, seed: int) -> Tensor:
     """What stands in for a weight that nobody has learnt: Gaussian, with a variance of one over the last width."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64) * shape[-1] ** -0.5
+    drawn: Tensor = torch.randn(*shape, generator=generator, dtype=torch.float64) * shape[-1] ** -0.5
+    return drawn

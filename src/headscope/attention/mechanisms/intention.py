@@ -1,17 +1,19 @@
 r"""Intention: every query is answered by a ridge regression of the values on the keys.
 
 Definition:
-    $\text{out}_i = q_i\,(K_i^\top K_i + \alpha 1)^{-1} K_i^\top V_i$, with the rows of $K_i$ and $V_i$ the keys and values that
-    query i sees (Garnelo and Czarnecki, Exploring the Space of Key-Value-Query Models with Intention). The call's scale is
-    not used: a factor of the queries is a factor of the output, one of the keys is a change of the ridge.
+    $\text{out}_i = q_i\,(K_i^\top K_i + \alpha 1)^{-1} K_i^\top V_i$, with the rows of $K_i$ and $V_i$ the
+    keys and values that query i sees (Garnelo and Czarnecki, Exploring the Space of Key-Value-Query Models
+    with Intention). The call's scale is not used: a factor of the queries is a factor of the output, one of
+    the keys is a change of the ridge.
 How:
     Where all see all, one system: d × d, or, with fewer keys than d, the dual
-    $q_i K^\top (K K^\top + \alpha 1)^{-1} V$. Causal calls go in chunks. With $P = (G + \alpha 1)^{-1}$ of the Gram matrix G
-    of all keys before the chunk, W the regression on them and $L L^\top = 1 + K P K^\top$ of the chunk's own keys,
+    $q_i K^\top (K K^\top + \alpha 1)^{-1} V$. Causal calls go in chunks. With $P = (G + \alpha 1)^{-1}$ of the
+    Gram matrix G of all keys before the chunk, W the regression on them and $L L^\top = 1 + K P K^\top$ of the
+    chunk's own keys,
     $\text{out} = Q W + \mathrm{tril}(Q P K^\top L^{-\top})\, L^{-1} (V - K W)$,
     since the factor of a leading block is the leading block of the factor: recursive least squares, a chunk at a time.
-    Every P is factored anew from the sum of all keys, so no rounding is carried on. All systems are float64. Windows, stray
-    masks and gaps in the positions take one system for each row.
+    Every P is factored anew from the sum of all keys, so no rounding is carried on. All systems are float64.
+    Windows, stray masks and gaps in the positions take one system for each row.
 """
 
 from dataclasses import dataclass, replace
@@ -120,7 +122,9 @@ class Intention(Mechanism):
         """Causal: per chunk two factors, four triangular systems and the products; float64."""
         size = min(n, CHUNK)
         per_chunk = d**3 / 3 + size**3 / 3 + 2.0 * d * d * (2 * size + d) + 8.0 * size * d * d + 4.0 * size * size * d
-        return Cost(flops=max(1.0, n / CHUNK) * per_chunk, bytes=8.0 * (min(n, ROWS) * 8.0 * max(d, size) + 3.0 * n * d))
+        return Cost(
+            flops=max(1.0, n / CHUNK) * per_chunk, bytes=8.0 * (min(n, ROWS) * 8.0 * max(d, size) + 3.0 * n * d)
+        )
 
     def _at_once(self, call: Call) -> Tensor:
         k, v = call.k.double(), call.v.double()
@@ -153,9 +157,11 @@ class Intention(Mechanism):
         q, k, v = (_chunks(x.double()) for x in (call.q, call.k, call.v))
         size = k.shape[-2]
         # [batch, kv_heads, chunks, group · chunk, d]: the queries of a group are asked of one system.
-        q = q.unflatten(1, (-1, groups)).transpose(2, 3).flatten(3, 4)
+        q = q.reshape(q.shape[0], -1, groups, *q.shape[2:]).transpose(2, 3).flatten(3, 4)
         grams, crosses = k.transpose(-1, -2) @ k, k.transpose(-1, -2) @ v
-        grams, crosses = (torch.cat([x[:, :, None], y], dim=2).cumsum(dim=2) for x, y in ((gram, grams), (cross, crosses)))
+        grams, crosses = (
+            torch.cat([x[:, :, None], y], dim=2).cumsum(dim=2) for x, y in ((gram, grams), (cross, crosses))
+        )
         factor = torch.linalg.cholesky(grams[:, :, :-1] + self._ridge(k.shape[-1], k))
         fitted = torch.cholesky_solve(crosses[:, :, :-1], factor)
         asked, given = (torch.linalg.solve_triangular(factor, x.transpose(-1, -2), upper=False) for x in (q, k))
@@ -163,8 +169,9 @@ class Intention(Mechanism):
         lower = torch.linalg.cholesky(inner)
         news = torch.linalg.solve_triangular(lower, v - k @ fitted, upper=False)
         gains = torch.linalg.solve_triangular(lower, given.transpose(-1, -2) @ asked, upper=False).transpose(-1, -2)
-        gains = gains.unflatten(-2, (groups, size)).tril().flatten(-3, -2)
-        out = (q @ fitted + gains @ news).unflatten(3, (groups, size)).transpose(2, 3).flatten(3, 4).flatten(1, 2)
+        gains = gains.reshape(*gains.shape[:3], groups, size, size).tril().reshape(gains.shape)
+        mixed = q @ fitted + gains @ news
+        out = mixed.reshape(*mixed.shape[:3], groups, size, -1).transpose(2, 3).flatten(3, 4).flatten(1, 2)
         return grams[:, :, -1], crosses[:, :, -1], out[:, :, :n]
 
     def _row_by_row(self, call: Call) -> tuple[Tensor]:
@@ -201,4 +208,5 @@ def _chunks(x: Tensor) -> Tensor:
     n = x.shape[2]
     if n <= CHUNK:
         return x[:, :, None]
-    return torch.nn.functional.pad(x, (0, 0, 0, -n % CHUNK)).unflatten(2, (-1, CHUNK))
+    padded = torch.nn.functional.pad(x, (0, 0, 0, -n % CHUNK))
+    return padded.reshape(*x.shape[:2], -1, CHUNK, x.shape[-1])

@@ -1,13 +1,14 @@
 r"""Linear attention: similarity through a feature map, so that keys and values meet once, in time O(n).
 
 Definition:
-    $\text{out}_i = \sum_j \varphi(q_i) \cdot \varphi(k_j)\, v_j \,/ \sum_j \varphi(q_i) \cdot \varphi(k_j)$ over the visible
-    keys; with `normalise=False` the numerator alone. The maps are those of `headscope.attention.features`; only
-    `random` reads the call's scale. Where the denominator is 0, out is 0.
+    $\text{out}_i = \sum_j \varphi(q_i) \cdot \varphi(k_j)\, v_j \,/ \sum_j \varphi(q_i) \cdot \varphi(k_j)$
+    over the visible keys; with `normalise=False` the numerator alone. The maps are those of
+    `headscope.attention.features`; only `random` reads the call's scale. Where the denominator is 0, out is 0.
 How:
-    $\sum_j (\varphi(q_i) \cdot \varphi(k_j)) v_j = \varphi(q_i) \sum_j \varphi(k_j)^\top v_j$: one state of features × d_value,
-    or the running one of `headscope.attention.running` where the call is causal. A padded key has no features.
-    Windows, stray masks and gaps in the positions are exact, through the weights of a block of rows at a time.
+    $\sum_j (\varphi(q_i) \cdot \varphi(k_j)) v_j = \varphi(q_i) \sum_j \varphi(k_j)^\top v_j$: one state of
+    features × d_value, or the running one of `headscope.attention.running` where the call is causal. A padded
+    key has no features. Windows, stray masks and gaps in the positions are exact, through the weights of a
+    block of rows at a time.
 """
 
 import itertools
@@ -59,7 +60,9 @@ class Linear(Mechanism):
                 hint="pass normalise=False",
             )
         if self.feature == "random" and not self.normalise:
-            raise UsageError("linear: random features are known up to a factor of the query, so they must be normalised")
+            raise UsageError(
+                "linear: random features are known up to a factor of the query, so they must be normalised"
+            )
         if self.count < 1:
             raise UsageError(f"linear: count must be at least 1, got {self.count}")
 
@@ -86,7 +89,8 @@ class Linear(Mechanism):
             return self._output(grouped_mix(call.q, call.k.transpose(-1, -2) @ call.v), dtype)
         if call.mask is None and is_causal_tail(call):
             return self._output(_running(call), dtype)
-        return self._output(*by_rows(call, _masked), dtype)
+        (mixed,) = by_rows(call, _masked)
+        return self._output(mixed, dtype)
 
     def step(self, state: State | None, call: Call) -> tuple[State, Output]:
         """The next tokens after those in `state` (None: there are none), in time that does not grow with them.

@@ -1,14 +1,15 @@
 r"""Linformer attention: a softmax over a few projected keys in the place of all of them.
 
 Definition:
-    $\text{out} = \mathrm{softmax}(\text{scale}\; q\,(E k)^\top)\, F v$ with E and F of rank × keys (Wang et al., Linformer:
-    Self-Attention with Linear Complexity), learnt or random signs. A padded key adds nothing to $E k$ and $F v$.
-    A projection over all keys mixes the future in. With `segment=s` it goes over runs of s positions instead: a query
-    attends, in one softmax, to the keys of its own run as they are and to the projected keys of the others (in a causal
-    call: of the earlier ones). Column j of E then belongs to place j of a run; a run without a real key is not seen.
+    $\text{out} = \mathrm{softmax}(\text{scale}\; q\,(E k)^\top)\, F v$ with E and F of rank × keys (Wang et
+    al., Linformer: Self-Attention with Linear Complexity), learnt or random signs. A padded key adds nothing
+    to $E k$ and $F v$. A projection over all keys mixes the future in. With `segment=s` it goes over runs of s
+    positions instead: a query attends, in one softmax, to the keys of its own run as they are and to the
+    projected keys of the others (in a causal call: of the earlier ones). Column j of E then belongs to place j
+    of a run; a run without a real key is not seen.
 How:
-    Dense attention over the projected keys, O(n · rank). With segments, dense attention inside each run and over the projected
-    keys, merged by log-sum-exp: O(n · s + n² · rank / s).
+    Dense attention over the projected keys, O(n · rank). With segments, dense attention inside each run and
+    over the projected keys, merged by log-sum-exp: O(n · s + n² · rank / s).
 """
 
 from dataclasses import dataclass, field, replace
@@ -132,10 +133,11 @@ class Linformer(Mechanism):
         if self.segment is not None:
             places, owners = positions % size, positions // size
         e, f = self._projections(size, call)
-        runs = owners.unique()
+        runs = torch.arange(int(owners[0]), int(owners[-1]) + 1)
         belongs = (owners == runs[:, None]).double()  # runs × keys
         weights = [
-            torch.einsum("hrj,tj,bj->bhtrj", x[..., places].double(), belongs, real.double()).flatten(2, 3) for x in (e, f)
+            torch.einsum("hrj,tj,bj->bhtrj", x[..., places].double(), belongs, real.double()).flatten(2, 3)
+            for x in (e, f)
         ]
         k, v = (torch.cat([w @ x, x], dim=2) for w, x in zip(weights, (k, v), strict=True))
         alive = (real[:, None] & (belongs > 0)).any(dim=-1).repeat_interleave(self.rank, dim=-1)
@@ -211,7 +213,9 @@ class Linformer(Mechanism):
         k, v, filled = (_shifted(x, dim, skipped, q.shape[2]) for x, dim in ((k, 2), (v, 2), (filled, 1)))
         places = torch.arange(size, device=q.device)[None]
         # In a causal call the empty places after the last key come later than every query.
-        needed = not bool(filled.all()) and not (call.causal and call.key_padding is None and front == 0 and skipped == 0)
+        needed = not bool(filled.all()) and not (
+            call.causal and call.key_padding is None and front == 0 and skipped == 0
+        )
         short = Call(
             q=q.transpose(1, 2).flatten(0, 1),
             k=k.transpose(1, 2).flatten(0, 1),
@@ -225,8 +229,9 @@ class Linformer(Mechanism):
         )
         found = Dense().attend(short, lse=True)
         rows = found.lse if found.lse is not None else found.out[..., 0]
-        out = found.out.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)[:, :, front : front + queries]
-        return Output(out, rows.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)[:, :, front : front + queries])
+        here = slice(front, front + queries)
+        out, rows = (x.reshape(batch, -1, *x.shape[1:]).transpose(1, 2).flatten(2, 3) for x in (found.out, rows))
+        return Output(out[:, :, here], rows[:, :, here])
 
 
 MECHANISM = Linformer
@@ -247,7 +252,8 @@ def _real(call: Call) -> Call:
 def _runs(x: Tensor, front: int, size: int) -> Tensor:
     """[batch, heads, n, width] as [batch, heads, runs, size, width], zeros before the first and after the last."""
     back = -(front + x.shape[2]) % size
-    return (F.pad(x, (0, 0, front, back)) if front or back else x).unflatten(2, (-1, size))
+    padded = F.pad(x, (0, 0, front, back)) if front or back else x
+    return padded.reshape(*x.shape[:2], -1, size, x.shape[-1])
 
 
 def _shifted(x: Tensor, dim: int, start: int, count: int) -> Tensor:

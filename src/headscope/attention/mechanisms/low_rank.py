@@ -2,18 +2,19 @@ r"""Attention through a map of low rank: Nyström's from landmarks, or the best 
 
 Definition:
     `nystrom`: $\text{out} = F A^{+} (B v)$ with $F = \mathrm{softmax}(q \tilde k^\top)$,
-    $A = \mathrm{softmax}(\tilde q \tilde k^\top)$, $B = \mathrm{softmax}(\tilde q k^\top)$, all scaled as the call says, and
-    $\tilde q, \tilde k$ the means of runs of `segment` queries and (real) keys (Xiong et al., Nyströmformer). In a causal call
-    the first run is the first token alone, a run counts when it is complete, a landmark has the position of the last
-    token of its run, and each factor is masked by positions: A is lower triangular, so no later key comes in, and a
-    query sees the keys up to the last landmark before it. A run without a real key is no landmark.
-    Without limits, $A^{+}$ leaves out singular values below 1e-6 of the largest: less than float32 can tell.
-    `svd`: the whole map cut to its `rank` largest singular values, nearest of all maps of that rank (Eckart and Young,
-    The Approximation of One Matrix by Another of Lower Rank). A reference in O(n³), not a fast way.
+    $A = \mathrm{softmax}(\tilde q \tilde k^\top)$, $B = \mathrm{softmax}(\tilde q k^\top)$, all scaled as the
+    call says, and
+    $\tilde q, \tilde k$ the means of runs of `segment` queries and (real) keys (Xiong et al., Nyströmformer).
+    In a causal call the first run is the first token alone, a run counts when it is complete, a landmark has
+    the position of the last token of its run, and each factor is masked by positions: A is lower triangular,
+    so no later key comes in, and a query sees the keys up to the last landmark before it. A run without a real
+    key is no landmark. Without limits, $A^{+}$ leaves out singular values below 1e-6 of the largest: less than
+    float32 can tell. `svd`: the whole map cut to its `rank` largest singular values, nearest of all maps of
+    that rank (Eckart and Young, The Approximation of One Matrix by Another of Lower Rank). A reference in O(n³), not a fast way.
 How:
-    F and B are dense attention with landmarks for keys and for queries, O(n · n / segment); A is small, and is formed and
-    solved in float64. The causal A is a triangle whose diagonal falls with the number of landmarks: `conditioning` tells
-    how much of the precision it costs.
+    F and B are dense attention with landmarks for keys and for queries, O(n · n / segment); A is small, and is
+    formed and solved in float64. The causal A is a triangle whose diagonal falls with the number of landmarks:
+    `conditioning` tells how much of the precision it costs.
 """
 
 from dataclasses import dataclass, replace
@@ -107,9 +108,8 @@ class LowRank(Mechanism):
             return Output(Dense().attend(call, lse=False).out)  # F = A = B, and A A⁺ A = A
         marks = _landmarks(call, self.segment)
         wide = torch.promote_types(call.q.dtype, torch.float32)
-        q, k = marks.q.to(wide), marks.k.to(wide)
-        asked = replace(call, q=q, k=call.k.to(wide), v=call.v.to(wide), query_positions=marks.query_positions)
-        mixed = Dense().attend(asked, lse=False).out.double()
+        asked = replace(call, q=marks.q.to(wide), k=call.k.to(wide), v=call.v.to(wide),
+        query_positions=marks.query_positions) mixed = Dense().attend(asked, lse=False).out.double()
         between = _between(marks)
         if call.causal:
             # The inverse of a triangle may grow beyond what float32 can hold.
@@ -119,7 +119,12 @@ class LowRank(Mechanism):
             solved = torch.linalg.pinv(between, rtol=RCOND) @ mixed
         each = marks.k.to(wide).repeat_interleave(call.groups, dim=1)
         given = replace(
-            call, q=call.q.to(wide), k=each, v=solved.to(wide), key_positions=marks.key_positions, key_padding=marks.key_padding
+            call,
+            q=call.q.to(wide),
+            k=each,
+            v=solved.to(wide),
+            key_positions=marks.key_positions,
+            key_padding=marks.key_padding,
         )
         return Output(Dense().attend(given, lse=False).out.to(call.q.dtype))
 
@@ -141,7 +146,9 @@ class LowRank(Mechanism):
         at = torch.arange(n) if call.causal else None
 
         def seen(rows: Tensor, columns: Tensor, alive: Tensor) -> Tensor:
-            order = columns <= rows[:, None] if at is not None else torch.ones(len(rows), len(columns), dtype=torch.bool)
+            order = (
+                columns <= rows[:, None] if at is not None else torch.ones(len(rows), len(columns), dtype=torch.bool)
+            )
             return (order & alive[:, None])[:, None]
 
         f = _explicit(call, q, mean_k, seen(torch.arange(n), last_k, alive_k))
@@ -158,7 +165,9 @@ class LowRank(Mechanism):
         if self.method == "svd":
             return Cost(flops=20.0 * n**3 + 4.0 * n * n * d, bytes=8.0 * 4 * n * n)
         marks = -(-n // self.segment)
-        return Cost(flops=8.0 * n * marks * d + 10.0 * marks**3, bytes=8.0 * (3.0 * marks * marks + 3.0 * marks * d) + 8.0 * n)
+        return Cost(
+            flops=8.0 * n * marks * d + 10.0 * marks**3, bytes=8.0 * (3.0 * marks * marks + 3.0 * marks * d) + 8.0 * n
+        )
 
 
 MECHANISM = LowRank
@@ -168,8 +177,8 @@ class _Cut(torch.autograd.Function):
     r"""A matrix cut to its largest singular values, with a gradient that needs no gap but the one at the cut.
 
     In the singular basis, with i kept and j left out, entries (i, j) and (j, i) of a change mix by
-    $\sigma_i^2 / (\sigma_i^2 - \sigma_j^2)$ and $\sigma_i \sigma_j / (\sigma_i^2 - \sigma_j^2)$; those among the kept stay, the rest
-    vanish. The map is its own transpose.
+    $\sigma_i^2 / (\sigma_i^2 - \sigma_j^2)$ and $\sigma_i \sigma_j / (\sigma_i^2 - \sigma_j^2)$; those among
+    the kept stay, the rest vanish. The map is its own transpose.
     """
 
     @staticmethod
@@ -178,7 +187,8 @@ class _Cut(torch.autograd.Function):
         ctx.save_for_backward(u, s, vt)
         ctx.rank = rank
         keep = min(rank, s.shape[-1])
-        return (u[..., :keep] * s[..., None, :keep]) @ vt[..., :keep, :]
+        cut: Tensor = (u[..., :keep] * s[..., None, :keep]) @ vt[..., :keep, :]
+        return cut
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
