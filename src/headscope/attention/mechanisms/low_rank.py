@@ -9,8 +9,9 @@ Definition:
     the position of the last token of its run, and each factor is masked by positions: A is lower triangular,
     so no later key comes in, and a query sees the keys up to the last landmark before it. A run without a real
     key is no landmark. Without limits, $A^{+}$ leaves out singular values below 1e-6 of the largest: less than
-    float32 can tell. `svd`: the whole map cut to its `rank` largest singular values, nearest of all maps of
-    that rank (Eckart and Young, The Approximation of One Matrix by Another of Lower Rank). A reference in O(n³), not a fast way.
+    float32 can tell.
+    `svd`: the whole map cut to its `rank` largest singular values, nearest of all maps of that rank (Eckart and
+    Young, The Approximation of One Matrix by Another of Lower Rank). A reference in O(n³), not a fast way.
 How:
     F and B are dense attention with landmarks for keys and for queries, O(n · n / segment); A is small, and is
     formed and solved in float64. The causal A is a triangle whose diagonal falls with the number of landmarks:
@@ -103,13 +104,15 @@ class LowRank(Mechanism):
         del lse  # its rows are no softmax
         if self.method == "svd":
             weights = torch.softmax(_capped(call, grouped_products(call.q.double(), call.k.double())), dim=-1)
-            return Output(grouped_mix(_Cut.apply(weights, self.rank), call.v.double()).to(call.q.dtype))  # type: ignore[no-untyped-call]
+            cut = _Cut.apply(weights, self.rank)  # type: ignore[no-untyped-call]
+            return Output(grouped_mix(cut, call.v.double()).to(call.q.dtype))
         if self.segment == 1:
             return Output(Dense().attend(call, lse=False).out)  # F = A = B, and A A⁺ A = A
         marks = _landmarks(call, self.segment)
         wide = torch.promote_types(call.q.dtype, torch.float32)
-        asked = replace(call, q=marks.q.to(wide), k=call.k.to(wide), v=call.v.to(wide),
-        query_positions=marks.query_positions) mixed = Dense().attend(asked, lse=False).out.double()
+        k, v = call.k.to(wide), call.v.to(wide)
+        asked = replace(call, q=marks.q.to(wide), k=k, v=v, query_positions=marks.query_positions)
+        mixed = Dense().attend(asked, lse=False).out.double()
         between = _between(marks)
         if call.causal:
             # The inverse of a triangle may grow beyond what float32 can hold.
