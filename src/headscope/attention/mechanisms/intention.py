@@ -116,7 +116,8 @@ class Intention(Mechanism):
         grams = torch.einsum("bhqk,bhkde->bhqde", visible, k[..., :, None] * k[..., None, :])
         crosses = torch.einsum("bhqk,bhkde->bhqde", visible, k[..., :, None] * v[..., None, :])
         ridge = self.ridge * torch.eye(k.shape[-1], dtype=torch.float64)
-        return Output(torch.einsum("bhqd,bhqde->bhqe", q, torch.linalg.solve(grams + ridge, crosses)))
+        asked = torch.cholesky_solve(q[..., None], torch.linalg.cholesky(grams + ridge))
+        return Output((asked * crosses).sum(dim=-2))
 
     def cost(self, n: int, d: int) -> Cost:
         """Causal: per chunk two factors, four triangular systems and the products; float64."""
