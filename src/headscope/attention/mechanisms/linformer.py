@@ -1,0 +1,270 @@
+r"""Linformer attention: a softmax over a few projected keys in the place of all of them.
+
+Definition:
+    $\text{out} = \mathrm{softmax}(\text{scale}\; q\,(E k)^\top)\, F v$ with E and F of rank × keys (Wang et
+    al., Linformer: Self-Attention with Linear Complexity), learnt or random signs. A padded key adds nothing
+    to $E k$ and $F v$. A projection over all keys mixes the future in. With `segment=s` it goes over runs of s
+    positions instead: a query attends, in one softmax, to the keys of its own run as they are and to the
+    projected keys of the others (in a causal call: of the earlier ones). Column j of E then belongs to place j
+    of a run; a run without a real key is not seen.
+How:
+    Dense attention over the projected keys, O(n · rank). With segments, dense attention inside each run and
+    over the projected keys, merged by log-sum-exp: O(n · s + n² · rank / s).
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from headscope.attention.call import Call, Output
+from headscope.attention.explicit import explicit_attention
+from headscope.attention.mechanism import Cost, Mechanism
+from headscope.attention.mechanisms.dense import Dense, with_sinks
+from headscope.attention.merging import merge
+from headscope.attention.projections import sign_projection
+from headscope.errors import UsageError
+
+Projection = Float[Tensor, "*some_heads rank keys"]
+
+
+@dataclass(frozen=True, eq=False)
+class Linformer(Mechanism):
+    """Softmax over `rank` projected keys, of all keys or of each run of `segment` positions.
+
+    `keys` and `values` are E and F where they are learnt: one for all heads, or one for each key/value head. Without
+    `values`, F = E. Without both they are random signs by `seed`, and differ unless `shared`.
+
+    Properties:
+        - equals its float64 definition, with gradients  (tested: test_fast_equals_definition)
+        - the identity for E is dense attention  (tested: test_the_identity_projects_nothing)
+        - a segment that holds all positions is dense attention  (tested: test_as_dense_is_dense)
+        - gradients reach the projections  (tested: test_gradients_reach_the_projections)
+    """
+
+    rank: int = 32
+    segment: int | None = None
+    shared: bool = True
+    seed: int = 0
+    keys: Projection | None = field(default=None, repr=False)
+    values: Projection | None = field(default=None, repr=False)
+    name: ClassVar[str] = "linformer"
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise UsageError(f"linformer: rank must be at least 1, got {self.rank}")
+        if self.segment is not None and self.segment < 1:
+            raise UsageError(f"linformer: segment must be None or at least 1, got {self.segment}")
+        if self.keys is None and self.values is not None:
+            raise UsageError("linformer: values are given and keys are not", hint="keys alone serve both")
+        for name, given in (("keys", self.keys), ("values", self.values)):
+            if given is None:
+                continue
+            if given.ndim not in (2, 3) or given.shape[-2] != self.rank:
+                raise UsageError(
+                    f"linformer: {name} must be rank × keys with rank={self.rank}, for all heads or for each; "
+                    f"got {tuple(given.shape)}"
+                )
+            if self.segment is not None and given.shape[-1] < self.segment:
+                raise UsageError(f"linformer: {name} has {given.shape[-1]} columns, fewer than segment={self.segment}")
+
+    @classmethod
+    def examples(cls, n: int) -> tuple["Linformer", ...]:
+        """Random projections of all keys and of runs, with E = F and not."""
+        few = max(2, n // 8)
+        return (
+            cls(rank=few),
+            cls(rank=few, shared=False, seed=1),
+            cls(rank=2, segment=max(4, n // 4)),
+            cls(rank=1, segment=5, shared=False),
+        )
+
+    @classmethod
+    def as_dense(cls, n: int) -> "Linformer":
+        """One segment that holds every position."""
+        return cls(rank=1, segment=max(1, n))
+
+    def supports(self, call: Call) -> str | None:
+        """What goes by single pairs of a query and a key cannot reach a projected key."""
+        for part in ("mask", "bias"):
+            if getattr(call, part) is not None:
+                return f"a projected key is a mixture of keys, so a {part} of single keys does not apply to it"
+        if call.left is not None or call.right not in (None, 0):
+            return "a projected key is a mixture of keys, so a window cannot leave some of them out"
+        for name, given in (("keys", self.keys), ("values", self.values)):
+            if given is not None and given.ndim == 3 and given.shape[0] != call.k.shape[1]:
+                return f"{name} is for {given.shape[0]} key/value heads, and the call has {call.k.shape[1]}"
+            if given is not None and self.segment is None and given.shape[-1] < call.k.shape[2]:
+                return f"{name} is for at most {given.shape[-1]} keys, and the call has {call.k.shape[2]}"
+        if self.segment is None:
+            causal = "a projection over all keys mixes the future in; segment=… makes it causal"
+            return None if call.right is None else causal
+        starts = call.key_positions[:, 0]
+        if call.offset is None or not bool((starts == starts[0]).all()):
+            return "segments are runs of positions without gaps, alike in the batch"
+        return None
+
+    def conditioning(self, call: Call) -> float:
+        """A projected key is a sum of keys: its scores, and their rounding, are larger by up to a row of |E|."""
+        size = call.k.shape[2]
+        if self.segment is not None:
+            size = self.segment
+            if int(call.key_positions.amin()) // size == int(call.key_positions.amax()) // size:
+                return 1.0
+        return max(1.0, float(self._projections(size, call)[0].abs().sum(dim=-1).amax()))
+
+    def attend(self, call: Call, *, lse: bool) -> Output:
+        """Dense attention over projected keys, merged with the query's own segment where there are segments."""
+        bare = replace(call, sinks=None)
+        found = self._whole(bare, lse=lse or call.sinks is not None) if self.segment is None else self._segments(bare)
+        out = found.out if found.lse is None else with_sinks(found.out, found.lse, call.sinks)
+        return Output(out.to(call.q.dtype), found.lse if lse else None)
+
+    def definition(self, call: Call) -> Output:
+        """The projected keys written beside the others, and one explicit softmax under a mask, in float64."""
+        k, v = call.k.double(), call.v.double()
+        real = torch.ones(k.shape[0], k.shape[2], dtype=torch.bool) if call.key_padding is None else call.key_padding
+        positions = call.key_positions[0]
+        size = k.shape[2] if self.segment is None else self.segment
+        places, owners = (torch.arange(k.shape[2]), torch.zeros(k.shape[2], dtype=torch.long))
+        if self.segment is not None:
+            places, owners = positions % size, positions // size
+        e, f = self._projections(size, call)
+        runs = torch.arange(int(owners[0]), int(owners[-1]) + 1)
+        belongs = (owners == runs[:, None]).double()  # runs × keys
+        weights = [
+            torch.einsum("hrj,tj,bj->bhtrj", x[..., places].double(), belongs, real.double()).flatten(2, 3)
+            for x in (e, f)
+        ]
+        k, v = (torch.cat([w @ x, x], dim=2) for w, x in zip(weights, (k, v), strict=True))
+        alive = (real[:, None] & (belongs > 0)).any(dim=-1).repeat_interleave(self.rank, dim=-1)
+        if self.segment is None:
+            far, near = torch.ones(call.q.shape[2], self.rank, dtype=torch.bool), torch.zeros_like(call.visible())
+        else:
+            mine = (call.query_positions[0] // size)[:, None]
+            others = runs.repeat_interleave(self.rank)
+            far = others < mine if call.causal else others != mine
+            near = call.visible() & (owners == mine)
+        far = (far & alive[:, None]).unsqueeze(1)
+        allowed = torch.cat([far, near.expand(far.shape[0], 1, -1, -1)], dim=-1)
+        numbered = torch.arange(k.shape[2])[None]
+        return explicit_attention(replace(call, k=k, v=v, key_positions=numbered, key_padding=None), allowed)
+
+    def cost(self, n: int, d: int) -> Cost:
+        """Projections of keys and values, and attention to what comes out of them and to the own segment."""
+        runs = 1 if self.segment is None else -(-n // self.segment)
+        own = 0 if self.segment is None else min(n, self.segment)
+        flops = 4.0 * n * self.rank * d + 4.0 * n * d * (runs * self.rank + own)
+        return Cost(flops=flops, bytes=4.0 * (2.0 * runs * self.rank * d + 4.0 * n * d + n * self.rank))
+
+    def _projections(self, length: int, call: Call) -> tuple[Tensor, Tensor]:
+        """E and F for this many keys: [heads or 1, rank, length]."""
+        if self.keys is None:
+            e = sign_projection(self.rank, length, self.seed)
+            f = e if self.shared else sign_projection(self.rank, length, self.seed + 1)
+        else:
+            e = self.keys[..., :length]
+            f = e if self.values is None else self.values[..., :length]
+        device = call.k.device
+        return e.to(device).reshape(-1, self.rank, length), f.to(device).reshape(-1, self.rank, length)
+
+    def _whole(self, call: Call, *, lse: bool) -> Output:
+        real = _real(call)
+        e, f = (x.to(call.k.dtype) for x in self._projections(call.k.shape[2], call))
+        seen = None if call.key_padding is None else call.key_padding.any(dim=-1, keepdim=True).expand(-1, self.rank)
+        places = torch.arange(self.rank, device=call.q.device)[None]
+        projected = replace(call, k=e @ real.k, v=f @ real.v, key_positions=places, key_padding=seen)
+        return Dense().attend(_alone(projected), lse=lse)
+
+    def _segments(self, call: Call) -> Output:
+        size = self.segment or 1
+        first = int(call.key_positions[0, 0])
+        front = first % size
+        real = _real(call)
+        k, v = (_runs(x, front, size) for x in (real.k, real.v))  # [batch, kv_heads, runs, size, width]
+        e, f = (x.to(k.dtype)[:, None] for x in self._projections(size, call))
+        labels = torch.arange(k.shape[2], device=k.device) + first // size
+        filled = torch.ones_like(call.k[:, 0, :, 0], dtype=torch.bool) if call.key_padding is None else call.key_padding
+        filled = _runs(filled[:, None, :, None], front, size)[:, 0, :, :, 0]  # [batch, runs, size]
+        alive = filled.any(dim=-1).repeat_interleave(self.rank, dim=-1)
+        far = replace(
+            call,
+            k=(e @ k).flatten(2, 3),
+            v=(f @ v).flatten(2, 3),
+            query_positions=call.query_positions[:1] // size,
+            key_positions=labels.repeat_interleave(self.rank)[None],
+            key_padding=None if bool(alive.all()) else alive,
+        )
+        parts = [self._own(call, k, v, filled), Dense().attend(replace(far, right=-1), lse=True)]
+        if not call.causal:
+            parts.append(Dense().attend(replace(far, left=-1, right=None), lse=True))
+        return merge(parts)
+
+    def _own(self, call: Call, k: Tensor, v: Tensor, filled: Tensor) -> Output:
+        """Every run of queries with the keys of its own run, as one batch of short calls."""
+        size, batch = k.shape[3], k.shape[0]
+        asked = int(call.query_positions[0, 0])
+        front, queries = asked % size, call.q.shape[2]
+        q = _runs(call.q, front, size)
+        skipped = asked // size - int(call.key_positions[0, 0]) // size
+        k, v, filled = (_shifted(x, dim, skipped, q.shape[2]) for x, dim in ((k, 2), (v, 2), (filled, 1)))
+        places = torch.arange(size, device=q.device)[None]
+        # In a causal call the empty places after the last key come later than every query.
+        needed = not bool(filled.all()) and not (
+            call.causal and call.key_padding is None and front == 0 and skipped == 0
+        )
+        short = Call(
+            q=q.transpose(1, 2).flatten(0, 1),
+            k=k.transpose(1, 2).flatten(0, 1),
+            v=v.transpose(1, 2).flatten(0, 1),
+            scale=call.scale,
+            query_positions=places,
+            key_positions=places,
+            right=call.right,
+            key_padding=filled.flatten(0, 1) if needed else None,
+            softcap=call.softcap,
+        )
+        found = Dense().attend(short, lse=True)
+        rows = found.lse if found.lse is not None else found.out[..., 0]
+        here = slice(front, front + queries)
+        out, rows = (x.reshape(batch, -1, *x.shape[1:]).transpose(1, 2).flatten(2, 3) for x in (found.out, rows))
+        return Output(out[:, :, here], rows[:, :, here])
+
+
+MECHANISM = Linformer
+
+
+def _alone(call: Call) -> Call:
+    """The call without limits, where the positions of the keys are but their numbers."""
+    return replace(call, left=None, right=None)
+
+
+def _real(call: Call) -> Call:
+    if call.key_padding is None:
+        return call
+    k, v = (x.masked_fill(~call.key_padding[:, None, :, None], 0.0) for x in (call.k, call.v))
+    return replace(call, k=k, v=v)
+
+
+def _runs(x: Tensor, front: int, size: int) -> Tensor:
+    """[batch, heads, n, width] as [batch, heads, runs, size, width], zeros before the first and after the last."""
+    back = -(front + x.shape[2]) % size
+    padded = F.pad(x, (0, 0, front, back)) if front or back else x
+    return padded.reshape(*x.shape[:2], -1, size, x.shape[-1])
+
+
+def _shifted(x: Tensor, dim: int, start: int, count: int) -> Tensor:
+    """`count` runs from `start` on, empty ones where there are none."""
+    have = x.shape[dim]
+    if start == 0 and count == have:
+        return x
+    before, after = min(max(0, -start), count), max(0, min(count, start + count - have))
+    inner = x.narrow(dim, min(max(0, start), have), max(0, count - before - after))
+    blank = list(x.shape)
+    blank[dim] = before
+    parts = [x.new_zeros(blank), inner]
+    blank[dim] = count - before - inner.shape[dim]
+    return torch.cat([*parts, x.new_zeros(blank)], dim=dim)
