@@ -1,0 +1,95 @@
+r"""A band and what lies beside it: a few columns, rows or single pairs that the band does not hold.
+
+A query attends to the keys of the band and to some more. The band is taken in tiles; the pairs beside it, with those
+that the band already has taken out, are gathered; the parts merge by log-sum-exp (`headscope.attention.parts`).
+So n queries with a band of w keys and s more cost O(n(w + s)).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from headscope.attention.band import Band, Banded, narrow_band
+from headscope.attention.blocks import origin, real_runs
+from headscope.attention.call import Call, Output
+from headscope.attention.gather import Gathered, Group
+from headscope.attention.parts import attention_over
+
+COLUMN_ROWS = 128  # queries per block over the gathered columns
+GLOBAL_ROWS = 16  # rows per block over all keys, whose mask is as wide as the sequence
+
+
+@dataclass(frozen=True)
+class Outside:
+    """The pairs of a call that its limits allow and that lie outside of a band, by index."""
+
+    band: Band
+    limits: tuple[int | None, int | None]  # left and right, of the call
+    sizes: tuple[int, int]  # queries and keys
+    first: tuple[int, int]  # the position of the first query and of the first key
+
+    def holds(self, queries: Int[Tensor, "*rows 1"], keys: Int[Tensor, "*columns run"]) -> Bool[Tensor, "*pairs run"]:
+        """True where a pair is visible and not in the band."""
+        ahead = queries + self.band.offset - keys
+        outside = (ahead > self.band.left) | (ahead < -self.band.right)
+        left, right = self.limits
+        outside = outside if left is None else outside & (ahead <= left)
+        return outside if right is None else outside & (ahead >= -right)
+
+    def query_indices(self, positions: Sequence[int]) -> Int[Tensor, " some"]:
+        """The indices of positions that the call has queries at."""
+        return _inside(positions, self.first[0], self.sizes[0])
+
+    def key_indices(self, positions: Sequence[int]) -> Int[Tensor, " some"]:
+        """The indices of positions that the call has keys at."""
+        return _inside(positions, self.first[1], self.sizes[1])
+
+
+Plans = Callable[[Outside], Sequence[Sequence[Group]]]
+
+
+def band_and_beside(call: Call, left: int | None, right: int | None, plans: Plans) -> Output | None:
+    """Attention over the band and over plans of pairs outside of it; None where the tiles do not know the call.
+
+    Properties:
+        - no pair counts twice, with gradients  (tested: test_parts_equal_the_dense_mask)
+    """
+    band, first, runs = narrow_band(call.within(left, right)), origin(call), real_runs(call)
+    if band is None or first is None or runs is None:
+        return None
+    outside = Outside(band, (call.left, call.right), (call.q.shape[2], call.k.shape[2]), first)
+    beside = [Gathered(plan, call.scale, call.key_padding) for plan in plans(outside)]
+    return Output(*attention_over([Banded(band, runs), *beside], call.q, call.k, call.v))
+
+
+def columns(outside: Outside, keys: Int[Tensor, " some"]) -> list[Group]:
+    """Every query over some keys, where they are outside of the band."""
+    found = []
+    whole = outside.sizes[0] // COLUMN_ROWS * COLUMN_ROWS
+    for start, stop, rows in ((0, whole, COLUMN_ROWS), (whole, outside.sizes[0], outside.sizes[0] - whole)):
+        if start == stop:
+            continue
+        queries = torch.arange(start, stop).reshape(-1, rows)
+        allowed = outside.holds(queries[..., None], keys)
+        run = keys.expand(queries.shape[0], -1)
+        # Most blocks are far from every column, and need no mask.
+        everything, anything = allowed.flatten(1).all(dim=1), allowed.flatten(1).any(dim=1)
+        some = anything & ~everything
+        found += [Group(queries[everything], run[everything]), Group(queries[some], run[some], allowed[some])]
+    return found
+
+
+def full_rows(outside: Outside, queries: Int[Tensor, " some"], without: Int[Tensor, " columns"]) -> list[Group]:
+    """Some queries over all keys, but for the band and the columns that are counted elsewhere."""
+    keys = torch.arange(outside.sizes[1])
+    elsewhere = torch.isin(keys, without)
+    blocks = [some[None] for some in queries.split(GLOBAL_ROWS)]
+    return [Group(some, None, outside.holds(some[..., None], keys) & ~elsewhere) for some in blocks]
+
+
+def _inside(positions: Sequence[int], first: int, size: int) -> Int[Tensor, " some"]:
+    index = torch.tensor(sorted(set(positions)), dtype=torch.long) - first
+    return index[(index >= 0) & (index < size)]
