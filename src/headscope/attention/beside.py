@@ -16,6 +16,7 @@ from headscope.attention.band import Band, Banded, narrow_band
 from headscope.attention.blocks import origin, real_runs
 from headscope.attention.call import Call, Output
 from headscope.attention.gather import Gathered, Group
+from headscope.attention.lists import Lists, plan
 from headscope.attention.parts import attention_over
 
 COLUMN_ROWS = 128  # queries per block over the gathered columns
@@ -31,8 +32,8 @@ class Outside:
     sizes: tuple[int, int]  # queries and keys
     first: tuple[int, int]  # the position of the first query and of the first key
 
-    def holds(self, queries: Int[Tensor, "*rows 1"], keys: Int[Tensor, "*columns run"]) -> Bool[Tensor, "*pairs run"]:
-        """True where a pair is visible and not in the band."""
+    def holds(self, queries: Int[Tensor, "..."], keys: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
+        """True where a pair of indices is visible and not in the band (broadcast)."""
         ahead = queries + self.band.offset - keys
         outside = (ahead > self.band.left) | (ahead < -self.band.right)
         left, right = self.limits
@@ -88,6 +89,15 @@ def full_rows(outside: Outside, queries: Int[Tensor, " some"], without: Int[Tens
     elsewhere = torch.isin(keys, without)
     blocks = [some[None] for some in queries.split(GLOBAL_ROWS)]
     return [Group(some, None, outside.holds(some[..., None], keys) & ~elsewhere) for some in blocks]
+
+
+def single_pairs(outside: Outside, lists: Lists) -> list[Group]:
+    """Every query over a list of its own, where it is outside of the band."""
+    owners, members = lists.pairs()
+    queries, keys = owners - outside.first[0], members - outside.first[1]
+    there = (queries >= 0) & (queries < outside.sizes[0]) & (keys >= 0) & (keys < outside.sizes[1])
+    there = there & outside.holds(queries, keys)
+    return plan(queries[there], keys[there])
 
 
 def _inside(positions: Sequence[int], first: int, size: int) -> Int[Tensor, " some"]:
