@@ -19,8 +19,8 @@ from headscope.attention.gather import Gathered, Group
 from headscope.attention.lists import Lists, plan
 from headscope.attention.parts import attention_over
 
-COLUMN_ROWS = 128  # queries per block over the gathered columns
-GLOBAL_ROWS = 16  # rows per block over all keys, whose mask is as wide as the sequence
+COLUMN_ROWS = 1024  # queries per block over the gathered columns: the operator likes many
+GLOBAL_ROWS = 64  # rows per block over all keys, whose mask is as wide as the sequence
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def full_rows(outside: Outside, queries: Int[Tensor, " some"], without: Int[Tens
     """Some queries over all keys, but for the band and the columns that are counted elsewhere."""
     keys = torch.arange(outside.sizes[1])
     elsewhere = torch.isin(keys, without)
-    blocks = [some[None] for some in queries.split(GLOBAL_ROWS)]
+    blocks = [queries[None, at : at + GLOBAL_ROWS] for at in range(0, len(queries), GLOBAL_ROWS)]
     return [Group(some, None, outside.holds(some[..., None], keys) & ~elsewhere) for some in blocks]
 
 

@@ -64,20 +64,17 @@ class Gathered(Part):
             lse.fill_(-torch.inf)
         buffers: dict[int, tuple[Tensor, Tensor]] = {}
         for group in self._groups(k):
-            places = group.queries.reshape(-1)
             keys, values = _taken_keys(group, k, v, buffers)
             mask, nothing = _mask(group, real, q.dtype)
-            got, got_lse = kernel.flash_forward()(
-                _taken(q, group.queries), keys, values, 0.0, False, attn_mask=mask, scale=self.scale
-            )
+            at = _Places.of(group.queries)
+            part = kernel.flash_forward()(at.of_rows(q), keys, values, 0.0, False, attn_mask=mask, scale=self.scale)
             if nothing is not None:
                 # The operator says lse = 0 where a row sees nothing.
-                got_lse = got_lse.masked_fill(nothing, -torch.inf)
-            part = _by_head(got), _by_head(got_lse)
+                part = part[0], part[1].masked_fill(nothing, -torch.inf)
             if not fresh:
-                part = _merged((out.index_select(1, places), lse.index_select(1, places)), part)
-            out.index_copy_(1, places, part[0])
-            lse.index_copy_(1, places, part[1])
+                part = _merged((at.of_rows(out), at.of_rows(lse)), part)
+            at.put(out, part[0])
+            at.put(lse, part[1])
 
     def add_gradients(
         self,
@@ -92,17 +89,17 @@ class Gathered(Part):
         real = self._real(sequence)
         buffers: dict[int, tuple[Tensor, Tensor]] = {}
         for group in self._groups(k):
-            places = group.queries.reshape(-1)
             mask, _ = _mask(group, real, q.dtype)
+            at = _Places.of(group.queries)
             grad_q, grad_k, grad_v = kernel.gradients(
-                _taken(row_grads[0], group.queries),
-                None if row_grads[1] is None else _taken(row_grads[1], group.queries),
-                (_taken(q, group.queries), *_taken_keys(group, k, v, buffers)),
-                (_taken(rows[0], group.queries), _taken(rows[1], group.queries)),
+                at.of_rows(row_grads[0]),
+                None if row_grads[1] is None else at.of_rows(row_grads[1]),
+                (at.of_rows(q), *_taken_keys(group, k, v, buffers)),
+                (at.of_rows(rows[0]), at.of_rows(rows[1])),
                 mask=mask,
                 scale=self.scale,
             )
-            grads[0].index_add_(1, places, _by_head(grad_q).to(grads[0].dtype))
+            at.put(grads[0], at.of_rows(grads[0]) + grad_q)
             for total, grad in ((grads[1], grad_k), (grads[2], grad_v)):
                 if group.keys is None:
                     total.add_(grad.sum(dim=0))
@@ -158,11 +155,40 @@ def _portable(q: Tensor, k: Tensor, v: Tensor, part: Gathered) -> kernel.Rows:
     return torch.stack(outs), torch.stack(rows)
 
 
+@dataclass(frozen=True, eq=False)
+class _Places:
+    """Where the queries of some blocks lie: one after the other, where nothing needs a copy, or anywhere."""
+
+    index: Int[Tensor, "blocks rows"]
+    start: int | None  # of the run that they are
+
+    @classmethod
+    def of(cls, index: Int[Tensor, "blocks rows"]) -> "_Places":
+        start = int(index[0, 0])
+        steps = torch.arange(start, start + index.numel(), device=index.device)
+        return cls(index, start if torch.equal(index.reshape(-1), steps) else None)
+
+    def of_rows(self, x: Tensor) -> Tensor:
+        """Rows of [heads, n, …] as [blocks, heads, rows, …]: a view where they are a run."""
+        return _taken(x, self.index) if self.start is None else self._run(x, self.start)
+
+    def put(self, x: Tensor, rows: Tensor) -> None:
+        """Rows back to their places."""
+        if self.start is None:
+            x.index_copy_(1, self.index.reshape(-1), _by_head(rows).to(x.dtype))
+        elif rows.data_ptr() != (view := self._run(x, self.start)).data_ptr():
+            view.copy_(rows)
+
+    def _run(self, x: Tensor, start: int) -> Tensor:
+        run = x[:, start : start + self.index.numel()]
+        return run.reshape(x.shape[0], *self.index.shape, *x.shape[2:]).transpose(0, 1)
+
+
 def _taken(x: Tensor, index: Tensor, out: Tensor | None = None) -> Tensor:
     """Rows of [heads, n, …] at [blocks, size] as [blocks, heads, size, …]."""
     flat = index.reshape(-1)
     got = x.index_select(1, flat) if out is None else torch.index_select(x, 1, flat, out=out)
-    return got.unflatten(1, index.shape).transpose(0, 1)
+    return got.reshape(x.shape[0], *index.shape, *x.shape[2:]).transpose(0, 1)
 
 
 def _by_head(x: Tensor) -> Tensor:
@@ -197,7 +223,7 @@ def _mask(group: Group, real: Tensor | None, dtype: torch.dtype) -> tuple[Tensor
 
 
 def _merged(old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Rows over two disjoint sets of keys as rows over both."""
+    """Rows over two disjoint sets of keys as rows over both, in the place of the old ones."""
     lse = torch.logaddexp(old[1], new[1])
     finite = lse.masked_fill(lse == -torch.inf, 0.0)  # two parts that saw nothing have weight 0, not exp(−∞ + ∞)
     first, second = (torch.exp(part[1] - finite)[..., None].to(part[0].dtype) for part in (old, new))

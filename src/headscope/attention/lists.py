@@ -155,7 +155,7 @@ def _by_length(lengths: Tensor) -> list[tuple[int, Tensor]]:
     steps = sorted({size for power in range(longest.bit_length() + 1) for size in (1 << power, 3 << power >> 1)})
     bounds = torch.tensor(steps)
     rounded = torch.searchsorted(bounds, lengths)
-    return [(min(steps[int(at)], longest), (rounded == at).nonzero()[:, 0]) for at in rounded.unique()]
+    return [(min(steps[at], longest), (rounded == at).nonzero()[:, 0]) for at in sorted(set(rounded.tolist()))]
 
 
 def _filled(some: Tensor, row: Tensor, slots: Tensor, members: Tensor, length: int) -> tuple[Tensor, Tensor]:

@@ -181,7 +181,6 @@ def _row(given: BigBird, i: int, count: int, causal: bool) -> BlockRow:
         return BlockRow(tuple(range(stop)), (), ())
     reach = given.window // 2
     near = [j for j in range(max(i - reach, 0), min(i + reach + 1, stop)) if j not in ends]
-    # Runs of what is left, so that drawing does not cost a walk over all blocks.
     free = [*range(given.first, i - reach), *range(i + reach + 1, stop if causal else count - given.last)]
     return BlockRow(tuple(sorted(ends)), tuple(near), _drawn(free, given.random, f"{given.seed} {i}"))
 
@@ -207,8 +206,7 @@ def _groups(given: BigBird, n: int, causal: bool) -> tuple[Group, ...]:
         if len(row.blocks) == len(plan.rows) and not causal:
             found.append(Group(torch.arange(i * block, i * block + rows)[None], None))
         else:
-            keys = sum(min(block, n - j * block) for j in row.blocks)
-            alike[rows, keys].append(i)
+            alike[rows, sum(min(block, n - j * block) for j in row.blocks)].append(i)
     for (rows, run), members in alike.items():
         queries = torch.tensor(members)[:, None] * block + torch.arange(rows)
         seen = torch.tensor([plan.rows[i].blocks for i in members])
