@@ -8,6 +8,7 @@ the sequence, and time and memory would grow faster than n. The backward pass ga
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -16,7 +17,7 @@ from torch import Tensor
 from headscope.attention import kernel
 from headscope.attention.parts import Part, Triple, attention_over
 
-GROUP_ENTRIES = 1 << 18
+GROUP_ENTRIES = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,11 +33,35 @@ class Group:
         for start in range(0, self.queries.shape[0], blocks):
             some = slice(start, start + blocks)
             shared = self.allowed is None or self.allowed.shape[0] == 1
-            yield Group(
+            part = Group(
                 self.queries[some],
                 None if self.keys is None else self.keys[some],
                 self.allowed if shared or self.allowed is None else self.allowed[some],
             )
+            if self.start is not None:
+                part.__dict__["start"] = self.start + start * self.queries.shape[1]
+            yield part
+
+    @cached_property
+    def start(self) -> int | None:
+        """The first query, where they follow one another and so need no copy; else None."""
+        flat = self.queries.reshape(-1)
+        return int(flat[0]) if bool((flat.diff() == 1).all()) else None
+
+    def of_rows(self, x: Float[Tensor, "heads queries *width"]) -> Float[Tensor, "blocks heads rows *width"]:
+        """What each block's queries have in x: a view where they are a run."""
+        return _taken(x, self.queries) if self.start is None else self._run(x, self.start)
+
+    def put(self, x: Float[Tensor, "heads queries *width"], rows: Float[Tensor, "blocks heads rows *width"]) -> None:
+        """What `of_rows` takes, put back."""
+        if self.start is None:
+            x.index_copy_(1, self.queries.reshape(-1), _by_head(rows).to(x.dtype))
+        elif rows.data_ptr() != (view := self._run(x, self.start)).data_ptr():
+            view.copy_(rows)
+
+    def _run(self, x: Tensor, start: int) -> Tensor:
+        run = x[:, start : start + self.queries.numel()]
+        return run.reshape(x.shape[0], *self.queries.shape, *x.shape[2:]).transpose(0, 1)
 
     def may_see(self, real: Bool[Tensor, " keys"] | None) -> Bool[Tensor, "mask_blocks mask_rows run"] | None:
         """The mask of each block, with the keys that are padding taken out; None where all see all."""
@@ -66,15 +91,14 @@ class Gathered(Part):
         for group in self._groups(k):
             keys, values = _taken_keys(group, k, v, buffers)
             mask, nothing = _mask(group, real, q.dtype)
-            at = _Places.of(group.queries)
-            part = kernel.flash_forward()(at.of_rows(q), keys, values, 0.0, False, attn_mask=mask, scale=self.scale)
+            part = kernel.flash_forward()(group.of_rows(q), keys, values, 0.0, False, attn_mask=mask, scale=self.scale)
             if nothing is not None:
                 # The operator says lse = 0 where a row sees nothing.
                 part = part[0], part[1].masked_fill(nothing, -torch.inf)
             if not fresh:
-                part = _merged((at.of_rows(out), at.of_rows(lse)), part)
-            at.put(out, part[0])
-            at.put(lse, part[1])
+                part = _merged((group.of_rows(out), group.of_rows(lse)), part)
+            group.put(out, part[0])
+            group.put(lse, part[1])
 
     def add_gradients(
         self,
@@ -90,19 +114,18 @@ class Gathered(Part):
         buffers: dict[int, tuple[Tensor, Tensor]] = {}
         for group in self._groups(k):
             mask, _ = _mask(group, real, q.dtype)
-            at = _Places.of(group.queries)
             grad_q, grad_k, grad_v = kernel.gradients(
-                at.of_rows(row_grads[0]),
-                None if row_grads[1] is None else at.of_rows(row_grads[1]),
-                (at.of_rows(q), *_taken_keys(group, k, v, buffers)),
-                (at.of_rows(rows[0]), at.of_rows(rows[1])),
+                group.of_rows(row_grads[0]),
+                None if row_grads[1] is None else group.of_rows(row_grads[1]),
+                (group.of_rows(q), *_taken_keys(group, k, v, buffers)),
+                (group.of_rows(rows[0]), group.of_rows(rows[1])),
                 mask=mask,
                 scale=self.scale,
             )
-            at.put(grads[0], at.of_rows(grads[0]) + grad_q)
+            group.put(grads[0], group.of_rows(grads[0]) + grad_q)
             for total, grad in ((grads[1], grad_k), (grads[2], grad_v)):
                 if group.keys is None:
-                    total.add_(grad.sum(dim=0))
+                    total.add_(grad[0] if len(grad) == 1 else grad.sum(dim=0))
                 else:
                     total.index_add_(1, group.keys.reshape(-1), _by_head(grad).to(total.dtype))
 
@@ -153,35 +176,6 @@ def _portable(q: Tensor, k: Tensor, v: Tensor, part: Gathered) -> kernel.Rows:
         outs.append(out)
         rows.append(lse)
     return torch.stack(outs), torch.stack(rows)
-
-
-@dataclass(frozen=True, eq=False)
-class _Places:
-    """Where the queries of some blocks lie: one after the other, where nothing needs a copy, or anywhere."""
-
-    index: Int[Tensor, "blocks rows"]
-    start: int | None  # of the run that they are
-
-    @classmethod
-    def of(cls, index: Int[Tensor, "blocks rows"]) -> "_Places":
-        start = int(index[0, 0])
-        steps = torch.arange(start, start + index.numel(), device=index.device)
-        return cls(index, start if torch.equal(index.reshape(-1), steps) else None)
-
-    def of_rows(self, x: Tensor) -> Tensor:
-        """Rows of [heads, n, …] as [blocks, heads, rows, …]: a view where they are a run."""
-        return _taken(x, self.index) if self.start is None else self._run(x, self.start)
-
-    def put(self, x: Tensor, rows: Tensor) -> None:
-        """Rows back to their places."""
-        if self.start is None:
-            x.index_copy_(1, self.index.reshape(-1), _by_head(rows).to(x.dtype))
-        elif rows.data_ptr() != (view := self._run(x, self.start)).data_ptr():
-            view.copy_(rows)
-
-    def _run(self, x: Tensor, start: int) -> Tensor:
-        run = x[:, start : start + self.index.numel()]
-        return run.reshape(x.shape[0], *self.index.shape, *x.shape[2:]).transpose(0, 1)
 
 
 def _taken(x: Tensor, index: Tensor, out: Tensor | None = None) -> Tensor:

@@ -32,12 +32,12 @@ class Lists:
     def of(cls, lists: Iterable[Iterable[int]], whose: str) -> "Lists":
         """From a sequence of sequences; `whose` names it where it is wrong."""
         rows = [tuple(row) for row in lists]
-        flat = list(chain.from_iterable(rows))
-        if any(type(member) is not int or member < 0 for member in flat):
+        members = torch.tensor(list(chain.from_iterable(rows)) or [0])[: sum(map(len, rows))]
+        if members.dtype != torch.long or bool((members < 0).any()):
             raise UsageError(f"{whose} must be lists of positions, which are whole numbers from 0 on")
         lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)
         owners = torch.repeat_interleave(torch.arange(len(rows)), lengths)
-        return cls._of_pairs(owners, torch.tensor(flat, dtype=torch.long), len(rows))
+        return cls._of_pairs(owners, members, len(rows))
 
     @classmethod
     def of_mask(cls, mask: Bool[Tensor, "queries keys"]) -> "Lists":

@@ -110,9 +110,11 @@ class BandSparse(Pattern):
         for position in self.columns:
             near |= keys == position
         if isinstance(self.rows, Lists):
+            near = near.clone()
             for position in range(len(self.rows)):
-                for member in self.rows[position]:
-                    near |= (queries == position) & (keys == member)
+                rows, _, at, _ = (queries == position).nonzero(as_tuple=True)
+                more = torch.tensor(self.rows[position], dtype=torch.long)
+                near[rows, 0, at] |= torch.isin(call.key_positions[rows], more)
         return explicit_attention(call, call.visible() & near)
 
     def cost(self, n: int, d: int) -> Cost:

@@ -149,13 +149,12 @@ class BigBird(Mechanism):
         """The dense mask, block by block of the plan, in float64."""
         last = max(int(call.query_positions.max()), int(call.key_positions.max()))
         plan = self.plan(last + 1, call.causal)
-        queries, keys = call.query_positions[:, None, :, None], call.key_positions[:, None, None, :]
-        allowed = torch.zeros_like(queries - keys, dtype=torch.bool)
-        for i, row in enumerate(plan.rows):
-            mine = (queries >= i * self.block) & (queries < (i + 1) * self.block)
-            for j in (*row.everywhere, *row.near, *row.drawn):
-                allowed |= mine & (keys >= j * self.block) & (keys < (j + 1) * self.block)
-        return explicit_attention(call, call.visible() & allowed)
+        masks = []
+        for queries, keys in zip(call.query_positions.tolist(), call.key_positions.tolist(), strict=True):
+            reasons = [plan.rows[position // self.block] for position in queries]
+            seen = [{*row.everywhere, *row.near, *row.drawn} for row in reasons]
+            masks.append([[position // self.block in blocks for position in keys] for blocks in seen])
+        return explicit_attention(call, call.visible() & torch.tensor(masks)[:, None])
 
     def cost(self, n: int, d: int) -> Cost:
         """Two products over the blocks that each block sees, and over everything for the global ones."""
