@@ -165,10 +165,13 @@ class Banded(Part):
             raise UsageError("a band writes every row, so it must be the first part")
         (start, stop), band = self._run(sequence, qkv[1])
         q, k, v = qkv[0], qkv[1][:, start:stop], qkv[2][:, start:stop]
-        for tile in tiles(q.shape[1], k.shape[1], band):
-            out, lse = _attended(tile, band, (q, k, v))
-            tile.queries_of(rows[0]).copy_(out)
-            tile.queries_of(rows[1][..., None])[..., 0].copy_(lse)
+        blocks = max(1, GROUP_ENTRIES // (q.shape[0] * BLOCK * q.shape[2]))
+        for whole in tiles(q.shape[1], k.shape[1], band):
+            # In groups, so that the operator's output is still in cache when it is copied.
+            for tile in whole.split(blocks):
+                out, lse = _attended(tile, band, (q, k, v))
+                tile.queries_of(rows[0]).copy_(out)
+                tile.queries_of(rows[1][..., None])[..., 0].copy_(lse)
 
     def add_gradients(
         self,

@@ -40,6 +40,14 @@ class Outside:
         outside = outside if left is None else outside & (ahead <= left)
         return outside if right is None else outside & (ahead >= -right)
 
+    def runs(self, query: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The keys of one query, from and to, before the band and after it."""
+        place, keys, (left, right) = query + self.band.offset, self.sizes[1], self.limits
+        first = 0 if left is None else min(max(place - left, 0), keys)
+        last = keys if right is None else min(max(place + right + 1, 0), keys)
+        before, after = max(place - self.band.left, 0), max(place + self.band.right + 1, 0)
+        return (first, min(before, last)), (max(after, first), last)
+
     def query_indices(self, positions: Sequence[int]) -> Int[Tensor, " some"]:
         """The indices of positions that the call has queries at."""
         return _inside(positions, self.first[0], self.sizes[0])
@@ -85,10 +93,17 @@ def columns(outside: Outside, keys: Int[Tensor, " some"]) -> list[Group]:
 
 def full_rows(outside: Outside, queries: Int[Tensor, " some"], without: Int[Tensor, " columns"]) -> list[Group]:
     """Some queries over all keys, but for the band and the columns that are counted elsewhere."""
-    keys = torch.arange(outside.sizes[1])
-    elsewhere = torch.isin(keys, without)
-    blocks = [queries[None, at : at + GLOBAL_ROWS] for at in range(0, len(queries), GLOBAL_ROWS)]
-    return [Group(some, None, outside.holds(some[..., None], keys) & ~elsewhere) for some in blocks]
+    found = []
+    for at in range(0, len(queries), GLOBAL_ROWS):
+        some = queries[at : at + GLOBAL_ROWS]
+        allowed = torch.zeros(1, len(some), outside.sizes[1], dtype=torch.bool)
+        # Run by run: a table of distances would be eight times as large.
+        for row, query in zip(allowed[0], some.tolist(), strict=True):
+            for start, stop in outside.runs(query):
+                row[start:stop] = True
+        allowed[..., without] = False
+        found.append(Group(some[None], None, allowed))
+    return found
 
 
 def single_pairs(outside: Outside, lists: Lists) -> list[Group]:

@@ -88,7 +88,7 @@ def plan(owners: Int[Tensor, " pairs"], members: Int[Tensor, " pairs"]) -> list[
     count = int(blocks.max()) + 1
     pairs, shared = torch.bincount(blocks, minlength=count), torch.bincount(union // width, minlength=count)
     # A union that is not much shorter than the lists would gather as much and mask more.
-    alike = 2 * shared <= pairs
+    alike = 4 * shared <= 3 * pairs
     found = _shared(owners[alike[blocks]], which[alike[blocks]], union, alike, width)
     return found + _single(owners[~alike[blocks]], members[~alike[blocks]])
 
