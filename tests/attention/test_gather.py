@@ -1,11 +1,13 @@
 """Plans of gathered keys: any plan is the mask that it says, in bounded memory, with or without the flash operator."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headscope.attention import gather, kernel
+from headscope.attention import Mechanism, bigbird, gather, graph, kernel, longformer
 from headscope.attention.band import Band, Banded
 from headscope.attention.call import Call, Output
 from headscope.attention.gather import Gathered, Group, gathered_attention
@@ -106,3 +108,16 @@ def test_gathered_keys_stay_bounded(n: int, monkeypatch: pytest.MonkeyPatch) -> 
     out.sum().backward()
     assert max(sizes) <= 1 << 14
     assert sum(sizes) == 2 * keys.numel() * 8
+
+
+@pytest.mark.parametrize("mechanism", [bigbird(block=16), longformer(9, 6, (0, 70)), graph([[p] for p in range(400)])])
+def test_plans_made_in_inference_mode_serve_training(mechanism: Mechanism) -> None:
+    """Plans are kept; one that was made without autograd must not poison a later backward."""
+    call = make(399, d_head=8)
+    with torch.inference_mode():
+        quiet = mechanism(call).out.clone()
+    leaf = call.k.clone().requires_grad_()
+    output = mechanism(replace(call, k=leaf)).out
+    output.square().sum().backward()
+    assert torch.equal(output.detach(), quiet)
+    assert leaf.grad is not None

@@ -67,7 +67,7 @@ def test_long_calls_take_the_band(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_most_columns_need_no_mask() -> None:
     """Blocks of queries that are far from every column see all of it."""
     outside = beside.Outside(beside.Band(9, 6, 0, 1.0), (None, 0), (8192, 8192), (0, 0))
-    groups = beside.columns(outside, torch.arange(64))
+    groups = beside.columns(outside, tuple(range(64)))
     masked = sum(group.queries.numel() for group in groups if group.allowed is not None)
     assert masked == beside.COLUMN_ROWS
     assert sum(group.queries.numel() for group in groups) == 8192

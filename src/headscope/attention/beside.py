@@ -7,6 +7,7 @@ So n queries with a band of w keys and s more cost O(n(w + s)).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from jaxtyping import Bool, Int
@@ -74,9 +75,11 @@ def band_and_beside(call: Call, left: int | None, right: int | None, plans: Plan
     return Output(*attention_over([Banded(band, runs), *beside], call.q, call.k, call.v))
 
 
-def columns(outside: Outside, keys: Int[Tensor, " some"]) -> list[Group]:
-    """Every query over some keys, where they are outside of the band."""
-    found = []
+@lru_cache(maxsize=8)
+def columns(outside: Outside, positions: tuple[int, ...]) -> Sequence[Group]:
+    """Every query over the keys at some positions, where they are outside of the band."""
+    keys = outside.key_indices(positions)
+    found: list[Group] = []
     whole = outside.sizes[0] // COLUMN_ROWS * COLUMN_ROWS
     for start, stop, rows in ((0, whole, COLUMN_ROWS), (whole, outside.sizes[0], outside.sizes[0] - whole)):
         if start == stop:
@@ -91,8 +94,10 @@ def columns(outside: Outside, keys: Int[Tensor, " some"]) -> list[Group]:
     return found
 
 
-def full_rows(outside: Outside, queries: Int[Tensor, " some"], without: Int[Tensor, " columns"]) -> list[Group]:
-    """Some queries over all keys, but for the band and the columns that are counted elsewhere."""
+@lru_cache(maxsize=8)
+def full_rows(outside: Outside, positions: tuple[int, ...]) -> Sequence[Group]:
+    """The queries at some positions over all keys, but for the band and for the columns at the same positions."""
+    queries, without = outside.query_indices(positions), outside.key_indices(positions)
     found = []
     for at in range(0, len(queries), GLOBAL_ROWS):
         some = queries[at : at + GLOBAL_ROWS]

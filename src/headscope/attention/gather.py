@@ -220,5 +220,5 @@ def _merged(old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]) -> tuple[Ten
     """Rows over two disjoint sets of keys as rows over both, in the place of the old ones."""
     lse = torch.logaddexp(old[1], new[1])
     finite = lse.masked_fill(lse == -torch.inf, 0.0)  # two parts that saw nothing have weight 0, not exp(−∞ + ∞)
-    first, second = (torch.exp(part[1] - finite)[..., None].to(part[0].dtype) for part in (old, new))
-    return old[0].mul_(first).addcmul_(new[0], second), lse
+    share = torch.exp(new[1] - finite)[..., None].to(old[0].dtype)  # the old ones keep the rest
+    return old[0].lerp_(new[0], share), lse

@@ -96,7 +96,7 @@ class BandSparse(Pattern):
     def _beside(self, outside: Outside) -> Sequence[Sequence[Group]]:
         if isinstance(self.rows, Lists):
             return (single_pairs(outside, self.rows),)
-        return (columns(outside, outside.key_indices(self.columns)),)
+        return (columns(outside, self.columns),)
 
     def definition(self, call: Call) -> Output:
         """The dense mask, position by position, in float64."""

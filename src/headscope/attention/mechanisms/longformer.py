@@ -92,9 +92,7 @@ class Longformer(Pattern):
         return Output(with_sinks(output.out, output.lse, call.sinks), output.lse if lse else None)
 
     def _beside(self, outside: Outside) -> Sequence[Sequence[Group]]:
-        seen_by_all = outside.key_indices(self.global_positions)
-        see_all = outside.query_indices(self.global_positions)
-        return columns(outside, seen_by_all), full_rows(outside, see_all, seen_by_all)
+        return columns(outside, self.global_positions), full_rows(outside, self.global_positions)
 
     def definition(self, call: Call) -> Output:
         """The dense mask, position by position, in float64."""
