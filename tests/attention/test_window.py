@@ -7,8 +7,10 @@ import torch
 
 import headscope.attention as attention
 from headscope.attention.band import BLOCK
+from headscope.attention.mechanisms.dense import Dense
 from headscope.errors import UsageError
 from tests.attention.calls import KINDS, make
+from tests.attention.masks import assert_same
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -45,7 +47,53 @@ def test_a_window_of_256_sees_257_keys() -> None:
     assert int(seen.visible()[0, 0, 599].sum()) == 257
 
 
-@pytest.mark.parametrize("given", [{"left": -1}, {"right": -2}, {"dilation": 0}])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dilation_per_head(kind: str) -> None:
+    call, mechanism = KINDS[kind](), attention.window(left=12, right=6, dilation=(1, 3, 1, 2))
+    if call.q.shape[1] != 4:
+        with pytest.raises(UsageError, match="dilations for 4 heads"):
+            mechanism(call)
+        return
+    got = mechanism(call, lse=True)
+    exact = mechanism.definition(call)
+    assert got.lse is not None
+    assert torch.allclose(got.out.double(), exact.out, atol=2e-5)
+    assert torch.allclose(got.lse.double(), exact.lse, atol=2e-5)
+    for head, step in enumerate((1, 3, 1, 2)):
+        alone = attention.window(left=12, right=6, dilation=step)(call).out[:, head]
+        assert torch.allclose(got.out[:, head], alone, atol=1e-6)
+    seen = mechanism.seen(call)
+    assert torch.allclose(attention.dense().definition(seen).out, exact.out)
+    assert mechanism.cost(100, 8).flops < attention.window(left=12, right=6).cost(100, 8).flops
+
+
+@pytest.mark.parametrize("right", [None, 0])
+@pytest.mark.parametrize("dilation", [1, 2])
+@pytest.mark.parametrize("run", [(0, 600), (50, 600), (0, 400), (300, 301), (0, 0)])
+def test_padding_at_the_ends_is_a_shorter_band(right: int | None, dilation: int, run: tuple[int, int]) -> None:
+    """Exact with gradients, and padded keys are not even read: they may hold NaN."""
+    call = make(600, d_head=4, right=right, dtype=torch.float64)
+    real = torch.zeros(2, 600, dtype=torch.bool)
+    real[0], real[1, run[0] : run[1]] = True, True
+    v = call.v.masked_fill(~real[:, None, :, None], torch.nan)
+    mechanism = attention.window(left=20, right=10, dilation=dilation)
+    assert bool(mechanism(replace(call, v=v, key_padding=real)).out.isfinite().all())
+    ahead = torch.arange(600)[:, None] - torch.arange(600)
+    near = (ahead <= 20) & (ahead >= -10) & (ahead % dilation == 0)
+    assert_same(replace(call, key_padding=real), lambda given: mechanism(given, lse=True), near[None, None])
+
+
+def test_one_end_is_enough_where_the_call_has_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Dense, "attend", None)
+    for call in (make(400), replace(make(400), key_padding=torch.ones(2, 400, dtype=torch.bool))):
+        assert bool(attention.window(left=30)(call).out.isfinite().all())
+    later = replace(make(400, right=None), query_positions=torch.arange(370, 770)[None])
+    assert bool(attention.window(left=100)(later).out.isfinite().all())  # no key is further ahead than 29
+
+
+@pytest.mark.parametrize(
+    "given", [{"left": -1}, {"right": -2}, {"dilation": 0}, {"dilation": (1, 0)}, {"dilation": ()}]
+)
 def test_wrong_parameters(given: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="window"):
         attention.window(**given)

@@ -6,24 +6,28 @@ too: all blocks go into one call of the flash operator, blocks on the batch axis
 small mask that they share. The rows at both ends, whose runs would leave the sequence, are tiles of their own.
 
 The backward pass calls the operator's own backward on the same views, in groups of blocks so that its overlapping
-key gradients stay in cache, and adds them up.
+key gradients stay in cache, and adds them up. Padding at the ends of a sequence leaves a run of real keys: the same
+band of a shorter matrix.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from headscope.attention import kernel
+from headscope.attention.blocks import only_limits
+from headscope.attention.call import Call
+from headscope.attention.parts import Part, Triple, attention_over
+from headscope.errors import UsageError
 
 BLOCK = 32
 BACKWARD_BLOCK = 64  # larger, so that fewer key gradients overlap
 GROUP_ENTRIES = 1 << 20
+KEPT_ENTRIES = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -77,17 +81,31 @@ def band_attention(
     k: Float[Tensor, "batch kv_heads keys d_head"],
     v: Float[Tensor, "batch kv_heads keys d_value"],
     band: Band,
+    runs: tuple[tuple[int, int], ...] | None = None,
 ) -> kernel.Rows:
     """Output and log-sum-exp of attention inside a band, with gradients; needs `kernel.has_flash()`.
+
+    `runs` says which keys of each sequence are real, where there is padding around them.
 
     Properties:
         - equals the dense mask, with gradients  (tested: test_window_in_tiles_equals_definition)
         - every query and every near key is in a tile once  (tested: test_tiles_cover_the_band)
     """
-    d_value = v.shape[-1]
-    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in kernel.of_one_width(q, k, v))
-    out, lse = _BandAttention.apply(q, k, v, band)  # type: ignore[no-untyped-call]
-    return out[..., :d_value], lse
+    return attention_over([Banded(band, runs)], q, k, v)
+
+
+def narrow_band(call: Call) -> Band | None:
+    """The call as a band that is narrow enough for tiles to pay; None where it is not, or something else shapes it."""
+    if not only_limits(call) or call.q.device.type != "cpu" or not kernel.has_flash() or call.offset is None:
+        return None
+    queries, keys = call.q.shape[2], call.k.shape[2]
+    # No query is further from a key than the ends of the sequence let it be.
+    left, right = max(queries - 1 + call.offset, 0), max(keys - 1 - call.offset, 0)
+    left = left if call.left is None else min(left, call.left)
+    right = right if call.right is None else min(right, call.right)
+    if queries < 4 * BLOCK or 2 * (left + right + BLOCK) > keys:
+        return None
+    return Band(left, right, call.offset, call.scale)
 
 
 def tiles(queries: int, keys: int, band: Band, block: int = BLOCK) -> list[Tile]:
@@ -111,11 +129,19 @@ def _edge(start: int, stop: int, keys: int, band: Band) -> Tile:
 
 def _mask(tile: Tile, band: Band, dtype: torch.dtype) -> Float[Tensor, "rows run"]:
     """What is added to the scores of every block of the tile: 0 inside the band, −∞ outside."""
-    return _band_mask(tile.rows, tile.width, tile.query + band.offset - tile.key, band.left, band.right, dtype)
+    shape = tile.rows, tile.width, tile.query + band.offset - tile.key, band.left, band.right, dtype
+    # Large ones are those of the ends; with padding they are many, and not to be kept.
+    return _band_mask(*shape) if tile.rows * tile.width <= KEPT_ENTRIES else _made_mask(*shape)
 
 
 @lru_cache(maxsize=64)
 def _band_mask(
+    rows: int, width: int, shift: int, left: int, right: int, dtype: torch.dtype
+) -> Float[Tensor, "rows width"]:
+    return _made_mask(rows, width, shift, left, right, dtype)
+
+
+def _made_mask(
     rows: int, width: int, shift: int, left: int, right: int, dtype: torch.dtype
 ) -> Float[Tensor, "rows width"]:
     ahead = torch.arange(rows)[:, None] + shift - torch.arange(width)
@@ -126,44 +152,54 @@ def _sees_nothing(tile: Tile, band: Band) -> Bool[Tensor, " rows"]:
     return (_mask(tile, band, torch.float32) == -torch.inf).all(dim=-1)
 
 
-class _BandAttention(torch.autograd.Function):
-    """All tiles of all sequences, forward and backward."""
+@dataclass(frozen=True)
+class Banded(Part):
+    """The pairs inside a band; it writes every row, so where there are other parts it comes first."""
 
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, band: Band) -> tuple[Tensor, Tensor]:
-        ctx.set_materialize_grads(False)
-        # Heads and positions swapped in memory, as the operator writes: so blocks of it are copied in one run.
-        out = q.new_empty(q.shape[0], q.shape[2], q.shape[1], q.shape[3]).transpose(1, 2)
-        lse = torch.empty(q.shape[:3], dtype=torch.promote_types(q.dtype, torch.float32))
-        for tile in tiles(q.shape[2], k.shape[2], band):
-            for b in range(q.shape[0]):
-                part, rows = _attended(tile, band, (q[b], k[b], v[b]))
-                tile.queries_of(out[b]).copy_(part)
-                tile.queries_of(lse[b, ..., None])[..., 0].copy_(rows)
-        ctx.save_for_backward(q, k, v, out, lse)
-        ctx.band = band
-        return out, lse
+    band: Band
+    runs: tuple[tuple[int, int], ...] | None = None  # the keys that are real, from and to, of each sequence
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
-        q, k, v, out, lse = ctx.saved_tensors
-        band: Band = ctx.band
-        # What the operator's backward expects of a row that sees nothing.
-        lse = lse.masked_fill(lse == -torch.inf, 0.0)
-        grad_out = torch.zeros_like(out) if grad_out is None else grad_out.contiguous()
-        grads = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        width = BACKWARD_BLOCK + band.left + band.right
-        blocks = max(1, GROUP_ENTRIES // (k.shape[1] * width * k.shape[3]))
-        for whole in tiles(q.shape[2], k.shape[2], band, BACKWARD_BLOCK):
+    def attend(self, sequence: int, qkv: Triple, rows: tuple[Tensor, Tensor], *, fresh: bool) -> None:
+        """Tile by tile."""
+        if not fresh:
+            raise UsageError("a band writes every row, so it must be the first part")
+        (start, stop), band = self._run(sequence, qkv[1])
+        q, k, v = qkv[0], qkv[1][:, start:stop], qkv[2][:, start:stop]
+        blocks = max(1, GROUP_ENTRIES // (q.shape[0] * BLOCK * q.shape[2]))
+        for whole in tiles(q.shape[1], k.shape[1], band):
+            # In groups, so that the operator's output is still in cache when it is copied.
+            for tile in whole.split(blocks):
+                out, lse = _attended(tile, band, (q, k, v))
+                tile.queries_of(rows[0]).copy_(out)
+                tile.queries_of(rows[1][..., None])[..., 0].copy_(lse)
+
+    def add_gradients(
+        self,
+        sequence: int,
+        qkv: Triple,
+        rows: tuple[Tensor, Tensor],
+        row_grads: tuple[Tensor, Tensor | None],
+        grads: Triple,
+    ) -> None:
+        """In groups of blocks, so that their overlapping key gradients stay in cache."""
+        (start, stop), band = self._run(sequence, qkv[1])
+        real = slice(start, stop)
+        qkv, grads = (qkv[0], qkv[1][:, real], qkv[2][:, real]), (grads[0], grads[1][:, real], grads[2][:, real])
+        kv_heads, keys, width = qkv[1].shape
+        blocks = max(1, GROUP_ENTRIES // (kv_heads * (BACKWARD_BLOCK + band.left + band.right) * width))
+        for whole in tiles(qkv[0].shape[1], keys, band, BACKWARD_BLOCK):
             for tile in whole.split(blocks) if whole.width else ():
-                for b in range(q.shape[0]):
-                    row_grads = grad_out[b], None if grad_lse is None else grad_lse[b]
-                    _add_gradients(tile, band, (q[b], k[b], v[b]), (out[b], lse[b]), row_grads, [g[b] for g in grads])
-        return (*grads, None)
+                _add_gradients(tile, band, qkv, rows, row_grads, grads)
+
+    def _run(self, sequence: int, k: Tensor) -> tuple[tuple[int, int], Band]:
+        """The real keys of a sequence, and the band as they see it."""
+        if self.runs is None:
+            return (0, k.shape[1]), self.band
+        start, stop = self.runs[sequence]
+        return (start, stop), replace(self.band, offset=self.band.offset - start)
 
 
-def _attended(tile: Tile, band: Band, qkv: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def _attended(tile: Tile, band: Band, qkv: Triple) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp of the blocks of a tile, for one sequence."""
     q, k, v = tile.queries_of(qkv[0]), tile.keys_of(qkv[1]), tile.keys_of(qkv[2])
     if tile.width == 0:
@@ -177,10 +213,10 @@ def _attended(tile: Tile, band: Band, qkv: tuple[Tensor, Tensor, Tensor]) -> tup
 def _add_gradients(
     tile: Tile,
     band: Band,
-    qkv: tuple[Tensor, Tensor, Tensor],
+    qkv: Triple,
     rows: tuple[Tensor, Tensor],
     row_grads: tuple[Tensor, Tensor | None],
-    grads: list[Tensor],
+    grads: Triple,
 ) -> None:
     """Add what one group of blocks contributes to the gradients of one sequence."""
 
@@ -188,7 +224,7 @@ def _add_gradients(
         return tile.queries_of(x.contiguous()[..., None])[..., 0]
 
     mask = _mask(tile, band, qkv[0].dtype)
-    grad_lse = None if row_grads[1] is None else of_rows(row_grads[1]).masked_fill(_sees_nothing(tile, band), 0.0)
+    grad_lse = None if row_grads[1] is None else of_rows(row_grads[1])
     grad_q, grad_k, grad_v = kernel.gradients(
         tile.queries_of(row_grads[0]),
         grad_lse,
@@ -197,7 +233,7 @@ def _add_gradients(
         mask=mask,
         scale=band.scale,
     )
-    tile.queries_of(grads[0]).copy_(grad_q)
+    tile.queries_of(grads[0]).add_(grad_q)
     # The runs of keys overlap, so their gradients are added a block's width at a time, where they do not.
     for start in range(0, tile.width, tile.rows):
         piece = Tile(tile.query, tile.rows, tile.count, tile.key + start, min(tile.rows, tile.width - start))

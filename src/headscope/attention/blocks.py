@@ -5,6 +5,7 @@ beyond the band are not touched.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -51,6 +52,32 @@ def allowed_mask(call: Call) -> Mask | None:
     for mask in given[1:]:
         allowed = allowed & mask
     return allowed.expand(-1, -1, call.q.shape[2], -1)
+
+
+def real_runs(call: Call) -> tuple[tuple[int, int], ...] | None:
+    """The real keys of each sequence, from and to, where padding is only at the ends; None where it is between them."""
+    if call.key_padding is None:
+        return ((0, call.k.shape[2]),) * call.q.shape[0]
+    count = call.key_padding.sum(dim=1)
+    first = call.key_padding.int().argmax(dim=1)
+    steps = torch.arange(call.k.shape[2], device=count.device)
+    filled = (steps >= first[:, None]) & (steps < (first + count)[:, None])
+    if not torch.equal(filled, call.key_padding):
+        return None
+    return tuple(zip(first.tolist(), (first + count).tolist(), strict=True))
+
+
+def only_limits(call: Call) -> bool:
+    """Whether nothing shapes the map but dot products, limits and padding (a sink scales the output afterwards)."""
+    return replace(call, sinks=None, key_padding=None).plain
+
+
+def origin(call: Call) -> tuple[int, int] | None:
+    """The first query and key position where all run without gaps and alike in the batch; else None."""
+    first = call.key_positions[:, 0] if call.key_positions.shape[1] else call.key_positions.new_zeros(1)
+    if call.offset is None or not bool((first == first[0]).all()):
+        return None
+    return int(first[0]) + call.offset, int(first[0])
 
 
 def blind(

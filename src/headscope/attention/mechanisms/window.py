@@ -6,18 +6,21 @@ Definition:
     $(\text{query\_position}_i - \text{key\_position}_j) \bmod \text{dilation} = 0$; None is no limit.
     So `window(left=256)` on a causal call sees 257 keys: the query's own and 256 before it.
 How:
-    Over positions without gaps, a window with two ends goes through `headscope.attention.band`; a sink is a factor
-    on its output. A dilated window is `dilation` plain windows, one for each residue of the positions. A window
-    with one end, a call with padding, bias, softcap, stray mask or gaps in its positions, and a few queries at the
-    end of a cache are exact through dense attention in blocks of rows that skip the keys beyond the window.
+    Over positions without gaps, a window with two ends (its own, or those of the call: `left` on a causal call is
+    enough) goes through `headscope.attention.band`, with padding at the ends of a sequence too; a sink is a factor
+    on its output. A dilated window is `dilation` plain windows, one for each residue of the positions; heads of
+    one dilation go together. A window with one end, a call with bias, softcap, stray mask or gaps in its positions,
+    and a few queries at the end of a cache are exact through dense attention in blocks of rows that skip the keys
+    beyond the window.
 """
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from headscope.attention import kernel
-from headscope.attention.band import BLOCK, Band, band_attention
-from headscope.attention.blocks import blind
+import torch
+
+from headscope.attention.band import BLOCK, band_attention, narrow_band
+from headscope.attention.blocks import blind, real_runs
 from headscope.attention.call import Call, Output
 from headscope.attention.explicit import explicit_attention
 from headscope.attention.mechanism import Cost, Mechanism
@@ -34,19 +37,32 @@ class Window(Mechanism):
         - without limits it is dense attention  (tested: test_infinite_window_is_dense)
         - the call's own limits hold too  (tested: test_window_intersects_the_limits_of_the_call)
         - time and memory grow like n  (tested: test_window_touches_no_far_key)
+        - heads may have dilations of their own  (tested: test_a_dilation_per_head)
+        - padding at the ends costs nothing  (tested: test_padding_at_the_ends_is_a_shorter_band)
     """
 
     left: int | None = None
     right: int | None = None
-    dilation: int = 1
+    dilation: int | tuple[int, ...] = 1  # a tuple: one per head
     name: ClassVar[str] = "window"
 
     def __post_init__(self) -> None:
         for side, reach in (("left", self.left), ("right", self.right)):
             if reach is not None and reach < 0:
                 raise UsageError(f"window: {side} must be None (no limit) or at least 0, got {reach}")
-        if self.dilation < 1:
-            raise UsageError(f"window: dilation must be at least 1, got {self.dilation}")
+        if not self._dilations or min(self._dilations) < 1:
+            raise UsageError(f"window: dilation must be at least 1, or one such number per head, got {self.dilation}")
+
+    @property
+    def _dilations(self) -> tuple[int, ...]:
+        return self.dilation if isinstance(self.dilation, tuple) else (self.dilation,)
+
+    def supports(self, call: Call) -> str | None:
+        """Dilations that are given head by head are for a call with as many heads."""
+        heads = call.q.shape[1]
+        if isinstance(self.dilation, tuple) and len(self.dilation) != heads:
+            return f"it has dilations for {len(self.dilation)} heads, and the call has {heads}"
+        return None
 
     @classmethod
     def examples(cls, n: int) -> tuple["Window", ...]:
@@ -70,19 +86,20 @@ class Window(Mechanism):
     def attend(self, call: Call, *, lse: bool) -> Output:
         """The narrowed call, by residues of the positions where it is dilated."""
         narrowed = call.within(self.left, self.right)
-        if self.dilation == 1:
-            return _windowed(narrowed, lse=lse)
+        if isinstance(self.dilation, tuple):
+            return _by_head(narrowed, self.dilation, lse=lse)
         return _dilated(narrowed, self.dilation, lse=lse)
 
     def seen(self, call: Call) -> Call:
         """The call narrowed to the window."""
         narrowed = call.within(self.left, self.right)
-        return narrowed if self.dilation == 1 else _stepped(narrowed, self.dilation)
+        return narrowed if set(self._dilations) == {1} else _stepped(narrowed, self._dilations)
 
     def definition(self, call: Call) -> Output:
         """The dense mask of band and dilation, in float64."""
         ahead = call.query_positions[:, None, :, None] - call.key_positions[:, None, None, :]
-        allowed = call.visible() & (ahead % self.dilation == 0)
+        steps = [self.dilation] if isinstance(self.dilation, int) else list(self.dilation)
+        allowed = call.visible() & torch.stack([ahead[:, 0] % step == 0 for step in steps], dim=1)
         if self.left is not None:
             allowed = allowed & (ahead <= self.left)
         if self.right is not None:
@@ -90,9 +107,9 @@ class Window(Mechanism):
         return explicit_attention(call, allowed)
 
     def cost(self, n: int, d: int) -> Cost:
-        """Two products over the pairs inside the window."""
-        before = _pairs(n, self.left, self.dilation)
-        pairs = n + before + _pairs(n, self.right, self.dilation)
+        """Two products over the pairs inside the window; the mean of the heads where they differ."""
+        sides = [_pairs(n, limit, step) for limit in (self.left, self.right) for step in self._dilations]
+        pairs = n + sum(sides) / len(self._dilations)
         reach = sum(n - 1 if limit is None else min(limit, n - 1) for limit in (self.left, self.right))
         return Cost(flops=4.0 * d * pairs, bytes=4.0 * (n + BLOCK * (BLOCK + reach + d)))
 
@@ -107,23 +124,29 @@ def _pairs(n: int, limit: int | None, dilation: int) -> int:
 
 
 def _windowed(call: Call, *, lse: bool) -> Output:
-    if not _is_banded(call) or call.left is None or call.right is None or call.offset is None:
+    band = narrow_band(call)
+    runs = None if band is None else real_runs(call)
+    if band is None or runs is None:
         return Dense().attend(call, lse=lse)
-    out, rows = band_attention(call.q, call.k, call.v, Band(call.left, call.right, call.offset, call.scale))
+    out, rows = band_attention(call.q, call.k, call.v, band, runs)
     return Output(with_sinks(out, rows, call.sinks), rows if lse else None)
 
 
-def _is_banded(call: Call) -> bool:
-    """Whether the call is a band that is narrow enough for the tiles to pay."""
-    simple = replace(call, sinks=None).plain and call.q.device.type == "cpu" and kernel.has_flash()
-    if not simple or call.left is None or call.right is None or call.offset is None:
-        return False
-    return call.q.shape[2] >= 4 * BLOCK and 2 * (call.left + call.right + BLOCK) <= call.k.shape[2]
+def _by_head(call: Call, dilations: tuple[int, ...], *, lse: bool) -> Output:
+    """Heads of one dilation together, then back in their order."""
+    heads = [tuple(h for h, step in enumerate(dilations) if step == each) for each in sorted(set(dilations))]
+    parts = [_dilated(call.heads(some), dilations[some[0]], lse=lse) for some in heads]
+    order = torch.tensor([h for some in heads for h in some], device=call.q.device).argsort()
+    out = torch.cat([part.out for part in parts], dim=1).index_select(1, order)
+    rows = [part.lse for part in parts if part.lse is not None]
+    return Output(out, torch.cat(rows, dim=1).index_select(1, order) if lse else None)
 
 
 def _dilated(call: Call, dilation: int, *, lse: bool) -> Output:
+    if dilation == 1:
+        return _windowed(call, lse=lse)
     if call.offset is None:
-        return Dense().attend(_stepped(call, dilation), lse=lse)
+        return Dense().attend(_stepped(call, (dilation,)), lse=lse)
     out, rows = (x.clone() for x in blind(call))
     for residue in range(min(dilation, call.q.shape[2])):
         queries, keys = slice(residue, None, dilation), slice((residue + call.offset) % dilation, None, dilation)
@@ -135,10 +158,10 @@ def _dilated(call: Call, dilation: int, *, lse: bool) -> Output:
     return Output(out, rows if lse else None)
 
 
-def _stepped(call: Call, dilation: int) -> Call:
-    """The call with a mask that lets only multiples of the dilation through."""
+def _stepped(call: Call, dilations: tuple[int, ...]) -> Call:
+    """The call with a mask that lets only multiples of the dilation through; one for all heads, or one for each."""
     ahead = call.query_positions[:, None, :, None] - call.key_positions[:, None, None, :]
-    stepped = ahead % dilation == 0
+    stepped = ahead % ahead.new_tensor(dilations)[:, None, None] == 0
     return replace(call, mask=stepped if call.mask is None else call.mask & stepped)
 
 

@@ -1,0 +1,146 @@
+r"""Band-sparse attention: a window around every query, and s more keys that are known before attention is computed.
+
+Definition:
+    Key j is visible to query i when the call lets it be and $-\text{right} \le i - j \le \text{left}$, or j is one of
+    `columns` (the same for every query), or j is in `rows[i]` (a list for each query). i and j are positions.
+    Columns are seen by all but see no more than the others: not symmetric.
+How:
+    The band goes in tiles, the columns or lists are gathered beside it, and the parts merge by log-sum-exp: time
+    O(n(w + s)) for a band of w keys. Other calls are exact through dense attention under the mask, as for
+    `longformer`.
+Example:
+    >>> import torch
+    >>> rare_columns(torch.tensor([5, 7, 5, 9]), {5: 1000, 7: 3, 9: 40}, 2)
+    (1, 3)
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from headscope.attention.band import BLOCK
+from headscope.attention.beside import Outside, band_and_beside, columns, single_pairs
+from headscope.attention.call import Call, Output
+from headscope.attention.explicit import explicit_attention
+from headscope.attention.gather import Group
+from headscope.attention.lists import Lists
+from headscope.attention.mechanism import Cost
+from headscope.attention.mechanisms.dense import Dense, with_sinks
+from headscope.attention.pattern import Pattern
+from headscope.errors import UsageError
+
+
+@dataclass(frozen=True)
+class BandSparse(Pattern):
+    """A window around every query, and more keys: columns that all see, or a list for each query.
+
+    Properties:
+        - equals its float64 definition, with gradients  (tested: test_fast_equals_definition)
+        - columns are seen by all and see no more than others  (tested: test_columns_are_not_symmetric)
+        - lists for each query, however ragged  (tested: test_rows_of_their_own)
+        - no pair counts twice where band and columns meet  (tested: test_parts_equal_the_dense_mask)
+    """
+
+    left: int | None = 128
+    right: int | None = 128
+    columns: tuple[int, ...] = ()
+    rows: Lists | Iterable[Iterable[int]] | None = None
+    name: ClassVar[str] = "band_sparse"
+
+    def __post_init__(self) -> None:
+        for side, reach in (("left", self.left), ("right", self.right)):
+            if reach is not None and reach < 0:
+                raise UsageError(f"band_sparse: {side} must be None (no limit) or at least 0, got {reach}")
+        if any(position < 0 for position in self.columns):
+            raise UsageError(f"band_sparse: columns must be positions from 0 on, got {min(self.columns)}")
+        if self.columns and self.rows is not None:
+            raise UsageError("band_sparse: expected columns or rows, got both", hint="put the columns into every row")
+        object.__setattr__(self, "columns", tuple(sorted(set(self.columns))))
+        if self.rows is not None and not isinstance(self.rows, Lists):
+            object.__setattr__(self, "rows", Lists.of(self.rows, "band_sparse: rows"))
+
+    @classmethod
+    def examples(cls, n: int) -> tuple["BandSparse", ...]:
+        """A thirty-second of the positions on both sides, with columns; with a list for each; with neither."""
+        near = max(2, n // 32)
+        far = tuple((p // 2, (7 * p + 3) % (p + 1)) if p % 3 else () for p in range(n))
+        return (cls(near, near, (0, 1, n // 2)), cls(near, 0, (n // 4,)), cls(near, near, rows=far), cls(near, near))
+
+    @classmethod
+    def as_dense(cls, n: int) -> "BandSparse":
+        """A band that reaches over all positions."""
+        return cls(n, n)
+
+    def allows(
+        self, queries: Int[Tensor, "rows queries 1"], keys: Int[Tensor, "rows 1 keys"]
+    ) -> Bool[Tensor, "rows queries keys"]:
+        """The band, the columns and the lists."""
+        ahead = queries - keys
+        near = torch.ones_like(ahead, dtype=torch.bool) if self.left is None else ahead <= self.left
+        near = near if self.right is None else near & (ahead >= -self.right)
+        if isinstance(self.rows, Lists):
+            return near | self.rows.hold(queries, keys)
+        return near | torch.isin(keys, torch.tensor(self.columns, dtype=torch.long, device=keys.device))
+
+    def attend(self, call: Call, *, lse: bool) -> Output:
+        """The band and what lies beside it; the mask where the band does not pay."""
+        output = band_and_beside(call, self.left, self.right, self._beside)
+        if output is None or output.lse is None:
+            return Dense().attend(self.seen(call), lse=lse)
+        return Output(with_sinks(output.out, output.lse, call.sinks), output.lse if lse else None)
+
+    def _beside(self, outside: Outside) -> Sequence[Sequence[Group]]:
+        if isinstance(self.rows, Lists):
+            return (single_pairs(outside, self.rows),)
+        return (columns(outside, self.columns),)
+
+    def definition(self, call: Call) -> Output:
+        """The dense mask, position by position, in float64."""
+        queries, keys = call.query_positions[:, None, :, None], call.key_positions[:, None, None, :]
+        distance = queries - keys
+        near = torch.ones_like(distance, dtype=torch.bool)
+        if self.left is not None:
+            near &= distance <= self.left
+        if self.right is not None:
+            near &= distance >= -self.right
+        for position in self.columns:
+            near |= keys == position
+        if isinstance(self.rows, Lists):
+            near = near.clone()
+            for position in range(len(self.rows)):
+                rows, _, at, _ = (queries == position).nonzero(as_tuple=True)
+                more = torch.tensor(self.rows[position], dtype=torch.long)
+                near[rows, 0, at] |= torch.isin(call.key_positions[rows], more)
+        return explicit_attention(call, call.visible() & near)
+
+    def cost(self, n: int, d: int) -> Cost:
+        """Two products over the band and the keys beside it."""
+        reach = sum(n - 1 if limit is None else min(limit, n - 1) for limit in (self.left, self.right))
+        lists = self.rows if isinstance(self.rows, Lists) else None
+        more = len(self.columns) if lists is None else len(lists.members) / max(1, len(lists))
+        pairs = min(float(n * n), n * (1 + reach + more))
+        return Cost(flops=4.0 * d * pairs, bytes=4.0 * (n + BLOCK * (BLOCK + reach + d)) + 8.0 * n * more)
+
+
+MECHANISM = BandSparse
+
+
+def rare_columns(
+    token_ids: Int[Tensor, " positions"], counts: Mapping[int, int] | Int[Tensor, " vocabulary"], s: int
+) -> tuple[int, ...]:
+    """The s positions whose tokens are rarest in a corpus, in order; of equals the earlier.
+
+    `counts` says how often each token occurs; a token that it does not know has occurred never.
+
+    Properties:
+        - the rarest come, however the counts are given  (tested: test_rare_columns)
+    """
+    if s < 0:
+        raise UsageError(f"rare_columns: s must be at least 0, got {s}")
+    known = counts if isinstance(counts, Mapping) else dict(enumerate(counts.tolist()))
+    often = [known.get(token, 0) for token in token_ids.tolist()]
+    return tuple(sorted(sorted(range(len(often)), key=lambda position: often[position])[:s]))

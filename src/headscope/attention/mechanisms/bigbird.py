@@ -1,0 +1,220 @@
+r"""BigBird attention: blocks of positions see global blocks, the blocks around them and a few random ones.
+
+Definition:
+    Positions go in blocks of `block`. Query block I sees key block J when the call lets it and one of these holds:
+    I or J is global (one of the `first` blocks or, in an encoder, the `last` ones); $|I - J| \le \lfloor
+    \text{window}/2 \rfloor$; J is one of `random` blocks drawn for I among those that are neither. On a causal call
+    there is no last block, since every block has once been the last, and the random blocks of I are drawn by
+    (seed, I) among earlier ones: so a decode step sees what the same row of a prefill saw, whatever comes later. One
+    plan serves all heads.
+How:
+    The keys of each query block are gathered, a few blocks at a time; global rows see all keys in place. That is for
+    calls over all positions from 0 on, causal or not, with or without padding; others are exact through dense
+    attention under the mask.
+Reference:
+    Zaheer et al. (2020), Big Bird: Transformers for Longer Sequences, section 2 (the internal construction, ITC).
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from random import Random
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from headscope.attention.blocks import only_limits, origin
+from headscope.attention.call import Call, Output
+from headscope.attention.explicit import explicit_attention
+from headscope.attention.gather import GROUP_ENTRIES, Gathered, Group, gathered_attention
+from headscope.attention.mechanism import Cost, Mechanism
+from headscope.attention.mechanisms.dense import Dense, with_sinks
+from headscope.errors import UsageError
+
+
+@dataclass(frozen=True)
+class BlockRow:
+    """The key blocks that one query block sees, by reason; none is named twice."""
+
+    everywhere: tuple[int, ...]  # global blocks, or all blocks where the query block is global itself
+    near: tuple[int, ...]
+    drawn: tuple[int, ...]
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """All of them, in order."""
+        return tuple(sorted({*self.everywhere, *self.near, *self.drawn}))
+
+
+@dataclass(frozen=True)
+class BlockPlan:
+    """Which key blocks every query block sees, in position space: block I is the positions from I · block on."""
+
+    n: int
+    block: int
+    causal: bool
+    rows: tuple[BlockRow, ...]
+
+    def table(self) -> Bool[Tensor, "blocks blocks"]:
+        """True where query block I sees key block J."""
+        table = torch.zeros(len(self.rows), len(self.rows), dtype=torch.bool)
+        for i, row in enumerate(self.rows):
+            table[i, list(row.blocks)] = True
+        return table
+
+    def __str__(self) -> str:
+        lines = [f"{self.n} positions in {len(self.rows)} blocks of {self.block}{', causal' if self.causal else ''}"]
+        for i, row in enumerate(self.rows):
+            reasons = (("global", row.everywhere), ("near", row.near), ("random", row.drawn))
+            told = "; ".join(f"{why} {' '.join(map(str, blocks))}" for why, blocks in reasons if blocks)
+            lines.append(f"block {i}: {told}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class BigBird(Mechanism):
+    """Blocks of positions see global blocks, the blocks around them and a few random ones.
+
+    Properties:
+        - equals its float64 definition, with gradients  (tested: test_fast_equals_definition)
+        - the blocks are those of a mask made by hand  (tested: test_a_plan_made_by_hand)
+        - causal plans of a longer call begin with those of a shorter  (tested: test_causal_plans_do_not_look_ahead)
+        - a cached decode step equals the row of the prefill  (tested: test_decode_step_equals_prefill_row)
+    """
+
+    block: int = 64
+    window: int = 3  # blocks, odd
+    first: int = 1
+    last: int = 1
+    random: int = 3
+    seed: int = 0
+    name: ClassVar[str] = "bigbird"
+
+    def __post_init__(self) -> None:
+        if self.block < 1:
+            raise UsageError(f"bigbird: block must be at least 1, got {self.block}")
+        if self.window < 1 or self.window % 2 == 0:
+            raise UsageError(f"bigbird: window must be an odd number of blocks, got {self.window}")
+        for name in ("first", "last", "random"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"bigbird: {name} must be at least 0 blocks, got {getattr(self, name)}")
+
+    @classmethod
+    def examples(cls, n: int) -> tuple["BigBird", ...]:
+        """Blocks of a sixteenth of the positions; no random ones; more of each; blocks larger than the sequence."""
+        block = max(2, n // 16)
+        return (
+            cls(block),
+            cls(block + 1, random=0, last=0),
+            cls(max(1, block // 2), window=5, first=2, last=2, random=2, seed=1),
+            cls(2 * n),
+        )
+
+    @classmethod
+    def as_dense(cls, n: int) -> "BigBird":
+        """One block that holds all positions."""
+        return cls(block=n)
+
+    def plan(self, n: int, causal: bool = False) -> BlockPlan:
+        """Which blocks see which over n positions; print it to read it."""
+        return _plan(self, n, causal)
+
+    def supports(self, call: Call) -> str | None:
+        """Blocks are counted from position 0 on."""
+        positions = torch.cat([call.query_positions.flatten(), call.key_positions.flatten()])
+        return (
+            "it counts blocks from position 0 on, and there are positions before" if int(positions.min()) < 0 else None
+        )
+
+    def seen(self, call: Call) -> Call:
+        """The call under the mask of its blocks."""
+        plan = self.plan(1 + int(max(call.query_positions.max(), call.key_positions.max())), call.causal)
+        mine, theirs = call.query_positions // self.block, call.key_positions // self.block
+        allowed = plan.table().to(mine.device)[mine[:, :, None], theirs[:, None, :]][:, None]
+        return replace(call, mask=allowed if call.mask is None else call.mask & allowed)
+
+    def attend(self, call: Call, *, lse: bool) -> Output:
+        """Gathered blocks where the call is whole; else the mask."""
+        n = call.q.shape[2]
+        whole = origin(call) == (0, 0) and call.k.shape[2] == n and call.left is None and call.right in (None, 0)
+        if not whole or not only_limits(call):
+            return Dense().attend(self.seen(call), lse=lse)
+        part = Gathered(_groups(self, n, call.causal), call.scale, call.key_padding)
+        out, rows = gathered_attention(call.q, call.k, call.v, part)
+        return Output(with_sinks(out, rows, call.sinks), rows if lse else None)
+
+    def definition(self, call: Call) -> Output:
+        """The dense mask, block by block of the plan, in float64."""
+        last = max(int(call.query_positions.max()), int(call.key_positions.max()))
+        plan = self.plan(last + 1, call.causal)
+        masks = []
+        for queries, keys in zip(call.query_positions.tolist(), call.key_positions.tolist(), strict=True):
+            reasons = [plan.rows[position // self.block] for position in queries]
+            seen = [{*row.everywhere, *row.near, *row.drawn} for row in reasons]
+            masks.append([[position // self.block in blocks for position in keys] for blocks in seen])
+        return explicit_attention(call, call.visible() & torch.tensor(masks)[:, None])
+
+    def cost(self, n: int, d: int) -> Cost:
+        """Two products over the blocks that each block sees, and over everything for the global ones."""
+        total = self.first + self.last
+        seen = min(n, self.block * (total + self.window + self.random))
+        pairs = n * seen + min(n, total * self.block) * (n - seen)
+        return Cost(flops=4.0 * d * pairs, bytes=4.0 * n + 8.0 * GROUP_ENTRIES + 8.0 * n * seen / self.block)
+
+
+MECHANISM = BigBird
+
+
+@lru_cache(maxsize=8)
+def _plan(given: BigBird, n: int, causal: bool) -> BlockPlan:
+    count = -(-n // given.block)
+    return BlockPlan(n, given.block, causal, tuple(_row(given, i, count, causal) for i in range(count)))
+
+
+def _row(given: BigBird, i: int, count: int, causal: bool) -> BlockRow:
+    stop = i + 1 if causal else count  # no block after this one is seen
+    ends = {*range(min(given.first, stop)), *(() if causal else range(max(count - given.last, 0), count))}
+    if i in ends:
+        return BlockRow(tuple(range(stop)), (), ())
+    reach = given.window // 2
+    near = [j for j in range(max(i - reach, 0), min(i + reach + 1, stop)) if j not in ends]
+    free = [*range(given.first, i - reach), *range(i + reach + 1, stop if causal else count - given.last)]
+    return BlockRow(tuple(sorted(ends)), tuple(near), _drawn(free, given.random, f"{given.seed} {i}"))
+
+
+def _drawn(free: list[int], some: int, seed: str) -> tuple[int, ...]:
+    """Some of the free blocks, in order; by swaps, whose draws are the same in every version of Python."""
+    generator = Random(seed)
+    some = min(some, len(free))
+    for at in range(some):
+        other = at + int(generator.random() * (len(free) - at))
+        free[at], free[other] = free[other], free[at]
+    return tuple(sorted(free[:some]))
+
+
+@lru_cache(maxsize=8)
+def _groups(given: BigBird, n: int, causal: bool) -> tuple[Group, ...]:
+    """The plan by index, for a call over all n positions."""
+    plan, block = given.plan(n, causal), given.block
+    alike: dict[tuple[int, int], list[int]] = defaultdict(list)
+    found = []
+    for i, row in enumerate(plan.rows):
+        rows = min(block, n - i * block)
+        if len(row.blocks) == len(plan.rows) and not causal:
+            found.append(Group(torch.arange(i * block, i * block + rows)[None], None))
+        else:
+            alike[rows, sum(min(block, n - j * block) for j in row.blocks)].append(i)
+    for (rows, run), members in alike.items():
+        queries = torch.tensor(members)[:, None] * block + torch.arange(rows)
+        seen = torch.tensor([plan.rows[i].blocks for i in members])
+        # Only the very last block may be short, and it comes last.
+        keys = (seen[..., None] * block + torch.arange(block)).flatten(1)[:, :run]
+        found.append(Group(queries, keys, _own_triangle(rows, run) if causal else None))
+    return tuple(found)
+
+
+def _own_triangle(rows: int, run: int) -> Bool[Tensor, "1 rows run"]:
+    """What a causal block lets through: all earlier blocks, and of its own, the last one, the triangle."""
+    return torch.ones(1, rows, run, dtype=torch.bool).tril(run - rows)

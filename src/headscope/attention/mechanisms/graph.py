@@ -1,0 +1,131 @@
+r"""Graph attention: every query attends to the neighbours that a list gives it.
+
+Definition:
+    $\text{out}_i = \sum_{j \in N(i)} p_{ij} v_j$, the softmax over the out-neighbours N(i) of the query's position that
+    the call lets it see. Any directed graph will do; a query without neighbours has out = 0 and lse = −∞.
+How:
+    Neighbouring queries with lists that are much alike share their keys, the others gather their own; blocks of
+    about one length go through `headscope.attention.gather` together. The plan is made once for calls of one
+    shape. A call with bias, softcap, stray mask or gaps in its positions is exact through dense attention under
+    the adjacency matrix.
+Reference:
+    Zaheer et al. (2020), Big Bird, eq. AT: attention as a graph.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from headscope.attention.blocks import only_limits, origin
+from headscope.attention.call import Call, Output
+from headscope.attention.explicit import explicit_attention
+from headscope.attention.gather import GROUP_ENTRIES, Gathered, gathered_attention
+from headscope.attention.lists import Lists, plan_of
+from headscope.attention.mechanism import Cost
+from headscope.attention.mechanisms.dense import Dense, with_sinks
+from headscope.attention.pattern import Pattern
+from headscope.errors import UsageError
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Graph(Pattern):
+    """Every query attends to the neighbours that a list gives it: any graph over the positions.
+
+    Properties:
+        - equals its float64 definition, with gradients  (tested: test_fast_equals_definition)
+        - a query without neighbours gives out = 0 and lse = −∞  (tested: test_a_query_without_neighbours)
+        - any graph at all, however ragged  (tested: test_any_graph_equals_the_mask_it_is)
+        - a plan holds every pair once and no other  (tested: test_plans_hold_every_pair_once)
+    """
+
+    neighbours: Lists | Iterable[Iterable[int]]
+    name: ClassVar[str] = "graph"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.neighbours, Lists):
+            object.__setattr__(self, "neighbours", Lists.of(self.neighbours, "graph: neighbours"))
+        lists = self.lists
+        if not len(lists):
+            raise UsageError("graph: neighbours must have a list for at least one position, got none")
+        furthest = int(lists.members.max()) if len(lists.members) else 0
+        if furthest >= len(lists):
+            raise UsageError(f"graph: neighbours must lie among its {len(lists)} positions, got position {furthest}")
+
+    def __repr__(self) -> str:
+        return f"Graph({len(self.lists)} positions, {len(self.lists.members)} pairs)"
+
+    @classmethod
+    def of(cls, mask: Bool[Tensor, "n n"]) -> "Graph":
+        """The graph of a matrix that is True where query i attends to key j."""
+        return cls(Lists.of_mask(mask))
+
+    @classmethod
+    def examples(cls, n: int) -> tuple["Graph", ...]:
+        """For twice as many positions: a random graph with a ring; squares of near ones; a tree."""
+        nodes = max(2 * n, 2)
+        ahead = torch.arange(nodes)[:, None] - torch.arange(nodes)
+        chance = torch.rand(nodes, nodes, generator=torch.Generator().manual_seed(0))
+        tree = [(p, (p - 1) // 2) if p else (0,) for p in range(nodes)]
+        return (
+            cls.of((chance < 4 / nodes) | (ahead == 0) | (ahead % nodes == 1)),
+            cls.of((ahead.abs() <= 6) & (ahead % 2 == 0)),
+            cls(tree),
+        )
+
+    @classmethod
+    def as_dense(cls, n: int) -> "Graph":
+        """The complete graph."""
+        return cls.of(torch.ones(n, n, dtype=torch.bool))
+
+    @property
+    def lists(self) -> Lists:
+        """The neighbours of every position."""
+        if not isinstance(self.neighbours, Lists):
+            raise UsageError("graph: the lists are made when the graph is")
+        return self.neighbours
+
+    def supports(self, call: Call) -> str | None:
+        """Every query must have a list, if an empty one."""
+        last = int(call.query_positions.max()) if call.query_positions.numel() else 0
+        if last >= len(self.lists):
+            return f"it has lists for {len(self.lists)} positions, and there is a query at position {last}"
+        return None
+
+    def allows(
+        self, queries: Int[Tensor, "rows queries 1"], keys: Int[Tensor, "rows 1 keys"]
+    ) -> Bool[Tensor, "rows queries keys"]:
+        """The adjacency matrix at these positions."""
+        return self.lists.hold(queries, keys)
+
+    def attend(self, call: Call, *, lse: bool) -> Output:
+        """Gathered neighbours; the adjacency matrix where something else shapes the scores."""
+        first = origin(call)
+        if first is None or not only_limits(call):
+            return Dense().attend(self.seen(call), lse=lse)
+        plan = plan_of(self.lists, (call.q.shape[2], call.k.shape[2]), first, (call.left, call.right))
+        out, rows = gathered_attention(call.q, call.k, call.v, Gathered(plan, call.scale, call.key_padding))
+        return Output(with_sinks(out, rows, call.sinks), rows if lse else None)
+
+    def definition(self, call: Call) -> Output:
+        """The adjacency matrix, list by list, in float64."""
+        batch, queries = call.q.shape[0], call.q.shape[2]
+        asking, there = call.query_positions.expand(batch, -1), call.key_positions.expand(batch, -1)
+        rows = [
+            torch.isin(there[b], torch.tensor(self.lists[int(asking[b, i])], dtype=torch.long))
+            for b in range(batch)
+            for i in range(queries)
+        ]
+        adjacent = torch.stack(rows).reshape(batch, 1, queries, -1)
+        return explicit_attention(call, call.visible() & adjacent)
+
+    def cost(self, n: int, d: int) -> Cost:
+        """Two products over the pairs; the keys of a few blocks at a time, and the plan."""
+        pairs = n * max(1.0, len(self.lists.members) / len(self.lists))
+        return Cost(flops=4.0 * d * pairs, bytes=4.0 * n + 8.0 * pairs + 8.0 * GROUP_ENTRIES)
+
+
+MECHANISM = Graph

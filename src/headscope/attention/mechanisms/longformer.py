@@ -1,0 +1,118 @@
+r"""Longformer attention: a window around every query, and a few global positions that see and are seen by all.
+
+Definition:
+    Key j is visible to query i when the call lets it be and $-\text{right} \le i - j \le \text{left}$, or i is a global
+    position, or j is. (i and j are positions; None is no limit.) One projection serves both kinds of pairs here: the
+    call brings q, k and v.
+How:
+    The band goes in tiles, the columns of the global keys and the rows of the global queries are gathered beside
+    it, and the parts merge by log-sum-exp. A short or wide window, a call with bias, softcap, stray mask, gaps in
+    its positions or padding between the real keys, and a few queries at the end of a cache are exact through dense
+    attention under the mask.
+Reference:
+    Beltagy, Peters, Cohan (2020), Longformer: The Long-Document Transformer, section 3.1.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from headscope.attention.band import BLOCK
+from headscope.attention.beside import Outside, band_and_beside, columns, full_rows
+from headscope.attention.call import Call, Output
+from headscope.attention.explicit import explicit_attention
+from headscope.attention.gather import Group
+from headscope.attention.mechanism import Cost
+from headscope.attention.mechanisms.dense import Dense, with_sinks
+from headscope.attention.pattern import Pattern
+from headscope.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Longformer(Pattern):
+    """A window around every query, and global positions that see and are seen by all.
+
+    Properties:
+        - equals its float64 definition, with gradients  (tested: test_fast_equals_definition)
+        - global positions see all and are seen by all  (tested: test_global_positions_are_symmetric)
+        - no pair counts twice where window and global positions meet  (tested: test_parts_equal_the_dense_mask)
+        - without global positions it is the window  (tested: test_no_global_position_is_the_window)
+    """
+
+    left: int | None = 256
+    right: int | None = 256
+    global_positions: tuple[int, ...] = (0,)
+    name: ClassVar[str] = "longformer"
+
+    def __post_init__(self) -> None:
+        for side, reach in (("left", self.left), ("right", self.right)):
+            if reach is not None and reach < 0:
+                raise UsageError(f"longformer: {side} must be None (no limit) or at least 0, got {reach}")
+        if any(position < 0 for position in self.global_positions):
+            raise UsageError(f"longformer: global positions must be at least 0, got {min(self.global_positions)}")
+        object.__setattr__(self, "global_positions", tuple(sorted(set(self.global_positions))))
+
+    @classmethod
+    def examples(cls, n: int) -> tuple["Longformer", ...]:
+        """A thirty-second of the positions on both sides and a few global ones; one-sided ones; no end."""
+        near = max(2, n // 32)
+        return (
+            cls(near, near, (0, n // 2)),
+            cls(near, 0, (0, 1, 2, n // 3, n - 1)),
+            cls(3 * near, near, ()),
+            cls(None, near, (n // 2,)),
+        )
+
+    @classmethod
+    def as_dense(cls, n: int) -> "Longformer":
+        """A window that reaches over all positions."""
+        return cls(n, n, ())
+
+    def allows(
+        self, queries: Int[Tensor, "rows queries 1"], keys: Int[Tensor, "rows 1 keys"]
+    ) -> Bool[Tensor, "rows queries keys"]:
+        """The band, the global rows and the global columns."""
+        chosen = torch.tensor(self.global_positions, dtype=torch.long, device=queries.device)
+        allowed = torch.isin(queries, chosen) | torch.isin(keys, chosen)
+        ahead = queries - keys
+        near = torch.ones_like(ahead, dtype=torch.bool) if self.left is None else ahead <= self.left
+        return allowed | (near if self.right is None else near & (ahead >= -self.right))
+
+    def attend(self, call: Call, *, lse: bool) -> Output:
+        """The band and what lies beside it; the mask where the band does not pay."""
+        # With very many global rows the map is dense.
+        few = 4 * len(self.global_positions) <= call.k.shape[2]
+        output = band_and_beside(call, self.left, self.right, self._beside) if few else None
+        if output is None or output.lse is None:
+            return Dense().attend(self.seen(call), lse=lse)
+        return Output(with_sinks(output.out, output.lse, call.sinks), output.lse if lse else None)
+
+    def _beside(self, outside: Outside) -> Sequence[Sequence[Group]]:
+        return columns(outside, self.global_positions), full_rows(outside, self.global_positions)
+
+    def definition(self, call: Call) -> Output:
+        """The dense mask, position by position, in float64."""
+        queries, keys = call.query_positions[:, None, :, None], call.key_positions[:, None, None, :]
+        distance = queries - keys
+        near = torch.ones_like(distance, dtype=torch.bool)
+        if self.left is not None:
+            near &= distance <= self.left
+        if self.right is not None:
+            near &= distance >= -self.right
+        for position in self.global_positions:
+            near |= (queries == position) | (keys == position)
+        return explicit_attention(call, call.visible() & near)
+
+    def cost(self, n: int, d: int) -> Cost:
+        """Two products over the band, the global rows and the global columns."""
+        reach = sum(n - 1 if limit is None else min(limit, n - 1) for limit in (self.left, self.right))
+        some = min(len(self.global_positions), n)
+        pairs = min(n * n, n * (1 + reach) + 2 * n * some)
+        return Cost(flops=4.0 * d * pairs, bytes=4.0 * (n + BLOCK * (BLOCK + reach + d)) + 4.0 * n * some)
+
+
+MECHANISM = Longformer
