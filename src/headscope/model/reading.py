@@ -80,7 +80,7 @@ class Reader:
         self, raw: RawCall, query_positions: Int[Tensor, "1 queries"], key_positions: Int[Tensor, "1 keys"]
     ) -> tuple[Visibility, Tensor | None]:
         if raw.mask is None:
-            return Visibility(right=0 if _is_causal(raw) else None), None
+            return Visibility(right=0 if _is_causal(raw, query_positions, key_positions) else None), None
         allowed, bias = _boolean(raw.mask[..., : raw.key.shape[2]])
         key = (
             raw.mask.data_ptr(),
@@ -112,11 +112,14 @@ def _positions(raw: RawCall, offset: int | None, cross: bool) -> tuple[Tensor, T
     )
 
 
-def _is_causal(raw: RawCall) -> bool:
-    """The rule of transformers' own sdpa path: one query without a mask sees every key."""
+def _is_causal(raw: RawCall, query_positions: Int[Tensor, "1 queries"], key_positions: Int[Tensor, "1 keys"]) -> bool:
+    """The rule of transformers' own sdpa path: one query without a mask sees every key.
+
+    Where none of them lies after it that is causal too, and a mechanism may depend on its being said.
+    """
     flag = raw.options.get("is_causal")
     causal = getattr(raw.module, "is_causal", True) if flag is None else flag
-    return bool(causal) and raw.query.shape[2] > 1
+    return bool(causal) and (raw.query.shape[2] > 1 or int(key_positions.max()) <= int(query_positions.min()))
 
 
 def _boolean(mask: Tensor) -> tuple[Tensor, Tensor | None]:
