@@ -1,10 +1,12 @@
 """The compiled kernel against the definition, where it can be built."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
 
+import headscope.attention as attention
 from headscope.attention.compiled import build, is_used, row_sums, use
 from headscope.attention.mechanisms.dense import Dense
 from headscope.attention.mechanisms.window import Window
@@ -82,8 +84,6 @@ def test_statistics_of_every_kind_of_call(compiled, kind):
 
 
 def _float64_pattern(call):
-    from dataclasses import replace
-
     from headscope.attention.maps import pattern
 
     wide = {name: getattr(call, name).double() for name in ("q", "k", "v")}
@@ -112,6 +112,40 @@ def test_a_window_in_the_kernel(compiled, threads):
         torch.set_num_threads(before)
     assert float((got.out - exact.out).abs().max()) <= MECHANISM_AGREEMENT * float(exact.out.abs().max())
     assert torch.allclose(got.lse.double(), exact.lse, atol=1e-5)
+
+
+PATTERNS = [
+    attention.window(left=40, right=30),
+    attention.window(left=12),
+    attention.longformer(left=20, right=5, global_positions=(0, 3, 400)),
+    attention.bigbird(block=32),
+    attention.band_sparse(left=16, right=16, columns=(0, 7, 300)),
+    attention.graph(tuple(tuple(range(max(0, i - 3), i + 1)) + (() if i % 2 else (0,) * (i > 3)) for i in range(700))),
+]
+
+
+@can_build
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("mechanism", PATTERNS, ids=lambda mechanism: mechanism.name)
+def test_patterns_and_their_gradients_in_the_kernel(compiled, mechanism, causal):
+    """Every pattern that is made of bands and gathered blocks, at odd sizes, with grouped heads and padding."""
+    call = make(523, batch=2, heads=4, kv_heads=2, d_head=24, right=0 if causal else None)
+    real = torch.ones(2, 523, dtype=torch.bool)
+    real[1, -70:] = False
+    for given in (call, replace(call, key_padding=real)):
+        fast, slow = (gradients(given, run) for run in (lambda c: mechanism(c, lse=True), mechanism.definition))
+        for got, exact in zip(fast, slow, strict=True):
+            assert float((got - exact).abs().max()) <= 4 * MECHANISM_AGREEMENT * float(exact.abs().max())
+
+
+def gradients(call, run):
+    """Output, log-sum-exp and the gradients of a sum over both."""
+    leaves = [x.detach().clone().requires_grad_() for x in (call.q, call.k, call.v)]
+    output = run(replace(call, q=leaves[0], k=leaves[1], v=leaves[2]))
+    weights = torch.randn(output.out.shape, generator=torch.Generator().manual_seed(3))
+    seen = output.lse.masked_fill(output.lse == -torch.inf, 0.0)
+    grads = torch.autograd.grad((output.out * weights).sum() + 0.3 * seen.sum(), leaves)
+    return output.out.detach().double(), seen.detach().double(), *(grad.double() for grad in grads)
 
 
 def test_a_machine_without_a_compiler_is_told_what_to_do(monkeypatch):

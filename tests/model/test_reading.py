@@ -28,7 +28,8 @@ def band(queries: int, keys: int, left: int | None, right: int | None) -> Tensor
 def test_without_a_mask_the_flag_decides() -> None:
     assert Reader().call(raw(None, 5, 5)).right == 0
     assert Reader().call(raw(None, 5, 5, is_causal=False)).right is None
-    assert Reader().call(raw(None, 1, 7)).right is None  # one query at the end sees every key
+    assert Reader().call(raw(None, 1, 7)).right == 0  # one query at the end sees every key, and none comes after it
+    assert Reader().call(raw(None, 1, 7), query_offset=3).right is None  # here some do
     assert Reader().call(raw(None, 5, 5, is_causal=False), cross=True).offset == 0
 
 

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from headscope.attention import kernel
+from headscope.attention import compiled, kernel
 from headscope.attention.blocks import only_limits
 from headscope.attention.call import Call
 from headscope.attention.parts import Part, Triple, attention_over
@@ -165,6 +165,13 @@ class Banded(Part):
             raise UsageError("a band writes every row, so it must be the first part")
         (start, stop), band = self._run(sequence, qkv[1])
         q, k, v = qkv[0], qkv[1][:, start:stop], qkv[2][:, start:stop]
+        if compiled.takes(q):
+            got = compiled.row_sums(
+                q, k, v, scale=band.scale, left=band.left, right=band.right, offset=band.offset
+            )  # fmt: skip
+            rows[0].copy_(got.out)
+            rows[1].copy_(got.lse)
+            return
         blocks = max(1, GROUP_ENTRIES // (q.shape[0] * BLOCK * q.shape[2]))
         for whole in tiles(q.shape[1], k.shape[1], band):
             # In groups, so that the operator's output is still in cache when it is copied.
@@ -185,6 +192,13 @@ class Banded(Part):
         (start, stop), band = self._run(sequence, qkv[1])
         real = slice(start, stop)
         qkv, grads = (qkv[0], qkv[1][:, real], qkv[2][:, real]), (grads[0], grads[1][:, real], grads[2][:, real])
+        if compiled.takes(qkv[0]):
+            with compiled.added_to(grads) as into:
+                compiled.band_gradients(
+                    compiled.padded(qkv), compiled.row_values(rows, row_grads), into,
+                    scale=band.scale, left=band.left, right=band.right, offset=band.offset,
+                )  # fmt: skip
+            return
         kv_heads, keys, width = qkv[1].shape
         blocks = max(1, GROUP_ENTRIES // (kv_heads * (BACKWARD_BLOCK + band.left + band.right) * width))
         for whole in tiles(qkv[0].shape[1], keys, band, BACKWARD_BLOCK):

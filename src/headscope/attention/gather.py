@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headscope.attention import kernel
+from headscope.attention import compiled, kernel
 from headscope.attention.parts import Part, Triple, attention_over
 
 GROUP_ENTRIES = 1 << 20
@@ -87,6 +87,13 @@ class Gathered(Part):
         if fresh:
             out.zero_()
             lse.fill_(-torch.inf)
+        if compiled.takes(q):
+            for group in self._whole_groups():
+                compiled.block_rows(
+                    q, k, v, out, lse, queries=group.queries, keys=group.keys, allowed=group.may_see(real),
+                    scale=self.scale, merges=not fresh,
+                )  # fmt: skip
+            return
         buffers: dict[int, tuple[Tensor, Tensor]] = {}
         for group in self._groups(k):
             keys, values = _taken_keys(group, k, v, buffers)
@@ -111,6 +118,15 @@ class Gathered(Part):
         """The operator's backward on the same blocks; what it says of gathered keys is added where they came from."""
         q, k, v = qkv
         real = self._real(sequence)
+        if compiled.takes(q):
+            inputs, values = compiled.padded(qkv), compiled.row_values(rows, row_grads)
+            with compiled.added_to(grads) as into:
+                for group in self._whole_groups():
+                    compiled.block_gradients(
+                        inputs, values, into, queries=group.queries, keys=group.keys, allowed=group.may_see(real),
+                        scale=self.scale,
+                    )  # fmt: skip
+            return
         buffers: dict[int, tuple[Tensor, Tensor]] = {}
         for group in self._groups(k):
             mask, _ = _mask(group, real, q.dtype)
@@ -129,12 +145,17 @@ class Gathered(Part):
                 else:
                     total.index_add_(1, group.keys.reshape(-1), _by_head(grad).to(total.dtype))
 
+    def _whole_groups(self) -> Iterator[Group]:
+        """Those that hold a pair at all."""
+        for group in self.plan:
+            if group.queries.numel() and (group.keys is None or group.keys.shape[1]):
+                yield group
+
     def _groups(self, k: Tensor) -> Iterator[Group]:
         kv_heads, n, width = k.shape
-        for group in self.plan:
+        for group in self._whole_groups():
             run = n if group.keys is None else group.keys.shape[1]
-            if run and group.queries.numel():
-                yield from group.split(max(1, GROUP_ENTRIES // (kv_heads * run * width)))
+            yield from group.split(max(1, GROUP_ENTRIES // (kv_heads * max(run, 1) * width)))
 
     def _real(self, sequence: int) -> Tensor | None:
         if self.padding is None or bool(self.padding[sequence].all()):

@@ -1,6 +1,26 @@
 """An optional kernel in C++ that computes rows of attention in one pass, built when it is first asked for."""
 
-from headscope.attention.compiled.build import is_used, use
+from headscope.attention.compiled.blocks import (
+    added_to,
+    band_gradients,
+    block_gradients,
+    block_rows,
+    padded,
+    row_values,
+)
+from headscope.attention.compiled.build import is_used, takes, use
 from headscope.attention.compiled.rows import RowSums, row_sums
 
-__all__ = ["RowSums", "is_used", "row_sums", "use"]
+__all__ = [
+    "RowSums",
+    "added_to",
+    "band_gradients",
+    "block_gradients",
+    "block_rows",
+    "is_used",
+    "padded",
+    "row_sums",
+    "row_values",
+    "takes",
+    "use",
+]

@@ -12,6 +12,9 @@ import platform
 from functools import cache
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from headscope.errors import ResourceError
 
 SOURCE = Path(__file__).with_name("rows.cpp")
@@ -34,6 +37,11 @@ def is_used() -> bool:
     if _wanted is None:
         use(os.environ.get(VARIABLE, "") not in ("", "0"))
     return bool(_wanted)
+
+
+def takes(x: Tensor) -> bool:
+    """Whether the kernel is used and knows tensors like this one."""
+    return x.dtype == torch.float32 and x.device.type == "cpu" and is_used()
 
 
 @cache

@@ -85,6 +85,7 @@ struct Shape {
   float scale;
   int64_t bands, first;                                   // number of bands, index of the first key
   const int64_t* reach;                                   // their half-widths
+  const uint8_t* allowed = nullptr;                       // [queries, keys]: 0 where a query may not see a key, or null
 };
 
 // What is kept of a row while tiles pass by; mean and spread of the key index are about what came so far.
@@ -195,35 +196,74 @@ struct Head {
   int64_t q_row, v_row, wide;         // wide: the width of the values in whole vectors
 };
 
+// -inf where query i may not see the keys of row[from..to), of which only [a, b) are in its band.
+static inline void hide(const Shape& s, int64_t i, int64_t tile, int64_t from, int64_t to, int64_t a, int64_t b, float* row) {
+  for (int64_t c = from; c < a; ++c) row[c] = -INFINITY;
+  for (int64_t c = b; c < to; ++c) row[c] = -INFINITY;
+  if (s.allowed) {
+    const uint8_t* may = s.allowed + i * s.keys + tile;
+    for (int64_t c = a; c < b; ++c) row[c] = may[c] ? row[c] : -INFINITY;
+  }
+}
+
+// The keys of [from, to), counted in a tile, that lie in the band of the query whose own position is `centre` there.
+static inline void in_band(const Shape& s, int64_t tile, int64_t end, int64_t centre, int64_t from, int64_t to, int64_t& a,
+                           int64_t& b) {
+  a = std::max(from, centre - std::min(s.left, centre + tile + 1));
+  b = std::min({end - tile, to, centre + std::min(s.right, s.keys) + 1});
+  a = std::min(std::max(a, from), to);
+  b = std::max(b, a);
+}
+
+// The panels of a tile that some of `rows` queries from i on see; false where none.
+static inline bool panels_seen(const Shape& s, int64_t i, int rows, int64_t tile, int64_t end, int64_t& from, int64_t& to) {
+  int64_t low = std::max(tile, i + s.offset - std::min(s.left, i + s.offset + 1));
+  int64_t high = std::min(end, i + rows - 1 + s.offset + std::min(s.right, s.keys) + 1);
+  from = (low - tile) / W;
+  to = (high - tile + W - 1) / W;
+  return high > low;
+}
+
+// Scores of up to ROWS queries against panels [from, to) of a tile; `q` may be any rows that meet any packed ones.
+static inline void all_scores(const float* q, int64_t q_row, const float* panels, int64_t width, float scale, int rows,
+                              int64_t from, int64_t to, float* e) {
+  int64_t p = from;
+  if (rows == ROWS) {
+    for (; p + PANELS <= to; p += PANELS) scores_of<ROWS, PANELS>(q, q_row, panels + p * W * width, width, scale, e + p * W);
+    for (; p < to; ++p) scores_of<ROWS, 1>(q, q_row, panels + p * W * width, width, scale, e + p * W);
+    return;
+  }
+  for (int r = 0; r < rows; ++r)
+    for (p = from; p < to; ++p)
+      scores_of<1, 1>(q + r * q_row, q_row, panels + p * W * width, width, scale, e + r * TILE + p * W);
+}
+
+// Out rows += the weights of up to ROWS rows times values.
+static inline void all_mixed(const float* e, const float* v, int64_t v_row, int64_t wide, int rows, int64_t from, int64_t to,
+                             float* out, int64_t o_row) {
+  int64_t n = 0;
+  if (rows == ROWS) {
+    for (; n + PANELS * W <= wide; n += PANELS * W) mix<ROWS, PANELS>(e, v + n, v_row, from, to, out + n, o_row);
+    for (; n < wide; n += W) mix<ROWS, 1>(e, v + n, v_row, from, to, out + n, o_row);
+    return;
+  }
+  for (int r = 0; r < rows; ++r)
+    for (n = 0; n < wide; n += W) mix<1, 1>(e + r * TILE, v + n, v_row, from, to, out + r * o_row + n, o_row);
+}
+
 template <bool STATISTICS>
 static void rows_of_tile(const Shape& s, const Head& head, int64_t i, int rows, int64_t tile, int64_t end, float* out,
                          int64_t o_row, Row* state) {
   alignas(64) float e[ROWS * TILE];
-  // Only the panels that some row of these sees.
-  int64_t low = std::max(tile, i + s.offset - std::min(s.left, i + s.offset + 1));
-  int64_t high = std::min(end, i + rows - 1 + s.offset + std::min(s.right, s.keys) + 1);
-  if (high <= low) return;
-  int64_t from = (low - tile) / W, to = (high - tile + W - 1) / W;
-  const float* q = head.q + i * head.q_row;
-  int64_t p = from;
-  auto panel = [&](int64_t at) { return head.panels + (tile / W + at) * W * s.width; };
-  if (rows == ROWS) {
-    for (; p + PANELS <= to; p += PANELS) scores_of<ROWS, PANELS>(q, head.q_row, panel(p), s.width, s.scale, e + p * W);
-    for (; p < to; ++p) scores_of<ROWS, 1>(q, head.q_row, panel(p), s.width, s.scale, e + p * W);
-  } else {
-    for (int r = 0; r < rows; ++r)
-      for (p = from; p < to; ++p)
-        scores_of<1, 1>(q + r * head.q_row, head.q_row, panel(p), s.width, s.scale, e + r * TILE + p * W);
-  }
+  int64_t from, to;
+  if (!panels_seen(s, i, rows, tile, end, from, to)) return;
+  all_scores(head.q + i * head.q_row, head.q_row, head.panels + tile * s.width, s.width, s.scale, rows, from, to, e);
   for (int r = 0; r < rows; ++r) {
     float* row = e + r * TILE;
     int64_t centre = i + r + s.offset - tile;  // the key at the query's own position, counted in this tile
-    int64_t a = std::max(from * W, centre - std::min(s.left, centre + tile + 1));
-    int64_t b = std::min({end - tile, to * W, centre + std::min(s.right, s.keys) + 1});
-    a = std::min(std::max(a, from * W), to * W);
-    b = std::max(b, a);
-    for (int64_t c = from * W; c < a; ++c) row[c] = -INFINITY;
-    for (int64_t c = b; c < to * W; ++c) row[c] = -INFINITY;
+    int64_t a, b;
+    in_band(s, tile, end, centre, from * W, to * W, a, b);
+    hide(s, i + r, tile, from * W, to * W, a, b, row);
     Row& kept = state[r];
     if (b == a) {
       for (int64_t c = from * W; c < to * W; ++c) row[c] = 0;
@@ -232,6 +272,10 @@ static void rows_of_tile(const Shape& s, const Head& head, int64_t i, int rows, 
     Vec top = all(-INFINITY);
     for (int64_t c = from; c < to; ++c) { Vec x = load(row + c * W); top = x > top ? x : top; }
     float most = std::max(kept.top, largest(top));
+    if (most == -INFINITY) {
+      for (int64_t c = from * W; c < to * W; ++c) row[c] = 0;
+      continue;
+    }
     if (most > kept.top) {
       float by = kept.top == -INFINITY ? 0.0f : std::exp(kept.top - most);
       for (int64_t n = 0; n < o_row; n += W) store(out + r * o_row + n, load(out + r * o_row + n) * by);
@@ -264,19 +308,8 @@ static void rows_of_tile(const Shape& s, const Head& head, int64_t i, int rows, 
         kept.near[n] += sum_between(row, std::max(a, centre - s.reach[n]), std::min(b, centre + s.reach[n] + 1));
     }
   }
-  // Rows of these six that do not exist have weight 0.
-  int64_t stop = std::min(to * W, end - tile);
-  if (rows == ROWS) {
-    int64_t n = 0;
-    const float* v = head.values + tile * head.v_row;
-    for (; n + PANELS * W <= head.wide; n += PANELS * W)
-      mix<ROWS, PANELS>(e, v + n, head.v_row, from * W, stop, out + n, o_row);
-    for (; n < head.wide; n += W) mix<ROWS, 1>(e, v + n, head.v_row, from * W, stop, out + n, o_row);
-  } else {
-    for (int r = 0; r < rows; ++r)
-      for (int64_t n = 0; n < head.wide; n += W)
-        mix<1, 1>(e + r * TILE, head.values + tile * head.v_row + n, head.v_row, from * W, stop, out + r * o_row + n, o_row);
-  }
+  all_mixed(e, head.values + tile * head.v_row, head.v_row, head.wide, rows, from * W, std::min(to * W, end - tile), out,
+            o_row);
 }
 
 template <bool STATISTICS>
@@ -309,6 +342,74 @@ static void block_of_rows(const Shape& s, const Head& head, int64_t start, int64
   }
 }
 
+// To each of N-vector rows of `into` (one a key) add the weights of R rows times those rows of x: a product with the
+// transposed weights. The rows of x stay in registers while the keys pass by.
+template <int R, int N>
+static inline void spread(const float* e, const float* x, int64_t x_row, int64_t from, int64_t to, float* into, int64_t row) {
+  Vec kept[R][N];
+  for (int r = 0; r < R; ++r)
+    for (int n = 0; n < N; ++n) kept[r][n] = load(x + r * x_row + n * W);
+  for (int64_t c = from; c < to; ++c) {
+    float* at = into + c * row;
+    Vec total[N];
+    for (int n = 0; n < N; ++n) total[n] = load(at + n * W);
+    for (int r = 0; r < R; ++r) {
+      Vec w = all(e[r * TILE + c]);
+      for (int n = 0; n < N; ++n) total[n] += w * kept[r][n];
+    }
+    for (int n = 0; n < N; ++n) store(at + n * W, total[n]);
+  }
+}
+
+static inline void all_spread(const float* e, const float* x, int64_t x_row, int64_t wide, int rows, int64_t from, int64_t to,
+                              float* into, int64_t row) {
+  int64_t n = 0;
+  if (rows == ROWS) {
+    for (; n + PANELS * W <= wide; n += PANELS * W) spread<ROWS, PANELS>(e, x + n, x_row, from, to, into + n, row);
+    for (; n < wide; n += W) spread<ROWS, 1>(e, x + n, x_row, from, to, into + n, row);
+    return;
+  }
+  for (int r = 0; r < rows; ++r)
+    for (n = 0; n < wide; n += W) spread<1, 1>(e + r * TILE, x + r * x_row + n, x_row, from, to, into + n, row);
+}
+
+// What the backward pass reads and adds to, for one head. All rows are padded to whole vectors.
+struct Back {
+  const float *q, *grad;              // [queries, wide]: queries, and the gradients of their outputs
+  const float *key_panels, *value_panels, *keys;
+  const float *lse, *dot;             // of each query: log-sum-exp, and grad . out less the gradient of the log-sum-exp
+  float *grad_q, *grad_k, *grad_v;    // added to
+  int64_t wide;
+};
+
+static void gradients_of_rows(const Shape& s, const Back& x, int64_t i, int rows) {
+  alignas(64) float p[ROWS * TILE], d[ROWS * TILE];
+  int64_t low = std::max<int64_t>(0, i + s.offset - std::min(s.left, i + s.offset + 1)) / W * W;
+  int64_t high = std::min(s.keys, i + rows - 1 + s.offset + std::min(s.right, s.keys) + 1);
+  for (int64_t tile = low; tile < high; tile += TILE) {
+    int64_t end = std::min(tile + TILE, s.keys), from, to;
+    if (!panels_seen(s, i, rows, tile, end, from, to)) continue;
+    all_scores(x.q + i * x.wide, x.wide, x.key_panels + tile * x.wide, x.wide, s.scale, rows, from, to, p);
+    all_scores(x.grad + i * x.wide, x.wide, x.value_panels + tile * x.wide, x.wide, 1.0f, rows, from, to, d);
+    for (int r = 0; r < rows; ++r) {
+      float *weights = p + r * TILE, *scores = d + r * TILE;
+      int64_t a, b;
+      in_band(s, tile, end, i + r + s.offset - tile, from * W, to * W, a, b);
+      hide(s, i + r, tile, from * W, to * W, a, b, weights);
+      float lse = x.lse[i + r], dot = x.dot[i + r];
+      for (int64_t c = from * W; c < to * W; c += W) {
+        Vec e = exponential(load(weights + c) - lse);
+        store(weights + c, e);
+        store(scores + c, e * (load(scores + c) - dot) * s.scale);
+      }
+    }
+    int64_t start = from * W, stop = std::min(to * W, end - tile), at = tile * x.wide;
+    all_mixed(d, x.keys + at, x.wide, x.wide, rows, start, stop, x.grad_q + i * x.wide, x.wide);
+    all_spread(d, x.q + i * x.wide, x.wide, x.wide, rows, start, stop, x.grad_k + at, x.wide);
+    all_spread(p, x.grad + i * x.wide, x.wide, x.wide, rows, start, stop, x.grad_v + at, x.wide);
+  }
+}
+
 // 4 x 4 blocks through registers: a transposition that reads and writes whole runs.
 static void pack(const float* key, int64_t row, const float* mean, int64_t keys, int64_t width, float* packed) {
   typedef float Four __attribute__((vector_size(16)));
@@ -333,29 +434,54 @@ static void pack(const float* key, int64_t row, const float* mean, int64_t keys,
     for (int64_t e = 0; e < width; ++e) packed[(j / W * width + e) * W + j % W] = key[j * row + e] - mean[e];
 }
 
+static float* floats(int64_t count) {
+  return static_cast<float*>(std::aligned_alloc(64, (std::max<int64_t>(count, 16) * 4 + 63) / 64 * 64));
+}
+
+// Run work(0), …, work(threads - 1), each on a thread of its own; the last one here.
+template <class Work>
+static void in_parallel(int64_t threads, Work work) {
+  std::vector<std::thread> pool;
+  for (int64_t t = 1; t < threads; ++t) pool.emplace_back(work, t);
+  work(0);
+  for (auto& thread : pool) thread.join();
+}
+
+// Rows of [rows, width] at the given places (null: in order) into rows of `wide` floats, the rest 0.
+static void gather(const float* x, int64_t row, const int64_t* places, int64_t count, int64_t width, int64_t wide, float* to) {
+  for (int64_t i = 0; i < count; ++i) {
+    std::memcpy(to + i * wide, x + (places ? places[i] : i) * row, width * 4);
+    std::memset(to + i * wide + width, 0, (wide - width) * 4);
+  }
+}
+
+static int64_t panel_floats(int64_t keys, int64_t width) { return ((keys + W - 1) / W + PANELS) * W * width; }
+
+static void pack_whole(const float* key, int64_t row, const float* mean, int64_t keys, int64_t width, float* packed) {
+  int64_t full = keys / W * W * width;
+  std::memset(packed + full, 0, (panel_floats(keys, width) - full) * 4);
+  pack(key, row, mean, keys, width, packed);
+}
+
 extern "C" {
 
-// One sequence. Strides are in floats; the last axis of every tensor is contiguous. `centre` is subtracted from the
-// keys of its head. `kept` is null where statistics are not wanted, else [heads, queries, 12 + bands].
+// Attention inside a band, for one sequence. Strides are in floats; the last axis of every tensor is contiguous.
+// `centre` is subtracted from the keys of its head. `kept` is null where statistics are not wanted, else
+// [heads, queries, 12 + bands].
 void headscope_rows(const float* q, const float* k, const float* v, const float* centre, float* out, float* lse,
                     double* kept, const int64_t* strides, const int64_t* sizes, const int64_t* reach, float scale,
                     int64_t threads) {
   Shape s{sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[6], sizes[7], sizes[8], scale, sizes[9], sizes[10], reach};
-  int64_t d_value = sizes[5], groups = s.heads / s.kv_heads;
-  int64_t panels = (s.keys + W - 1) / W + PANELS, wide = (d_value + W - 1) / W * W;
-  float* packed = static_cast<float*>(std::aligned_alloc(64, (panels * W * s.width * 4 + 63) / 64 * 64));
+  int64_t d_value = sizes[5], groups = s.heads / s.kv_heads, wide = (d_value + W - 1) / W * W;
+  float* packed = floats(panel_floats(s.keys, s.width));
   bool copied = wide != d_value;  // padded to whole vectors
-  float* values = copied ? static_cast<float*>(std::aligned_alloc(64, (s.keys * wide * 4 + 63) / 64 * 64)) : nullptr;
+  float* values = copied ? floats(s.keys * wide) : nullptr;
   for (int64_t g = 0; g < s.kv_heads; ++g) {
-    const float *key = k + g * strides[2], *value = v + g * strides[4], *mean = centre + g * s.width;
-    std::memset(packed + s.keys / W * W * s.width, 0, (panels - s.keys / W) * W * s.width * 4);
-    pack(key, strides[3], mean, s.keys, s.width, packed);
-    for (int64_t j = 0; copied && j < s.keys; ++j) {
-      std::memcpy(values + j * wide, value + j * strides[5], d_value * 4);
-      std::memset(values + j * wide + d_value, 0, (wide - d_value) * 4);
-    }
+    const float* value = v + g * strides[4];
+    pack_whole(k + g * strides[2], strides[3], centre + g * s.width, s.keys, s.width, packed);
+    if (copied) gather(value, strides[5], nullptr, s.keys, d_value, wide, values);
     int64_t blocks = (s.queries + BLOCK - 1) / BLOCK, tasks = blocks * groups;
-    auto work = [&](int64_t which) {
+    in_parallel(threads, [&](int64_t which) {
       std::vector<float> mixed;
       std::vector<Row> state;
       for (int64_t task = which; task < tasks; task += threads) {
@@ -369,13 +495,138 @@ void headscope_rows(const float* q, const float* k, const float* v, const float*
         else
           block_of_rows<false>(s, head, start, stop, o, strides[7], d_value, l, nullptr, mixed, state);
       }
-    };
-    std::vector<std::thread> pool;
-    for (int64_t t = 1; t < threads; ++t) pool.emplace_back(work, t);
-    work(0);
-    for (auto& thread : pool) thread.join();
+    });
   }
   std::free(packed);
   std::free(values);
+}
+
+// Gradients of attention inside a band, for one sequence, added to grad_q, grad_k, grad_v. Every tensor is contiguous,
+// [heads, rows, width] with a width of whole vectors; lse and dot are [heads, queries].
+void headscope_row_gradients(const float* q, const float* k, const float* v, const float* grad, const float* lse,
+                             const float* dot, float* grad_q, float* grad_k, float* grad_v, const int64_t* sizes,
+                             float scale, int64_t threads) {
+  Shape s{sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], sizes[6], sizes[7], scale, 0, 0, nullptr};
+  int64_t groups = s.heads / s.kv_heads, wide = s.width;
+  std::vector<float> none(wide, 0.0f);
+  in_parallel(std::min(threads, s.kv_heads), [&](int64_t which) {
+    float *keys = floats(panel_floats(s.keys, wide)), *values = floats(panel_floats(s.keys, wide));
+    for (int64_t g = which; g < s.kv_heads; g += std::min(threads, s.kv_heads)) {
+      int64_t at = g * s.keys * wide;
+      pack_whole(k + at, wide, none.data(), s.keys, wide, keys);
+      pack_whole(v + at, wide, none.data(), s.keys, wide, values);
+      for (int64_t h = g * groups; h < (g + 1) * groups; ++h) {
+        int64_t mine = h * s.queries;
+        Back x{q + mine * wide, grad + mine * wide, keys, values, k + at, lse + mine, dot + mine,
+               grad_q + mine * wide, grad_k + at, grad_v + at, wide};
+        for (int64_t i = 0; i < s.queries; i += ROWS)
+          gradients_of_rows(s, x, i, int(std::min<int64_t>(ROWS, s.queries - i)));
+      }
+    }
+    std::free(keys);
+    std::free(values);
+  });
+}
+
+// Blocks of queries over gathered keys, for one sequence: block b has the queries at query_index[b, rows] and the keys
+// at key_index[b, run] (null: all of them), under allowed[b, rows, run] (one for all where `shared`; null: all see all).
+// Writes out and lse of these queries, or merges with what stands there.
+void headscope_blocks(const float* q, const float* k, const float* v, float* out, float* lse, const int64_t* strides,
+                      const int64_t* sizes, const int64_t* query_index, const int64_t* key_index, const uint8_t* allowed,
+                      int64_t shared, int64_t merges, float scale, int64_t threads) {
+  int64_t heads = sizes[0], kv_heads = sizes[1], queries = sizes[2], width = sizes[3], d_value = sizes[4];
+  int64_t blocks = sizes[5], rows = sizes[6], run = sizes[7], groups = heads / kv_heads, wide = (d_value + W - 1) / W * W;
+  int64_t far = int64_t(1) << 60;
+  in_parallel(threads, [&](int64_t which) {
+    float *local_k = floats(run * width), *panels = floats(panel_floats(run, width)), *local_v = floats(run * wide);
+    float *local_q = floats(rows * width), *mixed_out = floats(rows * d_value), *mixed_lse = floats(rows);
+    std::vector<float> mixed, none(width, 0.0f);
+    std::vector<Row> state;
+    for (int64_t task = which; task < blocks * kv_heads; task += threads) {
+      int64_t g = task / blocks, b = task % blocks;
+      const int64_t *places = query_index + b * rows, *keys = key_index ? key_index + b * run : nullptr;
+      gather(k + g * strides[2], strides[3], keys, run, width, width, local_k);
+      pack_whole(local_k, width, none.data(), run, width, panels);
+      gather(v + g * strides[4], strides[5], keys, run, d_value, wide, local_v);
+      Shape s{1, 1, rows, run, width, far, far, 0, scale, 0, 0, nullptr};
+      s.allowed = allowed ? allowed + (shared ? 0 : b * rows * run) : nullptr;
+      for (int64_t h = g * groups; h < (g + 1) * groups; ++h) {
+        gather(q + h * strides[0], strides[1], places, rows, width, width, local_q);
+        Head head{local_q, panels, local_v, width, wide, wide};
+        for (int64_t start = 0; start < rows; start += BLOCK)
+          block_of_rows<false>(s, head, start, std::min(rows, start + BLOCK), mixed_out, d_value, d_value, mixed_lse, nullptr,
+                               mixed, state);
+        for (int64_t r = 0; r < rows; ++r) {
+          float *to = out + h * strides[6] + places[r] * strides[7], *at = lse + h * queries + places[r];
+          const float* from = mixed_out + r * d_value;
+          float old = merges ? *at : -INFINITY, now = mixed_lse[r], top = std::max(old, now);
+          if (top == -INFINITY) {
+            if (!merges) std::memset(to, 0, d_value * 4);
+            *at = -INFINITY;
+            continue;
+          }
+          float a = std::exp(old - top), c = std::exp(now - top), total = a + c;
+          a /= total;
+          c /= total;
+          for (int64_t n = 0; n < d_value; ++n) to[n] = (a > 0 ? a * to[n] : 0.0f) + c * from[n];
+          *at = top + std::log(total);
+        }
+      }
+    }
+    for (float* buffer : {local_k, panels, local_v, local_q, mixed_out, mixed_lse}) std::free(buffer);
+  });
+}
+
+// Their gradients, added; tensors as in headscope_row_gradients.
+void headscope_block_gradients(const float* q, const float* k, const float* v, const float* grad, const float* lse,
+                               const float* dot, float* grad_q, float* grad_k, float* grad_v, const int64_t* sizes,
+                               const int64_t* query_index, const int64_t* key_index, const uint8_t* allowed, int64_t shared,
+                               float scale, int64_t threads) {
+  int64_t heads = sizes[0], kv_heads = sizes[1], queries = sizes[2], all_keys = sizes[3], wide = sizes[4];
+  int64_t blocks = sizes[5], rows = sizes[6], run = sizes[7], groups = heads / kv_heads, far = int64_t(1) << 60;
+  int64_t workers = std::min(threads, kv_heads);
+  std::vector<float> none(wide, 0.0f);
+  in_parallel(workers, [&](int64_t which) {
+    float *keys = floats(run * wide), *key_panels = floats(panel_floats(run, wide)), *values = floats(run * wide);
+    float *value_panels = floats(panel_floats(run, wide)), *grad_keys = floats(run * wide), *grad_values = floats(run * wide);
+    float *mine = floats(rows * wide), *grads = floats(rows * wide), *grad_mine = floats(rows * wide);
+    std::vector<float> my_lse(rows), my_dot(rows);
+    for (int64_t g = which; g < kv_heads; g += workers)
+      for (int64_t b = 0; b < blocks; ++b) {
+        const int64_t *places = query_index + b * rows, *from = key_index ? key_index + b * run : nullptr;
+        int64_t at = g * all_keys * wide;
+        gather(k + at, wide, from, run, wide, wide, keys);
+        gather(v + at, wide, from, run, wide, wide, values);
+        pack_whole(keys, wide, none.data(), run, wide, key_panels);
+        pack_whole(values, wide, none.data(), run, wide, value_panels);
+        std::memset(grad_keys, 0, run * wide * 4);
+        std::memset(grad_values, 0, run * wide * 4);
+        Shape s{1, 1, rows, run, wide, far, far, 0, scale, 0, 0, nullptr};
+        s.allowed = allowed ? allowed + (shared ? 0 : b * rows * run) : nullptr;
+        for (int64_t h = g * groups; h < (g + 1) * groups; ++h) {
+          int64_t head = h * queries;
+          gather(q + head * wide, wide, places, rows, wide, wide, mine);
+          gather(grad + head * wide, wide, places, rows, wide, wide, grads);
+          std::memset(grad_mine, 0, rows * wide * 4);
+          for (int64_t r = 0; r < rows; ++r) {
+            my_lse[r] = lse[head + places[r]];
+            my_dot[r] = dot[head + places[r]];
+          }
+          Back x{mine, grads, key_panels, value_panels, keys, my_lse.data(), my_dot.data(), grad_mine, grad_keys, grad_values,
+                 wide};
+          for (int64_t i = 0; i < rows; i += ROWS) gradients_of_rows(s, x, i, int(std::min<int64_t>(ROWS, rows - i)));
+          for (int64_t r = 0; r < rows; ++r)
+            for (int64_t n = 0; n < wide; ++n) grad_q[(head + places[r]) * wide + n] += grad_mine[r * wide + n];
+        }
+        for (int64_t j = 0; j < run; ++j) {
+          int64_t to = at + (from ? from[j] : j) * wide;
+          for (int64_t n = 0; n < wide; ++n) {
+            grad_k[to + n] += grad_keys[j * wide + n];
+            grad_v[to + n] += grad_values[j * wide + n];
+          }
+        }
+      }
+    for (float* x : {keys, key_panels, values, value_panels, grad_keys, grad_values, mine, grads, grad_mine}) std::free(x);
+  });
 }
 }

@@ -56,14 +56,15 @@ def row_sums(
     limits = [FAR if limit is None else limit for limit in (left, right)]
     library().headscope_rows(
         *(ctypes.c_void_p(0 if x is None else x.data_ptr()) for x in (q, k, v, centre, out, lse, kept)),
-        _integers(*(stride for x in (q, k, v, out) for stride in x.stride()[:2])),
-        _integers(heads, kv_heads, queries, keys, width, d_value, *limits, offset, len(bands or ()), first),
-        _integers(*(bands or ())),
+        integers(*(stride for x in (q, k, v, out) for stride in x.stride()[:2])),
+        integers(heads, kv_heads, queries, keys, width, d_value, *limits, offset, len(bands or ()), first),
+        integers(*(bands or ())),
         ctypes.c_float(scale),
         ctypes.c_int64(torch.get_num_threads()),
     )
     return RowSums(out, lse, kept)
 
 
-def _integers(*values: int) -> "ctypes.Array[ctypes.c_int64]":
+def integers(*values: int) -> "ctypes.Array[ctypes.c_int64]":
+    """What C calls `const int64_t*`."""
     return (ctypes.c_int64 * max(1, len(values)))(*values)
