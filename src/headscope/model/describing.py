@@ -50,6 +50,8 @@ def describe(
 def _kind(config: Any, sites: tuple[Site, ...]) -> str:
     if config.is_encoder_decoder:
         return "encoder-decoder"
+    if any(site.stack in ("text", "image", "sound") for site in sites):
+        return "two towers"
     return "decoder-only" if any(site.causal for site in sites) else "encoder"
 
 
