@@ -1,6 +1,7 @@
 """Which class of transformers a configuration asks for, and with which attention; no table of families."""
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -71,7 +72,9 @@ def _is_model(what: Any) -> bool:
     """Whether this is a model of transformers, and not one of the classes that models are derived from."""
     from transformers import PreTrainedModel
 
-    return isinstance(what, type) and issubclass(what, PreTrainedModel) and what.forward is not torch.nn.Module.forward
+    if not isinstance(what, type) or not issubclass(what, PreTrainedModel):
+        return False
+    return getattr(what, "forward", None) is not torch.nn.Module.forward
 
 
 def base_class(config: Any) -> Any:
@@ -133,7 +136,7 @@ def _check_quantisation(raw: dict[str, Any], where: str) -> None:
         )
 
 
-def check_depth(raw: dict[str, Any], where: str) -> None:
+def check_depth(raw: Mapping[Any, Any], where: str) -> None:
     """Raise on a number of layers or labels that no model has, wherever in the configuration it stands."""
     for key, value in raw.items():
         if isinstance(value, dict):

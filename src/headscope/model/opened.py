@@ -10,7 +10,7 @@ from torch import Tensor
 from headscope.core.model_spec import ModelSpec
 from headscope.core.site import Site
 from headscope.core.weights import HeadWeights, WeightSource, WeightStatus
-from headscope.errors import CaptureError, HeadscopeError, UsageError, WeightsRefused
+from headscope.errors import CaptureError, CheckpointError, HeadscopeError, UsageError, WeightsRefused
 from headscope.model import text as texts
 from headscope.model.architecture import model_class, parsed_config
 from headscope.model.blueprint import Plan, make_blueprint
@@ -195,7 +195,7 @@ def trace_skeleton(cls: Any, config: Any, where: str) -> tuple[Any, tuple[Site, 
         with coded(skeleton, lambda _: None):
             sites = find_sites(skeleton)
         plans = make_blueprint(skeleton, sites)
-    except HeadscopeError:
+    except CheckpointError:
         raise
     except Exception as error:
         raise WeightsRefused(
