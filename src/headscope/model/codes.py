@@ -52,8 +52,13 @@ class Trace:
 
 
 def is_linear(module: nn.Module) -> bool:
-    """A module that multiplies its input by one matrix: torch's Linear or transformers' Conv1D."""
-    return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+    """A module that multiplies its input by one matrix: torch's Linear or transformers' Conv1D.
+
+    A Linear with a forward of its own (a router, a layer that rounds its weights) does something else besides.
+    """
+    if isinstance(module, nn.Linear):
+        return type(module).forward is nn.Linear.forward
+    return type(module).__name__ == "Conv1D"
 
 
 def out_features(module: nn.Module) -> int:

@@ -282,4 +282,8 @@ def _probed(hf: Any) -> tuple[tuple[Site, ...], SoftmaxSites | None]:
 
 def _traced(hf: Any, sites: tuple[Site, ...]) -> dict[Site, Plan]:
     with quiet():
-        return make_blueprint(hf, sites)
+        try:
+            return make_blueprint(hf, sites)
+        except Exception as error:  # noqa: BLE001  a family may do anything with codes; its maps can still be read
+            why = WeightStatus("refused", f"the model could not be run on codes ({reason(error)})")
+            return {site: Plan(why) for site in sites}

@@ -68,7 +68,7 @@ def find_softmax_sites(model: Any) -> SoftmaxSites | str:
     if not returned or any(each is None or each.ndim != 4 for each in returned):
         return "it returns no maps that a softmax could be checked against"
     if any(each.shape[2] != each.shape[3] for each in returned):
-        return "its maps are not square: it shortens the text on the way"
+        return "the maps it returns are not square: it attends in bands, or shortens the text on the way"
     ordinal: dict[int, Site] = {}
     for layer, attention in enumerate(returned):
         index = _matching(attention, taken, ordinal)
@@ -106,9 +106,10 @@ class SoftmaxSession(Session):
 
     def _open(self, stack: ExitStack) -> None:
         stack.enter_context(implementation(self._hf, "eager"))
-        body = self._hf.base_model
-        stack.callback(body.register_forward_pre_hook(self._begin, with_kwargs=True).remove)
-        stack.callback(body.register_forward_hook(self._end, always_call=True).remove)
+        # Either may run without the other: some heads call the parts of the body, not the body itself.
+        for module in {id(m): m for m in (self._hf, self._hf.base_model)}.values():
+            stack.callback(module.register_forward_pre_hook(self._begin, with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(self._end, always_call=True).remove)
         stack.enter_context(Watch(self._note))
 
     def replace(self, at: Where, mechanism: Mechanism) -> None:
