@@ -18,7 +18,7 @@ from headscope.attention.call import Call
 from headscope.core.site import Kind, Site, Stack
 from headscope.errors import CaptureError, CheckpointError
 from headscope.model.dispatch import DENSE, as_transformers, implementation, tapped
-from headscope.model.feeding import DECODER_TOKENS, forward_options, has_two_towers, probe_inputs
+from headscope.model.feeding import DECODER_TOKENS, ENCODER_TOKENS, forward_options, has_two_towers, probe_inputs
 from headscope.model.reading import RawCall, Reader
 
 AGREEMENT = 1e-4  # relative; float32 attention summed in another order differs by about 1e-6
@@ -150,6 +150,11 @@ def _site(sighting: Sighting, two_stacks: bool) -> Site:
     queries, keys = call.q.shape[2], call.k.shape[2]
     stack: Stack = "only" if not two_stacks else "dec" if queries == DECODER_TOKENS else "enc"
     kind: Kind = "self" if queries == keys else "cross"
+    if stack == "dec" and keys == queries + ENCODER_TOKENS:
+        raise CaptureError(
+            f"{sighting.module} attends to its own text and to the encoder's in one softmax, which is neither "
+            "self-attention nor cross-attention"
+        )
     # T5 passes a bias of zeros to its cross-attention: that is none.
     extras = ["bias"] if call.bias is not None and bool(call.bias.any()) else []
     extras += [name for name in ("softcap", "sinks") if getattr(call, name) is not None]
