@@ -1,5 +1,6 @@
 """Folders that are odd but sound are opened, and looking at a damaged one says where and allocates nothing."""
 
+import os
 import resource
 import shutil
 from collections.abc import Callable
@@ -98,6 +99,16 @@ def test_looking_at_damage(changes: dict[str, Any], says: str, folder: Path) -> 
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kilobytes
     with pytest.raises(HeadscopeError):
         open_weights(folder)
+
+
+@pytest.mark.parametrize("length", [0, 3, 8, 24, 400])
+def test_looking_at_a_cut_gguf_says_so(length: int, tmp_path: Path) -> None:
+    file = tmp_path / "m.gguf"
+    broken.save_gguf(file, broken.save_llama(tmp_path / "whole"))
+    os.truncate(file, length)
+    with pytest.raises(CheckpointError, match="is not a whole GGUF file") as caught:
+        look(file)
+    assert "again" in caught.value.hint
 
 
 def test_a_look_tells_how_the_numbers_are_stored(folder: Path) -> None:

@@ -62,12 +62,13 @@ def read_gguf_config(file: Path) -> Any:
     from transformers import AutoConfig
 
     with _loading(file):
-        return AutoConfig.from_pretrained(file.parent, **_place(file))
+        config = AutoConfig.from_pretrained(file.parent, **_place(file))
+    architecture.check_depth(config.to_dict(), str(file))
+    return config
 
 
 def build(file: Path, header: GgufHeader, config: Any, dtype: Any = "float32") -> tuple[Any, dict[str, Any]]:
     """The model in a GGUF file, expanded in memory, with transformers' report of what did not fit."""
-    architecture.check_depth(config.to_dict(), str(file))
     cls = architecture.model_class(config, str(file))
     attention = architecture.attention_of(cls, config)
     fit.check_size(architecture.empty_model(cls, config, str(file)), header.n_numbers, {}, str(file))

@@ -98,6 +98,7 @@ def measured_speed(size: int = 768, seconds: float = 0.2) -> float:
 
 def _config(source: Source) -> tuple[Any, str]:
     if source.gguf_file is not None:
+        read_gguf_header(source.gguf_file)  # refuses a damaged file before another reader follows its lengths
         return read_gguf_config(source.gguf_file), str(source.gguf_file)
     where = str(source.folder / "config.json")
     return parsed_config(read_config(source.folder), where), where
