@@ -11,7 +11,7 @@ from headscope.errors import CaptureError, CheckpointError, UsageError
 from headscope.model import Model, open_model, verify
 from headscope.model.dispatch import implementation
 from headscope.model.feeding import probe_inputs
-from tests.model.families import GROUPED, SMALL, Family, _family, _spread
+from tests.model.families import GROUPED, SMALL, T5, Family, _family, _spread
 from tests.tolerances import MAP_AGREEMENT
 
 TEXT = {**SMALL, "projection_dim": 16}
@@ -72,6 +72,13 @@ def test_a_model_of_two_towers_is_not_run_on_text_alone(clip: Model) -> None:
     assert not clip.reads_text
     with pytest.raises(UsageError, match="reads input_ids and pixel_values, and verify runs on tokens alone"):
         verify(clip)
+
+
+def test_an_encoder_that_is_not_seen_is_said_so() -> None:
+    options = {**T5, "local_radius": 3, "encoder_attention_type": "local"}
+    model = open_model(_family("longt5", "LongT5", options, "", head="ForConditionalGeneration").build())
+    assert {site.stack for site in model.sites} == {"dec"}
+    assert any("only the decoder is shown" in note for note in model.spec.notes)
 
 
 REFUSED = {
