@@ -50,12 +50,15 @@ def _symmetries(invariant: frozenset[str]) -> str:
     names = {
         "qk": "a change of basis between queries and keys",
         "vo": "a change of basis between values and outputs",
+        "rotated qk": "a rotation between queries and keys",
+        "rotated vo": "a rotation between values and outputs",
         "heads": "a permutation of heads",
     }
-    return (
-        ", ".join(meaning for name, meaning in names.items() if name in invariant)
-        or "nothing: the number depends on the basis"
-    )
+    said = []
+    for declared in sorted(invariant, key=lambda each: list(names).index(each.partition(":")[0])):
+        symmetry, _, table = declared.partition(":")
+        said.append(names[symmetry] + (f" (the table `{table}` alone)" if table else ""))
+    return ", ".join(said) or "nothing: the number depends on the basis"
 
 
 def _table(first: str, second: str | None, rows: list[tuple[str, ...]]) -> str:

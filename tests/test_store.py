@@ -210,6 +210,7 @@ def test_resuming_keeps_what_is_complete_and_asked_under_the_same_key(tmp_path):
     first.keep(finding("done"), "key")
     first.keep(finding("unkeyed"))
     (tmp_path / f".x{files.TEMPORARY}").write_text("half")
+    first.release()
     second = RunFolder.begin(tmp_path)
     assert not (tmp_path / f".x{files.TEMPORARY}").exists()
     assert_same(second.kept("done", "key"), finding("done"))
@@ -217,6 +218,7 @@ def test_resuming_keeps_what_is_complete_and_asked_under_the_same_key(tmp_path):
     assert second.kept("unkeyed", "") is None
     assert second.kept("never", "key") is None
     (tmp_path / "arrays/done.safetensors").write_bytes(b"rot")
+    second.release()
     assert RunFolder.begin(tmp_path).kept("done", "key") is None
 
 
@@ -225,7 +227,9 @@ def test_a_finished_run_can_be_resumed_from_too(tmp_path):
     run = replace(a_run(), findings={"done": finding("done")})
     folder.keep(run["done"], "key")
     folder.close(run)
-    assert RunFolder.begin(tmp_path).kept("done", "key") is not None
+    again = RunFolder.begin(tmp_path)
+    assert again.kept("done", "key") is not None
+    again.release()
     assert RunFolder.begin(tmp_path, fresh=True).kept("done", "key") is None
 
 

@@ -80,6 +80,11 @@ def as_link(name: str, target: str) -> Callable[[Path], object]:
     return lambda folder: ((folder / name).unlink(), (folder / name).symlink_to(target))
 
 
+def pipe(name: str) -> Callable[[Path], object]:
+    """A named pipe: whoever opens it waits until somebody writes."""
+    return lambda folder: os.mkfifo(folder / name)
+
+
 def overlapping(folder: Path) -> None:
     def change(header: dict[str, Any]) -> None:
         begin, end = header["model.norm.weight"]["data_offsets"]
@@ -135,6 +140,22 @@ CASES = [
         ("quantised by gptq",),
         "dequantise",
     ),
+    Case("config-nan", text(CONFIG, '{"model_type": "llama", "rms_norm_eps": NaN}'), ("a value is NaN",), "mend it"),
+    Case(
+        "config-says-two-things",
+        text(CONFIG, '{"model_type": "llama", "vocab_size": 64, "vocab_size": 65}'),
+        ("'vocab_size' is there twice, as 64 and as 65",),
+        "mend it",
+    ),
+    Case("heads-that-do-not-fit", config(num_attention_heads=5), ("multiple of the number",), "config.json"),
+    Case("layers-beyond-all-models", config(num_hidden_layers=1001), ("is 1001, expected at most 1000",), "damaged"),
+    Case(
+        "layers-absurd-inside",
+        config(model_type="llava", text_config={"model_type": "llama", "num_hidden_layers": 10**9}),
+        ("text_config: num_hidden_layers is 1000000000",),
+        "damaged",
+    ),
+    Case("labels-absurd", config(num_labels=10**9), ("num_labels is 1000000000",), "damaged"),
     Case("layers-absurd", config(num_hidden_layers=10**9), ("num_hidden_layers is 1000000000",), "damaged"),
     Case("layers-negative", config(num_hidden_layers=-1), ("18 tensors have no place",), "another model"),
     Case("layers-a-word", config(num_hidden_layers="two"), ("cannot use this configuration",), "config.json"),
@@ -258,6 +279,8 @@ CASES = [
     Case("shape-and-bytes-differ", entry(shape=[32, 33]), (Q_PROJ, "(32, 33)", "4224", "4096"), "again"),
     Case("shape-negative", entry(shape=[-32, -32]), (Q_PROJ, "malformed"), "again"),
     Case("shape-overflowing", entry(shape=[2**40, 2**40]), (Q_PROJ, "needs"), "again"),
+    Case("shape-beyond-counting", entry(shape=[0, 10**30], data_offsets=[0, 0]), (Q_PROJ, "malformed"), "again"),
+    Case("shape-of-many-dimensions", entry(shape=[1] * 5000 + [32, 32]), (Q_PROJ, "malformed"), "again"),
     Case("shape-a-word", entry(shape="32x32"), (Q_PROJ, "malformed"), "again"),
     Case("dtype-unknown", entry(dtype="F12"), (Q_PROJ, "unknown dtype 'F12'"), "convert"),
     Case("dtype-null", entry(dtype=None), (Q_PROJ, "unknown dtype None"), "convert"),
@@ -303,6 +326,14 @@ CASES = [
         text("tokenizer.json", "{"),
         ("tokenizer", "cannot be read"),
         "fetch the tokenizer",
+    ),
+    Case("tokenizer-a-folder", lambda f: (f / "tokenizer.json").mkdir(), ("is a folder",), "incomplete"),
+    Case("tokenizer-a-pipe", pipe("tokenizer.json"), ("not a regular file",), "incomplete"),
+    Case(
+        "tokenizer-settings-a-pipe",
+        lambda f: (text("tokenizer.json", "{}")(f), pipe("tokenizer_config.json")(f)),
+        ("tokenizer_config.json is not a regular file",),
+        "incomplete",
     ),
     Case("tokenizer-empty", text("tokenizer.json", ""), ("tokenizer", "cannot be read"), "fetch the tokenizer"),
     Case(

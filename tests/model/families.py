@@ -131,6 +131,7 @@ DECODERS = (
     _family("granite", "Granite", {**GROUPED, "attention_multiplier": 0.2}, "its own scale"),
     _family("gpt_bigcode", "GPTBigCode", {**GPT2, "multi_query": True}, "MQA, fused Linear"),
     _family("deepseek_v3", "DeepseekV3", {**SMALL, "num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "moe_intermediate_size": 16, "first_k_dense_replace": 1}, "latent attention, d_value ≠ d_head", weights="refused"),
+    _family("llama4", "Llama4", {**GROUPED, "head_dim": 8, "intermediate_size_mlp": 48, "num_local_experts": 2, "num_experts_per_tok": 1}, "a router that is a Linear and more; QK-norm", config="Llama4Text", weights="normed"),
     _family("nemotron", "Nemotron", {**GROUPED, "head_dim": 8}, "partial rotary, other norm"),
     _family("glm", "Glm", {**GROUPED, "head_dim": 8}, "interleaved partial rotary"),
 )  # fmt: skip
@@ -151,12 +152,14 @@ ENCODER_DECODERS = (
     _family("bart", "Bart", BART, "learned positions, cross-attention", head="ForConditionalGeneration"),
     _family("marian", "Marian", {**BART, "eos_token_id": 2}, "sinusoidal positions", head="MTModel"),
     _family("pegasus", "Pegasus", BART, "pre-norm", head="ForConditionalGeneration"),
+    _family("nllb_moe", "NllbMoe", {**BART, "num_experts": 2, "expert_capacity": 8, "encoder_sparse_step": 0, "decoder_sparse_step": 0}, "eager only: no mask means that all is visible", head="ForConditionalGeneration"),
     _family("mbart", "MBart", BART, "pre-norm and layer norm of embeddings", head="ForConditionalGeneration"),
     _family("whisper", "Whisper", {**{k: v for k, v in BART.items() if k not in ("max_position_embeddings",)}, "num_mel_bins": 8, "max_source_positions": 10, "max_target_positions": 32, "suppress_tokens": None, "begin_suppress_tokens": None}, "sound, cross-attention", head="ForConditionalGeneration"),
 )  # fmt: skip
 
 OUTSIDE = (
     _family("mpnet", "MPNet", SMALL, "", head="ForMaskedLM"),
+    _family("mvp", "Mvp", BART, "a head that calls the parts of the body"),
     _family("falcon", "Falcon", {**SMALL, "num_kv_heads": 4, "alibi": False}, ""),
     _family("bloom", "Bloom", {"vocab_size": 99, "hidden_size": 32, "n_layer": 2, "n_head": 4}, ""),
     _family("mpt", "Mpt", {"vocab_size": 99, "d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 64}, ""),

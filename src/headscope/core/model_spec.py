@@ -16,7 +16,7 @@ class ModelSpec:
     source: str
     family: str
     architecture: str
-    kind: str  # "decoder-only" | "encoder" | "encoder-decoder"
+    kind: str  # "decoder-only" | "encoder" | "encoder-decoder" | "two towers"
     n_layers: int
     n_heads: int
     n_kv_heads: int

@@ -5,6 +5,7 @@ L3.H7         one head
 L3.H0-2       heads 0, 1 and 2 of layer 3
 dec.cross     every cross-attention head of the decoder
 enc.L0.H1     one head of the encoder
+image.L0      a layer of the image tower, in a model of two towers
 L0,L5.H2      a union
 all           everything
 """
@@ -17,7 +18,7 @@ from typing import cast
 from headscope.core.site import Kind, Site, Stack
 from headscope.errors import UsageError
 
-_TERM = re.compile(r"(?:(?P<stack>enc|dec|only))?(?:\.?L(?P<layers>\d+(?:-\d+)?))?"
+_TERM = re.compile(r"(?:(?P<stack>enc|dec|only|text|image|sound))?(?:\.?L(?P<layers>\d+(?:-\d+)?))?"
                    r"(?:\.?(?P<kind>self|cross))?(?:\.?H(?P<heads>\d+(?:-\d+)?))?")  # fmt: skip
 
 

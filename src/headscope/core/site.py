@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Stack = Literal["enc", "dec", "only"]
+Stack = Literal["enc", "dec", "only", "text", "image", "sound"]  # the last three: towers side by side
 Kind = Literal["self", "cross"]
 
 
@@ -34,7 +34,7 @@ class Site:
 
     @property
     def label(self) -> str:
-        """`L3`; with two stacks `enc.L3`, `dec.L3`, `dec.L3.cross`."""
+        """`L3`; with two stacks `enc.L3`, `dec.L3`, `dec.L3.cross`; with two towers `text.L3`, `image.L3`."""
         stack = "" if self.stack == "only" else f"{self.stack}."
         kind = ".cross" if self.kind == "cross" else ""
         return f"{stack}L{self.layer}{kind}"

@@ -57,7 +57,7 @@ ABOUT = About(
         "techniques, section 6.3."
     ),
     columns={
-        "stack": "enc, dec, or only where the model has one stack",
+        "stack": "enc, dec, or only where the model has one stack; text, image or sound for towers side by side",
         "kind": "self- or cross-attention",
         "layer": "counted from 0",
         "head": "counted from 0",

@@ -67,8 +67,16 @@ class Lens:
     """A question about a model; the module that defines it binds one to `LENS`.
 
     `params` is a frozen dataclass with few fields, each with a default and `metadata={"help": …}`; they become
-    the options of `headscope lens NAME`. `invariant` names the symmetries under which the numbers do not
-    change: "qk" (w_q→w_q G, w_k→w_k G⁻ᵀ), "vo" (w_v→w_v G, w_o→G⁻¹ w_o), "heads" (a permutation of heads).
+    the options of `headscope lens NAME`.
+
+    `invariant` names the symmetries of the model under which the numbers do not change:
+
+    - "qk": w_q → w_q G, w_k → w_k G⁻ᵀ with any G that the model's own function allows;
+    - "vo": w_v → w_v G, w_o → G⁻¹ w_o;
+    - "rotated qk", "rotated vo": the same with an orthogonal G only;
+    - "heads": a permutation of heads, which permutes the rows that are about heads.
+
+    "qk:heads" says that under "qk" only the table called `heads` stays the same; any symmetry can be narrowed so.
     """
 
     name: str

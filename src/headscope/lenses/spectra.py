@@ -64,7 +64,7 @@ ABOUT = About(
         "Circuits (W_QK and W_OV)."
     ),
     columns={
-        "stack": "enc, dec, or only where the model has one stack",
+        "stack": "enc, dec, or only where the model has one stack; text, image or sound for towers side by side",
         "kind": "self- or cross-attention",
         "layer": "counted from 0",
         "head": "counted from 0; empty for the matrices of a whole layer",

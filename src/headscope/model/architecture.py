@@ -1,14 +1,18 @@
 """Which class of transformers a configuration asks for, and with which attention; no table of families."""
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from headscope.errors import CheckpointError, ResourceError
 from headscope.model.quiet import quiet
+from headscope.model.reason import reason
 
-_MAX_LAYERS = 10_000
+# Far beyond every model there is; building the modules of more would take minutes, naming more labels gigabytes.
+_MAX_LAYERS = 1_000
+_MAX_LABELS = 1_000_000
 
 
 def parsed_config(raw: dict[str, Any], where: str) -> Any:
@@ -36,7 +40,7 @@ def parsed_config(raw: dict[str, Any], where: str) -> Any:
 _DROPPED = (
     "auto_map", "attn_implementation", "_attn_implementation", "_attn_implementation_internal",
     "experts_implementation", "_experts_implementation", "transformers_weights", "fusion_config",
-    "distributed_config", "custom_pipelines", "_name_or_path", "dtype", "torch_dtype",
+    "distributed_config", "custom_pipelines", "_name_or_path", "dtype", "torch_dtype", "quantization_config",
 )  # fmt: skip
 
 
@@ -47,7 +51,7 @@ def model_class(config: Any, where: str) -> Any:
     asked = getattr(config, "architectures", None)
     for name in asked if isinstance(asked, list) else ():
         named: Any = getattr(transformers, name, None) if isinstance(name, str) else None
-        if isinstance(named, type) and issubclass(named, transformers.PreTrainedModel):
+        if _is_model(named):
             own = getattr(named, "config_class", None)
             if own is not None and not isinstance(config, own):
                 raise CheckpointError(
@@ -62,6 +66,15 @@ def model_class(config: Any, where: str) -> Any:
         f"{where}: transformers has no model for the family {config.model_type!r}",
         hint="headscope opens text models of families that transformers has built in",
     )
+
+
+def _is_model(what: Any) -> bool:
+    """Whether this is a model of transformers, and not one of the classes that models are derived from."""
+    from transformers import PreTrainedModel
+
+    if not isinstance(what, type) or not issubclass(what, PreTrainedModel):
+        return False
+    return getattr(what, "forward", None) is not torch.nn.Module.forward
 
 
 def base_class(config: Any) -> Any:
@@ -83,11 +96,10 @@ def empty_model(cls: Any, config: Any, where: str) -> Any:
 
 def build_error(cls: Any, where: str, error: Exception) -> CheckpointError | ResourceError:
     """What transformers raised while it built a model, as what it means."""
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-    if isinstance(error, MemoryError) or "allocate" in reason:
+    if isinstance(error, MemoryError) or "allocate" in str(error):
         return ResourceError(f"not enough memory to build {cls.__name__} from {where}", hint="try dtype float16")
     return CheckpointError(
-        f"transformers cannot build {cls.__name__} from {where}: {reason}",
+        f"transformers cannot build {cls.__name__} from {where}: {reason(error)}",
         hint="config.json and weights may not belong together, or a value in config.json is damaged",
     )
 
@@ -124,19 +136,22 @@ def _check_quantisation(raw: dict[str, Any], where: str) -> None:
         )
 
 
-def check_depth(raw: dict[str, Any], where: str) -> None:
-    """Raise on a number of layers that no model has: building their modules alone would take hours."""
+def check_depth(raw: Mapping[Any, Any], where: str) -> None:
+    """Raise on a number of layers or labels that no model has, wherever in the configuration it stands."""
     for key, value in raw.items():
-        if ("layers" in key or key in ("n_layer", "depth")) and isinstance(value, int) and value > _MAX_LAYERS:
+        if isinstance(value, dict):
+            check_depth(value, f"{where}, {key}")
+            continue
+        most = _MAX_LABELS if key == "num_labels" else _MAX_LAYERS
+        counts = "layers" in str(key) or key in ("n_layer", "depth", "num_labels")
+        if counts and isinstance(value, int) and value > most:
             raise CheckpointError(
-                f"{where}: {key} is {value}, expected at most {_MAX_LAYERS}",
-                hint="the configuration is damaged",
+                f"{where}: {key} is {value}, expected at most {most}", hint="the configuration is damaged"
             )
 
 
 def _unusable(where: str, error: Exception) -> CheckpointError:
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     return CheckpointError(
-        f"{where}: transformers cannot use this configuration: {reason}",
+        f"{where}: transformers cannot use this configuration: {reason(error)}",
         hint="compare config.json with the original",
     )

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headscope.core.site import Site
 from headscope.core.weights import WeightStatus
-from headscope.model.codes import SIGNATURE_BITS, CodedCall, Trace, coded, trace
+from headscope.model.codes import SIGNATURE_BITS, CodedCall, Trace, coded, nonzero, trace
 from headscope.model.dispatch import as_transformers, tapped
 from headscope.model.feeding import forward_options, probe_inputs
 from headscope.model.reading import RawCall
@@ -105,7 +105,7 @@ class Tracer:
 
     def _output_codes(self, raw: RawCall) -> Tensor:
         batch, heads, queries, _ = raw.query.shape
-        code = torch.randn(batch, heads, queries, raw.value.shape[3], generator=self._generator)
+        code = nonzero(torch.randn(batch, heads, queries, raw.value.shape[3], generator=self._generator))
         magnitude = torch.rand(batch, 1, queries, 1, generator=self._generator) * 1.5 + 0.5
         return (code * magnitude).to(raw.query.dtype)
 

@@ -59,8 +59,9 @@ class Checkpoint:
         entry = self.tensors[name]
         if entry.dtype not in _TORCH:
             raise CheckpointError(
-                f"{entry.file}: tensor {name!r} is stored as {entry.dtype}, a quantised format",
-                hint="headscope does not guess scales: convert it to float16, bfloat16 or float32",
+                f"{entry.file}: tensor {name!r} is stored as {entry.dtype}, expected plain real numbers",
+                hint="headscope does not guess the scales of a quantised format: convert it to float16, bfloat16 or "
+                "float32",
             )
         tensor = torch.empty(entry.shape, dtype=_TORCH[entry.dtype])
         _fill(tensor, entry, name)

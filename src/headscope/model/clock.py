@@ -28,6 +28,7 @@ class Clock:
         self._seen = 0 if cache is None else int(cache.get_seq_length())
         first: Stack = "enc" if self._two_stacks else "only"
         self._real[first] = _two_dimensional(given.get("attention_mask"))
+        self._real["text"] = self._real[first]
         self._real["dec"] = _two_dimensional(given.get("decoder_attention_mask"))
 
     def read_encoder(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

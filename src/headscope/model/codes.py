@@ -52,8 +52,13 @@ class Trace:
 
 
 def is_linear(module: nn.Module) -> bool:
-    """A module that multiplies its input by one matrix: torch's Linear or transformers' Conv1D."""
-    return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+    """A module that multiplies its input by one matrix: torch's Linear or transformers' Conv1D.
+
+    A Linear with a forward of its own (a router, a layer that rounds its weights) does something else besides.
+    """
+    if isinstance(module, nn.Linear):
+        return type(module).forward is nn.Linear.forward
+    return type(module).__name__ == "Conv1D"
 
 
 def out_features(module: nn.Module) -> int:
@@ -108,6 +113,11 @@ def signature(channels: Float[Tensor, "samples channels"]) -> Int[Tensor, " chan
     return (agree * powers).sum(dim=0)
 
 
+def nonzero(code: Tensor) -> Tensor:
+    """Without the zeros that turn up among millions of random numbers: nothing can be divided by them."""
+    return torch.where(code == 0, torch.ones((), dtype=code.dtype), code)
+
+
 def _coded_forward(
     name: str, module: nn.Module, note: Callable[[CodedCall], None], generator: torch.Generator
 ) -> Callable[..., Tensor]:
@@ -115,7 +125,7 @@ def _coded_forward(
 
     def forward(x: Tensor, *_: Any, **__: Any) -> Tensor:
         samples = x.shape[:-1].numel()
-        code = torch.randn(samples, width, generator=generator)
+        code = nonzero(torch.randn(samples, width, generator=generator))
         code *= torch.rand(samples, 1, generator=generator) * 1.5 + 0.5
         rounded = code.to(x.dtype)
         note(CodedCall(name, x.reshape(samples, -1).float(), rounded.float(), x.dtype))

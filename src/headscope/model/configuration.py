@@ -6,6 +6,7 @@ from typing import Any
 
 from headscope.errors import CheckpointError
 from headscope.model.header import file_size, unreadable
+from headscope.model.quiet import quiet
 
 _MAX_BYTES = 16_000_000
 
@@ -24,8 +25,6 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder} is not a folder", hint="give a folder with config.json and safetensors")
     if not file.exists() and not file.is_symlink():
         raise CheckpointError(f"{folder} has no config.json", hint=_instead(folder))
-    if file_size(file) > _MAX_BYTES:
-        raise CheckpointError(f"{file} is larger than {_MAX_BYTES} bytes", hint="this is no configuration")
     config = _parsed(file)
     if not isinstance(config, dict):
         raise CheckpointError(f"{file} holds {type(config).__name__}, expected an object", hint="fetch it again")
@@ -42,24 +41,46 @@ def generation_config(folder: Path, config: Any, raw: dict[str, Any]) -> Any:
     """How the checkpoint wants to be generated from: generation_config.json, else what config.json says."""
     from transformers import GenerationConfig
 
-    said = GenerationConfig.from_model_config(config)
+    with quiet():
+        said = GenerationConfig.from_model_config(config)
     file = folder / "generation_config.json"
     wanted = _parsed(file) if file.is_file() else raw
     if not isinstance(wanted, dict):
         raise CheckpointError(f"{file} holds {type(wanted).__name__}, expected an object", hint="fetch it again")
     # Only what is known: older config.json files hold settings such as forced_eos_token_id among their own.
     known = said.to_dict().keys() - {"transformers_version"}
-    said.update(**{key: value for key, value in wanted.items() if key in known and value is not None})
+    with quiet():
+        said.update(**{key: value for key, value in wanted.items() if key in known and value is not None})
     return said
 
 
 def _parsed(file: Path) -> Any:
+    if file_size(file) > _MAX_BYTES:
+        raise CheckpointError(f"{file} is larger than {_MAX_BYTES} bytes", hint="this is no configuration")
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        return json.loads(text, object_pairs_hook=_unambiguous, parse_constant=_number)
     except OSError as error:
         raise unreadable(file, error) from error
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} is not JSON ({error})", hint="fetch it again, or mend it") from error
+
+
+def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Python keeps the last of two equal keys, others the first: harmless only where both say the same."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found and found[key] != value:
+            raise ValueError(f"{key!r} is there twice, as {found[key]!r} and as {value!r}")
+        found[key] = value
+    return found
+
+
+def _number(text: str) -> float:
+    """Infinity is a limit in some configurations (time_step_limit); NaN is never meant."""
+    if text == "NaN":
+        raise ValueError("a value is NaN")
+    return float(text)
 
 
 def _instead(folder: Path) -> str:

@@ -43,13 +43,22 @@ def describe(
         dequantised=dequantised,
         sha256=sha256,
         licence=licence,
-        notes=notes,
+        notes=(*notes, *_unseen(hf.config, sites)),
     )
+
+
+def _unseen(config: Any, sites: tuple[Site, ...]) -> tuple[str, ...]:
+    """What part of the model attends in a way that headscope does not see."""
+    if not config.is_encoder_decoder or any(site.stack == "enc" for site in sites):
+        return ()
+    return ("the encoder does not attend through transformers' attention interface: only the decoder is shown",)
 
 
 def _kind(config: Any, sites: tuple[Site, ...]) -> str:
     if config.is_encoder_decoder:
         return "encoder-decoder"
+    if any(site.stack in ("text", "image", "sound") for site in sites):
+        return "two towers"
     return "decoder-only" if any(site.causal for site in sites) else "encoder"
 
 

@@ -16,7 +16,12 @@ from headscope.attention.mechanisms.dense import Dense
 from headscope.errors import UsageError
 from headscope.model.reading import RawCall, Reader
 
-NAME = "headscope"  # must not contain "sdpa", "flash", "flex", "paged|" or "/", which transformers treats apart
+# Two names, because families differ in what a missing mask means. Where transformers' own sdpa may be used, it goes by
+# the module's `is_causal`; where only eager may, everything is visible and a causal mask is always written out.
+NAME, EAGER_NAME = (
+    "headscope",
+    "headscope_plain",
+)  # must not contain "sdpa", "flash", "flex", "paged|" or "/", which transformers treats apart
 
 
 DENSE = Dense()
@@ -41,6 +46,12 @@ def _attention(
     return _handlers.get(id(module), plain_attention)(raw), None
 
 
+def _eager_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    return _attention(module, query, key, value, attention_mask, **{**options, "is_causal": False})
+
+
 def plain_attention(raw: RawCall) -> Tensor:
     """The model's own attention, computed by the dense mechanism."""
     return as_transformers(DENSE(Reader().call(raw)).out)
@@ -54,10 +65,12 @@ def as_transformers(out: Tensor) -> Tensor:
 def register() -> None:
     """Make the name known to transformers; harmless when done twice."""
     from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import sdpa_mask
+    from transformers.masking_utils import eager_mask, sdpa_mask
 
     AttentionInterface.register(NAME, _attention)
     AttentionMaskInterface.register(NAME, sdpa_mask)
+    AttentionInterface.register(EAGER_NAME, _eager_attention)
+    AttentionMaskInterface.register(EAGER_NAME, eager_mask)
 
 
 @contextmanager
@@ -73,7 +86,7 @@ def tapped(model: nn.Module, handler: Handler) -> Iterator[None]:
     try:
         for module in modules:
             _handlers[id(module)] = handler
-        with implementation(model, NAME):
+        with implementation(model, NAME if getattr(model, "_supports_sdpa", False) else EAGER_NAME):
             yield
     finally:
         for module in modules:

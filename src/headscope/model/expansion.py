@@ -18,6 +18,7 @@ from headscope.model.digest import sha256_of
 from headscope.model.gguf_header import GgufHeader, read_gguf_header
 from headscope.model.progress import Progress
 from headscope.model.quiet import quiet
+from headscope.model.reason import reason
 
 # Float32 expansions up to this size are kept; a larger file is expanded in memory each time it is opened.
 MAX_KEPT_BYTES = 2 << 30
@@ -61,12 +62,13 @@ def read_gguf_config(file: Path) -> Any:
     from transformers import AutoConfig
 
     with _loading(file):
-        return AutoConfig.from_pretrained(file.parent, **_place(file))
+        config = AutoConfig.from_pretrained(file.parent, **_place(file))
+    architecture.check_depth(config.to_dict(), str(file))
+    return config
 
 
 def build(file: Path, header: GgufHeader, config: Any, dtype: Any = "float32") -> tuple[Any, dict[str, Any]]:
     """The model in a GGUF file, expanded in memory, with transformers' report of what did not fit."""
-    architecture.check_depth(config.to_dict(), str(file))
     cls = architecture.model_class(config, str(file))
     attention = architecture.attention_of(cls, config)
     fit.check_size(architecture.empty_model(cls, config, str(file)), header.n_numbers, {}, str(file))
@@ -131,9 +133,8 @@ def _loading(file: Path) -> Iterator[None]:
         except ImportError as error:
             raise ResourceError(f"cannot open {file}: {error}", hint="pip install gguf accelerate") from error
         except Exception as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise CheckpointError(
-                f"{file} cannot be expanded by transformers: {reason}",
+                f"{file} cannot be expanded by transformers: {reason(error)}",
                 hint="its family may not be readable from GGUF: use the safetensors of the same model",
             ) from error
 

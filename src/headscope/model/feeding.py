@@ -1,6 +1,7 @@
 """What to feed a model whose family we do not know: inputs made from its config and its forward's signature."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,39 +11,69 @@ from headscope.errors import CheckpointError
 
 ENCODER_TOKENS = 7
 DECODER_TOKENS = 5  # differs from the encoder's, so that cross-attention shows in the shapes
+SOUND_SAMPLES = 4000
+SOUND_FRAMES = 50
+
+# What a forward takes besides the thing it reads: masks, positions, caches, switches. Never needed for a probe.
+_OPTIONAL = (
+    "mask", "position", "embeds", "past_", "cache", "labels", "output_", "return_", "token_type", "kwargs", "keep",
+    "interpolate", "encoder_", "decoder_", "use_", "start_", "end_", "args", "logits",
+)  # fmt: skip
 
 
 def probe_inputs(model: Any, *, batch: int, single_token: bool = False, seed: int = 0) -> dict[str, Tensor]:
-    """Seeded random inputs for one forward: tokens, an image or sound, as the model's main input asks.
+    """Seeded random inputs for one forward: tokens, an image or sound, as the model's forward asks.
 
     With `single_token` every text is one token long, so that rotary positions are the identity.
     """
     generator = torch.Generator().manual_seed(seed)
-    wants = inspect.signature(model.forward).parameters
     length, decoder_length = (1, 1) if single_token else (ENCODER_TOKENS, DECODER_TOKENS)
-    inputs: dict[str, Tensor] = {}
-    main = model.main_input_name
-    if main == "input_ids" or (main == "pixel_values" and "input_ids" in wants):
-        inputs["input_ids"] = _tokens(model.config, batch, length, generator)
-    if main == "pixel_values":
-        inputs["pixel_values"] = _image(model.config, batch, generator)
-    if main == "input_features":
-        inputs["input_features"] = _spectrogram(model.config, batch, generator)
-    if main == "input_values":
-        inputs["input_values"] = torch.randn(batch, 4000, generator=generator)
-    if not inputs:
-        raise CheckpointError(
-            f"{type(model).__name__}: headscope cannot make the input {main!r} that this family reads",
-            hint="models that read token ids, pixel values, log-mel features or raw sound can be opened",
-        )
-    if model.config.is_encoder_decoder and "decoder_input_ids" in wants:
+    make: dict[str, Callable[[], Tensor]] = {
+        "input_ids": lambda: _tokens(model.config, batch, length, generator),
+        "pixel_values": lambda: _image(model.config, batch, generator),
+        "input_features": lambda: _spectrogram(model.config, batch, generator),
+        "input_values": lambda: _sound(model.config, batch, generator),
+    }
+    inputs = {name: make[name]() for name in read_by(model)}
+    if model.config.is_encoder_decoder and "decoder_input_ids" in _parameters(model):
         inputs["decoder_input_ids"] = _tokens(model.config, batch, decoder_length, generator)
     return inputs
 
 
+def read_by(model: Any) -> tuple[str, ...]:
+    """What a forward must be given of what headscope can make: one thing, or one for each of two towers."""
+    wants = _parameters(model)
+    beside = _second_tower(model)
+    main = model.main_input_name
+    if main == "pixel_values" and "input_ids" in wants:
+        return ("input_ids", "pixel_values")
+    if beside is not None:
+        return ("input_ids", beside)
+    # Some parts of larger models do not say what they read: the signature does.
+    for name in (main, "input_ids", "pixel_values", "input_features", "input_values"):
+        if name in wants and name in ("input_ids", "pixel_values", "input_features", "input_values"):
+            return (name,)
+    raise CheckpointError(
+        f"{type(model).__name__}: headscope cannot make what this model reads ({', '.join(unmade(model)) or main})",
+        hint="models that read token ids, pixel values, log-mel features or raw sound can be opened",
+    )
+
+
+def unmade(model: Any) -> tuple[str, ...]:
+    """What else the forward can be given: the likely reason where a model cannot be run on what is made here."""
+    made = {"input_ids", "pixel_values", "input_features", "input_values"}
+    others = [name for name in _parameters(model) if name not in made]
+    return tuple(name for name in others if not any(part in name for part in _OPTIONAL))
+
+
+def has_two_towers(model: Any) -> bool:
+    """Whether one forward runs a text tower and another one, side by side (CLIP and its kin)."""
+    return _second_tower(model) is not None
+
+
 def forward_options(model: Any) -> dict[str, bool]:
     """Keyword arguments of a forward that only measures: no cache where the model would build one."""
-    return {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
+    return {"use_cache": False} if "use_cache" in _parameters(model) else {}
 
 
 def vocabulary(config: Any) -> int:
@@ -52,22 +83,56 @@ def vocabulary(config: Any) -> int:
     return int(size) if size else 0
 
 
+def _parameters(model: Any) -> Any:
+    return inspect.signature(model.forward).parameters
+
+
+def _second_tower(model: Any) -> str | None:
+    """The input of the tower beside the text's, in models that embed texts and images (or sounds) side by side.
+
+    They are recognised by offering the features of either; a model that reads images into its text does not
+    offer the text's.
+    """
+    wants = _parameters(model)
+    if "input_ids" not in wants or not hasattr(model, "get_text_features"):
+        return None
+    pairs = (("get_image_features", "pixel_values"), ("get_audio_features", "input_features"))
+    return next((name for method, name in pairs if hasattr(model, method) and name in wants), None)
+
+
 def _tokens(config: Any, batch: int, length: int, generator: torch.Generator) -> Tensor:
     """Random tokens that are none of the special ones the config names: padding would be masked."""
     size = vocabulary(config)
     named = [getattr(config, f"{name}_token_id", None) for name in ("pad", "bos", "eos", "decoder_start")]
     special = {token for token in named if isinstance(token, int)}
     ordinary = torch.tensor([token for token in range(min(size, 2000)) if token not in special])
+    if not len(ordinary):
+        raise CheckpointError(
+            f"the configuration of this {config.model_type} model names no vocabulary (vocab_size is {size}), so "
+            "headscope does not know which tokens it reads",
+            hint="models without a vocabulary, such as those that read characters, cannot be opened",
+        )
     return ordinary[torch.randint(len(ordinary), (batch, length), generator=generator)]
 
 
 def _image(config: Any, batch: int, generator: torch.Generator) -> Tensor:
-    vision = getattr(config, "vision_config", config)
+    vision = next((each for key in ("vision_config", "image_config") if (each := getattr(config, key, None))), config)
     size = getattr(vision, "image_size", 32)
     height, width = size if isinstance(size, list | tuple) else (size, size)
     return torch.randn(batch, getattr(vision, "num_channels", 3), height, width, generator=generator)
 
 
 def _spectrogram(config: Any, batch: int, generator: torch.Generator) -> Tensor:
-    frames = 2 * getattr(config, "max_source_positions", 50)
+    """Bins × frames, as Whisper reads them; frames × features where the config says how many of these there are."""
+    if features := getattr(config, "feature_projection_input_dim", None):
+        return torch.randn(batch, SOUND_FRAMES, features, generator=generator)
+    frames = 2 * getattr(config, "max_source_positions", SOUND_FRAMES)
     return torch.randn(batch, getattr(config, "num_mel_bins", 80), frames, generator=generator)
+
+
+def _sound(config: Any, batch: int, generator: torch.Generator) -> Tensor:
+    """Raw samples, or frames × bins where the config describes a spectrogram of a fixed length."""
+    frames, bins = getattr(config, "max_length", None), getattr(config, "num_mel_bins", None)
+    if isinstance(frames, int) and isinstance(bins, int):
+        return torch.randn(batch, frames, bins, generator=generator)
+    return torch.randn(batch, SOUND_SAMPLES, generator=generator)

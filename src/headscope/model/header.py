@@ -25,6 +25,8 @@ BITS: dict[str, int] = {
     "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
 }  # fmt: skip
 
+_MAX_DIMENSIONS = 16  # torch goes further, no weight does
+
 _AGAIN = "the file is damaged: copy or download it again"
 
 
@@ -149,9 +151,15 @@ def _entry(file: Path, name: str, said: Any, data: int) -> tuple[str, TensorEntr
             f"{where} has the unknown dtype {dtype!r}, expected one of {', '.join(BITS)}",
             hint="convert the checkpoint to float32, float16 or bfloat16",
         )
-    if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+    if (
+        not _naturals(shape)
+        or len(shape) > _MAX_DIMENSIONS
+        or not _naturals(offsets)
+        or len(offsets) != 2
+        or offsets[0] > offsets[1]
+    ):
         raise CheckpointError(
-            f"{where} has shape {shape!r} and data_offsets {offsets!r}, which are malformed", hint=_AGAIN
+            f"{where} has shape {_short(shape)} and data_offsets {_short(offsets)}, which are malformed", hint=_AGAIN
         )
     bits = math.prod(shape) * BITS[dtype]
     if bits != 8 * (offsets[1] - offsets[0]):
@@ -164,7 +172,13 @@ def _entry(file: Path, name: str, said: Any, data: int) -> tuple[str, TensorEntr
 
 
 def _naturals(numbers: Any) -> bool:
-    return isinstance(numbers, list) and all(type(number) is int and number >= 0 for number in numbers)
+    """Whether this is a list of sizes that a machine can count to."""
+    return isinstance(numbers, list) and all(type(number) is int and 0 <= number < 1 << 63 for number in numbers)
+
+
+def _short(said: Any) -> str:
+    text = repr(said)
+    return text if len(text) <= 80 else f"{text[:80]} …"
 
 
 def _check_layout(file: Path, size: int, data: int, entries: list[tuple[str, TensorEntry]]) -> None:

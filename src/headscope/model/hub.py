@@ -5,6 +5,7 @@ from pathlib import Path
 from headscope.errors import CheckpointError, ResourceError, UsageError
 from headscope.model.progress import Progress
 from headscope.model.quiet import quiet
+from headscope.model.reason import reason
 
 _WANTED = ["*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.jinja", "README.md"]
 _UNWANTED = ["*/*", "consolidated*"]  # other formats of the same weights
@@ -21,17 +22,13 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
         with quiet():
             return Path(snapshot_download(name, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
     except HFValidationError as error:
-        raise UsageError(f"{name!r} is not the name of a hub model: {_reason(error)}") from error
+        raise UsageError(f"{name!r} is not the name of a hub model: {reason(error)}") from error
     except RepositoryNotFoundError as error:
         raise CheckpointError(
             f"the hub has no model {name!r} that may be fetched without signing in", hint="check the spelling"
         ) from error
     except (HfHubHTTPError, OSError) as error:
         raise ResourceError(
-            f"cannot fetch {name!r} from the hub: {_reason(error)}",
+            f"cannot fetch {name!r} from the hub: {reason(error)}",
             hint="a network is needed; without one use tiny, smollm2, minilm or a local folder",
         ) from error
-
-
-def _reason(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -10,7 +10,7 @@ from torch import Tensor
 from headscope.core.model_spec import ModelSpec
 from headscope.core.site import Site
 from headscope.core.weights import HeadWeights, WeightSource, WeightStatus
-from headscope.errors import CaptureError, HeadscopeError, UsageError, WeightsRefused
+from headscope.errors import CaptureError, CheckpointError, HeadscopeError, UsageError, WeightsRefused
 from headscope.model import text as texts
 from headscope.model.architecture import model_class, parsed_config
 from headscope.model.blueprint import Plan, make_blueprint
@@ -19,10 +19,12 @@ from headscope.model.codes import coded
 from headscope.model.configuration import read_config
 from headscope.model.describing import describe
 from headscope.model.edit import Edit
+from headscope.model.feeding import read_by, unmade
 from headscope.model.fit import check_file
 from headscope.model.load import Loaded, load
 from headscope.model.progress import Progress
 from headscope.model.quiet import quiet
+from headscope.model.reason import reason
 from headscope.model.session import Session
 from headscope.model.sites import check_agreement, find_sites
 from headscope.model.skeleton import build_skeleton
@@ -36,6 +38,7 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+_BUILD_IT = "`headscope report` builds the model itself: it may be able to read it, and says what is wrong if not"
 NOT_DISPATCHING = "the family does not compute attention through transformers' attention interface"
 
 
@@ -66,8 +69,8 @@ class Model:
 
     @property
     def reads_text(self) -> bool:
-        """Whether the model can be run on text."""
-        return self.tokenizer is not None and self.hf.main_input_name == "input_ids"
+        """Whether the model can be run on text, and on text alone."""
+        return self.tokenizer is not None and read_by(self.hf) == ("input_ids",)
 
     def plan(self, site: Site) -> Plan:
         """Where the weights of a site are; traced once, when first asked for."""
@@ -167,7 +170,7 @@ def _from_file(source: Source) -> WeightSource:
     where = str(source.folder / "config.json")
     with quiet():
         config = parsed_config(read_config(source.folder), where)
-        skeleton, sites, plans = trace_skeleton(model_class(config, where), config)
+        skeleton, sites, plans = trace_skeleton(model_class(config, where), config, where)
         check_file(skeleton, checkpoint.tensors, str(source.folder))
         sources = file_sources(skeleton, checkpoint, plans)
         spec = describe(
@@ -185,18 +188,23 @@ def _from_file(source: Source) -> WeightSource:
     )
 
 
-def trace_skeleton(cls: Any, config: Any) -> tuple[Any, tuple[Site, ...], dict[Site, Plan]]:
+def trace_skeleton(cls: Any, config: Any, where: str) -> tuple[Any, tuple[Site, ...], dict[Site, Plan]]:
     """The model without weights, its sites and its blueprint; refused where it cannot be run like that."""
     try:
-        skeleton = build_skeleton(cls, config)
+        skeleton = build_skeleton(cls, config, where)
         with coded(skeleton, lambda _: None):
             sites = find_sites(skeleton)
         plans = make_blueprint(skeleton, sites)
+    except CheckpointError:
+        raise
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise WeightsRefused(f"{cls.__name__} cannot be traced without its weights ({reason})") from error
+        raise WeightsRefused(
+            f"{where}: {cls.__name__} cannot be traced without its weights ({reason(error)})", hint=_BUILD_IT
+        ) from error
     if not any(plan.projections for plan in plans.values()):
-        raise WeightsRefused(f"no attention of {cls.__name__} could be traced without its weights")
+        raise WeightsRefused(
+            f"{where}: no attention of {cls.__name__} could be traced without its weights", hint=_BUILD_IT
+        )
     return skeleton, sites, plans
 
 
@@ -243,14 +251,19 @@ def _model(hf: Any, tokenizer: Any | None, **facts: Any) -> Model:
         except HeadscopeError:
             raise
         except Exception as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise CaptureError(
-                f"the {hf.config.model_type} model {type(hf).__name__} could not be run on a few tokens to see how it "
-                f"attends: {reason}",
-                hint="if transformers itself can run it, the inputs that headscope makes for it are not enough",
-            ) from error
+            raise _not_run(hf, error) from error
         spec = describe(hf, sites, **facts)
     return Model(hf, tokenizer, spec, sites, softmax)
+
+
+def _not_run(hf: Any, error: Exception) -> CaptureError:
+    others = unmade(hf)
+    needs = f"its forward also takes {', '.join(others)}, which headscope does not make; " if others else ""
+    return CaptureError(
+        f"the {hf.config.model_type} model {type(hf).__name__} could not be run on the random "
+        f"{' and '.join(read_by(hf))} that headscope makes to see how it attends: {reason(error)}",
+        hint=f"{needs}if it runs in transformers on these inputs alone, please report it",
+    )
 
 
 def _probed(hf: Any) -> tuple[tuple[Site, ...], SoftmaxSites | None]:
@@ -259,10 +272,9 @@ def _probed(hf: Any) -> tuple[tuple[Site, ...], SoftmaxSites | None]:
         check_agreement(hf)
         return sites, None
     softmax = find_softmax_sites(hf)
-    if softmax is None:
+    if isinstance(softmax, str):
         raise CaptureError(
-            f"the attention of {hf.config.model_type} models cannot be read: {NOT_DISPATCHING}, and no softmax in it "
-            "gives the maps that it returns",
+            f"the attention of {hf.config.model_type} models cannot be read: {NOT_DISPATCHING}, and {softmax}",
             hint="ask transformers itself for output_attentions, if the family has them",
         )
     return softmax.sites, softmax
@@ -270,4 +282,8 @@ def _probed(hf: Any) -> tuple[tuple[Site, ...], SoftmaxSites | None]:
 
 def _traced(hf: Any, sites: tuple[Site, ...]) -> dict[Site, Plan]:
     with quiet():
-        return make_blueprint(hf, sites)
+        try:
+            return make_blueprint(hf, sites)
+        except Exception as error:  # noqa: BLE001  a family may do anything with codes; its maps can still be read
+            why = WeightStatus("refused", f"the model could not be run on codes ({reason(error)})")
+            return {site: Plan(why) for site in sites}

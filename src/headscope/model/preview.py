@@ -10,9 +10,11 @@ import torch
 from headscope.core.model_spec import ModelSpec
 from headscope.core.site import Site
 from headscope.model.architecture import model_class, parsed_config
+from headscope.model.checkpoint import open_checkpoint
 from headscope.model.configuration import read_config
 from headscope.model.describing import describe
 from headscope.model.expansion import read_gguf_config
+from headscope.model.gguf_header import read_gguf_header
 from headscope.model.opened import trace_skeleton
 from headscope.model.progress import Progress
 from headscope.model.quiet import quiet
@@ -62,14 +64,14 @@ def look(what: str | Path, *, hub: bool = False, progress: Progress | None = Non
     source = resolve(what, hub=hub, progress=progress)
     with quiet():
         config, where = _config(source)
-        skeleton, sites, plans = trace_skeleton(model_class(config, where), config)
+        skeleton, sites, plans = trace_skeleton(model_class(config, where), config, where)
     statuses = [plan.status for plan in plans.values()]
     spec = describe(
         skeleton,
         sites,
         name=source.name,
         source=source.kind,
-        dtype=_stored(source, config),
+        dtype=_stored(source),
         licence=source.licence,
     )
     speed = measured_speed()
@@ -96,17 +98,17 @@ def measured_speed(size: int = 768, seconds: float = 0.2) -> float:
 
 def _config(source: Source) -> tuple[Any, str]:
     if source.gguf_file is not None:
+        read_gguf_header(source.gguf_file)  # refuses a damaged file before another reader follows its lengths
         return read_gguf_config(source.gguf_file), str(source.gguf_file)
     where = str(source.folder / "config.json")
     return parsed_config(read_config(source.folder), where), where
 
 
-def _stored(source: Source, config: Any) -> str:
-    return (
-        "GGUF"
-        if source.gguf_file is not None
-        else str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
-    )
+def _stored(source: Source) -> str:
+    """The types of the numbers on disk, as the files themselves say."""
+    if source.gguf_file is not None:
+        return read_gguf_header(source.gguf_file).types
+    return "nothing yet" if source.kind == "random" else ", ".join(open_checkpoint(source.folder).dtypes)
 
 
 def _weights_line(statuses: list[tuple[str, str]]) -> str:

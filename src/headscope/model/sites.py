@@ -4,6 +4,7 @@ No table of families: what a call shows (its module, how often that module was c
 a query may see, what else enters the scores) is all that is needed.
 """
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -15,9 +16,9 @@ from torch import Tensor, nn
 
 from headscope.attention.call import Call
 from headscope.core.site import Kind, Site, Stack
-from headscope.errors import CaptureError
+from headscope.errors import CaptureError, CheckpointError
 from headscope.model.dispatch import DENSE, as_transformers, implementation, tapped
-from headscope.model.feeding import DECODER_TOKENS, forward_options, probe_inputs
+from headscope.model.feeding import DECODER_TOKENS, ENCODER_TOKENS, forward_options, has_two_towers, probe_inputs
 from headscope.model.reading import RawCall, Reader
 
 AGREEMENT = 1e-4  # relative; float32 attention summed in another order differs by about 1e-6
@@ -63,26 +64,79 @@ def find_sites(model: Any) -> tuple[Site, ...]:
         # A family that does not know our name may stumble over it before it attends; one that attends must not.
         if watch.sightings:
             raise
+    _refuse_split_attention(watch.sightings)
+    if has_two_towers(model):
+        return _towers(watch.sightings)
     return label(watch.sightings, two_stacks=bool(model.config.is_encoder_decoder))
+
+
+def _refuse_split_attention(sightings: list[Sighting]) -> None:
+    """Refuse a layer that attends twice with the same queries and keys and mixes the results.
+
+    Differential attention does so: each call has a map, but none of them is the map of a head.
+    """
+    for before, after in itertools.pairwise(sightings):
+        a, b = before.read, after.read
+        if before.module == after.module and a.q.shape == b.q.shape and torch.equal(a.q, b.q) and torch.equal(a.k, b.k):
+            raise CaptureError(
+                f"{after.module} attends twice with the same queries and keys and mixes the results, so the map of a "
+                "call is not the map of a head",
+                hint="differential attention cannot be opened",
+            )
+
+
+_TOWERS: dict[str, Stack] = {"text": "text", "vision": "image", "image": "image", "audio": "sound"}
+
+
+def _towers(sightings: list[Sighting]) -> tuple[Site, ...]:
+    """Sites of a model that runs two towers side by side, each named by the part of the model it is in."""
+    sites = []
+    for site in (_site(sighting, two_stacks=False) for sighting in sightings):
+        part = site.module.split(".")[0]
+        stack = _TOWERS.get(part.removesuffix("_model"))
+        if stack is None:
+            raise CaptureError(
+                f"the attention in {site.module} belongs to neither of the towers that this model runs side by side",
+                hint="open the text or the vision part of the model on its own",
+            )
+        sites.append(replace(site, stack=stack))
+    return tuple(_with_layers(sites))
 
 
 def check_agreement(model: Any) -> None:
     """Refuse a family whose output changes when its attention is computed from what it tells the interface."""
     inputs = probe_inputs(model, batch=2, seed=1)
     options = forward_options(model)
-    with torch.no_grad():
-        with tapped(model, Watch(model)):
-            ours = _first_tensor(model(**inputs, **options))
-        with implementation(model, "eager"):
-            theirs = _first_tensor(model(**inputs, **options))
+    with torch.no_grad(), tapped(model, Watch(model)):
+        ours = _first_tensor(model(**inputs, **options))
+    theirs = _eager(model, inputs, options)
+    if not bool(torch.isfinite(theirs).all()):
+        raise CheckpointError(
+            f"{type(model).__name__} answers random inputs with values that are not finite, in transformers too",
+            hint="a number in the configuration may be damaged (an epsilon, a rotary base), or a weight is too large",
+        )
     error = float((ours - theirs).abs().max() / theirs.abs().max().clamp_min(1e-30))
     if not error <= AGREEMENT:
+        _refuse_random(model, theirs, _eager(model, inputs, options))
         raise CaptureError(
             f"{type(model).__name__}: attention computed from the call differs from transformers' eager attention "
             f"by {error:.1e} (relative, tolerance {AGREEMENT:.0e}), so this family does something to its scores that "
             "the attention interface does not show",
             hint="its maps can be had from transformers with attn_implementation='eager' and output_attentions=True",
         )
+
+
+def _refuse_random(model: Any, once: Tensor, again: Tensor) -> None:
+    if not torch.equal(once, again):
+        raise CaptureError(
+            f"{type(model).__name__} answers the same input differently each time: it draws at random in eval mode too",
+            hint="what it attends to does not follow from its input",
+        )
+
+
+def _eager(model: Any, inputs: dict[str, Tensor], options: dict[str, bool]) -> Tensor:
+    with torch.no_grad(), implementation(model, "eager"):
+        return _first_tensor(model(**inputs, **options))
 
 
 def label(sightings: Iterable[Sighting], *, two_stacks: bool) -> tuple[Site, ...]:
@@ -96,6 +150,11 @@ def _site(sighting: Sighting, two_stacks: bool) -> Site:
     queries, keys = call.q.shape[2], call.k.shape[2]
     stack: Stack = "only" if not two_stacks else "dec" if queries == DECODER_TOKENS else "enc"
     kind: Kind = "self" if queries == keys else "cross"
+    if stack == "dec" and keys == queries + ENCODER_TOKENS:
+        raise CaptureError(
+            f"{sighting.module} attends to its own text and to the encoder's in one softmax, which is neither "
+            "self-attention nor cross-attention"
+        )
     # T5 passes a bias of zeros to its cross-attention: that is none.
     extras = ["bias"] if call.bias is not None and bool(call.bias.any()) else []
     extras += [name for name in ("softcap", "sinks") if getattr(call, name) is not None]

@@ -11,21 +11,34 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headscope.model.codes import is_linear
+from headscope.errors import CheckpointError
+from headscope.model.codes import is_linear, out_features
 
 SMALL = 1 << 22  # elements; the largest norm or convolution is far below, the smallest expert bank far above
+WIDEST = 1 << 21  # outputs of a linear module; the largest vocabularies are about half of this
 
 
-def build_skeleton(model_class: Any, config: Any) -> Any:
+def build_skeleton(model_class: Any, config: Any, where: str) -> Any:
     """The model of `config` on the meta device, with everything that a coded forward touches made real."""
     with torch.device("meta"):
         model = model_class._from_config(config).eval()
+    _check_widths(model, where)
     generator = torch.Generator().manual_seed(0)
     for module in model.modules():
         if not is_linear(module) and not _make_real(module, generator):
             is_embedding = isinstance(module, nn.Embedding)
             module.__dict__["forward"] = _random_embedding(module, generator) if is_embedding else _pass_through
     return model
+
+
+def _check_widths(model: nn.Module, where: str) -> None:
+    """Raise on a matrix that no model has: a coded forward makes its outputs real, matrix or no matrix."""
+    for name, module in model.named_modules():
+        if is_linear(module) and (width := out_features(module)) > WIDEST:
+            raise CheckpointError(
+                f"{where}: {name} would have {width} outputs, expected at most {WIDEST}",
+                hint="a size in the configuration is damaged",
+            )
 
 
 def _make_real(module: nn.Module, generator: torch.Generator) -> bool:

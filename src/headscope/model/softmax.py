@@ -53,8 +53,8 @@ class SoftmaxSites:
     total: int
 
 
-def find_softmax_sites(model: Any) -> SoftmaxSites | None:
-    """Match every attention map the model returns to a softmax it took; None unless all are matched exactly."""
+def find_softmax_sites(model: Any) -> SoftmaxSites | str:
+    """Match every attention map the model returns to a softmax it took; the reason unless all are matched exactly."""
     taken: list[Tensor] = []
     inputs = probe_inputs(model, batch=2)
     options = forward_options(model)
@@ -63,13 +63,17 @@ def find_softmax_sites(model: Any) -> SoftmaxSites | None:
             plain = model(**inputs, **options)
         returned = getattr(model(**inputs, **options, output_attentions=True), "attentions", None)
     del plain
+    if not taken:
+        return "it takes no softmax at all: it seems to have no attention, or none in the layers it was given"
     if not returned or any(each is None or each.ndim != 4 for each in returned):
-        return None
+        return "it returns no maps that a softmax could be checked against"
+    if any(each.shape[2] != each.shape[3] for each in returned):
+        return "the maps it returns are not square: it attends in bands, or shortens the text on the way"
     ordinal: dict[int, Site] = {}
     for layer, attention in enumerate(returned):
         index = _matching(attention, taken, ordinal)
         if index is None:
-            return None
+            return "no softmax in it gives the maps that it returns"
         ordinal[index] = _site(model, layer, attention)
     return SoftmaxSites(tuple(ordinal.values()), ordinal, len(taken))
 
@@ -102,9 +106,10 @@ class SoftmaxSession(Session):
 
     def _open(self, stack: ExitStack) -> None:
         stack.enter_context(implementation(self._hf, "eager"))
-        body = self._hf.base_model
-        stack.callback(body.register_forward_pre_hook(self._begin, with_kwargs=True).remove)
-        stack.callback(body.register_forward_hook(self._end, always_call=True).remove)
+        # Either may run without the other: some heads call the parts of the body, not the body itself.
+        for module in {id(m): m for m in (self._hf, self._hf.base_model)}.values():
+            stack.callback(module.register_forward_pre_hook(self._begin, with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(self._end, always_call=True).remove)
         stack.enter_context(Watch(self._note))
 
     def replace(self, at: Where, mechanism: Mechanism) -> None:

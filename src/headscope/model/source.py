@@ -21,6 +21,7 @@ Kind = Literal["embedded", "carrier", "folder", "gguf", "random", "hub"]
 _EMBEDDED = Path(__file__).parent / "embedded"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _RANDOM = "random:"
+_CARD_HEAD = 20_000  # characters of a model card that may be its front matter
 
 
 @dataclass(frozen=True)
@@ -140,15 +141,18 @@ def _from_hub(name: str, *, hub: bool, progress: Progress | None) -> Source:
 
 def licence_in(folder: Path) -> str:
     """The licence that a model card (README.md) declares in its first lines; empty where none is declared."""
+    file = folder / "README.md"
     try:
-        with (folder / "README.md").open(encoding="utf-8", errors="replace") as card:
-            head = list(itertools.islice(card, 200))
+        if not file.is_file():  # a pipe in its place would be waited for
+            return ""
+        with file.open(encoding="utf-8", errors="replace") as card:
+            head = card.read(_CARD_HEAD).splitlines()
     except OSError:
         return ""
     if not head or head[0].strip() != "---":
         return ""
     front = itertools.takewhile(lambda line: line.strip() != "---", head[1:])
-    return next((line.partition(":")[2].strip(" \n\"'") for line in front if line.startswith("license:")), "")
+    return next((line.partition(":")[2].strip(" \"'") for line in front if line.startswith("license:")), "")
 
 
 _FORMS = (

@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from headscope.errors import CheckpointError
+from headscope.model.header import file_size
 from headscope.model.quiet import quiet
+from headscope.model.reason import reason
 
 # transformers would invent an empty tokenizer for a folder without any of these.
 _FILES = (
@@ -17,6 +19,8 @@ _FILES = (
     "tekken.json",
 )
 
+_BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt", "*.jinja")
+
 
 def open_tokenizer(folder: Path, config: Any) -> tuple[Any | None, tuple[str, ...]]:
     """The tokenizer and what is to be said about it; None where the folder has none that can be used here."""
@@ -24,6 +28,8 @@ def open_tokenizer(folder: Path, config: Any) -> tuple[Any | None, tuple[str, ..
 
     if not any(path for pattern in _FILES for path in folder.glob(pattern)):
         return None, ()
+    for path in (path for pattern in (*_FILES, *_BESIDE) for path in folder.glob(pattern)):
+        file_size(path)  # a pipe or a folder in its place would be waited for, or passed over
     try:
         with quiet():
             tokenizer = AutoTokenizer.from_pretrained(
@@ -32,9 +38,8 @@ def open_tokenizer(folder: Path, config: Any) -> tuple[Any | None, tuple[str, ..
     except Exception as error:
         if (why := _unusable_here(error)) is not None:
             return None, (f"opened without its tokenizer, which {why}",)
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise CheckpointError(
-            f"the tokenizer in {folder} cannot be read: {reason}",
+            f"the tokenizer in {folder} cannot be read: {reason(error)}",
             hint="fetch the tokenizer files again, or remove them to open the model without text",
         ) from error
     return tokenizer, _size_note(tokenizer, config)
@@ -47,7 +52,7 @@ def _unusable_here(error: Exception) -> str | None:
         return "needs code of its own; headscope never runs code of a checkpoint"
     if isinstance(error, ImportError) or "install" in said:
         packages = [name for name in ("sentencepiece", "tiktoken", "protobuf") if name in said]
-        return f"needs a package that is not installed ({' or '.join(packages) or said.splitlines()[0]})"
+        return f"needs a package that is not installed ({' or '.join(packages) or reason(error)})"
     return None
 
 

@@ -67,5 +67,10 @@ class Keeper:
             self.folder.close(run)
         return run
 
+    def release(self) -> None:
+        """Let other processes write into the folder, whether or not the run was completed."""
+        if self.folder is not None:
+            self.folder.release()
+
     def _key(self, question: Question) -> str:
         return "" if self.circumstances is None else self.circumstances.key(question)

@@ -65,12 +65,15 @@ def measure(
     # A model handed over in Python may have been changed since it was opened: only a named one is resumed.
     circumstances = Circumstances(subject.spec, text_spec, seed) if is_source(what) else None
     keeper = Keeper.begin(out, circumstances)
-    findings |= _kept(asked, keeper, hear)
-    folds = [Fold(one, seed) for one in asked if one.question.name not in findings]
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        findings |= _answers(folds, subject, windows, keeper, hear)
-    ordered = {question.name: findings[question.name] for question in chosen}
-    return keeper.close(Run(subject.spec, subject.sites, ordered, text_spec, versions(), seed))
+    try:
+        findings |= _kept(asked, keeper, hear)
+        folds = [Fold(one, seed) for one in asked if one.question.name not in findings]
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            findings |= _answers(folds, subject, windows, keeper, hear)
+        ordered = {question.name: findings[question.name] for question in chosen}
+        return keeper.close(Run(subject.spec, subject.sites, ordered, text_spec, versions(), seed))
+    finally:
+        keeper.release()
 
 
 def _opened(what: Any, chosen: Sequence[Question], *, hub: bool, seed: int, progress: Progress) -> Subject:

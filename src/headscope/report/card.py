@@ -6,7 +6,7 @@ from headscope.core import ModelSpec, Run, Site, TextSpec
 from headscope.report.prose import escape
 from headscope.report.text import count, ranges
 
-_STACKS = {"enc": "encoder ", "dec": "decoder ", "only": ""}
+_STACKS = {"enc": "encoder ", "dec": "decoder ", "only": "", "text": "text ", "image": "image ", "sound": "sound "}
 
 
 def card(run: Run) -> str:

@@ -13,6 +13,8 @@ from headscope.core import Finding, Run
 from headscope.errors import UsageError
 from headscope.store.files import disk_errors, read_json, sha256_of, sweep, write_json
 from headscope.store.findings import read_finding, write_finding
+from headscope.store.lock import NAME as LOCK
+from headscope.store.lock import Lock, check_free
 from headscope.store.plain import from_json, to_json
 
 SCHEMA = "headscope-run/1"
@@ -29,9 +31,12 @@ def save(run: Run, folder: str | Path) -> Path:
         - `load` gives the run back  (tested: test_round_trip)
     """
     target = RunFolder.begin(Path(folder), fresh=True)
-    for finding in run.findings.values():
-        target.keep(finding)
-    return target.close(run)
+    try:
+        for finding in run.findings.values():
+            target.keep(finding)
+        return target.close(run)
+    finally:
+        target.release()
 
 
 def load(folder: str | Path) -> Run:
@@ -58,19 +63,25 @@ def load(folder: str | Path) -> Run:
 
 
 def check_folder(path: Path) -> None:
-    """Refuse to write into a folder that holds anything but a run."""
+    """Refuse to write into a folder that holds anything but a run, or that another process is writing into."""
     if path.exists() and not _is_ours(path):
         what = "is not empty and holds no headscope run" if path.is_dir() else "is a file, expected a folder"
         raise UsageError(f"{path} {what}; nothing was written", hint="choose another folder with --out")
+    with disk_errors(path):
+        check_free(path)
 
 
 @dataclass
 class RunFolder:
-    """A folder being filled. `kept` answers with what an earlier run finished under the same key."""
+    """A folder being filled, by one process at a time, until `release`.
+
+    `kept` answers with what an earlier run finished under the same key.
+    """
 
     path: Path
     earlier: Mapping[str, Any]
     journal: dict[str, Any]
+    lock: Lock
     hashes: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @classmethod
@@ -78,19 +89,29 @@ class RunFolder:
         """Take the folder over: new, empty, or one that holds a run. Anything else is not touched.
 
         Raises:
-            UsageError: The folder holds other things.
+            UsageError: The folder holds other things, or another process is writing into it.
         """
-        journal = _own(read_json(path / "run.json")) or {}
         with disk_errors(path):
             check_folder(path)
             path.mkdir(parents=True, exist_ok=True)
+            lock = Lock(path)
+        try:
+            return cls._taken(path, lock, fresh)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def _taken(cls, path: Path, lock: Lock, fresh: bool) -> "RunFolder":
+        journal = _own(read_json(path / "run.json")) or {}
+        with disk_errors(path):
             sweep(path)
             # From here to `close` the folder makes no claim: a reader finds no manifest, never a mixed one.
             for claim in ("manifest.json", "report.html"):
                 (path / claim).unlink(missing_ok=True)
         earlier = journal.get("findings", {})
         started = {"schema": SCHEMA, "machine": _machine(), "started": _now(), "findings": dict(earlier)}
-        folder = cls(path, {} if fresh else earlier, started)
+        folder = cls(path, {} if fresh else earlier, started, lock)
         folder._write_journal()
         return folder
 
@@ -121,7 +142,12 @@ class RunFolder:
         self.journal["findings"] = {lens: self.journal["findings"][lens] for lens in run.findings}
         self._write_journal()
         write_json(self.path / "manifest.json", manifest)
+        self.release()
         return self.path
+
+    def release(self) -> None:
+        """Let other processes write here; harmless when done twice."""
+        self.lock.release()
 
     def _drop_strangers(self, files: Mapping[str, str]) -> None:
         for entry in self.journal["findings"].values():
@@ -136,7 +162,7 @@ def _is_ours(path: Path) -> bool:
     if not path.is_dir():
         return False
     marked = any(_own(read_json(path / name)) is not None for name in ("manifest.json", "run.json"))
-    return marked or not any(path.iterdir())
+    return marked or all(each.name == LOCK for each in path.iterdir())
 
 
 def _own(data: Any) -> dict[str, Any] | None:
