@@ -85,7 +85,8 @@ struct Shape {
   float scale;
   int64_t bands, first;                                   // number of bands, index of the first key
   const int64_t* reach;                                   // their half-widths
-  const uint8_t* allowed = nullptr;                       // [queries, keys]: 0 where a query may not see a key, or null
+  const uint8_t* allowed = nullptr;                       // [masked, keys]: 0 where a query may not see a key, or null
+  int64_t masked = 0;                                     // queries from here on fill a vector up, and are masked alike
 };
 
 // What is kept of a row while tiles pass by; mean and spread of the key index are about what came so far.
@@ -201,7 +202,7 @@ static inline void hide(const Shape& s, int64_t i, int64_t tile, int64_t from, i
   for (int64_t c = from; c < a; ++c) row[c] = -INFINITY;
   for (int64_t c = b; c < to; ++c) row[c] = -INFINITY;
   if (s.allowed) {
-    const uint8_t* may = s.allowed + i * s.keys + tile;
+    const uint8_t* may = s.allowed + std::min(i, s.masked - 1) * s.keys + tile;
     for (int64_t c = a; c < b; ++c) row[c] = may[c] ? row[c] : -INFINITY;
   }
 }
@@ -447,6 +448,9 @@ static void in_parallel(int64_t threads, Work work) {
   for (auto& thread : pool) thread.join();
 }
 
+// Blocks are filled up with queries of zeros to a whole number of ROWS: they cost less than a slower path for the rest.
+static int64_t filled(int64_t rows) { return (rows + ROWS - 1) / ROWS * ROWS; }
+
 // Rows of [rows, width] at the given places (null: in order) into rows of `wide` floats, the rest 0.
 static void gather(const float* x, int64_t row, const int64_t* places, int64_t count, int64_t width, int64_t wide, float* to) {
   for (int64_t i = 0; i < count; ++i) {
@@ -539,7 +543,9 @@ void headscope_blocks(const float* q, const float* k, const float* v, float* out
   int64_t far = int64_t(1) << 60;
   in_parallel(threads, [&](int64_t which) {
     float *local_k = floats(run * width), *panels = floats(panel_floats(run, width)), *local_v = floats(run * wide);
-    float *local_q = floats(rows * width), *mixed_out = floats(rows * d_value), *mixed_lse = floats(rows);
+    int64_t full = filled(rows);
+    float *local_q = floats(full * width), *mixed_out = floats(full * d_value), *mixed_lse = floats(full);
+    std::memset(local_q, 0, full * width * 4);
     std::vector<float> mixed, none(width, 0.0f);
     std::vector<Row> state;
     for (int64_t task = which; task < blocks * kv_heads; task += threads) {
@@ -548,13 +554,14 @@ void headscope_blocks(const float* q, const float* k, const float* v, float* out
       gather(k + g * strides[2], strides[3], keys, run, width, width, local_k);
       pack_whole(local_k, width, none.data(), run, width, panels);
       gather(v + g * strides[4], strides[5], keys, run, d_value, wide, local_v);
-      Shape s{1, 1, rows, run, width, far, far, 0, scale, 0, 0, nullptr};
+      Shape s{1, 1, full, run, width, far, far, 0, scale, 0, 0, nullptr};
       s.allowed = allowed ? allowed + (shared ? 0 : b * rows * run) : nullptr;
+      s.masked = rows;
       for (int64_t h = g * groups; h < (g + 1) * groups; ++h) {
         gather(q + h * strides[0], strides[1], places, rows, width, width, local_q);
         Head head{local_q, panels, local_v, width, wide, wide};
-        for (int64_t start = 0; start < rows; start += BLOCK)
-          block_of_rows<false>(s, head, start, std::min(rows, start + BLOCK), mixed_out, d_value, d_value, mixed_lse, nullptr,
+        for (int64_t start = 0; start < full; start += BLOCK)
+          block_of_rows<false>(s, head, start, std::min(full, start + BLOCK), mixed_out, d_value, d_value, mixed_lse, nullptr,
                                mixed, state);
         for (int64_t r = 0; r < rows; ++r) {
           float *to = out + h * strides[6] + places[r] * strides[7], *at = lse + h * queries + places[r];
@@ -589,8 +596,11 @@ void headscope_block_gradients(const float* q, const float* k, const float* v, c
   in_parallel(workers, [&](int64_t which) {
     float *keys = floats(run * wide), *key_panels = floats(panel_floats(run, wide)), *values = floats(run * wide);
     float *value_panels = floats(panel_floats(run, wide)), *grad_keys = floats(run * wide), *grad_values = floats(run * wide);
-    float *mine = floats(rows * wide), *grads = floats(rows * wide), *grad_mine = floats(rows * wide);
-    std::vector<float> my_lse(rows), my_dot(rows);
+    int64_t full = filled(rows);
+    float *mine = floats(full * wide), *grads = floats(full * wide), *grad_mine = floats(full * wide);
+    std::memset(mine, 0, full * wide * 4);
+    std::memset(grads, 0, full * wide * 4);
+    std::vector<float> my_lse(full, 0.0f), my_dot(full, 0.0f);
     for (int64_t g = which; g < kv_heads; g += workers)
       for (int64_t b = 0; b < blocks; ++b) {
         const int64_t *places = query_index + b * rows, *from = key_index ? key_index + b * run : nullptr;
@@ -601,20 +611,21 @@ void headscope_block_gradients(const float* q, const float* k, const float* v, c
         pack_whole(values, wide, none.data(), run, wide, value_panels);
         std::memset(grad_keys, 0, run * wide * 4);
         std::memset(grad_values, 0, run * wide * 4);
-        Shape s{1, 1, rows, run, wide, far, far, 0, scale, 0, 0, nullptr};
+        Shape s{1, 1, full, run, wide, far, far, 0, scale, 0, 0, nullptr};
         s.allowed = allowed ? allowed + (shared ? 0 : b * rows * run) : nullptr;
+        s.masked = rows;
         for (int64_t h = g * groups; h < (g + 1) * groups; ++h) {
           int64_t head = h * queries;
           gather(q + head * wide, wide, places, rows, wide, wide, mine);
           gather(grad + head * wide, wide, places, rows, wide, wide, grads);
-          std::memset(grad_mine, 0, rows * wide * 4);
+          std::memset(grad_mine, 0, full * wide * 4);
           for (int64_t r = 0; r < rows; ++r) {
             my_lse[r] = lse[head + places[r]];
             my_dot[r] = dot[head + places[r]];
           }
           Back x{mine, grads, key_panels, value_panels, keys, my_lse.data(), my_dot.data(), grad_mine, grad_keys, grad_values,
                  wide};
-          for (int64_t i = 0; i < rows; i += ROWS) gradients_of_rows(s, x, i, int(std::min<int64_t>(ROWS, rows - i)));
+          for (int64_t i = 0; i < full; i += ROWS) gradients_of_rows(s, x, i, ROWS);
           for (int64_t r = 0; r < rows; ++r)
             for (int64_t n = 0; n < wide; ++n) grad_q[(head + places[r]) * wide + n] += grad_mine[r * wide + n];
         }
