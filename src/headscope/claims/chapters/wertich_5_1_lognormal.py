@@ -33,8 +33,8 @@ def _quadrature(mean: float, variance: float) -> tuple[float, float]:
     correction="Only the variance is halved, not the mean.",
     corrected=r"E[e^X] = e^{\mu + \sigma^2/2}",
     lesson="Exponentiating lifts large values more than it lowers small ones, so the mean of e^X exceeds e^μ by a "
-    "factor that depends on the spread. That factor is e^(σ²/2); the mean μ itself enters whole. The stated formula is "
-    "right only where μ = 0.",
+    "factor that depends on the spread. That factor is e^(σ²/2); the mean μ itself enters whole. The stated formula "
+    "is right only where μ = 0.",
     slip=True,
 )
 def log_normal_mean(lab: Lab) -> Evidence:
@@ -70,14 +70,14 @@ _SIZES = (2, 4, 8, 16, 32, 64)
 @CHAPTER.claim(
     "W-5.1",
     section="5.1.2, (5.1)",
-    statement="For scores with mean 0 and variance 1/n, the mean of the exponential is e^(1/(2n)), which is about "
-    "1 + 1/(2n) + 1/(8n²).",
+    statement="For scores with mean 0 and variance 1/n, the mean of the exponential is e^(1/(2n)), which is about 1 + "
+    "1/(2n) + 1/(8n²).",
     formula=r"E[e^{x}] = e^{1/(2n)} \approx 1 + \frac{1}{2n} + \frac{1}{8n^2}",
-    correction="The first expression is exact, the second leaves out 1/(48n³) and what follows. (The last entry of the "
-    "displayed vector carries a factor l that belongs to a later section.)",
+    correction="The first expression is exact, the second leaves out 1/(48n³) and what follows. (The last entry of "
+    "the displayed vector carries a factor l that belongs to a later section.)",
     corrected=r"E[e^{x}] = e^{1/(2n)} = 1 + \frac{1}{2n} + \frac{1}{8n^2} + \frac{1}{48 n^3} + \ldots",
-    lesson="With μ = 0 the misplaced half of the general formula does no harm. The scores are small, so a few terms of "
-    "the exponential series are enough: already at n = 8 the error is below one in ten thousand.",
+    lesson="With μ = 0 the misplaced half of the general formula does no harm. The scores are small, so a few terms "
+    "of the exponential series are enough: already at n = 8 the error is below one in ten thousand.",
 )
 def mean_under_xavier(lab: Lab) -> Evidence:
     measured = [_quadrature(0.0, 1 / n)[0] for n in _SIZES]
@@ -130,8 +130,8 @@ def variance_under_xavier(lab: Lab) -> Evidence:
     formula=r"E[\hat{X}_i] \approx 1 + \frac{1}{m}",
     correction="The mean exceeds one by half of that, and the size is called n: 1 + 1/(2n), as equation (5.1) says.",
     corrected=r"E[\hat{X}_i] = e^{1/(2n)} \approx 1 + \frac{1}{2n}",
-    lesson="The mean of e^x is e^(σ²/2), and half of σ² = 1/n is 1/(2n). The variance really is about 1/n. The summary "
-    "lost the factor two that the equation above it still has.",
+    lesson="The mean of e^x is e^(σ²/2), and half of σ² = 1/n is 1/(2n). The variance really is about 1/n. The "
+    "summary lost the factor two that the equation above it still has.",
     slip=True,
 )
 def mean_in_summary(lab: Lab) -> Evidence:
@@ -149,12 +149,12 @@ def mean_in_summary(lab: Lab) -> Evidence:
 @CHAPTER.claim(
     "W-5.1d",
     section="5.1.2",
-    statement="Exponentiation is invertible and bijective (onto the positive numbers), so that no information is gained "
-    "or lost by it.",
+    statement="Exponentiation is invertible and bijective (onto the positive numbers), so that no information is "
+    "gained or lost by it.",
     formula=r"\ln(e^{x}) = x, \quad D(e^X \| e^Y) = D(X \| Y)",
     lesson="A one-to-one map only renames the outcomes, and any measure of information between two variables or two "
-    "laws stays the same: mutual information and divergences do. Only the differential entropy changes (by the "
-    "mean μ), because it depends on the unit in which one measures; it is not an amount of information by itself.",
+    "laws stays the same: mutual information and divergences do. Only the differential entropy changes (by the mean "
+    "μ), because it depends on the unit in which one measures; it is not an amount of information by itself.",
 )
 def exponential_keeps_information(lab: Lab) -> Evidence:
     x = 3 * lab.normal(1000, purpose="x")
@@ -170,14 +170,14 @@ def exponential_keeps_information(lab: Lab) -> Evidence:
     rho, count = 0.7, 100_000
     a, noise = lab.normal(count, purpose="a"), lab.normal(count, purpose="b")
     u, v = a.exp(), (rho * a + math.sqrt(1 - rho**2) * noise).exp()
-    # The log-density ratio of the pair (u, v) of log-normal numbers: the factors 1/(uv) of the change of variables cancel.
+    # The logarithm of the joint density over the product of both: the factors 1/(uv) of the change of variables cancel.
     log_u, log_v = u.log(), v.log()
     joint = (log_u.square() - 2 * rho * log_u * log_v + log_v.square()) / (1 - rho**2)
     information = (log_u.square() + log_v.square() - joint) / 2 - math.log(1 - rho**2) / 2
     return Evidence(
         (
             exact("the logarithm of e^x gives x back (worst of 1000)", x, x.exp().log()),
-            exact("divergence of two log-normal laws by quadrature, against the normal ones", of_normals, measured, 10),
+            exact("divergence of two log-normal laws by quadrature, against the normal ones", of_normals, measured, 10.0),
             mean_of("mutual information of e^X and e^Y, correlation 0.7, against X and Y", -math.log(1 - rho**2) / 2,
                     information),
         )
@@ -187,12 +187,12 @@ def exponential_keeps_information(lab: Lab) -> Evidence:
 @CHAPTER.claim(
     "W-5.1e",
     section="5.1.3",
-    statement="A sum of log-normal variables is not log-normal; the Fenton–Wilkinson law, a log-normal law with the same "
-    "mean and variance, can stand in for it.",
+    statement="A sum of log-normal variables is not log-normal; the Fenton–Wilkinson law, a log-normal law with the "
+    "same mean and variance, can stand in for it.",
     formula=r"\sum_i e^{X_i} \sim \mathrm{LogNormal}(\mu_S, \sigma_S^2) \ \mathrm{approximately}",
-    lesson="If the sum S were log-normal, ln S would be normal and E[S³]·E[S]³ would equal E[S²]³; it does not. Matching two "
-    "moments leaves the shape to chance, yet for a spread of the scores of one half the largest error of the "
-    "distribution function is about one percent. For a spread of 2 it is far off.",
+    lesson="If the sum S were log-normal, ln S would be normal and E[S³]·E[S]³ would equal E[S²]³; it does not. "
+    "Matching two moments leaves the shape to chance, yet for a spread of the scores of one half the largest error of "
+    "the distribution function is about one percent. For a spread of 2 it is far off.",
 )
 def sums_of_log_normals(lab: Lab) -> Evidence:
     terms, count = 8, 40_000
@@ -222,7 +222,7 @@ def sums_of_log_normals(lab: Lab) -> Evidence:
                  f"{third * first**3 / second**3:.5f}", abs(third * first**3 / second**3 - 1) > 1e-6),
             mean_of("mean of the sum against Fenton–Wilkinson", match.mean, draws),
             variance_of("variance of the sum against Fenton–Wilkinson", match.variance, draws),
-            fact(f"largest error of the distribution function at σ = 0.5 is {distance:.3f}: below 0.03", distance < 0.03),
+            fact(f"largest error of the distribution function at σ = 0.5: {distance:.3f}, below 0.03", distance < 0.03),
             fact(f"at σ = 2 it is {wide_distance:.2f}: above 0.1, no longer a good stand-in", wide_distance > 0.1),
         ),
         figures=(_histogram_of_sums(draws.numpy(), law.mean, math.sqrt(law.variance)),),
@@ -247,12 +247,12 @@ def _histogram_of_sums(draws: np.ndarray, mean: float, deviation: float) -> Hist
 @CHAPTER.claim(
     "W-5.1f",
     section="5.1.3",
-    statement="Normalising is a multiplication of each row by a number, A' = DA with diagonal D; as a map of the scores it "
-    "cannot be undone, it changes the singular values, and it removes one degree of freedom from each row.",
+    statement="Normalising is a multiplication of each row by a number, A' = DA with diagonal D; as a map of the "
+    "scores it cannot be undone, it changes the singular values, and it removes one degree of freedom from each row.",
     formula=r"A' = D A, \quad D = \mathrm{diag}(\alpha_1, \ldots, \alpha_n), \quad \sum_j A'_{ij} = 1",
-    lesson="A row of a softmax has n entries but only n − 1 of them are free, since they sum to one; adding a constant to a "
-    "row of scores changes nothing. The matrix D itself is invertible, so the rank of the exponentiated matrix is kept: "
-    "what is lost is the size of each row, which D depends on.",
+    lesson="A row of a softmax has n entries but only n − 1 of them are free, since they sum to one; adding a "
+    "constant to a row of scores changes nothing. The matrix D itself is invertible, so the rank of the exponentiated "
+    "matrix is kept: what is lost is the size of each row, which D depends on.",
 )
 def normalisation(lab: Lab) -> Evidence:
     n = 8
@@ -281,9 +281,9 @@ def normalisation(lab: Lab) -> Evidence:
     statement="The ratios of the entries of a row are untouched by the normalisation, while the moments of a single "
     "normalised entry have no closed form in general.",
     formula=r"\frac{p_i}{p_j} = \frac{e^{x_i}}{e^{x_j}} = e^{x_i - x_j}",
-    lesson="Dividing two entries by the same sum leaves their ratio alone, so ratios are the quantity one can compute with. "
-    "A single share has no elementary moments when scores are normal (it is logistic-normal), with one exception: if "
-    "all scores have the same law, symmetry makes the mean share exactly 1/n.",
+    lesson="Dividing two entries by the same sum leaves their ratio alone, so ratios are the quantity one can compute "
+    "with. A single share has no elementary moments when scores are normal (it is logistic-normal), with one "
+    "exception: if all scores have the same law, symmetry makes the mean share exactly 1/n.",
 )
 def ratios_survive(lab: Lab) -> Evidence:
     x = lab.normal(50_000, 6, purpose="scores")

@@ -31,11 +31,11 @@ def _target_and_scores(lab: Lab) -> tuple[Tensor, Tensor]:
 @CHAPTER.claim(
     "W-5.2a",
     section="5.2.1",
-    statement="The derivative of the cross-entropy between a target q and the softmax p of x is the difference of both, "
-    "p_j − q_j.",
+    statement="The derivative of the cross-entropy between a target q and the softmax p of x is the difference of "
+    "both, p_j − q_j.",
     formula=r"\frac{\partial H(q, p)}{\partial x_j} = p_j - q_j",
-    lesson="The logarithm of the loss undoes the exponential of the softmax, so the gradient is simply prediction minus "
-    "target. It uses that the target sums to one; for logarithms of another base it gains a constant factor.",
+    lesson="The logarithm of the loss undoes the exponential of the softmax, so the gradient is simply prediction "
+    "minus target. It uses that the target sums to one; for logarithms of another base it gains a constant factor.",
 )
 def gradient_of_cross_entropy(lab: Lab) -> Evidence:
     q, x = _target_and_scores(lab)
@@ -52,7 +52,7 @@ def gradient_of_cross_entropy(lab: Lab) -> Evidence:
     return Evidence(
         (
             exact("gradient by automatic differentiation (worst component)", softmax(x) - q, _gradient(q, x)),
-            exact("gradient by differences (worst component)", softmax(x) - q, differences, scale=10),
+            exact("gradient by differences (worst component)", softmax(x) - q, differences, scale=10.0),
         )
     )
 
@@ -62,12 +62,12 @@ def gradient_of_cross_entropy(lab: Lab) -> Evidence:
     section="5.2.1",
     statement="This follows from the product of the two derivatives of the same index: dH/dx_j = dH/dp_j · dp_j/dx_j.",
     formula=r"\frac{dH}{dx_j} = \frac{dH}{dp_j} \cdot \frac{dp_j}{dx_j}",
-    correction="The chain rule sums over all shares, because x_j changes every one of them through the common denominator. "
-    "The single term is −q_j (1 − p_j), not p_j − q_j.",
+    correction="The chain rule sums over all shares, because x_j changes every one of them through the common "
+    "denominator. The single term is −q_j (1 − p_j), not p_j − q_j.",
     corrected=r"\frac{\partial H}{\partial x_j} = \sum_k \frac{\partial H}{\partial p_k}\,"
     r"\frac{\partial p_k}{\partial x_j} = p_j - q_j",
-    lesson="Raising one score lowers all the other shares, and that matters to the loss. With only the term k = j, the "
-    "gradient could never be positive, so no score could ever be pushed down. The rule is the chain rule, not the "
+    lesson="Raising one score lowers all the other shares, and that matters to the loss. With only the term k = j, "
+    "the gradient could never be positive, so no score could ever be pushed down. The rule is the chain rule, not the "
     "product rule; the result of the section is right although this line is not.",
     slip=True,
 )
@@ -89,13 +89,13 @@ def chain_rule(lab: Lab) -> Evidence:
 @CHAPTER.claim(
     "W-5.2c",
     section="5.2.1",
-    statement="If p is a mixture of distributions with weights λ_l that sum to one, the gradient is the mixture of their "
-    "errors, and with equal weights it is shared among the backpropagation paths in equal magnitude.",
+    statement="If p is a mixture of distributions with weights λ_l that sum to one, the gradient is the mixture of "
+    "their errors, and with equal weights it is shared among the backpropagation paths in equal magnitude.",
     formula=r"\frac{dH}{dx_j} = \sum_l \lambda_l\,(p_j^{(l)} - q_j)",
-    correction="As a way to write p − q the sum is right where x are the scores of the mixture itself (x = ln p). But nothing "
-    "flows back in these parts: with r_li, the share that component l has in the mixture's weight on event i, the "
-    "scores of component l receive p_j^(l) Σ_i q_i r_li − q_j r_lj. Equal weights do not make these equal; a component "
-    "that explains the target better gets another gradient.",
+    correction="As a way to write p − q the sum is right where x are the scores of the mixture itself (x = ln p). But "
+    "nothing flows back in these parts: with r_li, the share that component l has in the mixture's weight on event i, "
+    "the scores of component l receive p_j^(l) Σ_i q_i r_li − q_j r_lj. Equal weights do not make these equal; a "
+    "component that explains the target better gets another gradient.",
     corrected=r"\frac{\partial H}{\partial x_j^{(l)}} = p_j^{(l)} \sum_i q_i r_{li} - q_j r_{lj}, \quad "
     r"r_{li} = \lambda_l p_i^{(l)} / p_i",
     lesson="The loss contains the logarithm of a sum, and a logarithm of a sum does not split into its parts. Each "
@@ -131,12 +131,12 @@ def gradient_of_a_mixture(lab: Lab) -> Evidence:
 @CHAPTER.claim(
     "W-5.2d",
     section="5.2.1",
-    statement="Softmax with cross-entropy has the same form of gradient as regression with a squared error: prediction "
-    "minus target.",
+    statement="Softmax with cross-entropy has the same form of gradient as regression with a squared error: "
+    "prediction minus target.",
     formula=r"\nabla_x H(q, \mathrm{Softmax}(x)) = p - q, \quad \nabla_y \frac{1}{2}\|y - t\|^2 = y - t",
-    lesson="Both are a model with its natural loss: the loss is a convex function whose gradient is the model's prediction, "
-    "minus the linear term of the target. That is why the errors look alike. Put a squared error behind a softmax and "
-    "the likeness is gone: the gradient becomes J(p − q) with the Jacobian J of the softmax.",
+    lesson="Both are a model with its natural loss: the loss is a convex function whose gradient is the model's "
+    "prediction, minus the linear term of the target. That is why the errors look alike. Put a squared error behind a "
+    "softmax and the likeness is gone: the gradient becomes J(p − q) with the Jacobian J of the softmax.",
 )
 def same_form_as_regression(lab: Lab) -> Evidence:
     q, x = _target_and_scores(lab)
