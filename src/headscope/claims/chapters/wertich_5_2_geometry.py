@@ -68,7 +68,7 @@ def sphere_and_simplex(lab: Lab) -> Evidence:
     shifts = torch.linspace(-1.5, 1.5, 30_001, dtype=torch.float64)
     squares = centre.square().sum(-1)[:, None] + n * shifts.square()  # the centre sums to 0
     line = centre[:5, None, :] + shifts[:, None]
-    assert_line = exact("squared length along the line of vectors with one softmax", squares[:5], line.square().sum(-1))
+    on_the_line = exact("squared length along the line of vectors with one softmax", squares[:5], line.square().sum(-1))
     meets = ((squares > radius**2).to(torch.int8).diff(dim=-1).abs()).sum(-1)
     reach = torch.linalg.vector_norm(centre, dim=-1)
     inside = reach < radius
@@ -80,7 +80,7 @@ def sphere_and_simplex(lab: Lab) -> Evidence:
             Comparison("most points of the sphere that give one of 200 distributions", 1.0, float(meets.max()), 0.0),
         ),
         corrected=(
-            assert_line,
+            on_the_line,
             Comparison("points of the sphere for a distribution with |c(p)| < 1", 2.0,
                        float(meets[inside].float().mean()), 0.0),
             Comparison("points of the sphere for a distribution with |c(p)| > 1", 0.0,
@@ -118,7 +118,7 @@ def mixtures(lab: Lab) -> Evidence:
 
     return Evidence(
         stated=(
-            Comparison("share of 500 combinations with sum 1 that are distributions", 1.0, share_valid(combined[0]), 0.0),
+            Comparison("share of 500 combinations with sum 1: distributions", 1.0, share_valid(combined[0]), 0.0),
             fact("2·(1, 0) − (0, 1) has no negative entry", bool((corner >= 0).all())),
         ),
         corrected=(
