@@ -1,8 +1,8 @@
 r"""Wertich, section 5.2.4: divergences of softmaxes along an arc of the sphere.
 
 For a fixed target w the cross-entropy along the arc u(t) is lse(u) − ⟨Softmax(w), u⟩. The second part is linear in u
-and therefore a sinusoid in t; the first, the log-sum-exp, is not. Averaged over random pairs the first part is constant,
-because u(t) is as random as w: then, and only then, the curve is a sinusoid exactly.
+and therefore a sinusoid in t; the first, the log-sum-exp, is not. Averaged over random pairs the first part is
+constant, because u(t) is as random as w: then the curve is a sinusoid exactly.
 """
 
 import math
@@ -51,6 +51,12 @@ def _residuals(curves: Tensor) -> Tensor:
     return torch.tensor([fit_sinusoid(t, curve, _RIGHT).residual for curve in curves], dtype=torch.float64)
 
 
+def _equal_means(what: str, predicted: Tensor, measured: Tensor) -> Comparison:
+    """Two means over the same pairs; the error is that of the mean difference."""
+    error = float((measured - predicted).std()) / len(measured) ** 0.5
+    return Comparison(what, float(predicted.mean()), float(measured.mean()), error)
+
+
 def _zero_residual(what: str, measured: float) -> Comparison:
     return Comparison(what, 0.0, measured, _ROUNDING)
 
@@ -66,7 +72,7 @@ def _zero_residual(what: str, measured: float) -> Comparison:
     "small radius and centred vectors (Σv = Σw = 0): the relative deviation then falls like the first power of l. "
     "Without centring a deviation of order 1/n remains at every radius.",
     corrected=r"E\,H = E[\mathrm{lse}(w)] - B \cos((1-t)\theta), \quad B = E\langle \mathrm{Sm}(w), w \rangle; \quad "
-    r"H - H(\mathrm{Sm}(w)) = \frac{1}{2}\mathrm{Var}_i(u_i - w_i) + O(l^3)",
+    r"D_{KL} = \frac{1}{2}\mathrm{Var}_i(u_i - w_i) + O(l^3)",
     lesson="The cross-entropy is lse(u) − ⟨Softmax(w), u⟩. The second part is a sinusoid because u moves on a circle; "
     "the first bends, and the proof loses it by treating the amplitudes Softmax(w) − Softmax(u) as constant although "
     "u moves. Averaging over random pairs removes the bend, which is why an averaged plot looks perfect.",
@@ -81,14 +87,11 @@ def cross_entropy_along_an_arc(lab: Lab) -> Evidence:
     overlap = (softmax(w) * w).sum(-1)
     corrected = []
     for k in chosen:
-        # In the mean lse(u) is lse(w), since both are uniform on the sphere; the difference of pairs gives the error.
+        # In the mean lse(u) is lse(w), since both are uniform on the sphere.
         predicted = log_sum_exp(w) - torch.sin(_RIGHT * t[k]) * overlap
-        gap = curves[:, k] - predicted
-        corrected.append(
-            Comparison(f"mean cross-entropy at t = {float(t[k]):.1f}, {count:,} pairs, radius 1", float(predicted.mean()),
-                       float(curves[:, k].mean()), float(gap.std()) / count**0.5)
-        )  # fmt: skip
-    radii = (0.02, 0.04, 0.08, 0.16)
+        name = f"mean cross-entropy at t = {float(t[k]):.1f}, {count:,} pairs, radius 1"
+        corrected.append(_equal_means(name, predicted, curves[:, k]))
+    radii = (0.0025, 0.005, 0.01, 0.02)
     falling = [float(_residuals(_divergences(lab, 24, radius, centred=True)).median()) for radius in radii]
     order = Trend("", "l", radii, tuple(falling)).order
     corrected.append(Comparison("power of the radius in the relative deviation, centred pairs", 1.0, order, 0.01))
@@ -126,8 +129,8 @@ def _deviation_by_radius(lab: Lab) -> Curves:
     return Curves(
         "sinusoid-deviation",
         "How far the divergence along an arc is from a sinusoid",
-        "Largest deviation of the best sinusoid over the range of the curve, median of 12 random orthogonal pairs. Centred "
-        "vectors (entries sum to 0) approach a sinusoid like the radius; others keep a deviation of order 1/n.",
+        "Largest deviation of the best sinusoid over the range of the curve, median of 12 random orthogonal pairs. "
+        "Centred vectors (entries sum to 0) approach a sinusoid like the radius; others keep a deviation of order 1/n.",
         "radius l",
         "relative deviation",
         tuple(series),
@@ -161,11 +164,8 @@ def divergence_along_an_arc(lab: Lab) -> Evidence:
         overlap = (softmax(w) * w).sum(-1)
         for k, time in enumerate(t[[0, 7, 14]].tolist()):
             predicted = (1 - math.sin(_RIGHT * time)) * overlap
-            gap = curves[:, k] - predicted
-            corrected.append(
-                Comparison(f"mean divergence at t = {time:.2f}, radius {radius:g}, {count:,} pairs", float(predicted.mean()),
-                           float(curves[:, k].mean()), float(gap.std()) / count**0.5)
-            )  # fmt: skip
+            name = f"mean divergence at t = {time:.2f}, radius {radius:g}, {count:,} pairs"
+            corrected.append(_equal_means(name, predicted, curves[:, k]))
     return Evidence(
         stated=(_zero_residual("deviation from the best sinusoid over the range, worst of 40 pairs, n = 16", worst),),
         corrected=tuple(corrected),
@@ -184,8 +184,8 @@ def _averaged_curve(lab: Lab) -> Curves:
     return Curves(
         "divergence-along-an-arc",
         "Divergence of softmaxes along an arc, averaged over 1000 pairs",
-        f"Random orthogonal unit vectors with {n} entries. The best sinusoid deviates by {fit.residual:.1e} of the range; "
-        "theory: (1/n)(1 − 1/n)(1 − sin(πt/2)), which has no free number.",
+        f"Random orthogonal unit vectors with {n} entries. The best sinusoid deviates by {fit.residual:.1e} of the "
+        "range; theory: (1/n)(1 − 1/n)(1 − sin(πt/2)), which has no free number.",
         "t",
         "KL(Softmax(w) | Softmax(u(t))) in nats",
         (
@@ -231,7 +231,8 @@ def start_of_the_curve(lab: Lab) -> Evidence:
     correction="Not for a pair, and not even on average: both terms are measured from the mixture m = (p + q)/2, "
     "which moves with t and does not lie on the arc. For small centred vectors it is a quarter of the "
     "Kullback–Leibler divergence and becomes a sinusoid with it.",
-    corrected=r"JSD = \frac{1}{8}\mathrm{Var}_i(u_i - w_i)\,(1 + O(l)) \approx \frac{l^2}{4n}(1 - \sin(\frac{\pi}{2} t))",
+    corrected=r"JSD = \frac{1}{8}\mathrm{Var}_i(u_i - w_i)\,(1 + O(l)) \approx "
+    r"\frac{l^2}{4n}(1 - \sin(\frac{\pi}{2} t))",
     lesson="The two terms are divergences from a mixture, not from a softmax of a point on the arc, so the statement "
     "about the arc does not apply to either of them. Near each other all such divergences are the same quadratic "
     "form, and there the curve is a sinusoid again.",
@@ -300,9 +301,8 @@ def curve_at_large_radius(lab: Lab) -> Evidence:
         )
     )
     wide = entropy(softmax(uniform_on_sphere(200, 1000, 20.0, generator=lab.generator("wide")))) / math.log(1000)
-    corrected.append(
-        fact(f"radius 20, n = 1000: entropy {float(wide.mean()):.3f} of ln n, above 0.95", wide.min() > 0.95)
-    )
+    flat = bool(wide.min() > 0.95)
+    corrected.append(fact(f"radius 20, n = 1000: entropy {float(wide.mean()):.3f} of ln n, above 0.95", flat))
     dirac = corrected[1]
     return Evidence(
         stated=(Comparison(dirac.what + ": 0 for a Dirac measure", 0.0, dirac.measured, dirac.error),),
@@ -321,8 +321,8 @@ def _curves_by_radius(lab: Lab) -> Curves:
     return Curves(
         "divergence-by-radius",
         "The averaged divergence along an arc has one shape at every radius",
-        "Mean of 500 random orthogonal pairs with 16 entries, divided by its value at t = 0. Theory: exact for the mean over "
-        "all pairs.",
+        "Mean of 500 random orthogonal pairs with 16 entries, divided by its value at t = 0. Theory: exact for the mean "
+        "over all pairs.",
         "t",
         "KL(t) / KL(0)",
         tuple(series),
@@ -350,8 +350,10 @@ def entropy_of_random_vectors(lab: Lab) -> Evidence:
         lacks.append(math.log(n) - entropy(softmax(v)))
     worst = [float(lack.max()) / math.log(n) for lack, n in zip(lacks, sizes, strict=True)]
     return Evidence(
-        stated=(exact("entropy of the softmax of a unit vector, n = 16 (worst of 200)", math.log(16), math.log(16) - lacks[1]),),
-        corrected=(mean_of("what it lacks to ln n, n = 1024, against l²/(2n)", 1 / 2048, lacks[-1]),),
+        stated=(exact("entropy for a unit vector, n = 16 (worst of 200)", math.log(16), math.log(16) - lacks[1]),),
+        corrected=(
+            mean_of("what it lacks to ln n, n = 1024, against (l²/2n)(1 − 1/n)", (1 - 1 / 1024) / 2048, lacks[-1]),
+        ),
         trend=Trend("largest relative error of ln n among 200 vectors", "n", tuple(map(float, sizes)), tuple(worst)),
     )  # fmt: skip
 
@@ -497,7 +499,7 @@ def cosine_of_arc_tangent(lab: Lab) -> Evidence:
     section="5.2.4, (5.16) to (5.17)",
     statement="The derivative of the cross-entropy is a sum of cosines of the same frequency and therefore itself a "
     "cosine of that frequency.",
-    formula=r"\sum_i (\mathrm{Sm}(w)_i - \mathrm{Sm}(v(t))_i)\,A_i \cos(\frac{\pi}{2} t + \phi_i) = "
+    formula=r"\frac{dH}{dt} = \sum_i (\mathrm{Sm}(w)_i - \mathrm{Sm}(v)_i)\,A_i \cos(\frac{\pi}{2} t + \phi_i) = "
     r"\hat{a} \cos(\frac{\pi}{2} t + \hat{b})",
     correction="The rule holds for constant amplitudes. Here the factor Softmax(w) − Softmax(v(t)) changes with t, so "
     "the sum is not a cosine. This is the step at which the proof of the conjecture breaks.",
@@ -521,7 +523,7 @@ def sum_of_cosines(lab: Lab) -> Evidence:
         return float(rest.abs().max() / (curve.max() - curve.min()))
 
     return Evidence(
-        stated=(_zero_residual("derivative along the arc: deviation from the best cosine over its range", without_offset(moving)),),
+        stated=(_zero_residual("derivative: deviation from the best cosine over its range", without_offset(moving)),),
         corrected=(
             _zero_residual("the same with the amplitudes kept at t = 0", without_offset(frozen)),
             exact("the derivative at t = 1, where both softmaxes agree", 1.0, 1.0 + moving[-1]),
