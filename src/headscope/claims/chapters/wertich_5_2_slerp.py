@@ -321,8 +321,8 @@ def _curves_by_radius(lab: Lab) -> Curves:
     return Curves(
         "divergence-by-radius",
         "The averaged divergence along an arc has one shape at every radius",
-        "Mean of 500 random orthogonal pairs with 16 entries, divided by its value at t = 0. Theory: exact for the mean "
-        "over all pairs.",
+        "Mean of 500 random orthogonal pairs with 16 entries, divided by its value at t = 0. Theory: exact for the "
+        "mean over all pairs.",
         "t",
         "KL(t) / KL(0)",
         tuple(series),

@@ -189,8 +189,8 @@ def variance_of_mixed_products(lab: Lab) -> Evidence:
     variances, errors = {}, {}
     for n, factor in ((16, scale), (128, scale), (16, 3 * scale)):
         v = math.sqrt(factor / n) * lab.normal(count, n, purpose=f"{n} {factor}")
-        found = variance_of(f"variance, n = {n}, l = {factor:g}, against (n − 1)l²/(2n⁵)", (n - 1) * factor**2 / (2 * n**5),
-                            _pairs_sum(v / n))  # fmt: skip
+        predicted = (n - 1) * factor**2 / (2 * n**5)
+        found = variance_of(f"variance, n = {n}, l = {factor:g}, against (n − 1)l²/(2n⁵)", predicted, _pairs_sum(v / n))
         variances[n, factor], errors[n, factor] = found, found.error / found.measured
     first, long, wide = variances.values()
     power_n = math.log(long.measured / first.measured) / math.log(8)

@@ -87,7 +87,8 @@ def variance_of_ratio(lab: Lab) -> Evidence:
 )
 def ratio_at_radius(lab: Lab) -> Evidence:
     n, radius = 32, 2.0
-    stated, corrected = [], []
+    stated: list[Comparison] = []
+    corrected: list[Comparison] = []
     v = radius * lab.normal(_COUNT, 2, purpose="v") / math.sqrt(n)
     ratios = (v[:, 0] - v[:, 1]).exp()
     for found, spread in ((stated, radius / n), (corrected, radius**2 / n)):
