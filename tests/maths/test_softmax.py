@@ -10,6 +10,7 @@ from scipy import stats
 
 from headscope.errors import NumericsError, UsageError
 from headscope.maths.softmax import (
+    _gaussian_entropy,
     entropy,
     entropy_expansion,
     freezing_deviation,
@@ -126,17 +127,45 @@ def test_entropy_expansion_of_equal_scores():
         entropy_expansion(torch.tensor([0.0, -math.inf]))
 
 
-def test_entropy_of_gaussian_scores():
-    n = 2000
-    for sigma in (0.5, 1.0, 1.5):
-        measured = entropy(softmax(sigma * normal(50, n, seed=1))).mean()
-        assert float(measured) == pytest.approx(gaussian_entropy(n, sigma**2), abs=0.02 * math.log(n))
-    assert gaussian_entropy(n, freezing_deviation(n) ** 2) == pytest.approx(0.0, abs=1e-12)
-    assert gaussian_entropy(n, 100.0) == 0.0
+@pytest.mark.parametrize("n", [2, 7, 100, 2000])
+@pytest.mark.parametrize("sigma", [0.3, 1.5, 4.0])
+def test_entropy_of_gaussian_scores(n, sigma):
+    measured = entropy(softmax(sigma * normal(200_000 // n, n, seed=1)))
+    error = float(measured.std()) / len(measured) ** 0.5
+    assert abs(float(measured.mean()) - gaussian_entropy(n, sigma**2)) < 4 * error
+
+
+def test_entropy_of_almost_equal_gaussian_scores():
+    for n in (2, 9, 1000):
+        assert gaussian_entropy(n, 0.0) == math.log(n)
+        lack = math.log(n) - gaussian_entropy(n, 1e-4)
+        assert lack == pytest.approx(1e-4 / 2 * (1 - 1 / n), rel=1e-3)
+    assert gaussian_entropy(1, 3.0) == 0.0
+
+
+@pytest.mark.parametrize("sigma", [0.1, 1.0, 5.0, 20.0])
+def test_quadrature_of_the_gaussian_entropy(sigma):
+    for n in (2, 300, 50_000):
+        assert _gaussian_entropy(n, sigma, 1) == pytest.approx(_gaussian_entropy(n, sigma, 2), abs=1e-9)
+
+
+def test_freezing():
+    n = 10**6
+    assert gaussian_entropy(n, freezing_deviation(n) ** 2) < math.log(n) / 3
+    assert gaussian_entropy(n, freezing_deviation(n) ** 2 / 9) > 0.8 * math.log(n)
     with pytest.raises(UsageError):
         gaussian_entropy(0, 1.0)
+    with pytest.raises(UsageError, match="up to"):
+        gaussian_entropy(3, 1e4)
     with pytest.raises(UsageError):
         freezing_deviation(0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_shares_of_short_floats(dtype):
+    p = torch.softmax(normal(4, 3000), -1).to(dtype)
+    assert float((entropy(p) - entropy(torch.softmax(normal(4, 3000), -1))).abs().max()) < 0.01
+    assert bool((jacobian_operator_norm(p) > 0).all())
 
 
 @quick

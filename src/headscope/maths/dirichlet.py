@@ -124,6 +124,6 @@ def _checked_samples(shares: Float[Tensor, "samples n"]) -> Float[Tensor, "sampl
     p = shares.to(torch.float64)
     if len(p) < 2 or p.shape[-1] < 2:
         raise UsageError(f"a Dirichlet fit needs at least 2 rows of at least 2 shares, got the shape {tuple(p.shape)}")
-    if not bool((p >= 0).all() and ((p.sum(-1) - 1).abs() <= 1e-6).all()):
+    if not bool((p >= 0).all() and ((p.sum(-1) - 1).abs() <= 1e-3).all()):
         raise UsageError("every row must hold shares: non-negative, with the sum 1", hint="leave hidden rows out")
-    return p
+    return p / p.sum(-1, keepdim=True)

@@ -136,8 +136,8 @@ CHAPTER.of_a_model(
     section="2.4",
     statement="Tokens naturally attend mostly to themselves, so that a token's own value vector dominates its output.",
     formula=r"a_{ii} > \sum_{j \neq i} a_{ij}",
-    correction="Most of the attention goes elsewhere: to other tokens, and in causal models often to the first one. A "
-    "few heads look at the token itself; as a rule it is not so.",
+    correction="Most of the attention goes elsewhere: to other tokens, and in causal models often to the first one. "
+    "The token itself gets more than an equal share would give it, but far less than one half.",
     corrected=r"\frac{1}{n}\sum_i a_{ii} < \frac{1}{2}",
     lesson="Nothing in the mechanism favours the token itself: with random and independent W_Q and W_K and tokens of "
     "equal length, the mean weight on the diagonal is exactly 1/n, as for any other key. Whether training creates "

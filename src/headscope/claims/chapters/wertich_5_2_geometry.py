@@ -10,7 +10,7 @@ from headscope.claims.lab import Lab, exact, fact, mean_of, variance_of
 from headscope.claims.works import wertich
 from headscope.core.figure import Curves, Series
 from headscope.core.verdict import Comparison, Evidence
-from headscope.maths.softmax import entropy, softmax
+from headscope.maths.softmax import entropy, gaussian_entropy, softmax
 from headscope.maths.sphere import pairs_at_angle, slerp, uniform_on_sphere
 
 CHAPTER = wertich()
@@ -237,8 +237,8 @@ def normalised_coefficients(lab: Lab) -> Evidence:
     formula=r"\alpha \rightarrow \infty: \ \mathrm{Softmax}(\alpha v) \rightarrow \delta_{\max}; \quad "
     r"\alpha \rightarrow 0: \ H \rightarrow \ln n",
     lesson="The factor α acts as an inverse temperature. Far up, the gap between the two largest scores decides and "
-    "the rest dies out like e^(−α·gap); far down, the entropy lacks only α²Var(v)/2 to ln n. For scores with "
-    "deviation σ the entropy is about ln n − σ²/2 until σ reaches about √(2 ln n).",
+    "the rest dies out like e^(−α·gap); far down, the entropy lacks only α²Var(v)/2 to ln n. For Gaussian scores the "
+    "entropy stays near ln n − σ²/2 while their deviation σ is well below √(2 ln n).",
 )
 def temperature_limits(lab: Lab) -> Evidence:
     v = lab.normal(64, purpose="scores")
@@ -263,20 +263,20 @@ def temperature_limits(lab: Lab) -> Evidence:
 
 
 def _entropy_by_deviation(lab: Lab) -> Curves:
-    sigma = torch.logspace(-1, 1.3, 30, dtype=torch.float64)
+    sigma = torch.logspace(-1, 1.2, 20, dtype=torch.float64)
     series = []
     for n in (16, 256, 4096):
         v = lab.normal(24, n, purpose=f"figure {n}")
         rows = entropy(softmax(sigma[:, None, None] * v)) / math.log(n)
         x, y, error = sigma.numpy(), rows.mean(-1).numpy(), rows.std(-1).numpy() / math.sqrt(24)
-        theory = np.maximum(1 - x**2 / (2 * math.log(n)), 0.0)
+        theory = np.array([gaussian_entropy(n, float(s) ** 2) for s in sigma]) / math.log(n)
         series.append(Series(f"n = {n}", x, y, y - 2 * error, y + 2 * error))
-        series.append(Series(f"1 − σ²/(2 ln n), n = {n}", x, theory, role="theory"))
+        series.append(Series(f"theory, n = {n}", x, theory, role="theory"))
     return Curves(
         "entropy-by-deviation",
         "Entropy of a softmax against the spread of its scores",
         "Mean of 24 random vectors (bands: two standard errors). A vector on a sphere of radius l has scores of "
-        "deviation σ = l/√n, a temperature T divides it. Dashed: the limit of many keys, which reaches 0 at √(2 ln n).",
+        "deviation σ = l/√n, a temperature T divides it. Dashed: the exact mean for Gaussian scores.",
         "deviation σ of the scores",
         "entropy / ln n",
         tuple(series),
