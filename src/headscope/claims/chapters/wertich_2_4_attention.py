@@ -31,8 +31,8 @@ def _queries_keys_values(lab: Lab) -> tuple[Tensor, Tensor, Tensor]:
     "vectors: row i of Z is the sum of the V_j with the weights a_ij.",
     formula=r"\sum_j a_{ij} = 1, \quad Z_i = \sum_j a_{ij} V_j",
     lesson="Each token's output is a weighted average of the values of all tokens, and the weights are its row of the "
-    "attention matrix. Because they are non-negative and sum to one, the output cannot leave the region that the "
-    "values span. Both statements hold exactly.",
+    "attention matrix. Because they are non-negative and sum to one, the output lies between the values (in their "
+    "convex hull). Both statements hold exactly.",
 )
 def output_is_an_average(lab: Lab) -> Evidence:
     q, k, v = _queries_keys_values(lab)
@@ -137,7 +137,7 @@ CHAPTER.of_a_model(
     statement="Tokens naturally attend mostly to themselves, so that a token's own value vector dominates its output.",
     formula=r"a_{ii} > \sum_{j \neq i} a_{ij}",
     correction="Most of the attention goes elsewhere: to other tokens, and in causal models often to the first one. "
-    "The token itself gets more than an equal share would give it, but far less than one half.",
+    "The token itself may get more than an equal share would give it, but far less than one half.",
     corrected=r"\frac{1}{n}\sum_i a_{ii} < \frac{1}{2}",
     lesson="Nothing in the mechanism favours the token itself: with random and independent W_Q and W_K and tokens of "
     "equal length, the mean weight on the diagonal is exactly 1/n, as for any other key. Whether training creates "

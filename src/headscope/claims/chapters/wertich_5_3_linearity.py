@@ -104,8 +104,8 @@ def product_of_normals(lab: Lab) -> Evidence:
     statement="The product of two different normal variables follows a chi-square distribution.",
     formula=r"v_i v_j \sim \chi^2",
     correction="Only the square of one variable does. The product of two independent ones is symmetric about zero, "
-    "with the density K₀(|x|/(σ_i σ_j))/(π σ_i σ_j), K₀ the modified Bessel function: a difference of two chi-square "
-    "variables.",
+    "with the density K₀(|x|/(σ_i σ_j))/(π σ_i σ_j), K₀ the modified Bessel function: σ_i σ_j/2 times the difference "
+    "of two independent chi-square variables.",
     corrected=r"f(x) = \frac{1}{\pi \sigma_i \sigma_j}\,K_0(\frac{|x|}{\sigma_i \sigma_j}), \quad "
     r"v_i v_j = \frac{(v_i + v_j)^2 - (v_i - v_j)^2}{4}",
     lesson="A square is never negative, a product of two independent variables is negative half of the time. The mean "
@@ -147,9 +147,9 @@ def law_of_the_product(lab: Lab) -> Evidence:
     "For non-negative weights 1/16 is the true bound, whatever n: merging the two smallest weights never lowers the "
     "sum, until two are left.",
     corrected=r"\sum_{i<j} (\lambda_i \lambda_j)^2 \leq \frac{1}{16} \quad (\lambda_i \geq 0, \ \sum_i \lambda_i = 1)",
-    lesson="Equal weights are the most spread out, and here that makes the sum small, not large: squares prefer "
-    "concentration. Jensen's inequality, which bounds a mean of squares from below, points the other way. So the "
-    "noise term can be much larger than the section says when a few weights dominate, as in sharp attention.",
+    lesson="With a single weight the sum is zero, with two it is largest, and the more evenly it is spread over many "
+    "the smaller it gets. Jensen's inequality, which bounds a mean of squares from below, points the other way. So "
+    "the noise term can be much larger than the section says when a few weights dominate, as in sharp attention.",
 )
 def weights_of_pairs(lab: Lab) -> Evidence:
     n = 10
