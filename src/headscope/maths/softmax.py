@@ -1,0 +1,279 @@
+r"""Softmax: shares from scores, how they react to a change of scores, and how much entropy they keep.
+
+Scores may hold −inf where a key is hidden. A row that sees nothing has the shares 0, the entropy 0 and a derivative
+of 0: nothing here answers NaN. Every function takes leading batch axes and answers in float64.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headscope.errors import NumericsError, UsageError
+
+# Halvings of the logarithm of an interval inside the range of float64 (|ln| < 750): 750 / 2^64 is below rounding.
+_HALVINGS = 64
+_LARGEST_VARIANCE = 400.0
+
+
+def softmax(scores: Float[Tensor, "*batch n"], temperature: float = 1.0) -> Float[Tensor, "*batch n"]:
+    r"""Shares proportional to the exponential of the scores; −inf hides a key.
+
+    Definition:
+        $p_i = e^{s_i/T} / \sum_j e^{s_j/T}$. At T = 0 its limit, equal shares of the largest scores; at T = ∞ equal
+        shares of all visible keys.
+    Properties:
+        - non-negative, sums to 1 (0 where everything is hidden)  (tested: test_shares_sum_to_one)
+        - unchanged by a constant added to a row, also ±1e6  (tested: test_shares_ignore_a_constant)
+        - agrees with torch's softmax  (tested: test_shares_equal_torch)
+        - the limits T → 0 and T → ∞  (tested: test_limits_of_temperature)
+        - a hidden row gives zeros  (tested: test_a_row_that_sees_nothing)
+    Numerics:
+        The largest score is subtracted first, so that nothing overflows.
+    """
+    s = checked_scores(scores)
+    if math.isnan(temperature) or temperature < 0:
+        raise UsageError(f"a temperature must be at least 0, got {temperature}")
+    top = s.amax(-1, keepdim=True)
+    gap = s - torch.where(torch.isfinite(top), top, 0.0)  # at most 0
+    if temperature == 0:
+        weights = (gap == 0).to(torch.float64)
+    else:
+        weights = torch.where(torch.isfinite(gap), torch.where(torch.isfinite(gap), gap, 0.0) / temperature, gap).exp()
+    total = weights.sum(-1, keepdim=True)
+    return weights / torch.where(total > 0, total, 1.0)
+
+
+def log_sum_exp(scores: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
+    r"""The logarithm of the sum of the exponentials; −inf where everything is hidden.
+
+    Definition:
+        $\mathrm{lse}(s) = \ln \sum_i e^{s_i}$. Its gradient is softmax(s), its second derivative the Jacobian of it.
+    Properties:
+        - $\max s \leq \mathrm{lse}(s) \leq \max s + \ln n$  (tested: test_log_sum_exp_is_near_the_largest)
+        - its gradient is the softmax  (tested: test_gradient_of_log_sum_exp)
+    """
+    return torch.logsumexp(checked_scores(scores), -1)
+
+
+def entropy(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
+    r"""Shannon entropy in nats.
+
+    Definition:
+        $H = -\sum_i p_i \ln p_i$ with $0 \ln 0 = 0$; 0 for a row of zeros.
+    Properties:
+        - between 0 (one key) and ln n (equal shares)  (tested: test_entropy_is_bounded)
+        - agrees with scipy  (tested: test_entropy_equals_scipy)
+    """
+    total: Tensor = torch.special.entr(_checked_shares(p)).sum(-1)
+    return total
+
+
+def entropy_expansion(scores: Float[Tensor, "*batch n"], order: int = 2) -> Float[Tensor, "*batch"]:
+    r"""Entropy of the softmax of small scores, from their cumulants.
+
+    Definition:
+        With the cumulants κ_k of the n numbers of a row, $H = \ln n - \sum_{k \geq 2} \frac{k-1}{k!} \kappa_k
+        = \ln n - \frac{\kappa_2}{2} - \frac{\kappa_3}{3} - \frac{\kappa_4}{8} - \ldots$; κ_2 is the variance σ² (over
+        n), κ_3 the third central moment, κ_4 the fourth less 3σ⁴. Cut after `order` (2, 3 or 4).
+    Properties:
+        - the error falls with the power order + 1 of the scores  (tested: test_order_of_the_entropy_expansion)
+        - exact for equal scores  (tested: test_entropy_expansion_of_equal_scores)
+    Numerics:
+        Meant for scores with a spread below 1; hidden keys are an error, since n is then another.
+    Reference:
+        $H(\beta) = K(\beta) - \beta K'(\beta) + \ln n$ with K the cumulant generating function of the scores: the
+        thermodynamic entropy. Mézard and Montanari (2009), Information, Physics, and Computation, section 2.4.
+    """
+    if order not in (2, 3, 4):
+        raise UsageError(f"the expansion of the entropy is known to the orders 2, 3 and 4, not {order}")
+    s = checked_scores(scores)
+    if not bool(torch.isfinite(s).all()):
+        raise UsageError("the expansion of the entropy needs finite scores: leave hidden keys out")
+    centred = s - s.mean(-1, keepdim=True)
+    second = centred.square().mean(-1)
+    expansion = math.log(s.shape[-1]) - second / 2
+    if order >= 3:
+        expansion = expansion - centred.pow(3).mean(-1) / 3
+    if order >= 4:
+        expansion = expansion - (centred.pow(4).mean(-1) - 3 * second.square()) / 8
+    return expansion
+
+
+def gaussian_entropy(n: int, variance: float) -> float:
+    r"""Mean entropy of the softmax of n independent Gaussian scores: what a row without structure would show.
+
+    Definition:
+        $E[H] = F - \sigma F'(\sigma)$ with $F = E[\mathrm{lse}(\sigma g)]$ for standard normal g, because
+        $E\langle p, \sigma g \rangle = \sigma F'$. And $F = \int_{-\infty}^{\infty} (e^{-u} - \varphi(u)^n)\,dx$ with
+        $u = e^x$ and $\varphi(u) = E[e^{-u\,e^{\sigma g}}]$, exact for every n.
+    Properties:
+        - agrees with sampled scores within 4 standard errors  (tested: test_entropy_of_gaussian_scores)
+        - $\ln n - \frac{\sigma^2}{2}(1 - \frac{1}{n})$ for small σ
+          (tested: test_entropy_of_almost_equal_gaussian_scores)
+        - ln n at variance 0, 0 for one key  (tested: test_entropy_of_almost_equal_gaussian_scores)
+    Numerics:
+        Sums over equidistant points in g and x, which converge faster than any power for such integrands: absolute
+        error below 1e-9 for σ ≤ 20  (tested: test_quadrature_of_the_gaussian_entropy). Larger σ are refused.
+    Reference:
+        For n → ∞ it is the random energy model, $\ln n - \sigma^2/2$ up to $\sigma_c = \sqrt{2 \ln n}$ and then 0:
+        Derrida (1981), Random-energy model. https://doi.org/10.1103/PhysRevB.24.2613. The limit is reached slowly.
+    """
+    if n < 1 or not variance >= 0:
+        raise UsageError(f"the entropy needs n ≥ 1 scores and a variance ≥ 0, got n = {n}, variance = {variance}")
+    if variance > _LARGEST_VARIANCE:
+        raise UsageError(f"the entropy is computed for variances up to {_LARGEST_VARIANCE:g}, got {variance:g}")
+    return _gaussian_entropy(n, math.sqrt(variance), 1)
+
+
+def _gaussian_entropy(n: int, sigma: float, refinement: int) -> float:
+    if n == 1 or sigma == 0:
+        return math.log(n)
+    # Both integrands are analytic within π/2 of the real axis (in σg and in x), so a step of 0.3 errs by e^(−π²/0.3).
+    step = 0.3 / max(1.0, sigma) / refinement
+    g = torch.arange(-9.0, 9.0 + step / 2, step, dtype=torch.float64)
+    weight = torch.exp(-g.square() / 2) * (step / math.sqrt(2 * math.pi))
+    spacing = 0.3 / refinement
+    # ln u from where all n terms are negligible to where every one of them is decided.
+    x = torch.arange(-9 * sigma - math.log(n) - 40, 9 * sigma + 8, spacing, dtype=torch.float64)
+    u = x.exp()
+    grown = u[:, None] * torch.exp(sigma * g)
+    survived = torch.exp(-grown)
+    decided = (-torch.expm1(-grown)) @ weight
+    slope = (grown * survived) @ (weight * g)
+    log_phi = torch.log1p(-decided.clamp_max(1 - 1e-300))
+    free_energy = (torch.exp(-u) - torch.exp(n * log_phi)).sum() * spacing
+    derivative = (n * torch.exp((n - 1) * log_phi) * slope).sum() * spacing
+    return max(float(free_energy - sigma * derivative), 0.0)
+
+
+def freezing_deviation(n: int) -> float:
+    r"""The standard deviation of Gaussian scores at which a softmax over n keys collapses onto a few of them.
+
+    Definition:
+        $\sigma_c = \sqrt{2 \ln n}$; for a random vector on a sphere, whose entries have the deviation $l/\sqrt{n}$, at
+        the radius $l_c = \sqrt{2 n \ln n}$.
+    Properties:
+        - the entropy of many Gaussian scores is below a third of ln n there  (tested: test_freezing)
+    """
+    if n < 1:
+        raise UsageError(f"a softmax needs at least one key, got n = {n}")
+    return math.sqrt(2 * math.log(n))
+
+
+def jacobian(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n n"]:
+    r"""How the shares react to the scores, as a dense matrix.
+
+    Definition:
+        $J = \mathrm{diag}(p) - p\,p^\top$, $J_{ij} = \partial p_i / \partial s_j$.
+    Properties:
+        - equals automatic differentiation  (tested: test_jacobian_equals_autograd)
+        - symmetric, positive semidefinite, $J 1 = 0$, trace $1 - \sum p^2$  (tested: test_jacobian_is_a_covariance)
+    Numerics:
+        O(n²) memory; the functions below give what is usually wanted of it in O(n).
+    """
+    p = _checked_shares(p)
+    return torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)
+
+
+def jacobian_times(p: Float[Tensor, "*batch n"], x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+    r"""The change of the shares along a change x of the scores, without forming the Jacobian.
+
+    Definition:
+        $J x = p \circ (x - \langle p, x \rangle)$.
+    Properties:
+        - equals the dense product  (tested: test_jacobian_times_equals_the_dense_product)
+    """
+    p = _checked_shares(p)
+    x = x.to(torch.float64)
+    return p * (x - (p * x).sum(-1, keepdim=True))
+
+
+def jacobian_frobenius_norm(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
+    r"""Frobenius norm of the Jacobian in O(n).
+
+    Definition:
+        $\|J\|_F^2 = \sum_i (p_i (1-p_i))^2 + \sum_{i \neq j} p_i^2 p_j^2$.
+    Properties:
+        - equals the norm of the dense matrix  (tested: test_jacobian_norms_equal_the_dense_ones)
+        - 0 for one key, $\sqrt{n-1}/n$ for equal shares  (tested: test_jacobian_norms_known)
+    Numerics:
+        1 − p_i is summed from the other shares, so that a nearly one-hot row keeps its relative precision.
+    """
+    p = _checked_shares(p)
+    rest = _others(p)
+    squares = p.square()
+    off_diagonal = (squares * _others(squares)).sum(-1)
+    return ((p * rest).square().sum(-1) + off_diagonal).sqrt()
+
+
+def jacobian_operator_norm(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
+    r"""Largest eigenvalue of the Jacobian in O(n): by how much a change of scores can change the shares.
+
+    Definition:
+        $\|J\|_2 = \max_{|x|=1} |J x|$. It is the root of $\sum_i p_i / (p_i - \lambda) = 0$ between the second largest
+        and the largest share; where these are equal, it is that share.
+    Properties:
+        - equals the largest eigenvalue of the dense matrix  (tested: test_jacobian_norms_equal_the_dense_ones)
+        - at most 1/2, reached at two equal shares  (tested: test_jacobian_norms_known)
+        - $2 p_1 p_2$ for two keys, also where p_2 = 1e-200  (tested: test_jacobian_norm_of_two_keys)
+    Numerics:
+        64 halvings of ln λ, each O(n): relative error about 1e-14.
+    Reference:
+        Golub and Van Loan (2013), Matrix Computations, section 8.4.3 (a diagonal matrix changed by rank one).
+    """
+    p = _checked_shares(p)
+    if p.shape[-1] == 1:
+        return p[..., 0] * 0.0
+    top = p.topk(2, dim=-1).values
+    high, low = top[..., 0], top[..., 1]
+    inside = (low > 0) & (high > low)
+    # Outside: two equal largest shares (λ is that share), a single key or nothing (λ = 0).
+    log_low = torch.where(inside, low, 1.0).log()
+    log_high = torch.where(inside, high, 2.0).log()
+    for _ in range(_HALVINGS):
+        middle = (log_low + log_high) / 2
+        value = middle.exp()[..., None]
+        gap = p - value
+        sign = torch.where(gap == 0, 0.0, p / torch.where(gap == 0, 1.0, gap)).sum(-1)
+        log_low, log_high = torch.where(sign < 0, middle, log_low), torch.where(sign < 0, log_high, middle)
+    return torch.where(inside, ((log_low + log_high) / 2).exp(), low)
+
+
+def checked_scores(scores: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+    """The scores in float64; an error where a row is empty or holds NaN or +inf (−inf hides a key)."""
+    if scores.shape[-1] == 0:
+        raise UsageError(f"a softmax needs at least one key; the scores have the shape {tuple(scores.shape)}")
+    s = scores.to(torch.float64)
+    if bool((torch.isnan(s) | (s == math.inf)).any()):
+        raise NumericsError(
+            f"scores of shape {tuple(scores.shape)} hold NaN or +inf, so they have no softmax",
+            hint="only −inf is allowed: it hides a key",
+        )
+    return s
+
+
+def _checked_shares(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+    """The shares in float64, divided by their sums: what a short dtype rounded is put right, more is an error."""
+    # The rounding of n shares adds up like its square root; 32 leaves room for a sum taken in the short dtype.
+    tolerance = min(max(32 * torch.finfo(p.dtype).eps * math.sqrt(p.shape[-1]), 1e-9), 0.05)
+    p = p.to(torch.float64)
+    total = p.sum(-1, keepdim=True)
+    fine = (p >= 0).all(-1, keepdim=True) & (((total - 1).abs() <= tolerance) | (total == 0))
+    if not bool(fine.all()):
+        raise UsageError(
+            "shares must be non-negative and sum to 1 (or all be 0 where a row sees nothing); found sums between "
+            f"{float(total.min()):.6g} and {float(total.max()):.6g}, smallest share {float(p.min()):.3g}",
+            hint="apply the softmax first",
+        )
+    return p / torch.where(total > 0, total, 1.0)
+
+
+def _others(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+    """The sum of all entries but one's own, without cancellation: sums from the left and from the right."""
+    before = x.cumsum(-1).roll(1, -1)
+    after = x.flip(-1).cumsum(-1).flip(-1).roll(-1, -1)
+    before[..., 0] = 0.0
+    after[..., -1] = 0.0
+    return before + after
