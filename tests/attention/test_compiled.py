@@ -148,6 +148,17 @@ def gradients(call, run):
     return output.out.detach().double(), seen.detach().double(), *(grad.double() for grad in grads)
 
 
+@can_build
+@pytest.mark.parametrize("n", [257, 300, 5000])
+@pytest.mark.parametrize(("width", "d_value"), [(16, 16), (64, 64), (33, 7)])
+@pytest.mark.parametrize("feature", ["elu", "relu", "identity"])
+def test_causal_linear_attention_in_the_kernel(compiled, feature, width, d_value, n):
+    call = make(n, batch=2, heads=2, kv_heads=1, d_head=width, d_value=d_value)
+    linear = attention.linear(feature, normalise=feature != "identity")
+    got, exact = linear(call).out, linear.definition(call).out
+    assert float((got - exact).abs().max()) <= MECHANISM_AGREEMENT * float(exact.abs().max())
+
+
 def test_a_machine_without_a_compiler_is_told_what_to_do(monkeypatch):
     from torch.utils import cpp_extension
 

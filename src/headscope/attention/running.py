@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 CHUNK = 64
-ROWS = 16 * CHUNK  # what is in flight at a time, so that it stays in the cache
+ROWS = 64 * CHUNK  # what is in flight at a time
 
 
 def running_sum(
@@ -68,6 +68,24 @@ class Running:
 
     def advance(self, a: Tensor, b: Tensor, c: Tensor, *, reverse: bool = False) -> Tensor:
         """The sums at the next positions (reversed: at those before); the result is overwritten by the next call."""
+        return self._advanced(a, b, c, reverse=reverse)[0]
+
+    def advance_with_totals(self, a: Tensor, b: Tensor, c: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+        """The sums at the next positions, and those of $a_i \\cdot b_j$ alone, whose state `total` grows in place.
+
+        A column of ones beside c would give the latter too, but products of odd widths are slow.
+        """
+        mixed, products, rows, others = self._advanced(a, b, c, reverse=False)
+        batch, groups, n, width = a.shape
+        inside = products.sum(dim=-1)
+        per_chunk = others.sum(dim=1).view(batch, -1, width)
+        before = (per_chunk.cumsum(dim=1) - per_chunk).add_(total.to(a.dtype)[:, None])
+        total += per_chunk.double().sum(dim=1)
+        inside += torch.bmm(rows, before.reshape(-1, width, 1))[..., 0]
+        size = min(n, CHUNK)
+        return mixed, inside.view(batch, -1, groups, size).transpose(1, 2).flatten(2)[:, :, :n]
+
+    def _advanced(self, a: Tensor, b: Tensor, c: Tensor, *, reverse: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         batch, groups, n, width = a.shape
         rows, others, values = (_chunks(x) for x in (a, b, c))
         chunks, size, d_value = len(rows), min(n, CHUNK), c.shape[-1]
@@ -79,7 +97,8 @@ class Running:
         mixed = self._buffer("mixed", a, chunks, rows.shape[1], d_value)
         torch.bmm(rows, states.view(-1, width, d_value), out=mixed)
         mixed.baddbmm_(products, values)
-        return mixed.view(batch, -1, groups, size, d_value).transpose(1, 2).flatten(2, 3)[:, :, :n]
+        placed = mixed.view(batch, -1, groups, size, d_value).transpose(1, 2).flatten(2, 3)[:, :, :n]
+        return placed, products, rows, others
 
     def _buffer(self, name: str, like: Tensor, *shape: int) -> Tensor:
         known = self._buffers.get(name)

@@ -9,14 +9,18 @@ from headscope.attention.compiled.blocks import (
     row_values,
 )
 from headscope.attention.compiled.build import is_used, takes, use
+from headscope.attention.compiled.linear import FEATURES, WIDEST, causal_linear
 from headscope.attention.compiled.rows import RowSums, row_sums
 
 __all__ = [
+    "FEATURES",
+    "WIDEST",
     "RowSums",
     "added_to",
     "band_gradients",
     "block_gradients",
     "block_rows",
+    "causal_linear",
     "is_used",
     "padded",
     "row_sums",

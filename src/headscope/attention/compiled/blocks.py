@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headscope.attention.compiled.build import library
-from headscope.attention.compiled.rows import FAR, integers
+from headscope.attention.compiled.rows import FAR, integers, pointers
 
 LANES = 16  # whole vectors on every processor that the kernel knows
 
@@ -38,10 +38,10 @@ def block_rows(
     run = k.shape[1] if keys is None else keys.shape[1]
     index, mask, shared = _plan(queries, keys, allowed)
     library().headscope_blocks(
-        *_pointers(q, k, v, out, lse),
+        *pointers(q, k, v, out, lse),
         integers(*(stride for x in (q, k, v, out) for stride in x.stride()[:2])),
         integers(len(q), len(k), q.shape[1], q.shape[2], v.shape[2], *queries.shape, run),
-        *_pointers(*index, mask),
+        *pointers(*index, mask),
         ctypes.c_int64(shared),
         ctypes.c_int64(merges),
         ctypes.c_float(scale),
@@ -64,9 +64,9 @@ def block_gradients(
     run = k.shape[1] if keys is None else keys.shape[1]
     index, mask, shared = _plan(queries, keys, allowed)
     library().headscope_block_gradients(
-        *_pointers(q, k, v, *rows, *grads),
+        *pointers(q, k, v, *rows, *grads),
         integers(len(q), len(k), q.shape[1], k.shape[1], q.shape[2], *queries.shape, run),
-        *_pointers(*index, mask),
+        *pointers(*index, mask),
         ctypes.c_int64(shared),
         ctypes.c_float(scale),
         ctypes.c_int64(torch.get_num_threads()),
@@ -87,7 +87,7 @@ def band_gradients(
     q, k, v = qkv
     limits = [FAR if limit is None else limit for limit in (left, right)]
     library().headscope_row_gradients(
-        *_pointers(q, k, v, *rows, *grads),
+        *pointers(q, k, v, *rows, *grads),
         integers(len(q), len(k), q.shape[1], k.shape[1], q.shape[2], *limits, offset),
         ctypes.c_float(scale),
         ctypes.c_int64(torch.get_num_threads()),
@@ -134,7 +134,3 @@ def _plan(
     mask = None if allowed is None else allowed.expand(-1, queries.shape[1], -1).contiguous().view(torch.uint8)
     index = queries.long().contiguous(), None if keys is None else keys.long().contiguous()
     return index, mask, mask is not None and len(mask) == 1
-
-
-def _pointers(*tensors: Tensor | None) -> tuple[ctypes.c_void_p, ...]:
-    return tuple(ctypes.c_void_p(0 if x is None else x.data_ptr()) for x in tensors)

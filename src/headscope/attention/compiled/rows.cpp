@@ -467,7 +467,95 @@ static void pack_whole(const float* key, int64_t row, const float* mean, int64_t
   pack(key, row, mean, keys, width, packed);
 }
 
+// elu(x) + 1, max(x, 0) or x itself: the features of linear attention that are made here.
+static inline Vec feature(Vec x, int64_t which) {
+  Vec above = x > Vec{} ? x : Vec{};
+  if (which == 1) return above + exponential(x < Vec{} ? x : Vec{});
+  return which == 2 ? above : x;
+}
+
+constexpr int CHUNK = ROWS * 8;   // tokens whose products with one another are written down
+constexpr int FLUSHED = 16;       // chunks after which the state goes to float64: a long sum is where float32 loses digits
+
+// One head of causal linear attention: sums of (a_i . b_j) c_j over j <= i, divided by those of a_i . b_j where asked.
+static void linear_head(const float* q, int64_t q_row, const float* k, int64_t k_row, const float* v, int64_t v_row, int64_t n,
+                        int64_t width, int64_t d_value, int64_t which, bool normalise, float* out, int64_t o_row) {
+  int64_t deep = (width + W - 1) / W * W, wide = (d_value + W - 1) / W * W;
+  std::vector<double> state(deep * wide, 0.0), total(deep, 0.0);
+  float *now = floats(deep * wide), *sum_now = floats(deep), *values = floats(CHUNK * wide), *mixed = floats(CHUNK * wide);
+  float *a = floats(CHUNK * TILE), *b = floats(CHUNK * TILE), *panels = floats(panel_floats(CHUNK, deep)), *e = floats(ROWS * TILE);
+  std::vector<float> none(deep, 0.0f);
+  std::memset(a, 0, CHUNK * TILE * 4);
+  std::memset(b, 0, CHUNK * TILE * 4);
+  for (int64_t chunk = 0; chunk * CHUNK < n; ++chunk) {
+    int64_t start = chunk * CHUNK, rows = std::min<int64_t>(CHUNK, n - start);
+    if (chunk % FLUSHED == 0)
+      for (int64_t x = 0; x < deep * wide; ++x) {
+        now[x] = float(state[x]);
+        if (x < deep) sum_now[x] = float(total[x]);
+      }
+    for (int64_t r = 0; r < CHUNK; ++r)
+      for (int64_t c = 0; c < width; c += W) {
+        float x[W] = {}, y[W] = {};
+        int64_t some = std::min<int64_t>(W, width - c);
+        if (r < rows) {
+          std::memcpy(x, q + (start + r) * q_row + c, some * 4);
+          std::memcpy(y, k + (start + r) * k_row + c, some * 4);
+        }
+        store(a + r * TILE + c, feature(load(x), which));
+        store(b + r * TILE + c, feature(load(y), which));
+        // Beyond the width and the end there is nothing, also where the feature of 0 is 1.
+        for (int64_t z = r < rows ? some : 0; z < W; ++z) a[r * TILE + c + z] = b[r * TILE + c + z] = 0;
+      }
+    gather(v + start * v_row, v_row, nullptr, rows, d_value, wide, values);
+    std::memset(values + rows * wide, 0, (CHUNK - rows) * wide * 4);
+    pack_whole(b, TILE, none.data(), CHUNK, deep, panels);
+    std::memset(mixed, 0, CHUNK * wide * 4);
+    float weight[CHUNK];
+    for (int64_t i = 0; i < rows; i += ROWS) {
+      int64_t to = (i + ROWS + W - 1) / W;
+      all_scores(a + i * TILE, TILE, panels, deep, 1.0f, ROWS, 0, to, e);
+      for (int r = 0; r < ROWS; ++r) {
+        for (int64_t c = i + r + 1; c < to * W; ++c) e[r * TILE + c] = 0;
+        weight[i + r] = sum_between(e + r * TILE, 0, to * W);
+        Vec with = {};
+        for (int64_t c = 0; c < deep; c += W) with += load(a + (i + r) * TILE + c) * load(sum_now + c);
+        weight[i + r] += sum(with);
+      }
+      all_mixed(e, values, wide, wide, ROWS, 0, std::min<int64_t>(to * W, CHUNK), mixed + i * wide, wide);
+      all_mixed(a + i * TILE, now, wide, wide, ROWS, 0, deep, mixed + i * wide, wide);
+    }
+    for (int64_t i = 0; i < rows; i += ROWS) all_spread(b + i * TILE, values + i * wide, wide, wide, ROWS, 0, deep, now, wide);
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = 0; c < deep; c += W) store(sum_now + c, load(sum_now + c) + load(b + r * TILE + c));
+    if (chunk % FLUSHED == FLUSHED - 1)
+      for (int64_t x = 0; x < deep * wide; ++x) {
+        state[x] += double(now[x]) - double(float(state[x]));
+        if (x < deep) total[x] += double(sum_now[x]) - double(float(total[x]));
+      }
+    for (int64_t r = 0; r < rows; ++r) {
+      float by = !normalise ? 1.0f : weight[r] > 0 ? 1.0f / weight[r] : 0.0f;
+      for (int64_t c = 0; c < d_value; ++c) out[(start + r) * o_row + c] = mixed[r * wide + c] * by;
+    }
+  }
+  for (float* x : {now, sum_now, values, mixed, a, b, panels, e}) std::free(x);
+}
+
 extern "C" {
+
+// Causal linear attention, for one sequence; which features: 0 none, 1 elu + 1, 2 relu.
+void headscope_linear(const float* q, const float* k, const float* v, float* out, const int64_t* strides,
+                      const int64_t* sizes, int64_t threads) {
+  int64_t heads = sizes[0], groups = heads / sizes[1], n = sizes[2], width = sizes[3], d_value = sizes[4];
+  in_parallel(std::min(threads, heads), [&](int64_t which) {
+    for (int64_t h = which; h < heads; h += std::min(threads, heads)) {
+      int64_t g = h / groups;
+      linear_head(q + h * strides[0], strides[1], k + g * strides[2], strides[3], v + g * strides[4], strides[5], n, width,
+                  d_value, sizes[5], sizes[6] != 0, out + h * strides[6], strides[7]);
+    }
+  });
+}
+
 
 // Attention inside a band, for one sequence. Strides are in floats; the last axis of every tensor is contiguous.
 // `centre` is subtracted from the keys of its head. `kept` is null where statistics are not wanted, else

@@ -55,7 +55,7 @@ def row_sums(
     kept = None if bands is None else torch.empty(heads, queries, _KEPT + len(bands), dtype=torch.float64)
     limits = [FAR if limit is None else limit for limit in (left, right)]
     library().headscope_rows(
-        *(ctypes.c_void_p(0 if x is None else x.data_ptr()) for x in (q, k, v, centre, out, lse, kept)),
+        *pointers(q, k, v, centre, out, lse, kept),
         integers(*(stride for x in (q, k, v, out) for stride in x.stride()[:2])),
         integers(heads, kv_heads, queries, keys, width, d_value, *limits, offset, len(bands or ()), first),
         integers(*(bands or ())),
@@ -68,3 +68,8 @@ def row_sums(
 def integers(*values: int) -> "ctypes.Array[ctypes.c_int64]":
     """What C calls `const int64_t*`."""
     return (ctypes.c_int64 * max(1, len(values)))(*values)
+
+
+def pointers(*tensors: Tensor | None) -> tuple[ctypes.c_void_p, ...]:
+    """Where the numbers of each tensor begin; null where there is none."""
+    return tuple(ctypes.c_void_p(0 if x is None else x.data_ptr()) for x in tensors)

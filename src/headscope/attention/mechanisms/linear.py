@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from headscope.attention import compiled
 from headscope.attention.blocks import allowed_mask
 from headscope.attention.call import Call, Output
 from headscope.attention.features import FEATURES, features, random_directions, random_features
@@ -147,35 +148,55 @@ class Linear(Mechanism):
             k = k.masked_fill(~call.key_padding[:, None, :, None], 0.0)
         return replace(call, q=q, k=k, v=v, key_padding=None)
 
-    def _mapped(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    def _features(self, q: Tensor, k: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         if self.feature == "random":
-            q, k = random_features(q, k, random_directions(self.count, q.shape[-1], self.seed), scale)
-        else:
-            wide = torch.promote_types(q.dtype, torch.float32)
-            q, k = features(self.feature, q.to(wide)), features(self.feature, k.to(wide))
+            return random_features(q, k, random_directions(self.count, q.shape[-1], self.seed), scale)
+        wide = torch.promote_types(q.dtype, torch.float32)
+        return features(self.feature, q.to(wide)), features(self.feature, k.to(wide))
+
+    def _mapped(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+        q, k = self._features(q, k, scale)
         # A column of ones beside the values adds up to the denominator.
         return q, k, F.pad(v.to(q.dtype), (0, 1), value=1.0) if self.normalise else v.to(q.dtype)
 
     def _streams(self, call: Call) -> bool:
         """Whether nothing but the output is wanted of a long causal call."""
         wanted = torch.is_grad_enabled() and any(x.requires_grad for x in (call.q, call.k, call.v))
-        return not wanted and call.mask is None and is_causal_tail(call) and call.offset == 0 and call.q.shape[2] > ROWS
+        whole = call.mask is None and is_causal_tail(call) and call.offset == 0
+        return not wanted and whole and call.q.shape[2] > 4 * CHUNK
+
+    def _is_compiled(self, call: Call) -> bool:
+        known = self.feature in compiled.FEATURES and max(call.q.shape[-1], call.v.shape[-1]) <= compiled.WIDEST
+        return known and call.key_padding is None and compiled.takes(call.q)
 
     def _streamed(self, call: Call) -> Output:
         """Block after block with one running state, so that features and sums never leave the cache."""
+        if self._is_compiled(call):
+            found = [
+                compiled.causal_linear(*qkv, feature=self.feature, normalise=self.normalise)
+                for qkv in zip(call.q, call.k, call.v, strict=True)
+            ]
+            return Output(torch.stack(found))
         out = call.v.new_empty(*call.q.shape[:3], call.v.shape[-1])
         for row, head in itertools.product(range(call.q.shape[0]), range(call.k.shape[1])):
             heads = slice(head * call.groups, (head + 1) * call.groups)
             running = None
+            total = torch.zeros(1, 1)
             for start in range(0, call.q.shape[2], ROWS):
                 here = slice(start, start + ROWS)
                 mine, its = (slice(row, row + 1), heads, here), (slice(row, row + 1), slice(head, head + 1), here)
-                q, k, v = self._mapped(call.q[mine], call.k[its], call.v[its], call.scale)
+                q, k = self._features(call.q[mine], call.k[its], call.scale)
+                v = call.v[its].to(q.dtype)
                 if call.key_padding is not None:
                     k = k * call.key_padding[row, here, None]
                 if running is None:
                     running = Running(q.new_zeros(1, q.shape[-1], v.shape[-1], dtype=torch.float64))
-                out[mine] = self._output(running.advance(q, k, v), out.dtype).out
+                    total = q.new_zeros(1, q.shape[-1], dtype=torch.float64)
+                if self.normalise:
+                    mixed, weight = running.advance_with_totals(q, k, v, total)
+                    out[mine] = mixed.div_(torch.where(weight > 0, weight, 1.0)[..., None])
+                else:
+                    out[mine] = running.advance(q, k, v)
         return Output(out)
 
     def _output(self, mixed: Tensor, dtype: torch.dtype) -> Output:
