@@ -87,8 +87,8 @@ def centre_and_scale(rows: int, columns: int, variance: float = 1.0) -> tuple[fl
         - $4nv$ and $2^{4/3} n^{1/3} v$ for large squares  (tested: test_scale_of_large_squares)
     Numerics:
         Johnstone's centring has $\sqrt{rows - 1} + \sqrt{columns}$; the halves are Ma's refinement, whose error falls
-        as $min(rows, columns)^{-2/3}$ instead of $^{-1/3}$. The lower tail converges more slowly: at 10 × 20 its tenth is
-        0.065 of the samples. Tests look at the upper one.
+        as $min(rows, columns)^{-2/3}$ instead of $^{-1/3}$. The lower tail converges more slowly: at 10 × 20 its
+        tenth holds 0.065 of the samples. Tests look at the upper one.
     Reference:
         Johnstone (2001), Annals of Statistics 29, 295; Ma (2012), Bernoulli 18, 322.
     """

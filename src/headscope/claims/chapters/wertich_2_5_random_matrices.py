@@ -29,15 +29,15 @@ def distance(law: Law | QuarterCircle, values: Tensor) -> float:
 @CHAPTER.claim(
     "W-2.5a",
     section="2.5",
-    statement="The eigenvalues of a random square matrix are distinct, so it can be diagonalised as UΛUᵀ, possibly with "
-    "complex eigenvalues.",
+    statement="The eigenvalues of a random square matrix are distinct, so it can be diagonalised as UΛUᵀ, possibly "
+    "with complex eigenvalues.",
     formula=r"A = U \Lambda U^T",
-    correction="Distinct eigenvalues give A = SΛS⁻¹ with an invertible, in general complex and not orthogonal S. The form "
-    "UΛUᵀ is symmetric whatever U is, so a matrix that is not symmetric never has it.",
+    correction="Distinct eigenvalues give A = SΛS⁻¹ with an invertible, in general complex and not orthogonal S. The "
+    "form UΛUᵀ is symmetric whatever U is, so a matrix that is not symmetric never has it.",
     corrected=r"A = S \Lambda S^{-1}",
-    lesson="Diagonalising needs a basis of eigenvectors, and distinct eigenvalues provide one. That basis is orthogonal "
-    "only for symmetric (more generally normal) matrices, so its inverse is not its transpose. Where one wants orthogonal "
-    "factors, one takes two of them: the singular value decomposition UDVᵀ.",
+    lesson="Diagonalising needs a basis of eigenvectors, and distinct eigenvalues provide one. That basis is "
+    "orthogonal only for symmetric (more generally normal) matrices, so its inverse is not its transpose. Where one "
+    "wants orthogonal factors, one takes two of them: the singular value decomposition UDVᵀ.",
     slip=True,
 )
 def diagonalisation(lab: Lab) -> Evidence:
@@ -59,13 +59,13 @@ def diagonalisation(lab: Lab) -> Evidence:
 @CHAPTER.claim(
     "W-2.5b",
     section="2.5",
-    statement="A random matrix, square or not, almost surely has full rank, and its singular values are distinct and not "
-    "zero.",
+    statement="A random matrix, square or not, almost surely has full rank, and its singular values are distinct and "
+    "not zero.",
     formula=r"P(\sigma_1 > \sigma_2 > \ldots > \sigma_n > 0) = 1",
     lesson="Matrices with a zero or a repeated singular value form a surface of lower dimension, which a continuous "
     "distribution misses. The laws show it: for 2 × 2 matrices with standard normal entries the gap σ₁ − σ₂ has the "
-    "chance 1 − exp(−t²/2) to be below t, which goes to 0 with t, quadratically because singular values repel one another. "
-    "Full rank alone would give only 'not zero'; distinctness is a second fact.",
+    "chance 1 − exp(−t²/2) to be below t, which goes to 0 with t, quadratically because singular values repel one "
+    "another. Full rank alone would give only 'not zero'; distinctness is a second fact.",
 )
 def full_rank(lab: Lab) -> Evidence:
     sigma = torch.linalg.svdvals(lab.normal(100_000, 2, 2))
@@ -94,9 +94,9 @@ def full_rank(lab: Lab) -> Evidence:
     correction="nσ² is the expected squared length. The expected length is about √n σ.",
     corrected=r"E\|Av\|^2 = n\sigma^2, \quad E\|Av\| = \sqrt{2}\,\sigma\,\frac{\Gamma((n+1)/2)}{\Gamma(n/2)} \approx "
     r"\sqrt{n}\,\sigma",
-    lesson="Each of the n coordinates of Av is normal with variance σ², so the squares add up to nσ² in the mean. The length "
-    "is the root of that sum. The two agree only where nσ² = 1, the usual initialisation, which is why the missing square "
-    "goes unnoticed.",
+    lesson="Each of the n coordinates of Av is normal with variance σ², so the squares add up to nσ² in the mean. "
+    "The length is the root of that sum. The two agree only where nσ² = 1, the usual initialisation, which is why "
+    "the missing square goes unnoticed.",
     slip=True,
 )
 def vector_length(lab: Lab) -> Evidence:
@@ -115,15 +115,15 @@ def vector_length(lab: Lab) -> Evidence:
 @CHAPTER.claim(
     "W-2.5d",
     section="2.5",
-    statement="With entries of variance 1/n a unit vector is expected to become a unit vector again, every direction being "
-    "equally likely.",
+    statement="With entries of variance 1/n a unit vector is expected to become a unit vector again, every direction "
+    "being equally likely.",
     formula=r"A_{ij} \sim N(0, 1/n): \quad E\|Av\| = 1, \quad Av/\|Av\| \ \mathrm{uniform}",
-    correction="The direction is exactly uniform and the mean squared length exactly 1. The mean length is smaller by about "
-    "1/(4n), and one vector's length scatters by about 1/√(2n).",
+    correction="The direction is exactly uniform and the mean squared length exactly 1. The mean length is smaller "
+    "by about 1/(4n), and one vector's length scatters by about 1/√(2n).",
     corrected=r"E\|Av\|^2 = 1, \quad E\|Av\| = 1 - \frac{1}{4n} + O(n^{-2})",
     lesson="Rotating the output of a Gaussian matrix does not change its law, so no direction is preferred. Lengths "
-    "concentrate: the squared length is a mean of n independent terms. A root is concave, so the mean of the roots lies a "
-    "little below the root of the mean; the difference dies as 1/(4n).",
+    "concentrate: the squared length is a mean of n independent terms. A root is concave, so the mean of the roots "
+    "lies a little below the root of the mean; the difference dies as 1/(4n).",
 )
 def unit_vectors_stay(lab: Lab) -> Evidence:
     sizes, lengths, first = (2, 8, 32), [], {}
@@ -149,14 +149,14 @@ def unit_vectors_stay(lab: Lab) -> Evidence:
 @CHAPTER.claim(
     "W-2.5e",
     section="2.5",
-    statement="The squared singular values of an n × n matrix with entries of variance σ² follow the Marchenko–Pastur density "
-    "on [0, 4σ²].",
+    statement="The squared singular values of an n × n matrix with entries of variance σ² follow the "
+    "Marchenko–Pastur density on [0, 4σ²].",
     formula=r"f(x) = \frac{1}{2\pi\sigma^2 x} \sqrt{4\sigma^2 x - x^2}, \quad 0 \leq x \leq 4\sigma^2",
     correction="This is the density for AAᵀ/n. For A as it stands σ² must be replaced by nσ².",
     corrected=r"f(x) = \frac{1}{2\pi n\sigma^2 x} \sqrt{4 n\sigma^2 x - x^2}, \quad 0 \leq x \leq 4 n\sigma^2",
-    lesson="The squared singular values add up to the sum of all n² squared entries, so their mean is nσ² and cannot be σ². "
-    "Textbooks state the law for AAᵀ divided by the number of columns; leaving out the division changes the scale by n. "
-    "The thesis's own (6.12), a largest value of 4nσ², needs the corrected form.",
+    lesson="The squared singular values add up to the sum of all n² squared entries, so their mean is nσ² and cannot "
+    "be σ². Textbooks state the law for AAᵀ divided by the number of columns; leaving out the division changes the "
+    "scale by n. The thesis's own (6.12), a largest value of 4nσ², needs the corrected form.",
     slip=True,
 )
 def marchenko_pastur(lab: Lab) -> Evidence:
@@ -180,10 +180,12 @@ def marchenko_pastur(lab: Lab) -> Evidence:
     section="2.5",
     statement="For entries of variance 1/n the density of the squared singular values lives on [0, 4/n].",
     formula=r"f(x) = \frac{n}{2\pi x} \sqrt{\frac{4x}{n} - x^2}, \quad 0 \leq x \leq \frac{4}{n}",
-    correction="The squared singular values of such a matrix fill [0, 4] for every n, and the singular values fill [0, 2].",
+    correction="The squared singular values of such a matrix fill [0, 4] for every n, and the singular values fill "
+    "[0, 2].",
     corrected=r"f(x) = \frac{1}{2\pi x} \sqrt{4x - x^2}, \quad 0 \leq x \leq 4",
-    lesson="The variance 1/n is chosen so that a typical vector keeps its length, and so the mean squared singular value is 1. "
-    "The largest one is 4 times the mean, not 4/n. The error is the missing factor n of the general density, carried on.",
+    lesson="The variance 1/n is chosen so that a typical vector keeps its length, and so the mean squared singular "
+    "value is 1. The largest one is 4 times the mean, not 4/n. The error is the missing factor n of the general "
+    "density, carried on.",
     slip=True,
 )
 def xavier_spectrum(lab: Lab) -> Evidence:
@@ -223,13 +225,13 @@ def xavier_spectrum(lab: Lab) -> Evidence:
     section="2.5",
     statement="The squared singular values of A are its absolute eigenvalues.",
     formula=r"\sigma_i(A)^2 = |\lambda_i(A)|",
-    correction="The squared singular values are the eigenvalues of AᵀA. Of A itself, only for symmetric matrices, the "
-    "singular values (not squared) are the absolute eigenvalues; in general just their products agree.",
-    corrected=r"\sigma_i(A)^2 = \lambda_i(A^T A), \quad A = A^T \Rightarrow \sigma_i = |\lambda_i|, \quad "
-    r"\prod_i \sigma_i = \prod_i |\lambda_i| = |\det A|",
+    correction="The squared singular values are the eigenvalues of AᵀA. Of A itself, only for symmetric matrices, "
+    "the singular values (not squared) are the absolute eigenvalues; in general just their products agree.",
+    corrected=r"\sigma_i(A)^2 = \lambda_i(A^T A), \quad A = A^T \Rightarrow \sigma_i = |\lambda_i|, \quad \prod_i "
+    r"\sigma_i = \prod_i |\lambda_i| = |\det A|",
     lesson="Eigenvalues say how a matrix scales the vectors that it does not turn; singular values say how it scales "
-    "orthogonal directions that it may turn. For a random matrix with entries of variance 1/n the eigenvalues fill a disc of "
-    "radius 1 while the singular values reach 2.",
+    "orthogonal directions that it may turn. For a random matrix with entries of variance 1/n the eigenvalues fill a "
+    "disc of radius 1 while the singular values reach 2.",
 )
 def absolute_eigenvalues(lab: Lab) -> Evidence:
     n = 60
@@ -254,14 +256,16 @@ def absolute_eigenvalues(lab: Lab) -> Evidence:
 @CHAPTER.claim(
     "W-2.5h",
     section="2.5",
-    statement="The singular values of a symmetric random matrix follow Wigner's semicircle; those of square matrices that are "
-    "not symmetric often look similar.",
-    formula=r"A = A^T: \quad f(s) = \frac{1}{2\pi n\sigma^2} \sqrt{4n\sigma^2 - s^2}, \quad |s| \leq 2\sqrt{n}\,\sigma",
-    correction="The eigenvalues follow the semicircle. The singular values are their absolute values and follow its folded "
-    "half, the quarter circle; those of a square matrix without symmetry follow the very same quarter circle.",
+    statement="The singular values of a symmetric random matrix follow Wigner's semicircle; those of square matrices "
+    "that are not symmetric often look similar.",
+    formula=r"A = A^T: \quad f(s) = \frac{1}{2\pi n\sigma^2} \sqrt{4n\sigma^2 - s^2}, \quad |s| \leq "
+    r"2\sqrt{n}\,\sigma",
+    correction="The eigenvalues follow the semicircle. The singular values are their absolute values and follow its "
+    "folded half, the quarter circle; those of a square matrix without symmetry follow the very same quarter circle.",
     corrected=r"f(s) = \frac{1}{\pi n\sigma^2} \sqrt{4n\sigma^2 - s^2}, \quad 0 \leq s \leq 2\sqrt{n}\,\sigma",
-    lesson="A semicircle is centred at 0, half of it negative, and singular values are never negative. Folding it at 0 gives "
-    "the quarter circle. That a matrix with and one without symmetry share it is not a resemblance but the same limit law.",
+    lesson="A semicircle is centred at 0, half of it negative, and singular values are never negative. Folding it at "
+    "0 gives the quarter circle. That a matrix with and one without symmetry share it is not a resemblance but the "
+    "same limit law.",
     slip=True,
 )
 def semicircle(lab: Lab) -> Evidence:
@@ -290,12 +294,12 @@ def semicircle(lab: Lab) -> Evidence:
 @CHAPTER.claim(
     "W-2.5i",
     section="2.5",
-    statement="For n × m matrices the mean and the largest singular value depend on the aspect ratio; Xavier initialisation "
-    "uses the variance 2/(n+m), which is 1/n for a square matrix.",
+    statement="For n × m matrices the mean and the largest singular value depend on the aspect ratio; Xavier "
+    "initialisation uses the variance 2/(n+m), which is 1/n for a square matrix.",
     formula=r"A_{ij} \sim N(0, \frac{2}{n+m})",
-    lesson="With r the shorter over the longer side, Xavier's variance gives squared singular values with the mean 2/(1+r) and "
-    "the largest 2(1+√r)²/(1+r). So it keeps both between fixed bounds, 1 to 2 and 2 to 4, but it does not remove the "
-    "dependence on the shape.",
+    lesson="With r the shorter over the longer side, Xavier's variance gives squared singular values with the mean "
+    "2/(1+r) and the largest 2(1+√r)²/(1+r). So it keeps both between fixed bounds, 1 to 2 and 2 to 4, but it does "
+    "not remove the dependence on the shape.",
 )
 def aspect_ratio(lab: Lab) -> Evidence:
     found = []
@@ -316,15 +320,16 @@ def aspect_ratio(lab: Lab) -> Evidence:
 @CHAPTER.claim(
     "W-2.5j",
     section="2.5",
-    statement="The smallest gap between two singular values of an n × n random matrix is in the mean proportional to σ/n.",
+    statement="The smallest gap between two singular values of an n × n random matrix is in the mean proportional to "
+    "σ/n.",
     formula=r"E[\min_i (\sigma_i - \sigma_{i+1})] \approx c\,\frac{\sigma}{n}",
-    correction="True in the limit of large n, and the constant is the root of π: the smallest gap is Rayleigh distributed with "
-    "the mean √π σ/n.",
-    corrected=r"E[\min_i (\sigma_i - \sigma_{i+1})] \to \sqrt{\pi}\,\frac{\sigma}{n}, \quad "
-    r"P(\min_i (\sigma_i - \sigma_{i+1}) > g) \to e^{-n^2 g^2/(4\sigma^2)}",
-    lesson="The n singular values share an interval of length 2√n σ, so a typical gap is about σ/√n. Repulsion makes a gap "
-    "that is ε times its typical size have a chance of order ε², so among n gaps the smallest is about 1/√n of a typical one: "
-    "together σ/n. Without repulsion it would be σ/n^(3/2).",
+    correction="True in the limit of large n, and the constant is the root of π: the smallest gap is Rayleigh "
+    "distributed with the mean √π σ/n.",
+    corrected=r"E[\min_i (\sigma_i - \sigma_{i+1})] \to \sqrt{\pi}\,\frac{\sigma}{n}, \quad P(\min_i (\sigma_i - "
+    r"\sigma_{i+1}) > g) \to e^{-n^2 g^2/(4\sigma^2)}",
+    lesson="The n singular values share an interval of length 2√n σ, so a typical gap is about σ/√n. Repulsion makes "
+    "a gap that is ε times its typical size have a chance of order ε², so among n gaps the smallest is about 1/√n of "
+    "a typical one: together σ/n. Without repulsion it would be σ/n^(3/2).",
 )
 def smallest_gaps(lab: Lab) -> Evidence:
     sigma, sizes, draws = 0.7, (2, 4, 8, 16, 32, 64), (20_000, 20_000, 8000, 4000, 1000, 150)
@@ -360,16 +365,16 @@ def smallest_gaps(lab: Lab) -> Evidence:
 @CHAPTER.claim(
     "W-2.5k",
     section="2.5",
-    statement="The ordered singular values of a random matrix are almost fixed, the more so the larger it is, so that the spectra "
-    "of two matrices of one kind can be interchanged.",
+    statement="The ordered singular values of a random matrix are almost fixed, the more so the larger it is, so "
+    "that the spectra of two matrices of one kind can be interchanged.",
     formula=r"\sigma_i \approx q(1 - \frac{i - 1/2}{n}), \quad q \ \mathrm{the\ quantile\ function\ of\ the\ law}",
-    correction="It is so in the limit: the distance between the spectra of two independent matrices falls about as 1/n relative "
-    "to their size.",
-    corrected=r"\left(\frac{1}{n} \sum_i (\sigma_i - \sigma_i')^2\right)^{1/2} = O\left(\frac{\sqrt{\log n}}{n}\right) "
-    r"\sqrt{n}\,\sigma",
-    lesson="Singular values repel one another, so each sits close to its place in the law: it strays by about one gap, not by "
-    "the much larger amount of independent draws, which would fall only as 1/√n. What tells two random matrices apart is "
-    "their singular vectors.",
+    correction="It is so in the limit: the distance between the spectra of two independent matrices falls about as "
+    "1/n relative to their size.",
+    corrected=r"\left(\frac{1}{n} \sum_i (\sigma_i - \sigma_i')^2\right)^{1/2} = O\left(\frac{\sqrt{\log "
+    r"n}}{n}\right) \sqrt{n}\,\sigma",
+    lesson="Singular values repel one another, so each sits close to its place in the law: it strays by about one "
+    "gap, not by the much larger amount of independent draws, which would fall only as 1/√n. What tells two random "
+    "matrices apart is their singular vectors.",
 )
 def fixed_spectrum(lab: Lab) -> Evidence:
     sizes, apart = (8, 32, 128), []
@@ -411,9 +416,10 @@ def fixed_spectrum(lab: Lab) -> Evidence:
     section="2.5",
     statement="The gap between singular values bounds how far singular vectors turn under a small perturbation.",
     formula=r"\sin\theta_i \leq \frac{2 \|E\|}{\min_{j \neq i} |\sigma_i - \sigma_j|}",
-    lesson="A perturbation can mix two singular vectors easily when their singular values nearly agree: in the plane a "
-    "perturbation ε across a gap δ turns them by half the arc tangent of 2ε/δ. Wedin's theorem makes that a bound for every "
-    "matrix. For the smallest singular value the distance to −σᵢ (to 0 when the matrix is not square) counts as a gap too.",
+    lesson="A perturbation can mix two singular vectors easily when their singular values nearly agree: in the plane "
+    "a perturbation ε across a gap δ turns them by half the arc tangent of 2ε/δ. Wedin's theorem makes that a bound "
+    "for every matrix. For the smallest singular value the distance to −σᵢ (to 0 when the matrix is not square) "
+    "counts as a gap too.",
 )
 def gaps_protect(lab: Lab) -> Evidence:
     n, size = 6, 0.02
@@ -446,14 +452,14 @@ def gaps_protect(lab: Lab) -> Evidence:
 @CHAPTER.claim(
     "W-2.5m",
     section="2.5",
-    statement="An n × m matrix with n < m has n nonzero eigenvalues, so an m × m part of its n × m right singular matrix V is "
-    "ignored.",
+    statement="An n × m matrix with n < m has n nonzero eigenvalues, so an m × m part of its n × m right singular "
+    "matrix V is ignored.",
     formula=r"V \in R^{n \times m}, \quad \mathrm{ignored:} \ m \times m",
-    correction="A matrix that is not square has no eigenvalues; it has n nonzero singular values. V is m × m, the n right "
-    "singular vectors that belong to them form its m × n part, and the m × (m − n) part is ignored.",
+    correction="A matrix that is not square has no eigenvalues; it has n nonzero singular values. V is m × m, the n "
+    "right singular vectors that belong to them form its m × n part, and the m × (m − n) part is ignored.",
     corrected=r"V \in R^{m \times m}, \quad \mathrm{used:} \ m \times n, \quad \mathrm{ignored:} \ m \times (m - n)",
-    lesson="In A = UDVᵀ the matrix D is n × m with n entries on its diagonal and zeros beside them. The zeros meet m − n "
-    "columns of V, the directions that A sends to 0, so any orthonormal basis of them gives the same A.",
+    lesson="In A = UDVᵀ the matrix D is n × m with n entries on its diagonal and zeros beside them. The zeros meet m "
+    "− n columns of V, the directions that A sends to 0, so any orthonormal basis of them gives the same A.",
     slip=True,
 )
 def rectangular(lab: Lab) -> Evidence:

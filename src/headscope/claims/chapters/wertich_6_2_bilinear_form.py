@@ -19,7 +19,6 @@ def dependent_pair(lab: Lab, n: int = 4) -> GaussianPair:
     root = lab.normal(2 * n, 2 * n, purpose="root") / (2 * n) ** 0.5
     cov = root @ root.mT
     mean_x, mean_y = lab.normal(2, n, purpose="means") / 2
-    # The sign of both means is that which makes their contribution to the mean score positive: nothing cancels by luck.
     shift = torch.zeros(n, n, dtype=torch.float64)
     shift[0, 1] = 0.5 * (cov[0, 0] * cov[n + 1, n + 1]).sqrt()
     wide = cov + 2 * torch.diag(cov.diagonal())
@@ -51,11 +50,12 @@ def directed(lab: Lab, pair: GaussianPair) -> tuple[Tensor, Tensor, Tensor]:
 @CHAPTER.claim(
     "W-6.1",
     section="6.1",
-    statement="The score of a query x and a key y is a bilinear form with the matrix W_qᵀW_k, in general not symmetric.",
+    statement="The score of a query x and a key y is a bilinear form with the matrix W_qᵀW_k, in general not "
+    "symmetric.",
     formula=r"\langle W_q x, W_k y\rangle = x^T W_q^T W_k\, y",
-    lesson="A score is linear in the query's token and linear in the key's token, so it is x, a matrix, y. Swapping the two "
-    "tokens transposes that matrix, and W_qᵀW_k is its own transpose only by coincidence: 'it attends to me' and 'I attend to "
-    "it' are two numbers.",
+    lesson="A score is linear in the query's token and linear in the key's token, so it is x, a matrix, y. Swapping "
+    "the two tokens transposes that matrix, and W_qᵀW_k is its own transpose only by coincidence: 'it attends to me' "
+    "and 'I attend to it' are two numbers.",
 )
 def bilinear(lab: Lab) -> Evidence:
     n, d = 6, 3
@@ -78,17 +78,18 @@ def bilinear(lab: Lab) -> Evidence:
 @CHAPTER.claim(
     "W-6.2",
     section="6.2.1, (6.2)",
-    statement="For jointly Gaussian x and y the mean score is μ_XᵀCμ_Y plus the trace of C times the upper right block Σ_XY of "
-    "the joint covariance.",
+    statement="For jointly Gaussian x and y the mean score is μ_XᵀCμ_Y plus the trace of C times the upper right "
+    "block Σ_XY of the joint covariance.",
     formula=r"E\langle Ax, By\rangle = \mu_X^T C \mu_Y + \mathrm{Tr}(C\,\Sigma_{XY}), \quad C = A^T B",
-    correction="The trace takes the other block, Σ_YX = Σ_XYᵀ. The two agree only if C or Σ_XY is symmetric. (With dependence the "
-    "variance has two more terms than (6.3); checked here as well.)",
+    correction="The trace takes the other block, Σ_YX = Σ_XYᵀ. The two agree only if C or Σ_XY is symmetric. Beyond "
+    "the thesis: for dependent x and y the variance has two terms more than (6.3), the second and the last below, "
+    "with a = Cμ_Y and b = Cᵀμ_X.",
     corrected=r"E\langle Ax, By\rangle = \mu_X^T C \mu_Y + \mathrm{Tr}(C\,\Sigma_{YX}), \quad \mathrm{Var} = "
-    r"\mathrm{Tr}(\Sigma_X C\Sigma_Y C^T) + \mathrm{Tr}(C\Sigma_{YX}C\Sigma_{YX}) + a^T\Sigma_X a + b^T\Sigma_Y b + "
-    r"2a^T\Sigma_{XY}b, \quad a = C\mu_Y, \ b = C^T\mu_X",
-    lesson="Written out, the mean is the sum of C_ij times E[x_i y_j]: the first index of the covariance belongs to x, as in C, so "
-    "the entries are multiplied in place. A trace of a product pairs C_ij with the entry (j, i) of the other matrix, which is why "
-    "the transposed block must stand there. A quick check: C with a single entry C_12.",
+    r"\mathrm{Tr}(\Sigma_X C\Sigma_Y C^T) + \mathrm{Tr}((C\Sigma_{YX})^2) + a^T\Sigma_X a + b^T\Sigma_Y b + "
+    r"2a^T\Sigma_{XY}b",
+    lesson="Written out, the mean is the sum of C_ij times E[x_i y_j]: the first index of the covariance belongs to "
+    "x, as in C, so the entries are multiplied in place. A trace of a product pairs C_ij with the entry (j, i) of "
+    "the other matrix, which is why the transposed block must stand there. A quick check: C with a single entry C_12.",
     slip=True,
 )
 def mean_score(lab: Lab) -> Evidence:
@@ -109,13 +110,13 @@ def mean_score(lab: Lab) -> Evidence:
 @CHAPTER.claim(
     "W-6.3",
     section="6.2.1, (6.3), and B.1, (B.2)",
-    statement="For independent Gaussian x and y the variance of the score has three terms: one from both spreads, one from each "
-    "spread with the other's mean.",
-    formula=r"\mathrm{Var}\langle Ax, By\rangle = \mathrm{Tr}(\Sigma_X C \Sigma_Y C^T) + \mu_Y^T C^T \Sigma_X C \mu_Y + "
-    r"\mu_X^T C \Sigma_Y C^T \mu_X",
-    lesson="Write x and y as mean plus noise and multiply out: mean times noise gives the last two terms, noise times noise the "
-    "first, and they do not interfere. It uses only means and covariances, so x and y need not be Gaussian, only independent. For "
-    "dependent pairs two terms are missing (see 6.2).",
+    statement="For independent Gaussian x and y the variance of the score has three terms: one from both spreads, "
+    "one from each spread with the other's mean.",
+    formula=r"\mathrm{Var}\langle Ax, By\rangle = \mathrm{Tr}(\Sigma_X C \Sigma_Y C^T) + \mu_Y^T C^T \Sigma_X C "
+    r"\mu_Y + \mu_X^T C \Sigma_Y C^T \mu_X",
+    lesson="Write x and y as mean plus noise and multiply out: mean times noise gives the last two terms, noise "
+    "times noise the first, and they do not interfere. It uses only means and covariances, so x and y need not be "
+    "Gaussian, only independent. For dependent pairs two terms are missing (see 6.2).",
 )
 def independent_variance(lab: Lab) -> Evidence:
     pair = alone(dependent_pair(lab))
@@ -135,8 +136,8 @@ def independent_variance(lab: Lab) -> Evidence:
     formula=r"\langle Ax, By\rangle = x^T A^T B y = x^T C y + \mathrm{Tr}(C\,\Sigma_{XY})",
     correction="The trace term does not belong there: it appears when the mean is taken.",
     corrected=r"\langle Ax, By\rangle = x^T A^T B y = x^T C y",
-    lesson="The score of two given vectors knows nothing of the distribution from which they came, so no covariance can stand in it. "
-    "The term comes from the mean of the product yxᵀ one line later.",
+    lesson="The score of two given vectors knows nothing of the distribution from which they came, so no covariance "
+    "can stand in it. The term comes from the mean of the product yxᵀ one line later.",
     slip=True,
 )
 def score_itself(lab: Lab) -> Evidence:
@@ -159,8 +160,8 @@ def score_itself(lab: Lab) -> Evidence:
     formula=r"E[y x^T] = \mu_Y \mu_X^T + \Sigma_{XY}",
     correction="The rows of yxᵀ belong to y, so the block is Σ_YX, the lower left one.",
     corrected=r"E[y x^T] = \mu_Y \mu_X^T + \Sigma_{YX}",
-    lesson="The entry (i, j) of yxᵀ is y_i x_j. Its covariance is that of y_i with x_j, which is the entry (i, j) of Σ_YX. The slip "
-    "travels into (6.2).",
+    lesson="The entry (i, j) of yxᵀ is y_i x_j. Its covariance is that of y_i with x_j, which is the entry (i, j) of "
+    "Σ_YX. The slip travels into (6.2).",
     slip=True,
 )
 def outer_product(lab: Lab) -> Evidence:
@@ -178,12 +179,12 @@ def outer_product(lab: Lab) -> Evidence:
 @CHAPTER.claim(
     "W-6.B7",
     section="B.1, (B.6) to (B.13)",
-    statement="For Σ_XY = 0 the mean of Tr(C yyᵀ Cᵀ xxᵀ) splits into Tr(C E[yyᵀ] Cᵀ E[xxᵀ]), which gives the variance; the reason "
-    "given is Isserlis' theorem.",
+    statement="For Σ_XY = 0 the mean of Tr(C yyᵀ Cᵀ xxᵀ) splits into Tr(C E[yyᵀ] Cᵀ E[xxᵀ]), which gives the "
+    "variance; the reason given is Isserlis' theorem.",
     formula=r"E\,\mathrm{Tr}(C y y^T C^T x x^T) = \mathrm{Tr}(C\,E[y y^T]\,C^T E[x x^T])",
-    lesson="The step is right because x and y are independent: the mean of a product of independent factors is the product of the "
-    "means. Isserlis' theorem is not needed. It is what one needs for dependent Gaussian vectors, where it adds the terms "
-    "Tr(CΣ_YXCΣ_YX), the square of the mean and 2μ_YᵀCᵀΣ_XYCᵀμ_X.",
+    lesson="The step is right because x and y are independent: the mean of a product of independent factors is the "
+    "product of the means. Isserlis' theorem is not needed. It is what one needs for dependent Gaussian vectors, "
+    "where it adds the terms Tr(CΣ_YXCΣ_YX), the square of the mean and 2μ_YᵀCᵀΣ_XYCᵀμ_X.",
 )
 def split_mean(lab: Lab) -> Evidence:
     dependent = dependent_pair(lab)
@@ -208,8 +209,8 @@ def split_mean(lab: Lab) -> Evidence:
     section="6.2.1, (6.10)",
     statement="The trace of AᵀB is the sum of the inner products of the columns of A with those of B.",
     formula=r"\mathrm{Tr}(A^T B) = \sum_{i=1}^n \langle a_i, b_i \rangle",
-    lesson="The entry (i, i) of AᵀB is row i of Aᵀ, which is column i of A, times column i of B. It is the inner product of the two "
-    "matrices read as long vectors, so the same sum over rows gives the same number.",
+    lesson="The entry (i, i) of AᵀB is row i of Aᵀ, which is column i of A, times column i of B. It is the inner "
+    "product of the two matrices read as long vectors, so the same sum over rows gives the same number.",
 )
 def trace_of_columns(lab: Lab) -> Evidence:
     a, b = lab.normal(2, 7, 7)
@@ -225,17 +226,17 @@ def trace_of_columns(lab: Lab) -> Evidence:
 @CHAPTER.claim(
     "W-6.10b",
     section="6.2.1, after (6.10)",
-    statement="For orthonormal A and B a trace of AᵀB near n means AᵀB near the identity; a trace near 0 means that the columns are "
-    "pairwise nearly orthogonal.",
-    formula=r"\mathrm{Tr}(A^T B) \approx n \Rightarrow A^T B \approx 1, \quad \mathrm{Tr}(A^T B) \approx 0 \Rightarrow "
-    r"\langle a_i, b_i\rangle \approx 0",
-    correction="The first half is right. The second is not: terms of both signs cancel, so a trace of 0 only says that the inner "
-    "products average to 0. Pairwise orthogonality needs their sum of squares to be small.",
-    corrected=r"\|A^T B - 1\|_F^2 = 2n - 2\,\mathrm{Tr}(A^T B), \quad \mathrm{Tr}(A^T B) = 0 \Leftrightarrow "
-    r"\sum_i \langle a_i, b_i\rangle = 0",
-    lesson="Each inner product of unit vectors is at most 1, so a sum near n forces all of them to be near 1. A sum near 0 forces "
-    "nothing: flip the sign of half of the columns of A and take that as B, and every pair is parallel or antiparallel while the "
-    "trace is 0. A small trace is therefore no proof that two matrices are unrelated.",
+    statement="For orthonormal A and B a trace of AᵀB near n means AᵀB near the identity; a trace near 0 means that "
+    "the columns are pairwise nearly orthogonal.",
+    formula=r"\mathrm{Tr}(A^T B) \approx n \Rightarrow A^T B \approx 1, \quad \mathrm{Tr}(A^T B) \approx 0 "
+    r"\Rightarrow \langle a_i, b_i\rangle \approx 0",
+    correction="The first half is right. The second is not: terms of both signs cancel, so a trace of 0 only says "
+    "that the inner products average to 0. Pairwise orthogonality needs their sum of squares to be small.",
+    corrected=r"\|A^T B - 1\|_F^2 = 2n - 2\,\mathrm{Tr}(A^T B), \quad \mathrm{Tr}(A^T B) = 0 \Leftrightarrow \sum_i "
+    r"\langle a_i, b_i\rangle = 0",
+    lesson="Each inner product of unit vectors is at most 1, so a sum near n forces all of them to be near 1. A sum "
+    "near 0 forces nothing: flip the sign of half of the columns of A and take that as B, and every pair is parallel "
+    "or antiparallel while the trace is 0. A small trace is therefore no proof that two matrices are unrelated.",
 )
 def trace_near_zero(lab: Lab) -> Evidence:
     n = 8
@@ -266,12 +267,14 @@ def trace_near_zero(lab: Lab) -> Evidence:
     section="6.2.1, after (6.10)",
     statement="The lengths of the columns of A correspond to its squared singular values.",
     formula=r"\|a_i\|_2 \leftrightarrow \sigma_i(A)^2",
-    correction="Only the totals agree: the squared lengths and the squared singular values have the same sum. One by one the squared "
-    "lengths are more even (the singular values majorise them); they coincide only if the columns are orthogonal.",
-    corrected=r"\sum_i \|a_i\|^2 = \sum_i \sigma_i^2, \quad \sum_{i \leq k} \|a_i\|^2_{\downarrow} \leq \sum_{i \leq k} \sigma_i^2",
-    lesson="The squared lengths are the diagonal of AᵀA, the squared singular values its eigenvalues. In a random matrix all columns "
-    "have nearly the same length, yet the squared singular values run from 0 to four times their mean: what makes the spectrum wide "
-    "is the angles between the columns.",
+    correction="Only the totals agree: the squared lengths and the squared singular values have the same sum. One by "
+    "one the squared lengths are more even (the singular values majorise them); they coincide only if the columns "
+    "are orthogonal.",
+    corrected=r"\sum_i \|a_i\|^2 = \sum_i \sigma_i^2, \quad \sum_{i \leq k} \|a_i\|^2_{\downarrow} \leq \sum_{i \leq "
+    r"k} \sigma_i^2",
+    lesson="The squared lengths are the diagonal of AᵀA, the squared singular values its eigenvalues. In a random "
+    "matrix all columns have nearly the same length, yet the squared singular values run from 0 to four times their "
+    "mean: what makes the spectrum wide is the angles between the columns.",
 )
 def column_lengths(lab: Lab) -> Evidence:
     n = 200
@@ -301,11 +304,12 @@ def column_lengths(lab: Lab) -> Evidence:
 @CHAPTER.claim(
     "W-6.11",
     section="6.2.1, (6.11)",
-    statement="The trace of CᵀC is the sum of the squared inner products of all columns of A with all columns of B, and the squared "
-    "Frobenius norm of C.",
+    statement="The trace of CᵀC is the sum of the squared inner products of all columns of A with all columns of B, "
+    "and the squared Frobenius norm of C.",
     formula=r"\mathrm{Tr}(C^T C) = \sum_{i,j} \langle a_i, b_j\rangle^2 = \|C\|_F^2",
-    lesson="The entry (i, j) of C = AᵀB is the inner product of column i of A and column j of B, and the trace of CᵀC adds up the "
-    "squares of all entries. It measures how much the two sets of columns overlap, whichever column meets which.",
+    lesson="The entry (i, j) of C = AᵀB is the inner product of column i of A and column j of B, and the trace of "
+    "CᵀC adds up the squares of all entries. It measures how much the two sets of columns overlap, whichever column "
+    "meets which.",
 )
 def frobenius(lab: Lab) -> Evidence:
     a, b = lab.normal(2, 6, 6)
@@ -323,14 +327,16 @@ def frobenius(lab: Lab) -> Evidence:
 @CHAPTER.claim(
     "W-6.11b",
     section="6.2.1, (6.11)",
-    statement="If the covariances of x and y are nearly diagonal, the variance of the score depends mainly on the Frobenius norm of C.",
+    statement="If the covariances of x and y are nearly diagonal, the variance of the score depends mainly on the "
+    "Frobenius norm of C.",
     formula=r"\Sigma_X, \Sigma_Y \ \mathrm{diagonal} \Rightarrow \mathrm{Var}(x^T C y) \propto \|C\|_F^2",
-    correction="Diagonal is not enough: every entry of C is weighted by the variances of its row and its column. The Frobenius norm "
-    "alone decides where both covariances are multiples of the identity (and the means are 0).",
-    corrected=r"\mathrm{Var}(x^T C y) = \sum_{i,j} s_i\, t_j\, C_{ij}^2, \quad s_i = (\Sigma_X)_{ii}, \ t_j = (\Sigma_Y)_{jj}; \quad "
-    r"= s\,t\,\|C\|_F^2 \ \mathrm{if} \ \Sigma_X = s\,1, \Sigma_Y = t\,1",
-    lesson="A coordinate that hardly varies hardly contributes, however large its entries in C. Two forms of the same Frobenius norm "
-    "can therefore have very different variances. Embeddings are far from isotropic, so the distinction matters in practice.",
+    correction="Diagonal is not enough: every entry of C is weighted by the variances of its row and its column. The "
+    "Frobenius norm alone decides where both covariances are multiples of the identity (and the means are 0).",
+    corrected=r"\mathrm{Var}(x^T C y) = \sum_{i,j} s_i\, t_j\, C_{ij}^2, \quad s_i = (\Sigma_X)_{ii}, \ t_j = "
+    r"(\Sigma_Y)_{jj}; \quad = s\,t\,\|C\|_F^2 \ \mathrm{if} \ \Sigma_X = s\,1, \Sigma_Y = t\,1",
+    lesson="A coordinate that hardly varies hardly contributes, however large its entries in C. Two forms of the "
+    "same Frobenius norm can therefore have very different variances. Embeddings are far from isotropic, so the "
+    "distinction matters in practice.",
 )
 def diagonal_covariances(lab: Lab) -> Evidence:
     n = 4
@@ -364,8 +370,9 @@ def diagonal_covariances(lab: Lab) -> Evidence:
     section="6.2.4",
     statement="A token that is matched with itself has the mean score Tr(CΣ_X) plus μ_XᵀCμ_X.",
     formula=r"E\langle Ax, Bx\rangle = \mathrm{Tr}(C\,\Sigma_X) + \mu_X^T C \mu_X",
-    lesson="It is the general formula with y = x, and here the order of the indices does not matter because Σ_X is symmetric. Only "
-    "the symmetric part of C counts. The variance is 2Tr(SΣSΣ) + 4μᵀSΣSμ with S the symmetric part, also checked.",
+    lesson="It is the general formula with y = x, and here the order of the indices does not matter because Σ_X is "
+    "symmetric. Only the symmetric part of C counts. The variance is 2Tr(SΣSΣ) + 4μᵀSΣSμ with S the symmetric part, "
+    "also checked.",
 )
 def self_score(lab: Lab) -> Evidence:
     pair = dependent_pair(lab)
@@ -385,14 +392,16 @@ def self_score(lab: Lab) -> Evidence:
 @CHAPTER.claim(
     "W-6.24b",
     section="6.2.4",
-    statement="If the covariance of x is dominated by its diagonal, the two sets of columns must be mainly orthogonal to each other to "
-    "raise Tr(AᵀBΣ_X).",
+    statement="If the covariance of x is dominated by its diagonal, the two sets of columns must be mainly "
+    "orthogonal to each other to raise Tr(AᵀBΣ_X).",
     formula=r"\mathrm{Tr}(A^T B\,\Sigma_X) \ \mathrm{large} \Rightarrow \langle a_i, b_j\rangle \approx 0",
-    correction="The opposite: for a diagonal covariance the trace is the sum of s_i⟨a_i, b_i⟩, so column i of A must be aligned with column "
-    "i of B, most of all where s_i is large. Orthogonal columns give 0, and inner products of different columns do not enter.",
+    correction="The opposite: for a diagonal covariance the trace is the sum of s_i⟨a_i, b_i⟩, so column i of A must "
+    "be aligned with column i of B, most of all where s_i is large. Orthogonal columns give 0, and inner products of "
+    "different columns do not enter.",
     corrected=r"\mathrm{Tr}(A^T B\,\Sigma_X) = \sum_i s_i \langle a_i, b_i\rangle \leq \sum_i s_i \|a_i\| \|b_i\|",
-    lesson="A token meets itself, so what its query keeps of a coordinate must be what its key keeps of the same coordinate. Parallel "
-    "columns do that best. Whether different columns are orthogonal changes the spread of the score, not its mean.",
+    lesson="A token meets itself, so what its query keeps of a coordinate must be what its key keeps of the same "
+    "coordinate. Parallel columns do that best. Whether different columns are orthogonal changes the spread of the "
+    "score, not its mean.",
 )
 def orthogonal_columns(lab: Lab) -> Evidence:
     n = 5
@@ -429,16 +438,17 @@ def orthogonal_columns(lab: Lab) -> Evidence:
 @CHAPTER.claim(
     "W-6.24c",
     section="6.2.4",
-    statement="Dependent Gaussian vectors with larger singular values in their cross-covariance have a higher mean score.",
+    statement="Dependent Gaussian vectors with larger singular values in their cross-covariance have a higher mean "
+    "score.",
     formula=r"\sigma_i(\Sigma_{XY}) \ \mathrm{larger} \Rightarrow E\langle Ax, By\rangle \ \mathrm{larger}",
-    correction="The shift is Tr(CΣ_YX); its sign is that of the alignment of C with Σ_XY. Larger singular values enlarge the shift in "
-    "either direction: up to the sum of products of the ordered singular values, and for a random C with mean 0 and variance "
-    "proportional to ‖Σ_XY‖².",
-    corrected=r"|\mathrm{Tr}(C\,\Sigma_{YX})| \leq \sum_i \sigma_i(C)\,\sigma_i(\Sigma_{XY}), \quad C_{ij} \sim N(0, v): \ "
-    r"\mathrm{Var}\,\mathrm{Tr}(C\,\Sigma_{YX}) = v\,\|\Sigma_{XY}\|_F^2",
-    lesson="Strong dependence is only an opportunity. A head whose matrix C is aligned with the dependence raises related pairs, one with "
-    "the opposite sign suppresses them, and one that looks elsewhere does not notice. That it shifts the mean up is something that "
-    "training must do.",
+    correction="The shift is Tr(CΣ_YX); its sign is that of the alignment of C with Σ_XY. Larger singular values "
+    "enlarge the shift in either direction: up to the sum of products of the ordered singular values, and for a "
+    "random C with mean 0 and variance proportional to ‖Σ_XY‖².",
+    corrected=r"|\mathrm{Tr}(C\,\Sigma_{YX})| \leq \sum_i \sigma_i(C)\,\sigma_i(\Sigma_{XY}), \quad C_{ij} \sim N(0, "
+    r"v): \ \mathrm{Var}\,\mathrm{Tr}(C\,\Sigma_{YX}) = v\,\|\Sigma_{XY}\|_F^2",
+    lesson="Strong dependence is only an opportunity. A head whose matrix C is aligned with the dependence raises "
+    "related pairs, one with the opposite sign suppresses them, and one that looks elsewhere does not notice. That "
+    "it shifts the mean up is something that training must do.",
 )
 def dependence_shifts(lab: Lab) -> Evidence:
     n = 4
