@@ -199,8 +199,8 @@ def xavier_spectrum(lab: Lab) -> Evidence:
     picture = Histogram(
         "xavier_spectrum",
         "Singular values of one 1024 × 1024 random matrix",
-        "Entries of variance 1/n. The dashed curve is the quarter circle, the Marchenko–Pastur law read for the singular "
-        "values. As stated, none would exceed 2/√n = 0.0625.",
+        "Entries of variance 1/n. The dashed curve is the quarter circle, the Marchenko–Pastur law read for the "
+        "singular values. As stated, none would exceed 2/√n = 0.0625.",
         "singular value",
         edges.numpy(),
         density.numpy(),
@@ -344,7 +344,8 @@ def smallest_gaps(lab: Lab) -> Evidence:
     picture = Curves(
         "smallest_gap",
         "The smallest gap between singular values",
-        "Mean over random n × n matrices with entries of standard deviation 0.7, with two standard errors, beside √π σ/n.",
+        "Mean over random n × n matrices with entries of standard deviation 0.7, with two standard errors, "
+        "beside √π σ/n.",
         "n",
         "mean smallest gap",
         (
@@ -390,8 +391,8 @@ def fixed_spectrum(lab: Lab) -> Evidence:
     picture = Curves(
         "ordered_spectrum",
         "The ordered singular values of one 1024 × 1024 random matrix",
-        "Entries of variance 1/n. The dashed curve is fixed in advance: the quantiles of the quarter circle. The largest "
-        f"distance between both is {float((sigma - predicted).abs().max()):.4f}.",
+        "Entries of variance 1/n. The dashed curve is fixed in advance: the quantiles of the quarter circle. The "
+        f"largest distance between both is {float((sigma - predicted).abs().max()):.4f}.",
         "index i",
         "singular value",
         (

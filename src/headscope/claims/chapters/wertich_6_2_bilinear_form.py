@@ -247,19 +247,24 @@ def trace_near_zero(lab: Lab) -> Evidence:
     near = near * (near * a).sum(0).sign()
     trace = float(alignment(a, near))
     cosines = (a * b).sum(0)
+    rest = a.mT @ near - torch.eye(n)
     return Evidence(
         (
-            exact("‖AᵀB − 1‖² against 2n − 2 Tr, B near A", 2 * n - 2 * trace, float((a.mT @ near - torch.eye(n)).norm()) ** 2),
-            fact(f"AᵀB is near the identity where the trace is {trace:.3f} of 8", float((a.mT @ near - torch.eye(n)).abs().max()) < 0.2),
+            exact("‖AᵀB − 1‖² against 2n − 2 Tr, B near A", 2 * n - 2 * trace, float(rest.norm()) ** 2),
+            fact(f"AᵀB is near the identity where the trace is {trace:.3f} of 8", float(rest.abs().max()) < 0.2),
             Comparison("largest |⟨a_i, b_i⟩| of a pair of bases with trace 0", 0.0, float(cosines.abs().max()), 1e-9),
         ),
         (
             Comparison("the trace of that pair", 0.0, float(alignment(a, b)), 1e-9),
-            exact("sum of squares of its inner products: all n parallel or antiparallel", float(n), float(cosines.square().sum())),
+            exact(
+                "sum of squares of its inner products: all n parallel or antiparallel",
+                float(n),
+                float(cosines.square().sum()),
+            ),
             exact("‖AᵀB − 1‖² = 2n for a trace of 0", 2.0 * n, float((a.mT @ b - torch.eye(n)).norm()) ** 2),
-            exact("‖AᵀB − 1‖² against 2n − 2 Tr, B near A", 2 * n - 2 * trace, float((a.mT @ near - torch.eye(n)).norm()) ** 2),
+            exact("‖AᵀB − 1‖² against 2n − 2 Tr, B near A", 2 * n - 2 * trace, float(rest.norm()) ** 2),
         ),
-    )  # fmt: skip
+    )
 
 
 @CHAPTER.claim(
@@ -423,7 +428,10 @@ def orthogonal_columns(lab: Lab) -> Evidence:
     return Evidence(
         (
             fact("columns orthogonal to each other raise the trace above 0", trace(high_a, orthogonal) > 1e-9),
-            fact("they raise it above that of aligned columns of the same lengths", trace(high_a, orthogonal) > trace(high_a, high_a)),
+            fact(
+                "they raise it above that of aligned columns of the same lengths",
+                trace(high_a, orthogonal) > trace(high_a, high_a),
+            ),
         ),
         (
             Comparison("trace with columns orthogonal to each other", 0.0, trace(high_a, orthogonal), 1e-12),
@@ -432,7 +440,7 @@ def orthogonal_columns(lab: Lab) -> Evidence:
             exact("the same with ⟨a_i, b_j⟩ = 0 for i ≠ j: no more and no less", best, trace(a, other)),
             fact("other columns of the same lengths stay below", trace(high_a, frame) <= best + 1e-9),
         ),
-    )  # fmt: skip
+    )
 
 
 @CHAPTER.claim(

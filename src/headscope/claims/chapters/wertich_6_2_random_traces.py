@@ -264,12 +264,14 @@ def best_left_bases(lab: Lab) -> Evidence:
                 f"the best left bases reach {float(best.mean()) / n**2:.3f} of n²σ² in the mean, less than 1",
                 float(best.mean() + 5 * best.std() / draws**0.5) < n**2,
             ),
-            fact(f"n = 256: the chosen left bases reach {chosen:.3f}, within 0.01 of 64/(9π²)",
-                 abs(chosen - 64 / (9 * math.pi**2)) < 0.01),
+            fact(
+                f"n = 256: the chosen left bases reach {chosen:.3f}, within 0.01 of 64/(9π²)",
+                abs(chosen - 64 / (9 * math.pi**2)) < 0.01,
+            ),
             fact(f"n = 256: the best left bases reach {top:.3f}, within 0.01 of 3/4", abs(top - 0.75) < 0.01),
             fact(f"n = 256: all bases aligned reach {aligned:.3f}, within 0.02 of 1", abs(aligned - 1) < 0.02),
         ),
-    )  # fmt: skip
+    )
 
 
 @CHAPTER.claim(
@@ -295,9 +297,12 @@ def mean_singular_value(lab: Lab) -> Evidence:
         (mean_of("mean singular value, n = 50, σ = 1", 50**0.5, draws),),
         (
             mean_of("mean singular value, n = 2", math.sqrt(math.pi) - math.sqrt(math.pi / 8), two),
-            fact(f"n = 512: the mean is {ratio:.4f} √n σ, within 0.005 of 8/(3π) = {law.mean:.4f}", abs(ratio - law.mean) < 0.005),
+            fact(
+                f"n = 512: the mean is {ratio:.4f} √n σ, within 0.005 of 8/(3π) = {law.mean:.4f}",
+                abs(ratio - law.mean) < 0.005,
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 @CHAPTER.claim(
@@ -327,15 +332,24 @@ def rotation_matters(lab: Lab) -> Evidence:
     }
     weighted = {name: float((w.square() * d_b[:, None] * d_a).sum()) / n**2 for name, w in rotations.items()}
     return Evidence(
-        (exact("trace over n²σ², right bases in reversed order against equal ones, n = 100", traces["equal"], traces["reversed"]),),
         (
-            *(exact(f"trace over n²σ², {name} bases, weighted sum", weighted[name], traces[name]) for name in rotations),
+            exact(
+                "trace over n²σ², right bases in reversed order against equal ones, n = 100",
+                traces["equal"],
+                traces["reversed"],
+            ),
+        ),
+        (
+            *(
+                exact(f"trace over n²σ², {name} bases, weighted sum", weighted[name], traces[name])
+                for name in rotations
+            ),
             fact(
                 f"equal {traces['equal']:.2f} > uniform {traces['uniform']:.2f} > reversed {traces['reversed']:.2f}",
                 traces["equal"] > traces["uniform"] + 0.1 > traces["reversed"] + 0.2,
             ),
         ),
-    )  # fmt: skip
+    )
 
 
 def with_spectra(lab: Lab, sigma_a: Tensor, sigma_b: Tensor, draws: int, purpose: str) -> Tensor:
@@ -392,10 +406,13 @@ def variance_with_spectra(lab: Lab) -> Evidence:
         (
             variance_of("variance of the trace, two steep spectra", float(haar_trace_variance(a, b, n, n)), traces),
             variance_of("variance of the trace, one flat spectrum", float(haar_trace_variance(a, flat, n, n)), half),
-            exact("both formulas for a flat spectrum", float((a * flat).square().sum()) / n,
-                  float(haar_trace_variance(a, flat, n, n))),
+            exact(
+                "both formulas for a flat spectrum",
+                float((a * flat).square().sum()) / n,
+                float(haar_trace_variance(a, flat, n, n)),
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 @CHAPTER.claim(

@@ -179,14 +179,16 @@ def correlated_parts(lab: Lab) -> Evidence:
     exact_variance = float(v.mean(0).square().sum() * mean_y.square().sum()) / n
     return Evidence(
         (
-            exact("the prescribed angles ⟨v_i, w_j⟩ = 0.5 (the worst one)", torch.full((k, k), cosine).double(), v @ w.mT),
+            exact(
+                "the prescribed angles ⟨v_i, w_j⟩ = 0.5 (the worst one)", torch.full((k, k), cosine).double(), v @ w.mT
+            ),
             variance_of("variance of μ_XᵀCμ_Y, n = 24, equal weights", stated, scores),
         ),
         (
             variance_of("variance of μ_XᵀCμ_Y, exact formula", exact_variance, scores),
             variance_of("the same with v_i orthogonal to one another: the stated sum", stated, apart),
         ),
-    )  # fmt: skip
+    )
 
 
 @CHAPTER.claim(
@@ -243,10 +245,13 @@ def variances_of_products(lab: Lab) -> Evidence:
         (
             variance_of("variance of v_1 w_1, an n-th of the sum", same - (cosine / n) ** 2, v[:, 0] * w[:, 0]),
             variance_of("variance of v_1 w_2", other, v[:, 0] * w[:, 1]),
-            exact("the sum by the corrected formula", n * (same - (cosine / n) ** 2),
-                  (1 + 2 * cosine**2) / (n + 2) - cosine**2 / n),
+            exact(
+                "the sum by the corrected formula",
+                n * (same - (cosine / n) ** 2),
+                (1 + 2 * cosine**2) / (n + 2) - cosine**2 / n,
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 @CHAPTER.claim(
@@ -305,8 +310,8 @@ def angle_in_the_variance(lab: Lab) -> Evidence:
     picture = Curves(
         "variance_and_angle",
         "The variance of a score under a random matrix does not know the angle",
-        "n times the variance of vᵀCw for unit vectors with cosine k, n = 8, with two standard errors. The dotted curve is the stated "
-        "formula, k² + (n − 1)/n.",
+        "n times the variance of vᵀCw for unit vectors with cosine k, n = 8, with two standard errors. The dotted "
+        "curve is the stated formula, k² + (n − 1)/n.",
         "cosine k",
         "n Var(vᵀCw)",
         (
@@ -333,7 +338,7 @@ def angle_in_the_variance(lab: Lab) -> Evidence:
             variance_of("its variance, (1 + k²)/n", float(tied.score_variance(v, ready)), shared),
         ),
         figures=(picture,),
-    )  # fmt: skip
+    )
 
 
 @CHAPTER.claim(
@@ -420,11 +425,19 @@ def operator_norm(lab: Lab) -> Evidence:
     rows, columns = (torch.linalg.matrix_norm(w, ord=math.inf) for w in (w_q, w_q.mT))
     return Evidence(
         (
-            fact(f"the largest ratio of both sides in 3,000 pairs, {float(ratio.max()):.3f}, is at most 1", float(ratio.max()) <= 1 + 1e-12),
-            exact("norm of the transpose, 3,000 matrices (the worst one)", norm_q, torch.linalg.matrix_norm(w_q.mT, ord=2)),
-            fact("the largest row sum is another norm: it changes under transposition", float((rows - columns).abs().min()) > 0),
+            fact(
+                f"the largest ratio of both sides in 3,000 pairs, {float(ratio.max()):.3f}, is at most 1",
+                float(ratio.max()) <= 1 + 1e-12,
+            ),
+            exact(
+                "norm of the transpose, 3,000 matrices (the worst one)", norm_q, torch.linalg.matrix_norm(w_q.mT, ord=2)
+            ),
+            fact(
+                "the largest row sum is another norm: it changes under transposition",
+                float((rows - columns).abs().min()) > 0,
+            ),
         )
-    )  # fmt: skip
+    )
 
 
 @CHAPTER.claim(
@@ -450,8 +463,8 @@ def largest_scaling(lab: Lab) -> Evidence:
     picture = Histogram(
         "product_spectrum",
         "Singular values of the product of two 512 × 512 random matrices",
-        "Entries of variance 1/n. The dashed curve is the law of such products (a free multiplicative convolution); it ends at √(27/4) = 2.6, "
-        "well below the bound 4.",
+        "Entries of variance 1/n. The dashed curve is the law of such products (a free multiplicative convolution); it "
+        "ends at √(27/4) = 2.6, well below the bound 4.",
         "singular value",
         edges.numpy(),
         density.numpy(),
@@ -538,8 +551,12 @@ def mixed_terms(lab: Lab) -> Evidence:
         return ((w_q @ a) * (w_k @ b)).sum(-1)
 
     whole = score(x + p, y + q)
-    parts = {"content, content": score(x, y), "position, content": score(p, y), "content, position": score(x, q),
-             "position, position": score(p, q)}  # fmt: skip
+    parts = {
+        "content, content": score(x, y),
+        "position, content": score(p, y),
+        "content, position": score(x, q),
+        "position, position": score(p, q),
+    }
     lengths = {
         "content, content": 1.0,
         "position, content": 0.25,
