@@ -332,7 +332,7 @@ def aspect_ratio(lab: Lab) -> Evidence:
     "a typical one: together σ/n. Without repulsion it would be σ/n^(3/2).",
 )
 def smallest_gaps(lab: Lab) -> Evidence:
-    sigma, sizes, draws = 0.7, (2, 4, 8, 16, 32, 64), (20_000, 20_000, 8000, 4000, 1000, 150)
+    sigma, sizes, draws = 0.7, (2, 4, 8, 16, 32, 64), (20_000, 20_000, 8000, 4000, 1500, 400)
     samples = [
         smallest_gap(sigma * torch.linalg.svdvals(lab.normal(count, n, n, purpose=f"{n}")))
         for n, count in zip(sizes, draws, strict=True)

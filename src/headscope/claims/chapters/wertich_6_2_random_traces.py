@@ -256,7 +256,7 @@ def best_left_bases(lab: Lab) -> Evidence:
         for value in (s_a.sum() * s_b.sum() / large, largest_alignment_of_left_bases(a, b), largest_alignment(s_a, s_b))
     )
     return Evidence(
-        (mean_of("mean trace with the chosen left bases, n = 12, σ = 1", n**2, traces),),
+        (mean_of("mean trace with the chosen left bases, n = 12, σ = 1", float(n**2), traces),),
         (
             exact("the trace of one pair by definition", float(first), float(traces[0])),
             mean_of("trace relative to (1/n)ΣσₐΣσ_b, mean", 1.0, traces / (d_a.sum(-1) * d_b.sum(-1) / n)),

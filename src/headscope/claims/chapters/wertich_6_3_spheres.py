@@ -20,7 +20,8 @@ def random_scores(lab: Lab, n: int, cosine: float, draws: int = 50_000) -> Tenso
     """Scores vᵀCw of unit vectors at this cosine, C with independent entries of variance 1/n; all drawn anew."""
     v, w = pairs_at_cosine(draws, n, cosine, lab.generator(f"pairs {cosine}"))
     c = lab.normal(draws, n, n, purpose=f"forms {cosine}") / n**0.5
-    return (v[:, None, :] @ c @ w[:, :, None])[:, 0, 0]
+    scores: Tensor = (v[:, None, :] @ c @ w[:, :, None])[:, 0, 0]
+    return scores
 
 
 @CHAPTER.claim(
@@ -73,8 +74,8 @@ def sphere_covariance(lab: Lab) -> Evidence:
     statement="For pairs on two spheres with a fixed cosine k the coordinates x_i and y_i have the covariance k "
     "l₁l₂/n.",
     formula=r"\mathrm{Cov}(x_i, y_i) = \frac{k\, l_1 l_2}{n}",
-    lesson="The n products x_i y_i sum to the inner product k l₁l₂, and no coordinate is preferred, so each has an "
-    "n-th of it in the mean.",
+    lesson="The n products x_i y_i sum to the inner product k l₁l₂, and no coordinate is preferred. So each has an "
+    "n-th of it in the mean: the angle is spread evenly over the coordinates.",
 )
 def same_coordinate(lab: Lab) -> Evidence:
     n, first, second = 5, 2.0, 0.5
@@ -306,7 +307,7 @@ def angle_in_the_variance(lab: Lab) -> Evidence:
     found = [variance_of("", 1 / n, scores[cosine]) for cosine in cosines]
     measured = torch.tensor([n * c.measured for c in found], dtype=torch.float64)
     errors = torch.tensor([n * c.error for c in found], dtype=torch.float64)
-    k = torch.tensor(cosines, dtype=torch.float64)
+    k, fine = torch.tensor(cosines, dtype=torch.float64), torch.linspace(0, 0.95, 50, dtype=torch.float64)
     picture = Curves(
         "variance_and_angle",
         "The variance of a score under a random matrix does not know the angle",
@@ -323,7 +324,7 @@ def angle_in_the_variance(lab: Lab) -> Evidence:
                 (measured + 2 * errors).numpy(),
             ),
             Series("1", k.numpy(), torch.ones_like(k).numpy(), role="theory"),
-            Series("as stated", k.numpy(), (k.square() + (n - 1) / n).numpy(), role="null"),
+            Series("as stated", fine.numpy(), (fine.square() + (n - 1) / n).numpy(), role="null"),
         ),
     )
     return Evidence(
@@ -548,7 +549,8 @@ def mixed_terms(lab: Lab) -> Evidence:
     w_q, w_k = lab.normal(2, draws, n, n, purpose="weights") / n**0.5
 
     def score(a: Tensor, b: Tensor) -> Tensor:
-        return ((w_q @ a) * (w_k @ b)).sum(-1)
+        scores: Tensor = ((w_q @ a) * (w_k @ b)).sum(-1)
+        return scores
 
     whole = score(x + p, y + q)
     parts = {
