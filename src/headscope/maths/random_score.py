@@ -25,8 +25,8 @@ class RandomForm:
         - one: C itself has independent entries of mean 0 and variance v;
         - two: $C = A^\top B$, A and B: inner × n, independent, entries of variance v;
         - tied: $C = A^\top A$, the same matrix for queries and keys.
-    Properties (over the weights; u, v, u', v' fixed):
-        - one and two: mean 0  (tested: test_moments_of_random_scores)
+    Properties:
+        - one and two: mean 0 over the weights  (tested: test_moments_of_random_scores)
         - one: covariance $v\,\langle x, x'\rangle\langle y, y'\rangle$; two: inner·v² times the same
           (tested: test_covariances_of_random_scores)
         - tied: mean inner·v·⟨x, y⟩ and variance inner·v²(‖x‖²‖y‖² + ⟨x, y⟩²)  (tested: test_moments_of_random_scores)
