@@ -238,7 +238,7 @@ def decomposed(lab: Lab, draws: int, n: int, purpose: str) -> tuple[Tensor, Tens
     lesson="Turning the left bases can undo a rotation between the right ones only in part, because the two "
     "rotations are separated by the singular values. The best left bases turn the product D_B V_BᵀV_A D_A into a "
     "positive matrix, and its trace is the sum of the singular values of a product of two random matrices, whose "
-    "mean is 3/4. The thesis reaches n²σ² by two errors: the product in (6.27) and the mean of σ.",
+    "mean is 3/4 of nσ². The thesis reaches n²σ² by two errors: the product in (6.27) and the mean of σ.",
 )
 def best_left_bases(lab: Lab) -> Evidence:
     n, draws = 12, 3000
