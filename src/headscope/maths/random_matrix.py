@@ -27,7 +27,7 @@ from headscope.errors import UsageError
 # Tracy–Widom law for real matrices: mean, standard deviation, and the chance 1 − F₁(0) of being beyond the
 # edge. Bornemann (2010), On the numerical evaluation of distributions in random matrix theory, table 10.
 TRACY_WIDOM_MEAN = -1.2065336
-TRACY_WIDOM_SD = 1.2679857
+TRACY_WIDOM_SD = 1.2679831
 BEYOND_EDGE = 0.1681
 
 

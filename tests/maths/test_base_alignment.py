@@ -1,0 +1,113 @@
+"""The trace of A^T B and what chance gives."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headscope.errors import NumericsError, UsageError
+from headscope.maths.base_alignment import (
+    alignment,
+    alignment_score,
+    haar_trace_variance,
+    independent_trace_variance,
+    largest_alignment,
+    largest_alignment_of_left_bases,
+)
+from headscope.maths.haar import haar_frames
+
+quick = settings(max_examples=25, deadline=None)
+sizes = st.integers(1, 6)
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def frames(count, n, size=None, seed=0):
+    return haar_frames(count, n, size, torch.Generator().manual_seed(seed))
+
+
+@quick
+@given(rows=sizes, columns=sizes)
+def test_alignment_sums_columns_and_rows(rows, columns):
+    a, b = normal(2, rows, columns, seed=rows)
+    columns_sum = sum(a[:, i] @ b[:, i] for i in range(columns))
+    torch.testing.assert_close(alignment(a, b), torch.trace(a.mT @ b))
+    torch.testing.assert_close(alignment(a, b), torch.as_tensor(columns_sum))
+    torch.testing.assert_close(alignment(a, b), torch.trace(a @ b.mT))
+
+
+def test_alignment_ignores_common_rotations():
+    a, b = normal(2, 5, 4)
+    u, v = frames(1, 5)[0], frames(1, 4, seed=1)[0]
+    torch.testing.assert_close(alignment(u @ a @ v, u @ b @ v), alignment(a, b))
+
+
+def test_score_of_equal_matrices():
+    a = normal(5, 4)
+    torch.testing.assert_close(alignment_score(a, 3 * a), torch.tensor(20.0, dtype=torch.float64).sqrt())
+    torch.testing.assert_close(alignment_score(a, -a), -torch.tensor(20.0, dtype=torch.float64).sqrt())
+    assert float(alignment_score(a, torch.zeros_like(a))) == 0.0
+
+
+def test_trace_of_independent_matrices():
+    a, b = normal(50_000, 4, 6) * 0.5, normal(50_000, 4, 6, seed=1) * 2
+    squares = alignment(a, b).square()
+    expected = independent_trace_variance(4, 6, 0.25, 4.0)
+    assert float(squares.mean()) == pytest.approx(expected, abs=4 * float(squares.std()) / 50_000**0.5)
+    assert independent_trace_variance(9, 9, 1 / 9, 1 / 9) == pytest.approx(1)
+
+
+def haar_traces(sigma_a, sigma_b, rows, columns, count=40_000):
+    rank = len(sigma_a)
+    a = frames(count, rows, rank) * sigma_a @ frames(count, columns, rank, 1).mT
+    b = frames(count, rows, rank, 2) * sigma_b @ frames(count, columns, rank, 3).mT
+    return alignment(a, b), alignment_score(a, b)
+
+
+@pytest.mark.parametrize("second", [(1.0, 2.0, 3.0), (3.0, 2.0, 1.0), (0.0, 0.0, 2.0)])
+def test_trace_of_haar_bases(second):
+    sigma_a, sigma_b = torch.tensor([4.0, 1.0, 0.5]), torch.tensor(second)
+    trace, _ = haar_traces(sigma_a.double(), sigma_b.double(), 5, 4)
+    squares = trace.square()
+    expected = float(haar_trace_variance(sigma_a, sigma_b, 5, 4))
+    assert float(squares.mean()) == pytest.approx(expected, abs=4 * float(squares.std()) / len(squares) ** 0.5)
+    assert float(trace.mean()) == pytest.approx(0, abs=4 * float(trace.std()) / len(trace) ** 0.5)
+
+
+def test_score_is_standard_for_haar_bases():
+    _, score = haar_traces(torch.tensor([5.0, 1.0]).double(), torch.tensor([1.0, 1.0]).double(), 2, 3)
+    squares = score.square()
+    assert float(squares.mean()) == pytest.approx(1, abs=4 * float(squares.std()) / len(squares) ** 0.5)
+
+
+@quick
+@given(seed=st.integers(0, 1000), n=st.integers(2, 6))
+def test_no_bases_exceed_the_bounds(seed, n):
+    a, b = normal(2, n, n, seed=seed)
+    (u_a, d_a, v_a), d_b = torch.linalg.svd(a), torch.linalg.svdvals(b)
+    top, left = largest_alignment(d_a, d_b), largest_alignment_of_left_bases(a, b)
+    assert float(left) <= float(top) * (1 + 1e-12)
+    turned = frames(20, n, seed=seed) @ b
+    assert float(alignment(a.expand_as(turned), turned).max()) <= float(left) * (1 + 1e-12)
+    torch.testing.assert_close(alignment(u_a * d_a @ v_a, u_a * d_b @ v_a), top)
+    u, _, v = torch.linalg.svd(a @ b.mT)
+    torch.testing.assert_close(alignment(a, u @ v @ b), left)
+
+
+def test_three_quarters_for_random_matrices():
+    n = 200
+    a, b = normal(2, n, n)
+    assert float(largest_alignment_of_left_bases(a, b)) / n**2 == pytest.approx(0.75, abs=0.01)
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(UsageError, match="one shape"):
+        alignment(normal(2, 3), normal(3, 2))
+    with pytest.raises(NumericsError, match="NaN"):
+        alignment(normal(2, 2) / 0 * 0, normal(2, 2))
+    with pytest.raises(UsageError, match="singular values"):
+        haar_trace_variance(torch.ones(4), torch.ones(3), 3, 5)
+    with pytest.raises(UsageError, match="no matrix"):
+        independent_trace_variance(0, 3, 1.0, 1.0)
