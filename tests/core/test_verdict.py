@@ -9,8 +9,8 @@ from headscope.errors import NumericsError
 
 RIGHT = Comparison("right", 1.0, 1.01, 0.01)
 WRONG = Comparison("wrong", 1.0, 2.0, 0.01)
-FALLING = Trend("error", "n", (10, 100, 1000), (0.1, 0.01, 0.001))
-STAYING = Trend("error", "n", (10, 100, 1000), (0.1, 0.1, 0.1))
+FALLING = Trend("error", "n", (10.0, 100.0, 1000.0), (0.1, 0.01, 0.001))
+STAYING = Trend("error", "n", (10.0, 100.0, 1000.0), (0.1, 0.1, 0.1))
 
 
 @pytest.mark.parametrize(
