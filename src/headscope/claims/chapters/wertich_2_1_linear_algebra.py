@@ -30,7 +30,7 @@ def centred(x: Tensor) -> Tensor:
 
 
 def unit_ball(d: int) -> float:
-    return math.pi ** (d / 2) / math.gamma(d / 2 + 1)
+    return float(math.pi ** (d / 2) / math.gamma(d / 2 + 1))
 
 
 @CHAPTER.claim(
@@ -313,7 +313,8 @@ def one_to_one(lab: Lab) -> Evidence:
     x = data(lab, n, n)
     # An orthogonal matrix that keeps the vector of ones: a rotation of what is perpendicular to it.
     frame = torch.linalg.qr(torch.cat([torch.ones(n, 1).double(), lab.normal(n, n - 1, purpose="frame")], 1)).Q
-    turn = torch.block_diag(torch.ones(1, 1).double(), torch.linalg.qr(lab.normal(n - 1, n - 1, purpose="turn")).Q)
+    turn = torch.eye(n).double()
+    turn[1:, 1:] = torch.linalg.qr(lab.normal(n - 1, n - 1, purpose="turn")).Q
     o = frame @ turn @ frame.mT
     back = torch.linalg.solve(x, x @ o)
     psd = x @ x.mT
