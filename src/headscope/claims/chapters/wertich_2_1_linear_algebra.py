@@ -92,8 +92,9 @@ def maximum_likelihood(lab: Lab) -> Evidence:
                                                 options={"xatol": 1e-9}).x)  # fmt: skip
     name = "factor of XXᵀ/(n − 1), centred, at which the likelihood is largest, n = 12"
     top = minus_log_likelihood((n - 1) / n)
-    tilts = [lab.normal(d, d, purpose=f"tilt {i}") for i in range(50)]
-    others = [unbiased * ((n - 1) / n) + 0.01 * (tilt + tilt.mT) for tilt in tilts]
+    root = torch.linalg.cholesky(unbiased * ((n - 1) / n))
+    tilts = [0.02 * lab.normal(d, d, purpose=f"tilt {i}") for i in range(50)]
+    others = [root @ (torch.eye(d) + tilt + tilt.mT) @ root.mT for tilt in tilts]
     beaten = all(-float(Gaussian(x.mean(1), other).log_density(x.mT).sum()) > top for other in others)
     return Evidence(
         stated=(Comparison(name, 1.0, best, SCAN),),
@@ -330,10 +331,10 @@ def one_to_one(lab: Lab) -> Evidence:
         ),
         corrected=(
             exact("mean of XO", x.mean(1), (x @ o).mean(1)),
-            exact("covariance of XO", torch.cov(x), torch.cov(x @ o), scale=10),
+            exact("covariance of XO", torch.cov(x), torch.cov(x @ o), scale=10.0),
             exact("X⁻¹X' of two matrices with the same Gaussian, times the ones", torch.ones(n).double(), back.sum(1),
-                  scale=100),
-            exact("trace of the same, times its transpose", float(n), (back @ back.mT).trace(), scale=100),
+                  scale=100.0),
+            exact("trace of the same, times its transpose", float(n), (back @ back.mT).trace(), scale=100.0),
             Comparison("largest error of a positive X rebuilt as a square root, over its largest entry", 0.0,
                        float((root - psd).abs().max()) / size, 1e-7),
         ),
@@ -420,7 +421,9 @@ def singular_vectors(lab: Lab) -> Evidence:
     tall, square = data(lab, 5, 3, "tall"), data(lab, 4, 4, "square")
     stated, corrected = [], []
     u, s, vh = torch.linalg.svd(tall, full_matrices=False)
-    stated.append(Comparison("entries in a column of V for X of 5 × 3, from the size of XXᵀ", 5.0, len(vh.mT), 0.0))
+    stated.append(
+        Comparison("entries in a column of V for X of 5 × 3, from the size of XXᵀ", 5.0, float(len(vh.mT)), 0.0)
+    )
     corrected += [
         exact("XᵀX V, from V D² (5 × 3)", vh.mT * s**2, tall.mT @ tall @ vh.mT),
         exact("XXᵀ U, from U D² (5 × 3)", u * s**2, tall @ tall.mT @ u),

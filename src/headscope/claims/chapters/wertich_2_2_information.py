@@ -110,7 +110,7 @@ def sums_and_integrals(lab: Lab) -> Evidence:
     step = 1e-3
     p_steps, q_steps = in_steps(p, step), in_steps(q, step)
     counted, h = float(discrete_entropy(p_steps)), float(entropy(p))
-    x, width = line(-8, 8, 321)
+    x, width = line(-8.0, 8.0, 321)
     rho = 0.7
     form = (x[:, None] ** 2 - 2 * rho * x[:, None] * x + x**2) / (1 - rho**2)
     table = (-form / 2).exp() * width**2 / (2 * math.pi * math.sqrt(1 - rho**2))
@@ -140,7 +140,7 @@ def sums_and_integrals(lab: Lab) -> Evidence:
             exact("mutual information at correlation 0.7, from a table of cells", mutual_information(pair, [0], [1]),
                   discrete_mutual_information(table / table.sum())),
             Comparison("entropy of 5 X less that of X, both in steps of 0.001 (ln 5)", math.log(5),
-                       float(discrete_entropy(in_steps(on_the_line(0, 0.5), step))) - counted, bias),
+                       float(discrete_entropy(in_steps(on_the_line(0.0, 0.5), step))) - counted, bias),
         ),
         figures=(figure,),
     )  # fmt: skip
@@ -163,7 +163,7 @@ def gaussian_entropy(lab: Lab) -> Evidence:
         formula = 0.5 * (d * math.log(2 * math.pi * math.e) + float(torch.logdet(p.covariance)))
         comparisons.append(mean_of(f"mean of −ln p over 200,000 draws, d = {d}", formula, -log_density(p, x)))
     p = on_the_line(0.3, 0.8)
-    x, step = line(-10, 10, 2001)
+    x, step = line(-10.0, 10.0, 2001)
     f = log_density(p, x)
     comparisons.append(exact("−∫ p ln p on the line", entropy(p), -(f.exp() * f).sum() * step))
     return Evidence(tuple(comparisons))
@@ -351,7 +351,7 @@ def trace_term(lab: Lab) -> Evidence:
 )
 def divergence(lab: Lab) -> Evidence:
     p, q = on_the_line(0.0, 1.0), on_the_line(0.7, 2.0)
-    x, step = line(-30, 30, 6001)
+    x, step = line(-30.0, 30.0, 6001)
     a, b = log_density(p, x), log_density(q, x)
     pairs = [(gaussian(lab, 3, f"a {i}"), gaussian(lab, 3, f"b {i}")) for i in range(100)]
     both = torch.tensor([[float(kl(u, v)), float(kl(v, u))] for u, v in pairs])
@@ -389,7 +389,7 @@ def jensen_shannon_divergence(lab: Lab) -> Evidence:
         return torch.logaddexp(log_density(p, x), log_density(q, x)) - LN_2
 
     estimate = -(log_m(halves[0]) + log_m(halves[1])) / 2 - float(entropy(p) + entropy(q)) / 2
-    x, step = line(-12, 12, 4801)
+    x, step = line(-12.0, 12.0, 4801)
     a, b, m = log_density(p, x), log_density(q, x), log_m(x)
     label = torch.stack([a.exp(), b.exp()]) * step / 2
     mixture = Gaussian(torch.tensor([0.5]), torch.tensor([[(1.0 + 0.36) / 2 + 1.0]]))  # same mean and variance as m
@@ -455,7 +455,7 @@ def gaussian_mutual_information(lab: Lab) -> Evidence:
         - log_density(joint.marginal([0, 1]), x[:, :2])
         - log_density(joint.marginal([2, 3, 4]), x[:, 2:])
     )
-    axis, step = line(-9, 9, 361)
+    axis, step = line(-9.0, 9.0, 361)
     pair = Gaussian(torch.zeros(2), torch.tensor([[1.0, -0.8], [-0.8, 1.0]], dtype=torch.float64))
     grid = torch.stack(torch.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2)
     table = log_density(pair, grid).exp().reshape(361, 361) * step**2

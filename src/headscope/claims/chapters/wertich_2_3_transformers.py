@@ -164,7 +164,7 @@ def layer_norm(lab: Lab) -> Evidence:
     "however long the sequence. The central limit theorem is about sums: the mean over tokens becomes normal. One "
     "coordinate of a layer-normalised token is nearly normal for large d if its features were.",
     corrected=r"\mathrm{skew}(\hat X) = \mathrm{skew}(X), \qquad \mathrm{skew}\left(\sum_{i \leq n} X_i\right) = "
-    r"\frac{\mathrm{skew}(X)}{\sqrt n}, \qquad E\,\hat X_{ij}^4 = 3\,\frac{d-1}{d+1}\ (X\ \mathrm{Gaussian})",
+    r"\frac{\mathrm{skew}(X)}{\sqrt{n}}, \qquad E\,\hat X_{ij}^4 = 3\,\frac{d-1}{d+1}\ (X\ \mathrm{Gaussian})",
     lesson="Take features that are exponentially distributed: one long tail, skewness 2. After standardising, the tail "
     "is still there, with mean 0 and variance 1. More tokens only show the same shape more clearly; what they make "
     "normal is their average.",

@@ -192,9 +192,9 @@ def determinant_of_the_cross_covariance(lab: Lab) -> Evidence:
         ),
         corrected=(
             exact("information from the canonical correlations", -0.5 * float((1 - rho**2).log().sum()),
-                  determinant_information(sigma, d), scale=10),
+                  determinant_information(sigma, d), scale=10.0),
             exact("the same in other units", determinant_information(sigma, d), determinant_information(scaled, d),
-                  scale=10),
+                  scale=10.0),
             fact("the determinant's lower bound is kept", determinant_information(sigma, d) >= bound),
             exact("and reached where all correlations are equal (0.3, 0.3)", -math.log(1 - 0.09), informed[1]),
             exact("one dimension: −½ ln(1 − ρ²) at ρ = 0.6", -0.5 * math.log(0.64),
@@ -297,7 +297,7 @@ def information_under_a_map(lab: Lab) -> Evidence:
         (
             exact("joint determinant after the map", torch.det(linear) ** 4 * torch.det(joint.covariance),
                   torch.det(mapped.covariance)),
-            exact("mutual information after the map", before, after, scale=10),
+            exact("mutual information after the map", before, after, scale=10.0),
             mean_of("the same by 100,000 mapped draws", before, parts[0] - parts[1] - parts[2]),
         )
     )  # fmt: skip
@@ -375,7 +375,7 @@ def divergence_under_a_map(lab: Lab) -> Evidence:
     mapped = p.mapped(linear), q.mapped(linear)
     names = "trace of Σ₂⁻¹Σ₁", "log-ratio of the determinants", "squared Mahalanobis distance"
     comparisons = [
-        exact(f"{name} after the map", before, after, scale=10)
+        exact(f"{name} after the map", before, after, scale=10.0)
         for name, before, after in zip(names, terms(p, q), terms(*mapped), strict=True)
     ]
     x = (p.mean + lab.normal(100_000, d, purpose="draws") @ torch.linalg.cholesky(p.covariance).mT) @ linear.mT
@@ -480,6 +480,6 @@ def order_of_the_model(lab: Lab) -> Evidence:
         corrected=(
             mean_of(f"{name}, from the bigram entropy", h_bigram, surprise),
             exact("what the older past would have added, from I(next; last but one | last)", beyond, h_bigram - h_past,
-                  scale=100),
+                  scale=100.0),
         ),
     )  # fmt: skip

@@ -120,7 +120,7 @@ def gram_and_covariance(lab: Lab) -> Evidence:
     return Evidence(
         (
             exact("largest eigenvalue of YᵀY", squares[0], inner[0]),
-            exact("smallest eigenvalue of YᵀY", squares[-1], inner[-1], scale=10),
+            exact("smallest eigenvalue of YᵀY", squares[-1], inner[-1], scale=10.0),
             exact("first 4 eigenvalues of YYᵀ (the worst)", squares, outer[:k]),
             Comparison("largest of the other 8", 0.0, float(outer[k:].abs().max()), 1e-12),
         )
@@ -187,7 +187,7 @@ def determinant_of_the_gram_matrix(lab: Lab) -> Evidence:
             mean_of("volume of the ellipsoid in its subspace, by counting", ball * float(sigma.prod()),
                     volumes),
             Comparison("determinant of YYᵀ in 8 dimensions", 0.0, float(torch.det(y @ y.mT)), 1e-12),
-            exact("product of its nonzero eigenvalues", torch.det(gram), log_pdet.exp(), scale=100),
+            exact("product of its nonzero eigenvalues", torch.det(gram), log_pdet.exp(), scale=100.0),
             Comparison("and their number", float(k), float(counted), 0.0),
         ),
     )  # fmt: skip
@@ -271,7 +271,7 @@ def two_by_two(lab: Lab) -> Evidence:
         predicted = stated_eigenvalues(first, second, alpha)
         comparisons += [
             exact(f"larger eigenvalue, {name}", predicted[1], values[1]),
-            exact(f"smaller eigenvalue, {name}", predicted[0], values[0], scale=10),
+            exact(f"smaller eigenvalue, {name}", predicted[0], values[0], scale=10.0),
         ]
     return Evidence(tuple(comparisons))
 
