@@ -200,6 +200,15 @@ def test_canonical_correlations_known():
         canonical_correlations(p, [0, 1], [1])
 
 
+@quick
+@given(seed=seeds)
+def test_a_copied_feature_has_infinite_information(seed):
+    """Also where rounding makes the correlation a little less than 1."""
+    copies = torch.cat([torch.eye(3), normal(1, 3, seed=seed).float(), torch.eye(3)[1:]])
+    with pytest.raises(UsageError, match="infinite"):
+        mutual_information(some_gaussian(3, seed).mapped(copies), [0, 1], [3, 4])
+
+
 def test_infinite_information_is_an_error():
     p = Gaussian(torch.zeros(2), torch.ones(2, 2))
     with pytest.raises(UsageError, match="infinite"):
@@ -211,7 +220,9 @@ def test_infinite_information_is_an_error():
 def test_pairwise_information_is_that_of_each_pair():
     p = some_gaussian(8, 3)
     found = pairwise_information(p, 4)
-    assert bool((found == found.mT).all())
+    torch.testing.assert_close(found, found.mT)
+    batch = Gaussian(torch.stack([p.mean, p.mean]), torch.stack([p.covariance, torch.eye(8).double()]))
+    torch.testing.assert_close(pairwise_information(batch, 4), torch.stack([found, torch.zeros(4, 4).double()]))
     assert found.diagonal().tolist() == [0.0] * 4
     for i in range(4):
         for j in range(i):

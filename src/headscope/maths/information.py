@@ -25,6 +25,8 @@ from headscope.maths.gaussian import (
 )
 
 LN_2 = log(2.0)
+# The share of a variance that another block leaves unexplained: below it the rest is rounding.
+_DETERMINED = 1e-13
 
 
 def entropy(p: Gaussian) -> Float[Tensor, "*batch"]:
@@ -117,10 +119,7 @@ def mutual_information(joint: Gaussian, a: Sequence[int], b: Sequence[int]) -> F
     Reference:
         Cover and Thomas (2006), section 8.5; Hotelling (1936), Relations between two sets of variates.
     """
-    rho = canonical_correlations(joint, a, b)
-    if bool((rho >= 1).any()):
-        raise UsageError("one block determines part of the other: their mutual information is infinite")
-    return -0.5 * torch.log1p(-rho.square()).sum(-1)
+    return _information(canonical_correlations(joint, a, b))
 
 
 def canonical_correlations(joint: Gaussian, a: Sequence[int], b: Sequence[int]) -> Float[Tensor, "*batch k"]:
@@ -149,14 +148,10 @@ def pairwise_information(joint: Gaussian, tokens: int) -> Float[Tensor, "*batch 
         - `mutual_information` of each pair  (tested: test_pairwise_information_is_that_of_each_pair)
     """
     parts = blocks(joint.covariance, tokens)
-    found = torch.zeros(*parts.shape[:-2], dtype=torch.float64)
-    for i in range(tokens):
-        for j in range(i):
-            rho = _whitened_correlations(parts[..., i, i, :, :], parts[..., i, j, :, :], parts[..., j, j, :, :])
-            if bool((rho >= 1).any()):
-                raise UsageError(f"tokens {j} and {i} determine part of each other: infinite mutual information")
-            found[..., i, j] = found[..., j, i] = -0.5 * torch.log1p(-rho.square()).sum(-1)
-    return found
+    own = torch.stack([parts[..., i, i, :, :] for i in range(tokens)], -3)
+    rho = _whitened_correlations(own.unsqueeze(-3), parts, own.unsqueeze(-4))
+    # A token determines itself; its place is filled with 0 before the logarithm.
+    return _information(torch.where(torch.eye(tokens, dtype=torch.bool).unsqueeze(-1), 0.0, rho))
 
 
 def bhattacharyya(p: Gaussian, q: Gaussian) -> Float[Tensor, "*batch"]:
@@ -328,6 +323,14 @@ def _shift(p: Gaussian, q: Gaussian, factor: Tensor) -> Tensor:
     """The squared Mahalanobis distance of the means, with the Cholesky factor of the covariance."""
     gap: Tensor = torch.linalg.solve_triangular(factor, (q.mean - p.mean).unsqueeze(-1), upper=False)
     return gap.squeeze(-1).square().sum(-1)
+
+
+def _information(rho: Tensor) -> Tensor:
+    """Mutual information from canonical correlations; an error where one is 1 up to rounding."""
+    unexplained = (1 - rho) * (1 + rho)
+    if bool((unexplained <= _DETERMINED).any()):
+        raise UsageError("one block determines part of the other: their mutual information is infinite")
+    return -0.5 * torch.log1p(-rho.square()).sum(-1)
 
 
 def _whitened_correlations(a: Tensor, cross: Tensor, b: Tensor) -> Tensor:

@@ -222,15 +222,16 @@ def half_axes(lab: Lab) -> Evidence:
     "times volume is the same for all Gaussians of one dimension. The statement gives the height where it says volume.",
 )
 def volume(lab: Lab) -> Evidence:
-    d, n, draws = 3, 40, 200_000
+    d, n = 3, 40
     x = data(lab, d, n)
     sigma = torch.cov(x)
-    half = sigma.diagonal().sqrt()
-    points = (2 * lab.uniform(draws, d) - 1) * half  # in the smallest box around the ellipsoid
 
-    def measured(what: str, scale: float, prediction: float) -> Comparison:
-        inside = (torch.einsum("ki,ij,kj->k", points, torch.linalg.inv(sigma), points) <= 1).double()
-        return mean_of(what, prediction, inside * float((2 * half * scale).prod()))
+    def measured(what: str, factor: float, prediction: float, draws: int = 200_000) -> Comparison:
+        covariance = torch.cov(factor * x)
+        half = covariance.diagonal().sqrt()  # half the sides of the smallest box around the ellipsoid
+        points = (2 * lab.uniform(draws, d, purpose=f"{factor}") - 1) * half
+        inside = torch.einsum("ki,ij,kj->k", points, torch.linalg.inv(covariance), points) <= 1
+        return mean_of(what, prediction, inside.double() * float((2 * half).prod()))
 
     root = math.exp(float(log_determinant(sigma)) / 2)
     inverse = float(1 / torch.linalg.svdvals(centred(x)).prod())
@@ -242,7 +243,7 @@ def volume(lab: Lab) -> Evidence:
         "of the determinant and beside its inverse (drawn to meet at factor 1).",
         "factor on the data", "volume",
         (
-            Series("counted", scales, np.array([measured("", float(s), 0.0).measured for s in scales])),
+            Series("counted", scales, np.array([measured("", float(s), 0.0, 20_000).measured for s in scales])),
             Series("unit ball × √|Σ|", scales, true * scales**d, role="theory"),
             Series("as stated, ∝ 1/√|Σ|", scales, true * scales**-d, role="null"),
         ),
