@@ -164,11 +164,24 @@ def test_too_few_samples():
 @pytest.mark.parametrize(("n", "d"), [(5, 12), (40, 6), (300, 3), (8, 8)])
 def test_shrinkage_equals_scikit_learn(n, d):
     x = normal(n, d, seed=n) @ normal(d, d, seed=d) + 3
+    assert_shrunk_as_by_scikit_learn(x)
+
+
+def test_full_shrinkage_equals_scikit_learn():
+    """A cloud that is round up to noise: the weight stops at 1."""
+    found = [assert_shrunk_as_by_scikit_learn(normal(50, 3, seed=seed)) for seed in range(10)]
+    assert all(max(weights) == 1.0 for weights in zip(*found, strict=True))
+
+
+def assert_shrunk_as_by_scikit_learn(x):
+    n, weights = len(x), []
     moments = Moments.of(x[: n // 2]).merge(Moments.of(x[n // 2 :]))
     for name, peer in (("ledoit-wolf", sklearn.covariance.LedoitWolf()), ("oas", sklearn.covariance.OAS())):
         peer.fit(x.numpy())
-        assert float(shrinkage_weight(moments, name)) == pytest.approx(peer.shrinkage_, rel=1e-10)
+        weights.append(float(shrinkage_weight(moments, name)))
+        assert weights[-1] == pytest.approx(peer.shrinkage_, rel=1e-10)
         np.testing.assert_allclose(fitted(moments, name).covariance.numpy(), peer.covariance_, rtol=1e-9, atol=1e-11)
+    return weights
 
 
 def test_shrinkage_of_a_sphere():

@@ -62,8 +62,6 @@ class Moments:
         if not bool(torch.isfinite(x).all()):
             raise NumericsError(f"samples of shape {tuple(x.shape)} hold NaN or Inf, so they have no moments")
         mean = x.mean(-2)
-        # The mean of numbers far from 0 is itself rounded; a second pass takes what is left of it away.
-        mean = mean + (x - mean.unsqueeze(-2)).mean(-2)
         c = x - mean.unsqueeze(-2)
         squares = c.square().sum(-1)
         cubic = (squares.unsqueeze(-1) * c).sum(-2)

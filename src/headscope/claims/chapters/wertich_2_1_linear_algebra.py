@@ -305,7 +305,7 @@ def diagonalisable(lab: Lab) -> Evidence:
     r"\mathbf{1}",
     lesson="A Gaussian keeps d + d(d + 1)/2 numbers, the data n·d. The identity matrix and the matrix that swaps its "
     "columns are both symmetric and describe the same two points, so even among symmetric matrices two of them can "
-    "share one Gaussian. All data sets with the same Gaussian differ by rotations among the points.",
+    "share one Gaussian. All data sets of one size with the same Gaussian differ by rotations among the points.",
 )
 def one_to_one(lab: Lab) -> Evidence:
     identity, swap = torch.eye(2).double(), torch.eye(2).double().flip(0)
@@ -414,8 +414,8 @@ def singular_and_eigenvalues(lab: Lab) -> Evidence:
     "points in rows the covariance is XᵀX and the matrix of scalar products between points is XXᵀ.",
     corrected=r"X^{\top} X\, V = V D^2, \qquad X X^{\top} U = U D^2",
     lesson="Put X = UDVᵀ into XᵀX: the U in the middle cancels and V D² Vᵀ is left. A quick test is the size: a column "
-    "of V has d entries and cannot be multiplied by an n × n matrix. The section before writes points as columns, and "
-    "there the roles are the other way round.",
+    "of V has d entries and cannot be multiplied by an n × n matrix. The paragraphs before it write points as columns, "
+    "and there the roles are the other way round.",
     slip=True,
 )
 def singular_vectors(lab: Lab) -> Evidence:

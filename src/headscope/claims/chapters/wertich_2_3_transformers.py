@@ -37,8 +37,8 @@ CHAPTER.of_a_model(
     reason="needs trained embeddings: the spread of the lengths over the vocabulary, beside the 1/√(2d) of random "
     "vectors",
     lesson="Random vectors in d dimensions have lengths that agree up to a relative 1/√(2d), about 2 % for d = 768. "
-    "Training can widen this: rare tokens keep short vectors, frequent ones move. Only a measurement on the model at "
-    "hand can tell.",
+    "Training can widen this, since frequent and rare tokens are moved by different amounts. Only a measurement on the "
+    "model at hand can tell.",
 )
 
 
@@ -62,9 +62,9 @@ def kernel(distance: Tensor, d: int) -> Tensor:
     "neighbouring tokens and are themselves nearly orthogonal to the embeddings.",
     formula=r"\cos(e_i + p_i, e_j + p_j) > \cos(e_i, e_j) \ (|i-j|\ \mathrm{small}), \qquad \cos(p_i, e_j) \approx 0",
     correction="For embeddings whose directions have nothing to do with the positions the cosine with an encoding is "
-    "of the order 1/√d. The similarity of two tokens rises exactly when their own cosine is below k(i − j), which is "
-    "0.97 for neighbours at d = 512 and still 0.5 at distance 50: distant tokens are raised as well, equal neighbours "
-    "lowered.",
+    "of the order 1/√d. The similarity of two tokens of equal length then becomes an average of their own cosine and "
+    "of k(i − j), so it rises exactly when theirs is below k: 0.97 for neighbours at d = 512, still 0.5 at distance "
+    "50. Distant tokens are raised as well, nearly equal neighbours lowered.",
     corrected=r"p_i \cdot p_j = \frac{d}{2}\, k(i-j), \quad k(\delta) = \frac{2}{d}\sum_m \cos(\omega_m \delta), \quad "
     r"E\,\cos(p_i, e_j)^2 = \frac{1}{d}",
     lesson="The scalar product of two encodings depends only on their distance, because cos a cos b + sin a sin b = "
@@ -82,6 +82,12 @@ def sinusoidal_positions(lab: Lab) -> Evidence:
     rise = cosine(e[:, 0] + p[0], e[:, 1] + p[1], dim=1) - cosine(e[:, 0], e[:, 1], dim=1)
     near = float(kernel(torch.ones(1).double(), d))
     same = cosine(e[:, 0] + p[0], e[:, 0] + p[1], dim=1)
+    # Embeddings of length √d, perpendicular to both encodings, with a given cosine c between them.
+    basis = torch.linalg.qr(torch.cat([p, e[0]]).mT).Q[:, 2:].mT
+    tilted = []
+    for c in (0.9, 0.99):
+        one, two = math.sqrt(d) * basis[0], math.sqrt(d) * (c * basis[0] + math.sqrt(1 - c**2) * basis[1])
+        tilted.append((c, (c * d + near * d / 2) / (1.5 * d), float(cosine(one + p[0], two + p[1], dim=0))))
     widths = (64, 256, 1024, 4096)
     sizes = []
     for width in widths:
@@ -110,6 +116,10 @@ def sinusoidal_positions(lab: Lab) -> Evidence:
         corrected=(
             mean_of("mean squared cosine of an encoding and an embedding, d = 512", 1 / d, at_512.square()),
             exact("cosine of encodings over their distance", kernel(distances, d), torch.as_tensor(measured)),
+            *(
+                exact(f"cosine of neighbours whose embeddings have cosine {c}", raised, measured)
+                for c, raised, measured in tilted
+            ),
             fact("equal neighbours become less similar", bool((same < 1).all())),
         ),
         trend=Trend("cosine of an encoding and a random direction (root mean square)", "dimension d",

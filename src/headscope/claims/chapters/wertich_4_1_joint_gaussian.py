@@ -140,7 +140,7 @@ def marginals(lab: Lab) -> Evidence:
     "mutual information falls with it.",
     formula=r"|\Sigma_{ij}| \downarrow \ \Longrightarrow\ I(X_i;X_j) \downarrow",
     correction="The mutual information is given by the canonical correlations ρ of the two tokens, the determinant "
-    "only by their product. It bounds the information from below and not from above: one perfect correlation "
+    "only by their product. It bounds the information from below and not from above: one strong correlation "
     "beside a missing one gives determinant 0 and any amount of information.",
     corrected=r"I = -\frac{1}{2}\sum_k \ln(1-\rho_k^2) \geq -\frac{d}{2}\ln\left(1 - \left("
     r"\frac{|\Sigma_{ij}|^2}{|\Sigma_{ii}||\Sigma_{jj}|}\right)^{1/d}\right)",
@@ -319,8 +319,8 @@ def cubic(u: Tensor) -> Tensor:
     "only lower it; a map that mixes tokens, such as attention, can change it either way.",
     corrected=r"I(f(X_i); g(X_j)) \leq I(X_i; X_j), \quad \mathrm{with\ equality\ for\ invertible}\ f, g",
     lesson="Renaming every value, by a formula straight or curved, hides nothing. The projections of an attention head "
-    "are linear and go from d to d/h dimensions: they do lose information between tokens. That no processing of single "
-    "tokens can create information is the data-processing inequality.",
+    "are linear and go from d to d/h dimensions: they can lose what tokens say about each other. That no processing of "
+    "single tokens can create information is the data-processing inequality.",
 )
 def linear_and_nonlinear(lab: Lab) -> Evidence:
     d = 3
@@ -395,7 +395,7 @@ def divergence_under_a_map(lab: Lab) -> Evidence:
     formula=r"|\det L| < 1:\quad H(L X) < H(X)",
     correction="The entropy of a density falls by d ln c under x → x/c, but that is a change of units: nothing becomes "
     "more ordered. The entropy of the tokens themselves, the divergences between them and their mutual information "
-    "are all unchanged, and a layer normalisation that follows removes the factor altogether.",
+    "are all unchanged, and a layer normalisation that follows removes the factor (up to its small ε).",
     corrected=r"h(cX) = h(X) + d \ln c, \quad H_{\mathrm{tokens}},\ D,\ I\ \mathrm{unchanged}, \quad "
     r"\mathrm{LN}(cX) = \mathrm{LN}(X)",
     lesson="A length is not better known when it is given in metres instead of centimetres, although the number, and "
