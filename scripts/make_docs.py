@@ -1,12 +1,22 @@
-"""Write docs/lenses.md from the lenses themselves: `python scripts/make_docs.py` (or `make docs`)."""
+"""Write the pages of docs/ that describe lenses and mechanisms: `python scripts/make_docs.py` (or `make docs`)."""
 
 import dataclasses
+import inspect
 from pathlib import Path
 from typing import Any
 
 import headscope
+from headscope import api
 
-PAGE = Path(__file__).parents[1] / "docs" / "lenses.md"
+DOCS = Path(__file__).parents[1] / "docs"
+DRAWN_AT = 24  # positions in the pictures of mechanisms
+LENGTHS = (1024, 4096, 16384, 65536)
+MECHANISMS_HEAD = """# Mechanisms
+
+Every way of attending that headscope knows: to train with, to swap into a real model head by head
+(`session.replace`), to benchmark (`headscope bench attention`). This page is written by `make docs` from the
+mechanisms themselves; `headscope mechanisms NAME` tells the same, and `--draw` draws any of them with any parameters.
+"""
 HEAD = """# Lenses
 
 One lens is one question about a model. This page is written by `make docs` from the lenses themselves; every
@@ -14,8 +24,54 @@ lens is also a command (`headscope lens NAME MODEL`) and a section of the report
 """
 
 
-def page() -> str:
-    """The whole page."""
+def pages() -> dict[Path, str | bytes]:
+    """Every generated file, by its path."""
+    found: dict[Path, str | bytes] = {DOCS / "lenses.md": lens_page(), DOCS / "mechanisms.md": mechanism_page()}
+    for name, cls in headscope.mechanisms().items():
+        pictures = {figure.name: figure for figure in api.pictures(cls.examples(DRAWN_AT)[0], DRAWN_AT)}
+        shown = pictures.get("weights", pictures["map"])
+        found[DOCS / "figures" / f"{name}.svg"] = api.encoded_figure(shown, "svg")
+    return found
+
+
+def mechanism_page() -> str:
+    """The whole page of mechanisms."""
+    mechanisms = headscope.mechanisms()
+    index = "\n".join(f"- [`{name}`](#{name}): {_summary(cls)}" for name, cls in mechanisms.items())
+    return "\n".join([MECHANISMS_HEAD, index, "", *map(mechanism_section, mechanisms.values())])
+
+
+def mechanism_section(cls: Any) -> str:
+    """One mechanism: what it is, its picture, parameters and cost."""
+    shown = cls.examples(4096)[0]
+    costs = " · ".join(f"{n // 1024}k: {shown.cost(n, 64).flops / 1e9:.3g} Gflop" for n in LENGTHS)
+    dense = cls.as_dense(64)
+    parts = [
+        f"## {cls.name}",
+        _summary(cls),
+        f"![{cls.name} at {DRAWN_AT} positions](figures/{cls.name}.svg)",
+        f"```text\n{inspect.cleandoc(inspect.getmodule(cls).__doc__ or '')}\n```",
+        f"*Parameters:* {_parameters(cls)}.",
+        f"*Drawn:* `{cls.examples(DRAWN_AT)[0]!r}`.",
+        f"*One head of width 64, `{shown!r}`:* {costs}.",
+        f"*Dense attention is* `{dense!r}` *up to 64 positions.*" if dense is not None else "*Never dense attention.*",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _summary(cls: Any) -> str:
+    return inspect.cleandoc(cls.__doc__ or "").split("\n")[0]
+
+
+def _parameters(cls: Any) -> str:
+    def one(field: Any) -> str:
+        return field.name if field.default is dataclasses.MISSING else f"{field.name} = {field.default!r}"
+
+    return ", ".join(f"`{one(field)}`" for field in dataclasses.fields(cls) if field.init) or "none"
+
+
+def lens_page() -> str:
+    """The whole page of lenses."""
     lenses = headscope.lenses()
     index = "\n".join(f"- [`{name}`](#{name}): {lens.about.question}" for name, lens in lenses.items())
     return "\n".join([HEAD, index, "", *map(section, lenses.values())])
@@ -73,6 +129,13 @@ def _escaped(cell: str) -> str:
     return cell.replace("|", "\\|")
 
 
+def write() -> None:
+    """Write every page, and the pictures that they show."""
+    for path, content in pages().items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        print(f"wrote {path}")
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
-    print(f"wrote {PAGE}")
+    write()

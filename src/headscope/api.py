@@ -22,6 +22,7 @@ from headscope.model.source import sources as models
 from headscope.pipeline import Progress, measure
 from headscope.report import notebook_html, write, write_ledger
 from headscope.report import save as save_figure
+from headscope.report.draw import encoded as encoded_figure
 from headscope.store import load
 from headscope.store import save as save_run
 
@@ -30,6 +31,7 @@ __all__ = [
     "BenchSetting",
     "Progress",
     "bench_attention",
+    "encoded_figure",
     "growth",
     "judge_claims",
     "ledger_objects",

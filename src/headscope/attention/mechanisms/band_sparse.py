@@ -15,7 +15,7 @@ Example:
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -85,6 +85,11 @@ class BandSparse(Pattern):
         if isinstance(self.rows, Lists):
             return near | self.rows.hold(queries, keys)
         return near | torch.isin(keys, torch.tensor(self.columns, dtype=torch.long, device=keys.device))
+
+    def parts(self, call: Call) -> dict[str, Bool[Tensor, "mask_batch mask_heads queries keys"]]:
+        """The band, and with what lies beside it."""
+        band = replace(self, columns=(), rows=None)
+        return {"band": band.seen(call).visible(), "beside": self.seen(call).visible()}
 
     def attend(self, call: Call, *, lse: bool) -> Output:
         """The band and what lies beside it; the mask where the band does not pay."""

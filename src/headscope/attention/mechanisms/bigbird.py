@@ -57,11 +57,11 @@ class BlockPlan:
     causal: bool
     rows: tuple[BlockRow, ...]
 
-    def table(self) -> Bool[Tensor, "blocks blocks"]:
-        """True where query block I sees key block J."""
+    def table(self, reason: str = "blocks") -> Bool[Tensor, "blocks blocks"]:
+        """True where query block I sees key block J: for any reason, or for one (everywhere, near, drawn)."""
         table = torch.zeros(len(self.rows), len(self.rows), dtype=torch.bool)
         for i, row in enumerate(self.rows):
-            table[i, list(row.blocks)] = True
+            table[i, list(getattr(row, reason))] = True
         return table
 
     def __str__(self) -> str:
@@ -130,10 +130,22 @@ class BigBird(Mechanism):
 
     def seen(self, call: Call) -> Call:
         """The call under the mask of its blocks."""
-        plan = self.plan(1 + int(max(call.query_positions.max(), call.key_positions.max())), call.causal)
-        mine, theirs = call.query_positions // self.block, call.key_positions // self.block
-        allowed = plan.table().to(mine.device)[mine[:, :, None], theirs[:, None, :]][:, None]
+        allowed = self._pairs(call, self._plan(call).table())
         return replace(call, mask=allowed if call.mask is None else call.mask & allowed)
+
+    def parts(self, call: Call) -> dict[str, Bool[Tensor, "mask_batch mask_heads queries keys"]]:
+        """The global, near and random blocks."""
+        plan = self._plan(call)
+        reasons = {"global": "everywhere", "window": "near", "random": "drawn"}
+        return {name: call.visible() & self._pairs(call, plan.table(reason)) for name, reason in reasons.items()}
+
+    def _plan(self, call: Call) -> BlockPlan:
+        return self.plan(1 + int(max(call.query_positions.max(), call.key_positions.max())), call.causal)
+
+    def _pairs(self, call: Call, table: Bool[Tensor, "blocks blocks"]) -> Bool[Tensor, "rows 1 queries keys"]:
+        """What a table of blocks says of the positions of a call."""
+        mine, theirs = call.query_positions // self.block, call.key_positions // self.block
+        return table.to(mine.device)[mine[:, :, None], theirs[:, None, :]][:, None]
 
     def attend(self, call: Call, *, lse: bool) -> Output:
         """Gathered blocks where the call is whole; else the mask."""

@@ -14,7 +14,7 @@ Reference:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -81,6 +81,10 @@ class Longformer(Pattern):
         ahead = queries - keys
         near = torch.ones_like(ahead, dtype=torch.bool) if self.left is None else ahead <= self.left
         return allowed | (near if self.right is None else near & (ahead >= -self.right))
+
+    def parts(self, call: Call) -> dict[str, Bool[Tensor, "mask_batch mask_heads queries keys"]]:
+        """The window, and with the global rows and columns."""
+        return {"window": replace(self, global_positions=()).seen(call).visible(), "global": self.seen(call).visible()}
 
     def attend(self, call: Call, *, lse: bool) -> Output:
         """The band and what lies beside it; the mask where the band does not pay."""
