@@ -1,5 +1,6 @@
 """The ledger of claims as a page of its own: each statement with its formulas, its numbers and its verdict."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from headscope.core import Comparison, Entry, Ledger
@@ -22,7 +23,7 @@ _MEANINGS = {
 def ledger_html(ledger: Ledger) -> str:
     """The page; same ledger, same bytes."""
     title = "The theory of attention, checked"
-    body = [_front(ledger, title), _filters(ledger)]
+    body = [_front(ledger, title), _contents(ledger), _filters(ledger)]
     work = ""
     for entry in ledger.entries:
         if entry.source.work != work:
@@ -56,6 +57,21 @@ def _front(ledger: Ledger, title: str) -> str:
     )
 
 
+def _contents(ledger: Ledger) -> str:
+    """A link to the first claim of every chapter, with how many it has and how many of them are refuted."""
+    chapters: dict[tuple[str, str], list[Entry]] = {}
+    for entry in ledger.entries:
+        chapter = ".".join(entry.source.section.split(".")[:2]).split("-")[0]
+        chapters.setdefault((entry.source.author, chapter), []).append(entry)
+    items = []
+    for (author, chapter), entries in chapters.items():
+        refuted = sum(len(entry.ids) for entry in entries if entry.verdict == "refuted")
+        told = f"{sum(len(entry.ids) for entry in entries)}{f', {refuted} refuted' if refuted else ''}"
+        link = f'<a href="#{slug(entries[0].ids[0])}">{escape(author)} {escape(chapter)}</a>'
+        items.append(f"<li>{link} <small>{told}</small></li>")
+    return f'<nav aria-label="Contents"><h2>Contents</h2><ol>{"".join(items)}</ol></nav>'
+
+
 def _filters(ledger: Ledger) -> str:
     works = dict.fromkeys(entry.source.author for entry in ledger.entries)
     verdicts = [verdict for verdict in _MEANINGS if verdict in ledger.counts()]
@@ -68,8 +84,8 @@ def _filters(ledger: Ledger) -> str:
     )
 
 
-def _choice(name: str, options: object) -> str:
-    items = "".join(f"<option>{escape(option)}</option>" for option in options)  # type: ignore[attr-defined]
+def _choice(name: str, options: Iterable[str]) -> str:
+    items = "".join(f"<option>{escape(option)}</option>" for option in options)
     return f'<label>{name} <select name="{name}"><option value="">all</option>{items}</select></label>'
 
 
