@@ -140,7 +140,8 @@ def test_stripes_by_brute_force(seed, norm, columns):
     assert float(distance(a, nearest_stripes(a, columns, norm), norm)) == pytest.approx(least, abs=1e-12)
     p = attention(5, 5, seed=seed)
     least = min(
-        float(distance(p, nearest_on_support(p, stripes(5, c), stochastic=True))) for c in combinations(range(5), columns)
+        float(distance(p, nearest_on_support(p, stripes(5, c), stochastic=True)))
+        for c in combinations(range(5), columns)
     )
     assert float(distance(p, nearest_stripes(p, columns, stochastic=True))) == pytest.approx(least, abs=1e-12)
 
@@ -161,7 +162,9 @@ def test_low_rank_distance(seed, rank):
     a = normal(2, 6, 6, seed=seed)
     low = nearest_low_rank(a, rank)
     sigma = torch.linalg.svdvals(a)
-    torch.testing.assert_close(distance(a, low, "frobenius"), sigma[:, rank:].square().sum(-1).sqrt(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        distance(a, low, "frobenius"), sigma[:, rank:].square().sum(-1).sqrt(), rtol=0, atol=1e-12
+    )
     assert int(torch.linalg.matrix_rank(low).max()) <= rank
 
 

@@ -58,7 +58,10 @@ def shift(offset: float, d: int, base: float = BASE) -> Float[Tensor, "d d"]:
     angle = frequencies(d, base) * offset
     cosine, sine = angle.cos(), angle.sin()
     turn = torch.stack([torch.stack([cosine, -sine], -1), torch.stack([sine, cosine], -1)], -2)
-    return torch.block_diag(*turn.unbind(0))
+    matrix = torch.zeros(d, d, dtype=torch.float64)
+    for k, block in enumerate(turn):
+        matrix[2 * k : 2 * k + 2, 2 * k : 2 * k + 2] = block
+    return matrix
 
 
 def similarity(offset: Float[Tensor, "*offsets"], d: int, base: float = BASE) -> Float[Tensor, "*offsets"]:

@@ -106,7 +106,7 @@ def nearest_band_and_entries(
     outside = a.abs().masked_fill(inside, -1.0).flatten(-2)
     # A stable sort, so that a tie is settled by the order of reading and not by the machine.
     best = outside.sort(dim=-1, descending=True, stable=True).indices[..., :entries]
-    kept = torch.zeros_like(outside, dtype=torch.bool).scatter(-1, best, True).unflatten(-1, a.shape[-2:])
+    kept = torch.zeros_like(outside, dtype=torch.bool).scatter(-1, best, True).reshape(a.shape)
     return torch.where(kept | inside, a, 0.0)
 
 
