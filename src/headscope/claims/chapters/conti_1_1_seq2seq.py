@@ -30,9 +30,9 @@ def embedding_codomain(lab: Lab) -> Evidence:
     words = [torch.nn.functional.embedding(torch.tensor(i), table) for i in range(m)]
     by_product = torch.eye(m, dtype=torch.float64) @ table
     return Evidence(
-        stated=(exact("numbers in E(word), m = 7, n = 3", m * n, words[0].numel()),),
+        stated=(exact("numbers in E(word), m = 7, n = 3", float(m * n), float(words[0].numel())),),
         corrected=(
-            exact("numbers in E(word), m = 7, n = 3", n, words[0].numel()),
+            exact("numbers in E(word), m = 7, n = 3", float(n), float(words[0].numel())),
             exact("E(word i) is row i of the table", by_product, torch.stack(words)),
         ),
     )
@@ -122,7 +122,10 @@ def candidate_outputs(lab: Lab) -> Evidence:
     words, n, m = 3, 2, 5
     counted = sum(1 for _ in itertools.product(range(words), repeat=m))
     name = "outputs of 5 tokens from 3 words, for an input of 2"
-    return Evidence(stated=(exact(name, words**n, counted),), corrected=(exact(name, words**m, counted),))
+    return Evidence(
+        stated=(exact(name, float(words**n), float(counted)),),
+        corrected=(exact(name, float(words**m), float(counted)),),
+    )
 
 
 @CHAPTER.claim(

@@ -1,6 +1,7 @@
 """Conti, sections 1.2.4 and 1.2.5: normalisation, residuals, the feed-forward layer, masks and cross-attention."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -184,7 +185,8 @@ def later_tokens_do_not_matter(lab: Lab) -> Evidence:
     other = x.clone()
     other[j + 1 :] = lab.normal(n - j - 1, d, purpose="other")
     by_hand = _masked_weights((x @ w_q) @ (x @ w_k).mT / math.sqrt(d)) @ (x @ w_v)
-    jacobian = torch.func.jacfwd(lambda tokens: _attended_plainly(tokens, w_q, w_k, w_v))(x)
+    differentiate: Callable[..., torch.Tensor] = torch.autograd.functional.jacobian
+    jacobian = differentiate(lambda tokens: _attended_plainly(tokens, w_q, w_k, w_v), x)
     reach = jacobian.abs().amax((1, 3))
     return Evidence(
         (

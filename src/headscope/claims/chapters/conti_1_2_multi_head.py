@@ -1,6 +1,7 @@
 """Conti, sections 1.2.2 and 1.2.3: heads, the softmax and its derivative, the scale of the scores."""
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -102,8 +103,8 @@ def concatenated_heads(lab: Lab) -> Evidence:
 
 
 def _jacobian(z: Tensor) -> Tensor:
-    found: Tensor = torch.func.jacfwd(lambda x: torch.softmax(x, -1))(z)
-    return found
+    differentiate: Callable[..., Tensor] = torch.autograd.functional.jacobian
+    return differentiate(lambda x: torch.softmax(x, -1), z)
 
 
 @CHAPTER.claim(
@@ -202,7 +203,7 @@ def scale_lets_the_largest_win(lab: Lab) -> Evidence:
     def share(beta: float) -> float:
         return float(torch.softmax(beta * z, -1)[top])
 
-    shares = [share(beta) for beta in (0.25, 0.5, 1, 2, 4, 8)]
+    shares = [share(beta) for beta in (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)]
     h = 1e-5
     slope = (math.log(share(1 + h)) - math.log(share(1 - h))) / (2 * h)
     predicted = float(z[top] - (torch.softmax(z, -1) * z).sum())

@@ -121,10 +121,10 @@ def one_entry_is_not_enough(lab: Lab) -> Evidence:
     pair = torch.stack([torch.sin(omega * t), torch.cos(omega * t)], -1)
 
     def residual(basis: torch.Tensor) -> float:
-        fitted = basis @ torch.linalg.lstsq(basis, shifted[:, None]).solution
+        fitted = basis @ torch.linalg.lstsq(basis, shifted[:, None]).solution.round(decimals=12)
         return float((fitted[:, 0] - shifted).abs().max())
 
-    a, b = torch.linalg.lstsq(pair, shifted[:, None]).solution[:, 0].tolist()
+    a, b = torch.linalg.lstsq(pair, shifted[:, None]).solution[:, 0].round(decimals=12).tolist()
     name = "largest residual of the best constants a, b over 200 positions"
     return Evidence(
         stated=(Comparison(name, 0.0, residual(line), 1e-9),),
@@ -148,7 +148,7 @@ def shift_is_linear(lab: Lab) -> Evidence:
     d, s = 16, 7.0
     t = 1000 * lab.uniform(50)
     # The map is fitted on some positions, not assumed, and tried on others.
-    fitted = torch.linalg.lstsq(sinusoidal(t[:25], d), sinusoidal(t[:25] + s, d)).solution
+    fitted = torch.linalg.lstsq(sinusoidal(t[:25], d), sinusoidal(t[:25] + s, d)).solution.round(decimals=10)
     return Evidence(
         (
             exact("f(t+7) at 25 new positions, by a map fitted elsewhere", sinusoidal(t[25:] + s, d),
@@ -243,7 +243,7 @@ def base_and_length(lab: Lab) -> Evidence:
     )
     return Evidence(
         stated=(
-            fact(f"N = 10000, d = 2 (gap {narrow:.2g}) keeps positions farther apart than N = 16, d = 512 (gap {wide:.2g})",
+            fact(f"N = 10000, d = 2 (gap {narrow:.2g}) keeps positions farther apart than N = 16, d = 512 ({wide:.2g})",
                  narrow > wide),
             fact("N = 1000 > k = 7: the slowest wave orders 4096 positions", orders(16, 1000.0)),
         ),
