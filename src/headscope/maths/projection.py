@@ -91,7 +91,7 @@ def nearest_band_and_entries(
         - the split into band and sparse part is not unique (a sparse entry may lie in the band); their sum is what is
           found here
     Numerics:
-        Free rows: one selection, O(n² log n). Stochastic rows: O((n + s) n log n).
+        Free rows, and stochastic ones in l1: sorts, O(n² log n). Stochastic in Frobenius: n + s projections of a row.
     """
     _known(norm)
     a = _checked(a)
@@ -99,10 +99,8 @@ def nearest_band_and_entries(
         raise UsageError(f"the number of entries outside the band must be at least 0, got {entries}")
     inside = band(a.shape[-1], width).to(a.device)
     if stochastic:
-        flat = a.reshape(-1, *a.shape[-2:])
-        chosen = [_entries_that_gain_most(matrix, inside, entries, norm) for matrix in flat]
-        support = torch.stack(chosen).reshape(a.shape) if chosen else torch.zeros_like(a, dtype=torch.bool)
-        return nearest_on_support(a, support, norm, stochastic=True)
+        chosen = _gain_in_l1(a, inside, entries) if norm == "l1" else _gain_in_frobenius(a, inside, entries)
+        return nearest_on_support(a, chosen, norm, stochastic=True)
     outside = a.abs().masked_fill(inside, -1.0).flatten(-2)
     # A stable sort, so that a tie is settled by the order of reading and not by the machine.
     best = outside.sort(dim=-1, descending=True, stable=True).indices[..., :entries]
@@ -176,19 +174,41 @@ def nearest_low_rank(a: Float[Tensor, "*batch rows columns"], rank: int) -> Floa
     return low
 
 
-def _entries_that_gain_most(
-    a: Float[Tensor, "n n"], inside: Bool[Tensor, "n n"], entries: int, norm: Norm
-) -> Bool[Tensor, "n n"]:
-    """The band and the entries outside it whose rows come nearer by them, the largest gain first."""
+def _gain_in_l1(a: Square, inside: Bool[Tensor, "n n"], entries: int) -> Bool[Tensor, "*batch n n"]:
+    """The band and the entries that bring their rows nearer to probabilities, largest gain first.
+
+    A row that already keeps the mass x gains from an entry a as much as is missing to 1: min(a, 1 − x), twice.
+    """
+    positive = a.clamp_min(0.0)
+    outside, order = positive.masked_fill(inside, -1.0).sort(dim=-1, descending=True, stable=True)
+    outside = outside.clamp_min(0.0)
+    before = (positive * inside).sum(-1, keepdim=True) + outside.cumsum(-1) - outside
+    gain = torch.minimum(outside, (1 - before).clamp_min(0.0)).flatten(-2)
+    best = gain.sort(dim=-1, descending=True, stable=True).indices[..., :entries]
+    taken = torch.zeros_like(gain, dtype=torch.bool).scatter(-1, best, True) & (gain > 0)
+    places = torch.zeros_like(a, dtype=torch.bool).scatter(-1, order, taken.reshape(a.shape))
+    return places | inside
+
+
+def _gain_in_frobenius(a: Square, inside: Bool[Tensor, "n n"], entries: int) -> Bool[Tensor, "*batch n n"]:
+    chosen = [_rows_that_gain_most(matrix, inside, entries) for matrix in a.reshape(-1, *a.shape[-2:])]
+    return torch.stack(chosen).reshape(a.shape) if chosen else torch.zeros_like(a, dtype=torch.bool)
+
+
+def _rows_that_gain_most(a: Float[Tensor, "n n"], inside: Bool[Tensor, "n n"], entries: int) -> Bool[Tensor, "n n"]:
+    """The same for squared distances, where the gain of an entry needs the projection of its row."""
     support = inside.clone()
     order = a.masked_fill(inside, -torch.inf).sort(dim=-1, descending=True, stable=True).indices
     room = (~inside).sum(-1).tolist()
     taken = [0] * len(a)
 
+    def squared(i: int, allowed: Bool[Tensor, " n"]) -> float:
+        return float((nearest_on_simplex(a[i], allowed) - a[i]).square().sum())
+
     def gain(i: int) -> float:
         wider = support[i].clone()
         wider[order[i, taken[i]]] = True
-        return _row_distance(a[i], support[i], norm) - _row_distance(a[i], wider, norm)
+        return squared(i, support[i]) - squared(i, wider)
 
     heap = [(-gain(i), i) for i in range(len(a)) if room[i]]
     heapq.heapify(heap)
@@ -201,13 +221,6 @@ def _entries_that_gain_most(
         if taken[i] < room[i]:
             heapq.heappush(heap, (-gain(i), i))
     return support
-
-
-def _row_distance(row: Float[Tensor, " n"], allowed: Bool[Tensor, " n"], norm: Norm) -> float:
-    """The sum of absolute or of squared differences: what adds up over rows."""
-    if norm == "l1":
-        return float((nearest_on_simplex_l1(row, allowed) - row).abs().sum())
-    return float((nearest_on_simplex(row, allowed) - row).square().sum())
 
 
 def _checked(a: Tensor) -> Tensor:

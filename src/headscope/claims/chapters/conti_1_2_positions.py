@@ -145,17 +145,17 @@ def one_entry_is_not_enough(lab: Lab) -> Evidence:
     "so one linear map finds the token s places away wherever it is applied; it even preserves lengths.",
 )
 def shift_is_linear(lab: Lab) -> Evidence:
-    d, s = 16, 7.0
-    t = 1000 * lab.uniform(50)
+    d, s, base = 16, 7.0, 100.0
+    t = 1000 * lab.uniform(100)
     # The map is fitted on some positions, not assumed, and tried on others.
-    fitted = torch.linalg.lstsq(sinusoidal(t[:25], d), sinusoidal(t[:25] + s, d)).solution.round(decimals=10)
+    here, there = sinusoidal(t, d, base), sinusoidal(t + s, d, base)
+    fitted = torch.linalg.lstsq(here[:60], there[:60]).solution.round(decimals=9)
     return Evidence(
         (
-            exact("f(t+7) at 25 new positions, by a map fitted elsewhere", sinusoidal(t[25:] + s, d),
-                  sinusoidal(t[25:], d) @ fitted, scale=100.0),
-            exact("f(t+7) by the block rotation", sinusoidal(t + s, d), sinusoidal(t, d) @ shift(s, d)),
+            exact("f(t+7) at 40 new positions, by a map fitted elsewhere", there[60:], here[60:] @ fitted, scale=100.0),
+            exact("f(t+7) by the block rotation", there, here @ shift(s, d, base)),
         )
-    )  # fmt: skip
+    )
 
 
 @CHAPTER.claim(
