@@ -166,7 +166,8 @@ def greedy_is_not_best(lab: Lab) -> Evidence:
     section="1.1.1",
     statement="The softmax of the scores gives weights that sum to 1 for each decoder state, and the context vector is "
     "the encoder states averaged with these weights, for each of the three usual scores.",
-    formula=r"a_{t,k} = \frac{e^{s(h_t, s_k)}}{\sum_i e^{s(h_t, s_i)}}, \quad c_t = \sum_i a_{t,i}\, s_i",
+    formula=r"a_{t,k} = \frac{\exp(\mathrm{score}(h_t, s_k))}{\sum_i \exp(\mathrm{score}(h_t, s_i))}, "
+    r"\quad c_t = \sum_i a_{t,i}\, s_i",
     lesson="Positive weights with sum 1 make the context a weighted mean: it stays inside the cloud of encoder states, "
     "and where all states agree it is that state. The sum runs over the n encoder states, as in the denominator of the "
     "weights; the text writes m as its last index, which is the length of the target.",

@@ -275,18 +275,17 @@ def receptive_field(lab: Lab) -> Evidence:
     }
     widest = _reached(n, 6, 4, window)
     depth = np.arange(1, 7, dtype=np.float64)
-    curves = [
-        Series(f"dilation {d}", depth, np.array([float(_reached(n, int(k), d, window).numel()) for k in depth]))
-        for d in (1, 4)
-    ]
-    spans = [_reached(n, int(k), 4, window) for k in depth]
+    spans = [_reached(n, int(layers), 4, window) for layers in depth]
     figure = Curves(
         "receptive_field", "How far a token hears",
-        "Windows of 4 tokens: positions reached after each layer, and the span between the outermost ones with "
-        "dilation 4. The formula l·d·w is the span; most of it is gaps.",
+        "Windows of 4 tokens with dilation 4: the span between the outermost positions that are reached, with the "
+        "formula l·d·w over it, and how many positions are reached at all. Most of the span is gaps.",
         "layers", "positions",
-        (*curves, Series("span, dilation 4", depth, np.array([float(s[-1] - s[0] + 1) for s in spans])),
-         Series("l·d·w, dilation 4", depth, depth * 4 * window, role="theory")),
+        (
+            Series("span", depth, np.array([float(s[-1] - s[0] + 1) for s in spans])),
+            Series("positions reached", depth, np.array([float(len(s)) for s in spans])),
+            Series("l·d·w", depth, depth * 4 * window, role="theory"),
+        ),
     )  # fmt: skip
     return Evidence(
         stated=(
