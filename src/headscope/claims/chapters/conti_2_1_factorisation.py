@@ -200,10 +200,10 @@ def _rate(x: Tensor) -> Tensor:
     "all squared distances are kept up to the factors 1 ± ε, for 0 < ε < 1.",
     formula=r"n > 8 \ln(m) / \epsilon^2 \Rightarrow (1-\epsilon) \|u-v\|^2 \leq \|f(u)-f(v)\|^2 \leq "
     r"(1+\epsilon) \|u-v\|^2",
-    lesson="A Gaussian map, divided by √n, proves this only from 8 ln(m)/(ε² − 2ε³/3) dimensions on, since long "
-    "vectors are likelier than short ones. But the map may be scaled: with the factor c² = 2ε/ln((1+ε)/(1−ε)) both "
-    "tails fall at a rate of at least ε²/4, so that all m(m−1)/2 pairs are good at once with positive probability, "
-    "and a good map exists. The stated constant 8 is right.",
+    lesson="A Gaussian map, divided by √n, proves this only from 8 ln(m)/(ε² − 2ε³/3) dimensions on, since squared "
+    "lengths that are too large are likelier than ones that are as much too small. But the map may be scaled: with "
+    "the factor c² = 2ε/ln((1+ε)/(1−ε)) both tails fall at a rate of at least ε²/4, so that all m(m−1)/2 pairs are "
+    "good at once with positive probability, and a good map exists. The stated constant 8 is right.",
 )
 def johnson_lindenstrauss(lab: Lab) -> Evidence:
     epsilon = torch.linspace(0.001, 0.999, 999, dtype=torch.float64)

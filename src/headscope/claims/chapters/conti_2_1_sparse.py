@@ -191,9 +191,9 @@ def full_graph(lab: Lab) -> Evidence:
     "fixed.",
     corrected=r"\| A_G / p - A_{K_n} \| \,/\, n \approx 2 \sqrt{\frac{1 - p}{n p}}",
     lesson="A random graph spreads information almost like the complete one, because all eigenvalues but the first "
-    "stay small. How small depends on the number of neighbours, not on the share of edges: 16 random neighbours give "
-    "an error of a half, 512 one of a sixteenth. With the 2 or 3 random tokens of BigBird there is no such "
-    "approximation, which is one reason why it also has a window and global tokens.",
+    "stay small. How small depends on the number of neighbours, not on the share of edges: 16 random neighbours "
+    "among 1024 give an error of a half, 512 one of a sixteenth. With the 2 or 3 random tokens of BigBird there is "
+    "no such approximation, which is one reason why it also has a window and global tokens.",
 )
 def random_graphs(lab: Lab) -> Evidence:
     n = 1024

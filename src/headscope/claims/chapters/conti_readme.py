@@ -212,7 +212,7 @@ def _with_places(support: Tensor, places: list[list[int]]) -> Tensor:
     formula=r"n (2w + 1) - w (w + 1) + s \ll n^2",
     lesson="A band of half-width w and s further entries hold about n(2w+1) + s weights in place of n², and mixing "
     "the values costs as many products. The saving is real if the form is fixed beforehand; if the full map is "
-    "computed first and then projected, as in the validation of the thesis, all n² scores are paid for.",
+    "computed first and only then brought into this form, all n² scores are paid for.",
 )
 def structured_form_is_cheaper(lab: Lab) -> Evidence:
     width, d = 3, 8
