@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from headscope.attention.compiled import use as use_compiled
 from headscope.attention.mechanism import mechanism_named, mechanisms
 from headscope.attention.spelling import spelled
 from headscope.claims import ledger
@@ -50,6 +51,7 @@ __all__ = [
     "save_figure",
     "save_run",
     "spelled",
+    "use_compiled",
     "verify",
     "write_ledger",
 ]

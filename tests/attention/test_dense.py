@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headscope.attention import dense, kernel
+from headscope.attention import dense, kernel, window
 from headscope.attention.call import Call, Output
 from headscope.errors import UsageError
 from tests.attention.calls import KINDS, make
@@ -110,3 +110,16 @@ def test_mixed_dtypes_are_refused() -> None:
     call = make()
     with pytest.raises(UsageError, match="one dtype"):
         dense()(replace(call, v=call.v.double()))
+
+
+def test_a_torch_without_the_private_operator_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone() -> object:
+        raise AttributeError("no such operator")
+
+    kernel.has_flash.cache_clear()
+    monkeypatch.setattr(kernel, "flash_forward", gone)
+    with pytest.warns(RuntimeWarning, match="exactly but more slowly"):
+        assert not kernel.has_flash()
+    call = make(300, left=9)
+    assert torch.allclose(window(left=9)(call).out.double(), window(left=9).definition(call).out, atol=1e-6)
+    kernel.has_flash.cache_clear()

@@ -8,6 +8,7 @@ torch returns the log-sum-exp on the CPU only from a private operator. `has_flas
 plain way is taken.
 """
 
+import warnings
 from functools import cache
 from typing import Any
 
@@ -90,14 +91,25 @@ def plain(
 
 @cache
 def has_flash() -> bool:
-    """Whether the private CPU operator exists here and takes grouped heads, forward and backward."""
+    """Whether the private CPU operator exists here and takes grouped heads, forward and backward.
+
+    Where it does not, a warning says once that the portable way is taken.
+    """
     q, k = torch.zeros(1, 2, 1, 8), torch.zeros(1, 1, 1, 8)
     try:
         out, lse = flash_forward()(q, k, k, 0.0, False, attn_mask=None, scale=1.0)
         grads = flash_backward()(out, q, k, k, out, lse, 0.0, False, attn_mask=None, scale=1.0)
+        works = bool(lse.shape == (1, 2, 1) and grads[1].shape == k.shape)
     except (AttributeError, RuntimeError, TypeError):
-        return False
-    return bool(lse.shape == (1, 2, 1) and grads[1].shape == k.shape)
+        works = False
+    if not works:
+        warnings.warn(
+            f"torch {torch.__version__} has no flash attention operator for the CPU that headscope knows: bands and "
+            "gathered blocks are computed by plain torch operators, exactly but more slowly",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return works
 
 
 def flash_forward() -> Any:

@@ -80,6 +80,9 @@ def bench_attention(
     ] = None,
     d_head: Annotated[int, typer.Option("--d-head", min=1, help="Width of a head.")] = D_HEAD,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often each is timed.")] = 5,
+    compiled: Annotated[
+        bool, typer.Option("--compiled", help="With the optional kernel in C++, built once (needs a compiler).")
+    ] = False,
     form: Form = Format.TABLE,
 ) -> None:
     """Time the mechanisms on this machine beside dense SDPA and beside every peer that is installed.
@@ -100,6 +103,9 @@ def bench_attention(
     )
     setting = api.BenchSetting(heads, kv, d_head, causal=causal, backward=backward, rounds=rounds)
     with bars() as progress:
+        if compiled:
+            progress.step("building the kernel", 0, 1)
+            api.use_compiled()
         frame = api.bench_attention(chosen, n or [1024, 4096], setting, progress.step)
     if form is not Format.TABLE:
         show_table(frame, form)

@@ -22,11 +22,17 @@ _ICON = (
 )
 
 
-def render(run: Run) -> str:
-    """The report of a run as one HTML page that asks nothing of the network; same run, same bytes."""
+LEDGER = "claims.html"  # the ledger of claims, where it lies beside a report
+
+
+def render(run: Run, *, ledger: bool = False) -> str:
+    """The report of a run as one HTML page that asks nothing of the network; same run, same bytes.
+
+    With `ledger` it links to the ledger of claims that lies beside it.
+    """
     title = f"Attention of {run.model.name}"
     sections = "\n".join(section(finding, run.model.weight_warning) for finding in run.findings.values())
-    return document(title, f"{_front(run, title)}\n{_contents(run)}\n{sections}\n{_footer()}")
+    return document(title, f"{_front(run, title)}\n{_contents(run)}\n{sections}\n{_footer(ledger)}")
 
 
 def document(title: str, body: str) -> str:
@@ -47,7 +53,7 @@ def document(title: str, body: str) -> str:
 def write(run: Run, path: str | Path) -> Path:
     """Write the report to `path`, whole or not at all."""
     path = Path(path)
-    write_bytes(path, render(run).encode())
+    write_bytes(path, render(run, ledger=(path.parent / LEDGER).is_file()).encode())
     return path
 
 
@@ -124,9 +130,13 @@ def _link(id_: str, title: str) -> str:
     return f'<a href="#{id_}">{sentence(title)}</a>'
 
 
-def _footer() -> str:
+def _footer(ledger: bool) -> str:
+    theory = (
+        f'<a href="{LEDGER}">The ledger of claims</a>' if ledger else f"<code>headscope claims --html {LEDGER}</code>"
+    )
     return (
-        "<footer><p>Every figure can be saved here as SVG or PNG; "
+        f"<footer><p>The theory behind these lenses, statement by statement and executed: {theory}.</p>"
+        "<p>Every figure can be saved here as SVG or PNG; "
         "<code>headscope figures RUN --format pdf</code> writes all figures of a stored run as PDF. "
         "The run folder holds every table as a parquet file. "
         "This page is self-contained: it asks nothing of the network.</p></footer>"
