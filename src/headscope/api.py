@@ -9,7 +9,7 @@ from headscope.attention.compiled import use as use_compiled
 from headscope.attention.mechanism import mechanism_named, mechanisms
 from headscope.attention.spelling import spelled
 from headscope.claims import ledger
-from headscope.claims.ledger import claims, lenses_needed
+from headscope.claims.ledger import claims, lenses_needed, meant_ids
 from headscope.core import Entry, Ledger, Run
 from headscope.core.ports import plug
 from headscope.corpora import read_text
@@ -93,9 +93,8 @@ def judge_claims(
 
 def ledger_objects(judged: Ledger, ids: Sequence[str] = ()) -> list[dict[str, Any]]:
     """One plain object per id; `measured` and `error` are those of the number that decides."""
-    return [
-        _ledger_object(entry, name) for entry in judged.entries for name in entry.ids if not ids or name in set(ids)
-    ]
+    wanted = meant_ids(ids)
+    return [_ledger_object(entry, name) for entry in judged.entries for name in entry.ids if name in wanted]
 
 
 def _ledger_object(entry: Entry, name: str) -> dict[str, Any]:

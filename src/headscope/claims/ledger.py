@@ -33,16 +33,29 @@ def chapters() -> tuple[Chapter, ...]:
 
 
 def claims(ids: Sequence[str] = ()) -> tuple[Claim, ...]:
-    """All claims in the order of the works, or those that hold the given ids."""
+    """All claims in the order of the works, or those of the given ids; a section (W-5.2) names all in it."""
     everything = sorted((claim for chapter in chapters() for claim in chapter.claims), key=_place)
-    if not ids:
-        return tuple(everything)
     known = {name: claim for claim in everything for name in claim.ids}
-    for name in ids:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=4, cutoff=0.3)
-            raise UsageError(f"there is no claim {name!r}", hint=f"near it: {', '.join(near)}" if near else "")
-    return tuple(dict.fromkeys(known[name] for name in ids))
+    chosen = [known[name] for given in ids for name in _meant(given, known)]
+    return tuple(dict.fromkeys(chosen)) if ids else tuple(everything)
+
+
+def meant_ids(ids: Sequence[str]) -> frozenset[str]:
+    """Every id that the given ids and sections name; all of them where none is given."""
+    known = [name for claim in claims() for name in claim.ids]
+    return frozenset(name for given in ids for name in _meant(given, known)) if ids else frozenset(known)
+
+
+def _meant(given: str, known: Iterable[str]) -> list[str]:
+    """The id itself, or all that it begins and that go on with a letter or a point."""
+    names = list(known)
+    if given in names:
+        return [given]
+    begun = [name for name in names if name.startswith(given) and re.fullmatch(r"[a-z.].*", name[len(given) :])]
+    if not begun:
+        near = difflib.get_close_matches(given, names, n=4, cutoff=0.3)
+        raise UsageError(f"there is no claim {given!r}", hint=f"near it: {', '.join(near)}" if near else "")
+    return begun
 
 
 def judged(claim: Claim, seed: int = 0, findings: Mapping[str, Finding] | None = None, model: str = "") -> Entry:

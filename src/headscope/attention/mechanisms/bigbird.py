@@ -103,8 +103,8 @@ class BigBird(Mechanism):
 
     @classmethod
     def examples(cls, n: int) -> tuple["BigBird", ...]:
-        """Blocks of a sixteenth of the positions; no random ones; more of each; blocks larger than the sequence."""
-        block = max(2, n // 16)
+        """Blocks of a sixty-fourth of the positions; no random ones; more of each; blocks larger than the sequence."""
+        block = max(2, n // 64)
         return (
             cls(block),
             cls(block + 1, random=0, last=0),

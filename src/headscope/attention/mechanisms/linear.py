@@ -36,7 +36,7 @@ State = Float[Tensor, "batch kv_heads features columns"]
 
 @dataclass(frozen=True)
 class Linear(Mechanism):
-    """Attention with $φ(q)·φ(k)$ for the exponential of a score.
+    """Attention with a product of features φ(q)·φ(k) in the place of the exponential of a score.
 
     Properties:
         - equals its float64 definition, with gradients  (tested: test_fast_equals_definition)

@@ -31,7 +31,7 @@ from headscope.errors import UsageError
 
 @dataclass(frozen=True, eq=False)
 class Pooling(Mechanism):
-    """A score, a normaliser, and what they are made of.
+    """Values weighed by any score of query and key (dot, general, additive, Gaussian) under any normaliser.
 
     Weights that are not given are Gaussian by `seed` and the width of the call, which is what an untrained layer has.
 
