@@ -201,8 +201,8 @@ def random_stack(
 
     Definition:
         $X' = \beta\,\mathrm{Attn}(X) + (1 - \beta) X$, entries of $W_Q, W_K$ of variance 1/d (Xavier for square
-        matrices), of $W_V$ of variance gain²/d. `norm`: none; post, LayerNorm of the result; pre, LayerNorm of what
-        attention reads.
+        matrices), of $W_V$ of variance gain²/d. `norm`: none; post, LayerNorm of the result; pre, as in most models
+        of today, $X' = X + \beta\,\mathrm{Attn}(\mathrm{LayerNorm}(X))$: the stream is only added to.
     Properties:
         - the same generator gives the same stack  (tested: test_random_stacks_repeat)
     Numerics:
@@ -219,8 +219,10 @@ def random_stack(
     for _ in range(depth):
         shape = (3, *x.shape[:-2], d, d)
         w_q, w_k, w_v = torch.randn(shape, generator=generator, dtype=torch.float64) / sqrt(d)
-        read = layer_norm(now) if norm == "pre" else now
-        now = beta * attention(read, w_q, w_k, gain * w_v) + (1 - beta) * now
+        if norm == "pre":
+            now = now + beta * attention(layer_norm(now), w_q, w_k, gain * w_v)
+        else:
+            now = beta * attention(now, w_q, w_k, gain * w_v) + (1 - beta) * now
         now = layer_norm(now) if norm == "post" else now
         found.append(now)
     return found
