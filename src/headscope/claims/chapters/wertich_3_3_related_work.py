@@ -3,9 +3,9 @@ r"""Wertich, section 3.3: what related work is said to have shown."""
 import math
 
 import torch
-from torch import Tensor
 
 from headscope.claims.lab import Lab, exact, fact
+from headscope.claims.work import Work
 from headscope.claims.works import wertich
 from headscope.core.verdict import Evidence
 
@@ -53,16 +53,16 @@ def kernel(lab: Lab) -> Evidence:
 def linformer_work(lab: Lab) -> Evidence:
     d, k = 16, 32
 
-    def dense(n: int) -> int:
+    def dense(n: int) -> float:
         q, keys, v = lab.normal(3, n, d)
-        work = _Work()
+        work = Work()
         work.product(torch.softmax(work.product(q, keys.mT), -1), v)
         return work.multiplications
 
-    def linformer(n: int) -> int:
+    def linformer(n: int) -> float:
         q, keys, v = lab.normal(3, n, d)
         e, f = lab.normal(2, k, n)
-        work = _Work()
+        work = Work()
         scores = work.product(q, work.product(e, keys).mT)
         work.product(torch.softmax(scores, -1), work.product(f, v))
         return work.multiplications
@@ -88,13 +88,3 @@ CHAPTER.of_a_model(
     reason="the share of the residual stream that distinguishes tokens, by layer, and the spectra of attention maps of "
     "trained models",
 )
-
-
-class _Work:
-    """Counts the multiplications of the matrix products that go through it."""
-
-    multiplications = 0
-
-    def product(self, a: Tensor, b: Tensor) -> Tensor:
-        self.multiplications += a.shape[0] * a.shape[1] * b.shape[1]
-        return a @ b

@@ -167,13 +167,13 @@ def constant_weights(lab: Lab) -> Evidence:
     x = lab.normal(draws, n, d, purpose="tokens")
     plain = x.mean(1).square().sum(-1)
     eye = torch.eye(d, dtype=torch.float64)
-    scales = (0.2, 0.1, 0.05, 0.025)
+    scales = (0.05, 0.02, 0.01, 0.005)
     errors, outputs = [], []
     for scale in scales:
         out = (torch.softmax(scale * x[:, :1] @ x.mT, -1) @ x)[:, 0].square().sum(-1)
         errors.append(abs(float((out - plain).mean())) / (d / n))
         outputs.append(out)
-    stated = mean_of("squared length of an output, scores ⟨x, y⟩/5, 6 tokens of width 4", d / n, outputs[0])
+    stated = mean_of("squared length of an output, scores ⟨x, y⟩/20, 6 tokens of width 4", d / n, outputs[0])
     # Half the difference between small scores and their negatives: what is even in them cancels, and most noise.
     small = 0.005
     plus, minus = ((torch.softmax(s * x[:, :1] @ x.mT, -1) @ x)[:, 0].square().sum(-1) for s in (small, -small))
@@ -278,7 +278,8 @@ def logits_after_norm(lab: Lab) -> Evidence:
 
 
 def _weights(lab: Lab, n: int) -> torch.Tensor:
-    return torch.softmax(lab.normal(n, n, purpose="scores"), -1)
+    scores = lab.normal(n, n, purpose="scores")
+    return torch.softmax(scores, -1)
 
 
 def _covariance(lab: Lab, n: int, d: int) -> torch.Tensor:
@@ -288,5 +289,5 @@ def _covariance(lab: Lab, n: int, d: int) -> torch.Tensor:
 
 def _draws(lab: Lab, sigma: torch.Tensor, draws: int) -> torch.Tensor:
     n, d = sigma.shape[:2]
-    root = torch.linalg.cholesky(sigma.reshape(n * d, n * d))
+    root: torch.Tensor = torch.linalg.cholesky(sigma.reshape(n * d, n * d))
     return (lab.normal(draws, n * d, purpose="draws") @ root.mT).reshape(draws, n, d)

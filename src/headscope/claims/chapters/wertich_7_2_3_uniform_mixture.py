@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from headscope.claims.lab import Lab, exact, fact
+from headscope.claims.lab import Lab, exact, fact, mean_of
 from headscope.claims.works import wertich
 from headscope.core import Finding
 from headscope.core.figure import Curves, Series
@@ -21,6 +21,7 @@ from headscope.maths.collapse import (
     orthogonal_factor,
     random_stack,
     relative_residual,
+    residual,
     residual_norm,
     skip_rate,
 )
@@ -103,9 +104,7 @@ def bounded_norms(lab: Lab) -> Evidence:
                                residual_norm(tokens) / before))  # fmt: skip
         length = length * factor
     corrected.append(fact("the bound holds in 200 random layers", _bound_holds(lab, 200)))
-    corrected.append(
-        fact("|W_v| = 1 with tokens of any size: each of 400 layers brings them closer", _unit_values(lab))
-    )
+    corrected.append(fact("|W_v| = 1, tokens far apart: each of 400 layers brings them closer", _unit_values(lab)))
     return Evidence(tuple(stated), tuple(corrected))
 
 
@@ -129,7 +128,8 @@ def _unit_values(lab: Lab) -> bool:
         w_v = w_v / torch.linalg.matrix_norm(w_v, 2, keepdim=True)
         before, x = diameter(x), attention(x, w_q, w_k, w_v)
         shrinks = shrinks and bool((diameter(x) < before).all())
-        x = x / diameter(x).reshape(-1, 1, 1) * 3  # keep them apart, so that every layer is a trial
+        # Spread out again about their mean, so that every layer is a trial.
+        x = x.mean(1, keepdim=True) + residual(x) / diameter(x).reshape(-1, 1, 1) * 3
     return shrinks
 
 
@@ -147,8 +147,8 @@ def _unit_values(lab: Lab) -> bool:
     r"\mathrm{random:}\ \frac{1 - \beta}{\sqrt{(1 - \beta)^2 + \beta^2}}\ \mathrm{per\ layer}",
     lesson="Flat attention adds the same vector to all tokens. The skip keeps a share 1 − β of what distinguishes "
     "them, while the common part is kept and grows by a random vector at a right angle, so the distinguishing share "
-    "falls by a fixed factor. With β = 1/2 that is 0.71 per layer: half a percent is left after 15 layers. A LayerNorm "
-    "in front of attention slows it further, to one over the square root of depth.",
+    "falls by a fixed factor. With β = 1/2 that is 0.71 per layer: half a percent is left after 15 layers. Models that "
+    "only add to the stream, behind a LayerNorm, lose it far more slowly.",
 )
 def skip_connections(lab: Lab) -> Evidence:
     eye = torch.eye(2, dtype=torch.float64)
@@ -157,17 +157,21 @@ def skip_connections(lab: Lab) -> Evidence:
     for _ in range(30):
         tokens = 0.5 * attention(tokens, 2 * eye, 2 * eye, 2 * eye) + 0.5 * tokens
     parted = float(diameter(tokens)) / first
-    d, n, stacks, depth = 128, 8, 8, 20
-    small = 1e-3 * layer_norm(lab.normal(stacks, n, d, purpose="tokens"))
+    d, n, stacks, depth = 64, 8, 24, 8
+    small = 1e-4 * layer_norm(lab.normal(stacks, n, d, purpose="tokens"))
     corrected = [fact("W = 2·1, β = ½, above the threshold: farther apart after 30 layers", parted > 100)]
     for beta in (0.2, 0.5):
         layers = random_stack(small, depth, lab.generator(f"{beta}"), beta=beta)
-        size = [residual_norm(x) / x.mean(-2).norm(dim=-1) for x in (layers[0], layers[-1])]
-        rates = (size[1] / size[0]).pow(1 / depth)
-        # Length of a random vector: the logarithm of its square has a mean below 0 by 1/d.
-        error = float(rates.std()) / math.sqrt(stacks) + 1 / d**1.5
-        corrected.append(Comparison(f"random matrices, β = {beta}: factor of tokens' differences per layer, over that "
-                                    "of their mean", skip_rate(beta), float(rates.mean()), error))  # fmt: skip
+        mean = [x.mean(-2).square().sum(-1) for x in (layers[0], layers[-1])]
+        left = residual_norm(layers[-1]) / residual_norm(small)
+        name = f"random matrices, β = {beta}, {depth} layers"
+        # Attention is flat up to scores of 1e-8.
+        corrected.append(Comparison(f"{name}: share of the differences left", (1 - beta) ** depth,
+                                    float(left.mean()), 1e-6))  # fmt: skip
+        growth = ((1 - beta) ** 2 + beta**2) ** depth
+        corrected.append(mean_of(f"{name}: squared length of the mean token over the first", growth, mean[1] / mean[0]))
+        corrected.append(exact(f"{name}: ratio of the two per layer", skip_rate(beta),
+                               ((1 - beta) ** depth / math.sqrt(growth)) ** (1 / depth)))  # fmt: skip
     return Evidence(
         (fact("W = 2·1, β = ½, above the threshold: closer after 30 layers", parted < 1),),
         tuple(corrected),
@@ -186,7 +190,7 @@ def _curves(lab: Lab) -> Curves:
         (0.5, "none", "β = ½"),
         (0.5, "post", "β = ½, LayerNorm after"),
         (0.2, "none", "β = 0.2"),
-        (0.5, "pre", "β = ½, LayerNorm before"),
+        (1.0, "pre", "added to the stream, LayerNorm before"),
     )
     for beta, norm, label in cases:
         layers = random_stack(tokens, depth, lab.generator(label), beta=beta, norm=norm)

@@ -135,7 +135,7 @@ CHAPTER.of_a_model(
     "than queries: four query heads read one key head.",
     slip=True,
 )
-def mistral_shapes(lab: Lab) -> Evidence:  # noqa: ARG001
+def mistral_shapes(lab: Lab) -> Evidence:
     name = "parameters of Mistral-7B in all"
     return Evidence(
         (exact(name, float(mistral_parameters(1024, 1024, 14096)), float(_PARAMETERS)),),
