@@ -258,3 +258,15 @@ def test_curl_of_known_cases():
     assert curl(state, keys, values, 1.0) > 0.1
     with pytest.raises(UsageError, match="beta"):
         curl(state, keys, keys, 0.0)
+
+
+def test_batches_and_short_floats():
+    left, right = normal(3, 6, 2), normal(3, 2, 6, seed=1)
+    batch, other = Factored(left.float(), right.float()), factored(6, 2, 6, 5)
+    several = Factored(other.left.expand(3, 6, 2), other.right.expand(3, 2, 6))
+    scores = composition(batch, several)
+    assert scores.dtype == torch.float64
+    close(scores[1], composition(Factored(left[1].float(), right[1].float()), other))
+    close(batch.eigenvalues()[2].abs(), Factored(left[2].float(), right[2].float()).eigenvalues().abs())
+    texts = torch.stack([repeated(seed=s) for s in range(3)])
+    close(Induction(12, 24).run(texts).induction[1], Induction(12, 24).run(texts[1]).induction)

@@ -169,11 +169,11 @@ def skip_rate(beta: float) -> float:
 
 
 def attention(
-    x: Float[Tensor, "*batch tokens d"],
-    w_q: Float[Tensor, "*batch d d_key"],
-    w_k: Float[Tensor, "*batch d d_key"],
-    w_v: Float[Tensor, "*batch d d"],
-) -> Float[Tensor, "*batch tokens d"]:
+    x: Float[Tensor, "*#batch tokens d"],
+    w_q: Float[Tensor, "*#batch d d_key"],
+    w_k: Float[Tensor, "*#batch d d_key"],
+    w_v: Float[Tensor, "*#batch d d"],
+) -> Float[Tensor, "*#batch tokens d"]:
     r"""One head without mask or output map: $\mathrm{softmax}(X W_Q W_K^\top X^\top/\sqrt{d_k})\,X W_V$."""
     scores = (x @ w_q) @ (x @ w_k).mT / sqrt(w_q.shape[-1])
     return torch.softmax(scores, -1) @ (x @ w_v)

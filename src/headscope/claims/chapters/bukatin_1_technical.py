@@ -147,8 +147,9 @@ def residual_stream(lab: Lab) -> Evidence:
     with torch.no_grad():
         for number in range(2):
             layer = nn.TransformerEncoderLayer(
-                d, 2, 32, dropout=0.0, batch_first=True, norm_first=True, dtype=torch.float64
-            ).eval()
+                d, 2, 32, dropout=0.0, batch_first=True, norm_first=True, device="meta", dtype=torch.float64
+            )
+            layer = layer.to_empty(device="cpu").eval()
             for name, parameter in layer.named_parameters():
                 parameter.copy_(0.3 * lab.normal(*parameter.shape, purpose=f"{number} {name}"))
             truth = layer(truth)

@@ -216,6 +216,7 @@ def polynomial(lab: Lab) -> Evidence:
 def expressive(lab: Lab) -> Evidence:
     degrees = (3, 9, 27, 81)
     errors = tuple(_distance_to_polynomials(degree) for degree in degrees)
+    values = tuple(float(degree) for degree in degrees)
     # One layer on the token (x, 1) with suitable weights does give x²: the step from which products are built.
     x = lab.normal(1, 1, purpose="x")
     token = torch.cat((x, torch.ones_like(x)), -1)
@@ -226,7 +227,7 @@ def expressive(lab: Lab) -> Evidence:
             exact("x² from one layer on (x, 1)", float(x) ** 2, float(square)),
             fact("one layer (degree 3) can represent |x| on [−1, 1]", errors[0] < 1e-9),
         ),
-        trend=Trend("relative distance of |x| from the polynomials of degree 3^L", "degree", degrees, errors),
+        trend=Trend("relative distance of |x| from the polynomials of degree 3^L", "degree", values, errors),
     )
 
 
@@ -278,9 +279,9 @@ def _ridge(k: torch.Tensor, v: torch.Tensor, alpha: float) -> torch.Tensor:
     """Regularised least squares as ordinary least squares with √α·1 appended to the keys and 0 to the values."""
     d = k.shape[1]
     rows = torch.cat((k, math.sqrt(alpha) * torch.eye(d, dtype=torch.float64)))
-    solution: torch.Tensor = torch.linalg.lstsq(
-        rows, torch.cat((v, torch.zeros(d, v.shape[1], dtype=torch.float64)))
-    ).solution
+    q, r = torch.linalg.qr(rows)
+    right = torch.cat((v, torch.zeros(d, v.shape[1], dtype=torch.float64)))
+    solution: torch.Tensor = torch.linalg.solve_triangular(r, q.mT @ right, upper=True)
     return solution
 
 

@@ -144,7 +144,7 @@ def _humps(out: np.ndarray, variance: float) -> Histogram:
         density,
         laws=(
             Series("Gaussian of the average", x, bell(0.0, variance), role="theory"),
-            Series("mixture of both", x, 0.5 * bell(-2, 0.25) + 0.5 * bell(2, 0.25), role="null"),
+            Series("mixture of both", x, 0.5 * bell(-2.0, 0.25) + 0.5 * bell(2.0, 0.25), role="null"),
         ),
     )
 
@@ -232,10 +232,11 @@ def information_after_mixing(lab: Lab) -> Evidence:
 )
 def block_order(lab: Lab) -> Evidence:
     d, wide, n = 16, 32, 5
-    layer = nn.TransformerEncoderLayer(d, 2, wide, dropout=0.0, batch_first=True, dtype=torch.float64).eval()
+    layer = nn.TransformerEncoderLayer(d, 2, wide, dropout=0.0, batch_first=True, device="meta", dtype=torch.float64)
+    layer = layer.to_empty(device="cpu").eval()
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
-            parameter.add_(0.2 * lab.normal(*parameter.shape, purpose=name))
+            parameter.copy_(0.3 * lab.normal(*parameter.shape, purpose=name))
         x = lab.normal(1, n, d, purpose="tokens")
         truth = layer(x)
         attended = layer.self_attn(x, x, x, need_weights=False)[0]
@@ -271,7 +272,7 @@ def logits_after_norm(lab: Lab) -> Evidence:
     return Evidence(
         (variance_of("variance of a logit, n = 32", 1 / n, logits),),
         (
-            variance_of("variance of a logit, n = 32", n, logits),
+            variance_of("variance of a logit, n = 32", float(n), logits),
             variance_of("variance after division by √n", 1.0, logits / math.sqrt(n)),
         ),
     )

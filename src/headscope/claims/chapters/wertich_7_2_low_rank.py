@@ -5,7 +5,7 @@ import math
 import numpy as np
 import torch
 
-from headscope.claims.lab import Lab, exact, fact
+from headscope.claims.lab import Lab, exact, fact, mean_of
 from headscope.claims.works import wertich
 from headscope.core.figure import Curves, Series
 from headscope.core.verdict import Comparison, Evidence
@@ -122,7 +122,24 @@ def rank_of_softmax(lab: Lab) -> Evidence:
     sharp, _ = _softmax_matrix(lab, 128, 64, 30.0, diagonal=60.0)
     corrected.append(exact("smallest singular value of attention that looks at itself", 1.0,
                            torch.linalg.svdvals(sharp)[-1]))  # fmt: skip
+    corrected += _one_matrix_for_all(lab)
     return Evidence(tuple(stated), tuple(corrected), figures=(_spectra(lab),))
+
+
+def _one_matrix_for_all(lab: Lab) -> list[Comparison]:
+    """What rank log n leaves of P = 1 on vectors that were not known beforehand."""
+    n, k, draws = 128, math.ceil(math.log(128)), 400
+    w = lab.normal(draws, n, 1, purpose="unknown")
+    basis = torch.linalg.qr(lab.normal(n, k, purpose="basis")).Q
+    missed = (w - basis @ (basis.mT @ w)).square().sum((1, 2)) / w.square().sum((1, 2))
+    r = lab.normal(draws, k, n, purpose="projections") / math.sqrt(k)
+    off = (r.mT @ (r @ w) - w).square().sum((1, 2)) / w.square().sum((1, 2))
+    return [
+        mean_of(
+            f"P = 1, n = {n}: squared share of an unknown w missed by a best matrix of rank {k}", 1 - k / n, missed
+        ),
+        mean_of(f"the same for a random projection RᵀR of rank {k}: (n + 1)/k", (n + 1) / k, off),
+    ]
 
 
 def _spectra(lab: Lab) -> Curves:
@@ -137,8 +154,9 @@ def _spectra(lab: Lab) -> Curves:
     return Curves(
         "softmax_spectra",
         "Singular values of softmax matrices",
-        "256 random tokens, keys of width 64. Nothing happens at log n: the spectrum has one large value (the mean "
-        "row) and a slope that depends on how large the scores are.",
+        "256 random tokens, keys of width 64. Nothing happens at log n: there is one large value (the mean row), then "
+        "a slope that depends on how large the scores are. Small scores show a step after 64, the rank of the scores "
+        "themselves.",
         "number of the singular value",
         "singular value",
         tuple(series),

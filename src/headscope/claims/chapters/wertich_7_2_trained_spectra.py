@@ -24,7 +24,8 @@ CHAPTER.of_a_model(
     r"\frac{9 n}{10} \ldots \frac{12 n}{10} \ (W_v)",
     lesson="The sum of the squared singular values is the sum of the squared entries, so it measures the size of a "
     "matrix; the largest one measures its strongest direction. Both are read off the weights of the checkpoint and set "
-    "beside a random matrix of the same shape and size.",
+    "beside a random matrix of the same shape and size. The plots of the thesis show a mean square of 0.02 to 0.09 for "
+    "W_v, which is a tenth of what its text says.",
     lens="spectra",
     reason="the weights of this checkpoint: sum_squares, largest and above_edge of Q, K and V by layer",
     checkpoint=_MISTRAL,
