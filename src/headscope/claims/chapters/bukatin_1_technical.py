@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from headscope.claims.lab import Lab, exact, fact
+from headscope.claims.lab import Lab, exact, fact, mean_of
 from headscope.claims.works import bukatin
 from headscope.core.figure import HeatMap
 from headscope.core.verdict import Evidence
@@ -257,13 +257,10 @@ def virtual_heads(lab: Lab) -> Evidence:
     squares = torch.stack(
         [composition(_map(lab, d, r, f"a{i}"), _map(lab, d, r, f"b{i}")) for i in range(300)]
     ).square()
-    error = float(squares.std()) / math.sqrt(300)
-    null = composition_null(d) ** 2
     return Evidence(
         (
             exact("two heads in turn against one virtual head", moved(a_2 @ a_1, x, first @ second), two_steps),
-            fact("unrelated maps compose with a mean square of 1/d_model, to five standard errors",
-                 abs(float(squares.mean()) - null) < 5 * error),
+            mean_of("squared composition score of unrelated maps, width 10", composition_null(d) ** 2, squares),
         )
     )  # fmt: skip
 

@@ -60,6 +60,13 @@ def random_vector_length(lab: Lab) -> Evidence:
         stated.append(mean_of(f"{name}: length of W x over that of x", 1 / 10, ratio))
         corrected.append(mean_of(f"{name}: its mean square", 1 / share, ratio.square()))
         corrected.append(fact(f"{name}: length between 0.22 and 0.32", 0.215 < float(ratio.mean()) < 0.32))
+    wide = lab.normal(draws, 16, n, purpose="wide")
+    wide *= math.sqrt(16 / 10) / wide.norm(dim=(1, 2), keepdim=True)
+    x = lab.normal(draws, n, 1, purpose="vectors wide")
+    squares = (wide @ x).square().sum((1, 2)) / x.square().sum((1, 2))
+    corrected.append(
+        mean_of("16 × 64, squared singular values sum to 16/10: mean square of the factor", 1 / 40, squares)
+    )
     return Evidence(tuple(stated), tuple(corrected))
 
 
