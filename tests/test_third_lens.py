@@ -121,8 +121,8 @@ def test_its_docs_entry_appears():
     spec = importlib.util.spec_from_file_location("make_docs", PROJECT / "scripts" / "make_docs.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert "## echo" in module.page()
-    assert "`--times`" in module.page()
+    assert "## echo" in module.lens_page()
+    assert "`--times`" in module.lens_page()
 
 
 def test_its_contract_tests_appear(folder):

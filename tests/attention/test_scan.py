@@ -81,5 +81,5 @@ def test_a_file_without_a_mechanism_is_refused(add_file: Callable[[str, str], No
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="dense, window"):
+    with pytest.raises(UsageError, match="band_sparse, bigbird, dense"):
         mechanism_named("wimdow")

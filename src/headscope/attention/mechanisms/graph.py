@@ -67,13 +67,11 @@ class Graph(Pattern):
     def examples(cls, n: int) -> tuple["Graph", ...]:
         """For twice as many positions: a random graph with a ring; squares of near ones; a tree."""
         nodes = max(2 * n, 2)
-        ahead = torch.arange(nodes)[:, None] - torch.arange(nodes)
-        chance = torch.rand(nodes, nodes, generator=torch.Generator().manual_seed(0))
-        tree = [(p, (p - 1) // 2) if p else (0,) for p in range(nodes)]
+        drawn = torch.randint(nodes, (nodes, 4), generator=torch.Generator().manual_seed(0)).tolist()
         return (
-            cls.of((chance < 4 / nodes) | (ahead == 0) | (ahead % nodes == 1)),
-            cls.of((ahead.abs() <= 6) & (ahead % 2 == 0)),
-            cls(tree),
+            cls([sorted({i, (i - 1) % nodes, *some}) for i, some in enumerate(drawn)]),
+            cls([range(i % 2 if i < 6 else i - 6, min(i + 7, nodes), 2) for i in range(nodes)]),
+            cls([(i, (i - 1) // 2) if i else (0,) for i in range(nodes)]),
         )
 
     @classmethod
