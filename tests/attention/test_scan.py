@@ -41,16 +41,17 @@ MECHANISM = Echo
 def add_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
     """Files that stand in the folder of mechanisms for the length of a test."""
     monkeypatch.setattr(folder, "__path__", [*folder.__path__, str(tmp_path)])
+    added: list[str] = []
 
     def add(name: str, text: str) -> None:
+        added.append(name)
         (tmp_path / f"{name}.py").write_text(text)
         monkeypatch.delitem(sys.modules, f"{folder.__name__}.{name}", raising=False)
         monkeypatch.delattr(folder, name, raising=False)
 
     yield add
-    for module in [name for name in sys.modules if name.startswith(f"{folder.__name__}.")]:
-        if module.rpartition(".")[2] not in ("dense", "window"):
-            del sys.modules[module]
+    for name in added:
+        sys.modules.pop(f"{folder.__name__}.{name}", None)
 
 
 def test_a_new_file_is_enough(add_file: Callable[[str, str], None]) -> None:

@@ -4,7 +4,17 @@ import math
 
 import pytest
 
-from headscope.core.verdict import STANDARD_ERRORS, Comparison, Entry, Evidence, Ledger, Source, Trend, verdict_of
+from headscope.core.verdict import (
+    STANDARD_ERRORS,
+    Comparison,
+    Entry,
+    Evidence,
+    Ledger,
+    Source,
+    Trend,
+    settled,
+    verdict_of,
+)
 from headscope.errors import NumericsError
 
 RIGHT = Comparison("right", 1.0, 1.01, 0.01)
@@ -57,3 +67,14 @@ def test_the_order_of_a_trend_is_its_power(power: float) -> None:
 def test_a_ledger_counts_statements() -> None:
     entry = Entry(("A", "B"), Source("x", "y", "1"), "s", "", "holds", "l")
     assert Ledger((entry, entry), seed=0).counts() == {"holds": 4}
+
+
+def test_settled_numbers() -> None:
+    noisy = Comparison("zero", 0.0, 3.1e-17, 1e-9), Comparison("sampled", 1.25, 1.2534567891, 0.00123456)
+    zero, sampled = settled(Evidence(noisy)).stated
+    assert zero.measured == 0.0
+    assert (sampled.measured, sampled.error) == (1.25346, 0.00123)
+    counted = Comparison("counted", 3.0, 4.0, 0.0)
+    assert settled(Evidence((counted,))).stated == (counted,)
+    for comparison in noisy:
+        assert settled(Evidence((comparison,))).stated[0].agrees == comparison.agrees

@@ -50,16 +50,20 @@ def test_layers_needed_are_shortest_paths(seed: int) -> None:
 
 @pytest.mark.parametrize("cls", mechanisms().values(), ids=lambda cls: cls.name)
 def test_every_mechanism_can_be_drawn(cls) -> None:
-    figures = pictures(cls.examples(24)[0], 24)
+    figures = pictures(cls.examples(12)[0], 12)
     assert [figure.name for figure in figures][:3] == ["map", "graph", "field"]
     for figure in figures:
         assert isinstance(figure, (Mosaic, Network, HeatMap))
-        for kind in FORMATS:
-            assert len(encoded(figure, kind)) > 1000
-        assert "<svg" in page_svg(figure, "x")
+        assert b"<svg" in encoded(figure, "svg")
 
 
 @pytest.mark.parametrize("given", [{"n": 0}, {"n": 5000}, {"n": 8, "layers": 0}])
 def test_impossible_pictures_are_refused(given: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="got"):
         pictures(attention.dense(), **given)
+
+
+def test_maps_and_networks_are_drawn_in_every_format() -> None:
+    for figure in pictures(attention.window(left=1), 70)[:2]:
+        assert all(len(encoded(figure, kind)) > 1000 for kind in FORMATS)
+        assert "<svg" in page_svg(figure, "x")

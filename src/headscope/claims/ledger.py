@@ -10,7 +10,7 @@ from functools import cache
 from headscope.claims.claim import Chapter, Claim
 from headscope.claims.lab import Lab
 from headscope.core import Finding
-from headscope.core.verdict import Entry, Evidence, Ledger, Verdict, verdict_of
+from headscope.core.verdict import Entry, Evidence, Ledger, Verdict, settled, verdict_of
 from headscope.errors import NumericsError, UsageError
 
 _FOLDER = "headscope.claims.chapters"
@@ -95,6 +95,7 @@ def lenses_needed(chosen: Iterable[Claim]) -> tuple[str, ...]:
 
 
 def _checked(claim: Claim, evidence: Evidence) -> tuple[Verdict, Evidence]:
+    evidence = settled(evidence)
     try:
         return verdict_of(evidence), evidence
     except NumericsError as error:
