@@ -202,8 +202,19 @@ def _portable(q: Tensor, k: Tensor, v: Tensor, part: Gathered) -> kernel.Rows:
 def _taken(x: Tensor, index: Tensor, out: Tensor | None = None) -> Tensor:
     """Rows of [heads, n, …] at [blocks, size] as [blocks, heads, size, …]."""
     flat = index.reshape(-1)
-    got = x.index_select(1, flat) if out is None else torch.index_select(x, 1, flat, out=out)
+    if x.transpose(0, 1).is_contiguous():  # as transformers passes them: one run of memory holds a row of all heads
+        got = _selected(x.transpose(0, 1), 0, flat, out)
+        return got.reshape(*index.shape, x.shape[0], *x.shape[2:]).transpose(1, 2)
+    got = _selected(x, 1, flat, out)
     return got.reshape(x.shape[0], *index.shape, *x.shape[2:]).transpose(0, 1)
+
+
+def _selected(x: Tensor, dim: int, index: Tensor, out: Tensor | None) -> Tensor:
+    if out is None:
+        return x.index_select(dim, index)
+    shape = [*x.shape]
+    shape[dim] = len(index)
+    return torch.index_select(x, dim, index, out=out.view(shape))
 
 
 def _by_head(x: Tensor) -> Tensor:
@@ -223,7 +234,7 @@ def _taken_keys(
     size = group.keys.numel()
     if size not in buffers:
         buffers.clear()  # one size at a time
-        buffers[size] = k.new_empty(k.shape[0], size, k.shape[2]), v.new_empty(v.shape[0], size, v.shape[2])
+        buffers[size] = k.new_empty(k.shape[0] * size * k.shape[2]), v.new_empty(v.shape[0] * size * v.shape[2])
     return _taken(k, group.keys, buffers[size][0]), _taken(v, group.keys, buffers[size][1])
 
 
