@@ -94,6 +94,7 @@ class Gathered(Part):
                     scale=self.scale, merges=not fresh,
                 )  # fmt: skip
             return
+        k, v = k.contiguous(), v.contiguous()  # a copy costs less than gathering from swapped axes
         buffers: dict[int, tuple[Tensor, Tensor]] = {}
         for group in self._groups(k):
             keys, values = _taken_keys(group, k, v, buffers)
@@ -127,6 +128,7 @@ class Gathered(Part):
                         scale=self.scale,
                     )  # fmt: skip
             return
+        k, v = k.contiguous(), v.contiguous()
         buffers: dict[int, tuple[Tensor, Tensor]] = {}
         for group in self._groups(k):
             mask, _ = _mask(group, real, q.dtype)
