@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 CHUNK = 64
-ROWS = 64 * CHUNK  # what is in flight at a time
+ROWS = 16 * CHUNK  # what is in flight at a time, so that it stays in the cache
 
 
 def running_sum(
