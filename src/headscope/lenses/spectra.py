@@ -20,6 +20,7 @@ from headscope.errors import LensError
 from headscope.lenses.figures.layout import label_of, place
 from headscope.lenses.figures.spectra import figures
 from headscope.lenses.lens import Batch, Lens, Needs
+from headscope.lenses.raw_weights import gain_warning, has_gain, method_of, origin, status_warnings
 from headscope.maths.comparison import Comparison
 from headscope.maths.spectrum import form_singular_values, singular_values
 
@@ -102,6 +103,12 @@ SCHEMA = pl.Schema(
 )
 
 
+_HOW = (
+    "Exact, in float64: eigenvalues of the Gram matrix of the smaller side; for W_QK and W_OV, QR of both factors "
+    "and an SVD of the core. The nulls are laws for large matrices, not samples."
+)
+
+
 @dataclass(frozen=True)
 class Params:
     """What can be chosen."""
@@ -144,7 +151,7 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
         raise LensError("the lens spectra reads the model's weights, and was given none")
     statuses = {site: weights.status(site) for site in state.sites}
     known = [site for site in state.sites if statuses[site].status != "refused"]
-    warnings = _warnings(weights.spec, {site: (one.status, one.reason) for site, one in statuses.items()})
+    warnings = status_warnings(weights.spec, statuses, "W_Q, W_K and W_QK are those before it")
     if not known:
         reason = "no attention site of this model has projections in canonical form"
         return Finding("spectra", ABOUT, status="not applicable", reason=reason, warnings=warnings)
@@ -154,16 +161,16 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
     for site in known:
         of_site = weights.weights(site)
         layers[site], heads[site] = dict(_matrices(of_site)), dict(_forms(of_site))
-        gained += [site] if _has_gain(of_site) else []
+        gained += [site] if has_gain(of_site) else []
         del of_site
     finding = Finding(
         "spectra",
         ABOUT,
-        tables=_tables(layers, heads, {site: statuses[site].status for site in known}, _origin(weights.spec)),
+        tables=_tables(layers, heads, {site: statuses[site].status for site in known}, origin(weights.spec)),
         arrays=_arrays(layers, heads),
         figures=figures(layers, heads, state.params.bins),
-        method=_method(weights),
-        warnings=(*warnings, *_gain_warning(gained, known)),
+        method=method_of(weights, _HOW),
+        warnings=(*warnings, *gain_warning(gained, known, "q, k or v")),
         params={"bins": state.params.bins},
     )
     return replace(finding, headlines=headline(finding))
@@ -193,14 +200,14 @@ def _tables(
     layers: Mapping[Site, Mapping[str, Comparison]],
     heads: Mapping[Site, Mapping[str, list[Comparison]]],
     statuses: Mapping[Site, str],
-    origin: str,
+    read_from: str,
 ) -> dict[str, pl.DataFrame]:
     """One row per matrix and quantity."""
 
     def rows(site: Site, head: int | None, matrix: str, one: Comparison) -> Iterator[dict[str, object]]:
         for quantity, (value, null) in one.quantities.items():
             row = {**place(site, head), "matrix": matrix, "quantity": quantity, "value": value, "null": null}
-            yield {**row, "status": statuses[site], "weights": origin}
+            yield {**row, "status": statuses[site], "weights": read_from}
 
     of_heads = [
         row
@@ -226,51 +233,6 @@ def _arrays(
             f"{site.label}.{form}": np.stack([one.sigma.numpy() for one in ones]) for form, ones in heads[site].items()
         }
     return found
-
-
-def _origin(spec: ModelSpec) -> str:
-    return f"expanded from {spec.dequantised}" if spec.dequantised else "as stored"
-
-
-def _has_gain(w: HeadWeights) -> bool:
-    return any(bool((gain != 1).any()) for gain in (w.gain_q, w.gain_k, w.gain_v))
-
-
-def _gain_warning(gained: Sequence[Site], known: Sequence[Site]) -> tuple[str, ...]:
-    if not gained:
-        return ()
-    return (
-        f"{len(gained)} of {len(known)} sites (first {gained[0].label}) scale q, k or v after the "
-        "projection: the spectra are those of the raw weights, without that gain.",
-    )
-
-
-def _warnings(spec: ModelSpec, statuses: Mapping[Site, tuple[str, str]]) -> tuple[str, ...]:
-    found = [spec.weight_warning] if spec.weight_warning else []
-    normed = [site for site, (status, _) in statuses.items() if status == "normed"]
-    if normed:
-        found.append(
-            f"{len(normed)} of {len(statuses)} sites (first {normed[0].label}) normalise q and k after the "
-            "projection (QK-norm): W_Q, W_K and W_QK are those before it."
-        )
-    reasons: dict[str, list[Site]] = {}
-    for site, (status, reason) in statuses.items():
-        if status == "refused":
-            reasons.setdefault(reason, []).append(site)
-    for reason, sites in reasons.items():
-        found.append(f"Left out: {', '.join(site.label for site in sites)}. Reason: {reason}.")
-    return tuple(found)
-
-
-def _method(weights: WeightSource) -> str:
-    parts = [
-        "Exact, in float64: eigenvalues of the Gram matrix of the smaller side; for W_QK and W_OV, QR of "
-        "both factors and an SVD of the core. The nulls are laws for large matrices, not samples.",
-        weights.method,
-    ]
-    if weights.spec.positions == "rotary":
-        parts.append("Positions are rotary, so W_QK is the form at distance 0.")
-    return " ".join(part[0].upper() + part[1:].rstrip(".") + "." for part in parts if part)
 
 
 def headline(finding: Finding) -> tuple[str, ...]:
@@ -320,9 +282,9 @@ def definition(params: Params, weights: WeightSource | None, batches: Sequence[B
             continue
         w = weights.weights(site)
         first: dict[str, object] = {"stack": site.stack, "kind": site.kind, "layer": site.layer}
-        origin = weights.spec.dequantised
-        origin = f"expanded from {origin}" if origin else "as stored"
-        last = {"status": weights.status(site).status, "weights": origin}
+        expanded = weights.spec.dequantised
+        stored = f"expanded from {expanded}" if expanded else "as stored"
+        last = {"status": weights.status(site).status, "weights": stored}
         whole = {"Q": torch.cat([*w.w_q], 1), "K": torch.cat([*w.w_k], 1), "V": torch.cat([*w.w_v], 1)}
         for name, matrix in {**whole, "O": torch.cat([*w.w_o], 0)}.items():
             sigma = torch.linalg.svdvals(matrix.double()).tolist()
