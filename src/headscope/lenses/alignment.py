@@ -73,10 +73,10 @@ ABOUT = About(
     reference=(
         "Wertich, Exploring the Hidden Structures of Attention Layers in Transformer Models through the Lens of "
         "Gaussian Distributions, sections 6.2.3 to 6.2.5 and 7.2.2, figure A.22 (layer traces of Mistral 7B "
-        "between −3.43 and 1.78, variance 0.90; read off the plot, and with query head h beside key head h, which is "
-        "wrong under grouped queries). Eq. 6.34 there holds for flat spectra only. Principal angles: Björck and Golub (1973), Math. Comp. "
-        "27, 579; the largest cosine of random subspaces: Johnstone (2008), Annals of Statistics 36, 2638; moments of "
-        "rotations: Collins and Śniady (2006), Commun. Math. Phys. 264, 773."
+        "between −3.43 and 1.78, variance 0.90; read off the plot, and with query head h beside key head h, which "
+        "is wrong under grouped queries). Eq. 6.34 there holds for flat spectra only. Principal angles: Björck and "
+        "Golub (1973), Math. Comp. 27, 579; the largest cosine of random subspaces: Johnstone (2008), Annals of "
+        "Statistics 36, 2638; moments of rotations: Collins and Śniady (2006), Commun. Math. Phys. 264, 773."
     ),
     columns={
         "stack": "enc, dec, or only where the model has one stack; text, image or sound for towers side by side",
