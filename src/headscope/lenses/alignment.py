@@ -42,14 +42,15 @@ ABOUT = About(
     definition=(
         "A head scores a query token x against a key token y by the form x W_QK y, where W_QK is w_q times the "
         "transpose of w_k. Its trace is the mean score, before scale and bias, that a token of independent "
-        "coordinates gives to itself: the base alignment. Its symmetric part scores a pair the same way round "
-        "either way, its antisymmetric part tells query from key. The columns of w_q and of w_k span what the two "
-        "sides read of a token; principal angles say how far these subspaces coincide. The null turns one side "
-        "by a random rotation and leaves both sides as they are, so it does not depend on the basis in which the head "
-        "keeps its queries and keys. All nulls are exact means and standard deviations, nothing is sampled. A second "
-        "null, independent Gaussian entries for w_q and w_k, does depend on that basis and stands in the table "
-        "of factors; keeping the factors' own spectra with random singular bases gives the same variance as it. "
-        "For a layer the forms of its heads are added, each query head with the key head that it reads."
+        "coordinates gives to itself: the base alignment. Its symmetric part scores a pair the same whichever of "
+        "the two is the query; its antisymmetric part is what tells them apart. The columns of w_q and of w_k span "
+        "what the two sides read of a token; principal angles say how far these subspaces coincide. The null turns "
+        "one side by a random rotation and leaves both sides as they are, so it does not depend on the basis in "
+        "which the head keeps its queries and keys. All nulls are exact means and standard deviations, nothing is "
+        "sampled. A second null, independent Gaussian entries for w_q and w_k, does depend on that basis and stands "
+        "in the table of factors; keeping the factors' own spectra with random singular bases gives the same "
+        "variance as it. For a layer the forms of its heads are added, each query head with the key head that it "
+        "reads."
     ),
     formulas=(
         r"\mathrm{Tr}\,W = \sum_i \sigma_i\,\langle u_i, v_i\rangle, \qquad "
@@ -58,24 +59,24 @@ ABOUT = About(
         r"\|w_q\|_F^2\,\|w_k\|_F^2\,/\,(n\,d) \qquad (\mathrm{independent\ entries},\ d = d_{\mathrm{head}})",
         r"\mathrm{symmetric\ share} = \frac{\|(W + W^{\top})/2\|_F^2}{\|W\|_F^2} = \frac{1}{2} + "
         r"\frac{\mathrm{Tr}\,W^2}{2\,\|W\|_F^2}, \qquad \mathrm{random:}\ \frac{1}{2} + \frac{1}{2n}",
-        r"\mathrm{subspace\ overlap} = \frac{1}{d}\sum_i \cos^2\theta_i, \qquad \mathrm{random:}\ d\,/\,n; \qquad "
+        r"\mathrm{subspace\ overlap} = \frac{1}{d}\sum_i \cos^2\theta_i, \qquad \mathrm{random:}\ d\,/\,n",
         r"\mathrm{weighted\ overlap} = \|W^2\|_F^2\,/\,\|W\|_F^4, \qquad \mathrm{random:}\ 1\,/\,n",
     ),
     reading=(
         "A trace far above 0: a token scores high with tokens like itself. Far below: it avoids them. A head of the "
         "first kind attends to repetitions or to itself, one of the second to what differs. z counts standard "
         "deviations of the null; with hundreds of heads a few beyond 3 are chance. A symmetric share of 1 is a head "
-        "that does not tell query from key, near 0 one for which every match is one-way. A subspace overlap above the "
-        "random one means that both sides read the same features, whatever the sign of the match. "
-        "A trace near 0 does not say that the two sides are unrelated: opposite matches cancel in it, the overlaps "
-        "see them. Positions enter none of these numbers but by the rotary rule: there W_QK is the form at distance 0."
+        "that does not tell query from key, near 0 one for which every match is one-way. A subspace overlap above "
+        "the random one means that both sides read the same features, whatever the sign of the match. A trace near "
+        "0 does not say that the two sides are unrelated: opposite matches cancel in it, the overlaps see them. "
+        "Positions enter none of these numbers but by the rotary rule: there W_QK is the form at distance 0."
     ),
     reference=(
         "Wertich, Exploring the Hidden Structures of Attention Layers in Transformer Models through the Lens of "
-        "Gaussian Distributions, sections 6.2.3 to 6.2.5 and 7.2.2, figure A.22 (layer traces of Mistral 7B "
-        "between −3.43 and 1.78, variance 0.90; read off the plot, and with query head h beside key head h, which "
-        "is wrong under grouped queries). Eq. 6.34 there holds for flat spectra only. Principal angles: Björck and "
-        "Golub (1973), Math. Comp. 27, 579; the largest cosine of random subspaces: Johnstone (2008), Annals of "
+        "Gaussian Distributions, sections 6.2.3 to 6.2.5 and 7.2.2, figure A.22 (layer traces of Mistral 7B between "
+        "−3.43 and 1.78, variance 0.90; read off the plot, and with query head h beside key head h, which is wrong "
+        "under grouped queries). Eq. 6.34 there holds for flat spectra only. Principal angles: Björck and Golub "
+        "(1973), Math. Comp. 27, 579; the largest cosine of random subspaces: Johnstone (2008), Annals of "
         "Statistics 36, 2638; moments of rotations: Collins and Śniady (2006), Commun. Math. Phys. 264, 773."
     ),
     columns={
