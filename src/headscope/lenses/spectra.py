@@ -51,8 +51,9 @@ ABOUT = About(
         r"\mathrm{effective\ rank} = \exp\left(-\sum_i p_i \ln p_i\right)",
         r"f(x) = \frac{\sqrt{(x-a)(b-x)}}{2\pi v p x}, \quad a, b = v\,(\sqrt{n} \mp \sqrt{p})^2, "
         r"\quad x = \sigma^2 \quad (p \times n,\ p \leq n,\ \mathrm{variance}\ v)",
-        r"T = (\sigma_1^2 - m)\,/\,w, \quad m = v\,(r + c)^2, \quad w = v\,(r + c)\,(1/r + 1/c)^{1/3}, \quad "
-        r"r^2 = n - 1/2,\ c^2 = p - 1/2",
+        r"T = (\sigma_1^2 - m)\,/\,w, \quad m = v\,(r + c)^2, \quad w = v\,(r + c)\,(1/r + 1/c)^{1/3}",
+        r"r = \sqrt{n - 1/2}, \quad c = \sqrt{p - 1/2} \qquad (\mathrm{product:}\ m = b,\ w = (p A)^{-2/3},\ "
+        r"f \approx A\sqrt{b - x}\,/\,\pi\ \mathrm{below}\ b)",
         r"v_{\mathrm{bulk}} = v\,\frac{\mathrm{median}_i\,\sigma_i^2}{\mathrm{median\ of\ the\ law}}, \qquad "
         r"\mathrm{distance} = \sup_x |F_{\mathrm{bulk}}(x) - F(x)|",
         r"f(x) = \frac{|\mathrm{Im}\,z|}{\pi x}, \quad x z = (1+z)(1+c_1 z)(1+c_2 z) \quad "

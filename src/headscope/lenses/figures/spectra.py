@@ -109,20 +109,21 @@ def _nulls(layers: Layers, name: str, level: Callable[[Comparison], float]) -> t
 
 def _distance_by_layer(layers: Layers) -> Iterator[Curves]:
     series = [
-        Series(name, x, np.array([nan if one.bulk.distance is None else one.bulk.distance for one in found]))
+        Series(name, x, np.array([(one.bulk.distance or nan) / random_distance(len(one.sigma)) for one in found]))
         for name, x, found in _by_layer(layers)
     ]
     series = [one for one in series if np.isfinite(one.y).any()]
     if series:
+        x = max((one.x for one in series), key=len)
         yield Curves(
             "bulk_distance",
             "How far the bulk is from the law of a random matrix, by layer",
             "Largest gap between the distribution function of the squared singular values, spikes left out, and "
-            "Marchenko–Pastur fitted to their median. Near the dotted line the bulk is as random as it can be; "
-            "far above it the projection has no random bulk.",
+            "Marchenko–Pastur fitted to their median, in units of the gap that chance leaves. Near the dotted line the "
+            "bulk is as random as it can be; far above it the projection has no random bulk.",
             "layer",
-            "largest gap",
-            (*series, *_nulls(layers, "random", lambda one: random_distance(len(one.sigma)))),
+            "largest gap / random",
+            (*series, Series("a random matrix", x, np.ones_like(x), role="null")),
             log_y=True,
         )
 
