@@ -23,10 +23,10 @@ from headscope.lenses.figures.layout import label_of, place
 from headscope.lenses.lens import Batch, Lens, Needs
 from headscope.lenses.raw_weights import gain_warning, has_gain, method_of, origin, status_warnings
 from headscope.maths.base_alignment import (
+    FormMoments,
     alignment,
     form_moments,
     independent_trace_variance,
-    symmetric_share,
     turned_overlap,
     turned_symmetric_share,
     turned_trace_variance,
@@ -226,11 +226,13 @@ def _padded(rows: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
 
 def _measured(w: HeadWeights) -> Measured:
     """All heads one by one, then their sum."""
-    kv = [w.kv_of_head(head) for head in range(w.site.n_heads)]
-    keys = [_Factor.of(one) for one in w.w_k]
     heads, factors, cosines = [], [], []
-    for head, of in enumerate(kv):
-        query, key = _Factor.of(w.w_q[head]), keys[of]
+    read, key = 0, _Factor.of(w.w_k[0])
+    for head in range(w.site.n_heads):
+        if w.kv_of_head(head) != read:  # the heads of a group follow one another
+            read = w.kv_of_head(head)
+            key = _Factor.of(w.w_k[read])
+        query = _Factor.of(w.w_q[head])
         numbers, angles = _head(query, key)
         heads.append(numbers)
         cosines.append(angles)
@@ -284,7 +286,7 @@ def _head(query: _Factor, key: _Factor) -> tuple[dict[str, Row], NDArray[np.floa
     return {
         "trace": _row(trace, 0.0, trace_sd),
         "trace_share": _row(trace / nuclear, 0.0, trace_sd / nuclear),
-        "symmetric_share": _symmetric(query.w, key.w),
+        "symmetric_share": _symmetric(form_moments(query.w, key.w), n),
         "weighted_overlap": _row(weighted, float(mean), sqrt(float(variance))),
         "leading_cosine": _row(float(overlaps[0, 0]), 0.0, n**-0.5),
         **_angle_numbers(cosines, n, query.u.shape[1], key.u.shape[1]),
@@ -296,12 +298,11 @@ def _row(value: float, null: float, sd: float) -> Row:
     return value, null, sd, (value - null) / sd if sd > 1e-9 * max(abs(value), abs(null)) else None
 
 
-def _symmetric(a: Tensor, b: Tensor) -> Row:
-    energy, purity = form_moments(a, b)
-    if not float(energy) > 0:
+def _symmetric(moments: FormMoments, n: int) -> Row:
+    if not float(moments.energy) > 0:
         return (None,) * 4
-    mean, variance = turned_symmetric_share(purity, a.shape[0])
-    return _row(float(symmetric_share(a, b)), mean, sqrt(float(variance)))
+    mean, variance = turned_symmetric_share(moments.purity, n)
+    return _row(float(moments.symmetric_share), mean, sqrt(float(variance)))
 
 
 def _angle_numbers(cosines: Float[Tensor, " rank"], n: int, first: int, second: int) -> dict[str, Row]:
@@ -351,11 +352,11 @@ def _layer(w: HeadWeights) -> tuple[dict[str, Row], dict[str, Row]]:
     """The sum of the heads' forms. The queries of a group share their keys, so they are added first."""
     grouped = w.w_q.to(torch.float64).reshape(w.site.n_kv_heads, -1, *w.w_q.shape[1:]).sum(1)
     queries, keys = (x.transpose(0, 1).flatten(1) for x in (grouped, w.w_k.to(torch.float64)))
-    energy, _ = form_moments(queries, keys)
+    moments = form_moments(queries, keys)
     trace = float(alignment(queries, keys))
     layer = {
-        "trace": _row(trace, 0.0, sqrt(float(turned_trace_variance(energy, len(queries))))),
-        "symmetric_share": _symmetric(queries, keys),
+        "trace": _row(trace, 0.0, sqrt(float(turned_trace_variance(moments.energy, len(queries))))),
+        "symmetric_share": _symmetric(moments, len(queries)),
     }
     # Traces of different heads are uncorrelated under the null, also where they share their keys.
     variance = sum(_gaussian_variance(one, w.w_k[w.kv_of_head(head)]) for head, one in enumerate(w.w_q))

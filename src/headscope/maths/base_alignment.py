@@ -6,6 +6,8 @@ singular bases (`haar_trace_variance`), a known form $W = a\,b^\top$ with one si
 (`turned_trace_variance`, `turned_symmetric_share`, `turned_overlap`), and the bounds that no bases can exceed.
 """
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -112,25 +114,42 @@ def largest_alignment_of_left_bases(
     return values.sum(-1)
 
 
-def form_moments(
-    a: Float[Tensor, "*batch n d"], b: Float[Tensor, "*batch n d"]
-) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    r"""Energy and purity of $W = a\,b^\top$ without forming it: all that the nulls of a turned form need.
+@dataclass(frozen=True)
+class FormMoments:
+    r"""What `form_moments` finds: $\|W\|_F^2$, $\sum_i\sigma_i^4/(\sum_i\sigma_i^2)^2$, and the symmetric share."""
+
+    energy: Float[Tensor, "*batch"]
+    purity: Float[Tensor, "*batch"]
+    symmetric_share: Float[Tensor, "*batch"]
+
+
+def form_moments(a: Float[Tensor, "*batch n d"], b: Float[Tensor, "*batch n d"]) -> FormMoments:
+    r"""Energy, purity and symmetric share of $W = a\,b^\top$ without forming it.
 
     Definition:
         $S_2 = \sum_i\sigma_i^2 = \mathrm{Tr}\,X$ and $S_4/S_2^2$, $S_4 = \sum_i\sigma_i^4 = \mathrm{Tr}\,X^2$, with
-        $X = a^\top a\,b^\top b$. The purity of the zero form is 0.
+        $X = a^\top a\,b^\top b$. The symmetric share is
+        $\|(W + W^\top)/2\|_F^2 / \|W\|_F^2 = \frac12 + \mathrm{Tr}(W^2) / (2 S_2)$, with
+        $\mathrm{Tr}(W^2) = \mathrm{Tr}((b^\top a)^2)$; the rest is antisymmetric. The zero form has purity 0 and
+        share 1/2.
     Properties:
         - those of the singular values  (tested: test_form_moments_are_those_of_singular_values)
+        - the share of the dense form  (tested: test_symmetric_share_of_the_dense_form)
+        - share 1 for b = ±a, 0 for an antisymmetric form, unchanged by the inner basis
+          (tested: test_symmetric_share_at_its_ends)
+    Numerics:
+        Four products of the inner size, each factor first divided by its largest entry.
     """
     _check(a, b)
     tops = [_largest(x) for x in (a, b)]
     a, b = (x.to(torch.float64) / top for x, top in zip((a, b), tops, strict=True))
     x = (a.mT @ a) @ (b.mT @ b)
+    core = b.mT @ a
     energy = x.diagonal(dim1=-2, dim2=-1).sum(-1).clamp_min(0.0)
-    fourth = (x * x.mT).sum((-2, -1))
-    purity = torch.where(energy > 0, fourth / torch.where(energy > 0, energy, 1.0).square(), 0.0)
-    return energy * (tops[0] * tops[1]).square()[..., 0, 0], purity.clamp(0.0, 1.0)
+    unit = torch.where(energy > 0, energy, 1.0)
+    purity = torch.where(energy > 0, (x * x.mT).sum((-2, -1)) / unit.square(), 0.0)
+    share = torch.where(energy > 0, (1 + (core * core.mT).sum((-2, -1)) / unit) / 2, 0.5)
+    return FormMoments(energy * (tops[0] * tops[1]).square()[..., 0, 0], purity.clamp(0.0, 1.0), share.clamp(0.0, 1.0))
 
 
 def turned_trace_variance(energy: Float[Tensor, "*batch"], n: int) -> Float[Tensor, "*batch"]:
@@ -145,27 +164,6 @@ def turned_trace_variance(energy: Float[Tensor, "*batch"], n: int) -> Float[Tens
           (tested: test_turned_trace_of_gaussian_factors)
     """
     return energy.to(torch.float64) / n
-
-
-def symmetric_share(a: Float[Tensor, "*batch n d"], b: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
-    r"""The share of $\|W\|_F^2$ in the symmetric part of $W = a\,b^\top$, which is never formed.
-
-    Definition:
-        $\|(W + W^\top)/2\|_F^2 / \|W\|_F^2 = \frac12 + \mathrm{Tr}(W^2) / (2\|W\|_F^2)$, with
-        $\mathrm{Tr}(W^2) = \mathrm{Tr}((b^\top a)^2)$ and
-        $\|W\|_F^2 = \mathrm{Tr}(a^\top a\,b^\top b)$. The rest is antisymmetric. 1/2 where W is 0.
-    Properties:
-        - that of the dense form  (tested: test_symmetric_share_of_the_dense_form)
-        - 1 for b = ±a, 0 for an antisymmetric form, unchanged by the inner basis
-          (tested: test_symmetric_share_at_its_ends)
-    """
-    _check(a, b)
-    a, b = (x.to(torch.float64) / _largest(x) for x in (a, b))  # small and large weights must not leave float64
-    core = b.mT @ a
-    norm = ((a.mT @ a) * (b.mT @ b)).sum((-2, -1))
-    twice = (core * core.mT).sum((-2, -1))
-    share = torch.where(norm > 0, (1 + twice / torch.where(norm > 0, norm, 1.0)) / 2, 0.5)
-    return share.clamp(0.0, 1.0)
 
 
 def turned_symmetric_share(purity: Float[Tensor, "*batch"], n: int) -> tuple[float, Float[Tensor, "*batch"]]:
