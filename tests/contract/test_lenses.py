@@ -140,8 +140,13 @@ def test_one_percent_turns_the_comparison_red(name):
     parts = shown_to(lens, model, params)
     needs = lens.needs(params, model.spec)
     expected = lens.definition(params, model, parts)
-    for tensor in ("w_q", "w_k", "w_v", "w_o") if needs.weights else ():
-        off = perturbed_weights(model, tensor)
+    read = [
+        (tensor, off)
+        for tensor in ("w_q", "w_k", "w_v", "w_o")
+        if differences(lens.definition(params, off := perturbed_weights(model, tensor), parts), expected)
+    ]
+    assert bool(read) == needs.weights, "a lens that needs weights reads some of them"
+    for tensor, off in read:
         assert differences(lens.finish(folded(lens, params, off, parts), off).tables, expected), tensor
     columns = ("entropy_nats", "participation", "distance", "distance_sd", "diagonal", "first", "bands")
     for column in columns if needs.statistics else ():

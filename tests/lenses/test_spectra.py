@@ -94,6 +94,14 @@ def test_planted_direction_is_found():
     assert value(finding, "heads", "QK", "energy_above_edge", head=2) > 0.5
     ratio = finding.figures[0].values
     assert ratio[0, 2] == ratio.min()
+    assert value(finding, "layers", "Q", "largest_p_value") < 1e-15
+    assert value(finding, "layers", "V", "largest_p_value") > 0.01
+    assert value(finding, "layers", "Q", "spikes") == 1
+    fitted, raw = (value(finding, "layers", "Q", "bulk_variance", of) for of in ("value", "null"))
+    assert fitted == pytest.approx(1, rel=0.1), "the spike swells the raw variance only"
+    assert raw > 1.2
+    # "2 of 4": W_Q and W_K hold the spike, W_V and W_O do not.
+    assert "in 2 of 4 projections" in finding.headlines[2], finding.headlines
 
 
 def test_grouped_queries_pair_with_their_own_keys():
@@ -196,3 +204,43 @@ def test_many_layers_share_one_figure():
     curves = {figure.name: figure for figure in finding_of(model).figures if isinstance(figure, Curves)}
     assert [one.label for one in curves["spectrum_q"].series] == [*(f"L{k}" for k in range(8)), "Marchenko–Pastur"]
     assert curves["spectrum_q"].series[-1].role == "null"
+
+
+def test_second_null_is_the_initialisation():
+    """Weights drawn with the standard deviation that the configuration names: value, null and initial agree."""
+    w = large()
+    names = ("w_q", "w_k", "w_v", "w_o")
+    scaled = replace(w, **{name: 0.02 * getattr(w, name) for name in names})
+    model = Planted({w.site: scaled}, replace(SPEC, initial_sd=0.02))
+    finding = finding_of(model)
+    for matrix in "QKVO":
+        for quantity in ("mean_square", "sum_squares", "largest", "bulk_variance"):
+            initial = value(finding, "layers", matrix, quantity, "initial")
+            assert value(finding, "layers", matrix, quantity) == pytest.approx(initial, rel=0.07), quantity
+        assert value(finding, "layers", matrix, "effective_rank", "initial") is None
+    assert value(finding, "heads", "QK", "bulk_variance", "initial", head=0) == pytest.approx(0.02**4)
+    curve = next(figure for figure in finding.figures if figure.name == "mean_square")
+    assert [one.label for one in curve.series if one.role == "null"] == ["initialised"]
+    assert LENS.definition(Params(), model, [])["layers"]["initial"].to_numpy() == pytest.approx(
+        finding.tables["layers"]["initial"].to_numpy(), nan_ok=True
+    )
+
+
+def test_without_a_stated_initialisation_there_is_no_second_null():
+    finding = finding_of(Planted({large_site(): large()}))
+    assert all(table["initial"].is_null().all() for table in finding.tables.values())
+    curve = next(figure for figure in finding.figures if figure.name == "mean_square")
+    assert all(one.role == "measured" for one in curve.series)
+
+
+def test_random_bulk_is_told_from_another():
+    """W_V random, W_Q with a spectrum that falls like a power: the headline names both."""
+    w = large()
+    u, _, vh = torch.linalg.svd(w.w_q.transpose(0, 1).flatten(1), full_matrices=False)
+    falling = u * torch.arange(1, 129, dtype=torch.float64) ** -0.7 @ vh
+    w_q = falling.reshape(192, 4, 32).transpose(0, 1)
+    finding = finding_of(Planted({w.site: replace(w, w_q=w_q)}))
+    distance, random = (value(finding, "layers", "Q", "bulk_distance", of) for of in ("value", "null"))
+    assert distance > 5 * random
+    assert value(finding, "layers", "V", "bulk_distance") < 2 * random
+    assert "least in W_Q" in finding.headlines[2]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headscope.errors import UsageError
-from headscope.maths.comparison import Comparison
+from headscope.maths.comparison import Comparison, random_distance
 from headscope.maths.random_matrix import BEYOND_EDGE, GaussianProduct, MarchenkoPastur
 from headscope.maths.spectrum import effective_rank, form_singular_values, singular_values, stable_rank
 
@@ -227,3 +227,70 @@ def test_zero_matrix_has_no_direction():
     assert one.quantities["energy_above_edge"][0] == 0
     assert one.quantities["effective_rank"][0] == 0
     assert one.edges == (0.0, 0.0)
+
+
+def of_gaussian(shape, seed, factor=1.0):
+    """A comparison of a random matrix (two sizes) or of a product of two (three, the inner one second)."""
+    if len(shape) == 2:
+        return Comparison(shape, singular_values(factor * normal(*shape, seed=seed)))
+    a, b = normal(shape[0], shape[1], seed=seed), normal(shape[2], shape[1], seed=seed + 1000)
+    return Comparison(shape, form_singular_values(factor * a, b))
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (40, 160), (120, 24, 120)])
+def test_bulk_of_a_gaussian_matrix(shape):
+    """The variance of the entries within 1 %, the distance within a tenth: 60 matrices leave 0.5 % and 3 %."""
+    found = [of_gaussian(shape, seed, factor=0.3).quantities for seed in range(60)]
+    assert np.mean([one["bulk_variance"][0] for one in found]) == pytest.approx(0.09, rel=0.01)
+    assert np.mean([one["bulk_distance"][0] for one in found]) == pytest.approx(random_distance(min(shape)), rel=0.1)
+    assert np.mean([one["spikes"][0] for one in found]) < 0.4, "chance makes one in about one case of six"
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (40, 160), (120, 24, 120)])
+def test_p_values_of_comparisons(shape):
+    chances = np.array([of_gaussian(shape, seed).quantities["largest_p_value"][0] for seed in range(300)])
+    for level in (0.05, 0.2, 0.5):
+        # Four standard errors, and 0.05 for a law that is a limit.
+        assert np.mean(chances < level) == pytest.approx(level, abs=0.05 + 4 * math.sqrt(level * (1 - level) / 300))
+
+
+def test_spikes_leave_the_bulk_alone():
+    """Five directions with nine tenths of the energy: the raw variance is ten times that of the entries."""
+    noise = normal(100, 300)
+    noise[range(5), range(5)] += math.sqrt(9 * 100 * 300 / 5)
+    one = Comparison((100, 300), singular_values(noise)).quantities
+    fitted, raw = one["bulk_variance"]
+    assert raw == pytest.approx(10, rel=0.03)
+    assert fitted == pytest.approx(1, rel=0.1)
+    assert one["spikes"][0] == 5
+    assert one["energy_in_spikes"][0] == pytest.approx(0.9, rel=0.02)
+    assert one["bulk_distance"][0] < 2.5 * one["bulk_distance"][1]
+    assert one["largest_tracy_widom"][0] > 50
+    assert one["largest_p_value"][0] < 1e-15
+
+
+def test_a_bulk_of_another_kind_is_far():
+    """A spectrum that falls like a power has no Marchenko–Pastur bulk; one of equal values has neither."""
+    for sigma in (torch.arange(1, 201, dtype=torch.float64) ** -0.7, torch.ones(200, dtype=torch.float64)):
+        distance, random = Comparison((200, 600), sigma).quantities["bulk_distance"]
+        assert distance > 5 * random
+
+
+def test_initial_matrix_has_the_given_spread():
+    one = of_gaussian((64, 128), 0, factor=0.02)
+    initial = one.initial(0.02)
+    assert initial.keys() <= one.quantities.keys()
+    for quantity, expected in initial.items():
+        assert one.quantities[quantity][0] == pytest.approx(expected, rel=0.1 if quantity != "smallest" else 0.3), (
+            quantity
+        )
+    product = of_gaussian((64, 16, 64), 0, factor=0.01**2).initial(0.01)
+    assert product["bulk_variance"] == pytest.approx(1e-8)
+    assert product["sum_squares"] == pytest.approx(64 * 64 * 16 * 1e-8)
+
+
+def test_zero_matrix_has_no_bulk():
+    one = Comparison((3, 5), torch.zeros(3, dtype=torch.float64)).quantities
+    assert one["spikes"] == (0.0, BEYOND_EDGE)
+    assert one["bulk_variance"] == (0.0, 0.0)
+    assert {one[name][0] for name in ("bulk_distance", "largest_p_value", "largest_tracy_widom")} == {None}

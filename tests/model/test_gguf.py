@@ -12,6 +12,7 @@ from headscope.errors import WeightsRefused
 from headscope.model import cache, expansion
 from headscope.model.gguf_header import read_gguf_header
 from headscope.model.load import load
+from headscope.model.opened import open_model
 from headscope.model.source import resolve
 from tests.hostile.broken import save_gguf, save_llama
 
@@ -129,3 +130,8 @@ def test_header(quantised: Path) -> None:
     assert header.values["general.architecture"] == "llama"
     assert header.counts.keys() == {"Q8_0", "F32"}
     assert not header.has_tokenizer
+
+
+def test_no_initialisation_is_made_up_for_a_gguf(exact: Path, quantised: Path) -> None:
+    """The format does not say how a model was initialised; transformers would put its family's default there."""
+    assert [open_model(file).spec.initial_sd for file in (exact, quantised)] == [None, None]

@@ -10,6 +10,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, LlamaForCausalL
 from headscope.errors import CheckpointError, ResourceError
 from headscope.model import fit, memory
 from headscope.model.load import load
+from headscope.model.opened import open_model, open_weights
 from headscope.model.quiet import quiet
 from headscope.model.source import resolve
 from tests.hostile.broken import Q_PROJ, change_json, change_tensors, save_llama
@@ -87,6 +88,12 @@ def test_random_is_drawn_as_the_configuration_says(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").unlink()  # a configuration alone is enough
     weight = load(resolve(f"random:{tmp_path / 'config.json'}")).model.model.layers[0].mlp.up_proj.weight
     assert weight.std().item() == pytest.approx(0.05, rel=0.05)
+
+
+def test_the_spec_tells_the_initialisation(tmp_path: Path) -> None:
+    save_llama(tmp_path, initializer_range=0.05)
+    assert open_weights(str(tmp_path)).spec.initial_sd == 0.05
+    assert open_model(tmp_path).spec.initial_sd == 0.05
 
 
 def test_random_larger_than_the_machine_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

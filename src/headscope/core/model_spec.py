@@ -9,7 +9,8 @@ class ModelSpec:
 
     `dequantised` is empty for a checkpoint with full-precision weights; otherwise it names the quantised
     format the weights were expanded from ("Q4_1"), and every number computed from weights shows it.
-    `sha256` is the hash of the weight files (empty for a freshly initialised model).
+    `sha256` is the hash of the weight files (empty for a freshly initialised model). `initial_sd` is the standard
+    deviation with which the configuration would initialise a matrix; None where it does not say (a GGUF file does not).
     """
 
     name: str
@@ -30,6 +31,7 @@ class ModelSpec:
     dequantised: str = ""
     sha256: str = ""
     licence: str = ""
+    initial_sd: float | None = None
     notes: tuple[str, ...] = field(default=())
 
     @property

@@ -7,12 +7,15 @@ law of a product of two Gaussian matrices for the latter.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import exp, log, sqrt
+from functools import lru_cache
+from math import exp, log, pi, prod, sqrt
+from statistics import median
 
 import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
+from scipy import integrate, optimize, special
 from torch import Tensor
 
 from headscope.core import About, Finding, HeadWeights, ModelSpec, Site, WeightSource
@@ -20,6 +23,7 @@ from headscope.errors import LensError
 from headscope.lenses.figures.layout import label_of, place
 from headscope.lenses.figures.spectra import figures
 from headscope.lenses.lens import Batch, Lens, Needs
+from headscope.lenses.raw_weights import gain_warning, has_gain, method_of, origin, status_warnings
 from headscope.maths.comparison import Comparison
 from headscope.maths.spectrum import form_singular_values, singular_values
 
@@ -29,13 +33,16 @@ ABOUT = About(
     title="Spectra of the attention weights",
     question="On how many directions do the attention weights act, and how far are they from random?",
     definition=(
-        "A matrix rotates, stretches along orthogonal directions, and rotates again; the factors of the "
-        "stretching are its singular values σ₁ ≥ σ₂ ≥ … . They are computed for W_Q, W_K, W_V and W_O of "
-        "each layer, with the heads side by side, and for the two products that matter in a head: W_QK, "
-        "w_q times the transpose of w_k (what it compares), and W_OV, w_v times w_o (what it moves). Each "
-        "is set beside a random matrix of the same shape and the same Frobenius norm. A matrix of "
-        "independent entries follows the Marchenko–Pastur law, with sharp edges a and b. W_QK and W_OV "
-        "are products, so their null is the product of two random factors; its law is another."
+        "A matrix rotates, stretches along orthogonal directions, and rotates again; the factors of the stretching "
+        "are its singular values σ₁ ≥ σ₂ ≥ … . They are computed for W_Q, W_K, W_V and W_O of each layer, with the "
+        "heads side by side, and for the two products that matter in a head: W_QK, w_q times the transpose of w_k "
+        "(what it compares), and W_OV, w_v times w_o (what it moves). Each is set beside a random matrix of the "
+        "same shape and the same Frobenius norm. A matrix of independent entries follows the Marchenko–Pastur law, "
+        "with sharp edges a and b. W_QK and W_OV are products, so their null is the product of two random factors; "
+        "its law is another. How far the largest value may stray beyond the edge by chance is the Tracy–Widom law "
+        "T. Because strong directions swell the Frobenius norm, the law is also fitted to the bulk alone, by its "
+        "median: values above the edge of that fit are spikes, and the largest gap between the two distribution "
+        "functions tells whether what is left looks random at all."
     ),
     formulas=(
         r"W = U\,\mathrm{diag}(\sigma_1, \sigma_2, \ldots)\,V^{\top}, \qquad "
@@ -44,24 +51,31 @@ ABOUT = About(
         r"\mathrm{effective\ rank} = \exp\left(-\sum_i p_i \ln p_i\right)",
         r"f(x) = \frac{\sqrt{(x-a)(b-x)}}{2\pi v p x}, \quad a, b = v\,(\sqrt{n} \mp \sqrt{p})^2, "
         r"\quad x = \sigma^2 \quad (p \times n,\ p \leq n,\ \mathrm{variance}\ v)",
+        r"T = (\sigma_1^2 - m)\,/\,w, \quad m = v\,(r + c)^2, \quad w = v\,(r + c)\,(1/r + 1/c)^{1/3}",
+        r"r = \sqrt{n - 1/2}, \quad c = \sqrt{p - 1/2} \qquad (\mathrm{product:}\ m = b,\ w = (p A)^{-2/3},\ "
+        r"f \approx A\sqrt{b - x}\,/\,\pi\ \mathrm{below}\ b)",
+        r"v_{\mathrm{bulk}} = v\,\frac{\mathrm{median}_i\,\sigma_i^2}{\mathrm{median\ of\ the\ law}}, \qquad "
+        r"\mathrm{distance} = \sup_x |F_{\mathrm{bulk}}(x) - F(x)|",
         r"f(x) = \frac{|\mathrm{Im}\,z|}{\pi x}, \quad x z = (1+z)(1+c_1 z)(1+c_2 z) \quad "
         r"(\mathrm{product;}\ x\ \mathrm{over\ its\ mean},\ c_i = p/n_i)",
     ),
     reading=(
-        "A spectrum that follows the law shows no trace of training but its size. Singular values above "
-        "the upper edge are directions that training singled out; an effective rank far below the random "
-        "one means that few directions do most of the work. W_QK and W_OV do not depend on the basis in "
-        "which a head keeps its queries, keys and values, so they belong to the function the model "
-        "computes; W_Q, W_K, W_V and W_O do depend on it (unless the change is a rotation) and belong to "
-        "the way its weights were written down."
+        "A spectrum that follows the law shows no trace of training but its size. Singular values above the upper "
+        "edge are directions that training singled out; an effective rank far below the random one means that few "
+        "directions do most of the work. A bulk at the random distance from the law, below a few spikes, is noise "
+        "that training left alone; a distance many times larger means that there is no such bulk, and then the "
+        "count of spikes says no more than that. W_QK and W_OV do not depend on the basis in which a head keeps its "
+        "queries, keys and values, so they belong to the function the model computes; W_Q, W_K, W_V and W_O do "
+        "depend on it (unless the change is a rotation) and belong to the way its weights were written down."
     ),
     reference=(
-        "Wertich, Exploring the Hidden Structures of Attention Layers in Transformer Models through the "
-        "Lens of Gaussian Distributions, sections 2.5 and 6.2.2 (square matrices; the edge in section 2.5 "
-        "lacks a factor n); Marchenko and Pastur (1967); Burda et al. (2010), Eigenvalues and singular "
-        "values of products of rectangular Gaussian random matrices; Roy and Vetterli (2007), The "
-        "effective rank (with σ for σ²); Elhage et al. (2021), A Mathematical Framework for Transformer "
-        "Circuits (W_QK and W_OV)."
+        "Wertich, Exploring the Hidden Structures of Attention Layers in Transformer Models through the Lens of "
+        "Gaussian Distributions, sections 2.5 and 6.2.2 (square matrices; the edge in section 2.5 lacks a factor "
+        "n); Marchenko and Pastur (1967); Burda et al. (2010), Eigenvalues and singular values of products of "
+        "rectangular Gaussian random matrices; Roy and Vetterli (2007), The effective rank (with σ for σ²); "
+        "Johnstone (2001) and Ma (2012) (the largest value); Gavish and Donoho (2014) (the median); Claeys et al. "
+        "(2021), Duke Math. J. 170, 2085 (the distance); Elhage et al. (2021), A Mathematical Framework for "
+        "Transformer Circuits (W_QK and W_OV)."
     ),
     columns={
         "stack": "enc, dec, or only where the model has one stack; text, image or sound for towers side by side",
@@ -76,14 +90,23 @@ ABOUT = About(
         "quantity": (
             "mean_square, sum_squares: of the singular values; largest, smallest: singular value; "
             "stable_rank; effective_rank; above_edge: how many singular values exceed the upper edge of "
-            "the null; energy_above_edge: their share of the sum of squares"
+            "the null; energy_above_edge: their share of the sum of squares; "
+            "largest_tracy_widom: the largest square as a Tracy–Widom variable; largest_p_value: the chance that the "
+            "null exceeds it; bulk_variance: of an entry (QK, OV: product of the two factors' variances), from the "
+            "median; bulk_distance: of the values below the edge of that fit from its law; spikes: how many are above "
+            "it; energy_in_spikes: their share of the sum of squares"
         ),
         "value": "measured on the raw weights: gains are not folded in",
         "null": (
             "the same for Gaussian entries (QK, OV: two Gaussian factors) of the same shape and Frobenius "
             "norm. Largest and smallest: the edges of the limit law. Stable rank: with the expected "
             "largest value (Tracy–Widom). A random matrix has a value above its edge in about one case of "
-            "six. Empty where the null is scaled to the value"
+            "six. Distance: from theory and samples. Empty where the null is scaled to the value"
+        ),
+        "initial": (
+            "a second null: Gaussian entries of the standard deviation with which the configuration initialises "
+            "matrices (initializer_range; some families scale W_O or all of them further). Empty where it does not "
+            "say, or where this equals the null"
         ),
         "status": "exact; or normed: q and k are normalised afterwards, and W_QK is the form before that",
         "weights": "as stored, or the quantised format they were expanded from (rounding noise included)",
@@ -96,9 +119,17 @@ SCHEMA = pl.Schema(
         "quantity": pl.String,
         "value": pl.Float64,
         "null": pl.Float64,
+        "initial": pl.Float64,
         "status": pl.String,
         "weights": pl.String,
     }
+)
+
+
+_RARE = 0.001  # a p-value that few of the matrices of a model have by chance
+_HOW = (
+    "Exact, in float64: eigenvalues of the Gram matrix of the smaller side; for W_QK and W_OV, QR of both factors "
+    "and an SVD of the core. The nulls are laws for large matrices, not samples."
 )
 
 
@@ -144,7 +175,7 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
         raise LensError("the lens spectra reads the model's weights, and was given none")
     statuses = {site: weights.status(site) for site in state.sites}
     known = [site for site in state.sites if statuses[site].status != "refused"]
-    warnings = _warnings(weights.spec, {site: (one.status, one.reason) for site, one in statuses.items()})
+    warnings = status_warnings(weights.spec, statuses, "W_Q, W_K and W_QK are those before it")
     if not known:
         reason = "no attention site of this model has projections in canonical form"
         return Finding("spectra", ABOUT, status="not applicable", reason=reason, warnings=warnings)
@@ -154,16 +185,16 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
     for site in known:
         of_site = weights.weights(site)
         layers[site], heads[site] = dict(_matrices(of_site)), dict(_forms(of_site))
-        gained += [site] if _has_gain(of_site) else []
+        gained += [site] if has_gain(of_site) else []
         del of_site
     finding = Finding(
         "spectra",
         ABOUT,
-        tables=_tables(layers, heads, {site: statuses[site].status for site in known}, _origin(weights.spec)),
+        tables=_tables(layers, heads, {site: statuses[site].status for site in known}, weights.spec),
         arrays=_arrays(layers, heads),
-        figures=figures(layers, heads, state.params.bins),
-        method=_method(weights),
-        warnings=(*warnings, *_gain_warning(gained, known)),
+        figures=figures(layers, heads, state.params.bins, weights.spec.initial_sd),
+        method=method_of(weights, _HOW),
+        warnings=(*warnings, *gain_warning(gained, known, "q, k or v")),
         params={"bins": state.params.bins},
     )
     return replace(finding, headlines=headline(finding))
@@ -193,14 +224,16 @@ def _tables(
     layers: Mapping[Site, Mapping[str, Comparison]],
     heads: Mapping[Site, Mapping[str, list[Comparison]]],
     statuses: Mapping[Site, str],
-    origin: str,
+    spec: ModelSpec,
 ) -> dict[str, pl.DataFrame]:
     """One row per matrix and quantity."""
 
     def rows(site: Site, head: int | None, matrix: str, one: Comparison) -> Iterator[dict[str, object]]:
+        initial = one.initial(spec.initial_sd) if spec.initial_sd else {}
         for quantity, (value, null) in one.quantities.items():
             row = {**place(site, head), "matrix": matrix, "quantity": quantity, "value": value, "null": null}
-            yield {**row, "status": statuses[site], "weights": origin}
+            row |= {"initial": initial.get(quantity)}
+            yield {**row, "status": statuses[site], "weights": origin(spec)}
 
     of_heads = [
         row
@@ -228,63 +261,42 @@ def _arrays(
     return found
 
 
-def _origin(spec: ModelSpec) -> str:
-    return f"expanded from {spec.dequantised}" if spec.dequantised else "as stored"
-
-
-def _has_gain(w: HeadWeights) -> bool:
-    return any(bool((gain != 1).any()) for gain in (w.gain_q, w.gain_k, w.gain_v))
-
-
-def _gain_warning(gained: Sequence[Site], known: Sequence[Site]) -> tuple[str, ...]:
-    if not gained:
-        return ()
-    return (
-        f"{len(gained)} of {len(known)} sites (first {gained[0].label}) scale q, k or v after the "
-        "projection: the spectra are those of the raw weights, without that gain.",
-    )
-
-
-def _warnings(spec: ModelSpec, statuses: Mapping[Site, tuple[str, str]]) -> tuple[str, ...]:
-    found = [spec.weight_warning] if spec.weight_warning else []
-    normed = [site for site, (status, _) in statuses.items() if status == "normed"]
-    if normed:
-        found.append(
-            f"{len(normed)} of {len(statuses)} sites (first {normed[0].label}) normalise q and k after the "
-            "projection (QK-norm): W_Q, W_K and W_QK are those before it."
-        )
-    reasons: dict[str, list[Site]] = {}
-    for site, (status, reason) in statuses.items():
-        if status == "refused":
-            reasons.setdefault(reason, []).append(site)
-    for reason, sites in reasons.items():
-        found.append(f"Left out: {', '.join(site.label for site in sites)}. Reason: {reason}.")
-    return tuple(found)
-
-
-def _method(weights: WeightSource) -> str:
-    parts = [
-        "Exact, in float64: eigenvalues of the Gram matrix of the smaller side; for W_QK and W_OV, QR of "
-        "both factors and an SVD of the core. The nulls are laws for large matrices, not samples.",
-        weights.method,
-    ]
-    if weights.spec.positions == "rotary":
-        parts.append("Positions are rotary, so W_QK is the form at distance 0.")
-    return " ".join(part[0].upper() + part[1:].rstrip(".") + "." for part in parts if part)
-
-
 def headline(finding: Finding) -> tuple[str, ...]:
     """What stands out, in numbers."""
     if finding.status != "ok":
         return ()
     heads, layers = finding.tables["heads"], finding.tables["layers"]
     noise = "" if heads["weights"].str.starts_with("as stored").all() else ", rounding noise included"
-    (of_q, q_energy), (of_v, v_energy) = _beyond(layers, "Q"), _beyond(layers, "V")
     return (
         _rank_sentence(heads, "QK", "compares tokens", noise),
         _rank_sentence(heads, "OV", "moves information", noise),
+        _edge_sentence(layers, noise),
+    )
+
+
+def _edge_sentence(layers: pl.DataFrame, noise: str) -> str:
+    (of_q, q_energy), (of_v, v_energy) = _beyond(layers, "Q"), _beyond(layers, "V")
+    tested = layers.filter(pl.col("quantity") == "largest_p_value", pl.col("value").is_not_null())
+    beyond = tested.filter(pl.col("value") < _RARE).height
+    return (
         f"In the median layer {of_q:.0f} singular values of W_Q lie beyond the edge of a random matrix and hold "
-        f"{100 * q_energy:.0f} % of its energy; of W_V it is {of_v:.0f} with {100 * v_energy:.0f} %{noise}.",
+        f"{100 * q_energy:.0f} % of its energy; of W_V it is {of_v:.0f} with {100 * v_energy:.0f} %{noise}. The "
+        f"largest value is beyond chance (Tracy–Widom, p < {_RARE}) in {beyond} of {tested.height} "
+        f"projections{_bulks(layers)}."
+    )
+
+
+def _bulks(layers: pl.DataFrame) -> str:
+    """Which of the four projections has the most, and which the least random bulk, in the median layer."""
+    rows = layers.filter(pl.col("quantity") == "bulk_distance", pl.col("value").is_not_null())
+    if rows.is_empty():
+        return ""
+    ratio = (pl.col("value") / pl.col("null")).median().alias("ratio")
+    by_matrix = rows.group_by("matrix", maintain_order=True).agg(ratio).sort("ratio", maintain_order=True)
+    first, last = by_matrix.row(0, named=True), by_matrix.row(-1, named=True)
+    return (
+        f"; what is left below the spikes is most random in W_{first['matrix']} ({first['ratio']:.1f} times as far "
+        f"from its law as a random matrix) and least in W_{last['matrix']} ({last['ratio']:.1f} times)"
     )
 
 
@@ -320,13 +332,13 @@ def definition(params: Params, weights: WeightSource | None, batches: Sequence[B
             continue
         w = weights.weights(site)
         first: dict[str, object] = {"stack": site.stack, "kind": site.kind, "layer": site.layer}
-        origin = weights.spec.dequantised
-        origin = f"expanded from {origin}" if origin else "as stored"
-        last = {"status": weights.status(site).status, "weights": origin}
+        expanded = weights.spec.dequantised
+        stored = f"expanded from {expanded}" if expanded else "as stored"
+        last = {"status": weights.status(site).status, "weights": stored}
         whole = {"Q": torch.cat([*w.w_q], 1), "K": torch.cat([*w.w_k], 1), "V": torch.cat([*w.w_v], 1)}
         for name, matrix in {**whole, "O": torch.cat([*w.w_o], 0)}.items():
             sigma = torch.linalg.svdvals(matrix.double()).tolist()
-            numbers = _defined(sigma, _defined_matrix_null(*matrix.shape))
+            numbers = _defined(sigma, _defined_matrix_null(*matrix.shape), tuple(matrix.shape), weights.spec.initial_sd)
             layers += [first | {"head": None, "matrix": name} | row | last for row in numbers]
         share = site.n_heads // site.n_kv_heads
         for h in range(site.n_heads):
@@ -335,19 +347,27 @@ def definition(params: Params, weights: WeightSource | None, batches: Sequence[B
             for name, (a, b) in forms.items():
                 sizes = (a.shape[0], a.shape[1], b.shape[1])
                 sigma = torch.linalg.svdvals(a @ b)[: min(sizes)].tolist()
-                numbers = _defined(sigma, _defined_product_null(*sizes))
+                numbers = _defined(sigma, _defined_product_null(*sizes), sizes, weights.spec.initial_sd)
                 heads += [first | {"head": h, "matrix": name} | row | last for row in numbers]
     return {"heads": pl.DataFrame(heads, schema=SCHEMA), "layers": pl.DataFrame(layers, schema=SCHEMA)}
 
 
-def _defined(sigma: Sequence[float], null: tuple[float, float, float, float]) -> list[dict[str, object]]:
+def _defined(
+    sigma: Sequence[float], null: "_Null", sizes: tuple[int, ...], initial_sd: float | None
+) -> list[dict[str, object]]:
     """The quantities from singular values and a null: edges in units of the mean square, the two ranks."""
-    low, high, stable, effective = null
+    low, high, stable, effective, centre, spread = null
     total = sum(s * s for s in sigma)
     mean = total / len(sigma)
     above = [s * s for s in sigma if s * s > high * mean]
     entropy = -sum(s * s / total * log(s * s / total) for s in sigma if s > 0)
-    numbers: dict[str, tuple[float, float | None]] = {
+    others = prod(sizes) / min(sizes)  # σ² of a random matrix is in the mean the variance times these sizes
+    bulk = median(s * s for s in sigma) / _defined_median(sizes)
+    spikes = [s * s for s in sigma if s * s > high * bulk]
+    place_of = (sigma[0] ** 2 / mean - centre) / spread if total else None
+    law = _defined_shares(sizes, [s * s / bulk for s in sigma[len(spikes) :][::-1]]) if total else []
+    gaps = [max(abs(f - i / len(law)), abs(f - (i + 1) / len(law))) for i, f in enumerate(law)]
+    numbers: dict[str, tuple[float | None, float | None]] = {
         "mean_square": (mean, None),
         "sum_squares": (total, None),
         "largest": (sigma[0], sqrt(high * mean)),
@@ -356,19 +376,40 @@ def _defined(sigma: Sequence[float], null: tuple[float, float, float, float]) ->
         "effective_rank": (exp(entropy) if total else 0.0, effective),
         "above_edge": (float(len(above)), 0.1681),
         "energy_above_edge": (sum(above) / total if total else 0.0, 0.1681 * high / len(sigma)),
+        "largest_tracy_widom": (place_of, -1.2065336),
+        "largest_p_value": (None if place_of is None else _defined_survival(place_of), 0.5),
+        "bulk_variance": (bulk / others, mean / others),
+        "bulk_distance": (max(gaps, default=None), sqrt(2) / pi * (log(len(sigma)) + 1) / len(sigma)),
+        "spikes": (float(len(spikes)), 0.1681),
+        "energy_in_spikes": (sum(spikes) / total if total else 0.0, 0.1681 * high / len(sigma)),
     }
-    return [{"quantity": name, "value": value, "null": null_} for name, (value, null_) in numbers.items()]
+    fresh: dict[str, float] = {}
+    if initial_sd:
+        variance = initial_sd ** (2 * (len(sizes) - 1))
+        mean = variance * others
+        fresh = {"mean_square": mean, "sum_squares": mean * len(sigma), "bulk_variance": variance}
+        fresh |= {"largest": sqrt(high * mean), "smallest": sqrt(low * mean)}
+    return [
+        {"quantity": name, "value": value, "null": null_, "initial": fresh.get(name)}
+        for name, (value, null_) in numbers.items()
+    ]
 
 
-def _defined_matrix_null(rows: int, columns: int) -> tuple[float, float, float, float]:
+# Edges, stable rank and effective rank of a random matrix with mean square 1, then centre and scale of its largest.
+_Null = tuple[float, float, float, float, float, float]
+
+
+def _defined_matrix_null(rows: int, columns: int) -> _Null:
     """Marchenko–Pastur with mean 1; the largest value after Johnstone (2001)."""
     p, n = min(rows, columns), max(rows, columns)
     low, high = (1 - sqrt(p / n)) ** 2, (1 + sqrt(p / n)) ** 2
     spread = (sqrt(n) + sqrt(p)) * (1 / sqrt(n) + 1 / sqrt(p)) ** (1 / 3) / n
-    return low, high, p / (high - 1.2065336 * spread), p * exp(-p / n / 2)
+    r, c = sqrt(n - 1 / 2), sqrt(p - 1 / 2)
+    largest = (r + c) ** 2 / n, (r + c) * (1 / r + 1 / c) ** (1 / 3) / n
+    return low, high, p / (high - 1.2065336 * spread), p * exp(-p / n / 2), *largest
 
 
-def _defined_product_null(rows: int, inner: int, columns: int) -> tuple[float, float, float, float]:
+def _defined_product_null(rows: int, inner: int, columns: int) -> _Null:
     """The law of the product with mean 1: its edges are where x(z) turns, right of 0 and left of −1."""
     p, n_1, n_2 = sorted((rows, inner, columns))
     c_1, c_2 = p / n_1, p / n_2
@@ -380,8 +421,9 @@ def _defined_product_null(rows: int, inner: int, columns: int) -> tuple[float, f
     high, low = x(z), x(_defined_minimum(lambda z: -x(z), -1 / c_1, -1.0))
     # x ≈ high + x″ (z − z_b)²/2, so the density is √(2/x″)·√(high − x)/(π·high) below the edge.
     curvature = sqrt(2 / (2 * c_1 * c_2 + 2 / z**3)) / high
-    largest = high - 1.2065336 * (p * curvature) ** (-2 / 3)
-    return max(low, 0.0), high, p / largest, p * exp(-(c_1 + c_2) / 2 + c_1 * c_2 / 6)
+    spread = (p * curvature) ** (-2 / 3)
+    largest = high - 1.2065336 * spread
+    return max(low, 0.0), high, p / largest, p * exp(-(c_1 + c_2) / 2 + c_1 * c_2 / 6), high, spread
 
 
 def _defined_minimum(f: Callable[[float], float], low: float, high: float) -> float:
@@ -390,6 +432,70 @@ def _defined_minimum(f: Callable[[float], float], low: float, high: float) -> fl
         left, right = low + (high - low) / 3, high - (high - low) / 3
         low, high = (low, right) if f(left) < f(right) else (left, high)
     return (low + high) / 2
+
+
+def _defined_density(sizes: tuple[int, ...], x: float) -> float:
+    """The density of the law with mean 1: Marchenko–Pastur, or the root of the product's cubic."""
+    p, *others = sorted(sizes)
+    if len(others) == 1:
+        c = p / others[0]
+        low, high = (1 - sqrt(c)) ** 2, (1 + sqrt(c)) ** 2
+        return sqrt(max((x - low) * (high - x), 0.0)) / (2 * pi * c * x)
+    c_1, c_2 = (p / n for n in others)
+    roots = np.roots([c_1 * c_2, c_1 * c_2 + c_1 + c_2, 1 + c_1 + c_2 - x, 1])
+    return float(max(abs(roots.imag))) / (pi * x)
+
+
+def _defined_shares(sizes: tuple[int, ...], points: Sequence[float]) -> list[float]:
+    """Which share of the law with mean 1 lies below each of the points, ascending: its density integrated."""
+    low, high = (_defined_matrix_null if len(sizes) == 2 else _defined_product_null)(*sizes)[:2]
+    shares, share, last = [], 0.0, low
+    for point in points:
+        # Where the law reaches 0 its density is infinite there; with x = t³ the integrand is not.
+        point = min(max(point, low), high)
+        if point > last:
+            share += integrate.quad(
+                lambda t: 3 * t * t * _defined_density(sizes, t**3),
+                last ** (1 / 3),
+                point ** (1 / 3),
+                epsabs=1e-11,
+                limit=200,
+            )[0]
+        last = point
+        shares.append(share)
+    return shares
+
+
+@lru_cache(maxsize=256)
+def _defined_median(sizes: tuple[int, ...]) -> float:
+    low, high = (_defined_matrix_null if len(sizes) == 2 else _defined_product_null)(*sizes)[:2]
+    return float(optimize.brentq(lambda x: _defined_shares(sizes, [x])[0] - 0.5, low, high, xtol=1e-13))
+
+
+@lru_cache(maxsize=1)
+def _defined_painleve() -> Callable[[float], NDArray[np.float64]]:
+    """q with q″ = sq + 2q³, q → Ai; with it the integrals of q and of (x − s)q² from s on."""
+    ai, slope = special.airy(8.0)[:2]
+    squares = slope**2 - 8.0 * ai**2  # ∫ Ai² from 8 on
+    start = [ai, slope, squares, integrate.quad(lambda x: (x - 8) * special.airy(x)[0] ** 2, 8, 30, epsabs=0)[0]]
+    start.append(integrate.quad(lambda x: special.airy(x)[0], 8, 30, epsabs=0)[0])
+
+    def step(s: float, y: NDArray[np.float64]) -> list[float]:
+        return [y[1], s * y[0] + 2 * y[0] ** 3, -(y[0] ** 2), -y[2], -y[0]]
+
+    found = integrate.solve_ivp(step, (8.0, -7.0), start, "DOP853", rtol=1e-12, atol=1e-22, dense_output=True)
+    solution: Callable[[float], NDArray[np.float64]] = found.sol
+    return solution
+
+
+def _defined_survival(s: float) -> float:
+    """1 − F₁(s), F₁ = exp(−½∫q − ½∫(x − s)q²): Tracy and Widom (1996), Comm. Math. Phys. 177, 727."""
+    if s > 8:
+        return float(integrate.quad(lambda x: special.airy(x)[0], s, s + 20)[0]) / 2
+    if s < -7:
+        return 1.0
+    *_, second, first = _defined_painleve()(s)
+    return 1 - exp(-(first + second) / 2)
 
 
 LENS = Lens(

@@ -1,9 +1,12 @@
 r"""$\mathrm{Tr}(A^\top B)$, how far two matrices point the same way, beside what chance gives.
 
 $\mathrm{Tr}(A^\top B) = \sum_i \langle a_i, b_i\rangle$ over the columns is the inner product of the two matrices.
-Three nulls of growing strictness: independent entries (`independent_trace_variance`), the matrices' own spectra with
-random singular bases (`haar_trace_variance`), and the bounds that no bases can exceed.
+Nulls of growing strictness: independent entries (`independent_trace_variance`), the matrices' own spectra with random
+singular bases (`haar_trace_variance`), a known form $W = a\,b^\top$ with one side turned at random
+(`turned_trace_variance`, `turned_symmetric_share`, `turned_overlap`), and the bounds that no bases can exceed.
 """
+
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -109,6 +112,115 @@ def largest_alignment_of_left_bases(
     _check(a, b)
     values: Tensor = torch.linalg.svdvals(b.to(torch.float64) @ a.to(torch.float64).mT)
     return values.sum(-1)
+
+
+@dataclass(frozen=True)
+class FormMoments:
+    r"""What `form_moments` finds: $\|W\|_F^2$, $\sum_i\sigma_i^4/(\sum_i\sigma_i^2)^2$, and the symmetric share."""
+
+    energy: Float[Tensor, "*batch"]
+    purity: Float[Tensor, "*batch"]
+    symmetric_share: Float[Tensor, "*batch"]
+
+
+def form_moments(a: Float[Tensor, "*batch n d"], b: Float[Tensor, "*batch n d"]) -> FormMoments:
+    r"""Energy, purity and symmetric share of $W = a\,b^\top$ without forming it.
+
+    Definition:
+        $S_2 = \sum_i\sigma_i^2 = \mathrm{Tr}\,X$ and $S_4/S_2^2$, $S_4 = \sum_i\sigma_i^4 = \mathrm{Tr}\,X^2$, with
+        $X = a^\top a\,b^\top b$. The symmetric share is
+        $\|(W + W^\top)/2\|_F^2 / \|W\|_F^2 = \frac12 + \mathrm{Tr}(W^2) / (2 S_2)$, with
+        $\mathrm{Tr}(W^2) = \mathrm{Tr}((b^\top a)^2)$; the rest is antisymmetric. The zero form has purity 0 and
+        share 1/2.
+    Properties:
+        - those of the singular values  (tested: test_form_moments_are_those_of_singular_values)
+        - the share of the dense form  (tested: test_symmetric_share_of_the_dense_form)
+        - share 1 for b = ±a, 0 for an antisymmetric form, unchanged by the inner basis
+          (tested: test_symmetric_share_at_its_ends)
+    Numerics:
+        Four products of the inner size, each factor first divided by its largest entry.
+    """
+    _check(a, b)
+    tops = [_largest(x) for x in (a, b)]
+    a, b = (x.to(torch.float64) / top for x, top in zip((a, b), tops, strict=True))
+    x = (a.mT @ a) @ (b.mT @ b)
+    core = b.mT @ a
+    energy = x.diagonal(dim1=-2, dim2=-1).sum(-1).clamp_min(0.0)
+    unit = torch.where(energy > 0, energy, 1.0)
+    purity = torch.where(energy > 0, (x * x.mT).sum((-2, -1)) / unit.square(), 0.0)
+    share = torch.where(energy > 0, (1 + (core * core.mT).sum((-2, -1)) / unit) / 2, 0.5)
+    return FormMoments(energy * (tops[0] * tops[1]).square()[..., 0, 0], purity.clamp(0.0, 1.0), share.clamp(0.0, 1.0))
+
+
+def turned_trace_variance(energy: Float[Tensor, "*batch"], n: int) -> Float[Tensor, "*batch"]:
+    r"""The variance of $\mathrm{Tr}(O W)$ for a given n × n matrix W and a Haar rotation O; the mean is 0.
+
+    Definition:
+        $\|W\|_F^2/n$. With $W = a\,b^\top$ the rotation turns what a reads against what b reads and leaves both as
+        they are, so the null ignores $a \to aG$, $b \to bG^{-\top}$.
+    Properties:
+        - that of samples  (tested: test_turned_traces_of_samples)
+        - the mean over Gaussian factors is `independent_trace_variance`
+          (tested: test_turned_trace_of_gaussian_factors)
+    """
+    return energy.to(torch.float64) / n
+
+
+def turned_symmetric_share(purity: Float[Tensor, "*batch"], n: int) -> tuple[float, Float[Tensor, "*batch"]]:
+    r"""Mean and variance of the symmetric share of $O W$ for a given W and a Haar rotation O of n ≥ 2 dimensions.
+
+    Definition:
+        Mean $\frac12 + \frac{1}{2n}$ exactly, whatever W; so also for Gaussian factors of any size. With the purity
+        $\pi = \sum_i\sigma_i^4/(\sum_i\sigma_i^2)^2$ of W, the variance is
+        $\frac14\left[\frac{3\pi}{n(n+2)} + \frac{3(n+1)(1 - \pi)}{(n-1)\,n\,(n+2)} - \frac{1}{n^2}\right]$,
+        about $\frac{1}{2n^2}$.
+    Properties:
+        - those of samples  (tested: test_turned_symmetric_share_of_samples)
+        - $\mathrm{Tr}(O^2)$ has mean 1 and variance 2  (tested: test_trace_of_a_squared_rotation)
+        - the mean for Gaussian factors  (tested: test_symmetric_share_of_gaussian_factors)
+    Reference:
+        $\mathrm{Tr}(OWOW) = \sum_{ij}\sigma_i\sigma_j z_{ij}z_{ji}$, z a block of a Haar matrix. Signs of rows leave
+        only $z_{ii}^4$, $z_{ii}^2 z_{jj}^2$, $z_{ij}^2 z_{ji}^2$: Collins and Śniady (2006), Commun. Math. Phys. 264,
+        773.
+    """
+    if n < 2:
+        raise UsageError("a form of one dimension has no antisymmetric part")
+    purity = purity.to(torch.float64)
+    second = 3 * purity / (n * (n + 2)) + 3 * (n + 1) * (1 - purity) / ((n - 1) * n * (n + 2))
+    return 0.5 + 0.5 / n, (second - 1 / n**2) / 4
+
+
+def turned_overlap(
+    spectrum_a: Float[Tensor, "*batch rank_a"], spectrum_b: Float[Tensor, "*batch rank_b"], n: int
+) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+    r"""Mean and variance of $\mathrm{Tr}(A\,O B\,O^\top)$ for symmetric A, B of these eigenvalues, O Haar.
+
+    Definition:
+        Eigenvalues not listed are 0. Mean $\mathrm{Tr}A\,\mathrm{Tr}B/n$; variance
+        $\frac{2}{(n-1)(n+2)}\left(\mathrm{Tr}A^2 - \frac{(\mathrm{Tr}A)^2}{n}\right)
+        \left(\mathrm{Tr}B^2 - \frac{(\mathrm{Tr}B)^2}{n}\right)$.
+    Properties:
+        - those of samples  (tested: test_turned_overlap_of_samples)
+        - `subspace_overlap` for projections  (tested: test_turned_overlap_of_projections)
+    Reference:
+        Schur's lemma: traceless symmetric matrices are an irreducible representation of dimension (n − 1)(n + 2)/2.
+    """
+    _check_rank(spectrum_a, n)
+    _check_rank(spectrum_b, n)
+    a, b = spectrum_a.to(torch.float64), spectrum_b.to(torch.float64)
+    spreads = [(x.square().sum(-1) - x.sum(-1).square() / n).clamp_min(0.0) for x in (a, b)]
+    variance = 2 * spreads[0] * spreads[1] / ((n - 1) * (n + 2)) if n > 1 else 0 * spreads[0] * spreads[1]
+    return a.sum(-1) * b.sum(-1) / n, variance
+
+
+def _largest(x: Tensor) -> Tensor:
+    top = x.abs().amax((-2, -1), keepdim=True).to(torch.float64)
+    return torch.where(top > 0, top, 1.0)
+
+
+def _check_rank(sigma: Tensor, n: int) -> None:
+    if sigma.shape[-1] > n:
+        raise UsageError(f"a form of {n} dimensions has at most {n} singular values, got {sigma.shape[-1]}")
 
 
 def _check(a: Tensor, b: Tensor) -> None:

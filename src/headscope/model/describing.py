@@ -43,8 +43,15 @@ def describe(
         dequantised=dequantised,
         sha256=sha256,
         licence=licence,
+        initial_sd=None if dequantised or source == "gguf" else _initial_sd(config),
         notes=(*notes, *_unseen(hf.config, sites)),
     )
+
+
+def _initial_sd(config: Any) -> float | None:
+    """What config.json says, or its family's default; a configuration made from a GGUF file only has the default."""
+    said = getattr(config, "initializer_range", None)
+    return float(said) if isinstance(said, int | float) and said > 0 else None
 
 
 def _unseen(config: Any, sites: tuple[Site, ...]) -> tuple[str, ...]:

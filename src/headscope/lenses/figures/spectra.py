@@ -1,6 +1,6 @@
 """Figures of the spectra lens: heat maps per head, curves over layers, spectra beside their null."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from math import log10, nan
 
@@ -9,7 +9,7 @@ import torch
 
 from headscope.core import Curves, Figure, Histogram, Series, Site
 from headscope.lenses.figures.layout import Array, groups, head_map
-from headscope.maths.comparison import Comparison, unit_law
+from headscope.maths.comparison import Comparison, random_distance, unit_law
 
 MATRICES = ("Q", "K", "V", "O")
 # On a logarithmic axis the smallest singular values would take up most of a picture and say the least.
@@ -19,13 +19,14 @@ Layers = Mapping[Site, Mapping[str, Comparison]]
 Heads = Mapping[Site, Mapping[str, list[Comparison]]]
 
 
-def figures(layers: Layers, heads: Heads, bins: int) -> tuple[Figure, ...]:
+def figures(layers: Layers, heads: Heads, bins: int, initial_sd: float | None) -> tuple[Figure, ...]:
     """All figures, the most telling first."""
     return (
         *_rank_maps(heads),
         *_norm_maps(heads),
         _largest_by_layer(layers),
-        _size_by_layer(layers),
+        _size_by_layer(layers, initial_sd),
+        *_distance_by_layer(layers),
         *(_spectra_by_layer(layers, matrix) for matrix in MATRICES),
         *_histograms(layers, bins),
     )
@@ -73,20 +74,58 @@ def _by_layer(layers: Layers) -> Iterator[tuple[str, Array, list[Comparison]]]:
             yield f"{group} W_{matrix}".strip(), x, [layers[site][matrix] for site in sites]
 
 
-def _size_by_layer(layers: Layers) -> Curves:
-    series = tuple(
+def _size_by_layer(layers: Layers, initial_sd: float | None) -> Curves:
+    measured = tuple(
         Series(name, x, np.array([one.mean_square for one in found])) for name, x, found in _by_layer(layers)
     )
+    series, said = measured, ""
+    if initial_sd:
+        series += _nulls(layers, "initialised", lambda one: one.initial(initial_sd)["mean_square"])
+        said = f" Dotted: where they began if every entry was drawn with standard deviation {initial_sd:g}."
     return Curves(
         "mean_square",
         "Mean squared singular value, by layer",
         "How large the four projections of each layer are. The random matrices of the other figures are "
-        "scaled to these values.",
+        f"scaled to these values.{said}",
         "layer",
         "mean σ²",
         series,
-        log_y=any(bool((one.y > 0).all()) for one in series),
+        log_y=any(bool((one.y > 0).all()) for one in measured),
     )
+
+
+def _nulls(layers: Layers, name: str, level: Callable[[Comparison], float]) -> tuple[Series, ...]:
+    """One flat line per shape of matrix; only where they differ does a line name its shape."""
+    x = np.array(sorted({float(site.layer) for site in layers}))
+    ones = {tuple(sorted(one.sizes)): one for of_site in layers.values() for one in of_site.values()}
+    levels = {sizes: level(one) for sizes, one in ones.items()}
+    if len({f"{value:.6g}" for value in levels.values()}) == 1:
+        return (Series(name, x, np.full_like(x, next(iter(levels.values()))), role="null"),)
+    return tuple(
+        Series(f"{name}, {sizes[1]} × {sizes[0]}", x, np.full_like(x, value), role="null")
+        for sizes, value in levels.items()
+    )
+
+
+def _distance_by_layer(layers: Layers) -> Iterator[Curves]:
+    series = [
+        Series(name, x, np.array([(one.bulk.distance or nan) / random_distance(len(one.sigma)) for one in found]))
+        for name, x, found in _by_layer(layers)
+    ]
+    series = [one for one in series if np.isfinite(one.y).any()]
+    if series:
+        x = max((one.x for one in series), key=len)
+        yield Curves(
+            "bulk_distance",
+            "How far the bulk is from the law of a random matrix, by layer",
+            "Largest gap between the distribution function of the squared singular values, spikes left out, and "
+            "Marchenko–Pastur fitted to their median, in units of the gap that chance leaves. Near the dotted line the "
+            "bulk is as random as it can be; far above it the projection has no random bulk.",
+            "layer",
+            "largest gap / random",
+            (*series, Series("a random matrix", x, np.ones_like(x), role="null")),
+            log_y=True,
+        )
 
 
 def _largest_by_layer(layers: Layers) -> Curves:
@@ -161,18 +200,29 @@ def _histogram(site: Site, one: Comparison, bins: int) -> Histogram:
     edges = np.linspace(0.0, end, bins + 1)
     counts, _ = np.histogram(sigma[sigma <= end], bins=edges)
     s = torch.linspace(low, high, 300, dtype=torch.float64)
-    unit = one.mean_square**0.5
-    law = one.law.singular_density(s / unit).numpy() / unit
+    law = _law(one, s, one.mean_square)
+    t = torch.linspace(*one.bulk.edges, 300, dtype=torch.float64)
+    laws = [Series("same Frobenius norm", s.numpy(), law, role="null")]
+    if one.bulk.mean_square > 0:
+        laws.append(Series("fitted to the bulk", t.numpy(), _law(one, t, one.bulk.mean_square), role="theory"))
     rows, columns = one.sizes
     outside = f" {beyond} larger values, up to {sigma[0]:.3g}, lie outside the picture." if beyond else ""
     return Histogram(
         f"histogram_q_{site.label.lower().replace('.', '_')}",
         f"Singular values of W_Q in {site.label}",
-        f"Bars: the {len(sigma)} singular values of the {rows} × {columns} matrix. Curve: Marchenko–Pastur, "
-        f"for Gaussian entries of the same shape and Frobenius norm.{outside}",
+        f"Bars: the {len(sigma)} singular values of the {rows} × {columns} matrix. Curves: Marchenko–Pastur "
+        f"for Gaussian entries of the same shape, with the same Frobenius norm (its edges are marked) and with the "
+        f"same median.{outside}",
         "singular value σ",
         edges,
         counts / len(sigma) / np.diff(edges),
-        laws=(Series("Marchenko–Pastur", s.numpy(), law, role="theory"),),
+        laws=tuple(laws),
         marks=(("lower edge", low), ("upper edge", high)),
     )
+
+
+def _law(one: Comparison, s: torch.Tensor, mean_square: float) -> Array:
+    """The null's density of singular values, scaled to this mean square."""
+    unit = mean_square**0.5
+    density: Array = one.law.singular_density(s / unit).numpy() / unit
+    return density

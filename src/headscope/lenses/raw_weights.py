@@ -1,0 +1,51 @@
+"""What every lens that reads weights has to say about them: where they come from, and what they leave out."""
+
+from collections.abc import Mapping, Sequence
+
+from headscope.core import HeadWeights, ModelSpec, Site, WeightSource, WeightStatus
+
+
+def origin(spec: ModelSpec) -> str:
+    """The column `weights` of a table."""
+    return f"expanded from {spec.dequantised}" if spec.dequantised else "as stored"
+
+
+def has_gain(w: HeadWeights, parts: str = "qkv") -> bool:
+    """Whether what the projections give is scaled afterwards; `parts` says which of q, k, v count."""
+    return any(bool((getattr(w, f"gain_{part}") != 1).any()) for part in parts)
+
+
+def gain_warning(gained: Sequence[Site], known: Sequence[Site], what: str) -> tuple[str, ...]:
+    """That the numbers are without the gains of some sites."""
+    if not gained:
+        return ()
+    return (
+        f"{len(gained)} of {len(known)} sites (first {gained[0].label}) scale {what} after the "
+        "projection: the numbers are those of the raw weights, without that gain.",
+    )
+
+
+def status_warnings(spec: ModelSpec, statuses: Mapping[Site, WeightStatus], normed: str) -> tuple[str, ...]:
+    """Rounding noise, sites that normalise (`normed` says what that means here), sites left out and why."""
+    found = [spec.weight_warning] if spec.weight_warning else []
+    some = [site for site, one in statuses.items() if one.status == "normed"]
+    if some:
+        found.append(
+            f"{len(some)} of {len(statuses)} sites (first {some[0].label}) normalise q and k after the "
+            f"projection (QK-norm): {normed}."
+        )
+    reasons: dict[str, list[Site]] = {}
+    for site, one in statuses.items():
+        if one.status == "refused":
+            reasons.setdefault(one.reason, []).append(site)
+    for reason, sites in reasons.items():
+        found.append(f"Left out: {', '.join(site.label for site in sites)}. Reason: {reason}.")
+    return tuple(found)
+
+
+def method_of(weights: WeightSource, how: str) -> str:
+    """How the numbers came about, where the weights were read, and what W_QK means with rotary positions."""
+    parts = [how, weights.method]
+    if weights.spec.positions == "rotary":
+        parts.append("Positions are rotary, so W_QK is the form at distance 0.")
+    return " ".join(part[0].upper() + part[1:].rstrip(".") + "." for part in parts if part)
