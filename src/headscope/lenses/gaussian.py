@@ -104,20 +104,14 @@ ABOUT = About(
     },
 )
 
-_PLACE = {"stack": pl.String, "kind": pl.String, "layer": pl.Int64, "head": pl.Int64}
-_COUNTS = {"dimensions": pl.Int64, "samples": pl.Int64, "windows": pl.Int64}
-
-
-_ESTIMATE = dict.fromkeys(("value", "low", "high", "null"), pl.Float64)
-LAYERS = pl.Schema(_PLACE | {"quantity": pl.String} | _ESTIMATE | _COUNTS)
-NORMALITY = pl.Schema(
-    _PLACE
-    | {"component": pl.Int64, "quantity": pl.String}
-    | dict.fromkeys(("value", "null", "z", "p"), pl.Float64)
-    | _COUNTS
-)
+_PLACE = [("stack", pl.String), ("kind", pl.String), ("layer", pl.Int64), ("head", pl.Int64)]
+_ESTIMATE = [(name, pl.Float64) for name in ("value", "low", "high", "null")]
+_TEST = [(name, pl.Float64) for name in ("value", "null", "z", "p")]
+_COUNTS = [(name, pl.Int64) for name in ("dimensions", "samples", "windows")]
+LAYERS = pl.Schema([*_PLACE, ("quantity", pl.String), *_ESTIMATE, *_COUNTS])
+NORMALITY = pl.Schema([*_PLACE, ("component", pl.Int64), ("quantity", pl.String), *_TEST, *_COUNTS])
 INFORMATION = pl.Schema(
-    _PLACE | {"distance": pl.Int64} | _ESTIMATE | {"z": pl.Float64, "analytic": pl.Float64} | _COUNTS
+    [*_PLACE, ("distance", pl.Int64), *_ESTIMATE, ("z", pl.Float64), ("analytic", pl.Float64), *_COUNTS]
 )
 
 # The rule of the lens: samples for each dimension in which something is estimated.
@@ -130,6 +124,9 @@ WINDOWS, ROWS, SHUFFLES = 64, 16384, 16
 SAMPLE_BYTES, COVARIANCE_BYTES = 256 * 2**20, 2 * 2**30
 
 Row = dict[str, object]
+# Indices of the first and of the second rows of pairs; by distance, first those of the same window, then shuffled ones.
+Pairs = tuple[Tensor, Tensor]
+Pairings = Mapping[int, Sequence[Pairs]]
 
 
 @dataclass(frozen=True)
@@ -258,6 +255,7 @@ class Layer:
     late: Int[Tensor, "rows"]
     n_windows: int
     seen: int
+    components: int
 
     @classmethod
     def of(cls, state: State, site: Site) -> "Layer":
@@ -273,6 +271,7 @@ class Layer:
             torch.cat([(2 * one.positions >= one.length).to(torch.int64) for one in streams]),
             len(streams),
             state.sample.seen,
+            state.params.components,
         )
 
     @cached_property
@@ -293,11 +292,16 @@ class Layer:
 
     def scores(self, k: int) -> Float[Tensor, "rows k"]:
         """The first k principal components of the sampled rows."""
-        return self.projected(self.rows, k)
+        return self._most_scores[:, :k]
+
+    @cached_property
+    def _most_scores(self) -> Float[Tensor, "rows k"]:
+        return self.projected(self.rows, self.components)
 
     def projected(self, rows: Float[Tensor, "rows d"], k: int) -> Float[Tensor, "rows k"]:
         """Any rows on this layer's axes, from this layer's mean."""
-        return (rows.to(torch.float64) - self.moments.mean) @ self.spectrum[1][:, :k]
+        axes = self.spectrum[1][:, :k]
+        return rows.to(torch.float64) @ axes - self.moments.mean @ axes
 
     def half_width(self, influence: Float[Tensor, "rows"]) -> float:
         """Half of the 95 % interval of a mean over rows that come in windows."""
@@ -322,14 +326,14 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
     followers = {
         a.site: b for a, b in pairwise(layers) if a.site.stack == b.site.stack and a.rows.shape == b.rows.shape
     }
-    k = state.params.components
+    k, distances = state.params.components, state.sample.plan.distances
     tables = {
         "layers": pl.DataFrame(
             [row for one in layers for row in _layer_rows(one, followers.get(one.site), k)], schema=LAYERS
         ),
         "normality": pl.DataFrame([row for one in layers for row in _normality_rows(one, k)], schema=NORMALITY),
         "information": pl.DataFrame(
-            [row for one in layers for row in _information_rows(one, k, state.sample.plan.distances)],
+            [row for one, pairs in _paired(layers, distances) for row in _information_rows(one, k, pairs)],
             schema=INFORMATION,
         ),
     }
@@ -345,6 +349,19 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
     return replace(finding, headlines=headline(finding))
 
 
+def _paired(layers: Sequence[Layer], distances: Sequence[int]) -> Iterator[tuple[Layer, Pairings]]:
+    """Each layer with its pairs of rows; layers that keep the same rows share them."""
+    last: Layer | None = None
+    pairs: Pairings = {}
+    for layer in layers:
+        same = (
+            last is not None and torch.equal(last.position, layer.position) and torch.equal(last.window, layer.window)
+        )
+        if not same:
+            last, pairs = layer, _pairings(layer, distances)
+        yield layer, pairs
+
+
 def _layer_rows(layer: Layer, follower: Layer | None, components: int) -> Iterator[Row]:
     n, d = layer.moments.count, layer.moments.d
     values, weight = layer.spectrum[0], float(shrinkage_weight(layer.moments, "ledoit-wolf"))
@@ -354,18 +371,21 @@ def _layer_rows(layer: Layer, follower: Layer | None, components: int) -> Iterat
     squares = (centred @ layer.spectrum[1].to(layer.rows.dtype)).square()
 
     p = min(layer.rank, n // PER_DIMENSION)
-    shrunk = ((1 - weight) * values * ((n - 1) / n) + weight * float(values.mean()) * ((n - 1) / n))[:p]
+    shrunk = ((1 - weight) * values + weight * float(values.mean()))[:p] * ((n - 1) / n)
+    total, energy = float(values.sum()), float(values.square().sum())
+    inverse = torch.zeros_like(values)
+    inverse[:p] = 1 / shrunk
+    # How much each row moves the entropy, the trace and the trace of the square.
+    pulls = (squares @ torch.stack((inverse / 2, torch.ones_like(values), values), 1).to(squares.dtype)).T
+
     entropy = 0.5 * float((shrunk.log() + log(2 * pi) + 1).sum()) if p else nan
     isotropic = 0.5 * p * (log(2 * pi * float(shrunk.mean())) + 1) if p else nan
-    half = layer.half_width((squares[:, :p] / shrunk.to(squares.dtype)).sum(1) / 2) if p else nan
+    half = layer.half_width(pulls[0])
     yield _row(layer, "entropy_nats", (entropy, entropy - half, entropy + half, isotropic), {"dimensions": p} | counts)
 
-    total, energy = float(values.sum()), float(values.square().sum())
-    ratio = total**2 / energy if energy > 0 else nan
-    pull = (
-        2 * squares.sum(1) / total - 2 * (squares @ values.to(squares.dtype)) / energy if energy > 0 else squares[:, 0]
-    )
-    half = ratio * layer.half_width(pull)
+    ratio, half = (total**2 / energy, nan) if energy > 0 else (nan, nan)
+    if energy > 0:
+        half = ratio * layer.half_width(2 * pulls[1] / total - 2 * pulls[2] / energy)
     sphere = d * (n - 1) / (n + d)
     interval = (max(ratio - half, 1.0), min(ratio + half, float(d))) if half == half else (nan, nan)
     yield _row(layer, "effective_dimension", (ratio, *interval, sphere), {"dimensions": d} | counts)
@@ -494,10 +514,11 @@ def _normality_rows(layer: Layer, components: int) -> Iterator[Row]:
     k = min(components, layer.rank, n // PER_DIMENSION) if n >= normality.FEWEST else 0
     y = layer.scores(k)[chosen]
     counts = {"samples": n, "windows": layer.n_windows}
-    for component in range(k):
-        for quantity, test in (("skewness", normality.skewness), ("excess_kurtosis", normality.excess_kurtosis)):
-            yield _test_row(layer, component, quantity, test(y[:, component]), {"dimensions": 1} | counts)
     if k:
+        pairs = zip(normality.skewness(y), normality.excess_kurtosis(y), strict=True)
+        for component, (skew, tails) in enumerate(pairs):
+            yield _test_row(layer, component, "skewness", skew, {"dimensions": 1} | counts)
+            yield _test_row(layer, component, "excess_kurtosis", tails, {"dimensions": 1} | counts)
         for quantity, test in (
             ("mardia_skewness", normality.mardia_skewness),
             ("mardia_kurtosis", normality.mardia_kurtosis),
@@ -523,74 +544,80 @@ def _apart(windows: Sequence[int], positions: Sequence[int]) -> list[int]:
     return chosen
 
 
-def _information_rows(layer: Layer, components: int, distances: Sequence[int]) -> Iterator[Row]:
-    places = _places(layer)
-    pairs = {distance: _pairs(layer, places, distance, 0) for distance in distances}
-    most = max(len(first) for first, _ in pairs.values())
+def _information_rows(layer: Layer, components: int, pairings: Pairings) -> Iterator[Row]:
+    most = max(len(pairs[0][0]) for pairs in pairings.values())
     k = min(components, layer.rank, most // (2 * PER_DIMENSION))
-    y = layer.scores(k)
-    for distance, (first, second) in pairs.items():
-        n = len(first)
-        if not k or n < 2 * PER_DIMENSION * k:
-            continue
-        counts = {"dimensions": k, "samples": n, "windows": layer.n_windows}
-        try:
-            sums = Sums.of(torch.cat((y[first], y[second]), 1), layer.window[first], layer.n_windows)
-            estimates = _information(sums.pooled(_left_out(layer.n_windows)), k)
-            null, sd = _shuffled(layer, y, places, distance)
-        except NumericsError:
-            continue
-        # With one window nothing can be shuffled: the bias that independent pairs would have is taken off instead.
-        analytic, half = k * k / (2 * n), _jackknife(estimates, layer)
-        value = float(estimates[0]) - (null if null == null else analytic)
-        numbers = {
-            "value": value, "low": value - half, "high": value + half,
-            "null": null, "z": value / sd, "analytic": analytic,
-        }  # fmt: skip
-        named = {name: _number(number) for name, number in numbers.items()}
-        yield {**place(layer.site, None), "distance": distance, **named, **counts}
+    enough = 2 * PER_DIMENSION * k
+    told = [distance for distance, pairs in pairings.items() if k and len(pairs[0][0]) >= enough]
+    if not told:
+        return
+    y, sets = layer.scores(k), _left_out(layer.n_windows)
+    sums, sizes = [], []
+    for distance in told:
+        (first, second), *shuffled = pairings[distance]
+        rows = Sums.of(torch.cat((y[first], y[second]), 1), layer.window[first], layer.n_windows)
+        others = [_summed(torch.cat((y[a], y[b]), 1)) for a, b in shuffled if len(a) >= enough]
+        sums += [rows.pooled(sets), *others]
+        sizes.append(len(others))
+    try:  # all at once: one call for many small matrices
+        found = mutual_information(_stacked(sums).gaussian(), range(k), range(k, 2 * k))
+    except NumericsError:
+        return
+    start = 0
+    for distance, size in zip(told, sizes, strict=True):
+        estimates, null = found[start : start + len(sets)], found[start + len(sets) : start + len(sets) + size]
+        start += len(sets) + size
+        counts = {"dimensions": k, "samples": len(pairings[distance][0][0]), "windows": layer.n_windows}
+        numbers = {name: _number(x) for name, x in _shared(layer, estimates, null, k, counts["samples"]).items()}
+        yield {**place(layer.site, None), "distance": distance, **numbers, **counts}
 
 
-def _places(layer: Layer) -> Int[Tensor, "windows positions"]:
-    """Which row holds a position of a window; −1 where none does."""
-    table = torch.full((layer.n_windows, int(layer.position.max()) + 1), -1, dtype=torch.int64)
-    table[layer.window, layer.position] = torch.arange(len(layer.position))
-    return table
+def _shared(
+    layer: Layer, estimates: Float[Tensor, "sets"], shuffled: Float[Tensor, "shifts"], k: int, n: int
+) -> dict[str, float]:
+    r"""The information above the shuffled one, with its interval and z.
+
+    Shifts are few and share windows, so their spread alone may be too small by chance. For m independent pairs 2mI
+    follows a χ² with k² degrees of freedom, whose deviation is √2/k of its mean: the larger of the two is taken. With
+    one window nothing can be shuffled, and the bias that independent pairs would have is taken off instead.
+    """
+    analytic, half = k * k / (2 * n), _jackknife(estimates, layer)
+    null = float(shuffled.mean()) if len(shuffled) else nan
+    spread = float(shuffled.std()) if len(shuffled) > 1 else 0.0
+    value = float(estimates[0]) - (null if null == null else analytic)
+    z = value / max(spread, null * sqrt(2) / k) if null > 0 else nan
+    return {"value": value, "low": value - half, "high": value + half, "null": null, "z": z, "analytic": analytic}
 
 
-def _pairs(layer: Layer, places: Int[Tensor, "windows positions"], distance: int, shift: int) -> tuple[Tensor, Tensor]:
-    """Rows i and the rows i + distance, of the same window or of the window `shift` further on."""
+def _summed(y: Float[Tensor, "rows k"]) -> Sums:
+    """Of all rows, as a set of one."""
+    return Sums(torch.tensor([float(len(y))], dtype=torch.float64), y.sum(0)[None], (y.mT @ y)[None])
+
+
+def _stacked(parts: Sequence[Sums]) -> Sums:
+    return Sums(
+        torch.cat([one.count for one in parts]),
+        torch.cat([one.total for one in parts]),
+        torch.cat([one.products for one in parts]),
+    )
+
+
+def _pairings(layer: Layer, distances: Sequence[int]) -> Pairings:
+    """For each distance the pairs of rows of the same window, then those of windows paired with another one."""
+    places = torch.full((layer.n_windows, int(layer.position.max()) + 1), -1, dtype=torch.int64)
+    places[layer.window, layer.position] = torch.arange(len(layer.position))
+    shifts = range(min(SHUFFLES, layer.n_windows - 1) + 1)
+    return {distance: [_pairs(layer, places, distance, shift) for shift in shifts] for distance in distances}
+
+
+def _pairs(layer: Layer, places: Int[Tensor, "windows positions"], distance: int, shift: int) -> Pairs:
+    """Rows i and the rows i + distance, of the window `shift` further on; `places` says which row is where."""
     position = layer.position + distance
     inside = position < places.shape[1]
     other = (layer.window + shift) % layer.n_windows
     second = torch.where(inside, places[other, position.clamp_max(places.shape[1] - 1)], -1)
     first = (second >= 0).nonzero().squeeze(-1)
     return first, second[first]
-
-
-def _information(sums: Sums, k: int) -> Float[Tensor, "sets"]:
-    return mutual_information(sums.gaussian(), range(k), range(k, 2 * k))
-
-
-def _shuffled(
-    layer: Layer, y: Float[Tensor, "rows k"], places: Int[Tensor, "windows positions"], distance: int
-) -> tuple[float, float]:
-    r"""Mean and standard deviation of the information between windows that are paired with others.
-
-    Shifts are few and share windows, so their spread alone may be too small by chance. For m independent pairs 2mI
-    follows a χ² with k² degrees of freedom, whose deviation is √2/k of its mean: the larger of the two is taken.
-    """
-    k = y.shape[1]
-    shifts = range(1, min(SHUFFLES, layer.n_windows - 1) + 1)
-    pairs = [_pairs(layer, places, distance, shift) for shift in shifts]
-    both = [torch.cat((y[a], y[b]), 1) for a, b in pairs if len(a) >= 2 * PER_DIMENSION * k]
-    if not both:
-        return nan, nan
-    counts = torch.tensor([float(len(one)) for one in both], dtype=torch.float64)
-    sums = Sums(counts, torch.stack([one.sum(0) for one in both]), torch.stack([one.mT @ one for one in both]))
-    found = _information(sums, k)
-    mean, spread = float(found.mean()), float(found.std()) if len(found) > 1 else 0.0
-    return mean, max(spread, mean * sqrt(2) / k)
 
 
 def _method(state: State, layers: Sequence[Layer]) -> str:
@@ -619,7 +646,7 @@ def _warnings(state: State, seen: Sequence[Site], tables: Mapping[str, pl.DataFr
         found.append(f"Too few rows of {', '.join(unseen)} were seen.")
     entropy = tables["layers"].filter(pl.col("quantity") == "entropy_nats")
     full = tables["layers"].filter(pl.col("quantity") == "effective_dimension")
-    p, n, d = (int(column.min() or 0) for column in (entropy["dimensions"], entropy["samples"], full["dimensions"]))
+    p, n, d = (min(column.to_list()) for column in (entropy["dimensions"], entropy["samples"], full["dimensions"]))
     if p < d:
         found.append(
             f"Entropy in the {p} largest of {d} principal components: {n} samples allow no more, or the others have "
@@ -631,8 +658,9 @@ def _warnings(state: State, seen: Sequence[Site], tables: Mapping[str, pl.DataFr
     if tables["normality"].is_empty():
         found.append(f"Normality was not tested: it needs {normality.FEWEST} rows {APART} tokens apart.")
     k = state.params.components
-    if not (used := tables["information"]["dimensions"]).is_empty() and int(used.min() or 0) < k:
-        found.append(f"Information in {used.min()} principal components, not {k}: there are too few pairs for more.")
+    used = min(tables["information"]["dimensions"].to_list(), default=k)
+    if used < k:
+        found.append(f"Information in {used} principal components, not {k}: there are too few pairs for more.")
     return tuple(found)
 
 
@@ -681,7 +709,8 @@ def _normality_sentence(table: pl.DataFrame) -> str:
     middle = together.row(together.height // 2, named=True)
     return (
         f"Residual streams {verdict}: {rejected} of {many} principal components reject it at the 1 % level (chance: "
-        f"{LEVEL * many:.2g}), the median one has |skewness| {skew:.2g} and |excess kurtosis| {tails:.2g}; Mardia's kurtosis in the median layer, {_where(middle)}, is {middle['value']:.3g} where "
+        f"{LEVEL * many:.2g}), the median one has |skewness| {skew:.2g} and |excess kurtosis| {tails:.2g}; Mardia's "
+        f"kurtosis in the median layer, {_where(middle)}, is {middle['value']:.3g} where "
         f"Gaussian samples have {middle['null']:.3g} (z = {middle['z']:.1f})."
     )
 
@@ -711,7 +740,19 @@ def _dimension_sentence(table: pl.DataFrame) -> str:
             f"; the entropy of the median layer lies {float(np.median(gaps)):.2g} nats per dimension below that of the "
             "isotropic Gaussian with its variance"
         )
-    return f"{span} (of {least['dimensions']}; isotropic samples: {least['null']:.3g}){lack}."
+    return f"{span} (of {least['dimensions']}; isotropic samples: {least['null']:.3g}){lack}{_first_clause(table)}."
+
+
+def _first_clause(table: pl.DataFrame) -> str:
+    """Told where the tokens that are left out would have been more than a tenth of all variance."""
+    rows = table.filter(pl.col("quantity") == "first_share", pl.col("value").is_not_null())
+    top = rows.sort("value", descending=True, maintain_order=True).row(0, named=True) if rows.height else None
+    if top is None or top["value"] < max(0.1, 2 * top["null"]):
+        return ""
+    return (
+        f"; the first tokens, which are left out, would be {100 * top['value']:.0f} % of the variance in {_where(top)} "
+        f"({100 * top['null']:.1g} % of the rows)"
+    )
 
 
 def _information_sentence(table: pl.DataFrame) -> str:
@@ -721,14 +762,15 @@ def _information_sentence(table: pl.DataFrame) -> str:
     layers = rows.select("stack", "kind", "layer").unique(maintain_order=True)
     middle = layers.row(layers.height // 2, named=True)
     here = rows.filter(*(pl.col(key) == value for key, value in middle.items())).sort("distance")
-    near, far = here.row(0, named=True), here.row(-1, named=True)
+    near, judged = here.row(0, named=True), here.filter(pl.col("z").is_not_null())
     told = f"tokens at distance {near['distance']} share {near['value']:.2g} nats"
     if near["z"] is None:
-        chance = "; there is only one window, so nothing to shuffle"
+        chance = "; there are too few windows to shuffle"
     else:
+        far = judged.row(-1, named=True)
         clear = here.filter(pl.col("z") > CLEAR)["distance"].to_list()
         reach = f"up to distance {clear[-1]}" if clear else "at no distance"
-        last = f" (at {far['distance']}: {far['value']:.2g} nats, z = {far['z']:.1f})" if here.height > 1 else ""
+        last = f" (at {far['distance']}: {far['value']:.2g} nats, z = {far['z']:.1f})" if judged.height > 1 else ""
         chance = f" more than shuffled windows (z = {near['z']:.1f}); it is clearly more {reach}{last}"
     return f"In {near['dimensions']} principal components of {_where(middle)}, {told}{chance}."
 
@@ -757,7 +799,8 @@ Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 def _defined_window(batch: Batch, site: Site, index: int) -> Array:
     x: Array = batch.captures["resid"][site][index].double().numpy()
-    return x[batch.real[index].numpy()]
+    kept: Array = x[batch.real[index].numpy()]
+    return kept
 
 
 class _Defined:
@@ -910,10 +953,20 @@ class _Defined:
                 if sum(m) >= 2 * PER_DIMENSION * k:
                     shuffled.append(self.information(np.concatenate(rows), k))
             null = float(np.mean(shuffled)) if shuffled else nan
-            sd = max(float(np.std(shuffled, ddof=1)) if len(shuffled) > 1 else 0.0, null * sqrt(2) / k)
+            sd = (
+                max(float(np.std(shuffled, ddof=1)) if len(shuffled) > 1 else 0.0, null * sqrt(2) / k)
+                if shuffled
+                else nan
+            )
             half, bias = self.jackknife(rest), k * k / (2 * n)
             value = raw - (null if null == null else bias)
-            numbers = {"value": value, "low": value - half, "high": value + half, "null": null, "z": value / sd}
+            numbers = {
+                "value": value,
+                "low": value - half,
+                "high": value + half,
+                "null": null,
+                "z": value / (sd or nan),
+            }
             cells = {name: x if x == x else None for name, x in numbers.items()}
             yield {"distance": t, **cells, "analytic": bias, "dimensions": k, "samples": n, "windows": w}
 

@@ -11,10 +11,13 @@ from math import nan
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
 from headscope.errors import UsageError
+
+Array = NDArray[np.float64]
 
 # Below it the approximation of the kurtosis test does not hold (Anscombe and Glynn).
 FEWEST = 20
@@ -30,31 +33,30 @@ class NormalityTest:
     p: float
 
 
-def skewness(x: Float[Tensor, "samples"]) -> NormalityTest:
-    r"""Skewness $m_3 / m_2^{3/2}$ of samples on the line, and D'Agostino's test.
+def skewness(x: Float[Tensor, "samples d"]) -> tuple[NormalityTest, ...]:
+    r"""Skewness $m_3 / m_2^{3/2}$ of each coordinate, and D'Agostino's test.
 
     Properties:
         - scipy's skewtest; z is standard normal for Gaussian samples  (tested: test_marginal_tests_of_gaussians)
     Reference:
         D'Agostino (1970), Transformation to normality of the null distribution of g1, Biometrika 57, 679.
     """
-    samples = _samples(x.unsqueeze(-1))[:, 0]
+    samples = _samples(x)
     found = stats.skewtest(samples)
-    return NormalityTest(float(stats.skew(samples)), 0.0, float(found.statistic), float(found.pvalue))
+    return _each(stats.skew(samples), 0.0, found.statistic, found.pvalue)
 
 
-def excess_kurtosis(x: Float[Tensor, "samples"]) -> NormalityTest:
-    r"""Excess kurtosis $m_4 / m_2^2 - 3$ of samples on the line, and the test of Anscombe and Glynn.
+def excess_kurtosis(x: Float[Tensor, "samples d"]) -> tuple[NormalityTest, ...]:
+    r"""Excess kurtosis $m_4 / m_2^2 - 3$ of each coordinate, and the test of Anscombe and Glynn.
 
     Properties:
         - scipy's kurtosistest; z is standard normal for Gaussian samples  (tested: test_marginal_tests_of_gaussians)
     Reference:
         Anscombe and Glynn (1983), Distribution of the kurtosis statistic b2 for normal samples, Biometrika 70, 227.
     """
-    samples = _samples(x.unsqueeze(-1))[:, 0]
+    samples = _samples(x)
     found = stats.kurtosistest(samples)
-    expected = -6.0 / (len(samples) + 1)
-    return NormalityTest(float(stats.kurtosis(samples)), expected, float(found.statistic), float(found.pvalue))
+    return _each(stats.kurtosis(samples), -6.0 / (len(samples) + 1), found.statistic, found.pvalue)
 
 
 def mardia_skewness(x: Float[Tensor, "samples d"]) -> NormalityTest:
@@ -101,11 +103,16 @@ def mardia_kurtosis(x: Float[Tensor, "samples d"]) -> NormalityTest:
     return NormalityTest(value, expected, z, float(2 * stats.norm.sf(abs(z))))
 
 
-def _samples(x: Float[Tensor, "samples d"]) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
+def _samples(x: Float[Tensor, "samples d"]) -> Array:
     n, d = x.shape
     if n < max(FEWEST, d + 2):
         raise UsageError(f"{n} samples in {d} dimensions are too few for a test: at least {max(FEWEST, d + 2)}")
     return x.to(torch.float64).numpy()
+
+
+def _each(values: Array, expected: float, z: Array, p: Array) -> tuple[NormalityTest, ...]:
+    cells = zip(values.tolist(), z.tolist(), p.tolist(), strict=True)
+    return tuple(NormalityTest(value, expected, one_z, one_p) for value, one_z, one_p in cells)
 
 
 def _whitened(x: Float[Tensor, "samples d"]) -> tuple[Float[Tensor, "samples d"], int, int]:

@@ -82,7 +82,7 @@ def _interval(rows: pl.DataFrame) -> tuple[Array | None, Array | None]:
 
 def _information(table: pl.DataFrame, sites: Sequence[Site]) -> Curves:
     series: list[Series] = []
-    k = table["dimensions"].max()
+    k = max(table["dimensions"].to_list(), default=0)
     for members in groups(sites).values():
         for index in sorted({0, len(members) // 2, len(members) - 1}):
             rows = _of(table, members[index]).filter(pl.col("value").is_not_null()).sort("distance")
