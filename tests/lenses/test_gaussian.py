@@ -20,7 +20,7 @@ PARAMS = Params(components=D, distances="1,2,4,8,32", skip=1)
 
 
 def autoregressive(windows, length, rho=RHO, seed=0):
-    """A stationary Gaussian sequence x_i = ρ x_(i−1) + √(1 − ρ²) ε_i in every coordinate, which has deviation `SCALES`."""
+    """A stationary Gaussian sequence x_i = ρ x_(i−1) + √(1 − ρ²) ε_i in every coordinate, times `SCALES`."""
     noise = torch.randn(windows, length, D, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     x = noise.clone()
     for i in range(1, length):
@@ -65,7 +65,7 @@ def test_information_of_an_autoregressive_sequence(planted):
         expected = -D / 2 * log(1 - RHO ** (2 * row["distance"]))
         assert row["dimensions"] == D
         assert row["low"] < expected < row["high"], row
-        assert row["value"] == pytest.approx(expected, abs=0.01 + 0.03 * expected)
+        assert row["value"] == pytest.approx(expected, abs=0.01 + 0.05 * expected)
         assert (row["z"] > 10) == (row["distance"] <= 4) or row["distance"] == 8
         # Correlated rows are worth fewer pairs than there are, which the formula for independent ones cannot know.
         assert row["null"] > row["analytic"]

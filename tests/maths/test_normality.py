@@ -62,3 +62,5 @@ def test_heavy_tails_and_skewed_samples_are_seen():
 def test_too_few_samples_are_refused():
     with pytest.raises(UsageError, match="too few"):
         skewness(normal(19, 2))
+    with pytest.raises(UsageError, match="too few"):
+        mardia_kurtosis(normal(30, 29))

@@ -49,7 +49,8 @@ ABOUT = About(
         r"\mathrm{effective\ dimension} = (\sum_i \lambda_i)^2\,/\,\sum_i \lambda_i^2",
         r"D(p\,\|\,q) = \frac{1}{2} \left( \mathrm{Tr}(\Sigma_q^{-1} \Sigma_p) - k - \ln |\Sigma_q^{-1} \Sigma_p| + "
         r"\Delta^\top \Sigma_q^{-1} \Delta \right)",
-        r"I(X_i; X_j) = \frac{1}{2} \ln \frac{|\Sigma_{ii}|\,|\Sigma_{jj}|}{|\Sigma|} - I_{\mathrm{shuffled}}",
+        r"I(X_i; X_j) = \frac{1}{2} \ln \frac{|\Sigma_{ii}|\,|\Sigma_{jj}|}{|\Sigma|}, \qquad "
+        r"\Sigma = \mathrm{Cov}(X_i, X_j)",
         r"b_1 = \frac{1}{n^2} \sum_{ij} (c_i^\top S^{-1} c_j)^3, \qquad "
         r"b_2 = \frac{1}{n} \sum_i (c_i^\top S^{-1} c_i)^2",
     ),
@@ -80,7 +81,11 @@ ABOUT = About(
             "kl_next_nats: D(this layer ‖ next layer); kl_late_nats: D(first half ‖ second half of the windows); "
             "skewness, excess_kurtosis: of one component; mardia_skewness, mardia_kurtosis: of all of them"
         ),
-        "value": "the estimate; empty where there were too few samples. Mutual information: less the shuffled one",
+        "value": (
+            "the estimate; empty where there were too few samples. Mutual information: less its bias, which the "
+            "jackknife over windows estimates"
+        ),
+        "raw": "mutual information as estimated, bias included; to be compared with the null",
         "low": "lower end of the 95 % interval; empty with fewer than two windows",
         "high": (
             "upper end. Jackknife over windows (Student t), since rows of one window depend on each other. Not the "
@@ -88,9 +93,9 @@ ABOUT = About(
         ),
         "null": (
             "what chance gives. Entropy, effective dimension: isotropic Gaussian samples with the same variance and "
-            "number; first_share: the share of rows; divergences: the two sides exchanged in some of the windows; "
+            "number; first_share: the share of rows; divergences: the two sides exchanged in half of the windows; "
             "normality: Gaussian samples of the same number; mutual information: the tokens of one window with those "
-            "of another, which is the bias of the estimate and has been taken off the value"
+            "of another, bias included; what positions alone tell is in it"
         ),
         "z": (
             "distance from the null in its standard deviations; mutual information: the deviation among shuffles, or "
@@ -107,12 +112,11 @@ ABOUT = About(
 _PLACE = [("stack", pl.String), ("kind", pl.String), ("layer", pl.Int64), ("head", pl.Int64)]
 _ESTIMATE = [(name, pl.Float64) for name in ("value", "low", "high", "null")]
 _TEST = [(name, pl.Float64) for name in ("value", "null", "z", "p")]
+_FURTHER = [(name, pl.Float64) for name in ("raw", "z", "analytic")]
 _COUNTS = [(name, pl.Int64) for name in ("dimensions", "samples", "windows")]
 LAYERS = pl.Schema([*_PLACE, ("quantity", pl.String), *_ESTIMATE, *_COUNTS])
 NORMALITY = pl.Schema([*_PLACE, ("component", pl.Int64), ("quantity", pl.String), *_TEST, *_COUNTS])
-INFORMATION = pl.Schema(
-    [*_PLACE, ("distance", pl.Int64), *_ESTIMATE, ("z", pl.Float64), ("analytic", pl.Float64), *_COUNTS]
-)
+INFORMATION = pl.Schema([*_PLACE, ("distance", pl.Int64), *_ESTIMATE, *_FURTHER, *_COUNTS])
 
 # The rule of the lens: samples for each dimension in which something is estimated.
 PER_DIMENSION = 10
@@ -492,20 +496,27 @@ def _kl_row(layer: Layer, quantity: str, a: Sums, b: Sums, k: int, samples: int)
     sets = _left_out(layer.n_windows)
     try:
         estimates = kl(a.pooled(sets).gaussian(), b.pooled(sets).gaussian())
-        exchanged = _exchanged(layer.n_windows)
-        mixed = [one.pooled(exchanged).plus(two.pooled(1 - exchanged)).gaussian() for one, two in ((a, b), (b, a))]
-        null = float(kl(*mixed).mean()) if len(exchanged) else nan
+        kept, changed = _exchanged(layer.n_windows)
+        mixed = [one.pooled(kept).plus(two.pooled(changed)).gaussian() for one, two in ((a, b), (b, a))]
+        null = float(kl(*mixed).mean()) if len(kept) else nan
     except NumericsError:
         return _row(layer, quantity, missing, counts)
     value, half = float(estimates[0]), _jackknife(estimates, layer)
     return _row(layer, quantity, (value, max(value - half, 0.0) if half == half else nan, value + half, null), counts)
 
 
-def _exchanged(windows: int) -> Float[Tensor, "sets windows"]:
-    """Which windows keep their side: those with bit b of their number unset, for every bit b."""
-    bits = (windows - 1).bit_length()
-    number = torch.arange(windows)
-    return torch.stack([1.0 - (number >> bit & 1).double() for bit in range(bits)]) if bits else torch.zeros(0, windows)
+def _exchanged(windows: int) -> tuple[Float[Tensor, "sets windows"], Float[Tensor, "sets windows"]]:
+    """Which windows keep their side and which change it: runs of 1, 2, 4, … by turns, as many of either."""
+    keep, change, run = [], [], 1
+    while 2 * run <= windows:
+        number = torch.arange(windows)
+        used = number < windows - windows % (2 * run)
+        keep.append(used & (number // run % 2 == 0))
+        change.append(used & (number // run % 2 == 1))
+        run *= 2
+    nothing = [torch.zeros(0, windows)]
+    kept, changed = (torch.cat([*nothing, *(one[None] for one in rows)]).double() for rows in (keep, change))
+    return kept, changed
 
 
 def _normality_rows(layer: Layer, components: int) -> Iterator[Row]:
@@ -575,18 +586,21 @@ def _information_rows(layer: Layer, components: int, pairings: Pairings) -> Iter
 def _shared(
     layer: Layer, estimates: Float[Tensor, "sets"], shuffled: Float[Tensor, "shifts"], k: int, n: int
 ) -> dict[str, float]:
-    r"""The information above the shuffled one, with its interval and z.
+    r"""The information with its bias taken off, its interval, and its distance from the shuffled one.
 
-    Shifts are few and share windows, so their spread alone may be too small by chance. For m independent pairs 2mI
-    follows a χ² with k² degrees of freedom, whose deviation is √2/k of its mean: the larger of the two is taken. With
-    one window nothing can be shuffled, and the bias that independent pairs would have is taken off instead.
+    The jackknife over windows knows the bias of dependent rows, which k² / 2n does not; that one is taken where there
+    is a single window. Shifts are few and share windows, so their spread alone may be too small by chance. For m
+    independent pairs 2mI follows a χ² with k² degrees of freedom, whose deviation is √2/k of its mean: the larger of
+    the two is taken.
     """
+    raw, w = float(estimates[0]), len(estimates) - 1
     analytic, half = k * k / (2 * n), _jackknife(estimates, layer)
+    value = w * raw - (w - 1) * float(estimates[1:].mean()) if w else raw - analytic
     null = float(shuffled.mean()) if len(shuffled) else nan
     spread = float(shuffled.std()) if len(shuffled) > 1 else 0.0
-    value = float(estimates[0]) - (null if null == null else analytic)
-    z = value / max(spread, null * sqrt(2) / k) if null > 0 else nan
-    return {"value": value, "low": value - half, "high": value + half, "null": null, "z": z, "analytic": analytic}
+    z = (raw - null) / max(spread, null * sqrt(2) / k) if null > 0 else nan
+    interval = {"value": value, "low": value - half, "high": value + half}
+    return {**interval, "null": null, "raw": raw, "z": z, "analytic": analytic}
 
 
 def _summed(y: Float[Tensor, "rows k"]) -> Sums:
@@ -771,7 +785,7 @@ def _information_sentence(table: pl.DataFrame) -> str:
         clear = here.filter(pl.col("z") > CLEAR)["distance"].to_list()
         reach = f"up to distance {clear[-1]}" if clear else "at no distance"
         last = f" (at {far['distance']}: {far['value']:.2g} nats, z = {far['z']:.1f})" if judged.height > 1 else ""
-        chance = f" more than shuffled windows (z = {near['z']:.1f}); it is clearly more {reach}{last}"
+        chance = f" (z = {near['z']:.1f} against shuffled windows); they share clearly more than those {reach}{last}"
     return f"In {near['dimensions']} principal components of {_where(middle)}, {told}{chance}."
 
 
@@ -887,12 +901,13 @@ class _Defined:
             return self.row(quantity, (nan,) * 4, 0, n)
         value = self.kl(np.concatenate(a), np.concatenate(b))
         rest = [self.kl(_without(a, out), _without(b, out)) for out in range(w)] if w > 1 else []
-        half, mixed, bit = self.jackknife(rest), [], 1
-        while bit < w:
-            one = [b[i] if i & bit else a[i] for i in range(w)]
-            two = [a[i] if i & bit else b[i] for i in range(w)]
+        half, mixed, run = self.jackknife(rest), [], 1
+        while w // (2 * run):
+            used = range(w // (2 * run) * 2 * run)
+            one = [b[i] if i // run % 2 else a[i] for i in used]
+            two = [a[i] if i // run % 2 else b[i] for i in used]
             mixed.append(self.kl(np.concatenate(one), np.concatenate(two)))
-            bit *= 2
+            run *= 2
         low = max(value - half, 0.0) if half == half else nan
         return self.row(quantity, (value, low, value + half, float(np.mean(mixed)) if mixed else nan), k, n)
 
@@ -953,20 +968,11 @@ class _Defined:
                 if sum(m) >= 2 * PER_DIMENSION * k:
                     shuffled.append(self.information(np.concatenate(rows), k))
             null = float(np.mean(shuffled)) if shuffled else nan
-            sd = (
-                max(float(np.std(shuffled, ddof=1)) if len(shuffled) > 1 else 0.0, null * sqrt(2) / k)
-                if shuffled
-                else nan
-            )
+            spread = float(np.std(shuffled, ddof=1)) if len(shuffled) > 1 else 0.0
             half, bias = self.jackknife(rest), k * k / (2 * n)
-            value = raw - (null if null == null else bias)
-            numbers = {
-                "value": value,
-                "low": value - half,
-                "high": value + half,
-                "null": null,
-                "z": value / (sd or nan),
-            }
+            value = w * raw - (w - 1) / w * sum(rest) if rest else raw - bias
+            z = (raw - null) / max(spread, null * sqrt(2) / k)
+            numbers = {"value": value, "low": value - half, "high": value + half, "null": null, "raw": raw, "z": z}
             cells = {name: x if x == x else None for name, x in numbers.items()}
             yield {"distance": t, **cells, "analytic": bias, "dimensions": k, "samples": n, "windows": w}
 

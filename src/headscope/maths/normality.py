@@ -104,9 +104,8 @@ def mardia_kurtosis(x: Float[Tensor, "samples d"]) -> NormalityTest:
 
 
 def _samples(x: Float[Tensor, "samples d"]) -> Array:
-    n, d = x.shape
-    if n < max(FEWEST, d + 2):
-        raise UsageError(f"{n} samples in {d} dimensions are too few for a test: at least {max(FEWEST, d + 2)}")
+    if len(x) < FEWEST:
+        raise UsageError(f"{len(x)} samples are too few for a test of normality: at least {FEWEST}")
     return x.to(torch.float64).numpy()
 
 
@@ -117,6 +116,8 @@ def _each(values: Array, expected: float, z: Array, p: Array) -> tuple[Normality
 
 def _whitened(x: Float[Tensor, "samples d"]) -> tuple[Float[Tensor, "samples d"], int, int]:
     samples = torch.from_numpy(_samples(x))
+    if len(x) < x.shape[1] + 2:
+        raise UsageError(f"{len(x)} samples in {x.shape[1]} dimensions are too few for a test: two more are needed")
     c = samples - samples.mean(0)
     factor = torch.linalg.cholesky(c.mT @ c / len(c))
     y: Tensor = torch.linalg.solve_triangular(factor, c.mT, upper=False).mT

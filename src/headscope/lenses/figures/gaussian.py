@@ -38,8 +38,8 @@ def figures(tables: Mapping[str, pl.DataFrame], sites: Sequence[Site]) -> tuple[
         Curves(
             "divergence",
             "Divergence from the next layer, and of the early from the late half of a window",
-            "Between Gaussians in the layer's first principal components. Dotted: the two sides exchanged in some "
-            "windows, which leaves only the noise of the estimate.",
+            "Between Gaussians in the layer's first principal components. Dotted: the two sides exchanged in half "
+            "of the windows, which leaves only the noise of the estimate.",
             "layer",
             "nats",
             (
@@ -89,25 +89,19 @@ def _information(table: pl.DataFrame, sites: Sequence[Site]) -> Curves:
             if rows.is_empty():
                 continue
             x, label = _column(rows, "distance"), members[index].label
-            null = _column(rows, "null")
-            low, high = _interval(rows)
-            shift = np.nan_to_num(null)
-            series.append(
-                Series(
-                    label, x, _column(rows, "value") + shift,
-                    None if low is None else low + shift, None if high is None else high + shift,
-                )
-            )  # fmt: skip
+            null, shift = _column(rows, "null"), _column(rows, "raw") - _column(rows, "value")
+            low, high = (None if end is None else end + shift for end in _interval(rows))
+            series.append(Series(label, x, _column(rows, "raw"), low, high))
             if np.isfinite(null).any():
                 series.append(Series(f"{label} shuffled", x, null, role="null"))
     return Curves(
         "information",
         "Mutual information of two tokens against their distance",
         f"In the first {k} principal components of the first, the middle and the last layer, as if Gaussian, with 95 % "
-        "intervals. Dotted: each window paired with another one. The gap between the two is what tokens of one text "
-        "share; the tables hold that gap.",
+        "intervals. Dotted: each window paired with another one. Both hold the bias of the estimate; the tables "
+        "say what is left without it.",
         "distance in tokens",
-        "nats, before the shuffled is taken off",
+        "nats",
         tuple(series),
         log_x=True,
     )
