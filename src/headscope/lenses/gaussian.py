@@ -63,7 +63,8 @@ ABOUT = About(
         "positions. Values with different numbers of dimensions must not be compared."
     ),
     reference=(
-        "Wertich, Mathematical exploration of attention, sections 4.1 and 4.2 (joint Gaussians of token sequences). "
+        "Wertich, Exploring the Hidden Structures of Attention Layers in Transformer Models through the Lens of "
+        "Gaussian Distributions, sections 4.1 and 4.2 (joint Gaussians of token sequences). "
         "Ledoit and Wolf (2004), Journal of Multivariate Analysis 88, 365. Mardia (1974), Sankhyā B 36, 115. "
         "D'Agostino (1970), Biometrika 57, 679. Anscombe and Glynn (1983), Biometrika 70, 227. Sun et al. (2024), "
         "Massive activations in large language models (the first token)."
@@ -99,7 +100,7 @@ ABOUT = About(
         ),
         "z": (
             "distance from the null in its standard deviations; mutual information: the deviation among shuffles, or "
-            "that of the χ² law with their mean where it is larger"
+            "that of independent pairs where it is larger"
         ),
         "p": "p-value of the test, two-sided but for mardia_skewness",
         "analytic": "k² / 2n: the bias that independent pairs would have",
@@ -589,8 +590,8 @@ def _shared(
     r"""The information with its bias taken off, its interval, and its distance from the shuffled one.
 
     The jackknife over windows knows the bias of dependent rows, which k² / 2n does not; that one is taken where there
-    is a single window. Shifts are few and share windows, so their spread alone may be too small by chance. For m
-    independent pairs 2mI follows a χ² with k² degrees of freedom, whose deviation is √2/k of its mean: the larger of
+    is a single window. Shifts are few and share windows, so their spread alone may be too small by chance. For
+    independent pairs 2nI follows a χ² with k² degrees of freedom, whose deviation is √2/k of its mean: the larger of
     the two is taken.
     """
     raw, w = float(estimates[0]), len(estimates) - 1
@@ -598,7 +599,7 @@ def _shared(
     value = w * raw - (w - 1) * float(estimates[1:].mean()) if w else raw - analytic
     null = float(shuffled.mean()) if len(shuffled) else nan
     spread = float(shuffled.std()) if len(shuffled) > 1 else 0.0
-    z = (raw - null) / max(spread, null * sqrt(2) / k) if null > 0 else nan
+    z = (raw - null) / max(spread, analytic * sqrt(2) / k)
     interval = {"value": value, "low": value - half, "high": value + half}
     return {**interval, "null": null, "raw": raw, "z": z, "analytic": analytic}
 
@@ -782,10 +783,14 @@ def _information_sentence(table: pl.DataFrame) -> str:
         chance = "; there are too few windows to shuffle"
     else:
         far = judged.row(-1, named=True)
-        clear = here.filter(pl.col("z") > CLEAR)["distance"].to_list()
+        clear = judged.filter(pl.col("z") > CLEAR)["distance"].to_list()
         reach = f"up to distance {clear[-1]}" if clear else "at no distance"
-        last = f" (at {far['distance']}: {far['value']:.2g} nats, z = {far['z']:.1f})" if judged.height > 1 else ""
-        chance = f" (z = {near['z']:.1f} against shuffled windows); they share clearly more than those {reach}{last}"
+        chance = (
+            f" where those of shuffled windows share {near['null']:.2g} (z = {near['z']:.1f}); they share clearly more "
+            f"than shuffled ones {reach}"
+        )
+        if judged.height > 1:
+            chance += f" (at {far['distance']}: {far['value']:.2g} and {far['null']:.2g} nats, z = {far['z']:.1f})"
     return f"In {near['dimensions']} principal components of {_where(middle)}, {told}{chance}."
 
 
@@ -971,7 +976,7 @@ class _Defined:
             spread = float(np.std(shuffled, ddof=1)) if len(shuffled) > 1 else 0.0
             half, bias = self.jackknife(rest), k * k / (2 * n)
             value = w * raw - (w - 1) / w * sum(rest) if rest else raw - bias
-            z = (raw - null) / max(spread, null * sqrt(2) / k)
+            z = (raw - null) / max(spread, bias * sqrt(2) / k)
             numbers = {"value": value, "low": value - half, "high": value + half, "null": null, "raw": raw, "z": z}
             cells = {name: x if x == x else None for name, x in numbers.items()}
             yield {"distance": t, **cells, "analytic": bias, "dimensions": k, "samples": n, "windows": w}

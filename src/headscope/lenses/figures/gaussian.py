@@ -91,19 +91,22 @@ def _information(table: pl.DataFrame, sites: Sequence[Site]) -> Curves:
             x, label = _column(rows, "distance"), members[index].label
             null, shift = _column(rows, "null"), _column(rows, "raw") - _column(rows, "value")
             low, high = (None if end is None else end + shift for end in _interval(rows))
-            series.append(Series(label, x, _column(rows, "raw"), low, high))
+            # On a logarithmic axis an interval that reaches 0 is cut off.
+            floor = 0.2 * np.nanmin(np.fmin(_column(rows, "raw"), null))
+            series.append(Series(label, x, _column(rows, "raw"), None if low is None else np.fmax(low, floor), high))
             if np.isfinite(null).any():
                 series.append(Series(f"{label} shuffled", x, null, role="null"))
     return Curves(
         "information",
         "Mutual information of two tokens against their distance",
         f"In the first {k} principal components of the first, the middle and the last layer, as if Gaussian, with 95 % "
-        "intervals. Dotted: each window paired with another one. Both hold the bias of the estimate; the tables "
-        "say what is left without it.",
+        "intervals, cut off where they reach 0. Dotted: each window paired with another one. Both hold the bias of the "
+        "estimate; the tables say what is left without it.",
         "distance in tokens",
         "nats",
         tuple(series),
         log_x=True,
+        log_y=True,
     )
 
 
