@@ -169,6 +169,13 @@ def test_directions_without_variance_are_no_error():
     assert finding.tables["information"]["dimensions"].unique().to_list() == [3]
 
 
+def test_a_text_that_repeats_itself_is_no_error():
+    """Tokens at distance 4 are copies: infinite information, which is told and not shown."""
+    finding = finding_of(batch_of(autoregressive(20, 4, rho=0.0).repeat(1, 10, 1)))
+    assert 4 not in finding.tables["information"]["distance"].to_list()
+    assert any("at distance 4, 8, 32" in warning for warning in finding.warnings)
+
+
 def test_a_stream_that_stands_still_is_no_error():
     finding = finding_of(batch_of(torch.ones(3, 30, D)))
     assert finding.status == "ok"

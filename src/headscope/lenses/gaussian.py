@@ -564,23 +564,18 @@ def _information_rows(layer: Layer, components: int, pairings: Pairings) -> Iter
     if not told:
         return
     y, sets = layer.scores(k), _left_out(layer.n_windows)
-    sums, sizes = [], []
     for distance in told:
         (first, second), *shuffled = pairings[distance]
         rows = Sums.of(torch.cat((y[first], y[second]), 1), layer.window[first], layer.n_windows)
         others = [_summed(torch.cat((y[a], y[b]), 1)) for a, b in shuffled if len(a) >= enough]
-        sums += [rows.pooled(sets), *others]
-        sizes.append(len(others))
-    try:  # all at once: one call for many small matrices
-        found = mutual_information(_stacked(sums).gaussian(), range(k), range(k, 2 * k))
-    except NumericsError:
-        return
-    start = 0
-    for distance, size in zip(told, sizes, strict=True):
-        estimates, null = found[start : start + len(sets)], found[start + len(sets) : start + len(sets) + size]
-        start += len(sets) + size
-        counts = {"dimensions": k, "samples": len(pairings[distance][0][0]), "windows": layer.n_windows}
-        numbers = {name: _number(x) for name, x in _shared(layer, estimates, null, k, counts["samples"]).items()}
+        try:
+            found = mutual_information(_stacked([rows.pooled(sets), *others]).gaussian(), range(k), range(k, 2 * k))
+        except (NumericsError, UsageError):
+            # In a text that repeats itself one token determines the other: the information is infinite.
+            continue
+        counts = {"dimensions": k, "samples": len(first), "windows": layer.n_windows}
+        shared = _shared(layer, found[: len(sets)], found[len(sets) :], k, len(first))
+        numbers = {name: _number(x) for name, x in shared.items()}
         yield {**place(layer.site, None), "distance": distance, **numbers, **counts}
 
 
@@ -669,7 +664,9 @@ def _warnings(state: State, seen: Sequence[Site], tables: Mapping[str, pl.DataFr
         )
     told = set(tables["information"]["distance"].to_list())
     if missing := [str(distance) for distance in state.params.checked_distances() if distance not in told]:
-        found.append(f"Too few pairs of tokens at distance {', '.join(missing)} for their information.")
+        found.append(
+            f"No information of tokens at distance {', '.join(missing)}: too few pairs, or one determines the other."
+        )
     if tables["normality"].is_empty():
         found.append(f"Normality was not tested: it needs {normality.FEWEST} rows {APART} tokens apart.")
     k = state.params.components
