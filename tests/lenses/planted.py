@@ -93,6 +93,12 @@ MODELS: dict[str, Planted] = {
 }
 
 
+def residual(weights: HeadWeights, lengths: Sequence[int], n: int, seed: int) -> Tensor:
+    """The random input of a site, the same for `attention`: what enters its layer."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(len(lengths), n, weights.w_q.shape[1], generator=generator, dtype=torch.float64)
+
+
 def attention(weights: HeadWeights, lengths: Sequence[int], n: int, seed: int) -> tuple[Tensor, Call, Tensor]:
     """The pattern of one site on random input, the call it answers, and which positions are real."""
     of = weights.site
@@ -134,7 +140,7 @@ def batches(
     for seed, lengths in enumerate(shapes):
         n = max(lengths)
         statistics, uniform = {}, {}
-        captures: dict[str, dict[Site, Tensor]] = {name: {} for name in ("pattern", "q", "k", "v", "z")}
+        captures: dict[str, dict[Site, Tensor]] = {name: {} for name in ("pattern", "q", "k", "v", "z", "resid")}
         real = torch.zeros(0)
         for number, of in enumerate(model.sites):
             pattern, call, real = attention(model.weights_of[of], lengths, n, seed=100 * seed + number)
@@ -143,6 +149,7 @@ def batches(
             uniform[of] = uniform_statistics(call, request, **options)
             kv_heads = [of.kv_head(head) for head in range(of.n_heads)]
             parts = {"pattern": pattern, "q": call.q, "k": call.k, "v": call.v, "z": pattern @ call.v[:, kv_heads]}
+            parts["resid"] = residual(model.weights_of[of], lengths, n, seed=100 * seed + number)
             for name, part in parts.items():
                 captures[name][of] = part
         tokens = torch.zeros(len(lengths), n, dtype=torch.int64)

@@ -58,14 +58,17 @@ class Moments:
 
     @classmethod
     def _of_block(cls, x: Float[Tensor, "*batch samples d"]) -> "Moments":
-        x = x.to(torch.float64)
-        if not bool(torch.isfinite(x).all()):
+        # This runs on every row of every layer: few passes over the samples, and one copy of them.
+        c = x.to(torch.float64, copy=True)
+        mean = c.mean(-2)
+        c -= mean.unsqueeze(-2)
+        squares = torch.linalg.vecdot(c, c)
+        cubic = (squares.unsqueeze(-2) @ c).squeeze(-2)
+        quartic = squares.square().sum(-1)
+        # What is not finite in a sample is not finite here either, which is cheaper to look at.
+        if not bool(torch.isfinite(quartic).all()) and not bool(torch.isfinite(x).all()):
             raise NumericsError(f"samples of shape {tuple(x.shape)} hold NaN or Inf, so they have no moments")
-        mean = x.mean(-2)
-        c = x - mean.unsqueeze(-2)
-        squares = c.square().sum(-1)
-        cubic = (squares.unsqueeze(-1) * c).sum(-2)
-        return cls(x.shape[-2], mean, c.mT @ c, cubic, squares.square().sum(-1))
+        return cls(x.shape[-2], mean, _gram(c), cubic, quartic)
 
     @property
     def d(self) -> int:
@@ -109,6 +112,14 @@ class Moments:
                 f"a covariance needs at least {ddof + 1} samples, got {self.count}", hint="take more samples"
             )
         return (self.scatter + self.scatter.mT) / (2 * (self.count - ddof))
+
+
+def _gram(c: Float[Tensor, "*batch samples d"]) -> Float[Tensor, "*batch d d"]:
+    """cᵀc. numpy knows that it is symmetric and computes half of it; torch has no such product."""
+    if c.ndim > 2:
+        return c.mT @ c
+    array = c.numpy()
+    return torch.from_numpy(array.T @ array)
 
 
 @dataclass(frozen=True)

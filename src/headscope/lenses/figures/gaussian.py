@@ -1,0 +1,138 @@
+"""Figures of the gaussian lens: entropy, dimension, divergence and normality over layers; information over distance."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import polars as pl
+
+from headscope.core import Curves, Figure, Series, Site
+from headscope.lenses.figures.layout import Array, groups
+
+
+def figures(tables: Mapping[str, pl.DataFrame], sites: Sequence[Site]) -> tuple[Figure, ...]:
+    """All figures, the most telling first; what could not be estimated is not drawn."""
+    layers = tables["layers"]
+    per_dimension = layers.with_columns(pl.col("value", "low", "high", "null") / pl.col("dimensions"))
+    found = (
+        _information(tables["information"], sites),
+        _tails(tables["normality"], sites),
+        Curves(
+            "effective_dimension",
+            "Effective dimension, by layer",
+            "In how many directions the variance of the residual stream effectively lies. Dotted: isotropic Gaussian "
+            "samples of the same number.",
+            "layer",
+            "(Σλ)² / Σλ²",
+            tuple(_course(layers, "effective_dimension", sites, "isotropic samples")),
+            log_y=True,
+        ),
+        Curves(
+            "entropy",
+            "Entropy per dimension, by layer",
+            "Of the Gaussian with the stream's covariance. Dotted: the isotropic one with the same variance, the most "
+            "there can be. Where vectors grow from layer to layer, both rise.",
+            "layer",
+            "nats per dimension",
+            tuple(_course(per_dimension, "entropy_nats", sites, "isotropic")),
+        ),
+        Curves(
+            "divergence",
+            "Divergence from the next layer, and of the early from the late half of a window",
+            "Between Gaussians in the layer's first principal components. Dotted: the two sides exchanged in half "
+            "of the windows, which leaves only the noise of the estimate.",
+            "layer",
+            "nats",
+            (
+                *_course(layers, "kl_next_nats", sites, "next layer, exchanged", "next layer"),
+                *_course(layers, "kl_late_nats", sites, "early and late, exchanged", "early against late"),
+            ),
+            log_y=True,
+        ),
+    )
+    return tuple(figure for figure in found if figure.series)
+
+
+def _of(table: pl.DataFrame, site: Site) -> pl.DataFrame:
+    return table.filter(pl.col("stack") == site.stack, pl.col("kind") == site.kind, pl.col("layer") == site.layer)
+
+
+def _column(table: pl.DataFrame, name: str) -> Array:
+    return table[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
+
+
+def _course(table: pl.DataFrame, quantity: str, sites: Sequence[Site], null: str, name: str = "") -> Iterator[Series]:
+    """A quantity over the layers of each stack, with its interval, and its null."""
+    rows = table.filter(pl.col("quantity") == quantity, pl.col("value").is_not_null())
+    for group, members in groups(sites).items():
+        here = pl.concat([_of(rows, site) for site in members])
+        if here.is_empty():
+            continue
+        x = _column(here, "layer")
+        label = " ".join(part for part in (group, name or "measured") if part)
+        yield Series(label, x, _column(here, "value"), *_interval(here))
+        if here["null"].null_count() < here.height:
+            yield Series(f"{group} {null}".strip(), x, _column(here, "null"), role="null")
+
+
+def _interval(rows: pl.DataFrame) -> tuple[Array | None, Array | None]:
+    if rows["low"].null_count() == rows.height:
+        return None, None
+    return _column(rows, "low"), _column(rows, "high")
+
+
+def _information(table: pl.DataFrame, sites: Sequence[Site]) -> Curves:
+    series: list[Series] = []
+    k = max(table["dimensions"].to_list(), default=0)
+    for members in groups(sites).values():
+        for index in sorted({0, len(members) // 2, len(members) - 1}):
+            rows = _of(table, members[index]).filter(pl.col("value").is_not_null()).sort("distance")
+            if rows.is_empty():
+                continue
+            x, label = _column(rows, "distance"), members[index].label
+            null, shift = _column(rows, "null"), _column(rows, "raw") - _column(rows, "value")
+            low, high = (None if end is None else end + shift for end in _interval(rows))
+            # On a logarithmic axis an interval that reaches 0 is cut off.
+            floor = 0.2 * np.nanmin(np.fmin(_column(rows, "raw"), null))
+            series.append(Series(label, x, _column(rows, "raw"), None if low is None else np.fmax(low, floor), high))
+            if np.isfinite(null).any():
+                series.append(Series(f"{label} shuffled", x, null, role="null"))
+    return Curves(
+        "information",
+        "Mutual information of two tokens against their distance",
+        f"In the first {k} principal components of the first, the middle and the last layer, as if Gaussian, with 95 % "
+        "intervals, cut off where they reach 0. Dotted: each window paired with another one. Both hold the bias of the "
+        "estimate; the tables say what is left without it.",
+        "distance in tokens",
+        "nats",
+        tuple(series),
+        log_x=True,
+        log_y=True,
+    )
+
+
+def _tails(table: pl.DataFrame, sites: Sequence[Site]) -> Curves:
+    """The kurtosis test of the median component of each layer, from the smallest to the largest."""
+    rows = table.filter(pl.col("quantity") == "excess_kurtosis", pl.col("z").is_not_null())
+    skew = table.filter(pl.col("quantity") == "skewness", pl.col("z").is_not_null())
+    series: list[Series] = []
+    for group, members in groups(sites).items():
+        for name, found in (("excess kurtosis", rows), ("skewness", skew)):
+            cells = {site.layer: np.abs(_column(_of(found, site), "z")) for site in members}
+            cells = {layer: z for layer, z in cells.items() if len(z)}
+            if not cells:
+                continue
+            x = np.array([float(layer) for layer in cells])
+            middle, low, high = (np.array([f(z) for z in cells.values()]) for f in (np.median, np.min, np.max))
+            series.append(Series(f"{group} {name}".strip(), x, middle, low, high))
+    if series:
+        x = max((one.x for one in series), key=len)
+        series.append(Series("1 % level of one test", x, np.full_like(x, 2.5758), role="null"))
+    return Curves(
+        "normality",
+        "How far from Gaussian the principal components are, by layer",
+        "|z| of the tests of skewness and kurtosis: line, the median component; band, from the smallest to the "
+        "largest. Gaussian samples stay below the dotted line 99 times in 100.",
+        "layer",
+        "|z|",
+        tuple(series),
+    )

@@ -1,0 +1,106 @@
+"""Rows of the residual stream that a lens keeps for what needs single rows: a bounded sample that merges exactly.
+
+Windows are drawn by a hash of their tokens: the smallest hashes stay. Within a window anchors stand at equal steps, and
+with each anchor the rows that lie at the wanted distances behind it. The more windows are kept, the wider the steps;
+wider steps keep a subset of the rows, so any split of the text ends with the same sample.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from headscope.core import Site
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What may be kept: so many rows per stream, of so many windows, at these distances, none of the first `skip`."""
+
+    rows: int
+    windows: int
+    distances: tuple[int, ...]
+    skip: int
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The kept rows of one stream of one window, and how many tokens the window has there."""
+
+    positions: Int[Tensor, "rows"]
+    rows: Float[Tensor, "rows d"]
+    length: int
+
+    def thinned(self, plan: Plan, room: int) -> "Stream":
+        """The rows that stay when only `room` of them may."""
+        wanted = torch.tensor(kept_positions(plan, self.length, room))
+        if len(wanted) == len(self.positions):
+            return self
+        stays = torch.isin(self.positions, wanted)
+        return replace(self, positions=self.positions[stays], rows=self.rows[stays])
+
+
+@dataclass(frozen=True)
+class Window:
+    """One window of text: its hash, and what is kept of each stream."""
+
+    priority: int
+    streams: Mapping[Site, Stream]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The windows kept so far, in the order of the text, out of `seen`."""
+
+    plan: Plan
+    windows: tuple[Window, ...] = ()
+    seen: int = 0
+    _worst: int = field(default=2**64, compare=False)
+
+    def add(self, tokens: Int[Tensor, "n"], streams: Mapping[Site, Float[Tensor, "_ d"]]) -> "Sample":
+        """With one more window; its rows are copied only where it is drawn."""
+        priority = int.from_bytes(hashlib.sha256(tokens.to(torch.int64).numpy().tobytes()).digest()[:8], "big")
+        if len(self.windows) == self.plan.windows and priority >= self._worst:
+            return replace(self, seen=self.seen + 1)
+        room = self.plan.rows // min(len(self.windows) + 1, self.plan.windows)
+        kept = {site: _kept(self.plan, stream, room) for site, stream in streams.items()}
+        return self._of((*self.windows, Window(priority, kept)), self.seen + 1)
+
+    def merge(self, other: "Sample") -> "Sample":
+        """The sample of both texts, this one's first."""
+        return self._of((*self.windows, *other.windows), self.seen + other.seen)
+
+    def _of(self, windows: tuple[Window, ...], seen: int) -> "Sample":
+        # sorted is stable: of equal hashes the earlier window stays.
+        drawn = sorted(range(len(windows)), key=lambda index: windows[index].priority)[: self.plan.windows]
+        room = self.plan.rows // max(1, len(drawn))
+        chosen = tuple(
+            replace(
+                windows[index],
+                streams={site: one.thinned(self.plan, room) for site, one in windows[index].streams.items()},
+            )
+            for index in sorted(drawn)
+        )
+        return Sample(self.plan, chosen, seen, max((one.priority for one in chosen), default=2**64))
+
+
+def _kept(plan: Plan, stream: Float[Tensor, "n d"], room: int) -> Stream:
+    positions = torch.tensor(kept_positions(plan, len(stream), room), dtype=torch.int64)
+    return Stream(positions, stream[positions], len(stream))
+
+
+@lru_cache(maxsize=1024)
+def kept_positions(plan: Plan, length: int, room: int) -> tuple[int, ...]:
+    """Anchors and what lies behind them at the distances, with the smallest step (1, 2, 4, …) that fits."""
+    step = 1
+    while True:
+        anchors = range(plan.skip, length, step)
+        wanted = {anchor + distance for anchor in anchors for distance in (0, *plan.distances)}
+        found = tuple(sorted(position for position in wanted if position < length))
+        if len(found) <= room or len(anchors) <= 1:
+            return found
+        step *= 2

@@ -1,0 +1,136 @@
+r"""Are these samples Gaussian? Skewness and kurtosis, of each coordinate and of all together, against a Gaussian.
+
+All of them are for independent samples. Where neighbours correlate by $r$, the variance of a skewness grows by a factor
+$\sum_t r_t^3$ and that of a kurtosis by $\sum_t r_t^4$ (Lobato and Velasco 2004, Econometric Theory 20, 671), so rows
+that are some distance apart behave nearly as independent ones.
+"""
+
+from dataclasses import dataclass
+from math import nan
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from scipy import stats
+from torch import Tensor
+
+from headscope.errors import UsageError
+
+Array = NDArray[np.float64]
+
+# Below it the approximation of the kurtosis test does not hold (Anscombe and Glynn).
+FEWEST = 20
+
+
+@dataclass(frozen=True)
+class NormalityTest:
+    """A statistic, what Gaussian samples of the same number give on average, and how far apart the two are."""
+
+    value: float
+    expected: float
+    z: float
+    p: float
+
+
+def skewness(x: Float[Tensor, "samples d"]) -> tuple[NormalityTest, ...]:
+    r"""Skewness $m_3 / m_2^{3/2}$ of each coordinate, and D'Agostino's test.
+
+    Properties:
+        - scipy's skewtest; z is standard normal for Gaussian samples  (tested: test_marginal_tests_of_gaussians)
+    Reference:
+        D'Agostino (1970), Transformation to normality of the null distribution of g1, Biometrika 57, 679.
+    """
+    samples = _samples(x)
+    found = stats.skewtest(samples)
+    return _each(stats.skew(samples), 0.0, found.statistic, found.pvalue)
+
+
+def excess_kurtosis(x: Float[Tensor, "samples d"]) -> tuple[NormalityTest, ...]:
+    r"""Excess kurtosis $m_4 / m_2^2 - 3$ of each coordinate, and the test of Anscombe and Glynn.
+
+    Properties:
+        - scipy's kurtosistest; z is standard normal for Gaussian samples  (tested: test_marginal_tests_of_gaussians)
+    Reference:
+        Anscombe and Glynn (1983), Distribution of the kurtosis statistic b2 for normal samples, Biometrika 70, 227.
+    """
+    samples = _samples(x)
+    found = stats.kurtosistest(samples)
+    return _each(stats.kurtosis(samples), -6.0 / (len(samples) + 1), found.statistic, found.pvalue)
+
+
+def mardia_skewness(x: Float[Tensor, "samples d"]) -> NormalityTest:
+    r"""Mardia's skewness in d dimensions.
+
+    Definition:
+        $b_1 = \frac{1}{n^2} \sum_{ij} (c_i^\top S^{-1} c_j)^3$ with $S$ = scatter / n. For Gaussian samples
+        $\frac{n}{6} b_1 \frac{(d+1)(n+1)(n+3)}{n((n+1)(d+1) - 6)}$ is about $\chi^2$ with $d(d+1)(d+2)/6$ degrees of
+        freedom; z is the standard normal with the same upper tail.
+    Properties:
+        - unchanged by invertible maps; level for Gaussian samples  (tested: test_mardia_of_gaussians)
+        - 0 for symmetric samples  (tested: test_mardia_known_values)
+    Numerics:
+        Third moments of the whitened samples, O(n d³): the n × n matrix is not formed.
+    Reference:
+        Mardia (1974), Applications of some measures of multivariate skewness and kurtosis, Sankhyā B 36, 115.
+    """
+    y, n, d = _whitened(x)
+    third = torch.einsum("ni,nj,nk->ijk", y, y, y) / n
+    value = float(third.square().sum())
+    freedom = d * (d + 1) * (d + 2) / 6
+    statistic = value * (d + 1) * (n + 1) * (n + 3) / (6 * ((n + 1) * (d + 1) - 6))
+    expected = 6 * ((n + 1) * (d + 1) - 6) * freedom / ((d + 1) * (n + 1) * (n + 3))
+    return NormalityTest(value, expected, _normal_of_chi_square(statistic, freedom), _tail(statistic, freedom))
+
+
+def mardia_kurtosis(x: Float[Tensor, "samples d"]) -> NormalityTest:
+    r"""Mardia's kurtosis in d dimensions.
+
+    Definition:
+        $b_2 = \frac{1}{n} \sum_i (c_i^\top S^{-1} c_i)^2$; mean $d(d+2)\frac{n-1}{n+1}$ and variance
+        $\frac{8 d (d+2) (n-3)(n-d-1)(n-d+1)}{(n+1)^2 (n+3)(n+5)}$ for Gaussian samples, p two-sided.
+    Properties:
+        - unchanged by invertible maps; level for Gaussian samples  (tested: test_mardia_of_gaussians)
+        - samples on a sphere have d²  (tested: test_mardia_known_values)
+    Reference:
+        As in `mardia_skewness`.
+    """
+    y, n, d = _whitened(x)
+    value = float(y.square().sum(-1).square().mean())
+    expected = d * (d + 2) * (n - 1) / (n + 1)
+    variance = 8 * d * (d + 2) * (n - 3) * (n - d - 1) * (n - d + 1) / ((n + 1) ** 2 * (n + 3) * (n + 5))
+    z = (value - expected) / variance**0.5
+    return NormalityTest(value, expected, z, float(2 * stats.norm.sf(abs(z))))
+
+
+def _samples(x: Float[Tensor, "samples d"]) -> Array:
+    if len(x) < FEWEST:
+        raise UsageError(f"{len(x)} samples are too few for a test of normality: at least {FEWEST}")
+    return x.to(torch.float64).numpy()
+
+
+def _each(values: Array, expected: float, z: Array, p: Array) -> tuple[NormalityTest, ...]:
+    cells = zip(values.tolist(), z.tolist(), p.tolist(), strict=True)
+    return tuple(NormalityTest(value, expected, one_z, one_p) for value, one_z, one_p in cells)
+
+
+def _whitened(x: Float[Tensor, "samples d"]) -> tuple[Float[Tensor, "samples d"], int, int]:
+    samples = torch.from_numpy(_samples(x))
+    if len(x) < x.shape[1] + 2:
+        raise UsageError(f"{len(x)} samples in {x.shape[1]} dimensions are too few for a test: two more are needed")
+    c = samples - samples.mean(0)
+    factor = torch.linalg.cholesky(c.mT @ c / len(c))
+    y: Tensor = torch.linalg.solve_triangular(factor, c.mT, upper=False).mT
+    return y, len(c), c.shape[1]
+
+
+def _tail(statistic: float, freedom: float) -> float:
+    return float(stats.chi2.sf(statistic, freedom))
+
+
+def _normal_of_chi_square(statistic: float, freedom: float) -> float:
+    """Wilson and Hilferty's cube root, which stays finite where the tail underflows."""
+    if freedom <= 0:
+        return nan
+    spread = 2 / (9 * freedom)
+    return float(((statistic / freedom) ** (1 / 3) - (1 - spread)) / spread**0.5)

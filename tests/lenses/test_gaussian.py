@@ -1,0 +1,257 @@
+"""Known answers and planted cases of the lens `gaussian`."""
+
+from dataclasses import replace
+from math import e, log, pi
+
+import polars as pl
+import pytest
+import torch
+
+from headscope.errors import UsageError
+from headscope.lenses.gaussian import LENS, Params
+from headscope.lenses.lens import AS_IS, Batch
+from headscope.lenses.sample import Plan, Sample, kept_positions
+from tests.contract.test_lenses import differences
+from tests.lenses.planted import SPEC, site
+
+RHO, D = 0.8, 6
+SCALES = torch.tensor([3.0, 2.0, 1.5, 1.0, 0.7, 0.5], dtype=torch.float64)
+PARAMS = Params(components=D, distances="1,2,4,8,32", skip=1)
+
+
+def autoregressive(windows, length, rho=RHO, seed=0):
+    """A stationary Gaussian sequence x_i = ρ x_(i−1) + √(1 − ρ²) ε_i in every coordinate, times `SCALES`."""
+    noise = torch.randn(windows, length, D, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    x = noise.clone()
+    for i in range(1, length):
+        x[:, i] = rho * x[:, i - 1] + (1 - rho**2) ** 0.5 * noise[:, i]
+    return x * SCALES
+
+
+def batch_of(*streams, seed=5):
+    """One batch whose layers are given these streams."""
+    windows, length, _ = streams[0].shape
+    tokens = torch.randint(0, 50, (windows, length), generator=torch.Generator().manual_seed(seed))
+    real = torch.ones(windows, length, dtype=torch.bool)
+    captures = {"resid": {site(layer=layer): stream for layer, stream in enumerate(streams)}}
+    return Batch(AS_IS, tokens, real, {}, {}, captures)
+
+
+def state_of(*batches, params=PARAMS, d_model=D):
+    state = LENS.start(params, replace(SPEC, d_model=d_model), tuple(batches[0].captures["resid"]))
+    for batch in batches:
+        state = LENS.update(state, batch)
+    return state
+
+
+def finding_of(*batches, params=PARAMS):
+    return LENS.finish(state_of(*batches, params=params), None)
+
+
+def cell(finding, quantity, layer=0, column="value"):
+    rows = finding.tables["layers"].filter(pl.col("quantity") == quantity, pl.col("layer") == layer)
+    return rows[column].item()
+
+
+@pytest.fixture(scope="module")
+def planted():
+    x = autoregressive(48, 129)
+    return finding_of(batch_of(x, 2 * x))
+
+
+def test_information_of_an_autoregressive_sequence(planted):
+    """−½ ln(1 − ρ^(2t)) per component; nothing is left at distance 32."""
+    for row in planted.tables["information"].iter_rows(named=True):
+        expected = -D / 2 * log(1 - RHO ** (2 * row["distance"]))
+        assert row["dimensions"] == D
+        assert row["low"] < expected < row["high"], row
+        assert row["value"] == pytest.approx(expected, abs=0.01 + 0.05 * expected)
+        assert (row["z"] > 10) == (row["distance"] <= 4) or row["distance"] == 8
+        # Correlated rows are worth fewer pairs than there are, which the formula for independent ones cannot know.
+        assert row["null"] > row["analytic"]
+    far = planted.tables["information"].filter(pl.col("distance") == 32)
+    assert far["z"].abs().max() < 3
+
+
+def test_gaussian_samples_are_not_rejected(planted):
+    p = planted.tables["normality"]["p"]
+    assert p.min() > 0.01 / p.len()
+    assert planted.headlines[0].startswith("Residual streams show no sign of not being Gaussian: 0 of 12 principal")
+
+
+def test_entropy_and_dimension_have_their_closed_forms(planted):
+    entropy = 0.5 * float((2 * pi * e * SCALES**2).log().sum())
+    variance = SCALES**2
+    for layer, scale in ((0, 1.0), (1, 2.0)):
+        expected = entropy + D * log(scale)
+        assert cell(planted, "entropy_nats", layer, "low") < expected < cell(planted, "entropy_nats", layer, "high")
+        assert cell(planted, "entropy_nats", layer) == pytest.approx(expected, abs=0.1)
+        assert cell(planted, "entropy_nats", layer) < cell(planted, "entropy_nats", layer, "null")
+    dimension = float(variance.sum() ** 2 / variance.square().sum())
+    found = [cell(planted, "effective_dimension", column=column) for column in ("low", "value", "high")]
+    assert found[0] < dimension < found[2]
+    assert found[1] == pytest.approx(dimension, rel=0.05)
+    assert cell(planted, "effective_dimension", column="null") == pytest.approx(D, rel=0.01)
+
+
+def test_divergence_from_a_layer_twice_as_large(planted):
+    """½ (k/4 − k + k ln 4), and next to nothing between the halves of a stationary sequence."""
+    assert cell(planted, "kl_next_nats") == pytest.approx(0.5 * D * (0.25 - 1 + log(4)), rel=0.03)
+    assert cell(planted, "kl_next_nats", column="null") < 0.02
+    assert cell(planted, "kl_late_nats") < 3 * cell(planted, "kl_late_nats", column="null")
+    assert planted.tables["layers"].filter(pl.col("quantity") == "kl_next_nats").height == 1
+
+
+def test_late_tokens_that_lie_elsewhere_are_seen():
+    x = autoregressive(24, 64, rho=0.2)
+    x[:, 32:] += torch.tensor([0.0, 0.0, 0.0, 1.0, 0.0, 0.0])
+    finding = finding_of(batch_of(x))
+    assert cell(finding, "kl_late_nats", column="low") > 5 * cell(finding, "kl_late_nats", column="null")
+    assert cell(finding, "kl_late_nats") == pytest.approx(0.5, abs=0.15)
+
+
+@pytest.mark.parametrize("shape", ["skewed", "heavy", "two values"])
+def test_what_is_not_gaussian_is_rejected(shape):
+    x = autoregressive(40, 65, rho=0.5) / SCALES
+    changed = {"skewed": x.exp(), "heavy": x**3, "two values": x.sign() + 0.1 * x}[shape]
+    finding = finding_of(batch_of(changed * SCALES))
+    single = finding.tables["normality"].filter(pl.col("component").is_not_null())
+    least = single.group_by("component").agg(pl.col("p").min())
+    assert (least["p"] < 1e-3).all()
+    assert finding.headlines[0].startswith("Residual streams are far from Gaussian: 6 of 6 principal components")
+
+
+def test_the_definition_agrees_where_everything_can_be_tested():
+    parts = [batch_of(autoregressive(n, length, seed=n), autoregressive(n, length, seed=9 + n)) for n, length in
+             ((7, 41), (6, 33), (1, 20))]  # fmt: skip
+    finding = finding_of(*parts)
+    assert all(not table.is_empty() for table in finding.tables.values())
+    assert not differences(finding.tables, LENS.definition(PARAMS, None, parts))
+
+
+def test_first_tokens_are_left_out_and_told():
+    """One vector a hundred times as long at the start of each window is nearly all of the variance."""
+    x = autoregressive(20, 33, rho=0.0)
+    x[:, 0] = 100 * x[:, 0].sign()
+    finding = finding_of(batch_of(x))
+    assert cell(finding, "first_share") > 0.9
+    assert cell(finding, "first_share", column="null") == pytest.approx(1 / 33)
+    assert cell(finding, "effective_dimension") < 4
+    assert "the first tokens, which are left out, would be 9" in finding.headlines[1]
+    everything = finding_of(batch_of(x), params=replace(PARAMS, skip=0))
+    assert cell(everything, "first_share") == 0
+    assert everything.tables["normality"].filter(pl.col("quantity") == "mardia_kurtosis")["z"].item() > 10
+
+
+def test_few_samples_are_told():
+    """Ten samples per dimension: 40 rows allow four components, and that is said."""
+    finding = finding_of(batch_of(autoregressive(4, 11)))
+    assert cell(finding, "entropy_nats", column="dimensions") == 4
+    assert any("4 largest of 6 principal components: 40 samples" in warning for warning in finding.warnings)
+    assert any("at distance 8, 32" in warning for warning in finding.warnings)
+    assert any("Normality was not tested" in warning for warning in finding.warnings)
+
+
+def test_one_window_takes_the_analytic_bias_off():
+    finding = finding_of(batch_of(autoregressive(1, 400)))
+    row = finding.tables["information"].row(0, named=True)
+    assert row["null"] is None
+    assert row["low"] is None
+    assert row["analytic"] == pytest.approx(D**2 / (2 * 398))
+    assert "too few windows to shuffle" in finding.headlines[2]
+
+
+def test_directions_without_variance_are_no_error():
+    x = autoregressive(20, 40)
+    x[..., 3:] = 1.0
+    finding = finding_of(batch_of(x))
+    assert cell(finding, "entropy_nats", column="dimensions") == 3
+    assert finding.tables["information"]["dimensions"].unique().to_list() == [3]
+
+
+def test_a_text_that_repeats_itself_is_no_error():
+    """Tokens at distance 4 are copies: infinite information, which is told and not shown."""
+    finding = finding_of(batch_of(autoregressive(20, 4, rho=0.0).repeat(1, 10, 1)))
+    assert 4 not in finding.tables["information"]["distance"].to_list()
+    assert any("at distance 4, 8, 32" in warning for warning in finding.warnings)
+
+
+def test_a_stream_that_stands_still_is_no_error():
+    finding = finding_of(batch_of(torch.ones(3, 30, D)))
+    assert finding.status == "ok"
+    assert cell(finding, "entropy_nats") is None
+    assert cell(finding, "effective_dimension") is None
+
+
+def test_the_state_does_not_grow_with_the_text():
+    def size(batches):
+        state = state_of(*[batch_of(autoregressive(16, 64, seed=seed), seed=seed) for seed in range(batches)])
+        kept = sum(stream.rows.numel() for window in state.sample.windows for stream in window.streams.values())
+        return kept, len(state.sample.windows), state.sample.seen
+
+    assert size(5)[:2] == size(9)[:2]
+    assert size(9)[2] == 144
+
+
+PLAN = Plan(rows=60, windows=5, distances=(1, 4), skip=1)
+
+
+def shown_windows(count):
+    generator = torch.Generator().manual_seed(3)
+    return [
+        (torch.randint(0, 99, (n,), generator=generator), {site(): torch.randn(n, 2, generator=generator)})
+        for n in [40, 23, 9, 31] * count
+    ]
+
+
+@pytest.mark.parametrize("cut", [0, 1, 3, 6, 11, 12])
+def test_any_split_keeps_the_same_rows(cut):
+    def sampled(windows):
+        sample = Sample(PLAN)
+        for tokens, streams in windows:
+            sample = sample.add(tokens, streams)
+        return sample
+
+    windows = shown_windows(3)
+    whole, parts = sampled(windows), sampled(windows[:cut]).merge(sampled(windows[cut:]))
+    assert whole.seen == parts.seen == 12
+    assert len(whole.windows) == len(parts.windows) == PLAN.windows
+    for a, b in zip(whole.windows, parts.windows, strict=True):
+        assert a.priority == b.priority
+        assert torch.equal(a.streams[site()].positions, b.streams[site()].positions)
+        assert torch.equal(a.streams[site()].rows, b.streams[site()].rows)
+    assert sum(len(one.streams[site()].rows) for one in whole.windows) <= PLAN.rows
+
+
+def test_wider_steps_keep_a_subset_and_every_distance():
+    rooms = (400, 200, 100, 50, 20)
+    kept = [set(kept_positions(PLAN, 300, room)) for room in rooms]
+    for room, one, fewer in zip(rooms[1:], kept[:-1], kept[1:], strict=True):
+        assert fewer < one
+        assert len(fewer) <= room
+        assert all(any(i + distance in fewer for i in fewer) for distance in PLAN.distances)
+        assert min(fewer) == 1
+
+
+def test_other_variants_are_not_counted():
+    part = batch_of(autoregressive(3, 20))
+    before = state_of(part)
+    assert LENS.update(before, replace(part, variant="initialised")) is before
+
+
+def test_large_models_are_measured_in_some_layers_only():
+    sites = tuple(site(layer=layer) for layer in range(32))
+    state = LENS.start(Params(), replace(SPEC, d_model=4096), sites)
+    assert [one.layer for one in state.sites][:3] == [0, 2, 4]
+    assert state.sample.plan.rows * len(state.sites) * 4096 * 4 <= 2**28
+
+
+@pytest.mark.parametrize("bad", ["1,x", "0", "", "1.5"])
+def test_distances_that_cannot_be_read(bad):
+    with pytest.raises(UsageError, match="whole numbers"):
+        LENS.needs(Params(distances=bad), SPEC)
+
+
+def test_senseless_numbers_are_refused():
+    with pytest.raises(UsageError, match="at least one component"):
+        LENS.needs(Params(components=0), SPEC)

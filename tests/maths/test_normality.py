@@ -1,0 +1,66 @@
+"""Tests of normality: level, power, known values."""
+
+import pytest
+import torch
+from scipy import stats
+
+from headscope.errors import UsageError
+from headscope.maths.normality import excess_kurtosis, mardia_kurtosis, mardia_skewness, skewness
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_marginal_tests_of_gaussians():
+    """scipy's numbers; z of Gaussian samples is a standard normal."""
+    x = normal(100, 400)
+    for ours, theirs in ((skewness, stats.skewtest), (excess_kurtosis, stats.kurtosistest)):
+        found = ours(x)
+        assert found[3].z == pytest.approx(theirs(x[:, 3].numpy()).statistic)
+        assert stats.kstest([one.z for one in found], "norm").pvalue > 0.01
+    assert skewness(x)[0].value == pytest.approx(stats.skew(x[:, 0].numpy()))
+    assert sum(one.value for one in excess_kurtosis(x)) / 400 == pytest.approx(excess_kurtosis(x)[0].expected, abs=0.05)
+
+
+@pytest.mark.parametrize("n", [40, 300])
+def test_mardia_of_gaussians(n):
+    """Expected values and level on Gaussian samples, whatever the basis."""
+    mix = normal(3, 3, seed=1)
+    for test in (mardia_skewness, mardia_kurtosis):
+        found = [test(normal(n, 3, seed=seed)) for seed in range(200)]
+        mean = sum(one.value for one in found) / len(found)
+        assert mean == pytest.approx(found[0].expected, rel=0.08)
+        assert sum(one.p < 0.05 for one in found) / len(found) == pytest.approx(0.05, abs=0.045)
+        assert sum(one.z for one in found) / len(found) == pytest.approx(0, abs=0.3)
+        moved = test(normal(n, 3) @ mix + 7)
+        assert moved.value == pytest.approx(found[0].value)
+
+
+def test_mardia_known_values():
+    """±e_i: every sample at the same Mahalanobis distance d, and symmetric."""
+    x = torch.cat((torch.eye(4), -torch.eye(4))).repeat(5, 1).double()
+    assert mardia_kurtosis(x).value == pytest.approx(16)
+    assert mardia_skewness(x).value == pytest.approx(0, abs=1e-12)
+
+
+def test_mardia_skewness_is_the_double_sum():
+    x = normal(30, 3).exp()
+    c = x - x.mean(0)
+    g = c @ torch.linalg.inv(c.mT @ c / 30) @ c.mT
+    assert mardia_skewness(x).value == pytest.approx(float((g**3).mean()))
+
+
+def test_heavy_tails_and_skewed_samples_are_seen():
+    heavy = normal(500, 2) / normal(500, 1, seed=1).abs().clamp_min(0.2)
+    assert min(one.z for one in excess_kurtosis(heavy)) > 5
+    assert mardia_kurtosis(heavy).p < 1e-6
+    assert min(one.z for one in skewness(normal(500, 2).exp())) > 5
+    assert mardia_skewness(normal(500, 2).exp()).z > 5
+
+
+def test_too_few_samples_are_refused():
+    with pytest.raises(UsageError, match="too few"):
+        skewness(normal(19, 2))
+    with pytest.raises(UsageError, match="too few"):
+        mardia_kurtosis(normal(30, 29))
