@@ -44,16 +44,17 @@ def row_sums(
 ) -> RowSums:
     """Query i sees key j when −right ≤ i + offset − j ≤ left; float32 on the CPU; `bands` asks for statistics.
 
-    Output and log-sum-exp are written `into` tensors where they are given (the latter contiguous). `centre` is subtracted from the keys: the softmax does not change, the log-sum-exp does. No gradients.
+    Output and log-sum-exp are written `into` tensors where they are given (the latter contiguous). `centre` is
+    subtracted from the keys: the softmax does not change, the log-sum-exp does. No gradients.
     """
     heads, queries, width = q.shape
     kv_heads, keys, d_value = v.shape
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     centre = torch.zeros(kv_heads, width) if centre is None else centre.contiguous()
     # Heads and positions swapped in memory, as torch's own kernel writes.
-    out, lse = (
-        (q.new_empty(queries, heads, d_value).transpose(0, 1), q.new_empty(heads, queries)) if into is None else into
-    )
+    if into is None:
+        into = q.new_empty(queries, heads, d_value).transpose(0, 1), q.new_empty(heads, queries)
+    out, lse = into
     kept = None if bands is None else torch.empty(heads, queries, _KEPT + len(bands), dtype=torch.float64)
     limits = [FAR if limit is None else limit for limit in (left, right)]
     library().headscope_rows(
