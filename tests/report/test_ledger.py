@@ -54,9 +54,9 @@ def test_filters_in_a_browser(browser: Any, tmp_path: Path) -> None:  # noqa: F8
     assert opened.js(f"() => {shown}") == []
     opened.page.check("input[name=slips]")
     opened.page.select_option("select[name=verdict]", "")
-    opened.page.select_option("select[name=author]", "Conti")
+    opened.page.select_option("select[name=document]", "Conti: Another")
     assert opened.js(f"() => {shown}") == ["C-1"]
-    opened.page.select_option("select[name=author]", "")
+    opened.page.select_option("select[name=document]", "")
     opened.page.fill("input[name=words]", "factor")
     assert opened.js(f"() => {shown}") == ["W-1-2"]
     assert opened.complaints == []

@@ -73,15 +73,21 @@ def _contents(ledger: Ledger) -> str:
 
 
 def _filters(ledger: Ledger) -> str:
-    works = dict.fromkeys(entry.source.author for entry in ledger.entries)
+    works = dict.fromkeys(_document(entry) for entry in ledger.entries)
     verdicts = [verdict for verdict in _MEANINGS if verdict in ledger.counts()]
     return (
         '<p class="tools filters" role="group" aria-label="Filter the claims">'
-        f"{_choice('author', works)}{_choice('verdict', verdicts)}"
+        f"{_choice('document', works)}{_choice('verdict', verdicts)}"
         '<label><input type="checkbox" name="slips" checked> with slips</label>'
         '<input type="search" name="words" placeholder="id or words" aria-label="Search the claims">'
         '<span class="rest" aria-live="polite"></span></p>'
     )
+
+
+def _document(entry: Entry) -> str:
+    """Author and title, short enough for a menu."""
+    title = entry.source.work
+    return f"{entry.source.author}: {title if len(title) <= 48 else title[:47] + '…'}"
 
 
 def _choice(name: str, options: Iterable[str]) -> str:
@@ -106,7 +112,7 @@ def _claim(entry: Entry) -> str:
         figures(entry.figures, name, f"claim-{name}"),
     ]
     return (
-        f'<section class="claim {kind}" id="{name}" data-author="{escape(entry.source.author)}" '
+        f'<section class="claim {kind}" id="{name}" data-document="{escape(_document(entry))}" '
         f'data-verdict="{escape(entry.verdict)}"{" data-slip" if entry.slip else ""}>{also}{"".join(parts)}</section>'
     )
 

@@ -181,9 +181,9 @@
       const words = value("words").value.toLowerCase().split(/\s+/).filter(Boolean);
       let left = 0;
       for (const claim of claims) {
-        const { author, verdict } = claim.dataset;
+        const { document: work, verdict } = claim.dataset;
         const text = words.length ? claim.textContent.toLowerCase() : "";
-        claim.hidden = (value("author").value && author !== value("author").value) ||
+        claim.hidden = (value("document").value && work !== value("document").value) ||
           (value("verdict").value && verdict !== value("verdict").value) ||
           (!value("slips").checked && "slip" in claim.dataset) || !words.every((word) => text.includes(word));
         left += !claim.hidden;
