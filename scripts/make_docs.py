@@ -111,7 +111,7 @@ def _symmetries(invariant: frozenset[str]) -> str:
         "heads": "a permutation of heads",
     }
     said = []
-    for declared in sorted(invariant, key=lambda each: list(names).index(each.partition(":")[0])):
+    for declared in sorted(invariant, key=lambda each: (list(names).index(each.partition(":")[0]), each)):
         symmetry, _, table = declared.partition(":")
         said.append(names[symmetry] + (f" (the table `{table}` alone)" if table else ""))
     return ", ".join(said) or "nothing: the number depends on the basis"
