@@ -1,4 +1,4 @@
-"""Whether the limits of a call are of a shape that a running sum knows: none at all, or causal and nothing else."""
+"""Whether the limits of a call are of a simple shape: none at all, or causal and nothing else."""
 
 from headscope.attention.call import Call
 

@@ -21,6 +21,7 @@ from headscope.attention.blocks import allowed_mask, blind, row_blocks
 from headscope.attention.call import Call, Output
 from headscope.attention.explicit import explicit_attention
 from headscope.attention.mechanism import Cost, Mechanism
+from headscope.attention.reach import sees_all
 
 BANDED_ROWS = 256
 BLOCK_ENTRIES = 1 << 24
@@ -41,8 +42,8 @@ class Dense(Mechanism):
     def attend(self, call: Call, *, lse: bool) -> Output:
         """One fused call where the mask is trivial, else blocks of rows."""
         wanted = lse or call.sinks is not None
-        if call.plain and (_is_full(call) or _is_triangle(call)):
-            out, rows = _attended(call, lse=wanted, causal=not _is_full(call))
+        if call.plain and (sees_all(call) or _is_triangle(call)):
+            out, rows = _attended(call, lse=wanted, causal=not sees_all(call))
         else:
             parts = [_attended(call.take(*block), lse=wanted) for block in row_blocks(call, _rows(call))]
             out = torch.cat([part[0] for part in parts], dim=2)
@@ -82,18 +83,6 @@ def with_sinks(
     if sinks is None:
         return out
     return out * torch.sigmoid(lse - sinks.to(lse.dtype)[:, None])[..., None].to(out.dtype)
-
-
-def _is_full(call: Call) -> bool:
-    """Whether the limits bite nowhere: every query sees every key."""
-    if call.left is None and call.right is None:
-        return True
-    queries, keys, offset = call.q.shape[2], call.k.shape[2], call.offset
-    if offset is None:
-        return False
-    left_bites = call.left is not None and call.left < queries - 1 + offset
-    right_bites = call.right is not None and call.right < keys - 1 - offset
-    return not (left_bites or right_bites)
 
 
 def _is_triangle(call: Call) -> bool:
