@@ -7,10 +7,11 @@ table of all of them is `headscope.attention.mechanism.mechanisms()`.
 from collections.abc import Callable
 
 from headscope.attention.call import Call, Output
+from headscope.attention.layer import MultiHead
 from headscope.attention.mechanism import Cost, Mechanism, mechanism_named, mechanism_names
 from headscope.attention.merging import merge
 
-__all__ = ["Call", "Cost", "Mechanism", "Output", "merge"]
+__all__ = ["Call", "Cost", "Mechanism", "MultiHead", "Output", "merge"]
 
 
 def __getattr__(name: str) -> Callable[..., Mechanism]:

@@ -4,7 +4,7 @@ A verdict is never written down: it is what `verdict_of` makes of the numbers.
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from headscope.core.figure import Figure
@@ -171,7 +171,6 @@ class Ledger:
 
     entries: tuple[Entry, ...]
     seed: int
-    versions: dict[str, str] = field(default_factory=dict)
 
     def counts(self) -> dict[str, int]:
         """How many statements (ids) have each verdict."""
