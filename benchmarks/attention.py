@@ -194,8 +194,12 @@ def _errors(mechanism: Mechanism, call: Call) -> tuple[float, float]:
         out = run()
         grads = torch.autograd.grad((out * weights).sum(), (call.q, call.k, call.v), materialize_grads=True)
         found.append((out.detach().double(), torch.cat([grad.double().flatten() for grad in grads])))
-    (fast, fast_grads), (exact, exact_grads) = found
-    return tuple(float((a - b).abs().max() / b.abs().max()) for a, b in ((fast, exact), (fast_grads, exact_grads)))  # type: ignore[return-value]
+    fast, exact = found
+    return _relative(fast[0], exact[0]), _relative(fast[1], exact[1])
+
+
+def _relative(got: Tensor, exact: Tensor) -> float:
+    return float((got - exact).abs().max() / exact.abs().max())
 
 
 def _running_sums(call: Call) -> Tensor:

@@ -175,8 +175,11 @@ def test_buffers_of_older_versions_are_harmless(tmp_path: Path) -> None:
         "model.layers.0.self_attn.masked_bias": torch.tensor(-1e4),
         "model.position_ids": torch.arange(8),
     }
+    plain = load(resolve(tmp_path)).model.state_dict()
     change_tensors(tmp_path, lambda tensors: tensors.update(extra))
-    load(resolve(tmp_path))
+    loaded = load(resolve(tmp_path)).model.state_dict()
+    assert loaded.keys() == plain.keys()
+    assert all(torch.equal(loaded[name], plain[name]) for name in plain)
 
 
 @pytest.mark.parametrize(

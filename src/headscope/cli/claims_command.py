@@ -38,8 +38,9 @@ def claims(
 ) -> None:
     """Judge every statement of the theory by executing it: what holds, what is refuted, and the correction.
 
-    Without ids: counts by verdict and the statements that their numbers refute. A verdict is computed from
-    measured numbers; statements about trained models wait for --model.
+    With ids: each in full, its figures saved in the folder headscope-claims. Without: counts by verdict and the
+    statements that their numbers refute. A verdict is computed from measured numbers; statements about trained
+    models wait for --model.
     """
     from headscope import api
 
