@@ -53,8 +53,9 @@ lint: setup
 type: setup
 	$(BIN)/mypy
 
+# Two workers with a thread each; the tests of a file stay together, since they share what is slow to make.
 test: lint type
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 bench: setup
 	$(BIN)/python -m benchmarks

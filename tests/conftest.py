@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-# Two threads at most: tests run beside other work, and small matrices gain nothing from more.
-torch.set_num_threads(min(2, os.cpu_count() or 1))
+# Two threads at most: tests run beside other work, and small matrices gain nothing from more. One per worker.
+torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else min(2, os.cpu_count() or 1))
 
 
 @pytest.fixture(scope="session")

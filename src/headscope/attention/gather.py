@@ -94,7 +94,7 @@ class Gathered(Part):
                     scale=self.scale, merges=not fresh,
                 )  # fmt: skip
             return
-        k, v = k.contiguous(), v.contiguous()  # a copy costs less than gathering from swapped axes
+        k, v = self._for_gathering(k), self._for_gathering(v)
         buffers: dict[int, tuple[Tensor, Tensor]] = {}
         for group in self._groups(k):
             keys, values = _taken_keys(group, k, v, buffers)
@@ -128,7 +128,7 @@ class Gathered(Part):
                         scale=self.scale,
                     )  # fmt: skip
             return
-        k, v = k.contiguous(), v.contiguous()
+        k, v = self._for_gathering(k), self._for_gathering(v)
         buffers: dict[int, tuple[Tensor, Tensor]] = {}
         for group in self._groups(k):
             mask, _ = _mask(group, real, q.dtype)
@@ -158,6 +158,11 @@ class Gathered(Part):
         for group in self._whole_groups():
             run = n if group.keys is None else group.keys.shape[1]
             yield from group.split(max(1, GROUP_ENTRIES // (kv_heads * max(run, 1) * width)))
+
+    def _for_gathering(self, x: Tensor) -> Tensor:
+        """A copy costs less than gathering much from swapped axes, and more than gathering little."""
+        gathered = sum(group.keys.numel() for group in self.plan if group.keys is not None)
+        return x.contiguous() if gathered >= x.shape[1] else x
 
     def _real(self, sequence: int) -> Tensor | None:
         if self.padding is None or bool(self.padding[sequence].all()):

@@ -83,8 +83,11 @@ class Linear(Mechanism):
     def attend(self, call: Call, *, lse: bool) -> Output:
         """Features, then one state, a running state, or weights in blocks of rows."""
         del lse  # no softmax, no log-sum-exp
-        if self._streams(call):
-            return self._streamed(call)
+        if call.mask is None and self._is_long(call):
+            if is_causal_tail(call) and call.offset == 0:
+                return self._streamed(call)
+            if sees_all(call):
+                return self._summed_once(call)
         dtype, call = call.v.dtype, self._featured(call)
         if call.mask is None and sees_all(call):
             return self._output(grouped_mix(call.q, call.k.transpose(-1, -2) @ call.v), dtype)
@@ -159,11 +162,10 @@ class Linear(Mechanism):
         # A column of ones beside the values adds up to the denominator.
         return q, k, F.pad(v.to(q.dtype), (0, 1), value=1.0) if self.normalise else v.to(q.dtype)
 
-    def _streams(self, call: Call) -> bool:
-        """Whether nothing but the output is wanted of a long causal call."""
+    def _is_long(self, call: Call) -> bool:
+        """Whether nothing but the output is wanted, and of so many positions that they go block by block."""
         wanted = torch.is_grad_enabled() and any(x.requires_grad for x in (call.q, call.k, call.v))
-        whole = call.mask is None and is_causal_tail(call) and call.offset == 0
-        return not wanted and whole and call.q.shape[2] > 4 * CHUNK
+        return not wanted and min(call.q.shape[2], call.k.shape[2]) > 4 * CHUNK
 
     def _is_compiled(self, call: Call) -> bool:
         known = self.feature in compiled.FEATURES and max(call.q.shape[-1], call.v.shape[-1]) <= compiled.WIDEST
@@ -188,7 +190,7 @@ class Linear(Mechanism):
                 q, k = self._features(call.q[mine], call.k[its], call.scale)
                 v = call.v[its].to(q.dtype)
                 if call.key_padding is not None:
-                    k = k * call.key_padding[row, here, None]
+                    k = k.masked_fill(~call.key_padding[row, here, None], 0.0)
                 if running is None:
                     running = Running(q.new_zeros(1, q.shape[-1], v.shape[-1], dtype=torch.float64))
                     total = q.new_zeros(1, q.shape[-1], dtype=torch.float64)
@@ -198,6 +200,31 @@ class Linear(Mechanism):
                 else:
                     out[mine] = running.advance(q, k, v)
         return Output(out)
+
+    def _summed_once(self, call: Call) -> Output:
+        """Block after block of keys into one state, then block after block of queries through it."""
+        out = call.v.new_empty(*call.q.shape[:3], call.v.shape[-1])
+        for row, head in itertools.product(range(call.q.shape[0]), range(call.k.shape[1])):
+            q = call.q[row, None, head * call.groups : (head + 1) * call.groups]
+            k, v = call.k[row, None, head, None], call.v[row, None, head, None]
+            real = None if call.key_padding is None else call.key_padding[row]
+            state = self._state(q, k, v, call.scale, real)
+            for start in range(0, q.shape[2], ROWS):
+                rows = slice(start, start + ROWS)
+                asked, _ = self._features(q[:, :, rows], k[:, :, :0], call.scale)
+                mixed = asked @ state.to(asked.dtype)
+                out[row, head * call.groups : (head + 1) * call.groups, rows] = self._output(mixed, out.dtype).out[0]
+        return Output(out)
+
+    def _state(self, q: Tensor, k: Tensor, v: Tensor, scale: float, real: Tensor | None) -> Tensor:
+        r"""$\sum_j \varphi(k_j)^\top v_j$ of one head, added up in float64; the last column is the denominator's."""
+        total = torch.zeros((), dtype=torch.float64)
+        for start in range(0, k.shape[2], ROWS):
+            rows = slice(start, start + ROWS)
+            _, given, values = self._mapped(q[:, :, :0], k[:, :, rows], v[:, :, rows], scale)
+            given = given if real is None else given.masked_fill(~real[rows, None], 0.0)
+            total = total + (given.transpose(-1, -2) @ values).double()
+        return total
 
     def _output(self, mixed: Tensor, dtype: torch.dtype) -> Output:
         if not self.normalise:
