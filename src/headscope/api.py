@@ -155,7 +155,7 @@ def fewshot(
 
     Args:
         what: A model that predicts the next token, or what `open` takes.
-        category: One of ten: animals, plants, food, professions, music, sports, household, transport, landscape, clothing.
+        category: animals, plants, food, professions, music, sports, household, transport, landscape or clothing.
         word: The target whose maps are drawn; the first of the category if empty.
         shots: Examples before it, 1 to 8.
         words: So many words of the category, drawn at random; None is all of them.

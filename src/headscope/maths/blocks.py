@@ -4,8 +4,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headscope.errors import UsageError
-
 
 def block_sums(
     matrix: Float[Tensor, "*batch rows columns"], row_block: Int[Tensor, " rows"], column_block: Int[Tensor, " columns"]
@@ -27,11 +25,6 @@ def block_sums(
         Wertich, Exploring the Hidden Structures of Attention Layers in Transformer Models through the Lens of Gaussian
         Distributions, section 8.2 (token aggregation).
     """
-    if len(row_block) != matrix.shape[-2] or len(column_block) != matrix.shape[-1]:
-        raise UsageError(
-            f"a map of {matrix.shape[-2]} × {matrix.shape[-1]} cannot be summed over blocks of {len(row_block)} rows and "
-            f"{len(column_block)} columns"
-        )
     return _members(row_block).T @ matrix.to(torch.float64) @ _members(column_block)
 
 

@@ -29,7 +29,9 @@ def bootstrap_interval(
         raise UsageError("a bootstrap needs at least one member and one draw")
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randint(n, (draws, n), generator=generator)
-    counts = torch.zeros(draws, n, dtype=torch.float64).scatter_add_(1, chosen, torch.ones(draws, n, dtype=torch.float64))
+    counts = torch.zeros(draws, n, dtype=torch.float64).scatter_add_(
+        1, chosen, torch.ones(draws, n, dtype=torch.float64)
+    )
     means = counts @ values.to(torch.float64).reshape(n, -1) / n
     low, high = torch.quantile(means, torch.tensor([0.025, 0.975], dtype=torch.float64), dim=0)
     return low.reshape(values.shape[1:]), high.reshape(values.shape[1:])

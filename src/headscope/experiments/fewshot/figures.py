@@ -1,6 +1,7 @@
 """The figures of the few-shot study: shots against log-probability, mass over depth, and the maps themselves."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -10,7 +11,7 @@ from headscope.core import Curves, Figure, HeatMap, Series, Site
 from headscope.core.figure import Array
 from headscope.experiments.fewshot.measures import content_map
 from headscope.experiments.fewshot.prompt import Part, Prompt
-from headscope.experiments.fewshot.states import ORIGINAL, Seen
+from headscope.experiments.fewshot.states import INITIALISED, ORIGINAL, Seen
 from headscope.maths.blocks import block_sums
 
 ACROSS = 6
@@ -35,19 +36,18 @@ def figures(states: Sequence[Seen], tables: dict[str, pl.DataFrame], drawn: Sequ
 def _shots(shots: pl.DataFrame, states: Sequence[Seen]) -> Curves:
     x = shots["shots"].cast(pl.Float64).to_numpy()
     series = [
-        Series("reference clue", x, *(shots[f"log_probability{end}"].to_numpy() for end in ("", "_low", "_high"))),
-        Series(
-            "words exchanged", x, *(shots[f"exchanged{end}"].to_numpy() for end in ("", "_low", "_high")), role="theory"
-        ),
+        _banded("reference clue", x, shots, "log_probability"),
+        replace(_banded("words exchanged", x, shots, "exchanged"), role="theory"),
     ]
     for seen in states:
         if seen.state.label != ORIGINAL:
-            series.append(Series(seen.state.label, x, seen.scores.mean(0).numpy(), role="null"))
+            role = "null" if seen.state.label == INITIALISED else "measured"
+            series.append(Series(seen.state.label, x, seen.scores.mean(0).numpy(), role=role))  # type: ignore[arg-type]
     return Curves(
         "shots",
         "How expected the reference clue is",
         "Log-probability of a clue's token, mean over words with 95 % intervals. Dashed: each clue stands behind "
-        "another word, in the shots too. Dotted: other states of the model, over fewer words.",
+        "another word, in the shots too. Without a band: other states of the model, over fewer words.",
         "shots before the word",
         "nats per token",
         tuple(series),
@@ -58,20 +58,20 @@ _DEPTHS = {
     "inside_share": (
         "Own shot against earlier shots",
         "share of the own shot",
-        "Of the mass that words and clues give to other words and clues, the part in their own shot. Nearness: the same "
-        "maps with the borders of the shots moved.",
+        "Of the mass that words and clues give to other words and clues, the part in their own shot. Nearness: the "
+        "same maps with the borders of the shots moved.",
     ),
     "target": (
         "From a clue to its word",
         "mass on the word",
-        "Mass that the tokens of a clue give to the word that it is about. Nearness: other tokens of words and clues at "
-        "the same distance.",
+        "Mass that the tokens of a clue give to the word that it is about. Nearness: other tokens of words and clues "
+        "at the same distance.",
     ),
     "diagonal_words": (
         "Diagonal of the word map",
         "share of the diagonal",
-        "Of a row of the map that is drawn (averaged over heads, words and clues only, sub-words summed), the part on its "
-        "diagonal; the thesis calls the first and the last layers diagonal-dominant, which is more than one half.",
+        "Of a row of the map that is drawn (averaged over heads, words and clues only, sub-words summed), the part on "
+        "its diagonal; the thesis calls the first and the last layers diagonal-dominant, which is more than one half.",
     ),
 }
 
@@ -81,7 +81,7 @@ def _depths(layers: pl.DataFrame) -> list[Curves]:
     for quantity, (title, axis, caption) in _DEPTHS.items():
         rows = layers.filter(pl.col("quantity") == quantity).sort("layer")
         x = rows["layer"].cast(pl.Float64).to_numpy()
-        series = [Series("measured", x, *(_column(rows, name) for name in ("value", "low", "high")))]
+        series = [_banded("measured", x, rows)]
         for name, role in (("nearness", "theory"), ("uniform", "null"), ("initialised", "null")):
             y = _column(rows, name)
             if np.isfinite(y).any():
@@ -95,16 +95,22 @@ def _division(layers: pl.DataFrame) -> Curves:
     for quantity in ("inside", "across", "self", "separators", "context", "first"):
         rows = layers.filter(pl.col("quantity") == quantity).sort("layer")
         x = rows["layer"].cast(pl.Float64).to_numpy()
-        series.append(Series(quantity, x, *(_column(rows, name) for name in ("value", "low", "high"))))
+        series.append(_banded(quantity, x, rows))
     return Curves(
         "depth_division",
         "Where the mass of words and clues goes",
-        "The six add up to 1 (but for a learned sink). Inside and across: other words and clues of the own and of earlier "
-        "shots. First: the first token of all. The maps below show inside, across and self alone.",
+        "The six add up to 1 (but for a learned sink). Inside and across: other words and clues of the own and of "
+        "earlier shots. First: the first token of all. The maps below show inside, across and self alone.",
         "layer",
         "mass",
         tuple(series),
     )
+
+
+def _banded(label: str, x: Array, rows: pl.DataFrame, name: str = "") -> Series:
+    """A curve with its interval: columns value, low, high, or those that begin with a name."""
+    value, low, high = (name, f"{name}_low", f"{name}_high") if name else ("value", "low", "high")
+    return Series(label, x, _column(rows, value), _column(rows, low), _column(rows, high))
 
 
 def _column(rows: pl.DataFrame, name: str) -> Array:
@@ -141,8 +147,8 @@ def _labelled(values: Array, names: Sequence[str], site: Site, level: str) -> He
     return HeatMap(
         name=f"map_{level}_{site.label}",
         title=f"Map of {site.label}, {level} level",
-        caption=f"Averaged over heads; {how}. Who looks: down; at what: across. Context and separators are left out, so "
-        f"that rows do not sum to 1. Values above {limits[1]:.2g} have one colour.",
+        caption=f"Averaged over heads; {how}. Who looks: down; at what: across. Context and separators are left out, "
+        f"so that rows do not sum to 1. Values above {limits[1]:.2g} have one colour.",
         values=values,
         row_labels=labels,
         column_labels=labels,
@@ -166,8 +172,8 @@ def _grid(maps: Sequence[tuple[Site, Array]], n: int) -> HeatMap:
     return HeatMap(
         name="maps_all_layers",
         title="Word maps of all layers",
-        caption=f"Line by line from left to right; each line begins with the layer at its left. One scale for all; values "
-        f"above {limits[1]:.2g} have one colour.",
+        caption=f"Line by line from left to right; each line begins with the layer at its left. One scale for all; "
+        f"values above {limits[1]:.2g} have one colour.",
         values=cells,
         row_labels=_numbered(len(lines), n),
         column_labels=_numbered(wide, n),

@@ -6,7 +6,8 @@ begins at each word, so that every word is scored with every number of shots, an
 neighbours: the same shots and one more.
 
 Beside it the same clues with words exchanged: each clue stands behind a word from the other side of the circle, in the
-shots and in the target. What the shots still teach then is form and style; the difference is what the word itself tells.
+shots and in the target. What the shots still teach then is form and style; the difference is what the word itself
+tells.
 """
 
 from collections.abc import Callable, Sequence
@@ -83,7 +84,8 @@ def log_probabilities(
     """Nats per token of the clue of the word that each start leads to, by the number of shots before it.
 
     Row s, column k: the clue of the word `starts[s]` after its k neighbours. Every prompt scores nine different words;
-    the prompts that begin elsewhere than at a start score others in passing, and are left out where no start needs them.
+    the prompts that begin elsewhere than at a start score others in passing, and are left out where no start needs
+    them.
 
     Properties:
         - equals one prompt per word and number of shots  (tested: test_one_forward_scores_every_number_of_shots)
@@ -107,7 +109,7 @@ def clue_scores(model: Model, prompt: Prompt) -> list[float]:
     # Score t is that of token t + 1.
     part, shot = labels.part[1:], labels.shot[1:]
     clues = part == Part.CLUE
-    return [float(log_p[clues & (shot == one)].mean()) for one in shot[clues].unique().tolist()]
+    return [float(log_p[clues & (shot == one)].mean()) for one in sorted(set(shot[clues].tolist()))]
 
 
 def token_scores(model: Model, tokens: Int[Tensor, " tokens"]) -> Float[Tensor, " scored"]:

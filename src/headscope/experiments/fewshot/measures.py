@@ -1,9 +1,9 @@
 r"""Where the attention of a few-shot prompt goes: inside a shot, across shots, to the separators, to the context.
 
 A row is a query that belongs to the word or the clue of a shot, of the second shot on, so that it has both its own and
-earlier shots to look at. Its mass is divided, without rest, among: itself; the other tokens of words and clues in its own
-shot (inside) and in earlier ones (across); separators; the context; the first token of all. Of rows in clues also: the
-mass on the word that the clue is about (target).
+earlier shots to look at. Its mass is divided, without rest, among: itself; the other tokens of words and clues in its
+own shot (inside) and in earlier ones (across); separators; the context; the first token of all. Of rows in clues also:
+the mass on the word that the clue is about (target).
 
 Two nulls. Uniform: attention uniform over the visible keys. Nearness: what the same maps give to tokens for being near.
 For inside and across the borders of the shots are moved: their blocks put in another order and shifted round over the
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headscope.core import Site
@@ -95,10 +95,11 @@ def masses(pattern: Pattern, divisions: Sequence[Labels]) -> Float[Tensor, "divi
 def same_distance(pattern: Pattern, labels: Labels) -> Float[Tensor, " heads"]:
     """What a clue would give to its word if that were any token of words and clues at the same distance.
 
-    A distance at which the word alone stands takes the nearest shorter one that has others, or the nearest longer.
+    A distance at which the word alone stands is interpolated from the nearest ones that have others.
 
     Properties:
-        - equals the mass on the target where attention knows only distances  (tested: test_nearness_explains_a_local_map)
+        - equals the mass on the target where attention knows only distances  (tested:
+        test_nearness_explains_a_local_map)
     """
     places = torch.nonzero(labels.content).flatten()
     part, shot = labels.part[places], labels.shot[places]
@@ -114,9 +115,19 @@ def same_distance(pattern: Pattern, labels: Labels) -> Float[Tensor, " heads"]:
     known = torch.nonzero(counts).flatten()
     if not len(known):
         return torch.full((len(pattern),), torch.nan, dtype=torch.float64)
-    below = (torch.searchsorted(known, torch.arange(span), right=True) - 1).clamp_min(0)
-    profile = (sums / counts)[:, known[below]]
-    return profile[:, distance[target]].sum(1) / rows.sum()
+    profile = _interpolated(known, sums[:, known] / counts[known], distance[target])
+    return profile.sum(1) / rows.sum()
+
+
+def _interpolated(
+    known: Int[Tensor, " known"], values: Float[Tensor, "heads known"], at: Int[Tensor, " at"]
+) -> Float[Tensor, "heads at"]:
+    """Linear between the known places, level beyond them."""
+    low = (torch.searchsorted(known, at, right=True) - 1).clamp_min(0)
+    high = (low + 1).clamp_max(len(known) - 1)
+    gap = (known[high] - known[low]).clamp_min(1)
+    part = ((at - known[low]) / gap).clamp(0.0, 1.0)
+    return values[:, low] * (1 - part) + values[:, high] * part
 
 
 def moves_of(labels: Labels, seed: int, count: int = MOVES) -> list[Labels]:
@@ -129,7 +140,7 @@ def borders_moved(labels: Labels, generator: torch.Generator) -> Labels:
     """The same tokens with the blocks of the shots in a random order, shifted round by a random number of tokens."""
     places = torch.nonzero(labels.content).flatten()
     part, shot = labels.part[places], labels.shot[places]
-    blocks = [torch.nonzero(shot == one).flatten() for one in shot.unique().tolist()]
+    blocks = [torch.nonzero(shot == one).flatten() for one in sorted(set(shot.tolist()))]
     order = torch.randperm(len(blocks), generator=generator).tolist()
     shift = int(torch.randint(len(places), (1,), generator=generator))
     parts = torch.cat([part[blocks[one]] for one in order]).roll(shift)
@@ -176,4 +187,3 @@ def shares(mass: Float[Tensor, "*rest masses"]) -> Float[Tensor, "*rest"]:
     """Of the mass on words and clues other than itself, the part in its own shot."""
     inside, across = mass[..., MASSES.index("inside")], mass[..., MASSES.index("across")]
     return inside / (inside + across)
-

@@ -26,8 +26,8 @@ END = "#"
 LABEL = "Word: "
 CONTEXT = (
     "You are a crossword clue generator and have to generate a short clue for each input word from the category "
-    "{category}. I will give you a word, and you have to output a brief description of the word, which will be engaging "
-    "and challenging. Just give one answer, marking the end with a " + END + "."
+    "{category}. I will give you a word, and you have to output a brief description of the word, which will be "
+    "engaging and challenging. Just give one answer, marking the end with a " + END + "."
 )
 AGREED = "Ok"
 

@@ -47,17 +47,18 @@ ABOUT = About(
     question="Where does attention go in a few-shot prompt, and what do the shots change?",
     definition=(
         "The prompt asks for a crossword clue: a context that tells the task, some shots (a word and its clue), and a "
-        "target word. The turns are those of the model's chat template, or are marked by [INST] where it has none. Words "
-        "and clues are the content; marks of the template, the label before a word and the # behind a clue are "
+        "target word. The turns are those of the model's chat template, or are marked by [INST] where it has none. "
+        "Words and clues are the content; marks of the template, the label before a word and the # behind a clue are "
         "separators. All words of the category stand on a circle in random order, and the shots before a word are its "
         "neighbours.\n\n"
         "Log-probability: nats per token of the reference clue after k shots. Exchanged: the same clues, each behind "
-        "another word, in the shots too; what k shots still gain then is form, style and topic, and the difference (word "
-        "worth) is what the word tells about its clue.\n\n"
-        "Mass: a row is a content token of the second shot on; its attention is divided among itself, the other content of "
-        "its shot (inside), that of earlier shots (across), separators, context and the first token. Target: from a "
-        "clue's tokens to its word. Means over rows, then heads, then words. The diagonal is that of the map averaged over "
-        "heads, restricted to content, rows divided by their sum; at word level sub-words are summed on both sides."
+        "another word, in the shots too; what k shots still gain then is form, style and topic, and the difference "
+        "(word worth) is what the word tells about its clue.\n\n"
+        "Mass: a row is a content token of the second shot on; its attention is divided among itself, the other "
+        "content of its shot (inside), that of earlier shots (across), separators, context and the first token. "
+        "Target: from a clue's tokens to its word. Means over rows, then heads, then words. The diagonal is that of "
+        "the map averaged over heads, restricted to content, rows divided by their sum; at word level sub-words are "
+        "summed on both sides."
     ),
     formulas=(
         r"\mathrm{gain}_k = \frac{1}{|W|} \sum_{w \in W} \frac{1}{|c_w|} \left[ \ln p(c_w \mid k\ \mathrm{shots}) - "
@@ -69,14 +70,14 @@ ABOUT = About(
         "Uniform attention alone gives a small share to the own shot, and attention that knows nothing but nearness a "
         "large one: only what is beyond nearness speaks for shots as units. Mass says where a head reads, not what it "
         "makes of it. The log-probability says how expected the reference clue is; a model can find the right clue "
-        "likelier and still write a poor one. Small models write poor clues: for them read the gain and the word worth, "
-        "and take the written clues as a picture of the format that was learned."
+        "likelier and still write a poor one. Small models write poor clues: for them read the gain and the word "
+        "worth, and take the written clues as a picture of the format that was learned."
     ),
     reference=(
-        "Wertich, Exploring the Hidden Structures of Attention Layers in Transformer Models through the Lens of Gaussian "
-        "Distributions, sections 8.1, 8.2, 8.4 and 8.5, Tables 8.1 and A.1 to A.3, Figures 8.4, 8.5, 8.7 to 8.12 and A.1 to "
-        "A.18. Exchanged labels: Min et al. (2022), Rethinking the role of demonstrations. Words and clues: written for "
-        "headscope."
+        "Wertich, Exploring the Hidden Structures of Attention Layers in Transformer Models through the Lens of "
+        "Gaussian Distributions, sections 8.1, 8.2, 8.4 and 8.5, Tables 8.1 and A.1 to A.3, Figures 8.4, 8.5, 8.7 to "
+        "8.12 and A.1 to A.18. Exchanged labels: Min et al. (2022), Rethinking the role of demonstrations. Words and "
+        "clues: written for headscope."
     ),
     columns={
         "shots": "examples before the target word",
@@ -84,19 +85,21 @@ ABOUT = About(
         "gain": "log-probability less that without shots, paired by word, with its interval",
         "exchanged": "log-probability of the same clues, each behind another word, in the shots too",
         "word_worth": "log-probability less exchanged, paired by word, with its interval",
-        "uniform": "the null: every token equally likely (shots), attention uniform over the visible keys (layers, heads)",
+        "uniform": "the null: every token equally likely (shots), attention uniform over the visible keys (layers, "
+        "heads)",
         "words": "words in the mean",
         "stack, kind, layer, head": "where; head is empty where the row is about the whole layer",
         "quantity": (
             "self, inside, across, separators, context, first: parts of the mass of a row, which add up to 1 but for a "
-            "learned sink; target: from a clue to its word; inside_share: inside over inside and across; diagonal_tokens, "
-            "diagonal_words: share of a row of the drawn map on its diagonal; dominant_words: share of its rows whose "
-            "diagonal is at least one half; largest: the largest weight of the drawn map at token level"
+            "learned sink; target: from a clue to its word; inside_share: inside over inside and across; "
+            "diagonal_tokens, diagonal_words: share of a row of the drawn map on its diagonal; dominant_words: share "
+            "of its rows whose diagonal is at least one half; largest: the largest weight of the drawn map at token "
+            "level"
         ),
         "value, low, high": "mean over words and heads, with the 95 % interval over words",
         "nearness": (
-            "what the same maps give for nearness alone: the borders of the shots moved (inside, across), other content "
-            "at the same distance (target)"
+            "what the same maps give for nearness alone: the borders of the shots moved (inside, across), other "
+            "content at the same distance (target)"
         ),
         "beyond_low, beyond_high": "95 % interval of value less nearness, paired by word",
         "initialised": "the same in the freshly initialised model",
@@ -140,8 +143,8 @@ def check(setting: Setting) -> None:
     n = len(category.clues)
     if setting.words is not None and not MOST < setting.words <= n:
         raise UsageError(
-            f"words={setting.words}: {category.name} has {n} words, and at least {MOST + 1} are needed for {MOST} shots "
-            "and a target"
+            f"words={setting.words}: {category.name} has {n} words, and at least {MOST + 1} are needed for {MOST} "
+            "shots and a target"
         )
     if not 1 <= setting.shots <= MOST:
         raise UsageError(f"shots={setting.shots}: between 1 and {MOST} shots can be given")
@@ -248,19 +251,26 @@ def _same_words(states: Sequence[Seen], plan: Plan) -> list[Seen]:
 
 
 def _method(model: Model, plan: Plan, whole: Plan, setting: Setting) -> str:
-    how = "through the model's chat template" if has_chat_template(model) else "with [INST] marks: it has no chat template"
+    how = (
+        "through the model's chat template"
+        if has_chat_template(model)
+        else "with [INST] marks: it has no chat template"
+    )
     told = [
-        f"{len(plan.circle.clues)} words of the category {plan.circle.category}, prompts {how}. Every word is scored after "
-        f"0 to {plan.most} shots ({len(whole.scored)} forwards, and as many with words exchanged).",
-        f"Maps are measured on {len(plan.measured)} words after {plan.shots} shots, with the reference clue as the answer; "
-        f"those drawn are of {plan.circle.clues[0].word} with the clue that the model wrote.",
-        "Intervals: bootstrap over words, 2000 draws; the shots of a word are one draw, so that their choice is part of the "
-        "spread between words.",
+        f"{len(plan.circle.clues)} words of the category {plan.circle.category}, prompts {how}. Every word is scored "
+        f"after 0 to {plan.most} shots ({len(whole.scored)} forwards, and as many with words exchanged).",
+        f"Maps are measured on {len(plan.measured)} words after {plan.shots} shots, with the reference clue as the "
+        f"answer; those drawn are of {plan.circle.clues[0].word} with the clue that the model wrote.",
+        "Intervals: bootstrap over words, 2000 draws; the shots of a word are one draw, so that their choice is part "
+        "of the spread between words.",
     ]
     if setting.clues:
-        told.append(f"Clues are written greedily, at most {NEW_TOKENS} tokens, for {min(setting.clues, len(plan.circle.clues))} words.")
+        count = min(setting.clues, len(plan.circle.clues))
+        told.append(f"Clues are written greedily, at most {NEW_TOKENS} tokens, for {count} words.")
     if setting.initialised or setting.alphas:
-        told.append(f"Other states are scored on {len(plan.scored)} words; α multiplies every singular value of W_Q and W_K.")
+        told.append(
+            f"Other states are scored on {len(plan.scored)} words; α multiplies every singular value of W_Q and W_K."
+        )
     return " ".join(told)
 
 
@@ -269,7 +279,9 @@ def _warnings(model: Model, most: int, setting: Setting) -> list[str]:
     if most < MOST:
         found.append(f"The context of {model.spec.name} has room for {most} shots, not for {MOST}.")
     if setting.initialised and model.spec.initial_sd is None:
-        found.append("The checkpoint does not say how it was initialised: transformers' default for the family is drawn.")
+        found.append(
+            "The checkpoint does not say how it was initialised: transformers' default for the family is drawn."
+        )
     if setting.alphas and any(model.weight_status(site).status == "normed" for site in model.sites):
         found.append("Queries and keys are normalised after the projection: scaling W_Q and W_K does not scale scores.")
     return found

@@ -30,7 +30,9 @@ def _gain(shots: pl.DataFrame) -> str:
     elif most["gain_high"] < 0:
         verdict = f"the shots harm by {-most['gain']:.2f} nats per token (95 % interval {_range(most, 'gain')})"
     else:
-        verdict = f"the shots make no difference that {most['words']} words could show (95 % interval {_range(most, 'gain')})"
+        verdict = (
+            f"the shots make no difference that {most['words']} words could show (95 % interval {_range(most, 'gain')})"
+        )
     worth = (
         f"knowing the word is worth {most['word_worth']:.2f} (95 % interval {_range(most, 'word_worth')}) after "
         f"{most['shots']} shots and {none['word_worth']:.2f} without"
@@ -69,9 +71,9 @@ def _target(layers: pl.DataFrame) -> str:
     below = [row for row in rows if row["beyond_high"] is not None and row["beyond_high"] < 0]
     top = max(rows, key=lambda row: row["value"])
     return (
-        f"Clues give {_percent(value)} of their mass to their word (uniform attention {_percent(uniform)}; other words at "
-        f"the same distance {_percent(near)}): more than at that distance in {len(beyond)} of {len(rows)} layers, less in "
-        f"{len(below)}; most in L{top['layer']}, {_percent(top['value'])}."
+        f"Clues give {_percent(value)} of their mass to their word (uniform attention {_percent(uniform)}; other words "
+        f"at the same distance {_percent(near)}): more than at that distance in {len(beyond)} of {len(rows)} layers, "
+        f"less in {len(below)}; most in L{top['layer']}, {_percent(top['value'])}."
     )
 
 
@@ -80,9 +82,9 @@ def _hidden(layers: pl.DataFrame) -> str:
     largest = max((row["value"] for row in _of(layers, "largest")), default=0.0)
     return (
         f"The maps show {_percent(1 - sum(parts.values()))} of the mass: {_percent(parts['separators'])} lies on "
-        f"separators, {_percent(parts['context'])} on the context and {_percent(parts['first'])} on the first token, which "
-        f"they leave out. The largest weight in an averaged map is {largest:.2f} (the thesis sees up to 0.1 in a larger "
-        "model)."
+        f"separators, {_percent(parts['context'])} on the context and {_percent(parts['first'])} on the first token, "
+        f"which they leave out. The largest weight in an averaged map is {largest:.2f} (the thesis sees up to 0.1 in a "
+        "larger model)."
     )
 
 
@@ -112,9 +114,9 @@ def _quality(quality: pl.DataFrame) -> str:
     named, copied = (sum(row[name] * row["clues"] for row in rows) / clues for name in ("names_word", "copied"))
     lengths = sum(row["length"] * row["clues"] for row in rows) / clues
     return (
-        f"Of its {clues} clues these end as asked: {ended}; {_percent(named)} name their word, {_percent(copied)} copy from "
-        f"a shot, and they have {lengths:.1f} words (the reference clues {reference['length']:.1f}). Counting does not tell "
-        "whether a clue fits its word: read them."
+        f"Of its {clues} clues these end as asked: {ended}; {_percent(named)} name their word, {_percent(copied)} copy "
+        f"from a shot, and they have {lengths:.1f} words (the reference clues {reference['length']:.1f}). Counting "
+        "does not tell whether a clue fits its word: read them."
     )
 
 
@@ -131,8 +133,8 @@ def _states(states: pl.DataFrame) -> str:
         if row is not original
     ]
     return (
-        f"Over {original['words']} words the log-probability after {last[6:]} shots is {original[last]:.2f} as trained (own "
-        f"shot {_percent(original['inside_share'])}), {_listed(parts)}."
+        f"Over {original['words']} words the log-probability after {last[6:]} shots is {original[last]:.2f} as trained "
+        f"(own shot {_percent(original['inside_share'])}), {_listed(parts)}."
     )
 
 

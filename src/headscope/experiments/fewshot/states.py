@@ -57,7 +57,8 @@ def put(model: Model, state: State, seed: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Seen:
-    """What one state showed. `of` has an entry per measured word for each site; `maps` is of the chosen word's prompt."""
+    """What one state showed. `of` has an entry per measured word for each site; `maps` is of the chosen word's "
+    "prompt."""
 
     state: State
     written: Written

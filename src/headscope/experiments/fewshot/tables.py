@@ -40,9 +40,7 @@ def shots_table(
     return pl.DataFrame(rows)
 
 
-def layers_table(
-    seen: Seen, uniform: Mapping[Site, Uniform], initialised: Seen | None, seed: int
-) -> pl.DataFrame:
+def layers_table(seen: Seen, uniform: Mapping[Site, Uniform], initialised: Seen | None, seed: int) -> pl.DataFrame:
     """A row per layer and quantity: means over words of the mean over heads."""
     rows: list[dict[str, object]] = []
     for site, of in seen.of.items():
