@@ -214,7 +214,12 @@ def window(batch: Batch, index: int) -> Batch:
         AS_IS, batch.tokens[index : index + 1, :n], batch.real[index : index + 1, :n],
         {of: rows(statistics) for of, statistics in batch.statistics.items()},
         {of: rows(statistics) for of, statistics in batch.uniform.items()},
-        {"resid": {of: x[index : index + 1, :n] for of, x in batch.captures["resid"].items()}},
+        {
+            "resid": {of: x[index : index + 1, :n] for of, x in batch.captures["resid"].items()},
+            "corner": {of: x[index : index + 1, :, :n, :n] for of, x in batch.captures["corner"].items()},
+            "corner_z": {of: x[index : index + 1, :, :n] for of, x in batch.captures["corner_z"].items()},
+        },
+        tuple(spelling[:n] for spelling in batch.spelling[index : index + 1]),
     )  # fmt: skip
 
 

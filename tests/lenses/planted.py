@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from headscope.attention.call import Call
+from headscope.attention.maps import CORNER
 from headscope.attention.statistics import Request, pattern_statistics, uniform_statistics
 from headscope.core import HeadWeights, ModelSpec, Site, WeightStatus
 from headscope.errors import WeightsRefused
@@ -140,7 +141,9 @@ def batches(
     for seed, lengths in enumerate(shapes):
         n = max(lengths)
         statistics, uniform = {}, {}
-        captures: dict[str, dict[Site, Tensor]] = {name: {} for name in ("pattern", "q", "k", "v", "z", "resid")}
+        captures: dict[str, dict[Site, Tensor]] = {
+            name: {} for name in ("pattern", "q", "k", "v", "z", "resid", "corner", "corner_z")
+        }
         real = torch.zeros(0)
         for number, of in enumerate(model.sites):
             pattern, call, real = attention(model.weights_of[of], lengths, n, seed=100 * seed + number)
@@ -149,12 +152,19 @@ def batches(
             uniform[of] = uniform_statistics(call, request, **options)
             kv_heads = [of.kv_head(head) for head in range(of.n_heads)]
             parts = {"pattern": pattern, "q": call.q, "k": call.k, "v": call.v, "z": pattern @ call.v[:, kv_heads]}
+            parts["corner"], parts["corner_z"] = pattern[:, :, :CORNER, :CORNER], parts["z"][:, :, :CORNER]
             parts["resid"] = residual(model.weights_of[of], lengths, n, seed=100 * seed + number)
             for name, part in parts.items():
                 captures[name][of] = part
         tokens = torch.zeros(len(lengths), n, dtype=torch.int64)
-        found.append(Batch(AS_IS, tokens, real, statistics, uniform, captures))
+        spelling = tuple(spelled(n) for _ in lengths)
+        found.append(Batch(AS_IS, tokens, real, statistics, uniform, captures, spelling))
     return found
+
+
+def spelled(n: int) -> tuple[str, ...]:
+    """Words of one, two, three, one, … tokens."""
+    return tuple(("a", " b", "c", " d", "e", "f", " g")[position % 7] for position in range(n))
 
 
 def shown(pattern: Tensor, of: Site, request: Request) -> Batch:

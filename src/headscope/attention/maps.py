@@ -10,6 +10,9 @@ from torch import Tensor
 
 from headscope.attention.call import Call
 
+# Queries and keys of the part of a map that `corner` gives at most.
+CORNER = 64
+
 
 def scores(call: Call) -> Float[Tensor, "batch heads queries keys"]:
     r"""$\mathrm{softcap}(\text{scale}\; q_i \cdot k_j) + \text{bias}_{ij}$, before the mask; at least float32."""
@@ -34,3 +37,15 @@ def pattern(call: Call) -> Float[Tensor, "batch heads queries keys"]:
         masked = torch.cat([masked, sink], dim=-1)
     weights = torch.softmax(masked, dim=-1)[..., : call.k.shape[2]]
     return torch.nan_to_num(weights, nan=0.0) if call.sinks is None else weights
+
+
+def corner(call: Call) -> Float[Tensor, "batch heads shown_queries shown_keys"]:
+    """The pattern of the first queries and the first keys: bounded however long the text.
+
+    Properties:
+        - that part of the whole pattern  (tested: test_the_corner_is_part_of_the_pattern)
+    """
+    first = slice(0, CORNER)
+    # Behind the corner no query of a causal call sees a key, but for keys that are older than the call.
+    alone = call.causal and call.offset is not None and call.offset <= 0
+    return pattern(call.take(first, first if alone else slice(None)))[..., :CORNER]

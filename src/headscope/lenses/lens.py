@@ -31,7 +31,8 @@ AS_IS = "as is"
 class Needs:
     """What a lens wants to be handed; the pipeline takes the union over the chosen lenses.
 
-    `captures` may name pattern, scores, q, k, v, z, resid. `variants` are changed copies of the model on
+    `captures` may name pattern, corner, scores, q, k, v, z, corner_z, resid. `spelling` asks for the texts of the first
+    tokens of each window. `variants` are changed copies of the model on
     which the same text is run too: "initialised" (the same architecture, freshly initialised).
     """
 
@@ -39,6 +40,7 @@ class Needs:
     statistics: Request | None = None
     captures: frozenset[str] = frozenset()
     variants: tuple[str, ...] = (AS_IS,)
+    spelling: bool = False
 
     @property
     def text(self) -> bool:
@@ -51,7 +53,8 @@ class Batch:
     """What one forward pass on one variant showed.
 
     `uniform` holds the same statistics for attention that is uniform over the visible keys: the null. Padding
-    is False in `real`, and rows of padding hold NaN in every statistic.
+    is False in `real`, and rows of padding hold NaN in every statistic. `spelling` holds, for each window, the texts of
+    its first tokens (`attention.maps.CORNER` of them), with a blank in front where a word begins.
     """
 
     variant: str
@@ -60,6 +63,7 @@ class Batch:
     statistics: Mapping[Site, RowStatistics] = field(default_factory=dict)
     uniform: Mapping[Site, RowStatistics] = field(default_factory=dict)
     captures: Mapping[str, Mapping[Site, Tensor]] = field(default_factory=dict)
+    spelling: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)

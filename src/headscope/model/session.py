@@ -25,7 +25,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from headscope.attention.call import Call
-from headscope.attention.maps import pattern, scores
+from headscope.attention.maps import CORNER, corner, pattern, scores
 from headscope.attention.mechanism import Mechanism
 from headscope.attention.statistics import Request, RowStatistics, observe, uniform_statistics
 from headscope.core.selection import Selection
@@ -41,7 +41,8 @@ from headscope.model.recordings import Capture, Heads, Stream
 if TYPE_CHECKING:
     from headscope.model.opened import Model
 
-QUANTITIES = ("q", "k", "v", "scores", "pattern", "z", "resid")
+QUANTITIES = ("q", "k", "v", "scores", "pattern", "corner", "z", "corner_z", "resid")
+_MAPS = {"scores": scores, "pattern": pattern, "corner": corner}
 PATCHABLE = ("q", "k", "v", "pattern", "z")
 
 Where = Selection | str | Site | None
@@ -225,7 +226,7 @@ class Session:
                 if what in ("q", "k", "v"):
                     chosen = heads if what == "q" else _kv_heads(site, heads)
                     capture.keep(what, site, getattr(call, what)[:, list(chosen)])
-                elif what in ("scores", "pattern"):
+                elif what in _MAPS:
                     mapped = self._map(site, call, heads, what)
                     capture.keep(what, site, mapped)
                     whole = mapped if what == "pattern" and len(heads) == site.n_heads else whole
@@ -238,9 +239,11 @@ class Session:
         return joined[:, [order.index(head) for head in heads]]
 
     def _one_map(self, site: Site, part: Call, heads: Heads, what: str) -> Tensor:
-        mapped = scores(part) if what == "scores" else pattern(part)
+        mapped = _MAPS[what](part)
         for change in self._changes.get(site, ()):
             shared = tuple(head for head in heads if head in change.heads)
+            if what == "corner" and change.what == "pattern" and shared:
+                raise CaptureError(f"{site.label}: the corner of a patched pattern cannot be captured: capture the pattern")
             if what == "pattern" and change.what == "pattern" and shared:
                 mapped = _patched(mapped, tuple(heads.index(head) for head in shared), change)
         return mapped
@@ -332,6 +335,8 @@ class Session:
         for capture in self._captures:
             if site in capture.at and "z" in capture.what:
                 capture.keep("z", site, out[:, list(capture.at[site])])
+            if site in capture.at and "corner_z" in capture.what:
+                capture.keep("corner_z", site, out[:, list(capture.at[site]), :CORNER].clone())
         return out
 
     def _watch_residual(self, capture: Capture) -> None:

@@ -11,11 +11,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from headscope.attention.maps import CORNER
 from headscope.attention.statistics import Request
 from headscope.core import Site
 from headscope.corpora import Windows
 from headscope.errors import CaptureError, CheckpointError, HeadscopeError, ResourceError, WeightsRefused
 from headscope.lenses.lens import AS_IS, Batch, Needs
+from headscope.model.spelling import spelled_tokens
 from headscope.pipeline.progress import Progress, Silent
 from headscope.pipeline.questions import Asked
 from headscope.pipeline.subject import Subject
@@ -93,6 +95,7 @@ def union(needs: Sequence[Needs]) -> Needs:
         statistics=reduce(Request.union, requests) if requests else None,
         captures=frozenset().union(*(need.captures for need in needs)),
         variants=tuple(sorted(variants, key=lambda variant: variant != AS_IS)),
+        spelling=any(need.spelling for need in needs),
     )
 
 
@@ -139,7 +142,8 @@ def _run_text(model: Any, windows: Windows, folds: Sequence[Fold], progress: Pro
         label = "running the text" if variant == AS_IS else f"running the text, model {variant}"
         with changed(model, variant, folds[0].seed), model.session() as session:
             progress.step(label, 0, len(batches))
-            for done, batch in enumerate(_forwards(session, variant, needs, batches)):
+            for done, shown in enumerate(_forwards(session, variant, needs, batches)):
+                batch = replace(shown, spelling=_spelling(model, shown.tokens)) if needs.spelling else shown
                 for fold in watching:
                     fold.update(batch)
                 progress.step(label, done + 1, len(batches))
@@ -155,6 +159,10 @@ def _forwards(session: Any, variant: str, needs: Needs, batches: list[Int[Tensor
         statistics, uniform = ({}, {}) if stream is None else stream.take()
         captures = {} if capture is None else capture.take()
         yield Batch(variant, tokens, torch.ones_like(tokens, dtype=torch.bool), statistics, uniform, captures)
+
+
+def _spelling(model: Any, tokens: Int[Tensor, "batch tokens"]) -> tuple[tuple[str, ...], ...]:
+    return tuple(spelled_tokens(model.tokenizer, window[:CORNER].tolist()) for window in tokens)
 
 
 @contextmanager
@@ -181,4 +189,6 @@ def batch_size(sites: Sequence[Site], needs: Needs, length: int) -> int:
 
 def _captured_per_row(name: str, sites: Sequence[Site], length: int) -> int:
     """Numbers per head and query; a residual stream is about as wide as its heads together."""
+    if name in ("corner", "corner_z"):
+        return min(length, CORNER)
     return length if name in ("pattern", "scores") else max(site.d_head for site in sites)
