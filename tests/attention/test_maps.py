@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from headscope.attention import maps
 from headscope.attention.explicit import explicit_attention
-from headscope.attention.maps import pattern, scores
+from headscope.attention.maps import corner, pattern, scores
 from tests.attention.calls import KINDS
 
 
@@ -44,3 +45,11 @@ def test_scores_are_before_the_mask_and_after_softcap_and_bias() -> None:
     by_hand = call.scale * call.q[0, head, 5] @ call.k[0, head // call.groups, 2]
     capped = 4.0 * torch.tanh(by_hand / 4.0) + call.bias[0, head, 5, 2]
     assert float(found[0, head, 5, 2]) == pytest.approx(float(capped), abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_corner_is_part_of_the_pattern(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = KINDS[kind]()
+    monkeypatch.setattr(maps, "CORNER", 3)
+    found = corner(call)
+    assert torch.allclose(found, pattern(call)[:, :, :3, :3], atol=1e-6)

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 
 def word_numbers(spelling: Sequence[str]) -> list[int]:
-    """The number of the word that each token belongs to, from 0 on."""
+    """The number of the word that each token belongs to, from 0 on. Lone blanks belong to the word that follows."""
     found: list[int] = []
-    before = " "
+    word = ""
     for text in spelling:
-        begins = not found or text[:1].isspace() or before[-1:].isspace()
+        begins = not found or (bool(word.strip()) and (text[:1].isspace() or word[-1].isspace()))
+        word = text if begins else word + text
         found.append((found[-1] if found else -1) + begins)
-        before = text
     return found
 
 

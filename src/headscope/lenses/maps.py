@@ -1,8 +1,8 @@
 r"""Maps: what do the attention maps look like, and what does their average over heads hide?
 
-A fold that keeps the first windows of the text: of each its first tokens, with the part of every head's pattern that lies
-between them and the z of those tokens. From them the maps themselves, token by token and word by word, per head, averaged
-over heads, and averaged by what each head writes; and how far each head is from the average.
+A fold that keeps the first windows of the text: of each its first tokens, with the part of every head's pattern that
+lies between them and the z of those tokens. From them the maps themselves, token by token and word by word, per head,
+averaged over heads, and averaged by what each head writes; and how far each head is from the average.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,11 +32,12 @@ ABOUT = About(
     definition=(
         "Of each window the first tokens are shown, without those that are left out (the first one, unless told "
         "otherwise, since it often takes most of the mass). What a row gives to tokens that are not shown is one cell "
-        "more, so that every row is still a distribution. At word level the weights of all pairs of sub-words are summed, "
-        "on both sides, so that the mass is kept: a word of three tokens has rows of three. Maps are shown per head, "
-        "averaged over heads, and averaged with the weight that each head has through W_O: the mean length of the vector "
-        "that it writes, over that of all heads. A head is apart from the average by the share of its mass that lies "
-        "elsewhere; the mean over heads is what the average hides."
+        "more, so that every row is still a distribution. At word level the weights of all pairs of sub-words are "
+        "summed, on both sides, so that the mass is kept: a word of three tokens has rows of three. Maps are shown per "
+        "head, averaged over heads, and averaged with the weight that each head has through W_O: the mean length of "
+        "the vector that it writes, over that of all heads. A head is apart from the average by the share of its mass "
+        "that lies elsewhere; the mean over heads is what the average hides, or the least of it where much of the mass "
+        "is not shown."
     ),
     formulas=(
         r"\mathrm{apart}_h = \frac{1}{2} \left\langle \sum_j |p^h_{ij} - \bar p_{ij}| \right\rangle_i, \qquad "
@@ -46,17 +47,17 @@ ABOUT = About(
         r"\mathrm{divergence} = \left\langle S(\bar p_i) - \frac{1}{H} \sum_h S(p^h_i) \right\rangle_i \;\leq\; \ln H",
     ),
     reading=(
-        "If all heads were equal, the average would hide nothing; if no two heads looked at the same key, it would hide "
-        "1 − 1/H of the mass. An averaged map looks flatter than its heads: its entropy is the mean of theirs and the "
-        "divergence. Small weights in an averaged map therefore do not show that attention is spread. Where the weighted "
-        "average differs from the plain one, some heads write much more than others. A window of a few tokens is a "
-        "picture, not a statistic: for numbers over the whole text see the lens focus."
+        "If all heads were equal, the average would hide nothing; if no two heads looked at the same key, it would "
+        "hide 1 − 1/H of the mass. An averaged map looks flatter than its heads: its entropy is the mean of theirs and "
+        "the divergence. Small weights in an averaged map therefore do not show that attention is spread. Where the "
+        "weighted average differs from the plain one, some heads write much more than others. A window of a few tokens "
+        "is a picture, not a statistic: for numbers over the whole text see the lens focus."
     ),
     reference=(
-        "Wertich, Exploring the Hidden Structures of Attention Layers in Transformer Models through the Lens of Gaussian "
-        "Distributions, sections 8.1 (average over heads, weighting by W_O) and 8.2, Figures 8.4, 8.5 and A.1 to A.18. "
-        "Kobayashi et al. (2020), Attention is not only a weight: analyzing transformers with vector norms. Lin (1991), "
-        "IEEE Trans. Inf. Theory 37, 145 (the divergence)."
+        "Wertich, Exploring the Hidden Structures of Attention Layers in Transformer Models through the Lens of "
+        "Gaussian Distributions, sections 8.1 (average over heads, weighting by W_O) and 8.2, Figures 8.4, 8.5 and A.1 "
+        "to A.18. Kobayashi et al. (2020), Attention is not only a weight: analyzing transformers with vector norms. "
+        "Lin (1991), IEEE Trans. Inf. Theory 37, 145 (the divergence)."
     ),
     columns={
         "stack": "enc, dec, or only where the model has one stack; text, image or sound for towers side by side",
@@ -64,19 +65,20 @@ ABOUT = About(
         "layer": "counted from 0",
         "head": "counted from 0; empty where the row is about the whole layer",
         "quantity": (
-            "heads: apart: share of a head's mass that lies elsewhere than the average's; shown: its mass on the tokens "
-            "that are shown; written: mean length of what it writes; weight: its share of what all heads write. layers: "
-            "hidden: mean of apart; divergence_nats: Jensen–Shannon divergence of the heads; weighting: share of the mass "
-            "that lies elsewhere in the average weighted through W_O; effective_heads: exp of the entropy of the weights; "
-            "largest_average, largest_head: the largest weight of a shown pair, in the average and in any head; "
-            "diagonal_words: share of a row of the averaged word map on its diagonal"
+            "heads: apart: share of a head's mass that lies elsewhere than the average's; shown: its mass on the "
+            "tokens that are shown; written: mean length of what it writes; weight: its share of what all heads write. "
+            "layers: hidden: mean of apart; shown: mass on the tokens that are shown, mean over heads; "
+            "divergence_nats: Jensen–Shannon divergence of the heads; weighting: share of the mass that lies elsewhere "
+            "in the average weighted through W_O; effective_heads: exp of the entropy of the weights; largest_average, "
+            "largest_head: the largest weight of a shown pair, in the average and in any head; diagonal_words: share "
+            "of a row of the averaged word map on its diagonal"
         ),
         "value": "mean over windows",
         "low": "lower end of the 95 % interval over windows (Student t); empty with fewer than two windows",
         "high": "upper end",
         "null": (
-            "what equal heads would give (apart, hidden, divergence, weighting: 0; weight: 1/H; effective_heads: H), or "
-            "uniform attention (diagonal_words)"
+            "what equal heads would give (apart, hidden, divergence, weighting: 0; weight: 1/H; effective_heads: H), "
+            "or uniform attention (diagonal_words)"
         ),
         "most": "the largest value that is possible, where there is one",
         "windows": "windows of text in the mean",
@@ -125,8 +127,8 @@ def needs(params: Params, spec: ModelSpec) -> Needs:
     """The corner of every pattern, and the weights for what heads write."""
     if not 1 <= params.tokens <= CORNER or params.windows < 1:
         raise UsageError(
-            f"tokens={params.tokens} and windows={params.windows}: between 1 and {CORNER} tokens of at least one window "
-            "can be shown"
+            f"tokens={params.tokens} and windows={params.windows}: between 1 and {CORNER} tokens of at least one "
+            "window can be shown"
         )
     return Needs(weights=True, captures=frozenset({"corner", "corner_z"}), spelling=True)
 
@@ -312,6 +314,7 @@ def _layer_rows(site: Site, parts: Sequence[Part]) -> Iterator[dict[str, object]
     columns: dict[str, tuple[list[float], float | None, float | None]] = {
         "hidden": ([float(_apart(part).mean()) for part in parts], 0.0, 1 - 1 / n),
         "divergence_nats": ([_divergence(part) for part in parts], 0.0, log(n)),
+        "shown": ([float(part.maps.sum(-1).mean()) for part in parts], None, 1.0),
         "weighting": ([_weighting(part) for part in weighted], 0.0, 1 - 1 / n),
         "effective_heads": ([_effective(part) for part in weighted], float(n), float(n)),
         "largest_average": ([float(part.maps.mean(0).max()) for part in parts], None, 1.0),
@@ -380,8 +383,8 @@ def _estimate(values: Sequence[float], null: float | None, most: float | None) -
 def _method(state: State) -> str:
     out = f" without {state.params.leave_out}" if state.params.leave_out.strip() else ""
     return (
-        f"Exact, on the first {state.params.tokens} tokens{out} of the first {len(state.windows)} windows; the maps that "
-        "are drawn are those of the first window."
+        f"Exact, on the first {state.params.tokens} tokens{out} of the first {len(state.windows)} windows; the maps "
+        "that are drawn are those of the first window."
     )
 
 
@@ -429,11 +432,13 @@ def _hidden(layers: pl.DataFrame) -> str:
     rows = _rows(layers, "hidden")
     top = max(rows, key=_number)
     most = max(_number(row, "most") for row in rows)
+    shown = _median(_rows(layers, "shown"))
     if most == 0:
         return "There is 1 head per layer: the average over heads is the head, and hides 0 % of the mass."
     return (
-        f"The average over heads hides {100 * _median(rows):.0f} % of the mass in the median layer (equal heads: 0 %, heads "
-        f"that share no key: {100 * most:.0f} %), and most in {_where(top)}: {100 * _number(top):.0f} %."
+        f"The average over heads hides {'' if shown > 0.5 else 'at least '}{100 * _median(rows):.0f} % of the mass in "
+        f"the median layer (equal heads: 0 %, heads that share no key: {100 * most:.0f} %), and most in {_where(top)}: "
+        f"{100 * _number(top):.0f} %; {100 * shown:.0f} % of the mass lies between the tokens that are shown."
     )
 
 
@@ -444,9 +449,9 @@ def _weighted(layers: pl.DataFrame) -> str:
     top = max(gaps, key=_number)
     count = max(_number(row, "null") for row in heads)
     return (
-        f"Weighted by what each head writes through W_O the averaged map moves by {100 * _median(gaps):.1f} % of its mass in "
-        f"the median layer, {100 * _number(top):.1f} % in {_where(top)}; the writing is shared as by {_median(heads):.1f} of "
-        f"{count:.0f} heads."
+        f"Weighted by what each head writes through W_O the averaged map moves by {100 * _median(gaps):.1f} % of its "
+        f"mass in the median layer, {100 * _number(top):.1f} % in {_where(top)}; the writing is shared as by "
+        f"{_median(heads):.1f} of {count:.0f} heads."
     )
 
 
@@ -454,8 +459,8 @@ def _largest(layers: pl.DataFrame) -> str:
     average, single = _rows(layers, "largest_average"), _rows(layers, "largest_head")
     top = max(average, key=_number)
     return (
-        f"The largest weight of an averaged map is {_median(average):.2f} in the median layer and {_number(top):.2f} in "
-        f"{_where(top)}, that of a single head {_median(single):.2f}: "
+        f"The largest weight of an averaged map is {_median(average):.2f} in the median layer and {_number(top):.2f} "
+        f"in {_where(top)}, that of a single head {_median(single):.2f}: "
         + (
             "a flat average is not a flat head."
             if _median(single) > 2 * _median(average)
@@ -510,16 +515,22 @@ def _defined(
     heads = range(site.n_heads)
     n = min(params.tokens, int(batch.real[index].sum()))
     keys = n if site.kind == "self" else min(params.tokens, len(p[0][0]))
-    out = params.leave_out.split()
+    chosen = params.leave_out.split()
+    out = [text for text in chosen if text != "first"]
     texts = list(batch.spelling[index][:n])
     key_texts = texts if keys == n else [f" {key}" for key in range(keys)]
-    rows = [i for i in range(n) if not (i == 0 and "first" in out) and texts[i].strip() not in out]
-    columns = [j for j in range(keys) if not (j == 0 and "first" in out) and key_texts[j].strip() not in out]
+    rows = [i for i in range(n) if not (i == 0 and "first" in chosen) and texts[i].strip() not in out]
+    columns = [j for j in range(keys) if not (j == 0 and "first" in chosen) and key_texts[j].strip() not in out]
     if not rows or not columns:
         return {}, {}
     cells = {h: [[*(p[h][i][j] for j in columns), 1 - sum(p[h][i][j] for j in columns)] for i in rows] for h in heads}
-    mean = [[sum(cells[h][a][b] for h in heads) / len(heads) for b in range(len(columns) + 1)] for a in range(len(rows))]
-    apart = {h: sum(abs(x - y) for r, s in zip(cells[h], mean, strict=True) for x, y in zip(r, s, strict=True)) for h in heads}
+    mean = [
+        [sum(cells[h][a][b] for h in heads) / len(heads) for b in range(len(columns) + 1)] for a in range(len(rows))
+    ]
+    apart = {
+        h: sum(abs(x - y) for r, s in zip(cells[h], mean, strict=True) for x, y in zip(r, s, strict=True))
+        for h in heads
+    }
     apart = {h: value / 2 / len(rows) for h, value in apart.items()}
 
     def entropy(row: Sequence[float]) -> float:
@@ -528,6 +539,7 @@ def _defined(
     flat = sum(entropy(row) for row in mean) / len(rows)
     sharp = sum(entropy(row) for h in heads for row in cells[h]) / len(rows) / len(heads)
     layer = {"hidden": sum(apart.values()) / len(heads), "divergence_nats": max(flat - sharp, 0.0)}
+    layer["shown"] = sum(sum(row[:-1]) for row in mean) / len(rows)
     head = {(h, "apart"): apart[h] for h in heads}
     head |= {(h, "shown"): sum(sum(row[:-1]) for row in cells[h]) / len(rows) for h in heads}
     if w_o is not None:
@@ -551,10 +563,11 @@ def _defined(
 def _defined_diagonal(
     site: Site, rows: Sequence[int], texts: Sequence[str], mean: Sequence[Sequence[float]]
 ) -> dict[str, float]:
-    word, number = [], -1
+    word = []
     for i, text in enumerate(texts):
-        number += i == 0 or text[0].isspace() or texts[i - 1][-1].isspace()
-        word.append(number)
+        # The words of the text up to here; a lone blank belongs to the word behind it.
+        upto = next((k for k in range(i, len(texts)) if texts[k].strip()), i) if text.isspace() else i
+        word.append(max(len("".join(texts[: upto + 1]).split()), 1))
     found: dict[str, float] = {}
     for name in ("diagonal_words", "uniform"):
         values = []

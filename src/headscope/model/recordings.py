@@ -54,8 +54,9 @@ class Capture:
     """Stored tensors: `take()` gives quantity → site → tensor of the one forward that ran.
 
     The heads axis holds the selected heads in order; for k and v the key/value heads that those read, each
-    once. `corner` is the part of the pattern of the first queries and keys (`attention.maps.CORNER`), `corner_z` the z of
-    those queries. `resid` is the residual stream entering the layer (the nearest enclosing element of a module list).
+    once. `corner` is the part of the pattern of the first queries and keys (`attention.maps.CORNER`), `corner_z` the z
+    of those queries. `resid` is the residual stream entering the layer (the nearest enclosing element of a module
+    list).
     """
 
     what: tuple[str, ...]

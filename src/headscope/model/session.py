@@ -243,7 +243,9 @@ class Session:
         for change in self._changes.get(site, ()):
             shared = tuple(head for head in heads if head in change.heads)
             if what == "corner" and change.what == "pattern" and shared:
-                raise CaptureError(f"{site.label}: the corner of a patched pattern cannot be captured: capture the pattern")
+                raise CaptureError(
+                    f"{site.label}: the corner of a patched pattern cannot be captured: capture the pattern"
+                )
             if what == "pattern" and change.what == "pattern" and shared:
                 mapped = _patched(mapped, tuple(heads.index(head) for head in shared), change)
         return mapped

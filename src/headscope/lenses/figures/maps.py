@@ -61,7 +61,7 @@ def _by_site(layers: pl.DataFrame, quantity: str) -> dict[tuple[str, str, int], 
 def _course(layers: pl.DataFrame, sites: Sequence[Site]) -> Curves:
     series: list[Series] = []
     for group, members in groups(sites).items():
-        for quantity, name in (("hidden", "hidden"), ("weighting", "moved by weighting")):
+        for quantity, told in (("hidden", "hidden"), ("weighting", "moved by weighting")):
             rows = layers.filter(
                 pl.col("quantity") == quantity,
                 pl.col("stack") == members[0].stack,
@@ -69,22 +69,25 @@ def _course(layers: pl.DataFrame, sites: Sequence[Site]) -> Curves:
             ).sort("layer")
             if rows.is_empty():
                 continue
-            x = rows["layer"].cast(pl.Float64).to_numpy()
-            value, low, high = (rows[end].cast(pl.Float64).fill_null(np.nan).to_numpy() for end in ("value", "low", "high"))
-            has_ends = bool(np.isfinite(low).any())
-            series.append(Series(f"{group} {name}".strip(), x, value, low if has_ends else None, high if has_ends else None))
+            x, value, low, high = (_column(rows, name) for name in ("layer", "value", "low", "high"))
+            ends = (low, high) if np.isfinite(low).any() else (None, None)
+            series.append(Series(f"{group} {told}".strip(), x, value, *ends))
             if quantity == "hidden":
-                most = rows["most"].cast(pl.Float64).to_numpy()
-                series.append(Series(f"{group} heads that share no key".strip(), x, most, role="null"))
+                name = f"{group} heads that share no key".strip()
+                series.append(Series(name, x, _column(rows, "most"), role="null"))
     return Curves(
         "hidden_by_layer",
         "What the average over heads hides",
-        "Share of a head's mass that lies elsewhere than the average's, mean over heads, with its interval over windows; 0 "
-        "for equal heads. Moved: the average weighted by what heads write against the plain one.",
+        "Share of a head's mass that lies elsewhere than the average's, mean over heads, with its interval over "
+        "windows; 0 for equal heads. Moved: the average weighted by what heads write against the plain one.",
         "layer",
         "share of the mass",
         tuple(series),
     )
+
+
+def _column(rows: pl.DataFrame, name: str) -> Array:
+    return rows[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
 
 
 def _layers(group: str, members: Sequence[Site], shown: Mapping[Site, Shown]) -> HeatMap:
@@ -138,7 +141,7 @@ def _grid(maps: Sequence[tuple[str, Array]], name: str, title: str, caption: str
         "first" if number == 0 else f"+{number}" for number in range(wide)
     )  # fmt: skip
     left = ("",) if len(lines) == 1 else tuple(f"{line[0][0]} …" for line in lines)
-    order = "" if len(lines) == 1 else " Line by line from left to right; each line begins with the one named at its left."
+    order = "" if len(lines) == 1 else " Line by line; each line begins with the one named at its left."
     low, high = limits(cells)
     return HeatMap(
         name=name,
@@ -176,8 +179,8 @@ def _labelled(
     return HeatMap(
         name=name,
         title=title,
-        caption=f"{caption} Who looks: down; at what: across. Rows do not sum to 1 where tokens are left out. Values above "
-        f"{high:.2g} have one colour.",
+        caption=f"{caption} Who looks: down; at what: across. Rows do not sum to 1 where tokens are left out. "
+        f"Values above {high:.2g} have one colour.",
         values=values,
         row_labels=tuple(f"{number + 1} {text}" for number, text in enumerate(rows)),
         column_labels=tuple(f"{number + 1} {text}" for number, text in enumerate(columns)),
