@@ -228,9 +228,13 @@ def _warnings(
         if bool(weights.b_q.any()) or bool(weights.b_k.any()):
             found.append("Queries or keys have biases, which stay: scaling W_Q and W_K does not scale the whole score.")
     if len(material.windows) < 2:
-        found.append("The text gives a single window, so that there are no intervals: give more text or a smaller window.")
+        found.append(
+            "The text gives a single window, so that there are no intervals: give more text or a smaller window."
+        )
     if Change("randomise", "init") in changes and model.spec.initial_sd is None:
-        found.append("The checkpoint does not say how it was initialised: transformers' default for the family is drawn.")
+        found.append(
+            "The checkpoint does not say how it was initialised: transformers' default for the family is drawn."
+        )
     found += [
         f"{one.label} changes nothing: no matrix has a singular value to remove."
         for one in variants
@@ -238,4 +242,3 @@ def _warnings(
         and not any(touched.change_norm for touched in one.touched)
     ]  # fmt: skip
     return found
-
