@@ -6,6 +6,7 @@ still English but repeats the prompt; (4) scaled down, it is noise. Each becomes
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import polars as pl
@@ -29,9 +30,10 @@ def headlines(tables: dict[str, pl.DataFrame], matrices: str) -> tuple[str, ...]
         said += [*_sharpness(effects[0], scaled), *_self(effects[0], scaled)]
         if "texts" in tables and "ordinary" in tables["texts"].columns:
             said += _texts(tables["texts"])
-    elif len(effects) > 1:
-        said += _rows(effects)
-    return tuple(said)
+    else:
+        scaled = []
+    others = [row for row in effects if row["which"] == "change" and row not in scaled]
+    return (*said, *_rows(effects[0], others))
 
 
 def _alpha(row: Row) -> Any:
@@ -45,13 +47,14 @@ def _costs(effects: Sequence[Row]) -> list[str]:
         return []
     if "perplexity" in effects[0]:
         each = [
-            f"{number(row['perplexity'])} ({number(row['ratio'])} times, {_interval(row, 'ratio')}) under {row['change']}"
+            f"{number(row['perplexity'])} ({number(row['ratio'])} times, {_interval(row, 'ratio')}) under "
+            f"{row['change']}"
             for row in changes
         ]
         beside = [f"{number(controls[row['change']]['perplexity'])}" for row in changes]
         return [
-            f"Perplexity goes from {number(effects[0]['perplexity'])} to {_listed(each)}; under the controls, in random "
-            f"directions, to {_listed(beside)}."
+            f"Perplexity goes from {number(effects[0]['perplexity'])} to {_listed(each)}; under the controls, in "
+            f"random directions, to {_listed(beside)}."
         ]
     each = [f"{row['cosine']:.3f} ({_interval(row, 'cosine')}) under {row['change']}" for row in changes]
     beside = [f"{controls[row['change']]['cosine']:.3f}" for row in changes]
@@ -69,17 +72,20 @@ def _interval(row: Row, name: str) -> str:
     return f"95 % interval {number(low)} to {number(high)}"
 
 
-def _rows(effects: Sequence[Row]) -> list[str]:
+def _rows(first: Row, rows: Sequence[Row]) -> list[str]:
     """For changes other than scaling: how the rows of attention change."""
-    first = effects[0]
     parts = [
-        f"under {row['change']} {100 * row['moved']:.0f} % of the mass of the changed heads' maps moves, entropy goes from "
-        f"{100 * first['entropy_share']:.0f} % to {100 * row['entropy_share']:.0f} % of the largest possible"
-        + (f" and mass on the first token from {_share(first['first'])} to {_share(row['first'])}")
-        for row in effects
-        if row["which"] == "change" and row.get("moved") is not None and row.get("first") is not None
+        f"{100 * row['moved']:.0f} %, {100 * row['entropy_share']:.0f} % and {_share(row['first'])} under {row['change']}"
+        for row in rows
+        if row.get("first") is not None
     ]
-    return [_sentence(_listed(parts))] if parts else []
+    if not parts:
+        return []
+    return [
+        "Mass of the changed heads' maps that moves, their entropy of the largest possible, and their mass on the first "
+        f"token: {_listed(parts)}; in the original the last two are {100 * first['entropy_share']:.0f} % and "
+        f"{_share(first['first'])}."
+    ]
 
 
 def _sharpness(original: Row, scaled: Sequence[Row]) -> list[str]:
@@ -88,7 +94,7 @@ def _sharpness(original: Row, scaled: Sequence[Row]) -> list[str]:
     values = _listed([f"{100 * row['entropy_share']:.0f} % at {_name(row)}" for row in line])
     order = [row["entropy_share"] for row in line]
     keys = _listed([f"{number(row['keys'])}" for row in line])
-    falls = all(a > b for a, b in zip(order, order[1:], strict=False))
+    falls = all(a > b for a, b in pairwise(order))
     verdict = (
         f"It falls all the way: scaling down flattens and scaling up sharpens. {CITED} says so."
         if falls
@@ -115,8 +121,8 @@ def _self(original: Row, scaled: Sequence[Row]) -> list[str]:
         verdict = "that does not happen here, also without the first token, which the maps of the thesis leave out"
     return [
         f"Mass on the token itself: {_share(original['self'])} in the original (uniform attention: "
-        f"{_share(original['self_uniform'])}), {values}; of what is not on the first token {_share(rest)} at {_name(top)}. "
-        f"The first token has {_share(original['first'])} in the original and {_share(top['first'])} at {_name(top)}. "
+        f"{_share(original['self_uniform'])}), {values}; of what is not on the first token {_share(rest)} at "
+        f"{_name(top)}. The first token has {_share(original['first'])} in the original and {_share(top['first'])} at {_name(top)}. "
         f"{CITED} says that tokens then predominantly attend to themselves: {verdict}."
     ]
 
@@ -192,7 +198,3 @@ def number(x: float) -> str:
 
 def _listed(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
