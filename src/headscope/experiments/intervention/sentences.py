@@ -75,15 +75,16 @@ def _interval(row: Row, name: str) -> str:
 def _rows(first: Row, rows: Sequence[Row]) -> list[str]:
     """For changes other than scaling: how the rows of attention change."""
     parts = [
-        f"{100 * row['moved']:.0f} %, {100 * row['entropy_share']:.0f} % and {_share(row['first'])} under {row['change']}"
+        f"{100 * row['moved']:.0f} %, {100 * row['entropy_share']:.0f} % and {_share(row['first'])} under "
+        f"{row['change']}"
         for row in rows
         if row.get("first") is not None
     ]
     if not parts:
         return []
     return [
-        "Mass of the changed heads' maps that moves, their entropy of the largest possible, and their mass on the first "
-        f"token: {_listed(parts)}; in the original the last two are {100 * first['entropy_share']:.0f} % and "
+        "Mass of the changed heads' maps that moves, their entropy of the largest possible, and their mass on the "
+        f"first token: {_listed(parts)}; in the original the last two are {100 * first['entropy_share']:.0f} % and "
         f"{_share(first['first'])}."
     ]
 
@@ -122,7 +123,8 @@ def _self(original: Row, scaled: Sequence[Row]) -> list[str]:
     return [
         f"Mass on the token itself: {_share(original['self'])} in the original (uniform attention: "
         f"{_share(original['self_uniform'])}), {values}; of what is not on the first token {_share(rest)} at "
-        f"{_name(top)}. The first token has {_share(original['first'])} in the original and {_share(top['first'])} at {_name(top)}. "
+        f"{_name(top)}. The first token has {_share(original['first'])} in the original and {_share(top['first'])} "
+        f"at {_name(top)}. "
         f"{CITED} says that tokens then predominantly attend to themselves: {verdict}."
     ]
 
