@@ -1,4 +1,4 @@
-"""Write the generated pages of docs/ (lenses, mechanisms, interventions): `python scripts/make_docs.py` or `make docs`."""
+"""Write the generated pages of docs/: `python scripts/make_docs.py` (or `make docs`)."""
 
 import dataclasses
 import inspect
