@@ -19,10 +19,11 @@ ABOUT = About(
         "Perplexity is that of non-overlapping windows; KL is that of the next-token distribution from the "
         "original's. A map has moved by half the sum of the absolute differences of a row: the share of its mass that "
         "lies elsewhere.\n\n"
-        "A text counts as noise when its surprise to the original model is nearer to that of shuffled than of ordinary "
-        "text, as a loop when more than half of its tokens repeat a run of four that stood in it before, as broken "
-        "language when it surprises more than ordinary text, and else as language; it repeats the prompt when more than a quarter of its tokens, and more than in the original's text, "
-        "lie in a run of four from the prompt."
+        "A text counts as noise when its surprise to the original model is nearer to that of shuffled than of "
+        "ordinary text, as a loop when more than half of its tokens repeat a run of four that stood in it before, as "
+        "broken language when it surprises more than ordinary text, and else as language; it repeats the prompt when "
+        "more than a quarter of its tokens, and more than in the original's text, lie in a run of four from the "
+        "prompt."
     ),
     formulas=(
         r"\mathrm{ratio} = \exp \left( \frac{1}{N} \sum_t \left[ \ln p(x_t) - \ln p'(x_t) \right] \right), \qquad "
