@@ -14,7 +14,7 @@ import torch
 from headscope.core import Finding, Selection, TextSpec
 from headscope.corpora import Text
 from headscope.experiments.intervention.about import ABOUT
-from headscope.experiments.intervention.changes import Change, Place, changed, controlled, place_of
+from headscope.experiments.intervention.changes import Change, Place, changed, check, controlled, place_of
 from headscope.experiments.intervention.effects import Effects, Observer
 from headscope.experiments.intervention.figures import figures
 from headscope.experiments.intervention.material import Material, gathered
@@ -64,7 +64,7 @@ def intervene(
     """
     chosen = list(dict.fromkeys(Change.of(change) for change in (changes or DEFAULT)))
     place = place_of(setting.matrices, setting.at)
-    place.heads(model.sites)
+    check(model, chosen, place)
     sizes = {"window": setting.window, "windows": setting.windows, "new_tokens": setting.new_tokens}
     material = gathered(model, text, prompts, **sizes)
     heads = place.changed_heads(model.sites)
