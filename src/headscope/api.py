@@ -101,8 +101,8 @@ def intervene(
 
     Args:
         what: A model, or what `open` takes.
-        changes: `scale 1/4`, `randomise init|v|u|permute`, `rank 8`, `remove spikes|bulk`; each on its own. Without any:
-            the spectra scaled by 1/4, 1/2, 2 and 4.
+        changes: `scale 1/4`, `randomise init|v|u|permute`, `rank 8`, `remove spikes|bulk`; each on its own. Without
+            any: the spectra scaled by 1/4, 1/2, 2 and 4.
         matrices: Which projections, by the letters q, k, v, o.
         at: Which heads, e.g. `L10-19` or `L3.H7`; None is all.
         text: A string that is the text, a `Path` of a UTF-8 file, or None for the shipped one.

@@ -118,9 +118,7 @@ def generate(
     return decode(model, new if model.spec.kind == "encoder-decoder" else new[len(tokens) :])
 
 
-def prompt_tokens(
-    model: "Model", prompt: str, *, max_new_tokens: int, chat: bool = False
-) -> Int[Tensor, " tokens"]:
+def prompt_tokens(model: "Model", prompt: str, *, max_new_tokens: int, chat: bool = False) -> Int[Tensor, " tokens"]:
     """The tokens of a prompt; with `chat` as a user's turn in the model's own chat template, if it has one.
 
     Raises:

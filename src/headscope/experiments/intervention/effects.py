@@ -31,7 +31,7 @@ from headscope.model.text import predicts_next_token
 _ROWS = 64  # rows of logits that are turned into float64 at a time
 Heads = Mapping[Site, tuple[int, ...]]
 Maps = dict[Site, Float[Tensor, "heads queries keys"]]
-Tokens = Int[Tensor, " tokens"]
+Tokens = Int[Tensor, " _"]
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,8 @@ def _grid(shown: Sequence[Variant], sites: Sequence[Site], tokens: Sequence[str]
     return HeatMap(
         name=name,
         title="Attention maps before and after",
-        caption=f"Layers down, states of the model across; in each map queries down and keys across, the first {n} tokens "
-        f"of the text, averaged over the changed heads of the layer. Weights above {_TOP} have one colour.",
+        caption=f"Layers down, states of the model across; in each map queries down and keys across, the first {n} "
+        f"tokens of the text, averaged over the changed heads of the layer. Weights above {_TOP} have one colour.",
         values=cells,
         row_labels=_gapped([[f"{site.label} {label}" for label in labels] for site in sites]),
         column_labels=_gapped([labels for _ in shown]),

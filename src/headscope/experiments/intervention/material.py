@@ -22,7 +22,7 @@ SENTENCES = 64
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"”']?\s+")
 _FEWEST = 4  # tokens that make a sentence
 
-Tokens = Int[Tensor, " tokens"]
+Tokens = Int[Tensor, " _"]
 
 
 @dataclass(frozen=True)

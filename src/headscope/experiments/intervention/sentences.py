@@ -6,6 +6,7 @@ still English but repeats the prompt; (4) scaled down, it is noise. Each becomes
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import polars as pl
@@ -14,7 +15,10 @@ from headscope.experiments.intervention.changes import Change
 
 Row = dict[str, Any]
 PREDOMINANT = 0.5
-CITED = "Wertich, section 8.5"
+COPIES = 0.25  # a text repeats the prompt when more of it is copied, and more than of the original's
+LOOPS = 0.5  # a text is a loop when more of it has stood before
+LANGUAGE, BROKEN, LOOP, NOISE = "language", "broken language", "a loop", "noise"
+CITED = "Section 8.5 of Wertich's thesis"
 
 
 def headlines(tables: dict[str, pl.DataFrame], matrices: str) -> tuple[str, ...]:
@@ -26,9 +30,10 @@ def headlines(tables: dict[str, pl.DataFrame], matrices: str) -> tuple[str, ...]
         said += [*_sharpness(effects[0], scaled), *_self(effects[0], scaled)]
         if "texts" in tables and "ordinary" in tables["texts"].columns:
             said += _texts(tables["texts"])
-    elif len(effects) > 1:
-        said += _rows(effects)
-    return tuple(said)
+    else:
+        scaled = []
+    others = [row for row in effects if row["which"] == "change" and row not in scaled]
+    return (*said, *_rows(effects[0], others))
 
 
 def _alpha(row: Row) -> Any:
@@ -42,13 +47,14 @@ def _costs(effects: Sequence[Row]) -> list[str]:
         return []
     if "perplexity" in effects[0]:
         each = [
-            f"{number(row['perplexity'])} ({number(row['ratio'])} times, {_interval(row, 'ratio')}) under {row['change']}"
+            f"{number(row['perplexity'])} ({number(row['ratio'])} times, {_interval(row, 'ratio')}) under "
+            f"{row['change']}"
             for row in changes
         ]
         beside = [f"{number(controls[row['change']]['perplexity'])}" for row in changes]
         return [
-            f"Perplexity goes from {number(effects[0]['perplexity'])} to {_listed(each)}; under the controls, in random "
-            f"directions, to {_listed(beside)}."
+            f"Perplexity goes from {number(effects[0]['perplexity'])} to {_listed(each)}; under the controls, in "
+            f"random directions, to {_listed(beside)}."
         ]
     each = [f"{row['cosine']:.3f} ({_interval(row, 'cosine')}) under {row['change']}" for row in changes]
     beside = [f"{controls[row['change']]['cosine']:.3f}" for row in changes]
@@ -66,17 +72,21 @@ def _interval(row: Row, name: str) -> str:
     return f"95 % interval {number(low)} to {number(high)}"
 
 
-def _rows(effects: Sequence[Row]) -> list[str]:
+def _rows(first: Row, rows: Sequence[Row]) -> list[str]:
     """For changes other than scaling: how the rows of attention change."""
-    first = effects[0]
     parts = [
-        f"under {row['change']} {100 * row['moved']:.0f} % of the mass of the changed heads' maps moves, entropy goes from "
-        f"{100 * first['entropy_share']:.0f} % to {100 * row['entropy_share']:.0f} % of the largest possible"
-        + (f" and mass on the first token from {_share(first['first'])} to {_share(row['first'])}")
-        for row in effects
-        if row["which"] == "change" and row.get("moved") is not None and row.get("first") is not None
+        f"{100 * row['moved']:.0f} %, {100 * row['entropy_share']:.0f} % and {_share(row['first'])} under "
+        f"{row['change']}"
+        for row in rows
+        if row.get("first") is not None
     ]
-    return [_sentence(_listed(parts))] if parts else []
+    if not parts:
+        return []
+    return [
+        "Mass of the changed heads' maps that moves, their entropy of the largest possible, and their mass on the "
+        f"first token: {_listed(parts)}; in the original the last two are {100 * first['entropy_share']:.0f} % and "
+        f"{_share(first['first'])}."
+    ]
 
 
 def _sharpness(original: Row, scaled: Sequence[Row]) -> list[str]:
@@ -85,11 +95,11 @@ def _sharpness(original: Row, scaled: Sequence[Row]) -> list[str]:
     values = _listed([f"{100 * row['entropy_share']:.0f} % at {_name(row)}" for row in line])
     order = [row["entropy_share"] for row in line]
     keys = _listed([f"{number(row['keys'])}" for row in line])
-    falls = all(a > b for a, b in zip(order, order[1:], strict=False))
+    falls = all(a > b for a, b in pairwise(order))
     verdict = (
-        f"It falls all the way: scaling down flattens, scaling up sharpens, as {CITED} says."
+        f"It falls all the way: scaling down flattens and scaling up sharpens. {CITED} says so."
         if falls
-        else f"It does not fall all the way, other than {CITED} says."
+        else f"It does not fall all the way. {CITED} says that it does."
     )
     return [f"Entropy of attention, of the largest possible: {values} ({keys} effective keys). {verdict}"]
 
@@ -104,23 +114,18 @@ def _self(original: Row, scaled: Sequence[Row]) -> list[str]:
     most = float(top["self"])
     # The thesis' maps leave the context out, and with it the first token.
     rest = most / max(1 - float(top["first"]), 1e-9)
-    to_first = f"{_share(up[-1]['first'])} of it then goes to the first token"
     if most > PREDOMINANT:
-        verdict = f"Tokens predominantly attend to themselves, as {CITED} says"
+        verdict = "that holds here"
     elif rest > PREDOMINANT:
-        verdict = (
-            f"Tokens do not predominantly attend to themselves, but without the first token, which the maps of {CITED} "
-            f"leave out, {_share(rest)} would lie there"
-        )
+        verdict = "that holds here only of what is not on the first token, which the maps of the thesis leave out"
     else:
-        verdict = (
-            f"Tokens do not predominantly attend to themselves, other than {CITED} says ({_share(rest)} of what is not on "
-            "the first token)"
-        )
+        verdict = "that does not happen here, also without the first token, which the maps of the thesis leave out"
     return [
         f"Mass on the token itself: {_share(original['self'])} in the original (uniform attention: "
-        f"{_share(original['self_uniform'])}), {values}. {verdict}; {to_first}, {_share(original['first'])} in the "
-        "original."
+        f"{_share(original['self_uniform'])}), {values}; of what is not on the first token {_share(rest)} at "
+        f"{_name(top)}. The first token has {_share(original['first'])} in the original and {_share(top['first'])} "
+        f"at {_name(top)}. "
+        f"{CITED} says that tokens then predominantly attend to themselves: {verdict}."
     ]
 
 
@@ -140,36 +145,44 @@ def _texts(texts: pl.DataFrame) -> list[str]:
 
 
 def _text_sentence(original: Row, some: Sequence[Row], up: bool) -> str:
-    border = (original["ordinary"] + original["shuffled"]) / 2
-    told, kinds = [], []
-    for row in some:
-        if row["surprise"] is None:
-            told.append(f"at {_name(row)} nothing is written")
-            kinds.append("nothing")
-            continue
-        kinds.append("language" if row["surprise"] < border else "noise")
-        copied, repeated = (_share(row[name]) if row[name] is not None else "none" for name in ("copied", "repeated"))
-        told.append(
-            f"at {_name(row)} {row['surprise']:.1f} nats per token to the original model, {copied} copied from the prompt, "
-            f"{repeated} repeating itself"
-        )
-    expected = "language" if up else "noise"
-    agrees = [_name(row) for row, kind in zip(some, kinds, strict=True) if kind == expected]
-    others = [f"{_name(row)} ({kind})" for row, kind in zip(some, kinds, strict=True) if kind != expected]
-    claim = "still language, repeating the prompt," if up else "noise"
-    fits = f"{expected} at {_listed(agrees)}" if agrees else f"{expected} nowhere"
-    but = f", but not at {_listed(others)}" if others else ""
-    copies = [row for row in some if (row["copied"] or 0) > max(original["copied"] or 0, 0.25)]
-    repeats = ""
+    kinds = {_name(row): _kind(row) for row in some}
+    told = _listed([f"{kinds[_name(row)]} at {_name(row)} ({_likeness(row)})" for row in some])
     if up:
-        repeats = f"; {_listed([_name(row) for row in copies])} repeats the prompt" if copies else (
-            "; none repeats the prompt more than the original does"
-        )  # fmt: skip
+        more = max(original["copied"] or 0.0, COPIES)
+        spoken = [row for row in some if kinds[_name(row)] in (LANGUAGE, BROKEN)]
+        seen = [_name(row) for row in spoken if (row["copied"] or 0.0) > more]
+    else:
+        seen = [name for name, kind in kinds.items() if kind == NOISE]
+    claim = "language that repeats the prompt" if up else "noise"
+    verdict = f"that is what comes at {_listed(seen)}" if seen else "that does not happen here"
+    if seen and len(seen) < len(some):
+        verdict += " alone"
     return (
-        f"The text scaled {'up' if up else 'down'}: {_listed(told)} (original: {original['surprise'] or 0:.1f} nats; "
-        f"ordinary text {original['ordinary']:.1f}, shuffled {original['shuffled']:.1f}). {CITED} has {claim} here: the text "
-        f"is {fits}{but}{repeats}."
+        f"The text with the spectra scaled {'up' if up else 'down'} is {told}; the original's is {_kind(original)} "
+        f"({_likeness(original)}). Ordinary text has {original['ordinary']:.1f} nats, shuffled text "
+        f"{original['shuffled']:.1f}. {CITED} describes {claim}: {verdict}."
     )
+
+
+def _kind(row: Row) -> str:
+    """Nearer to shuffled than to ordinary text is noise; what mostly repeats itself is a loop.
+
+    Greedy text surprises less than ordinary text: one that surprises more is broken.
+    """
+    if row["surprise"] is None:
+        return "nothing"
+    if row["surprise"] > (row["ordinary"] + row["shuffled"]) / 2:
+        return NOISE
+    if (row["repeated"] or 0.0) > LOOPS:
+        return LOOP
+    return LANGUAGE if row["surprise"] <= row["ordinary"] else BROKEN
+
+
+def _likeness(row: Row) -> str:
+    if row["surprise"] is None:
+        return "no token was written"
+    shares = [f"{_share(row[name])} {name}" for name in ("copied", "repeated") if row[name] is not None]
+    return ", ".join([f"{row['surprise']:.1f} nats per token to the original model", *shares])
 
 
 def _line(original: Row, scaled: Sequence[Row]) -> list[Row]:
@@ -193,7 +206,3 @@ def number(x: float) -> str:
 
 def _listed(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."

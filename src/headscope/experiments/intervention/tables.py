@@ -41,7 +41,9 @@ def effects_table(variants: Sequence[Variant], heads: Heads) -> pl.DataFrame:
     """A row per state; the original first. Intervals are 95 %, over windows of text (or sentences)."""
     original = variants[0].effects
     rows = [{"change": one.label, "which": one.which} | _row(one, original, heads) for one in variants]
-    shown = [name for name in _ORDER if any(row.get(name) is not None for row in rows)]
+    # An interval stays where its mean is, also where one window gives none.
+    means = [(name, name.removesuffix("_low").removesuffix("_high")) for name in _ORDER]
+    shown = [name for name, mean in means if any(row.get(mean) is not None for row in rows)]
     words = {"change": pl.String, "which": pl.String}
     return pl.DataFrame(rows, schema=words | dict.fromkeys(shown, pl.Float64))
 
@@ -184,7 +186,7 @@ def texts_table(
             "prompt": writing.prompt,
             "change": one.label,
             "which": one.which,
-            "text": writing.text,
+            "text": writing.text.replace("\n", "↵"),
             "tokens": writing.n_tokens,
             "surprise": writing.surprise,
             "copied": writing.copied,

@@ -19,13 +19,14 @@ from headscope.model.text import decode, generate_tokens, predicts_next_token
 
 RUN = 4
 PROMPTS = (
-    "Describe an ant in one short sentence.",
+    "Write a short crossword clue for the last word. Word: bridge. Clue: It carries a road over a river. Word: candle. "
+    "Clue: It gets shorter as it gives light. Word: owl. Clue: A bird that hunts by night. Word: ant. Clue:",
     "What is a harbour for?",
     "Write one line about the sea at night.",
     "Name three things that are found in a kitchen and say what each of them is for.",
 )
 
-Tokens = Int[Tensor, " tokens"]
+Tokens = Int[Tensor, " _"]
 
 
 @dataclass(frozen=True)
