@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import headscope
+from headscope.cli import main
 from headscope.corpora.clues import Clue, category_named
 from headscope.errors import UsageError
 from headscope.experiments.fewshot.likelihood import Circle, clue_scores, log_probabilities, most_shots
@@ -156,6 +157,22 @@ def test_one_forward_scores_every_number_of_shots(tiny):
     assert found.shape == (5, 4)
 
 
+def test_scores_are_those_of_the_tokens_of_the_clue(tiny):
+    """Token by token: each one from the logits of the position before it."""
+    prompt = built(tiny, "Animals", SHOTS)
+    with torch.no_grad():
+        logits = tiny.hf(input_ids=prompt.tokens[None]).logits[0].double()
+    for shot, found in enumerate(clue_scores(tiny, prompt)):
+        places = [
+            at
+            for at in range(len(prompt.tokens))
+            if prompt.labels.part[at] == Part.CLUE and prompt.labels.shot[at] == shot
+        ]
+        assert "".join(prompt.pieces[at] for at in places) == SHOTS[shot].clue.replace(" ", "")
+        by_hand = [float(torch.log_softmax(logits[at - 1], -1)[prompt.tokens[at]]) for at in places]
+        assert found == pytest.approx(sum(by_hand) / len(by_hand), abs=1e-4)
+
+
 def test_words_are_exchanged_and_clues_stay():
     circle = Circle.of(category_named("music"), None, seed=0, first="Tuba")
     other = circle.exchanged()
@@ -222,3 +239,16 @@ def test_models_that_cannot_take_part(tiny):
         headscope.fewshot(tiny, layers="L99")
     with pytest.raises(UsageError, match="too few for 8 shots"):
         most_shots(tiny, Circle("Animals", tuple(SHOTS)))
+
+
+def test_the_command_says_what_is_wrong(capsys):
+    for words, message in (
+        (["--category", "beasts"], "there is no category 'beasts'"),
+        (["--word", "Unicorn"], "has no word 'Unicorn'"),
+        (["--layers", "Q3"], "cannot read 'Q3'"),
+        (["--alpha", "0"], "factor above 0"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["study", "fewshot", "tiny", *words])
+        assert ended.value.code == 2
+        assert message in capsys.readouterr().err

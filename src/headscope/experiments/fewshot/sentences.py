@@ -8,6 +8,8 @@ from headscope.experiments.fewshot.states import INITIALISED, ORIGINAL, Seen
 
 Row = dict[str, Any]
 DOMINANT = 0.5
+CLEAR = 1.25  # smaller ratios between parts of the model are not told as a difference
+CROSSING = 0.1  # below this share of the mass between words, attention does not cross the borders to speak of
 
 
 def headlines(tables: dict[str, pl.DataFrame], original: Seen, shots: int) -> tuple[str, ...]:
@@ -53,12 +55,13 @@ def _borders(layers: pl.DataFrame) -> str:
     inside = _mean(_of(layers, "inside"), "value")
     beyond = [row for row in rows if row["beyond_low"] is not None and row["beyond_low"] > 0]
     is_unit = len(beyond) > len(rows) / 2
+    stays_apart = value > 1 - CROSSING
+    crossing = "Hardly any crosses" if stays_apart else "But words do attend across shots, other than the thesis says"
     verdict = "shots are units to it" if is_unit else "it is mostly nearness that keeps shots apart"
     return (
         f"Of the mass between different words and clues {_percent(value)} stays in the own shot (uniform attention "
         f"{_percent(uniform)}, nearness alone {_percent(near)}), more than nearness explains in {len(beyond)} of "
-        f"{len(rows)} layers: {verdict}. Words do attend across shots: {_percent(across)} of all mass, beside "
-        f"{_percent(inside)} inside."
+        f"{len(rows)} layers: {verdict}. {crossing}: {_percent(across)} of all mass, beside {_percent(inside)} inside."
     )
 
 
@@ -92,16 +95,25 @@ def _diagonal(layers: pl.DataFrame) -> str:
     rows = sorted(_of(layers, "diagonal_words"), key=lambda row: row["layer"])
     if not rows:
         return ""
-    first, last = rows[0], rows[-1]
-    middle = rows[len(rows) // 2]
-    dominant = [row for row in rows if row["value"] >= DOMINANT]
+    third = max(1, len(rows) // 3)
+    parts = {"first": rows[:third], "middle": rows[third:-third] or rows, "last": rows[-third:]}
+    means = {name: _mean(some, "value") for name, some in parts.items()}
+    dominant = [f"L{row['layer']}" for row in rows if row["value"] >= DOMINANT]
     fresh = f", {_percent(_mean(rows, 'initialised'))} initialised" if rows[0]["initialised"] is not None else ""
-    count = f"{len(dominant)} of {len(rows)} layers are" if len(dominant) != 1 else f"1 of {len(rows)} layers is"
+    which = f"{', '.join(dominant)} of {len(rows)} layers" if dominant else f"none of {len(rows)} layers"
+    fits = [f"the {name} layers lie {_compared(means[name], means['middle'])}" for name in ("first", "last")]
     return (
-        f"On the diagonal of the word map lie {_percent(first['value'])} of a row in L{first['layer']}, "
-        f"{_percent(middle['value'])} in L{middle['layer']} and {_percent(last['value'])} in L{last['layer']} (uniform "
-        f"{_percent(_mean(rows, 'uniform'))}{fresh}): {count} diagonal-dominant."
+        f"On the diagonal of the word map lie {_percent(means['first'])} of a row in the first third of the layers, "
+        f"{_percent(means['middle'])} in the middle and {_percent(means['last'])} in the last (uniform "
+        f"{_percent(_mean(rows, 'uniform'))}{fresh}); diagonal-dominant, with more than half of it, are {which}. Of "
+        f"the course that the thesis describes: {fits[0]}, and {fits[1]}."
     )
+
+
+def _compared(value: float, middle: float) -> str:
+    if value > CLEAR * middle:
+        return "more on it than the middle"
+    return "less on it than the middle" if value * CLEAR < middle else "about as much on it as the middle"
 
 
 def _quality(quality: pl.DataFrame) -> str:
