@@ -62,6 +62,17 @@ def test_the_parts_of_a_prompt_are_found(tokenizer):
     assert (labels.word[~labels.content] == -1).all()
 
 
+def test_templates_that_refuse_or_forget():
+    def refuse(messages, tokenize, add_generation_prompt):
+        raise ValueError("no system role")
+
+    with pytest.raises(UsageError, match="refuses a conversation of 7 turns: no system role"):
+        written(SimpleNamespace(apply_chat_template=refuse), "Animals", SHOTS, "Ant")
+    forgetful = SimpleNamespace(apply_chat_template=lambda messages, **_: messages[-1]["content"])
+    with pytest.raises(UsageError, match="does not write the turn 'You are a crossword"):
+        written(forgetful, "Animals", SHOTS, "Ant")
+
+
 def test_tokens_of_the_embedded_model_are_labelled(tiny):
     prompt = built(tiny, "Animals", SHOTS, "Ant", "Small worker.")
     assert prompt.words == (

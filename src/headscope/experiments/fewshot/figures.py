@@ -19,15 +19,17 @@ STATE_LAYERS = 3
 _TOP = 0.98  # values above this quantile of a figure share one colour
 
 
-def figures(states: Sequence[Seen], tables: dict[str, pl.DataFrame], drawn: Sequence[Site]) -> tuple[Figure, ...]:
-    """Everything that is drawn; `drawn` are the layers whose maps are shown with their words."""
+def figures(
+    states: Sequence[Seen], tables: dict[str, pl.DataFrame], drawn: Sequence[Site], tokens: Sequence[Site]
+) -> tuple[Figure, ...]:
+    """Everything that is drawn; `drawn` are the layers shown large by words, `tokens` those by tokens."""
     original = states[0]
     word_maps = {site: _words(values, original.prompt) for site, values in original.maps.items()}
     parts: list[Figure] = [
         _shots(tables["shots"], states),
         *_depths(tables["layers"]),
         *(_labelled(word_maps[site], original.prompt.words, site, "word") for site in drawn),
-        _labelled(_tokens(original, drawn[len(drawn) // 2]), _pieces(original.prompt), drawn[len(drawn) // 2], "token"),
+        *(_labelled(_tokens(original, site), _pieces(original.prompt), site, "token") for site in tokens),
         _grid(list(word_maps.items()), len(original.prompt.words)),
     ]
     return (*parts, *([_state_grid(states, drawn)] if len(states) > 1 else []))

@@ -109,7 +109,8 @@ def fewshot(model: Model, setting: Setting, step: Step) -> tuple[Finding, TextSp
         NAME,
         ABOUT,
         tables=tables,
-        figures=figures(states, tables, drawn),
+        # Layers that were asked for are drawn at both levels; of our own choice one is enough to see the difference.
+        figures=figures(states, tables, drawn, drawn if setting.layers else [drawn[len(drawn) // 2]]),
         headlines=headlines(tables, original, plan.shots),
         method=_method(model, plan, whole, setting),
         warnings=tuple(_warnings(model, most, setting)),
