@@ -60,8 +60,14 @@ _DEPTHS = {
     "inside_share": (
         "Own shot against earlier shots",
         "share of the own shot",
-        "Of the mass that words and clues give to other words and clues, the part in their own shot. Nearness: the "
-        "same maps with the borders of the shots moved.",
+        "Of the mass that words and clues give to other words and clues, the part in their own shot. Nearness: "
+        "every weight replaced by the mean of those between words and clues at the same distance.",
+    ),
+    "equal_distance": (
+        "Own shot against an earlier one at equal distance",
+        "ratio of weights",
+        "How much more weight a token of the own shot gets than one in an earlier shot that is as far away; 1 where "
+        "only nearness counts.",
     ),
     "target": (
         "From a clue to its word",
@@ -88,7 +94,17 @@ def _depths(layers: pl.DataFrame) -> list[Curves]:
             y = _column(rows, name)
             if np.isfinite(y).any():
                 series.append(Series(name, x, y, role=role))  # type: ignore[arg-type]
-        drawn.append(Curves(f"depth_{quantity}", title, f"{caption} Mean over words.", "layer", axis, tuple(series)))
+        drawn.append(
+            Curves(
+                f"depth_{quantity}",
+                title,
+                f"{caption} Mean over words.",
+                "layer",
+                axis,
+                tuple(series),
+                log_y=quantity == "equal_distance",
+            )
+        )
     return drawn
 
 
