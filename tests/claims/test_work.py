@@ -25,3 +25,27 @@ def test_flat_attention_is_judged_by_its_entropy(share, verdict):
     finding = Finding(lens="focus", about=LENS.about, tables={"heads": table})
     (claim,) = claims(["W-7.3e"])
     assert judged(claim, findings={"focus": finding}, model="m").verdict == verdict
+
+
+MISTRAL = "Mistral-7B-Instruct-v0.2"
+
+
+@pytest.mark.parametrize(
+    ("traces", "verdict"), [([0.9, -1.2, 0.3, -0.7, 1.5, -0.4], "holds"), ([-39.0, 27.0, -14.0, 2.0], "refuted")]
+)
+def test_traces_are_judged_as_standard_normal(traces, verdict):
+    table = pl.DataFrame({"quantity": ["trace"] * len(traces), "value": traces, "sd": [0.05] * len(traces)})
+    finding = Finding(lens="alignment", about=LENS.about, tables={"layers": table})
+    (claim,) = claims(["W-7.2h"])
+    assert judged(claim, findings={"alignment": finding}, model=MISTRAL).verdict == verdict
+    assert judged(claim, findings={"alignment": finding}, model="another").verdict == "needs a model"
+
+
+@pytest.mark.parametrize(("of_values", "verdict"), [(1.0, "holds"), (0.05, "refuted")])
+def test_norms_of_layers_are_judged_by_the_stated_ranges(of_values, verdict):
+    squares, largest = {"Q": 0.07, "K": 0.07, "V": of_values}, {"Q": 3.5, "K": 3.5, "V": 2.5}
+    rows = [{"matrix": m, "quantity": "mean_square", "value": x, "null": None} for m, x in squares.items()]
+    rows += [{"matrix": m, "quantity": "largest", "value": x, "null": 1.0} for m, x in largest.items()]
+    finding = Finding(lens="spectra", about=LENS.about, tables={"layers": pl.DataFrame(rows)})
+    (claim,) = claims(["W-7.2e"])
+    assert judged(claim, findings={"spectra": finding}, model=MISTRAL).verdict == verdict
