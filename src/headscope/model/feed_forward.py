@@ -8,7 +8,7 @@ and shapes are read, so that a model without weights will do.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,7 +70,7 @@ def _stacked_notes(stacked: dict[str, list[Site]]) -> Iterator[str]:
     if stacked:
         layers = list(dict.fromkeys(_layer(site) for sites in stacked.values() for site in sites))
         yield (
-            f"Left out: the experts of {len(layers)} layers (first {layers[0]}), stored as one stack of matrices "
+            f"Left out: the experts of {_count(layers)} (first {layers[0]}), which are kept as one stack of matrices "
             f"({', '.join(stacked)})."
         )
 
@@ -78,7 +78,11 @@ def _stacked_notes(stacked: dict[str, list[Site]]) -> Iterator[str]:
 def _bare_notes(bare: list[Site]) -> Iterator[str]:
     if bare:
         labels = ", ".join(_layer(site) for site in bare[:4]) + (" …" if len(bare) > 4 else "")
-        yield f"No feed-forward matrices were found beside the attention of {len(bare)} layers ({labels})."
+        yield f"No feed-forward matrices were found beside the attention of {_count(bare)} ({labels})."
+
+
+def _count(layers: Sequence[object]) -> str:
+    return f"{len(layers)} layer{'s' * (len(layers) > 1)}"
 
 
 def _layer(site: Site) -> str:
