@@ -84,7 +84,7 @@ def gaussian_weights(of: Site, d_model: int = 24, seed: int = 0) -> HeadWeights:
     )
 
 
-def feed_forward(*sites: Site, d_model: int = 24, d_ff: int = 40) -> dict[FeedForward, Tensor]:
+def feed_forward(*sites: Site, d_model: int = 24, d_ff: int = 9) -> dict[FeedForward, Tensor]:
     """Two random matrices per layer, out to d_ff and back."""
     found = {}
     for seed, one in enumerate(site for site in sites if site.kind == "self"):
