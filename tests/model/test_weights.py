@@ -23,7 +23,12 @@ HYBRID = Family(
     "lfm2",
     "Lfm2ForCausalLM",
     "Lfm2Config",
-    {**GROUPED, "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False},
+    {
+        **GROUPED,
+        "num_hidden_layers": 3,
+        "layer_types": ["conv", "full_attention", "conv"],
+        "block_auto_adjust_ff_dim": False,
+    },
     "layers without attention",
 )
 

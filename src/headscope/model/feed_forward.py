@@ -94,9 +94,7 @@ def _one_per_layer(sites: Iterable[Site]) -> list[Site]:
     return list({(site.stack, site.layer): site for site in reversed(tuple(sites))}.values())[::-1]
 
 
-def _block(
-    model: nn.Module, site: Site, sites: tuple[Site, ...], taken: set[str]
-) -> tuple[str, dict[str, nn.Module]]:
+def _block(model: nn.Module, site: Site, sites: tuple[Site, ...], taken: set[str]) -> tuple[str, dict[str, nn.Module]]:
     """The layer around a site and its feed-forward modules: the smallest part of the model that has some."""
     others = [other.module for other in sites if (other.stack, other.layer) != (site.stack, site.layer)]
     outermost = ""
@@ -152,9 +150,7 @@ def _beside(model: nn.Module, block: str, attention: list[str]) -> Iterator[tupl
 
 def _linears(model: nn.Module, block: str, attention: list[str], taken: set[str]) -> dict[str, nn.Module]:
     return {
-        name: module
-        for name, module in _beside(model, block, attention)
-        if is_linear(module) and name not in taken
+        name: module for name, module in _beside(model, block, attention) if is_linear(module) and name not in taken
     }
 
 

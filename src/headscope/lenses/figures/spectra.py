@@ -119,7 +119,9 @@ def _norm_maps(heads: Heads) -> Iterator[Figure]:
 def _curves(family: Family, level: Callable[[Comparison], float]) -> tuple[Series, ...]:
     """One curve over the layers per matrix."""
     return tuple(
-        Series(name, np.array([float(layer) for _, layer in spectra]), np.array([level(one) for one in spectra.values()]))
+        Series(
+            name, np.array([float(layer) for _, layer in spectra]), np.array([level(one) for one in spectra.values()])
+        )
         for name, spectra in family.items()
     )
 
@@ -144,7 +146,8 @@ def _is_positive(series: Sequence[Series]) -> bool:
 
 def _mean_square(prefix: str, part: str, family: Family, initial_sd: float | None) -> Curves:
     series = _curves(family, lambda one: one.mean_square)
-    nulls, said = (), ""
+    nulls: tuple[Series, ...] = ()
+    said = ""
     if initial_sd:
         nulls = _nulls(family, "initialised", lambda one: one.initial(initial_sd)["mean_square"])
         said = f" Dotted: where they began if every entry was drawn with standard deviation {initial_sd:g}."
@@ -161,7 +164,8 @@ def _mean_square(prefix: str, part: str, family: Family, initial_sd: float | Non
 
 def _largest_square(prefix: str, part: str, family: Family, initial_sd: float | None) -> Curves:
     series = _curves(family, lambda one: float(one.sigma[0]) ** 2)
-    nulls, said = (), ""
+    nulls: tuple[Series, ...] = ()
+    said = ""
     if initial_sd:
         nulls = _nulls(family, "initialised", lambda one: one.initial(initial_sd)["largest"] ** 2)
         said = " Dotted: the upper edge of the same matrix when it was initialised."
