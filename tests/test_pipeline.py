@@ -98,6 +98,11 @@ class FakeWeights:
     spec: ModelSpec
     sites: tuple[Site, ...] = (SITE,)
     method: str = "made up"
+    feed_forward: tuple = ()
+    feed_forward_notes: tuple = ()
+
+    def feed_forward_matrix(self, one):
+        raise WeightsRefused("made up")
 
     def status(self, site):
         return None

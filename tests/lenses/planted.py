@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headscope.attention.call import Call
 from headscope.attention.statistics import Request, pattern_statistics, uniform_statistics
-from headscope.core import HeadWeights, ModelSpec, Site, WeightStatus
+from headscope.core import FeedForward, HeadWeights, ModelSpec, Site, WeightStatus
 from headscope.errors import WeightsRefused
 from headscope.lenses.lens import AS_IS, Batch
 
@@ -34,6 +34,15 @@ class Planted:
     spec: ModelSpec = SPEC
     statuses: dict[Site, WeightStatus] = field(default_factory=dict)
     method: str = "weights made up for the test"
+    feeds: dict[FeedForward, Tensor] = field(default_factory=dict)
+    feed_forward_notes: tuple[str, ...] = ()
+
+    @property
+    def feed_forward(self) -> tuple[FeedForward, ...]:
+        return tuple(self.feeds)
+
+    def feed_forward_matrix(self, one: FeedForward) -> Tensor:
+        return self.feeds[one]
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -75,8 +84,20 @@ def gaussian_weights(of: Site, d_model: int = 24, seed: int = 0) -> HeadWeights:
     )
 
 
+def feed_forward(*sites: Site, d_model: int = 24, d_ff: int = 9) -> dict[FeedForward, Tensor]:
+    """Two random matrices per layer, out to d_ff and back."""
+    found = {}
+    for seed, one in enumerate(site for site in sites if site.kind == "self"):
+        generator = torch.Generator().manual_seed(200 + seed)
+        for name, sizes in (("mlp.up", (d_model, d_ff)), ("mlp.down", (d_ff, d_model))):
+            matrix = torch.randn(*sizes, generator=generator, dtype=torch.float64) / d_model**0.5
+            found[FeedForward(one.stack, one.layer, name, "", sizes)] = matrix
+    return found
+
+
 def planted(*sites: Site, spec: ModelSpec = SPEC) -> Planted:
-    return Planted({one: gaussian_weights(one, seed=seed) for seed, one in enumerate(sites)}, spec)
+    weights = {one: gaussian_weights(one, seed=seed) for seed, one in enumerate(sites)}
+    return Planted(weights, spec, feeds=feed_forward(*sites))
 
 
 # Every shape of model the lenses must handle.

@@ -19,6 +19,7 @@ from headscope.model.codes import coded
 from headscope.model.configuration import read_config
 from headscope.model.describing import describe
 from headscope.model.edit import Edit
+from headscope.model.feed_forward import find_feed_forward
 from headscope.model.feeding import read_by, unmade
 from headscope.model.fit import check_file
 from headscope.model.load import Loaded, load
@@ -89,7 +90,7 @@ class Model:
     def weight_source(self, method: str = "read from the built model") -> WeightSource:
         """The weights of the built model, for lenses; `method` says why they are not read from the file."""
         plans = {site: self.plan(site) for site in self.sites}
-        return PlannedWeights(self.spec, plans, ModelMatrices(self.hf), method)
+        return PlannedWeights(self.spec, plans, find_feed_forward(self.hf, plans), ModelMatrices(self.hf), method)
 
     def session(self) -> Session:
         """Read and change the attention while the model runs: `with model.session() as s:`."""
@@ -172,7 +173,7 @@ def _from_file(source: Source) -> WeightSource:
         config = parsed_config(read_config(source.folder), where)
         skeleton, sites, plans = trace_skeleton(model_class(config, where), config, where)
         check_file(skeleton, checkpoint.tensors, str(source.folder))
-        sources = file_sources(skeleton, checkpoint, plans)
+        sources, feed_forward = file_sources(skeleton, checkpoint, plans, find_feed_forward(skeleton, plans))
         spec = describe(
             skeleton,
             sites,
@@ -183,9 +184,8 @@ def _from_file(source: Source) -> WeightSource:
             licence=source.licence,
         )
     files = ", ".join(file.name for file in checkpoint.files[:2]) + (" …" if len(checkpoint.files) > 2 else "")
-    return PlannedWeights(
-        spec, plans, FileMatrices(skeleton, checkpoint, sources), f"read from {files}, one tensor at a time"
-    )
+    matrices = FileMatrices(skeleton, checkpoint, sources)
+    return PlannedWeights(spec, plans, feed_forward, matrices, f"read from {files}, one tensor at a time")
 
 
 def trace_skeleton(cls: Any, config: Any, where: str) -> tuple[Any, tuple[Site, ...], dict[Site, Plan]]:
