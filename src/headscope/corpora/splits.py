@@ -64,17 +64,16 @@ def splits_of(documents: Sequence[str], keys: Sequence[str] | None = None) -> tu
     return tuple(split_of(deciding[group]) for group in groups)
 
 
-def part_of(text: Text, splits: Sequence[Split], split: str) -> Text:
+def part_of(text: Text, splits: Sequence[Split], split: Split) -> Text:
     """The documents of one split, in their order."""
-    wanted = checked_split(split)
-    kept = tuple(document for document, its in zip(text.documents, splits, strict=True) if its == wanted)
+    kept = tuple(document for document, its in zip(text.documents, splits, strict=True) if its == split)
     if not kept:
         counts = ", ".join(f"{splits.count(one)} in {one}" for one in SPLITS)
         raise UsageError(
-            f"{text.name}: no document is in the split {wanted!r} ({counts})",
+            f"{text.name}: no document is in the split {split!r} ({counts})",
             hint="give a text of more documents: a line `***` separates them",
         )
-    return Text(f"{text.name}:{wanted}", kept)
+    return Text(f"{text.name}:{split}", kept)
 
 
 def checked_split(name: str) -> Split:

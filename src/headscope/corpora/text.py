@@ -14,7 +14,7 @@ from pathlib import Path
 
 from headscope.errors import UsageError
 
-SHIPPED = "plain-english"
+SHIPPED, SHIPPED_FILE = "plain-english", "plain_english.txt"
 _SEPARATOR = re.compile(r"^[ \t]*\*\*\*[ \t]*$", re.MULTILINE)
 
 
@@ -47,7 +47,7 @@ class Text:
 
 def shipped_text() -> Text:
     """The text that ships with the package: varied plain English, written for it."""
-    content = files("headscope.corpora").joinpath("plain_english.txt").read_text(encoding="utf-8")
+    content = files("headscope.corpora").joinpath(SHIPPED_FILE).read_text(encoding="utf-8")
     return Text("plain English (shipped with headscope)", documents_in(content))
 
 
