@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import IO, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from headscope.errors import ResourceError
 
@@ -23,6 +23,15 @@ MAX_MEMBER_BYTES = 32 << 20
 MAX_TOTAL_BYTES = 512 << 20
 
 _DAMAGE = (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError)
+
+
+@runtime_checkable
+class Stream(Protocol):
+    """What can be read from."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """At most `size` bytes."""
+        ...
 
 
 def members(archive: Path, wanted: str) -> dict[str, bytes]:
@@ -56,7 +65,7 @@ def _files(archive: Path, pattern: re.Pattern[str]) -> Iterator[tuple[str, bytes
             yield from _tarred(archive, stream, pattern)
     else:
         with gzip.open(archive) as plain:
-            yield from _tarred(archive, cast("IO[bytes]", plain), pattern)
+            yield from _tarred(archive, plain, pattern)
 
 
 def _zipped(archive: Path, pattern: re.Pattern[str]) -> Iterator[tuple[str, bytes]]:
@@ -67,8 +76,8 @@ def _zipped(archive: Path, pattern: re.Pattern[str]) -> Iterator[tuple[str, byte
                     yield info.filename, source.read(MAX_MEMBER_BYTES + 1)
 
 
-def _tarred(archive: Path, stream: IO[bytes], pattern: re.Pattern[str]) -> Iterator[tuple[str, bytes]]:
-    with tarfile.open(fileobj=stream, mode="r|") as opened:
+def _tarred(archive: Path, stream: Stream, pattern: re.Pattern[str]) -> Iterator[tuple[str, bytes]]:
+    with tarfile.open(fileobj=cast("Any", stream), mode="r|") as opened:
         for info in opened:
             name = info.name.removeprefix("./")
             if not _is_wanted(archive, name, pattern):
@@ -89,7 +98,7 @@ def _is_wanted(archive: Path, name: str, pattern: re.Pattern[str]) -> bool:
 
 
 @contextmanager
-def _payload(archive: Path) -> Iterator[IO[bytes]]:
+def _payload(archive: Path) -> Iterator[Stream]:
     """The tar inside a Debian package, which is an `ar` archive: a header of 60 bytes before each member."""
     with archive.open("rb") as file:
         if file.read(8) != b"!<arch>\n":
@@ -115,7 +124,7 @@ def _size(archive: Path, field: bytes) -> int:
 
 
 @contextmanager
-def _unpacked(archive: Path, name: str, content: bytes) -> Iterator[IO[bytes]]:
+def _unpacked(archive: Path, name: str, content: bytes) -> Iterator[Stream]:
     if name.endswith(".zst"):
         with _by_dpkg(archive) as stream:
             yield stream
@@ -124,11 +133,11 @@ def _unpacked(archive: Path, name: str, content: bytes) -> Iterator[IO[bytes]]:
             yield unpacked
     else:
         with gzip.open(io.BytesIO(content)) as plain:
-            yield cast("IO[bytes]", plain)
+            yield plain
 
 
 @contextmanager
-def _by_dpkg(archive: Path) -> Iterator[IO[bytes]]:
+def _by_dpkg(archive: Path) -> Iterator[Stream]:
     """Ubuntu packs with zstandard, which Python cannot read yet; `dpkg-deb` unpacks and runs no script."""
     if (program := shutil.which("dpkg-deb")) is None:
         raise ResourceError(

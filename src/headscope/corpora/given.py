@@ -10,7 +10,10 @@ from headscope.corpora.text import SHIPPED, Text, documents_in, read_text, shipp
 from headscope.errors import UsageError
 from headscope.fetch.progress import Progress
 
-NAMES = (SHIPPED, *SOURCES)
+
+def names() -> tuple[str, ...]:
+    """The names of all texts."""
+    return SHIPPED, *SOURCES
 
 
 def text_of(what: "Text | str | Path | None", progress: Progress | None = None) -> Text:
@@ -23,7 +26,7 @@ def text_of(what: "Text | str | Path | None", progress: Progress | None = None) 
     if isinstance(what, Path):
         return read_text(what)
     if isinstance(what, str):
-        is_name = cut_spelling(what)[0] in NAMES
+        is_name = cut_spelling(what)[0] in names()
         return spelled_text(what, progress) if is_name else Text("text given in Python", documents_in(what))
     return what
 
@@ -53,7 +56,7 @@ def with_splits(name: str, progress: Progress | None = None) -> tuple[Text, tupl
 def cut_spelling(spelling: str) -> tuple[str, Split | None]:
     """The name and the split behind its last colon; a colon that belongs to the name of a file cuts nothing."""
     name, colon, split = spelling.rpartition(":")
-    is_split = colon and (split in SPLITS or name in NAMES) and not Path(spelling).exists()
+    is_split = colon and (split in SPLITS or name in names()) and not Path(spelling).exists()
     return (name, checked_split(split)) if is_split else (spelling, None)
 
 
@@ -64,7 +67,7 @@ def _whole(name: str, progress: Progress | None) -> Text:
         return shipped_text()
     if name == "-" or Path(name).exists() or Path(name).suffix:
         return read_text(name)
-    near = " or ".join(difflib.get_close_matches(name, NAMES, n=3))
+    near = " or ".join(difflib.get_close_matches(name, names(), n=3))
     raise UsageError(
         f"{name!r} is neither a text file (looked in {Path(name).absolute().parent}) nor the name of a text",
         hint=f"did you mean {near}?" if near else "`headscope data` lists the names; `-` reads standard input",

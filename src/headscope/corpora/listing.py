@@ -7,7 +7,7 @@ from pathlib import Path
 
 from headscope.corpora import fetched
 from headscope.corpora.catalogue import SOURCES
-from headscope.corpora.given import NAMES, cut_spelling, with_splits
+from headscope.corpora.given import cut_spelling, names, with_splits
 from headscope.corpora.splits import SHARES, SPLITS, Split, part_of
 from headscope.corpora.text import SHIPPED, SHIPPED_FILE, Text, shipped_text
 from headscope.errors import UsageError
@@ -82,7 +82,7 @@ def _part(text: Text, splits: Sequence[Split], split: Split) -> Part:
 def _path(name: str) -> Path | None:
     if name == "-":
         return None
-    if Path(name).exists() or name not in NAMES:
+    if Path(name).exists() or name not in names():
         return Path(name)
     return Path(str(files("headscope.corpora"))) / SHIPPED_FILE if name == SHIPPED else fetched.path_of(SOURCES[name])
 
