@@ -15,6 +15,7 @@ from headscope.core.ports import plug
 from headscope.corpora import Text, spelled_text, texts
 from headscope.corpora import find as find_text
 from headscope.corpora import joined as joined_text
+from headscope.corpora.splits import SHARES as SPLIT_SHARES
 from headscope.experiments.attention_bench import SHOWN_AT, growth
 from headscope.experiments.attention_bench import Setting as BenchSetting
 from headscope.experiments.attention_bench import bench as bench_attention
@@ -32,6 +33,7 @@ from headscope.store import save as save_run
 
 __all__ = [
     "SHOWN_AT",
+    "SPLIT_SHARES",
     "BenchSetting",
     "Progress",
     "bench_attention",

@@ -28,7 +28,7 @@ def demo(tmp_path, monkeypatch, own_cache):
     files = {f"package/data/{n}.txt": f"Document number {n}.\n\nIt has two paragraphs." for n in range(N_PAGES)}
     made = tarball(tmp_path / "demo-1.0.tgz", files | {"package/index.js": "process.exit(1)"})
     package = Package("npm", "@us/demo", made.stat().st_size, r"package/data/\d+\.txt", plain_files, "1.0")
-    source = Source("demo", "en", "a demo", "CC0-1.0", replace(package, sha256=sha256_of(made)))
+    source = Source("demo", "en", "a demo", "a demo", "CC0-1.0", replace(package, sha256=sha256_of(made)))
     monkeypatch.setitem(SOURCES, "demo", source)
     monkeypatch.setattr(clients, "run", bringing(made))
     monkeypatch.setattr(clients.shutil, "which", lambda name: f"/usr/bin/{name}")
@@ -195,7 +195,7 @@ def test_a_page_and_its_translation_are_in_one_split(tmp_path, own_cache, monkey
     files = {f"h/{lang}/p{n}.html": page(lang, n) for lang in ("en-US", "de-DE") for n in range(N_PAGES)}
     made = deb(tmp_path / "book_2.0_all.deb", files)
     package = Package("apt", "book", made.stat().st_size, r"h/[\w-]+/p\d+\.html", handbook)
-    sources = [Source(f"book-{part[:2]}", part[:2], "", "", package, part) for part in ("en-US", "de-DE")]
+    sources = [Source(f"book-{part[:2]}", part[:2], "", "", "", package, part) for part in ("en-US", "de-DE")]
     monkeypatch.setattr(catalogue, "SOURCES", {source.name: source for source in sources})
     monkeypatch.setattr(clients, "run", bringing(made))
     monkeypatch.setattr(clients.shutil, "which", lambda name: name)
@@ -227,7 +227,7 @@ def test_every_text_is_described():
     listed = {one.name: one for one in hs.texts()}
     assert list(listed) == list(names())
     assert len({one.language for one in listed.values()}) >= 4
-    assert all(one.licence and one.what and one.origin for one in listed.values())
+    assert all(one.licence and one.what and one.origin and len(one.title) <= 16 for one in listed.values())
     for source in SOURCES.values():
         assert bool(source.package.sha256) == (source.package.client != "apt"), source.name
 

@@ -77,7 +77,7 @@ def _short(row: dict[str, Any]) -> dict[str, Any]:
         "here": row["is_cached"],
         "from": row["origin"].split()[0],
         "licence": row["licence"],
-        "what": row["what"],
+        "what": row["title"],
     }
 
 

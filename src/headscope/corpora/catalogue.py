@@ -44,10 +44,11 @@ class Package:
 
 @dataclass(frozen=True)
 class Source:
-    """One text of a package; `part` is what the package's extraction calls it."""
+    """One text of a package; `part` is what the package's extraction calls it. The title fits a narrow column."""
 
     name: str
     language: str
+    title: str
     what: str
     licence: str
     package: Package
@@ -98,39 +99,41 @@ _HANDBOOK = Package(
     extraction.handbook,
 )
 
-_BOOK = "running Debian"
-_ARTICLES = "UN, human rights"
+_LANGUAGES = {"en": "en-US", "de": "de-DE", "fr": "fr-FR", "es": "es-ES", "it": "it-IT", "pt": "pt-BR", "ru": "ru-RU"}
+_FILES = {
+    **{"en": "eng", "de": "deu_1996", "fr": "fra", "es": "spa", "it": "ita", "pt": "por_PT", "ru": "rus"},
+    "zh": "cmn_hans",
+}
+_BOOK = "The Debian Administrator's Handbook, by Raphaël Hertzog and Roland Mas; a section a document"
+_RIGHTS_OF_ALL = "Universal Declaration of Human Rights; an article a document"
 
 SOURCES: dict[str, Source] = {
     source.name: source
     for source in (
-        Source("moby-dick", "en", "Melville's novel", "CC0-1.0", _MOBY_DICK),
-        Source("addresses", "en", "State of the Union since 1790", "CC0-1.0", _ADDRESSES),
-        Source("bible", "en", "World English Bible", "public domain", _BIBLE),
+        Source(
+            "moby-dick",
+            "en",
+            "Melville's novel",
+            "Moby-Dick, by Herman Melville; a chapter a document",
+            "CC0-1.0",
+            _MOBY_DICK,
+        ),
+        Source(
+            "addresses",
+            "en",
+            "U.S. presidents",
+            "State of the Union addresses since 1790; one a document",
+            "CC0-1.0",
+            _ADDRESSES,
+        ),
+        Source("bible", "en", "modern English", "World English Bible; a chapter a document", "public domain", _BIBLE),
         *(
-            Source(f"handbook-{language}", language, _BOOK, "CC-BY-SA-3.0", _HANDBOOK, part)
-            for language, part in {
-                "en": "en-US",
-                "de": "de-DE",
-                "fr": "fr-FR",
-                "es": "es-ES",
-                "it": "it-IT",
-                "pt": "pt-BR",
-                "ru": "ru-RU",
-            }.items()
+            Source(f"handbook-{language}", language, "Debian handbook", _BOOK, "CC-BY-SA-3.0", _HANDBOOK, part)
+            for language, part in _LANGUAGES.items()
         ),
         *(
-            Source(f"rights-{language}", language, _ARTICLES, "public domain", _RIGHTS, part)
-            for language, part in {
-                "en": "eng",
-                "de": "deu_1996",
-                "fr": "fra",
-                "es": "spa",
-                "it": "ita",
-                "pt": "por_PT",
-                "ru": "rus",
-                "zh": "cmn_hans",
-            }.items()
+            Source(f"rights-{language}", language, "human rights", _RIGHTS_OF_ALL, "public domain", _RIGHTS, part)
+            for language, part in _FILES.items()
         ),
     )
 }

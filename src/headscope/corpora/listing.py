@@ -20,6 +20,7 @@ class Listed:
 
     name: str
     language: str
+    title: str
     what: str
     licence: str
     origin: str
@@ -89,8 +90,10 @@ def _path(name: str) -> Path | None:
 
 def _shipped() -> Listed:
     text = shipped_text()
-    what = "written for headscope"
-    return Listed(SHIPPED, "en", what, "Apache-2.0", "shipped", 0, True, len(text.documents), text.n_characters)
+    what = "varied plain English, written for headscope; the default"
+    return Listed(
+        SHIPPED, "en", "the default", what, "Apache-2.0", "shipped", 0, True, len(text.documents), text.n_characters
+    )
 
 
 def _listed(name: str) -> Listed:
@@ -99,6 +102,7 @@ def _listed(name: str) -> Listed:
     return Listed(
         name,
         source.language,
+        source.title,
         source.what,
         source.licence,
         source.package.origin,
