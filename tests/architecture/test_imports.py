@@ -8,15 +8,16 @@ import pytest
 ROOT = Path(__file__).parents[2] / "src" / "headscope"
 
 GROUND = {"errors", "shapes"}
-PARTS = GROUND | {"core", "maths", "attention", "corpora", "model", "lenses", "claims"}
+PARTS = GROUND | {"fetch", "core", "maths", "attention", "corpora", "model", "lenses", "claims"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "shapes": set(),
     "core": GROUND,
+    "fetch": {"errors"},
     "maths": GROUND,
     "attention": GROUND,
-    "corpora": {"errors", "core"},
-    "model": GROUND | {"core", "attention"},
+    "corpora": {"errors", "core", "fetch"},
+    "model": GROUND | {"core", "fetch", "attention"},
     "lenses": GROUND | {"core", "maths", "attention"},
     "claims": GROUND | {"core", "maths", "attention"},
     "experiments": PARTS,

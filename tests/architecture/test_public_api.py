@@ -24,6 +24,8 @@ PUBLIC = {
     "open",
     "report",
     "save_figure",
+    "text",
+    "texts",
     "verify",
 }
 

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from headscope import __version__
 from headscope.cli.claims_command import CLAIMS_EXAMPLES, claims
+from headscope.cli.data_command import DATA_EXAMPLES, data
 from headscope.cli.lens_commands import LensGroup
 from headscope.cli.mechanism_commands import BENCH_EXAMPLES, MECHANISMS_EXAMPLES, bench_attention, mechanisms
 from headscope.cli.options import FigureFormat, Form, Hub, Model, ModelOrTiny, Seed, TextFile, Window, examples
@@ -57,6 +58,7 @@ app.add_typer(
 
 
 app.command(epilog=CLAIMS_EXAMPLES)(claims)
+app.command(epilog=DATA_EXAMPLES)(data)
 app.command(epilog=MECHANISMS_EXAMPLES)(mechanisms)
 _benches = typer.Typer(no_args_is_help=True, help="Ratios against dense attention and against peers, on this machine.")
 _benches.callback()(lambda: None)  # a group even while it has one command
@@ -110,7 +112,7 @@ def report(
     with resumable(out), bars() as progress:
         run = api.measure(
             model,
-            text=None if text is None else Path(text),
+            text=None if text is None else api.text(text, progress=progress.step),
             lenses=lens,
             seed=seed,
             window=window,
@@ -144,8 +146,8 @@ def verify(model: Model, text: TextFile = None, hub: Hub = False, form: Form = F
     """Compare fast, definition and transformers on this very checkpoint; exit code 4 where they disagree."""
     from headscope import api
 
-    given = None if text is None else "\n\n".join(api.read_text(text).documents)
     with bars() as progress:
+        given = None if text is None else "\n\n".join(api.text(text, progress=progress.step).documents)
         opened = api.open(model, hub=hub, progress=progress.step)
         progress.step("comparing", 0, 1)
         checks = api.verify(opened, given)

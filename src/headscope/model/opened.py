@@ -11,6 +11,7 @@ from headscope.core.model_spec import ModelSpec
 from headscope.core.site import Site
 from headscope.core.weights import HeadWeights, WeightSource, WeightStatus
 from headscope.errors import CaptureError, CheckpointError, HeadscopeError, UsageError, WeightsRefused
+from headscope.fetch.progress import Progress
 from headscope.model import text as texts
 from headscope.model.architecture import model_class, parsed_config
 from headscope.model.blueprint import Plan, make_blueprint
@@ -23,7 +24,6 @@ from headscope.model.feed_forward import find_feed_forward
 from headscope.model.feeding import read_by, unmade
 from headscope.model.fit import check_file
 from headscope.model.load import Loaded, load
-from headscope.model.progress import Progress
 from headscope.model.quiet import quiet
 from headscope.model.reason import reason
 from headscope.model.session import Session

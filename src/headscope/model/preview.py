@@ -10,6 +10,7 @@ import torch
 from headscope.core.model_spec import ModelSpec
 from headscope.core.site import Site
 from headscope.core.weights import FeedForward
+from headscope.fetch.progress import Progress
 from headscope.model.architecture import model_class, parsed_config
 from headscope.model.checkpoint import open_checkpoint
 from headscope.model.configuration import read_config
@@ -18,7 +19,6 @@ from headscope.model.expansion import read_gguf_config
 from headscope.model.feed_forward import find_feed_forward
 from headscope.model.gguf_header import read_gguf_header
 from headscope.model.opened import trace_skeleton
-from headscope.model.progress import Progress
 from headscope.model.quiet import quiet
 from headscope.model.source import Source, resolve
 
