@@ -173,7 +173,7 @@ def _information_sentence(table: pl.DataFrame, joint: pl.DataFrame) -> str:
             f"than shuffled ones {reach}"
         )
         if judged.height > 1:
-            chance += f" (at {far['distance']}: {far['value']:.2g} and {far['null']:.2g} nats, z = {far['z']:.1f})"
+            chance += f" (at {far['distance']}: z = {far['z']:.1f})"
     return (
         f"In {near['dimensions']} principal components of {_where(middle)}, {told}{chance}{_fall_clause(rows)}"
         f"{_joint_clause(joint, middle)}."
@@ -189,9 +189,10 @@ def _fall_clause(rows: pl.DataFrame) -> str:
     falling = [one for one in found if one < 0]
     if not found:
         return ""
+    assumed = "as the theory assumes" if len(falling) == len(found) else "where the theory assumes it in all"
     return (
-        f"; the theory lets information fall with distance: it does in {len(falling)} of {len(found)} layers (median "
-        f"rank correlation {float(np.median(found)):.2f})"
+        f"; it falls with distance in {len(falling)} of {len(found)} layers, {assumed} (median rank correlation "
+        f"{float(np.median(found)):.2f})"
     )
 
 
