@@ -54,7 +54,7 @@ ABOUT = About(
         r"\Delta^\top \Sigma_q^{-1} \Delta \right)",
         r"I(X_i; X_j) = \frac{1}{2} \ln \frac{|\Sigma_{ii}|\,|\Sigma_{jj}|}{|\Sigma|}, \qquad "
         r"\Sigma = \mathrm{Cov}(X_i, X_j)",
-        r"C = \sum_i H(X_i) - H(X_1, \ldots, X_T), \qquad "
+        r"C = \sum_i H(X_i) - H(X_1, \ldots, X_T)",
         r"I(X_T; X_1 \ldots X_{T-1}) = H(X_T) + H(X_1, \ldots, X_{T-1}) - H(X_1, \ldots, X_T)",
         r"b_1 = \frac{1}{n^2} \sum_{ij} (c_i^\top S^{-1} c_j)^3, \qquad "
         r"b_2 = \frac{1}{n} \sum_i (c_i^\top S^{-1} c_i)^2",

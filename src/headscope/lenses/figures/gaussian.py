@@ -18,9 +18,9 @@ def figures(tables: Mapping[str, pl.DataFrame], sites: Sequence[Site]) -> tuple[
         Curves(
             "neighbours",
             "What a token shares with those before it, by layer",
-            f"Mutual information of the last of {_most(tables['joint'], 'tokens')} neighbouring tokens with the others, "
-            f"in {_most(tables['joint'], 'dimensions')} principal components each, less its bias. Dotted: every token "
-            "from another window, bias included.",
+            f"Mutual information of the last of {_most(tables['joint'], 'tokens')} neighbours with the others, "
+            f"in {_most(tables['joint'], 'dimensions')} principal components each, less its bias. Dotted: every "
+            "token from another window, bias included.",
             "layer",
             "nats",
             tuple(_course(tables["joint"], "last_token_nats", sites, "shuffled")),
@@ -68,8 +68,10 @@ def _most(table: pl.DataFrame, column: str) -> int:
 
 
 def _positions(table: pl.DataFrame, sites: Sequence[Site]) -> Curves:
-    """The divergence of each group of positions from the next, in three layers."""
+    """The divergence of each group of positions from the next, in three layers; small groups have fewer components."""
     rows = table.filter(pl.col("quantity") == "kl_next_nats", pl.col("value").is_not_null())
+    k = _most(rows, "dimensions")
+    rows = rows.filter(pl.col("dimensions") == k)
     series: list[Series] = []
     for members in groups(sites).values():
         for index in sorted({0, len(members) // 2, len(members) - 1}):
@@ -87,7 +89,8 @@ def _positions(table: pl.DataFrame, sites: Sequence[Site]) -> Curves:
         "positions",
         "Divergence of tokens at a position from those further on",
         "Positions from one power of two to the next against the group behind them, in the first, the middle and the "
-        "last stream. Where the line comes down to the dotted one (the two groups exchanged in half of the windows), "
+        f"last stream, in {k} principal components; groups too small for that are left out. Where the line "
+        "comes down to the dotted one (the two groups exchanged in half of the windows), "
         "the stream no longer depends on the position.",
         "position, first of the group",
         "nats",
