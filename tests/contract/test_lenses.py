@@ -214,7 +214,10 @@ def window(batch: Batch, index: int) -> Batch:
         AS_IS, batch.tokens[index : index + 1, :n], batch.real[index : index + 1, :n],
         {of: rows(statistics) for of, statistics in batch.statistics.items()},
         {of: rows(statistics) for of, statistics in batch.uniform.items()},
-        {"resid": {of: x[index : index + 1, :n] for of, x in batch.captures["resid"].items()}},
+        {
+            name: {of: x[index : index + 1, :n] for of, x in batch.captures[name].items()}
+            for name in ("resid", "final")
+        },
     )  # fmt: skip
 
 
@@ -271,13 +274,13 @@ def test_declared_symmetries_hold(name, shape):
 def permuted(table: pl.DataFrame, model: Planted) -> pl.DataFrame:
     """The rows of each head under the number that it had before the permutation."""
     order = permutation(model.sites[0])[0]
-    position = pl.int_range(pl.len()).alias("position")
+    order_before = pl.int_range(pl.len()).alias("order before")
     old = pl.col("head").replace_strict({new: old for new, old in enumerate(order)}, return_dtype=pl.Int64)
     moved = table.with_columns(old)
-    names = ("stack", "kind", "layer", "head", "matrix", "component", "distance", "quantity")
+    names = ("stack", "kind", "layer", "head", "matrix", "component", "distance", "position", "quantity")
     keys = [key for key in names if key in table.columns]
-    reference = table.select(keys).with_columns(position)
-    return reference.join(moved, on=keys, how="left", nulls_equal=True).sort("position").select(table.columns)
+    reference = table.select(keys).with_columns(order_before)
+    return reference.join(moved, on=keys, how="left", nulls_equal=True).sort("order before").select(table.columns)
 
 
 @every_lens

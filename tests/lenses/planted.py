@@ -173,6 +173,8 @@ def batches(
             parts["resid"] = residual(model.weights_of[of], lengths, n, seed=100 * seed + number)
             for name, part in parts.items():
                 captures[name][of] = part
+        last = {of.stack: of for of in model.sites if of.kind == "self"}.values()
+        captures["final"] = {of: residual(model.weights_of[of], lengths, n, seed=100 * seed + 50) for of in last}
         tokens = torch.zeros(len(lengths), n, dtype=torch.int64)
         found.append(Batch(AS_IS, tokens, real, statistics, uniform, captures))
     return found

@@ -33,6 +33,12 @@ class Frames(Generic[T]):
             self._open = True
         return self._frames[-1]
 
+    def drain(self) -> T:
+        """What the running forward has shown up to now; it goes on, and shows the rest later."""
+        shown = self.current()
+        self._frames[-1] = self._new()
+        return shown
+
     def take(self) -> T:
         """What the one forward since the last take showed; several forwards want `take_all`."""
         if len(self._frames) != 1:
@@ -54,12 +60,18 @@ class Capture:
     """Stored tensors: `take()` gives quantity → site → tensor of the one forward that ran.
 
     The heads axis holds the selected heads in order; for k and v the key/value heads that those read, each
-    once. `resid` is the residual stream entering the layer (the nearest enclosing element of a module list).
+    once. `resid` is the residual stream entering the layer (the nearest enclosing element of a module list);
+    `final` is what the last layer of each stack gives, before any norm behind it, under the stack's last
+    self-attention.
     """
 
     what: tuple[str, ...]
     at: dict[Site, Heads]
     frames: Frames[dict[str, dict[Site, Tensor]]] = field(default_factory=lambda: Frames(dict))
+
+    def drain(self) -> dict[str, dict[Site, Tensor]]:
+        """The tensors that the running forward has shown up to now."""
+        return self.frames.drain()
 
     def take(self) -> dict[str, dict[Site, Tensor]]:
         """The tensors of the one forward since the last take."""
@@ -83,6 +95,10 @@ class Stream:
     frames: Frames[tuple[dict[Site, RowStatistics], dict[Site, RowStatistics]]] = field(
         default_factory=lambda: Frames(lambda: ({}, {}))
     )
+
+    def drain(self) -> tuple[dict[Site, RowStatistics], dict[Site, RowStatistics]]:
+        """Measured and uniform statistics that the running forward has shown up to now."""
+        return self.frames.drain()
 
     def take(self) -> tuple[dict[Site, RowStatistics], dict[Site, RowStatistics]]:
         """Measured and uniform statistics of the one forward since the last take."""

@@ -41,7 +41,7 @@ from headscope.model.recordings import Capture, Heads, Stream
 if TYPE_CHECKING:
     from headscope.model.opened import Model
 
-QUANTITIES = ("q", "k", "v", "scores", "pattern", "z", "resid")
+QUANTITIES = ("q", "k", "v", "scores", "pattern", "z", "resid", "final")
 PATCHABLE = ("q", "k", "v", "pattern", "z")
 
 Where = Selection | str | Site | None
@@ -76,6 +76,7 @@ class Session:
         self._replaced: dict[Site, dict[int, Mechanism]] = {}
         self._ablated: dict[Site, set[int]] = {}
         self._changes: dict[Site, list[_Change]] = {}
+        self._each: Callable[[], None] | None = None
         self._stack: ExitStack | None = None
 
     def __enter__(self) -> "Session":
@@ -107,6 +108,8 @@ class Session:
         self._captures.append(capture)
         if "resid" in what:
             self._watch_residual(capture)
+        if "final" in what:
+            self._watch_final(capture)
         return capture
 
     def stream(self, request: Request | None = None, at: Where = None) -> Stream:
@@ -136,8 +139,18 @@ class Session:
         for site, heads in self._resolve(at).items():
             self._changes.setdefault(site, []).append(_Change(heads, what, value))
 
-    def run(self, tokens: Int[Tensor, "batch tokens"], real: Bool[Tensor, "batch tokens"] | None = None) -> None:
-        """One forward of the model without its output head; an encoder–decoder reads the text on both sides."""
+    def run(
+        self,
+        tokens: Int[Tensor, "batch tokens"],
+        real: Bool[Tensor, "batch tokens"] | None = None,
+        *,
+        each: Callable[[], None] | None = None,
+    ) -> None:
+        """One forward of the model without its output head; an encoder–decoder reads the text on both sides.
+
+        `each` is called after every attention call: who drains captures and streams there never holds those of more
+        than one site. What the last layers give comes after the last call.
+        """
         body = self._hf.base_model
         inputs: dict[str, Tensor] = {"input_ids": tokens}
         if real is not None:
@@ -146,8 +159,17 @@ class Session:
             inputs["decoder_input_ids"] = tokens
             if real is not None:
                 inputs["decoder_attention_mask"] = real.long()
-        with torch.no_grad():
-            body(**inputs, **forward_options(body))
+        self._each = each
+        try:
+            with torch.no_grad():
+                body(**inputs, **forward_options(body))
+        finally:
+            self._each = None
+
+    def _attended_to(self) -> None:
+        """One attention call is over, and all that it shows has been recorded."""
+        if self._each is not None:
+            self._each()
 
     def _check_quantities(self, what: tuple[str, ...]) -> None:
         unknown = [name for name in what if name not in QUANTITIES]
@@ -194,7 +216,9 @@ class Session:
             out = mapped.to(call.v.dtype) @ call.v.repeat_interleave(call.groups, dim=1)
         else:
             out = self._attended(site, call) if streamed is None else streamed
-        return as_transformers(self._finished(site, call, out))
+        finished = as_transformers(self._finished(site, call, out))
+        self._attended_to()
+        return finished
 
     def _site_of(self, module: nn.Module) -> Site:
         name = self._names[id(module)]
@@ -343,6 +367,16 @@ class Session:
             handle = self._hf.get_submodule(name).register_forward_pre_hook(hook, with_kwargs=True)
             self._live().callback(handle.remove)
 
+    def _watch_final(self, capture: Capture) -> None:
+        last = {site.stack: site for site in self._model.sites if site.kind == "self"}
+        for site in last.values():
+            if site in capture.at:
+                name = _last_block(self._hf, site.module)
+                # A layer that is called several times (ALBERT) is the last one in its last call only.
+                calls = site.call + 1 if site.module.startswith(f"{name}.") else 1
+                handle = self._hf.get_submodule(name).register_forward_hook(_FinalHook(capture, site, calls))
+                self._live().callback(handle.remove)
+
 
 class _ResidualHook:
     """Keeps the first tensor a layer is given, for the sites in it; a shared layer's calls go site by site."""
@@ -360,6 +394,23 @@ class _ResidualHook:
         for site in self._by_call[calls[self._calls % len(calls)]]:
             self._capture.keep("resid", site, given[0].clone())  # some models add to it in place
         self._calls += 1
+
+
+class _FinalHook:
+    """Keeps what the last layer of a stack gives."""
+
+    def __init__(self, capture: Capture, site: Site, calls: int) -> None:
+        self._capture, self._site, self._calls = capture, site, calls
+        self._seen = 0
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        self._seen += 1
+        if self._seen % self._calls:
+            return
+        given = [output] if isinstance(output, Tensor) else [one for one in output if isinstance(one, Tensor)]
+        if not given:
+            raise CaptureError(f"{self._site.label}: the last layer gives no tensor that could be captured")
+        self._capture.keep("final", self._site, given[0].clone())
 
 
 def _kv_heads(site: Site, heads: Heads) -> Heads:
@@ -392,4 +443,15 @@ def _block(hf: nn.Module, module: str) -> str:
         parent = ".".join(parts[: end - 1])
         if isinstance(hf.get_submodule(parent), nn.ModuleList):
             return ".".join(parts[:end])
+    return module
+
+
+def _last_block(hf: nn.Module, module: str) -> str:
+    """The last element of the outermost module list around a module: the last layer of its stack."""
+    parts = module.split(".")
+    for end in range(1, len(parts) + 1):
+        parent = ".".join(parts[: end - 1])
+        layers = hf.get_submodule(parent)
+        if isinstance(layers, nn.ModuleList):
+            return f"{parent}.{len(layers) - 1}"
     return module
