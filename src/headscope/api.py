@@ -17,7 +17,7 @@ from headscope.experiments.attention_bench import SHOWN_AT, growth
 from headscope.experiments.attention_bench import Setting as BenchSetting
 from headscope.experiments.attention_bench import bench as bench_attention
 from headscope.experiments.drawing import pictures
-from headscope.index import Item, document_of, documents, item_named, items, page, ways, why_not
+from headscope.index import Item, Step, Way, document_of, documents, item_named, items, page, ways, why_not
 from headscope.index.page import published_table
 from headscope.lenses import lens_named, lenses
 from headscope.model import look, open_model, verify
@@ -32,7 +32,10 @@ from headscope.store import save as save_run
 __all__ = [
     "SHOWN_AT",
     "BenchSetting",
+    "Item",
     "Progress",
+    "Step",
+    "Way",
     "bench_attention",
     "document_of",
     "documents",

@@ -18,8 +18,8 @@ from headscope.cli.words import lacking, run, takes
 from headscope.errors import LensError, UsageError
 
 if TYPE_CHECKING:
+    from headscope.api import Item, Step, Way
     from headscope.core import Run
-    from headscope.index import Item, Step, Way
 
 DRAWINGS = Path("headscope-index")
 
@@ -195,14 +195,18 @@ def _reproduce(item: "Item", model: str, out: Path, options: dict[str, Any], for
     others = [step for step in taken if not step.lens and step.words[0] not in ("claims", "report")]
     if measured is not None:
         _page(item, measured.on(model).words[2], out, options, form)
+        for step in others:
+            note(f"also: {step.on(model)}")
         return
     runnable = [step for step in others if step.on(model) != step] or [step for step in taken if not step.lens]
     for step in runnable:
-        _run(step.on(model), out if len(runnable) == 1 else out / step.words[0], options)
+        _run(step.on(model), out if len(runnable) == 1 else out / step.words[0], options, form)
 
 
-def _run(step: "Step", out: Path, options: dict[str, Any]) -> None:
+def _run(step: "Step", out: Path, options: dict[str, Any], form: Format) -> None:
     words = [*step.words]
+    if takes(words, "form") and form is not Format.TABLE:
+        words += ["--format", form.value]
     if takes(words, "out"):
         words += ["--out", str(out)]
     if takes(words, "seed"):

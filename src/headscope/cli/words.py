@@ -37,7 +37,7 @@ def lacking(words: Sequence[str], mentions: str = "") -> str:
     name = " ".join(named)
     if found is None or hasattr(found, "get_command"):
         return name if name.startswith("lens ") else f"command {name}"
-    return f"{name} does not speak of {mentions}" if mentions and mentions not in (found.help or "") else ""
+    return f"{mentions} in {name}" if mentions and mentions not in (found.help or "") else ""
 
 
 def parse(words: Sequence[str]) -> dict[str, Any]:

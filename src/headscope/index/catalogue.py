@@ -77,6 +77,7 @@ def _short(ids: list[str]) -> str:
     return " ".join(ids)
 
 
+@cache
 def _judging(step: Step) -> tuple[Claim, ...]:
     """The claims that a step names, one by one or by their section."""
     return claims(step.claims) if step.claims else ()
@@ -132,11 +133,12 @@ def ways(item: Item, lacking: Callable[[Step], str]) -> tuple[Way, ...]:
 
 
 def reproducing(item: Item, found: Iterable[Way]) -> tuple[Way, ...]:
-    """The ways that show what the item shows: a claim about a figure or a table is no picture of it, unless the item
-    has nothing else."""
+    """The ways that show what the item shows. A claim about a figure or a table is no picture of it, unless it stands
+    first: then it draws it."""
     known = tuple(found)
-    drawn = tuple(way for way in known if not way.step.claims)
-    return drawn if drawn and item.kind in ("figure", "table") else known
+    if item.kind not in ("figure", "table") or not item.steps or item.steps[0].claims:
+        return known
+    return tuple(way for way in known if not way.step.claims)
 
 
 def why_not(item: Item, found: Iterable[Way]) -> str:

@@ -11,6 +11,7 @@ from headscope.index.catalogue import document_of
 from headscope.index.item import Item
 
 NAME = "index"
+_PAIRS = (("ours", "ours_predicted"), ("published", "predicted"))
 _COLUMNS = {
     "quantity": "what the document gives a number for",
     "published": "the number of the document",
@@ -82,8 +83,11 @@ def _about(item: Item, findings: Sequence[Finding]) -> About:
     return About(
         title=f"{item.id}: {item.title}",
         question=first.question,
-        definition=f"What the document shows, measured on this model by {asked}. {first.definition}",
-        formulas=first.formulas,
+        definition=(
+            f"What the document shows, measured on this model by {asked}; `headscope report MODEL --lens NAME` defines "
+            "every quantity and shows the rest of what it finds."
+        ),
+        formulas=(),
         reading=(
             (f"Published numbers: {item.read}. They are of that model; on another one ours need not agree, and what "
              "theory says for each model stands beside it. " if item.published else "") + first.reading
@@ -112,7 +116,12 @@ def _comparison(item: Item, published: pl.DataFrame, model: str) -> tuple[str, .
     row = both.row(0, named=True)
     rest = f"; {both.height - 1} more in the table" if both.height > 1 else ""
     where = f" ({model})" if model else ""
+    ours, there = (_over(row[value], row[null]) for value, null in _PAIRS)
     return (
-        f"The {row['quantity']} is {row['ours']:.3g} here{where} and {row['published']:.3g} in the document "
-        f"({item.read}){rest}.",
+        f"The {row['quantity']} is {row['ours']:.3g} here{where}{ours}, and {row['published']:.3g} in the document"
+        f"{there} ({item.read}){rest}.",
     )
+
+
+def _over(value: float, predicted: float | None) -> str:
+    return f", {value / predicted:.2g} times what theory says for it" if predicted else ""

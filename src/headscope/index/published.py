@@ -140,8 +140,8 @@ def traces_beside(finding: Finding) -> Curves:
         "beside_published",
         "Base alignment over the depth, beside the published range",
         "Solid: the traces of W_QK of this model, summed over the heads of a layer. Dotted, with its band: the same "
-        f"with one side turned at random. Dashed: the smallest and the largest published trace ({PLOT}; there query head "
-        "h stands beside key head h, which is wrong under grouped queries).",
+        "with one side turned at random. Dashed: the smallest and the largest published trace "
+        f"({PLOT}; there query head h stands beside key head h, which is wrong under grouped queries).",
         "share of the depth",
         "Tr(W_Q W_Kᵀ)",
         tuple(one for one in series if len(one.x)),

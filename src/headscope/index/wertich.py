@@ -45,7 +45,7 @@ FIGURES = (
         [
             ("2.2", "2.3", "Block of a LLaMA or Mistral model", "look MODEL", "W-7.1g"),
             ("2.3", "2.4", "Attention layer, from tokens to outputs", "mechanisms dense", "W-2.4a W-2.4b"),
-            ("2.4", "2.5", "Singular values of a square matrix with entries of variance 1/n", "W-2.5e W-2.5f W-2.5h"),
+            ("2.4", "2.5", "Singular values of a square matrix with entries of variance 1/n", "W-2.5f W-2.5e W-2.5h"),
             ("5.1", "5.2.4", "Divergence along the arc between orthogonal unit vectors", "W-5.2n", "lens angles MODEL"),
             ("8.1", "8.1", "Grouped queries", "look MODEL", "W-8.1b"),
             ("8.2", "8.1", "Block of Mistral 7B", "look MODEL", "W-8.1a W-7.1g"),
