@@ -15,8 +15,12 @@ _ANT = ("Ant", 3)
 _WORDS = ("Ant", "Bee", "Fox", "Raven", "Tarantula")
 
 
-def _study(word: str, shots: int, model: str = "MODEL") -> str:
-    return f"study fewshot {model} --category animals --word {word} --shots {shots}"
+def _study(word: str, shots: int, more: str = "") -> str:
+    return f"study fewshot MODEL --category animals --word {word} --shots {shots}{more}"
+
+
+def _clues(words: int) -> str:
+    return f"study fewshot MODEL --category animals --clues {words} --table clues"
 
 
 def _maps(number: int, section: str, title: str, word: str, shots: int) -> tuple[str, ...]:
@@ -55,12 +59,12 @@ FIGURES = (
             ("8.5", "8.2", "Attention maps for “Ant”, 3 shots, between words", _study(*_ANT), "lens maps MODEL",
              "W-8.2b W-8.2d"),
             ("8.6", "8.3", "Cosines of embeddings beside attention maps, layers 1 to 3", "lens angles MODEL", "W-8.3"),
-            ("8.7", "8.4", "Attention maps of a randomly initialised model", "intervene MODEL --randomise init",
-             _study(*_ANT, model="random:MODEL"), "W-8.4"),
-            ("8.8", "8.5", "Attention maps with the spectra of W_q and W_k doubled", "intervene MODEL --scale 2",
-             "W-8.5a W-8.5b W-8.5c"),
-            ("8.9", "8.5", "Attention maps with the spectra of W_q and W_k halved", "intervene MODEL --scale 0.5",
-             "W-8.5a W-8.5b W-8.5c"),
+            ("8.7", "8.4", "Attention maps of a randomly initialised model", _study(*_ANT),
+             "intervene MODEL --randomise init", "W-8.4"),
+            ("8.8", "8.5", "Attention maps with the spectra of W_q and W_k doubled", _study(*_ANT, " --alpha 2"),
+             "intervene MODEL --scale 2", "W-8.5a W-8.5b W-8.5c"),
+            ("8.9", "8.5", "Attention maps with the spectra of W_q and W_k halved", _study(*_ANT, " --alpha 0.5"),
+             "intervene MODEL --scale 0.5", "W-8.5a W-8.5b W-8.5c"),
             *_ALL_LAYERS,
             *_OTHER_WORDS,
         ],
@@ -98,10 +102,10 @@ TABLES = (
         "table",
         "tab",
         (
-            ("8.1", "8.1", "Generated clues for ten animals, 3 shots", _study(*_ANT), "W-8.1c"),
-            ("A.1", "A.1", "Generated clues for thirty animals, 3 shots", _study("Ant", 3), "W-8.1c"),
-            ("A.2", "A.1", "Generated clues for thirty animals, 5 shots", _study("Ant", 5), "W-8.1c"),
-            ("A.3", "A.1", "Generated clues for thirty animals, 8 shots", _study("Ant", 8), "W-8.1c"),
+            ("8.1", "8.1", "Generated clues for ten animals, 3 shots", _clues(10), "W-8.1c"),
+            ("A.1", "A.1", "Generated clues for thirty animals, 3 shots", _clues(30), "W-8.1c"),
+            ("A.2", "A.1", "Generated clues for thirty animals, 5 shots", _clues(30), "W-8.1c"),
+            ("A.3", "A.1", "Generated clues for thirty animals, 8 shots", _clues(30), "W-8.1c"),
         ),
     ),
     Item(
