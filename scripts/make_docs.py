@@ -1,4 +1,4 @@
-"""Write the pages of docs/ on lenses, mechanisms and texts: `python scripts/make_docs.py` (or `make docs`)."""
+"""Write the pages of docs/ on lenses, mechanisms, texts and the index: `make docs`."""
 
 import dataclasses
 import inspect
@@ -7,6 +7,7 @@ from typing import Any
 
 import headscope
 from headscope import api
+from headscope.cli.index_command import rows
 
 DOCS = Path(__file__).parents[1] / "docs"
 DRAWN_AT = 24  # positions in the pictures of mechanisms
@@ -52,6 +53,13 @@ Menus, listings and code are left out. Of a translation that is not finished, th
 language of the original are left out. Nothing else is changed but white space
 and, in `bible`, the sign for an apostrophe.
 """
+INDEX_HEAD = """# Index of the documents
+
+Every figure, table, numbered formula, theorem and question of the works whose mathematics headscope executes, and every
+section with statements that have no number, with the commands that reproduce it here or the reason why none does. This
+page is written by `make docs`; `headscope index ITEM` tells more, and with `--model MODEL` draws ours beside the
+published numbers where there are any (marked •).
+"""
 
 
 def pages() -> dict[Path, str | bytes]:
@@ -60,6 +68,7 @@ def pages() -> dict[Path, str | bytes]:
         DOCS / "lenses.md": lens_page(),
         DOCS / "mechanisms.md": mechanism_page(),
         DOCS / "texts.md": text_page(),
+        DOCS / "index-of-documents.md": index_page(),
     }
     for name, cls in headscope.mechanisms().items():
         pictures = {figure.name: figure for figure in api.pictures(cls.examples(DRAWN_AT)[0], DRAWN_AT)}
@@ -78,6 +87,31 @@ def text_page() -> str:
     ]
     shares = ", ".join(f"{round(100 * share)} % {split}" for split, share in api.SPLIT_SHARES.items())
     return "\n".join([TEXTS_HEAD, head, *rows, SPLITS_TEXT.format(shares=shares)])
+
+
+def index_page() -> str:
+    """The whole page of the index: a table per document and kind."""
+    parts = [INDEX_HEAD]
+    for document in api.documents():
+        told = rows(document.items)
+        without = sum(bool(row["reason"]) for row in told)
+        counted = f"{len(told)} items, {without} of them without a command."
+        parts.append(f"## {document.name}\n\n{document.author}, *{document.title}*. {counted}\n")
+        for kind in dict.fromkeys(row["kind"] for row in told):
+            lines = [(_item(row), row["section"], row["title"], _how(row)) for row in told if row["kind"] == kind]
+            head = [("item", "section", "what", "here"), ("---",) * 4]
+            table = "\n".join(f"| {' | '.join(map(_escaped, line))} |" for line in (*head, *lines))
+            parts.append(f"### {document.name}: {kind}\n\n{table}\n")
+    return "\n".join(parts)
+
+
+def _item(row: dict[str, Any]) -> str:
+    return f"`{row['id']}`{' •' if row['published'] else ''}"
+
+
+def _how(row: dict[str, Any]) -> str:
+    commands = ", ".join(f"`{command.removeprefix('headscope ')}`" for command in row["commands"])
+    return "; ".join(part for part in (commands, f"*{row['reason']}*" if row["reason"] else "") if part)
 
 
 def mechanism_page() -> str:

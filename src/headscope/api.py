@@ -1,7 +1,7 @@
 """The public face: open a model, measure it, report on it. `headscope` re-exports these names."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from headscope.experiments.attention_bench import Setting as BenchSetting
 from headscope.experiments.attention_bench import bench as bench_attention
 from headscope.experiments.drawing import pictures
 from headscope.fetch.progress import Progress as FetchProgress
+from headscope.index import Item, Step, Way, document_of, documents, item_named, items, page, ways, why_not
+from headscope.index.page import published_table
 from headscope.lenses import lens_named, lenses
 from headscope.model import look, open_model, verify
 from headscope.model.source import sources as models
@@ -28,18 +30,25 @@ from headscope.pipeline import Progress, measure
 from headscope.report import notebook_html, write, write_ledger
 from headscope.report import save as save_figure
 from headscope.report.draw import encoded as encoded_figure
-from headscope.store import load
+from headscope.store import check_folder, load
 from headscope.store import save as save_run
 
 __all__ = [
     "SHOWN_AT",
     "SPLIT_SHARES",
     "BenchSetting",
+    "Item",
     "Progress",
+    "Step",
+    "Way",
     "bench_attention",
+    "document_of",
+    "documents",
     "encoded_figure",
     "find_text",
     "growth",
+    "item_named",
+    "items",
     "joined_text",
     "judge_claims",
     "ledger_objects",
@@ -53,7 +62,9 @@ __all__ = [
     "models",
     "open",
     "pictures",
+    "published_table",
     "report",
+    "reproduce",
     "save_figure",
     "save_run",
     "spelled",
@@ -61,6 +72,8 @@ __all__ = [
     "texts",
     "use_compiled",
     "verify",
+    "ways",
+    "why_not",
     "write_ledger",
 ]
 
@@ -108,6 +121,49 @@ def judge_claims(
         findings, name = dict(run.findings), run.model.name
     step = None if progress is None else progress.step
     return ledger(ids, seed=seed, findings=findings, model=name, step=step)
+
+
+def reproduce(
+    item: Item,
+    model: Any,
+    *,
+    text: Any = None,
+    hub: bool = False,
+    seed: int = 0,
+    window: int = 512,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """What a model says about an item of the index: our figures, published numbers beside ours, its claims judged.
+
+    Args:
+        item: One whose steps name a lens that exists; see `item_named`.
+        model: What `open` takes.
+        text: As in `measure`.
+        hub: Whether a name may be fetched from the model hub.
+        seed: Of everything that is drawn.
+        window: Tokens per window.
+        out: A folder for the run and its `report.html`.
+        progress: Told about every step.
+    """
+    if out is not None:
+        check_folder(Path(out))
+    needed = {*item.lenses, *lenses_needed(claims(item.claims) if item.claims else ())}
+    chosen = [name for name in lenses() if name in needed]
+    run = measure(model, text=text, lenses=chosen, seed=seed, window=window, hub=hub, progress=progress)
+    step = None if progress is None else progress.step
+    judged = _judged(item, run, step)
+    shown = page(item, run.findings, judged, run.model.name)
+    told = replace(run, findings={shown.lens: shown})
+    if out is not None:
+        report(told, out=out)
+    return told
+
+
+def _judged(item: Item, run: Run, step: Any) -> tuple[Entry, ...]:
+    if not item.claims:
+        return ()
+    return ledger(item.claims, seed=run.seed, findings=run.findings, model=run.model.name, step=step).entries
 
 
 def ledger_objects(judged: Ledger, ids: Sequence[str] = ()) -> list[dict[str, Any]]:

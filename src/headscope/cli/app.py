@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from headscope import __version__
 from headscope.cli.claims_command import CLAIMS_EXAMPLES, claims
 from headscope.cli.data_command import DATA_EXAMPLES, data
+from headscope.cli.index_command import INDEX_EXAMPLES, index
 from headscope.cli.lens_commands import LensGroup
 from headscope.cli.mechanism_commands import BENCH_EXAMPLES, MECHANISMS_EXAMPLES, bench_attention, mechanisms
 from headscope.cli.options import FigureFormat, Form, Hub, Model, ModelOrTiny, Seed, TextFile, Window, examples
@@ -31,7 +32,7 @@ class Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """What runs first, then what lists."""
-        order = ("report", "look", "lens", "verify", "claims", "figures", "bench")
+        order = ("report", "look", "lens", "verify", "claims", "index", "figures", "bench")
         return sorted(super().list_commands(ctx), key=lambda name: order.index(name) if name in order else len(order))
 
 
@@ -59,6 +60,7 @@ app.add_typer(
 
 app.command(epilog=CLAIMS_EXAMPLES)(claims)
 app.command(epilog=DATA_EXAMPLES)(data)
+app.command(epilog=INDEX_EXAMPLES)(index)
 app.command(epilog=MECHANISMS_EXAMPLES)(mechanisms)
 _benches = typer.Typer(no_args_is_help=True, help="Ratios against dense attention and against peers, on this machine.")
 _benches.callback()(lambda: None)  # a group even while it has one command
