@@ -1,4 +1,4 @@
-"""Write the pages of docs/ on lenses, mechanisms, texts and the index: `make docs`."""
+"""Write the pages of docs/ that are made from the code: lenses, mechanisms, texts, interventions, the index."""
 
 import dataclasses
 import inspect
@@ -8,6 +8,8 @@ from typing import Any
 import headscope
 from headscope import api
 from headscope.cli.index_command import rows
+from headscope.experiments.intervention import changes
+from headscope.experiments.intervention.about import ABOUT as INTERVENTION
 
 DOCS = Path(__file__).parents[1] / "docs"
 DRAWN_AT = 24  # positions in the pictures of mechanisms
@@ -17,6 +19,11 @@ MECHANISMS_HEAD = """# Mechanisms
 Every way of attending that headscope knows: to train with, to swap into a real model head by head
 (`session.replace`), to benchmark (`headscope bench attention`). This page is written by `make docs` from the
 mechanisms themselves; `headscope mechanisms NAME` tells the same, and `--draw` draws any of them with any parameters.
+"""
+INTERVENTIONS_HEAD = """
+What becomes of a model when its attention weights are changed: `headscope intervene MODEL`, in Python
+`headscope.intervene(model, "scale 1/4", "rank 8", at="L10-19")`. Every change stands beside the original and beside a
+control, and is undone. This page is written by `make docs`.
 """
 HEAD = """# Lenses
 
@@ -69,6 +76,7 @@ def pages() -> dict[Path, str | bytes]:
         DOCS / "mechanisms.md": mechanism_page(),
         DOCS / "texts.md": text_page(),
         DOCS / "index-of-documents.md": index_page(),
+        DOCS / "interventions.md": intervention_page(),
     }
     for name, cls in headscope.mechanisms().items():
         pictures = {figure.name: figure for figure in api.pictures(cls.examples(DRAWN_AT)[0], DRAWN_AT)}
@@ -119,6 +127,22 @@ def mechanism_page() -> str:
     mechanisms = headscope.mechanisms()
     index = "\n".join(f"- [`{name}`](#{name}): {_summary(cls)}" for name, cls in mechanisms.items())
     return "\n".join([MECHANISMS_HEAD, index, "", *map(mechanism_section, mechanisms.values())])
+
+
+def intervention_page() -> str:
+    """Changes of the weights: what is done, what is measured, how to read it."""
+    about = INTERVENTION
+    parts = [
+        "# Interventions",
+        INTERVENTIONS_HEAD.strip(),
+        f"```text\n{inspect.cleandoc(changes.__doc__ or '')}\n```",
+        about.definition,
+        "\n\n".join(f"$$ {formula} $$" for formula in about.formulas),
+        f"*How to read it.* {about.reading}",
+        _table("column", None, [(f"`{name}`", meaning) for name, meaning in about.columns.items()]),
+        f"*Reference.* {about.reference}",
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def mechanism_section(cls: Any) -> str:

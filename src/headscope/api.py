@@ -10,9 +10,9 @@ from headscope.attention.mechanism import mechanism_named, mechanisms
 from headscope.attention.spelling import spelled
 from headscope.claims import ledger
 from headscope.claims.ledger import claims, lenses_needed, meant_ids
-from headscope.core import Entry, Ledger, Run
+from headscope.core import Entry, Ledger, Run, Selection
 from headscope.core.ports import plug
-from headscope.corpora import Text, spelled_text, texts
+from headscope.corpora import Text, spelled_text, text_of, texts
 from headscope.corpora import find as find_text
 from headscope.corpora import joined as joined_text
 from headscope.corpora.splits import SHARES as SPLIT_SHARES
@@ -20,6 +20,8 @@ from headscope.experiments.attention_bench import SHOWN_AT, growth
 from headscope.experiments.attention_bench import Setting as BenchSetting
 from headscope.experiments.attention_bench import bench as bench_attention
 from headscope.experiments.drawing import pictures
+from headscope.experiments.intervention import Change, Setting, place_of
+from headscope.experiments.intervention import intervene as run_intervention
 from headscope.fetch.progress import Progress as FetchProgress
 from headscope.index import Item, Step, Way, document_of, documents, item_named, items, page, ways, why_not
 from headscope.index.page import published_table
@@ -27,6 +29,8 @@ from headscope.lenses import lens_named, lenses
 from headscope.model import look, open_model, verify
 from headscope.model.source import sources as models
 from headscope.pipeline import Progress, measure
+from headscope.pipeline.progress import Silent
+from headscope.pipeline.versions import versions
 from headscope.report import notebook_html, write, write_ledger
 from headscope.report import save as save_figure
 from headscope.report.draw import encoded as encoded_figure
@@ -47,6 +51,7 @@ __all__ = [
     "encoded_figure",
     "find_text",
     "growth",
+    "intervene",
     "item_named",
     "items",
     "joined_text",
@@ -103,6 +108,59 @@ def text(what: str | Path, split: str | None = None, *, progress: FetchProgress 
         progress: Called with what is fetched, how many bytes are here, and how many there are.
     """
     return spelled_text(str(what) if split is None else f"{what}:{split}", progress)
+
+
+def intervene(
+    what: Any,
+    *changes: Change | str,
+    matrices: str = "qk",
+    at: Selection | str | None = None,
+    text: Any = None,
+    prompts: Sequence[str] | None = None,
+    window: int = 256,
+    windows: int = 12,
+    new_tokens: int = 40,
+    seed: int = 0,
+    hub: bool = False,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Change a model's attention weights and measure what becomes of it, beside the original and beside a control.
+
+    Args:
+        what: A model, or what `open` takes.
+        changes: `scale 1/4`, `randomise init|v|u|permute`, `rank 8`, `remove spikes|bulk`; each on its own. Without
+            any: the spectra scaled by 1/4, 1/2, 2 and 4.
+        matrices: Which projections, by the letters q, k, v, o.
+        at: Which heads, e.g. `L10-19` or `L3.H7`; None is all.
+        text: A string that is the text, a `Path` of a UTF-8 file, or None for the shipped one.
+        prompts: What it writes from; None for a few of headscope's own, none for a model that writes nothing.
+        window: Tokens per window.
+        windows: How many windows of the text, evenly spread over it.
+        new_tokens: Tokens to write from each prompt, at most.
+        seed: Of everything that is drawn.
+        hub: Whether a name may be fetched from the model hub.
+        out: A folder for the run and its `report.html`.
+        progress: Told about every step.
+
+    Raises:
+        UsageError: A change, selection or prompt that makes no sense for this model.
+        WeightsRefused: The projections of the chosen layers are not known.
+    """
+    setting = Setting(matrices, at, window, windows, new_tokens, seed)
+    chosen = [Change.of(change) for change in changes]
+    place_of(matrices, at)
+    given = text_of(text)
+    if out is not None:
+        check_folder(Path(out))
+    hear = progress or Silent()
+    model = open(what, hub=hub, seed=seed, progress=hear.step)
+    finding, spec = run_intervention(model, chosen, given, prompts, setting, hear.step)
+    run = Run(model.spec, model.sites, {finding.lens: finding}, spec, versions(), seed)
+    if out is not None:
+        hear.step("writing the report", 0, 1)
+        report(run, out=out)
+    return run
 
 
 def judge_claims(

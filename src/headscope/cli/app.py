@@ -13,6 +13,7 @@ from headscope import __version__
 from headscope.cli.claims_command import CLAIMS_EXAMPLES, claims
 from headscope.cli.data_command import DATA_EXAMPLES, data
 from headscope.cli.index_command import INDEX_EXAMPLES, index
+from headscope.cli.intervene_command import INTERVENE_EXAMPLES, InterveneCommand, intervene
 from headscope.cli.lens_commands import LensGroup
 from headscope.cli.mechanism_commands import BENCH_EXAMPLES, MECHANISMS_EXAMPLES, bench_attention, mechanisms
 from headscope.cli.options import FigureFormat, Form, Hub, Model, ModelOrTiny, Seed, TextFile, Window, examples
@@ -33,6 +34,7 @@ class Commands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """What runs first, then what lists."""
         order = ("report", "look", "lens", "verify", "claims", "index", "figures", "bench")
+        order = ("report", "look", "lens", "verify", "intervene", "claims", "figures", "bench")
         return sorted(super().list_commands(ctx), key=lambda name: order.index(name) if name in order else len(order))
 
 
@@ -62,6 +64,7 @@ app.command(epilog=CLAIMS_EXAMPLES)(claims)
 app.command(epilog=DATA_EXAMPLES)(data)
 app.command(epilog=INDEX_EXAMPLES)(index)
 app.command(epilog=MECHANISMS_EXAMPLES)(mechanisms)
+app.command(cls=InterveneCommand, epilog=INTERVENE_EXAMPLES)(intervene)
 _benches = typer.Typer(no_args_is_help=True, help="Ratios against dense attention and against peers, on this machine.")
 _benches.callback()(lambda: None)  # a group even while it has one command
 _benches.command(name="attention", epilog=BENCH_EXAMPLES)(bench_attention)

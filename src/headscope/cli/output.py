@@ -51,7 +51,7 @@ def show_finding(finding: "Finding", form: Format, table: str | None) -> None:
         return
     frame = finding.table if table is None else _table(finding, table)
     if form is Format.TABLE:
-        _show_headlines(finding)
+        show_headlines(finding)
     show_table(frame, form)
 
 
@@ -75,7 +75,8 @@ def _table(finding: "Finding", name: str) -> "pl.DataFrame":
     return finding.tables[name]
 
 
-def _show_headlines(finding: "Finding") -> None:
+def show_headlines(finding: "Finding") -> None:
+    """The sentences, the warnings and the method of a finding."""
     console = Console(highlight=False)
     for line in finding.headlines:
         console.print(Text(f"• {line}"))

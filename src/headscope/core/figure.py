@@ -32,7 +32,8 @@ class HeatMap:
     """A table of numbers as colours, e.g. layer × head.
 
     `reference` is the value under the null (uniform attention, zero, …): where it is given the colours
-    diverge from it. NaN cells are drawn empty.
+    diverge from it. NaN cells are drawn empty. `panels` names the maps of a grid (those down, those across) where
+    `values` holds several of one size, square, with one empty row or column between them.
     """
 
     name: str
@@ -46,6 +47,7 @@ class HeatMap:
     unit: str = ""
     reference: float | None = None
     limits: tuple[float, float] | None = None
+    panels: tuple[tuple[str, ...], tuple[str, ...]] | None = None
 
 
 @dataclass(frozen=True)

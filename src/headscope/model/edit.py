@@ -11,6 +11,7 @@ W_Q as the documents mean it, and one head's selection that head's. k and v belo
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,6 +33,19 @@ Spectrum = Float[Tensor, " rank"]
 Matrix = Float[Tensor, "rows columns"]
 Letters = Literal["q", "k", "v", "o"]
 _LETTERS: tuple[Letters, ...] = ("q", "k", "v", "o")
+
+
+@dataclass(frozen=True)
+class Named:
+    """Which matrix a rule is given: of which site, which letter, of which heads (k and v: key/value heads)."""
+
+    site: Site
+    letter: Letters
+    heads: tuple[int, ...]
+    rows: Rows
+
+
+Rule = Callable[[Named, Matrix], Matrix]
 
 
 class Edit:
@@ -58,6 +72,15 @@ class Edit:
         self._before.clear()
         self._open = self._model.edited = False
 
+    def map_matrix(self, at: Where, what: str, rule: Rule) -> None:
+        """Replace each named matrix w (float64, rows act on the right: inputs × outputs) by `rule(named, w)`."""
+        self._change_rows(at, what, lambda named, before: rule(named, before.double()))
+
+    def initial_matrices(self, seed: int = 0) -> Callable[[Named], Matrix]:
+        """The same matrices of the same architecture, freshly initialised."""
+        fresh = self._initialised(seed)
+        return lambda named: _read(fresh, named.rows, named.letter)
+
     def map_spectrum(self, at: Where, what: str, rule: Callable[[Spectrum], Spectrum]) -> None:
         """Replace the singular values σ (descending, float64) of each named matrix by `rule(σ)`."""
         self._change(at, what, lambda w: _with_spectrum(w, rule))
@@ -82,8 +105,8 @@ class Edit:
         if keep == "UD":
             self._change(at, what, lambda w: _with_random_input_side(w, generator))
             return
-        fresh = self._initialised(seed)
-        self._change_rows(at, what, lambda rows, letter, _: _read(fresh, rows, letter))
+        fresh = self.initial_matrices(seed)
+        self._change_rows(at, what, lambda named, _: fresh(named))
 
     def initialise(self, seed: int = 0) -> None:
         """Give the whole model, not only its attention, a fresh initialisation."""
@@ -104,9 +127,9 @@ class Edit:
             return type(self._hf)._from_config(self._hf.config, dtype=self._hf.dtype)
 
     def _change(self, at: Where, what: str, rule: Callable[[Matrix], Matrix]) -> None:
-        self._change_rows(at, what, lambda rows, letter, before: rule(before.double()))
+        self.map_matrix(at, what, lambda _, before: rule(before))
 
-    def _change_rows(self, at: Where, what: str, rule: Callable[[Rows, str, Matrix], Matrix]) -> None:
+    def _change_rows(self, at: Where, what: str, rule: Rule) -> None:
         self._check_open()
         letters = _letters(what)
         chosen = Selection.of(at).resolve(self._model.sites)
@@ -115,16 +138,17 @@ class Edit:
         for site, heads in chosen.items():
             plan = self._model.plan(site)
             for letter in letters:
-                rows = _selected(plan, site, heads, letter)
-                key = (rows.module + letter, tuple(rows.row.flatten().tolist()))
+                named = _selected(plan, site, heads, letter)
+                key = (named.rows.module + letter, tuple(named.rows.row.flatten().tolist()))
                 if key not in done:  # a module shared by several layers is edited once
                     done.add(key)
-                    self._write(rows, letter, rule)
+                    self._write(named, rule)
 
-    def _write(self, rows: Rows, letter: str, rule: Callable[[Rows, str, Matrix], Matrix]) -> None:
+    def _write(self, named: Named, rule: Rule) -> None:
+        rows, letter = named.rows, named.letter
         linear: Any = self._hf.get_submodule(rows.module)
         self._remember(f"{rows.module}.weight", linear.weight)
-        after = rule(rows, letter, _read(self._hf, rows, letter))
+        after = rule(named, _read(self._hf, rows, letter))
         if not bool(torch.isfinite(after).all()):
             raise UsageError(f"the edit of {letter} in {rows.module} gives values that are not finite")
         index = rows.row.flatten()
@@ -161,12 +185,12 @@ def _letters(what: str) -> list[Letters]:
     return [letter for letter in _LETTERS if letter in what]
 
 
-def _selected(plan: Plan, site: Site, heads: tuple[int, ...], letter: Letters) -> Rows:
+def _selected(plan: Plan, site: Site, heads: tuple[int, ...], letter: Letters) -> Named:
     if plan.projections is None:
         raise WeightsRefused(f"{site.label} cannot be edited: {plan.status.reason}")
     rows: Rows = getattr(plan.projections, letter)
     index = list(dict.fromkeys(site.kv_head(h) for h in heads)) if letter in "kv" else list(heads)
-    return Rows(rows.module, rows.row[index], rows.gain[index])
+    return Named(site, letter, tuple(index), Rows(rows.module, rows.row[index], rows.gain[index]))
 
 
 def _read(model: nn.Module, rows: Rows, letter: str) -> Matrix:

@@ -111,23 +111,42 @@ def generate(
 
     Greedy at temperature 0, otherwise sampled with `seed`. The prompt itself is not repeated.
     """
+    tokens = prompt_tokens(model, prompt, max_new_tokens=max_new_tokens)
+    new = generate_tokens(
+        model.hf, tokens, max_new_tokens=max_new_tokens, temperature=temperature, cache=cache, seed=seed
+    )
+    return decode(model, new if model.spec.kind == "encoder-decoder" else new[len(tokens) :])
+
+
+def prompt_tokens(model: "Model", prompt: str, *, max_new_tokens: int, chat: bool = False) -> Int[Tensor, " tokens"]:
+    """The tokens of a prompt; with `chat` as a user's turn in the model's own chat template, if it has one.
+
+    Raises:
+        UsageError: The model writes no text, or prompt and answer do not fit its context.
+    """
     if not model.hf.can_generate():
         raise _cannot(model, "generate text")
     tokens = encode(model, prompt)
+    if chat and has_chat_template(model):
+        turn = [{"role": "user", "content": prompt}]
+        with quiet():
+            spoken = model.tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=False)  # type: ignore[union-attr]
+            # The template writes the special tokens itself.
+            tokens = torch.tensor(model.tokenizer(spoken, add_special_tokens=False)["input_ids"])  # type: ignore[misc]
     context = model.spec.context
-    two_stacks = model.spec.kind == "encoder-decoder"
-    needed = len(tokens) + (0 if two_stacks else max_new_tokens)
+    needed = len(tokens) + (0 if model.spec.kind == "encoder-decoder" else max_new_tokens)
     if context is not None and needed > context:
         raise UsageError(
             f"the prompt has {len(tokens)} tokens and {max_new_tokens} are to follow, "
             f"but {model.spec.name} reads at most {context}",
             hint=f"shorten the prompt to {max(context - max_new_tokens, 0)} tokens or ask for fewer",
         )
-    new = generate_tokens(
-        model.hf, tokens, max_new_tokens=max_new_tokens, temperature=temperature, cache=cache, seed=seed
-    )
-    written = new if two_stacks else new[len(tokens) :]
-    return decode(model, written)
+    return tokens
+
+
+def has_chat_template(model: "Model") -> bool:
+    """Whether the tokenizer knows how turns of a conversation are written."""
+    return bool(getattr(model.tokenizer, "chat_template", None))
 
 
 def generate_tokens(
@@ -184,8 +203,13 @@ def _interval(mean: float, blocks: Float[Tensor, " blocks"]) -> tuple[float, flo
     return (mean - half, mean + half)
 
 
+def predicts_next_token(model: "Model") -> bool:
+    """Whether the model is a causal language model: it has a distribution over the next token."""
+    return model.spec.kind == "decoder-only" and model.hf.get_output_embeddings() is not None
+
+
 def _needs_next_token(model: "Model", what: str) -> None:
-    if model.spec.kind != "decoder-only" or model.hf.get_output_embeddings() is None:
+    if not predicts_next_token(model):
         raise _cannot(model, f"have a {what}")
 
 

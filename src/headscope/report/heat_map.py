@@ -59,7 +59,7 @@ def scale_of(figure: HeatMap) -> Scale | None:
 def draw(figure: HeatMap, theme: Theme) -> Figure:
     """The heat map on a matplotlib figure."""
     rows, columns = figure.values.shape
-    width, height = cell_size(rows, columns)
+    width, height = cell_size(rows, columns) if figure.panels is None else _square(rows, columns)
     canvas, axes = panel(width * columns, height * rows)
     scale = scale_of(figure)
     if scale is None:
@@ -79,6 +79,12 @@ def cell_size(rows: int, columns: int) -> tuple[float, float]:
     width = min(max(198 / columns, 9.5), 26.0, 480 / columns) if columns > 1 else 44.0
     height = min(max(250 / rows, 9.5), 17.0, 700 / rows) if rows > 1 else 30.0
     return width, height
+
+
+def _square(rows: int, columns: int) -> tuple[float, float]:
+    """Cells of maps in a grid: as wide as high, and all maps in one line of the page."""
+    side = min(500 / columns, 640 / rows, 8.0)
+    return side, side
 
 
 def cell_name(figure: HeatMap, row: int, column: int) -> str:
@@ -149,17 +155,31 @@ def _label(axes: Axes, figure: HeatMap, cell: tuple[float, float], theme: Theme)
     upright = longest > 3 and longest * _GLYPH > cell[0]
     across = 9.0 if upright else longest * _GLYPH + 3
     name_axes(axes, figure.column_axis, figure.row_axis)
-    x, y = _every(columns, cell[0], across), _every(rows, cell[1], 9.0)
-    axes.xaxis.set_major_locator(FixedLocator([column + 0.5 for column in x]))
-    axes.yaxis.set_major_locator(FixedLocator([row + 0.5 for row in y]))
-    axes.set_xticklabels([visible(figure.column_labels[i]) for i in x], rotation=90 if upright else 0, parse_math=False)
-    axes.set_yticklabels([visible(figure.row_labels[i]) for i in y], parse_math=False)
+    if figure.panels is not None:
+        _name_panels(axes, figure.panels, rows, columns)
+    else:
+        x, y = _every(columns, cell[0], across), _every(rows, cell[1], 9.0)
+        axes.xaxis.set_major_locator(FixedLocator([column + 0.5 for column in x]))
+        axes.yaxis.set_major_locator(FixedLocator([row + 0.5 for row in y]))
+        names = [visible(figure.column_labels[i]) for i in x]
+        axes.set_xticklabels(names, rotation=90 if upright else 0, parse_math=False)
+        axes.set_yticklabels([visible(figure.row_labels[i]) for i in y], parse_math=False)
     axes.tick_params(length=0, pad=3, labelcolor=theme.ink)
     axes.xaxis.label.set_color(theme.ink)
     axes.yaxis.label.set_color(theme.ink)
     _frame(axes, CELLS)
     for spine in axes.spines.values():
         spine.set_edgecolor(theme.grid)
+
+
+def _name_panels(axes: Axes, panels: tuple[tuple[str, ...], tuple[str, ...]], rows: int, columns: int) -> None:
+    """The name of each map of a grid at the middle of its side; the names across stand above it."""
+    for axis, names, n in ((axes.yaxis, panels[0], rows), (axes.xaxis, panels[1], columns)):
+        size = (n - len(names) + 1) / len(names)
+        axis.set_major_locator(FixedLocator([i * (size + 1) + size / 2 for i in range(len(names))]))
+    axes.set_yticklabels([visible(name) for name in panels[0]], parse_math=False)
+    axes.set_xticklabels([visible(name) for name in panels[1]], parse_math=False)
+    axes.xaxis.tick_top()
 
 
 def _every(n: int, size: float, wanted: float) -> range:

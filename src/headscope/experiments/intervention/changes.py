@@ -1,0 +1,275 @@
+r"""What is done to a matrix, and the control that stands beside it.
+
+A matrix is W_Q, W_K, W_V or W_O of the chosen heads of one layer, heads side by side; $W = U D V^\top$, written as the
+documents do with outputs × inputs, so that V is the side of the input.
+
+scale α          every singular value times α: W becomes α W
+randomise init   drawn anew from the model's own initialisation
+randomise v      V replaced by a Haar-random one; U and D stay
+randomise u      U replaced by a Haar-random one; V and D stay
+randomise permute  all entries of W in a random order
+rank R           the R largest singular values stay, the others become 0
+remove spikes    the singular values above the edge of the Marchenko–Pastur law fitted to the bulk become 0
+remove bulk      only those above that edge stay
+
+The control. For `scale` and `randomise`: W plus a matrix that has exactly the singular values of the change
+$\Delta = W' - W$, along Haar-random directions on both sides; so it has the Frobenius and the operator norm of the
+change, and says what any change of that size does. For `rank` and `remove`: as many singular values become 0 as in the
+change, but the directions are drawn at random among those of W; so it says what the choice of the directions does.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from math import isfinite
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headscope.core import Selection, Site
+from headscope.errors import UsageError
+from headscope.maths.comparison import Comparison
+from headscope.maths.haar import haar_frames
+from headscope.maths.spectrum import singular_values
+from headscope.model import Model
+from headscope.model.edit import Named
+
+Kind = Literal["scale", "randomise", "rank", "remove"]
+CHOICES = {"randomise": ("init", "v", "u", "permute"), "remove": ("spikes", "bulk")}
+GRAMMAR = "scale 1/4, randomise init|v|u|permute, rank 8, remove spikes|bulk"
+LETTERS = "qkvo"
+
+Matrix = Float[Tensor, "rows columns"]
+Result = tuple[Matrix, int]  # the new matrix, and how many singular directions of the old one it keeps
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of the chosen matrices, as it is written: `scale 1/4`, `rank 8`, `remove spikes`, `randomise v`."""
+
+    kind: Kind
+    value: str
+
+    @classmethod
+    def of(cls, what: "Change | str") -> "Change":
+        """Read a change as people write it."""
+        if isinstance(what, Change):
+            return what
+        words = what.replace("=", " ").split()
+        if len(words) != 2 or words[0] not in ("scale", "rank", *CHOICES):
+            raise UsageError(f"cannot read the change {what!r}", hint=f"write one of: {GRAMMAR}")
+        change = cls(words[0], words[1])  # type: ignore[arg-type]
+        change.check()
+        return change
+
+    def check(self) -> None:
+        """Refuse a value without sense."""
+        if self.kind in CHOICES and self.value not in CHOICES[self.kind]:
+            raise UsageError(f"cannot {self.kind} {self.value!r}", hint=f"one of {', '.join(CHOICES[self.kind])}")
+        if self.kind == "scale" and not (isfinite(self.alpha) and self.alpha > 0):
+            raise UsageError(f"a spectrum is scaled by a finite factor above 0, got {self.value}")
+        if self.kind == "rank" and self.rank < 1:
+            raise UsageError(f"a rank is at least 1, got {self.value}")
+
+    @property
+    def label(self) -> str:
+        """As it is written."""
+        return f"{self.kind} {self.value}"
+
+    @property
+    def alpha(self) -> float:
+        """The factor of `scale`."""
+        try:
+            return float(Fraction(self.value)) if "/" in self.value else float(self.value)
+        except (ValueError, ZeroDivisionError, OverflowError) as error:
+            raise UsageError(f"cannot read the factor {self.value!r}", hint="write 2, 0.25 or 1/4") from error
+
+    @property
+    def rank(self) -> int:
+        """The number of singular values that `rank` keeps."""
+        try:
+            return int(self.value)
+        except ValueError as error:
+            raise UsageError(f"cannot read the rank {self.value!r}", hint="write a whole number") from error
+
+    @property
+    def picks_directions(self) -> bool:
+        """Whether the change keeps some singular directions of a matrix and drops the others."""
+        return self.kind in ("rank", "remove")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which matrices of which heads."""
+
+    matrices: str
+    at: Selection
+
+    def heads(self, sites: Sequence[Site]) -> dict[Site, tuple[int, ...]]:
+        """The chosen heads; what the selection names must all be there."""
+        for term in self.at.terms:
+            Selection((term,), self.at.text).resolve(sites)
+            for name, wanted, there in (
+                ("layer", term.layers, {site.layer for site in sites}),
+                ("head", term.heads, set(range(max(site.n_heads for site in sites)))),
+            ):
+                if missing := sorted((wanted or frozenset()) - there):
+                    raise UsageError(
+                        f"selection {self.at.text!r}: this model has no {name} {missing[0]}, only 0 to {max(there)}",
+                        hint="layers and heads count from zero, and ends are included",
+                    )
+        return self.at.resolve(sites)
+
+    def changed_heads(self, sites: Sequence[Site]) -> dict[Site, tuple[int, ...]]:
+        """The heads that read a changed matrix: those chosen, and those that share a key/value head with them."""
+        chosen = self.heads(sites)
+        if not set(self.matrices) & set("kv"):
+            return chosen
+        return {
+            site: tuple(h for h in range(site.n_heads) if site.kv_head(h) in {site.kv_head(c) for c in heads})
+            for site, heads in chosen.items()
+        }
+
+
+@dataclass(frozen=True)
+class Touched:
+    """What happened to one matrix. `kept` counts the singular directions that stayed; `sigma` are those of Δ."""
+
+    site: Site
+    letter: str
+    heads: tuple[int, ...]
+    shape: tuple[int, int]
+    norm: float
+    change_norm: float
+    kept: int
+    sigma: Float[Tensor, " rank"]
+
+
+def place_of(matrices: str, at: "Selection | str | None") -> Place:
+    """Letters and a selection, checked."""
+    letters = matrices.lower().replace(",", "").replace(" ", "")
+    if not letters or set(letters) - set(LETTERS):
+        raise UsageError(f"cannot change the matrices {matrices!r}", hint="name them by the letters q, k, v, o: qk")
+    return Place("".join(letter for letter in LETTERS if letter in letters), Selection.of(at))
+
+
+@contextmanager
+def changed(model: Model, change: Change, place: Place, seed: int) -> Iterator[list[Touched]]:
+    """The model with the change, for as long as the context lasts."""
+    generator = torch.Generator().manual_seed(2 * seed)
+    touched: list[Touched] = []
+    with model.edit() as edit:
+        initial = edit.initial_matrices(seed) if change == Change("randomise", "init") else None
+
+        def rule(named: Named, w: Matrix) -> Matrix:
+            if initial is not None:
+                after, kept = initial(named).double(), 0
+            else:
+                after, kept = _RULES[change.kind](change, named, w, generator)
+            touched.append(_touched(named, w, after, kept))
+            return after
+
+        edit.map_matrix(place.at, place.matrices, rule)
+        yield touched
+
+
+@contextmanager
+def controlled(
+    model: Model, change: Change, place: Place, touched: Sequence[Touched], seed: int
+) -> Iterator[list[Touched]]:
+    """The model with the control of a change, which is known by what it touched."""
+    generator = torch.Generator().manual_seed(2 * seed + 1)
+    before, done = iter(touched), []
+
+    def rule(named: Named, w: Matrix) -> Matrix:
+        model_of = next(before)
+        if change.picks_directions:
+            after = _with_some_directions(w, model_of.kept, generator)
+        else:
+            after = w + along_random_directions(model_of.sigma, w.shape[0], w.shape[1], generator)
+        done.append(_touched(named, w, after, model_of.kept))
+        return after
+
+    with model.edit() as edit:
+        edit.map_matrix(place.at, place.matrices, rule)
+        yield done
+
+
+def along_random_directions(
+    sigma: Float[Tensor, " rank"], rows: int, columns: int, generator: torch.Generator
+) -> Matrix:
+    """A matrix with these singular values whose singular vectors are Haar-random on both sides.
+
+    Properties:
+        - has these singular values  (tested: test_the_control_has_the_singular_values_of_the_change)
+    """
+    left = haar_frames(1, rows, len(sigma), generator)[0]
+    right = haar_frames(1, columns, len(sigma), generator)[0]
+    return (left * sigma) @ right.T
+
+
+def _touched(named: Named, before: Matrix, after: Matrix, kept: int) -> Touched:
+    delta = after - before
+    # Rounding of the rule is no change: a matrix that keeps everything is returned as it was.
+    sigma = singular_values(delta)
+    rows, columns = before.shape
+    norms = float(before.norm()), float(delta.norm())
+    return Touched(named.site, named.letter, named.heads, (rows, columns), *norms, kept, sigma)
+
+
+def _scale(change: Change, named: Named, w: Matrix, generator: torch.Generator) -> Result:
+    return w * change.alpha, min(w.shape)
+
+
+def _rank(change: Change, named: Named, w: Matrix, generator: torch.Generator) -> Result:
+    if change.rank > min(w.shape):
+        raise UsageError(
+            f"rank {change.rank} is larger than W_{named.letter.upper()} of {named.site.label}, which has "
+            f"{min(w.shape)} singular values ({w.shape[0]} × {w.shape[1]})",
+            hint=f"use at most {min(w.shape)}, or other matrices",
+        )
+    return _with_directions(w, torch.arange(min(w.shape)) < change.rank), change.rank
+
+
+def _remove(change: Change, named: Named, w: Matrix, generator: torch.Generator) -> Result:
+    rows, columns = w.shape
+    spikes = Comparison((rows, columns), singular_values(w)).bulk.spikes
+    is_spike = torch.arange(min(w.shape)) < spikes
+    kept = ~is_spike if change.value == "spikes" else is_spike
+    return _with_directions(w, kept), int(kept.sum())
+
+
+def _randomise(change: Change, named: Named, w: Matrix, generator: torch.Generator) -> Result:
+    if change.value == "permute":
+        return w.flatten()[torch.randperm(w.numel(), generator=generator)].reshape(w.shape), 0
+    u, s, vh = torch.linalg.svd(w, full_matrices=False)
+    # Rows act on the right here, so the side of the input (V of the documents) is the left one.
+    if change.value == "v":
+        return (haar_frames(1, w.shape[0], len(s), generator)[0] * s) @ vh, 0
+    return (u * s) @ haar_frames(1, w.shape[1], len(s), generator)[0].T, 0
+
+
+_RULES: dict[str, Callable[[Change, Named, Matrix, torch.Generator], Result]] = {
+    "scale": _scale,
+    "rank": _rank,
+    "remove": _remove,
+    "randomise": _randomise,
+}
+
+
+def _with_some_directions(w: Matrix, count: int, generator: torch.Generator) -> Matrix:
+    kept = torch.zeros(min(w.shape), dtype=torch.bool)
+    kept[torch.randperm(len(kept), generator=generator)[:count]] = True
+    return _with_directions(w, kept)
+
+
+def _with_directions(w: Matrix, kept: Tensor) -> Matrix:
+    """Only these singular directions; all of them is the matrix itself, to the last bit."""
+    if bool(kept.all()):
+        return w
+    u, s, vh = torch.linalg.svd(w, full_matrices=False)
+    only: Tensor = (u[:, kept] * s[kept]) @ vh[kept]
+    return only

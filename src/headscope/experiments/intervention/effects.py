@@ -1,0 +1,174 @@
+r"""What is measured on each state of the model: the original, every change, every control.
+
+Predictions   nats per token, and $\mathrm{KL}(p_{\mathrm{original}} \| p) $ of the next-token distribution
+Maps          $\frac12 \sum_j |p_{ij} - p'_{ij}|$: the share of a row's mass that moved, and streamed row statistics
+Text          the greedy continuation of each prompt
+Embeddings    cosine with the original's embedding of the same sentence, for a model without next-token predictions
+
+Everything is kept per window (or sentence), so that differences are paired and intervals can be made. Of the original
+only the states before its output head, a few short maps and its embeddings are kept: memory does not grow with the
+vocabulary, nor with the number of changes.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from headscope.attention.statistics import Request
+from headscope.core import Site
+from headscope.experiments.intervention.material import Material
+from headscope.experiments.intervention.writing import write
+from headscope.lenses import focus
+from headscope.lenses.lens import AS_IS, Batch
+from headscope.maths.sampling import total_variation
+from headscope.model import Model, Session
+from headscope.model.prediction import Predicted, States, embedding, predicted
+from headscope.model.text import predicts_next_token
+
+_ROWS = 64  # rows of logits that are turned into float64 at a time
+Heads = Mapping[Site, tuple[int, ...]]
+Maps = dict[Site, Float[Tensor, "heads queries keys"]]
+Tokens = Int[Tensor, " _"]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Sums over the scored tokens of each window."""
+
+    nats: Float[Tensor, " windows"]
+    kl: Float[Tensor, " windows"]
+    tokens: Float[Tensor, " windows"]
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Cosine of each sentence with its original embedding, and whether that one is the nearest of all originals."""
+
+    cosine: Float[Tensor, " sentences"]
+    is_nearest: Bool[Tensor, " sentences"]
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What one state of the model showed."""
+
+    rows: focus.State
+    moved: Mapping[Site, Float[Tensor, "windows heads"]]
+    maps: Mapping[Site, Float[Tensor, "queries keys"]]
+    predictions: Predictions | None = None
+    embedded: Embedded | None = None
+    texts: Sequence[Tokens] = ()
+
+
+@dataclass
+class Original:
+    """What is kept of the unchanged model to compare with; filled by the first observation."""
+
+    states: list[States] = field(default_factory=list)
+    maps: list[Maps] = field(default_factory=list)
+    embeddings: Float[Tensor, "sentences d_model"] | None = None
+
+
+@dataclass(frozen=True)
+class Observer:
+    """Runs a state of the model on the material. The first state that it sees is the original."""
+
+    model: Model
+    material: Material
+    heads: Heads  # averaged in the maps that are drawn
+    new_tokens: int
+    original: Original = field(default_factory=Original)
+
+    def __call__(self, step: Callable[[int, int], None]) -> Effects:
+        """Everything about the model as it is now; `step` hears how far it is."""
+        parts = len(self.material.windows) + 2
+        predicts = predicts_next_token(self.model)
+        rows, predictions = self._streamed(predicts, lambda done: step(done, parts))
+        moved = self._moved()
+        step(parts - 1, parts)
+        effects = Effects(
+            rows=rows,
+            moved=moved,
+            maps=self._shown(),
+            predictions=predictions,
+            embedded=None if predicts else self._embedded(),
+            texts=write(self.model, [tokens for _, tokens in self.material.prompts], self.new_tokens),
+        )
+        step(parts, parts)
+        return effects
+
+    def _streamed(self, predicts: bool, step: Callable[[int], None]) -> tuple[focus.State, Predictions | None]:
+        state = focus.start(focus.Params(bands=""), self.model.spec, self.model.sites)
+        sums: list[tuple[float, float, float]] = []
+        with self.model.session() as session:
+            stream = session.stream(Request())
+            for index, tokens in enumerate(self.material.windows):
+                step(index)
+                if predicts:
+                    sums.append(self._predicted(index, tokens))
+                else:
+                    session.run(tokens[None])
+                measured, uniform = stream.take()
+                everything = torch.ones(1, len(tokens), dtype=torch.bool)
+                state = focus.update(state, Batch(AS_IS, tokens[None], everything, measured, uniform))
+        if not predicts:
+            return state, None
+        nats, kl, count = torch.tensor(sums, dtype=torch.float64).T
+        return state, Predictions(nats, kl, count)
+
+    def _predicted(self, index: int, tokens: Tokens) -> tuple[float, float, float]:
+        states = self.original.states
+        seen = predicted(self.model, tokens, states[index] if index < len(states) else None)
+        if seen.beside is None:
+            states.append(seen.states)
+        nats = kl = 0.0
+        for log_p, log_q, following in _scored(seen, tokens):
+            nats -= float(log_q.gather(1, following[:, None]).sum())
+            kl += float((log_p.exp() * (log_p - log_q)).sum())
+        return nats, kl, float(len(tokens) - 1)
+
+    def _moved(self) -> dict[Site, Float[Tensor, "windows heads"]]:
+        found: dict[Site, list[Tensor]] = {site: [] for site in self.model.sites}
+        first = not self.original.maps
+        with self.model.session() as session:
+            for index, maps in enumerate(_maps(session, self.material.mapped)):
+                if first:
+                    self.original.maps.append(maps)
+                for site, after in maps.items():
+                    # The first row of a causal map sees one key: nothing can move.
+                    seen = slice(1 if site.causal and after.shape[1] > 1 else 0, None)
+                    apart = total_variation(self.original.maps[index][site][:, seen], after[:, seen])
+                    found[site].append(apart.mean(-1))
+        return {site: torch.stack(parts) for site, parts in found.items() if parts}
+
+    def _shown(self) -> dict[Site, Float[Tensor, "queries keys"]]:
+        with self.model.session() as session:
+            maps = next(_maps(session, [self.material.shown]))
+        return {site: maps[site][list(heads)].double().mean(0) for site, heads in self.heads.items() if site in maps}
+
+    def _embedded(self) -> Embedded:
+        now = torch.stack([embedding(self.model, tokens) for tokens in self.material.sentences])
+        if self.original.embeddings is None:
+            self.original.embeddings = now
+        unit = torch.nn.functional.normalize(self.original.embeddings, dim=-1)
+        cosines = torch.nn.functional.normalize(now, dim=-1) @ unit.T
+        return Embedded(cosines.diagonal().clone(), cosines.argmax(-1) == torch.arange(len(cosines)))
+
+
+def _maps(session: Session, windows: Sequence[Tokens]) -> Iterator[Maps]:
+    capture = session.capture("pattern")
+    for tokens in windows:
+        session.run(tokens[None])
+        yield {site: maps[0] for site, maps in capture.take()["pattern"].items()}
+
+
+def _scored(seen: Predicted, tokens: Tokens) -> Iterator[tuple[Tensor, Tensor, Tokens]]:
+    """Log-probabilities of the original and of the state at hand, and the token that really follows, in parts."""
+    for start in range(0, len(tokens) - 1, _ROWS):
+        part = slice(start, min(start + _ROWS, len(tokens) - 1))
+        log_q = torch.log_softmax(seen.logits[part].double(), dim=-1)
+        log_p = log_q if seen.beside is None else torch.log_softmax(seen.beside[part].double(), dim=-1)
+        yield log_p, log_q, tokens[1:][part]

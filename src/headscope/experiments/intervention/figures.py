@@ -1,0 +1,145 @@
+"""The figures of an intervention: the maps before and after, rows over depth, the cost against α."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+import torch
+
+from headscope.core import Curves, Figure, HeatMap, Series, Site
+from headscope.core.figure import Array
+from headscope.experiments.intervention.changes import Change
+from headscope.experiments.intervention.effects import Heads
+from headscope.experiments.intervention.tables import Variant
+
+MAPS_ACROSS = 6
+LAYERS_DOWN = 3
+_TOP = 0.5  # weights above this share one colour, so that the small ones can be told apart
+
+
+def figures(variants: Sequence[Variant], heads: Heads, tables: dict[str, pl.DataFrame], tokens: Sequence[str]) -> (
+    tuple[Figure, ...]
+):  # fmt: skip
+    """Everything that is drawn."""
+    return (*_costs(variants, tables["effects"]), *_maps(variants, heads, tokens), *_depths(tables["heads"]))
+
+
+def _maps(variants: Sequence[Variant], heads: Heads, tokens: Sequence[str]) -> list[HeatMap]:
+    """One grid per few changes: layers down, the original and the changes across."""
+    sites = spread([site for site in heads if site in variants[0].effects.maps], LAYERS_DOWN)
+    changes = [one for one in variants if one.which == "change"]
+    if len(changes) == 1:
+        changes = [one for one in variants if one.which != "original"]
+    parts = [changes[i : i + MAPS_ACROSS - 1] for i in range(0, len(changes), MAPS_ACROSS - 1)]
+    return [_grid([variants[0], *part], sites, tokens, f"maps_{i}") for i, part in enumerate(parts)] if sites else []
+
+
+def _grid(shown: Sequence[Variant], sites: Sequence[Site], tokens: Sequence[str], name: str) -> HeatMap:
+    n = len(tokens)
+    cells: Array = np.full((len(sites) * (n + 1) - 1, len(shown) * (n + 1) - 1), np.nan)
+    for down, site in enumerate(sites):
+        for across, one in enumerate(shown):
+            values = one.effects.maps[site].numpy().copy()
+            if site.causal:
+                values[np.triu_indices(n, 1)] = np.nan
+            cells[down * (n + 1) :][:n, across * (n + 1) :][:, :n] = values
+    labels = [f"{position}: {token}" for position, token in enumerate(tokens)]
+    columns = [one.label if one.which != "control" else f"{one.label}, control" for one in shown]
+    return HeatMap(
+        name=name,
+        title="Attention maps before and after",
+        caption=f"Layers down, states of the model across; in each map queries down and keys across, the first {n} "
+        f"tokens of the text, averaged over the changed heads of the layer. Weights above {_TOP} have one colour.",
+        values=cells,
+        row_labels=_gapped([[f"{site.label} {label}" for label in labels] for site in sites]),
+        column_labels=_gapped([labels for _ in shown]),
+        row_axis="query",
+        column_axis="key",
+        unit="weight",
+        limits=(0.0, _TOP),
+        panels=(tuple(site.label for site in sites), tuple(columns)),
+    )
+
+
+def _gapped(parts: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Labels of maps set out in a line with one empty cell between them."""
+    joined = [label for part in parts for label in (*part, "")]
+    return tuple(joined[:-1])
+
+
+def spread(sites: Sequence[Site], count: int) -> list[Site]:
+    """The first, the last and some between."""
+    if len(sites) <= count:
+        return list(sites)
+    return [sites[round(i * (len(sites) - 1) / (count - 1))] for i in range(count)]
+
+
+def _depths(heads: pl.DataFrame) -> list[Curves]:
+    """A curve per state over the attention sites, averaged over the heads of each."""
+    told = {
+        "entropy_share": ("Entropy of attention over depth", "entropy / ln(visible keys)",
+                          "1 is uniform attention, 0 a single key per query."),
+        "self": ("Mass on the token itself over depth", "mass on the diagonal", "Mean over all rows."),
+        "first": ("Mass on the first token over depth", "mass on the first token", "Mean over all rows."),
+        "moved": ("How far the maps moved", "share of mass moved",
+                  "Half the sum of |difference| of a row, averaged over rows; deeper layers also read changed inputs."),
+    }  # fmt: skip
+    drawn = []
+    for quantity, (title, axis, caption) in told.items():
+        series = _by_site(heads, quantity)
+        if series:
+            many = len({(row["stack"], row["kind"]) for row in heads.iter_rows(named=True)}) > 1
+            x = "attention site, in the order of the model" if many else "layer"
+            drawn.append(Curves(f"depth_{quantity}", title, f"{caption} Mean over heads.", x, axis, tuple(series)))
+    return drawn
+
+
+def _by_site(heads: pl.DataFrame, quantity: str) -> list[Series]:
+    changes = heads.filter(pl.col("which") == "change")["change"].n_unique()
+    found = []
+    for (change, which), part in heads.group_by(["change", "which"], maintain_order=True):
+        if which == "control" and changes > 1:
+            continue
+        means = part.group_by(["stack", "kind", "layer"], maintain_order=True).agg(pl.col(quantity).mean())
+        y = means[quantity].cast(pl.Float64).fill_null(np.nan).to_numpy()
+        if not np.isfinite(y).any():
+            continue
+        label = str(change) if which != "control" else f"{change}, control"
+        role = {"original": "null", "control": "theory"}.get(str(which), "measured")
+        found.append(Series(label, np.arange(len(y), dtype=float), y, role=role))  # type: ignore[arg-type]
+    return found if any(one.role == "measured" for one in found) else []
+
+
+def _costs(variants: Sequence[Variant], effects: pl.DataFrame) -> list[Curves]:
+    """What scaling costs against α, beside its control."""
+    alphas = sorted({one.change.alpha for one in variants if one.change is not None and one.change.kind == "scale"})
+    if len(alphas) < 2:
+        return []
+    told = {
+        "ratio": ("Perplexity against the scale of the spectra", "perplexity / original", True, 1.0),
+        "cosine": ("Sentence embeddings against the scale of the spectra", "cosine with the original", False, 1.0),
+    }
+    drawn = []
+    for name, (title, axis, log_y, original) in told.items():
+        if name not in effects.columns:
+            continue
+        series = [_against_alpha(effects, name, which, original) for which in ("change", "control")]
+        level = Series("original", np.array(alphas), np.full(len(alphas), original), role="null")
+        caption = (
+            "With 95 % intervals over windows of text. Control: a change with the same singular values along random "
+            "directions."
+        )
+        drawn.append(Curves(f"cost_{name}", title, caption, "α", axis, (*series, level), log_x=True, log_y=log_y))
+    return drawn
+
+
+def _against_alpha(effects: pl.DataFrame, name: str, which: str, original: float) -> Series:
+    points = [(1.0, original, original, original)]
+    for row in effects.iter_rows(named=True):
+        if row["which"] == which and row["change"].startswith("scale "):
+            value = row[name]
+            ends = [row[f"{name}_{end}"] for end in ("low", "high")]
+            points.append((Change.of(row["change"]).alpha, value, *(value if end is None else end for end in ends)))
+    x, y, low, high = torch.tensor(sorted(points), dtype=torch.float64).T.numpy()
+    label = "all singular values times α" if which == "change" else "control"
+    return Series(label, x, y, low, high, role="measured" if which == "change" else "theory")

@@ -1,0 +1,109 @@
+"""What every state of the model is run on: the same windows, short windows for maps, sentences, prompts."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from headscope.core import Site, TextSpec
+from headscope.corpora import Text, Windows, cut
+from headscope.errors import UsageError
+from headscope.experiments.intervention.writing import PROMPTS
+from headscope.model import Model
+from headscope.model.text import predicts_next_token, prompt_tokens
+
+MAPPED = 128  # tokens of the windows whose maps are kept to be compared
+MAP_BYTES = 128 * 2**20  # what the kept maps may take
+SHOWN = 24  # tokens of the maps that are drawn
+SENTENCES = 64
+_SENTENCE_END = re.compile(r"(?<=[.!?])[\"”']?\s+")
+_FEWEST = 4  # tokens that make a sentence
+
+Tokens = Int[Tensor, " _"]
+
+
+@dataclass(frozen=True)
+class Material:
+    """The same for the original, every change and every control."""
+
+    windows: tuple[Tokens, ...]
+    mapped: tuple[Tokens, ...]
+    shown: Tokens
+    sentences: tuple[Tokens, ...]
+    prompts: tuple[tuple[str, Tokens], ...]
+    text: TextSpec
+
+
+def gathered(
+    model: Model, text: Text, prompts: Sequence[str] | None, *, window: int, windows: int, new_tokens: int
+) -> Material:
+    """Windows evenly spread over the text, and for a model without next-token predictions sentences from it."""
+    if not model.reads_text:
+        lacks = "comes without a tokenizer" if model.tokenizer is None else "does not read text alone"
+        raise UsageError(f"an intervention is measured on text, and {model.spec.name} {lacks}")
+    if window < 2 or windows < 1 or new_tokens < 1:
+        raise UsageError(f"needed: window ≥ 2, windows ≥ 1, new tokens ≥ 1; got {window}, {windows}, {new_tokens}")
+    asked = _prompts(model, prompts, new_tokens)
+    limit = min(window, model.spec.context or window)
+    every = _cut(model, text, limit)
+    chosen = _spread(every, windows)
+    if max(map(len, chosen)) < 2:
+        raise UsageError("the text has a single token, so that there is nothing to attend to", hint="give more text")
+    maps = _spread(_cut(model, text, min(MAPPED, limit)), _map_count(model.sites, min(MAPPED, limit)))
+    return Material(
+        windows=chosen,
+        mapped=maps,
+        shown=_spread(_cut(model, text, min(SHOWN, limit)), 1)[0],
+        sentences=() if predicts_next_token(model) else _sentences(model, text),
+        prompts=asked,
+        text=TextSpec(
+            text.name,
+            text.sha256,
+            text.n_characters,
+            n_tokens=sum(map(len, chosen)),
+            n_windows=len(chosen),
+            window=max(map(len, chosen)),
+            n_dropped=every.n_tokens + every.n_dropped - sum(map(len, chosen)),
+        ),
+    )
+
+
+def _prompts(model: Model, prompts: Sequence[str] | None, new_tokens: int) -> tuple[tuple[str, Tokens], ...]:
+    if prompts is None:
+        prompts = PROMPTS if model.hf.can_generate() else ()
+    return tuple((said, prompt_tokens(model, said, max_new_tokens=new_tokens, chat=True)) for said in prompts)
+
+
+def _cut(model: Model, text: Text, length: int) -> Windows:
+    documents = [model.encode(document).tolist() for document in text.documents]
+    return cut(documents, list(model.tokenizer("")["input_ids"]), length)  # type: ignore[misc]
+
+
+def _spread(windows: Windows, count: int) -> tuple[Tokens, ...]:
+    """So many full windows, evenly spread; the one shorter window where there is no full one."""
+    n = windows.full.shape[0]
+    if n == 0:
+        return () if windows.last is None else (windows.last[0],)
+    picked = sorted({round(i * n / min(count, n)) for i in range(min(count, n))})
+    return tuple(windows.full[index] for index in picked)
+
+
+def _map_count(sites: Sequence[Site], length: int) -> int:
+    one = sum(site.n_heads for site in sites) * length * length * torch.float32.itemsize
+    return max(1, min(8, MAP_BYTES // one))
+
+
+def _sentences(model: Model, text: Text) -> tuple[Tokens, ...]:
+    parts = [part for document in text.documents for part in _SENTENCE_END.split(document) if part.strip()]
+    limit = model.spec.context or MAPPED
+    tokens = [ids for part in parts if _FEWEST <= len(ids := model.encode(part)) <= limit]
+    if len(tokens) < 2:
+        raise UsageError(
+            f"the text has {len(tokens)} sentences that {model.spec.name} can embed, needed are at least 2",
+            hint="give a text with several sentences",
+        )
+    count = min(SENTENCES, len(tokens))
+    return tuple(tokens[i * len(tokens) // count] for i in range(count))

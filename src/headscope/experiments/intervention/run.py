@@ -1,0 +1,184 @@
+r"""Interventions: change the attention weights, and see what becomes of predictions, maps and text.
+
+Each change (see `changes`) is applied on its own and undone exactly; the same material is run through the original,
+every change and every control. So all differences are paired: the ratio of perplexities is $e^{\bar d}$, d the
+difference of nats on the same token, with an interval over windows.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+import torch
+
+from headscope.core import Finding, Selection, TextSpec
+from headscope.corpora import Text
+from headscope.experiments.intervention.about import ABOUT
+from headscope.experiments.intervention.changes import Change, Place, changed, controlled, place_of
+from headscope.experiments.intervention.effects import Effects, Observer
+from headscope.experiments.intervention.figures import figures
+from headscope.experiments.intervention.material import Material, gathered
+from headscope.experiments.intervention.sentences import headlines
+from headscope.experiments.intervention.tables import (
+    Variant,
+    effects_table,
+    heads_table,
+    matrices_table,
+    texts_table,
+)
+from headscope.experiments.intervention.writing import judged, surprise
+from headscope.model import Model
+from headscope.model.text import has_chat_template, predicts_next_token
+
+NAME = "intervene"
+DEFAULT = ("scale 1/4", "scale 1/2", "scale 2", "scale 4")
+Step = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is changed where, and on how much text it is measured."""
+
+    matrices: str = "qk"
+    at: Selection | str | None = None
+    window: int = 256
+    windows: int = 12
+    new_tokens: int = 40
+    seed: int = 0
+
+
+def intervene(
+    model: Model,
+    changes: Sequence[Change | str],
+    text: Text,
+    prompts: Sequence[str] | None,
+    setting: Setting,
+    step: Step,
+) -> tuple[Finding, TextSpec]:
+    """Every change beside the original and its control; the model is afterwards what it was, to the last bit.
+
+    Properties:
+        - scaling W_Q by α is scaling the scores by α  (tested: test_scaling_w_q_scales_the_scores)
+        - rank of all singular values changes nothing  (tested: test_full_rank_is_no_change)
+        - the model is as it was  (tested: test_everything_is_undone)
+    """
+    chosen = list(dict.fromkeys(Change.of(change) for change in (changes or DEFAULT)))
+    place = place_of(setting.matrices, setting.at)
+    place.heads(model.sites)
+    sizes = {"window": setting.window, "windows": setting.windows, "new_tokens": setting.new_tokens}
+    material = gathered(model, text, prompts, **sizes)
+    heads = place.changed_heads(model.sites)
+    observe = Observer(model, material, heads, setting.new_tokens)
+    variants = [Variant("original", None, observe(_named(step, "original")))]
+    for change in chosen:
+        variants += _tried(model, change, place, setting.seed, observe, step)
+    tables = {"effects": effects_table(variants, heads)}
+    if material.prompts:
+        tables["texts"] = _texts(model, variants, material, setting.seed)
+    tables |= {"matrices": matrices_table(variants), "heads": heads_table(variants, model.sites, heads)}
+    tokens = [model.tokenizer.decode([token]) for token in material.shown.tolist()]  # type: ignore[union-attr]
+    return Finding(
+        NAME,
+        ABOUT,
+        tables=tables,
+        figures=figures(variants, heads, tables, tokens),
+        headlines=headlines(tables, place.matrices),
+        method=_method(model, material, setting),
+        warnings=tuple(_warnings(model, chosen, place, variants, material)),
+        params=_params(chosen, place, setting),
+    ), material.text
+
+
+def _tried(
+    model: Model, change: Change, place: Place, seed: int, observe: Callable[[Callable[[int, int], None]], Effects],
+    step: Step,
+) -> list[Variant]:  # fmt: skip
+    with changed(model, change, place, seed) as touched:
+        done = Variant("change", change, observe(_named(step, change.label)), touched)
+    with controlled(model, change, place, touched, seed) as moved:
+        return [done, Variant("control", change, observe(_named(step, f"{change.label}, control")), moved)]
+
+
+def _named(step: Step, what: str) -> Callable[[int, int], None]:
+    return lambda done, total: step(what, done, total)
+
+
+def _texts(model: Model, variants: Sequence[Variant], material: Material, seed: int) -> pl.DataFrame:
+    writings = [judged(model, material.prompts, one.effects.texts) for one in variants]
+    return texts_table(variants, writings, _references(model, material, seed))
+
+
+def _references(model: Model, material: Material, seed: int) -> dict[str, float]:
+    """Nats per token of the text as it is and shuffled: the two ends between which written text is read."""
+    if not predicts_next_token(model):
+        return {}
+    generator = torch.Generator().manual_seed(seed)
+    tokens = material.windows[0]
+    mixed = torch.cat([tokens[:1], tokens[1:][torch.randperm(len(tokens) - 1, generator=generator)]])
+    return {name: surprise(model, ids[:1], ids[1:]) for name, ids in (("ordinary", tokens), ("shuffled", mixed))}
+
+
+def _params(changes: Sequence[Change], place: Place, setting: Setting) -> dict[str, str | int | float | bool | None]:
+    return {
+        "changes": ", ".join(change.label for change in changes),
+        "matrices": place.matrices,
+        "at": place.at.text,
+        "window": setting.window,
+        "windows": setting.windows,
+        "new_tokens": setting.new_tokens,
+        "seed": setting.seed,
+    }
+
+
+def _method(model: Model, material: Material, setting: Setting) -> str:
+    spec = material.text
+    told = [
+        f"{spec.n_windows} windows of {spec.window} tokens, evenly spread over the text; each token but the first of a "
+        "window is scored once, from those before it in the window. Row statistics are streamed over the same windows; "
+        f"maps are compared on {len(material.mapped)} windows of {max(map(len, material.mapped))} tokens.",
+        "Intervals: Student t over windows, ratios and KL paired with the original.",
+    ]
+    if material.prompts:
+        how = "in the model's chat template" if has_chat_template(model) else "as plain text: it has no chat template"
+        told.append(f"{len(material.prompts)} prompts, given {how}; greedy, at most {setting.new_tokens} tokens.")
+    if material.sentences:
+        told.append(f"{len(material.sentences)} sentences of the text are embedded by the mean of their last states.")
+    return " ".join(told)
+
+
+def _warnings(
+    model: Model, changes: Sequence[Change], place: Place, variants: Sequence[Variant], material: Material
+) -> list[str]:
+    found = [model.spec.weight_warning] if model.spec.weight_warning else []
+    chosen, reached = place.heads(model.sites), place.changed_heads(model.sites)
+    more = [site.head_label(h) for site in reached for h in reached[site] if h not in chosen[site]]
+    if more:
+        found.append(
+            f"Key/value heads are shared: changing those of the chosen heads also changes {len(more)} other heads "
+            f"({', '.join(more[:6])}{' …' if len(more) > 6 else ''}), which count as changed here."
+        )
+    if set(place.matrices) & set("qk"):
+        normed = [site.label for site in chosen if model.weight_status(site).status == "normed"]
+        if normed:
+            found.append(
+                f"Queries and keys are normalised after the projection in {len(normed)} layers ({normed[0]} …): "
+                "scaling W_Q or W_K does not scale their scores."
+            )
+        weights = model.weights(next(iter(chosen)))
+        if bool(weights.b_q.any()) or bool(weights.b_k.any()):
+            found.append("Queries or keys have biases, which stay: scaling W_Q and W_K does not scale the whole score.")
+    if len(material.windows) < 2:
+        found.append(
+            "The text gives a single window, so that there are no intervals: give more text or a smaller window."
+        )
+    if Change("randomise", "init") in changes and model.spec.initial_sd is None:
+        found.append(
+            "The checkpoint does not say how it was initialised: transformers' default for the family is drawn."
+        )
+    found += [
+        f"{one.label} changes nothing: no matrix has a singular value to remove."
+        for one in variants
+        if one.which == "change" and one.change is not None and one.change.picks_directions
+        and not any(touched.change_norm for touched in one.touched)
+    ]  # fmt: skip
+    return found

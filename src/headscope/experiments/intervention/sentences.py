@@ -1,0 +1,202 @@
+"""What an intervention showed, in sentences made of its numbers; and whether the thesis' section 8.5 describes it.
+
+Wertich's section 8.5, on the spectra of W_Q and W_K scaled by α: (1) scaling up makes the weights converge to a single
+key, scaling down flattens them; (2) scaled up, tokens predominantly attend to themselves; (3) scaled up, the text is
+still English but repeats the prompt; (4) scaled down, it is noise. Each becomes a comparison of measured numbers.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import polars as pl
+
+from headscope.experiments.intervention.changes import Change
+
+Row = dict[str, Any]
+PREDOMINANT = 0.5
+COPIES = 0.25  # a text repeats the prompt when more of it is copied, and more than of the original's
+LOOPS = 0.5  # a text is a loop when more of it has stood before
+LANGUAGE, LOOP, NOISE = "language", "a loop", "noise"
+CITED = "Section 8.5 of Wertich's thesis"
+
+
+def headlines(tables: dict[str, pl.DataFrame], matrices: str) -> tuple[str, ...]:
+    """One to five sentences."""
+    effects = tables["effects"].to_dicts()
+    said = [*_costs(effects)]
+    scaled = sorted((row for row in effects if _alpha(row) not in (None, 1.0) and row["which"] == "change"), key=_alpha)
+    if scaled and set(matrices) & set("qk"):
+        said += [*_sharpness(effects[0], scaled), *_self(effects[0], scaled)]
+        if "texts" in tables and "ordinary" in tables["texts"].columns:
+            said += _texts(tables["texts"])
+    else:
+        scaled = []
+    others = [row for row in effects if row["which"] == "change" and row not in scaled]
+    return (*said, *_rows(effects[0], others))
+
+
+def _alpha(row: Row) -> Any:
+    return Change.of(row["change"]).alpha if row["change"].startswith("scale ") else None
+
+
+def _costs(effects: Sequence[Row]) -> list[str]:
+    changes = [row for row in effects if row["which"] == "change"]
+    controls = {row["change"]: row for row in effects if row["which"] == "control"}
+    if not changes:
+        return []
+    if "perplexity" in effects[0]:
+        each = [
+            f"{number(row['perplexity'])} ({number(row['ratio'])} times, {_interval(row, 'ratio')}) under "
+            f"{row['change']}"
+            for row in changes
+        ]
+        beside = [f"{number(controls[row['change']]['perplexity'])}" for row in changes]
+        return [
+            f"Perplexity goes from {number(effects[0]['perplexity'])} to {_listed(each)}; under the controls, in "
+            f"random directions, to {_listed(beside)}."
+        ]
+    each = [f"{row['cosine']:.3f} ({_interval(row, 'cosine')}) under {row['change']}" for row in changes]
+    beside = [f"{controls[row['change']]['cosine']:.3f}" for row in changes]
+    found = _listed([f"{100 * row['found']:.0f} %" for row in changes])
+    return [
+        f"The sentence embeddings keep a cosine with the original of {_listed(each)}; under the controls, in random "
+        f"directions, of {_listed(beside)}. {found} of the sentences are still nearest to their own original."
+    ]
+
+
+def _interval(row: Row, name: str) -> str:
+    low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+    if low is None or high is None:
+        return "one window, no interval"
+    return f"95 % interval {number(low)} to {number(high)}"
+
+
+def _rows(first: Row, rows: Sequence[Row]) -> list[str]:
+    """For changes other than scaling: how the rows of attention change."""
+    parts = [
+        f"{100 * row['moved']:.0f} %, {100 * row['entropy_share']:.0f} % and {_share(row['first'])} under "
+        f"{row['change']}"
+        for row in rows
+        if row.get("first") is not None
+    ]
+    if not parts:
+        return []
+    return [
+        "Mass of the changed heads' maps that moves, their entropy of the largest possible, and their mass on the "
+        f"first token: {_listed(parts)}; in the original the last two are {100 * first['entropy_share']:.0f} % and "
+        f"{_share(first['first'])}."
+    ]
+
+
+def _sharpness(original: Row, scaled: Sequence[Row]) -> list[str]:
+    """(1): does entropy fall with α all the way?"""
+    line = _line(original, scaled)
+    values = _listed([f"{100 * row['entropy_share']:.0f} % at {_name(row)}" for row in line])
+    order = [row["entropy_share"] for row in line]
+    keys = _listed([f"{number(row['keys'])}" for row in line])
+    falls = all(a > b for a, b in pairwise(order))
+    verdict = (
+        f"It falls all the way: scaling down flattens and scaling up sharpens. {CITED} says so."
+        if falls
+        else f"It does not fall all the way. {CITED} says that it does."
+    )
+    return [f"Entropy of attention, of the largest possible: {values} ({keys} effective keys). {verdict}"]
+
+
+def _self(original: Row, scaled: Sequence[Row]) -> list[str]:
+    """(2): do tokens predominantly attend to themselves when the spectra are scaled up?"""
+    up = [row for row in scaled if _alpha(row) > 1 and row.get("self") is not None]
+    if not up or original.get("self") is None:
+        return []
+    values = _listed([f"{_share(row['self'])} at {_name(row)}" for row in up])
+    top = max(up, key=lambda row: float(row["self"]))
+    most = float(top["self"])
+    # The thesis' maps leave the context out, and with it the first token.
+    rest = most / max(1 - float(top["first"]), 1e-9)
+    if most > PREDOMINANT:
+        verdict = "that holds here"
+    elif rest > PREDOMINANT:
+        verdict = "that holds here only of what is not on the first token, which the maps of the thesis leave out"
+    else:
+        verdict = "that does not happen here, also without the first token, which the maps of the thesis leave out"
+    return [
+        f"Mass on the token itself: {_share(original['self'])} in the original (uniform attention: "
+        f"{_share(original['self_uniform'])}), {values}; of what is not on the first token {_share(rest)} at "
+        f"{_name(top)}. The first token has {_share(original['first'])} in the original and {_share(top['first'])} "
+        f"at {_name(top)}. "
+        f"{CITED} says that tokens then predominantly attend to themselves: {verdict}."
+    ]
+
+
+def _texts(texts: pl.DataFrame) -> list[str]:
+    """(3) and (4): is the text still language, and does it repeat the prompt?"""
+    means = texts.filter(pl.col("which") != "control").group_by("change", maintain_order=True).agg(
+        pl.col("surprise", "copied", "repeated", "ordinary", "shuffled").mean(), pl.col("tokens").sum(),
+        pl.col("text").first()
+    )  # fmt: skip
+    rows = means.to_dicts()
+    said = []
+    for up in (True, False):
+        some = [row for row in rows if _alpha(row) is not None and (_alpha(row) > 1) == up and _alpha(row) != 1]
+        if some:
+            said.append(_text_sentence(rows[0], sorted(some, key=_alpha), up))
+    return said
+
+
+def _text_sentence(original: Row, some: Sequence[Row], up: bool) -> str:
+    kinds = {_name(row): _kind(row) for row in some}
+    told = _listed([f"{kinds[_name(row)]} at {_name(row)} ({_likeness(row)})" for row in some])
+    if up:
+        more = max(original["copied"] or 0.0, COPIES)
+        seen = [_name(row) for row in some if kinds[_name(row)] == LANGUAGE and (row["copied"] or 0.0) > more]
+    else:
+        seen = [name for name, kind in kinds.items() if kind == NOISE]
+    claim = "language that repeats the prompt" if up else "noise"
+    verdict = f"that is what comes at {_listed(seen)}" if seen else "that does not happen here"
+    if seen and len(seen) < len(some):
+        verdict += " alone"
+    return (
+        f"The text with the spectra scaled {'up' if up else 'down'} is {told}; the original's is {_kind(original)} "
+        f"({_likeness(original)}). Ordinary text has {original['ordinary']:.1f} nats, shuffled text "
+        f"{original['shuffled']:.1f}. {CITED} describes {claim}: {verdict}."
+    )
+
+
+def _kind(row: Row) -> str:
+    """Nearer to shuffled than to ordinary text is noise; what mostly repeats itself is a loop."""
+    if row["surprise"] is None:
+        return "nothing"
+    if row["surprise"] > (row["ordinary"] + row["shuffled"]) / 2:
+        return NOISE
+    return LOOP if (row["repeated"] or 0.0) > LOOPS else LANGUAGE
+
+
+def _likeness(row: Row) -> str:
+    if row["surprise"] is None:
+        return "no token was written"
+    shares = [f"{_share(row[name])} {name}" for name in ("copied", "repeated") if row[name] is not None]
+    return ", ".join([f"{row['surprise']:.1f} nats per token to the original model", *shares])
+
+
+def _line(original: Row, scaled: Sequence[Row]) -> list[Row]:
+    """The original among the scaled ones, by α."""
+    down = [row for row in scaled if _alpha(row) < 1]
+    return [*down, original, *(row for row in scaled if _alpha(row) > 1)]
+
+
+def _name(row: Row) -> str:
+    return "α = 1" if row["change"] == "original" else f"α = {row['change'].split()[1]}"
+
+
+def _share(x: float) -> str:
+    return f"{100 * x:.3g} %" if x >= 0.01 else f"{100 * x:.2g} %"
+
+
+def number(x: float) -> str:
+    """Three digits, without an exponent where that is readable."""
+    return f"{x:.3g}" if 0.001 <= abs(x) < 1000 else f"{x:,.0f}" if 1000 <= abs(x) < 1e6 else f"{x:.2g}"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

@@ -1,0 +1,200 @@
+"""The tables of an intervention: a row per state of the model, per head, per matrix, per text."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, inf, isfinite, sqrt
+from typing import Literal
+
+import polars as pl
+import torch
+
+from headscope.core import Site
+from headscope.experiments.intervention.changes import Change, Touched
+from headscope.experiments.intervention.effects import Effects, Heads
+from headscope.experiments.intervention.writing import Writing
+from headscope.lenses import focus
+from headscope.lenses.figures.layout import place
+from headscope.maths.sampling import Estimate, clustered_mean
+
+# Quantities of the lens `focus` and what they are called here.
+ROWS = {"entropy_share": "entropy_share", "effective_keys": "keys", "diagonal": "self", "first": "first"}
+_POSITIONAL = ("diagonal", "distance")
+Which = Literal["original", "change", "control"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One state of the model: the original, a change, or the control of a change."""
+
+    which: Which
+    change: Change | None
+    effects: Effects
+    touched: Sequence[Touched] = ()
+
+    @property
+    def label(self) -> str:
+        """The change as it is written."""
+        return "original" if self.change is None else self.change.label
+
+
+def effects_table(variants: Sequence[Variant], heads: Heads) -> pl.DataFrame:
+    """A row per state; the original first. Intervals are 95 %, over windows of text (or sentences)."""
+    original = variants[0].effects
+    rows = [{"change": one.label, "which": one.which} | _row(one, original, heads) for one in variants]
+    # An interval stays where its mean is, also where one window gives none.
+    means = [(name, name.removesuffix("_low").removesuffix("_high")) for name in _ORDER]
+    shown = [name for name, mean in means if any(row.get(mean) is not None for row in rows)]
+    words = {"change": pl.String, "which": pl.String}
+    return pl.DataFrame(rows, schema=words | dict.fromkeys(shown, pl.Float64))
+
+
+_MAIN = ("perplexity", "ratio", "kl", "cosine", "found", "moved", *ROWS.values())
+_ORDER = (
+    "perplexity", "ratio", "ratio_low", "ratio_high", "kl", "cosine", "cosine_low", "cosine_high", "found", "moved",
+    "entropy_share", "keys", "self", "first", "size",
+    *(f"{name}_{end}" for name in _MAIN for end in ("low", "high") if name not in ("ratio", "cosine")),
+    "self_uniform", "first_uniform", "keys_uniform",
+)  # fmt: skip
+
+
+def _row(variant: Variant, original: Effects, heads: Heads) -> dict[str, float | None]:
+    effects, is_original = variant.effects, variant.which == "original"
+    found: dict[str, Estimate] = {}
+    ranges: dict[str, tuple[float, float]] = {}
+    if effects.predictions is not None and original.predictions is not None:
+        now, before = effects.predictions, original.predictions
+        found["perplexity"] = _exp(clustered_mean(now.nats, now.tokens))
+        if not is_original:
+            found["ratio"] = _exp(clustered_mean(now.nats - before.nats, now.tokens))
+            found["kl"] = clustered_mean(now.kl, now.tokens)
+    if effects.embedded is not None and not is_original:
+        ones = torch.ones(len(effects.embedded.cosine), dtype=torch.float64)
+        found["cosine"] = clustered_mean(effects.embedded.cosine, ones)
+        found["found"] = clustered_mean(effects.embedded.is_nearest.double(), ones)
+        ranges |= {"cosine": (-1.0, 1.0), "found": (0.0, 1.0)}
+    if not is_original:
+        found["moved"] = _moved(effects, heads)
+    uniform: dict[str, float | None] = {}
+    for quantity, name in ROWS.items():
+        of_rows = rows_mean(effects.rows, heads, quantity)
+        if of_rows is not None:
+            found[name], uniform[f"{name}_uniform"] = of_rows
+    ranges |= {name: (0.0, 1.0) for name in ("moved", "entropy_share", "self", "first")}
+    row: dict[str, float | None] = {}
+    for name, estimate in found.items():
+        low, high = ranges.get(name, (0.0, inf))
+        row |= {name: _finite(estimate.mean), f"{name}_low": _finite(estimate.low, low, high)}
+        row |= {f"{name}_high": _finite(estimate.high, low, high)}
+    size = sqrt(sum(one.change_norm**2 for one in variant.touched))
+    of = sqrt(sum(one.norm**2 for one in variant.touched))
+    kept = {name: value for name, value in uniform.items() if name in _ORDER}
+    return row | kept | {"size": size / of if of > 0 else None}
+
+
+def _exp(nats: Estimate) -> Estimate:
+    return Estimate(*(exp(min(x, 700.0)) for x in (nats.mean, nats.low, nats.high)))
+
+
+def _finite(x: float, low: float = -inf, high: float = inf) -> float | None:
+    """A number in its range; None where there is none."""
+    return min(max(x, low), high) if isfinite(x) else None
+
+
+def _moved(effects: Effects, heads: Heads) -> Estimate:
+    parts = [effects.moved[site][:, list(some)] for site, some in heads.items() if site in effects.moved]
+    moved = torch.cat(parts, dim=1)
+    return clustered_mean(moved.sum(1), torch.full((len(moved),), float(moved.shape[1]), dtype=torch.float64))
+
+
+def rows_mean(state: focus.State, heads: Heads, quantity: str) -> tuple[Estimate, float] | None:
+    """The mean of a quantity over all rows of these heads, and the same for uniform attention."""
+    sums, counts, uniform = [], [], []
+    for site, some in heads.items():
+        if site not in state.seen or (site.kind == "cross" and quantity in _POSITIONAL):
+            continue
+        index = focus.quantities(state.params, site).index(quantity)
+        parts = state.seen[site]
+        chosen = list(some)
+        sums.append(torch.cat([part.measured[:, index, chosen] for part in parts]).sum(1))
+        uniform.append(torch.cat([part.uniform[:, index, chosen] for part in parts]).sum(1))
+        counts.append(torch.cat([part.rows[:, chosen] for part in parts]).sum(1))
+    if not sums or not float(torch.stack(counts).sum()):
+        return None
+    total = torch.stack(counts).sum(0)
+    estimate = clustered_mean(torch.stack(sums).sum(0), total)
+    return estimate, float(torch.stack(uniform).sum() / total.sum())
+
+
+def heads_table(variants: Sequence[Variant], sites: Sequence[Site], changed: Heads) -> pl.DataFrame:
+    """A row per head and state: means over all rows of all windows."""
+    rows: list[dict[str, object]] = []
+    for one in variants:
+        for site in sites:
+            means = {name: _by_head(one.effects.rows, site, quantity) for quantity, name in ROWS.items()}
+            means["distance"] = _by_head(one.effects.rows, site, "distance")
+            moved = one.effects.moved[site].mean(0).tolist() if site in one.effects.moved else None
+            for head in range(site.n_heads):
+                numbers = {name: None if column is None else column[head] for name, column in means.items()}
+                rows.append(
+                    {"change": one.label, "which": one.which}
+                    | place(site, head)
+                    | {"is_changed": one.which != "original" and head in changed.get(site, ())}
+                    | numbers
+                    | {"moved": None if moved is None or one.which == "original" else moved[head]}
+                )
+    schema: dict[str, type[pl.DataType]] = {"change": pl.String, "which": pl.String, "stack": pl.String}
+    schema |= {"kind": pl.String, "layer": pl.Int64, "head": pl.Int64, "is_changed": pl.Boolean}
+    return pl.DataFrame(rows, schema=schema | dict.fromkeys((*ROWS.values(), "distance", "moved"), pl.Float64))
+
+
+def _by_head(state: focus.State, site: Site, quantity: str) -> list[float | None] | None:
+    if site not in state.seen or (site.kind == "cross" and quantity in _POSITIONAL):
+        return None
+    index = focus.quantities(state.params, site).index(quantity)
+    sums = torch.cat([part.measured[:, index] for part in state.seen[site]]).sum(0)
+    counts = torch.cat([part.rows for part in state.seen[site]]).sum(0)
+    return [_finite(float(x)) for x in sums / counts]
+
+
+def matrices_table(variants: Sequence[Variant]) -> pl.DataFrame:
+    """A row per changed matrix and state: its size, and the size of the change and of its control."""
+    rows = [
+        {
+            "change": one.label,
+            "which": one.which,
+            **place(touched.site, None),
+            "matrix": f"W_{touched.letter.upper()}",
+            "heads": ", ".join(map(str, touched.heads)),
+            "rows": touched.shape[0],
+            "columns": touched.shape[1],
+            "norm": touched.norm,
+            "change_norm": touched.change_norm,
+            "kept": touched.kept,
+        }
+        for one in variants
+        for touched in one.touched
+    ]
+    return pl.DataFrame(rows, schema_overrides={"head": pl.Int64})
+
+
+def texts_table(
+    variants: Sequence[Variant], writings: Sequence[Sequence[Writing]], references: Mapping[str, float]
+) -> pl.DataFrame:
+    """A row per prompt and state: what was written, and what it is like."""
+    rows = [
+        {
+            "prompt": writing.prompt,
+            "change": one.label,
+            "which": one.which,
+            "text": writing.text,
+            "tokens": writing.n_tokens,
+            "surprise": writing.surprise,
+            "copied": writing.copied,
+            "repeated": writing.repeated,
+            **references,
+        }
+        for of_prompt in zip(*writings, strict=True)
+        for one, writing in zip(variants, of_prompt, strict=True)
+    ]
+    numbers = ("surprise", "copied", "repeated", *references)
+    return pl.DataFrame(rows, schema_overrides=dict.fromkeys(numbers, pl.Float64))

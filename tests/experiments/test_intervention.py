@@ -1,0 +1,327 @@
+"""Interventions: known answers on the embedded model, controls of the right size, nothing left behind."""
+
+import json
+import math
+
+import polars as pl
+import pytest
+import torch
+import transformers
+
+import headscope
+from headscope.cli import main
+from headscope.core import Site
+from headscope.corpora import shipped_text
+from headscope.errors import UsageError
+from headscope.experiments.intervention import Change, place_of
+from headscope.experiments.intervention.changes import _RULES, along_random_directions, changed, controlled
+from headscope.experiments.intervention.sentences import headlines
+from headscope.experiments.intervention.writing import runs_of, share_in_runs, share_repeated
+from headscope.model import open_model
+from headscope.model.blueprint import Rows
+from headscope.model.edit import Named
+from headscope.model.prediction import predicted
+
+WORDS = "\n\n".join(shipped_text().documents)[:600]
+SMALL = {"text": WORDS, "window": 40, "windows": 3, "new_tokens": 4, "prompts": ["In the beginning"]}
+NAMED = Named(
+    Site("only", "self", 0, 1, 1, 8, 8, causal=True), "q", (0,), Rows("q", torch.zeros(1, 8).long(), torch.ones(1, 8))
+)
+EVERY = ("scale 2", "randomise init", "randomise v", "randomise u", "randomise permute", "rank 8", "remove spikes",
+         "remove bulk")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def every(tiny):
+    """All changes on two layers of the embedded model, and its parameters before."""
+    before = [parameter.detach().clone() for parameter in tiny.hf.parameters()]
+    return headscope.intervene(tiny, *EVERY, at="L1-2", **SMALL)["intervene"], before
+
+
+def scores(model, tokens):
+    with model.session() as session:
+        capture = session.capture("scores", at="L0")
+        session.run(tokens)
+        return capture.take()["scores"][model.sites[0]].double()
+
+
+@pytest.mark.parametrize(("matrices", "power"), [("q", 1), ("qk", 2), ("v", 0)])
+def test_scaling_w_q_scales_the_scores(tiny, matrices, power):
+    tokens = tiny.encode("In the beginning was the word, and the word was long.")[None]
+    before = scores(tiny, tokens)
+    with changed(tiny, Change.of("scale 1/4"), place_of(matrices, "L0"), 0):
+        after = scores(tiny, tokens)
+    assert torch.allclose(after, before * 0.25**power, rtol=1e-5, atol=1e-6)
+
+
+def test_full_rank_is_no_change(tiny):
+    finding = headscope.intervene(tiny, "rank 64", "scale 1", matrices="k", **SMALL)["intervene"]
+    effects = finding.tables["effects"].filter(pl.col("change") != "scale 1")
+    assert effects["perplexity"].n_unique() == 1
+    assert effects["ratio"].drop_nulls().to_list() == [1.0, 1.0]
+    assert effects["moved"].drop_nulls().to_list() == [0.0, 0.0]
+    assert float(effects["kl"].drop_nulls().abs().max()) < 1e-9
+    assert finding.tables["texts"]["text"].n_unique() == 1
+    assert "rank 64 changes nothing: no matrix has a singular value to remove." in finding.warnings
+
+
+def test_everything_is_undone(tiny, every):
+    assert all(torch.equal(a, b) for a, b in zip(tiny.hf.parameters(), every[1], strict=True))
+    assert not tiny.edited
+
+
+def test_changes_of_layers_one_and_two_leave_the_maps_of_layer_zero(every):
+    heads = every[0].tables["heads"].filter(pl.col("which") != "original")
+    assert float(heads.filter(pl.col("layer") == 0)["moved"].max()) == 0.0
+    assert float(heads.filter(pl.col("layer") == 3)["moved"].min()) > 0.0
+    assert heads.filter(pl.col("is_changed"))["layer"].unique().sort().to_list() == [1, 2]
+
+
+def test_the_control_has_the_singular_values_of_the_change():
+    sigma = torch.tensor([5.0, 2.0, 0.5], dtype=torch.float64)
+    drawn = along_random_directions(sigma, 7, 3, torch.Generator().manual_seed(0))
+    assert torch.allclose(torch.linalg.svdvals(drawn), sigma)
+
+
+def test_controls_are_as_large_as_their_changes(every):
+    both = (
+        every[0].tables["matrices"].pivot("which", index=["change", "layer", "matrix"], values=["change_norm", "kept"])
+    )
+    sized = both.filter(pl.col("change").str.contains("scale|randomise"))
+    assert sized.height == 5 * 2 * 2
+    assert sized["change_norm_control"].to_list() == pytest.approx(sized["change_norm_change"].to_list(), rel=1e-6)
+    counted = both.filter(pl.col("change").str.contains("rank|remove"))
+    assert counted["kept_control"].to_list() == counted["kept_change"].to_list()
+    # The largest singular values carry the most: dropping as many others leaves more or less, never the same.
+    assert counted["change_norm_control"].to_list() != pytest.approx(counted["change_norm_change"].to_list())
+
+
+def test_numbers_beside_the_original(tiny, every):
+    effects = every[0].tables["effects"].to_dicts()
+    assert [row["which"] for row in effects] == ["original", *["change", "control"] * len(EVERY)]
+    for row in effects[1:]:
+        assert row["ratio"] == pytest.approx(row["perplexity"] / effects[0]["perplexity"])
+        assert row["ratio_low"] < row["ratio"] < row["ratio_high"]
+        assert row["kl"] > 0
+        assert 0 < row["moved"] <= 1
+
+
+def test_kl_and_perplexity_by_their_definition(tiny):
+    """Two separate forwards with logits kept in float64, against the one that reads states beside it."""
+    words = "The ship went down to the sea and the sea was still. " * 8
+    run = headscope.intervene(tiny, "scale 2", text=words, window=60, windows=1, new_tokens=2, prompts=[])
+    row = run["intervene"].tables["effects"].row(1, named=True)
+    tokens = tiny.encode(words)[:60]
+    before = predicted(tiny, tokens).logits.double().log_softmax(-1)[:-1]
+    with tiny.edit() as edit:
+        edit.scale_spectrum("qk", 2.0)
+        after = predicted(tiny, tokens).logits.double().log_softmax(-1)[:-1]
+    nats = -after.gather(1, tokens[1:, None]).mean()
+    assert row["kl"] == pytest.approx(float((before.exp() * (before - after)).sum(-1).mean()), rel=1e-4)
+    assert row["perplexity"] == pytest.approx(math.exp(float(nats)), rel=1e-4)
+    assert row["ratio_low"] is None
+    assert any("single window" in warning for warning in run["intervene"].warnings)
+    assert "texts" not in run["intervene"].tables
+
+
+def test_planted_spikes_are_what_is_removed():
+    generator = torch.Generator().manual_seed(3)
+    noise = torch.randn(60, 40, generator=generator, dtype=torch.float64)
+    spikes = along_random_directions(torch.tensor([90.0, 60.0], dtype=torch.float64), 60, 40, generator)
+    w = noise + spikes
+    cleaned, kept = _RULES["remove"](Change.of("remove spikes"), NAMED, w, generator)
+    only, spiked = _RULES["remove"](Change.of("remove bulk"), NAMED, w, generator)
+    assert (kept, spiked) == (38, 2)
+    assert torch.allclose(cleaned + only, w)
+    assert float((only - spikes).norm() / spikes.norm()) < 0.3
+
+
+@pytest.mark.parametrize(("value", "side"), [("v", "columns"), ("u", "rows")])
+def test_randomising_a_side_keeps_spectrum_and_the_other_side(value, side):
+    w = torch.randn(12, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    after, _ = _RULES["randomise"](Change("randomise", value), NAMED, w, torch.Generator().manual_seed(1))
+    assert torch.allclose(torch.linalg.svdvals(after), torch.linalg.svdvals(w))
+    # x @ w: rows of w are inputs. wᵀw holds the output side (U of the documents), w wᵀ the input side (V).
+    same, other = (after.T @ after, w.T @ w), (after @ after.T, w @ w.T)
+    if side == "rows":
+        same, other = other, same
+    assert torch.allclose(*same)
+    assert not torch.allclose(*other)
+
+
+def test_shared_key_heads_are_told(tiny):
+    place = place_of("k", "L1.H0")
+    assert place.changed_heads(tiny.sites) == {tiny.sites[1]: (0, 1)}
+    assert place_of("q", "L1.H0").changed_heads(tiny.sites) == {tiny.sites[1]: (0,)}
+    finding = headscope.intervene(tiny, "scale 2", matrices="k", at="L1.H0", **SMALL)["intervene"]
+    assert any("also changes 1 other heads (L1.H1)" in warning for warning in finding.warnings)
+
+
+def test_the_control_is_another_draw_for_another_seed(tiny):
+    place, change = place_of("q", "L0"), Change.of("scale 2")
+    weights = []
+    for seed in (0, 0, 1):
+        with changed(tiny, change, place, seed) as touched:
+            pass
+        with controlled(tiny, change, place, touched, seed):
+            weights.append(tiny.weights(tiny.sites[0]).w_q.clone())
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny):
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=1536, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+        initializer_range=0.2,
+    )  # fmt: skip
+    return open_model(transformers.BertModel(config).eval(), tokenizer=tiny.tokenizer)
+
+
+def test_an_encoder_is_measured_by_its_embeddings(encoder):
+    finding = headscope.intervene(encoder, "scale 4", "rank 32", text=WORDS, window=32, windows=2)["intervene"]
+    effects = finding.tables["effects"]
+    assert "perplexity" not in effects.columns
+    assert "texts" not in finding.tables
+    scaled, _, whole, _ = effects["cosine"].drop_nulls().to_list()
+    assert scaled < 0.999
+    assert whole == pytest.approx(1.0)
+    assert effects["found"].drop_nulls().to_list()[2] == 1.0
+    assert "cosine with the original" in finding.headlines[0]
+    with pytest.raises(UsageError, match="cannot generate text"):
+        headscope.intervene(encoder, "scale 2", prompts=["Hello"])
+
+
+@pytest.mark.real
+def test_minilm():
+    finding = headscope.intervene("minilm", "scale 2", "randomise init", window=64, windows=4)["intervene"]
+    rows = finding.tables["effects"].to_dicts()
+    assert 0 < rows[3]["cosine"] < rows[1]["cosine"] < 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        (["scale 0"], {}, "finite factor above 0, got 0"),
+        (["scale -1"], {}, "finite factor above 0"),
+        (["scale 1/0"], {}, "cannot read the factor"),
+        (["scale two"], {}, "cannot read the factor"),
+        (["rank 65"], {}, "rank 65 is larger than W_K of L0, which has 64 singular values"),
+        (["rank 0"], {}, "at least 1"),
+        (["remove all"], {}, "cannot remove 'all'"),
+        (["swap heads"], {}, "cannot read the change"),
+        (["scale 2"], {"matrices": "qx"}, "cannot change the matrices 'qx'"),
+        (["scale 2"], {"at": "L9"}, "matches no head"),
+        (["scale 2"], {"at": "L2-9"}, "has no layer 4, only 0 to 3"),
+        (["scale 2"], {"at": "L0.H7-8"}, "has no head 8"),
+        (["scale 2"], {"text": "  "}, "the text is empty"),
+        (["scale 2"], {"prompts": [""]}, "empty"),
+        (["scale 2"], {"window": 1}, "window ≥ 2"),
+    ],
+)
+def test_wrong_arguments_say_what_is_wrong(tiny, changes, options, message):
+    with pytest.raises(UsageError, match=message):
+        headscope.intervene(tiny, *changes, **{**SMALL, **options})
+    assert not tiny.edited
+
+
+def test_copied_and_repeated():
+    assert share_in_runs([9, 1, 2, 3, 4, 9, 9, 9], runs_of([0, 1, 2, 3, 4])) == 0.5
+    assert share_in_runs([1, 2, 3, 9, 1, 2, 3, 9], runs_of([1, 2, 3, 4])) == 0.0
+    assert share_repeated([1, 2, 3, 4, 5, 6, 7, 8]) == 0.0
+    assert share_repeated([1, 2, 3, 4, 1, 2, 3, 4]) == 0.5
+    assert share_repeated([7] * 8) == 7 / 8
+
+
+def planted(self_up, entropies=(0.9, 0.6, 0.2), first=0.1):
+    """Effects as section 8.5 tells them, or not."""
+    common = {"self_uniform": 0.02, "keys": 5.0, "perplexity": 10.0, "ratio": 2.0, "kl": 0.1, "moved": 0.2}
+    rows = [
+        {"change": name, "which": which, "entropy_share": entropy, "self": own, "first": first, **common}
+        for name, which, entropy, own in (
+            ("original", "original", entropies[1], 0.1),
+            ("scale 1/2", "change", entropies[0], 0.05), ("scale 1/2", "control", entropies[1], 0.1),
+            ("scale 2", "change", entropies[2], self_up), ("scale 2", "control", entropies[1], 0.1),
+        )
+    ]  # fmt: skip
+    return {"effects": pl.DataFrame(rows)}
+
+
+@pytest.mark.parametrize(
+    ("tables", "said"),
+    [
+        (planted(0.7), "attend to themselves: that holds here."),
+        (planted(0.2, first=0.7), "that holds here only of what is not on the first token"),
+        (planted(0.2), "that does not happen here"),
+        (planted(0.7), "It falls all the way"),
+        (planted(0.7, entropies=(0.5, 0.6, 0.2)), "It does not fall all the way"),
+    ],
+)
+def test_sentences_follow_the_numbers(tables, said):
+    assert said in " ".join(headlines(tables, "qk"))
+    assert said not in " ".join(headlines(tables, "v"))
+
+
+def test_text_sentences_follow_the_numbers():
+    rows = [
+        {"prompt": "p", "change": change, "which": which, "text": "t", "tokens": 9, "surprise": nats, "copied": copied,
+         "repeated": 0.0, "ordinary": 4.0, "shuffled": 8.0}
+        for change, which, nats, copied in (
+            ("original", "original", 1.0, 0.1), ("scale 1/2", "change", 7.0, 0.0), ("scale 1/4", "change", 2.0, 0.0),
+            ("scale 2", "change", 1.0, 0.8), ("scale 2", "control", 9.0, 0.0),
+        )
+    ]  # fmt: skip
+    said = " ".join(headlines({**planted(0.7), "texts": pl.DataFrame(rows)}, "qk"))
+    assert "language that repeats the prompt: that is what comes at α = 2." in said
+    assert "noise: that is what comes at α = 1/2 alone." in said
+
+
+def test_the_command(tmp_path, capfd):
+    (tmp_path / "words.txt").write_text(WORDS)
+    words = [
+        "intervene",
+        "tiny",
+        "--scale",
+        "1/4",
+        "2",
+        "--rank",
+        "4",
+        "--windows",
+        "2",
+        "--window",
+        "32",
+        "--new-tokens",
+    ]
+    words += ["4", "--text", str(tmp_path / "words.txt")]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--prompt", "In the", "--out", str(tmp_path / "run"), "--format", "json"])
+    out, err = capfd.readouterr()
+    assert not ended.value.code
+    said = json.loads(out)
+    assert [row["change"] for row in said["tables"]["effects"]][1::2] == ["scale 1/4", "scale 2", "rank 4"]
+    assert said["params"]["at"] == "all"
+    assert "scale 2, control" in err
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "Attention maps before and after" in page
+    assert headscope.load(tmp_path / "run")["intervene"].tables["effects"].height == 7
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["tiny", "--scale", "0"], "finite factor above 0"),
+        (["tiny", "--at", "L77"], "matches no head"),
+        (["tiny", "--randomise", "w"], "randomise"),
+    ],
+)
+def test_wrong_commands(capfd, words, message):
+    with pytest.raises(SystemExit) as ended:
+        main(["intervene", *words])
+    assert ended.value.code == 2
+    assert message in capfd.readouterr().err
+
+
+def test_a_site_of_two_stacks_is_named(tiny):
+    site = Site("dec", "cross", 0, 4, 4, 8, 8, causal=False)
+    assert place_of("o", "dec.cross").heads([site]) == {site: (0, 1, 2, 3)}
