@@ -102,9 +102,7 @@ ABOUT = About(
         "partial_low": "lower end of its 95 % interval",
         "partial_high": "upper end",
         "partial_null": "partial correlation with queries of other windows",
-        "p": (
-            "two-sided, Student t over windows. heads: partial less partial_null (nearness: value); pairs: shift"
-        ),
+        "p": ("two-sided, Student t over windows. heads: partial less partial_null (nearness: value); pairs: shift"),
         "adjusted": "p for so many heads at once (Benjamini and Hochberg); below 0.05: counted in the sentences",
         "predicted": "mean by the formula, from means and covariances over windows",
         "shift": "what dependence adds to the mean: Tr(C Σ_ji)",
@@ -125,9 +123,7 @@ _PLACE = [("stack", pl.String), ("kind", pl.String), ("layer", pl.Int64), ("head
 _NAMED = [*_PLACE, ("quantity", pl.String)]
 _COUNTS = [("samples", pl.Int64), ("windows", pl.Int64)]
 _CORRELATIONS = "value low high null partial partial_low partial_high partial_null p adjusted"
-_SCORES = (
-    "value low high predicted shift shift_low shift_high p adjusted variance predicted_variance attention uniform"
-)
+_SCORES = "value low high predicted shift shift_low shift_high p adjusted variance predicted_variance attention uniform"
 _INFORMATION = "value low high null raw covariance"
 SCHEMAS = {
     "heads": pl.Schema(
@@ -285,7 +281,8 @@ def _commonest(parts: Sequence[Part]) -> int:
 class Pooled:
     """Pairs of kept tokens (the later and the earlier one), pooled by distance, and their joint Gaussians.
 
-    `fits` has for each pool one Gaussian per window, of all other windows, and then that of all.
+    `fits` has for each pool one Gaussian per window, of all other windows, and then that of all; `shuffled` the same
+    with the later tokens of windows further on: what there is without dependence.
     """
 
     components: int
@@ -294,39 +291,28 @@ class Pooled:
     pool: Int[Tensor, "pairs"]
     spans: tuple[tuple[int, int], ...]
     y: Float[Tensor, "windows kept k"]
-    fits: tuple[Gaussian, ...]
+    fits: Gaussian
+    information: Float[Tensor, "pools sets"]
+    shuffled: Float[Tensor, "shifts pools sets"]
 
-    def information(self, fits: Sequence[Gaussian]) -> Float[Tensor, "sets pools"]:
-        """The mutual information of each."""
-        k = self.components
-        return torch.stack([mutual_information(one, range(k), range(k, 2 * k)) for one in fits], -1)
-
-    def members(self, pool: int) -> tuple[Int[Tensor, "some"], Int[Tensor, "some"]]:
-        """The pairs of one pool."""
-        here = self.pool == pool
-        return self.late[here], self.early[here]
-
-    def refitted(self, shift: int) -> tuple[Gaussian, ...]:
-        """The fits to later tokens of windows further on: what there is without dependence."""
-        return _fits(self.y.roll(-shift, 0), self.y, self.late, self.early, self.pool, len(self.spans))
-
-    def pointwise(self, late: Tensor, early: Tensor) -> Float[Tensor, "windows pairs"]:
-        """The pointwise information of each pair, by the fit to the other windows."""
+    def pointwise(self, tokens: Sequence[tuple[Tensor, Tensor]]) -> list[Float[Tensor, "windows pairs"]]:
+        """The pointwise information of each pair, of several (later, earlier) tokens, by the fit to other windows."""
         w, k = len(self.y), self.components
-        found = torch.empty(w, len(self.pool), dtype=torch.float64)
-        for pool, fit in enumerate(self.fits):
-            first, second = self.members(pool)
-            z = torch.cat((late[:, first], early[:, second]), -1)
-            others = Gaussian(fit.mean[:w], fit.covariance[:w])
-            found[:, self.pool == pool] = pointwise_information(others, range(k), range(k, 2 * k), z)
+        found = [torch.empty(w, len(self.pool), dtype=torch.float64) for _ in tokens]
+        for pool in range(len(self.spans)):
+            here = self.pool == pool
+            parts = [torch.cat((a[:, self.late[here]], b[:, self.early[here]]), -1) for a, b in tokens]
+            others = Gaussian(self.fits.mean[pool, :w], self.fits.covariance[pool, :w])
+            values = pointwise_information(others, range(k), range(k, 2 * k), torch.cat(parts, 1))
+            for one, value in zip(found, values.chunk(len(tokens), 1), strict=True):
+                one[:, here] = value
         return found
 
 
-def _fits(
-    first: Tensor, second: Tensor, late: Tensor, early: Tensor, pool: Tensor, pools: int
-) -> tuple[Gaussian, ...]:
+def _fits(first: Tensor, second: Tensor, late: Tensor, early: Tensor, pool: Tensor) -> Gaussian:
+    """The joint Gaussian of the pairs of each pool: of all windows but one, for each, and of all."""
     found = []
-    for number in range(pools):
+    for number in range(int(pool.max()) + 1):
         here = pool == number
         z = torch.cat((first[:, late[here]], second[:, early[here]]), -1)
         w, n = z.shape[:2]
@@ -336,8 +322,8 @@ def _fits(
         products = torch.cat((products.sum(0) - products, products.sum(0, keepdim=True)))
         mean = total / count
         scatter = products - count[..., None] * mean[:, :, None] * mean[:, None, :]
-        found.append(Gaussian(mean, scatter / (count[..., None] - 1)))
-    return tuple(found)
+        found.append((mean, scatter / (count[..., None] - 1)))
+    return Gaussian(torch.stack([mean for mean, _ in found]), torch.stack([cov for _, cov in found]))
 
 
 def _pooled(sampled: Sampled, components: int) -> Pooled | None:
@@ -353,12 +339,16 @@ def _pooled(sampled: Sampled, components: int) -> Pooled | None:
     y = (sampled.x - rows.mean(0)) @ axes[:, :k]
     distance = sampled.distance[late, early]
     pool, spans = _pools(distance, -(-2 * PER_DIMENSION * k // (w - 1)))
+    sides = (range(k), range(k, 2 * k))
     try:
-        pooled = Pooled(k, late, early, pool, spans, y, _fits(y, y, late, early, pool, len(spans)))
-        pooled.information(pooled.fits)
+        fits = _fits(y, y, late, early, pool)
+        information = mutual_information(fits, *sides)
+        shuffled = [
+            mutual_information(_fits(y.roll(-shift, 0), y, late, early, pool), *sides) for shift in sampled.shifts
+        ]
     except (NumericsError, UsageError):
         return None
-    return pooled
+    return Pooled(k, late, early, pool, spans, y, fits, information, torch.stack(shuffled))
 
 
 def _axes(centred: Float[Tensor, "rows d"], most: int) -> Float[Tensor, "d k"]:
@@ -401,12 +391,18 @@ def _measures(sampled: Sampled, pooled: Pooled | None) -> Iterator[tuple[str, Me
     """Each measure as maps [windows, 1 or heads, queries, keys], and with the queries of other windows."""
     if pooled is not None:
         y = pooled.y
-        own = _square(sampled, pooled, pooled.pointwise(y, y))
-        swapped = [
-            _square(sampled, pooled, pooled.pointwise(other, y), pooled.pointwise(y, other))
-            for other in (y.roll(-shift, 0) for shift in sampled.shifts)
-        ]
-        yield "pointwise", (own[:, None], [one[:, None] for one in swapped])
+        others = [y.roll(-shift, 0) for shift in sampled.shifts]
+        both = bool(torch.triu(sampled.counted).any())
+        later = [(y, y), *((other, y) for other in others)]
+        own, *queries = pooled.pointwise([*later, *((y, other) for other in others if both)])
+        swapped = zip(queries, queries[len(others) :] if both else queries, strict=False)
+        yield (
+            "pointwise",
+            (
+                _square(sampled, pooled, own)[:, None],
+                [_square(sampled, pooled, lower, upper)[:, None] for lower, upper in swapped],
+            ),
+        )
     unit = sampled.x / sampled.x.norm(dim=-1, keepdim=True).clamp_min(1e-300)
     yield (
         "cosine",
@@ -414,11 +410,13 @@ def _measures(sampled: Sampled, pooled: Pooled | None) -> Iterator[tuple[str, Me
     )
     yield "nearness", (-sampled.distance.to(torch.float64).expand(sampled.windows, 1, -1, -1), [])
     if pooled is not None:
-        own_fits = pooled.information(pooled.fits)[: sampled.windows]
-        shuffled = [pooled.information(pooled.refitted(shift))[: sampled.windows] for shift in sampled.shifts]
+        shuffled = list(pooled.shuffled)
         # Less its bias, which is not the same at every distance; a shuffled one is corrected by the others.
-        corrected = [_excess(one, [other for other in shuffled if other is not one]) for one in (own_fits, *shuffled)]
-        own, *nulls = [_square(sampled, pooled, one[:, pooled.pool])[:, None] for one in corrected if one is not None]
+        corrected = [
+            _excess(one, [other for other in shuffled if other is not one]) for one in (pooled.information, *shuffled)
+        ]
+        maps = [one[pooled.pool, : sampled.windows].T for one in corrected if one is not None]
+        own, *nulls = [_square(sampled, pooled, one)[:, None] for one in maps]
         yield "information", (own, nulls)
     if pooled is not None and sampled.windows > 2:
         traces = [_traces(sampled, pooled, shift) for shift in (0, *sampled.shifts[:1])]
@@ -646,12 +644,12 @@ def _independent(scores: Float[Tensor, "pairs windows windows"], shifts: range) 
 
 def _profile_rows(sampled: Sampled, pooled: Pooled) -> Iterator[Row]:
     w, k = sampled.windows, pooled.components
-    every = pooled.information(pooled.fits).roll(1, 0)
-    shuffled = torch.stack([pooled.information(pooled.refitted(shift))[-1] for shift in sampled.shifts]).mean(0)
+    every = pooled.information.T.roll(1, 0)
+    shuffled = pooled.shuffled[:, :, -1].mean(0)
     raw, half = _jackknife(every)
     value = w * raw - (w - 1) * every[1:].mean(0)
     for pool, (low, high) in enumerate(pooled.spans):
-        cross = pooled.fits[pool].covariance[-1][:k, k:].diagonal().sum()
+        cross = pooled.fits.covariance[pool, -1, :k, k:].diagonal().sum()
         numbers = {
             "value": value[pool],
             "low": value[pool] - half[pool],
@@ -844,6 +842,9 @@ class _Defined:
         self.seen = [keys if i >= params.skip else [] for i, keys in enumerate(seen)]
         rows = [[j for j in keys if j != i] for i, keys in enumerate(self.seen)]
         self.keys = [keys if len(keys) >= KEYS else [] for keys in rows]
+        # What is asked for again and again: fits, and ranks of a measure by window.
+        self.known: dict[tuple[int, int | None, int], tuple[Array, Array]] = {}
+        self.ranked: dict[tuple[str, int, int], list[Array] | None] = {}
         self.prepare()
 
     def prepare(self) -> None:
@@ -872,6 +873,11 @@ class _Defined:
         return [pair for pair in self.either if self.pool[pair] == pool]
 
     def fit(self, pool: int, out: int | None, shift: int = 0) -> tuple[Array, Array]:
+        if (pool, out, shift) not in self.known:
+            self.known[pool, out, shift] = self._fit(pool, out, shift)
+        return self.known[pool, out, shift]
+
+    def _fit(self, pool: int, out: int | None, shift: int) -> tuple[Array, Array]:
         z = [
             np.concatenate((self.y[(w + shift) % self.w][i], self.y[w][j]))
             for w in range(self.w)
@@ -926,9 +932,7 @@ class _Defined:
         a, b = self.x[(w + shift) % self.w][i], self.x[w][j]
         return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
 
-    def traces(
-        self, head: int, out: int, shift: int, pairs: Sequence[tuple[int, int]]
-    ) -> dict[tuple[int, int], float]:
+    def traces(self, head: int, out: int, shift: int, pairs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], float]:
         kept = [w for w in range(self.w) if w != out]
         traces: dict[tuple[int, int], float] = {}
         for i, j in pairs:
@@ -937,31 +941,42 @@ class _Defined:
             traces[i, j] = float(((q - q.mean(0)) * (k - k.mean(0))).sum()) / (len(kept) - 1)
         means = {}
         for i, j in pairs:
-            like = [p for p in pairs if self.pool[_sorted(p)] == self.pool[_sorted((i, j))] and (p[0] > p[1]) == (i > j)]
+            like = [
+                p for p in pairs if self.pool[_sorted(p)] == self.pool[_sorted((i, j))] and (p[0] > p[1]) == (i > j)
+            ]
             means[i, j] = float(np.mean([traces[p] for p in like]))
         return means
 
-    def ranks(self, values: Mapping[tuple[int, int], float], rounded: bool = True) -> list[Array]:
+    def ranks(self, values: Mapping[tuple[int, int], float], rounded: bool = True) -> Array:
         found = []
         for i, keys in enumerate(self.keys):
             row = np.array([values[i, j] for j in keys])
             rank = stats.rankdata(row.round(DECIMALS) if rounded else row) if keys else np.zeros(0)
             spread = rank.std() if keys else 0.0
             found.append((rank - rank.mean()) / spread if spread > 0 else np.zeros(len(keys)))
-        return found
+        return np.concatenate(found)
 
-    def correlations(self, head: int, name: str, shift: int, only: Sequence[int]) -> tuple[float, float]:
-        """Plain and partial, over the windows in `only`."""
-        measure = self.measure(name, head, shift)
-        if measure is None:
-            return nan, nan
+    def columns(self, head: int, name: str, shift: int) -> list[Array] | None:
+        """Per window the ranks of the pattern, of the measure and of nearness, one under the other."""
+        measured = self._measured(head, name, shift)
+        if measured is None:
+            return None
         near = {(i, j): -float(abs(i - j)) for i, keys in enumerate(self.keys) for j in keys}
-        columns = []
-        for w in only:
-            pattern = {pair: self.a[w][head][pair] for pair in near}
-            ranked = (self.ranks(pattern, rounded=False), self.ranks(measure[w]), self.ranks(near))
-            columns.append(np.array([np.concatenate(one) for one in ranked]))
-        a, m, d = np.concatenate(columns, 1)
+        pattern = [{pair: float(self.a[w][head][pair]) for pair in near} for w in range(self.w)]
+        return [np.array([self.ranks(pattern[w], rounded=False), measured[w], self.ranks(near)]) for w in range(self.w)]
+
+    def _measured(self, head: int, name: str, shift: int) -> list[Array] | None:
+        key = (name, head if name == "trace" else 0, shift)
+        if key not in self.ranked:
+            measure = self.measure(name, head, shift)
+            self.ranked[key] = None if measure is None else [self.ranks(one) for one in measure]
+        return self.ranked[key]
+
+    def correlations(self, columns: Sequence[Array] | None, only: Sequence[int]) -> tuple[float, float]:
+        """Plain and partial, over the windows in `only`."""
+        if columns is None:
+            return nan, nan
+        a, m, d = np.concatenate([columns[w] for w in only], 1)
         if not (m**2).sum():
             return nan, nan
         r = float(a @ m / sqrt((a @ a) * (m @ m)))
@@ -975,9 +990,11 @@ class _Defined:
         sets += [[w for w in range(self.w) if w != out] for out in range(self.w)] if self.w > 1 else []
         for head in range(self.site.n_heads if any(self.keys) else 0):
             for name in MEASURES:
-                own = [self.correlations(head, name, 0, only) for only in sets]
+                columns = self.columns(head, name, 0)
+                own = [self.correlations(columns, only) for only in sets]
                 shifts = {"nearness": [], "trace": [1]}.get(name, list(self.shifts()))
-                null = [[self.correlations(head, name, s, only) for only in sets] for s in shifts]
+                swapped = [self.columns(head, name, s) for s in shifts]
+                null = [[self.correlations(one, only) for only in sets] for one in swapped]
                 nulls = np.mean(null, 0) if null else np.full((len(sets), 2), nan)
                 value, low, high = self.interval([r for r, _ in own])
                 row: dict[str, float] = {"value": value, "low": low, "high": high, "null": nulls[0, 0]}
@@ -1072,9 +1089,9 @@ class _Defined:
         """Of independent pairs, and what dependence adds: sums over pairs of different windows, one by one."""
         w, every = self.w, range(self.w)
         s = np.array([[self.score(head, a, b, pair) for b in every] for a in every])
-        rest = np.array(
-            [[s[a, b] - s[a].mean() - s[:, b].mean() + s.mean() for b in every] for a in every]
-        ) * (w / (w - 1))
+        rest = np.array([[s[a, b] - s[a].mean() - s[:, b].mean() + s.mean() for b in every] for a in every]) * (
+            w / (w - 1)
+        )
         noise = np.mean([rest[a, b] ** 2 for a in every for b in every if a != b])
         crossing = np.mean([rest[a, b] * rest[b, a] for a in every for b in every if a != b])
         query = [np.mean([s[a, b] for b in every if b != a]) for a in every]

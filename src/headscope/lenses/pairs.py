@@ -105,6 +105,4 @@ def _part(batch: Batch, site: Site, index: int) -> Part:
     real = batch.real[index].nonzero()[:, 0] if own else torch.arange(x.shape[1])
     positions = torch.tensor(kept_positions(len(real)), dtype=torch.int64)
     at = real[positions]
-    return Part(
-        len(real), positions, x[index][at], q[index][:, at], k[index][:, at], pattern[index][:, at][:, :, at]
-    )
+    return Part(len(real), positions, x[index][at], q[index][:, at], k[index][:, at], pattern[index][:, at][:, :, at])

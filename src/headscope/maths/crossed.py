@@ -71,6 +71,4 @@ def crossed_moments(scores: Float[Tensor, "*batch n n"]) -> CrossedMoments:
     of_queries, of_keys = (x.var(-1) - noise / (n - 1) for x in (by_query, by_key))
     gap_q, gap_k = (x - x.mean(-1, keepdim=True) for x in (by_query, by_key))
     common = (gap_q * gap_k).sum(-1) / (n - 1)
-    return CrossedMoments(
-        mean, together - mean, noise + of_queries + of_keys, crossing + 2 * common, own.var(-1)
-    )
+    return CrossedMoments(mean, together - mean, noise + of_queries + of_keys, crossing + 2 * common, own.var(-1))

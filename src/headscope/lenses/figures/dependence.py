@@ -56,7 +56,12 @@ def figures(tables: Mapping[str, pl.DataFrame], sites: Sequence[Site]) -> tuple[
 
 
 def _map(
-    table: pl.DataFrame, sites: Sequence[Site], what: tuple[str, str], title: str, caption: str, unit: str = "correlation"
+    table: pl.DataFrame,
+    sites: Sequence[Site],
+    what: tuple[str, str],
+    title: str,
+    caption: str,
+    unit: str = "correlation",
 ) -> HeatMap | None:
     rows = table.filter(pl.col("quantity") == what[0])
     cells = {site: _column(_of(rows, site).sort("head"), what[1]) for site in sites}
@@ -84,7 +89,9 @@ def _column(table: pl.DataFrame, name: str) -> Array:
     return table[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
 
 
-def _course(table: pl.DataFrame, sites: Sequence[Site], column: str) -> Iterator[tuple[str, Array, Array, Array, Array]]:
+def _course(
+    table: pl.DataFrame, sites: Sequence[Site], column: str
+) -> Iterator[tuple[str, Array, Array, Array, Array]]:
     """Per group of sites: layers, and the median, smallest and largest head of each."""
     for group, members in groups(sites).items():
         cells = {site.layer: _column(_of(table, site), column) for site in members}
