@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from headscope.maths.ranks import RankSums, row_ranks
+from headscope.maths.ranks import RankSums, beyond_positions, row_ranks
 
 
 def rows(seed=0, shape=(3, 5, 9)):
@@ -57,3 +57,37 @@ def test_no_partial_of_the_control():
     a, d = (row_ranks(rows(seed, (2, 12)), every) for seed in (6, 7))
     assert RankSums.of(a, -d, d).partial.isnan()
     assert RankSums.of(a, torch.zeros_like(a), d).correlation.isnan()
+
+
+def residuals(x, mask):
+    """By the definition, entry by entry."""
+    found = torch.zeros_like(x)
+    for w, i, j in np.ndindex(*x.shape):
+        if mask[i, j]:
+            queries = mask[:, j]
+            found[w, i, j] = x[w, i, j] - x[:, i, j].mean() - x[w, queries, j].mean() + x[:, queries, j].mean()
+    return found
+
+
+def test_beyond_positions_is_a_correlation_of_residuals():
+    mask = masks()
+    a, m = rows(8, (4, 5, 9)), rows(9, (4, 5, 9))
+    left = [residuals(x + x[:, :1] * 3, mask)[:, mask].flatten() for x in (a, m)]
+    found = beyond_positions(a + a[:, :1] * 3, m + m[:, :1] * 3, mask)
+    assert float(found[0]) == pytest.approx(float(left[0] @ left[1] / (left[0].norm() * left[1].norm())))
+
+
+def test_leaving_out_is_not_having():
+    mask, a, m = masks(), rows(8, (5, 2, 5, 9)), rows(9, (5, 1, 5, 9))
+    found = beyond_positions(a, m, mask)
+    for out in range(5):
+        kept = [w for w in range(5) if w != out]
+        torch.testing.assert_close(found[1 + out], beyond_positions(a[kept], m[kept], mask)[0])
+
+
+def test_nothing_is_beyond_positions_and_keys():
+    mask, m = masks(), rows(9, (4, 5, 9))
+    fixed = rows(1, (5, 9)).expand(4, 5, 9) + rows(2, (4, 1, 9)).expand(4, 5, 9)
+    assert beyond_positions(fixed, m, mask).isnan().all()
+    torch.testing.assert_close(beyond_positions(m + fixed, m, mask)[0], torch.tensor(1.0, dtype=torch.float64))
+    assert beyond_positions(m[:1], m[:1], mask).isnan().all()

@@ -26,7 +26,7 @@ from headscope.lenses.pairs import SHORT, PairSample, Part
 from headscope.maths.crossed import crossed_means, crossed_moments
 from headscope.maths.gaussian import Gaussian
 from headscope.maths.information import mutual_information, pointwise_information
-from headscope.maths.ranks import RankSums, row_ranks
+from headscope.maths.ranks import RankSums, beyond_positions, row_ranks
 
 ORDER = 7
 
@@ -39,40 +39,44 @@ ABOUT = About(
         "Dependence is measured in the residual stream that enters the layer. Pointwise: how much more likely the two "
         "vectors are together than apart under a joint Gaussian of two tokens at that distance, in a few principal "
         "components; its mean is the mutual information. The Gaussian that judges a window is fitted to the other "
-        "windows. Pointwise information varies among pairs at one distance, so that its partial correlation given "
-        "distance means something; the mutual information I(X_i; X_j) and the trace Tr(C Σ_ji) of a stationary text "
-        "depend on the distance only, and what they say beyond it is nothing. The null puts the query of another window, "
-        "at the same position, in the place of the query: keys, positions and distances stay, the dependence goes. "
-        "The token itself and the first token of each window are no keys here. Scores are ⟨q, k⟩ before any scale, with "
-        "the positions that the model turns into them. Means and variances of scores of a token with itself, with "
-        "its neighbours (1 to 8 tokens away) and with the same neighbours' queries of other windows stand beside the "
-        "formulas."
+        "windows. The mutual information I(X_i; X_j) and the trace Tr(C Σ_ji) are properties of positions and in "
+        "a stationary text of their distance: given the distance nothing is left of them. Pointwise information "
+        "and cosine differ from text to text at the same positions, so that one can ask what is left beyond distance: "
+        "from each rank the mean over windows at the same two positions is taken away, and the mean that the key has "
+        "with all queries of its window. What remains belongs to the pair. The null puts the query of another "
+        "window, at the same position, in the place of the query: keys, positions and distances stay, the dependence "
+        "goes. The token itself and the first token of each window are no keys here. Scores are ⟨q, k⟩ before any "
+        "scale, with the positions that the model turns into them. Means and variances of the scores of a token with "
+        "itself, with its neighbours (1 to 8 tokens away), and of those neighbours with the query of another window "
+        "stand beside the formulas."
     ),
     formulas=(
         r"i(x_i; x_j) = \ln \frac{p(x_i, x_j)}{p(x_i)\,p(x_j)}, \qquad I(X_i; X_j) = E\,[i(x_i; x_j)] = "
         r"\frac{1}{2} \ln \frac{|\Sigma_{ii}|\,|\Sigma_{jj}|}{|\Sigma|}",
-        r"\rho = \mathrm{corr}(\mathrm{rank}\,A_{ij},\ \mathrm{rank}\,i(x_i; x_j)), \qquad "
-        r"\rho_{|d} = \frac{\rho - \rho_{Ad}\,\rho_{id}}{\sqrt{(1 - \rho_{Ad}^2)(1 - \rho_{id}^2)}}",
+        r"\rho = \mathrm{corr}(z^A, z^i), \qquad z_{wij} = \mathrm{rank\ of\ key\ } j \mathrm{\ for\ query\ } i "
+        r"\mathrm{\ in\ window\ } w",
+        r"\rho_{\mathrm{beyond}} = \mathrm{corr}(r^A, r^i), \qquad r_{wij} = z_{wij} - \bar{z}_{ij} - \bar{z}_{wj} + "
+        r"\bar{z}_{j}",
         r"E\langle q_i, k_j \rangle = \mu_i^\top C \mu_j + \mathrm{Tr}(C\,\Sigma_{ji}), \qquad C = W_Q W_K^\top",
         r"\mathrm{Var}\langle q_i, k_j \rangle = \mathrm{Tr}(\Sigma_i C \Sigma_j C^\top) + a^\top \Sigma_i a + "
         r"b^\top \Sigma_j b + \mathrm{Tr}(C \Sigma_{ji} C \Sigma_{ji}) + 2 a^\top \Sigma_{ij} b, \quad a = C \mu_j,\ "
         r"b = C^\top \mu_i",
     ),
     reading=(
-        "Look at partial beside partial_null: a head follows dependence where the first is larger, and the adjusted p "
-        "says whether that could be chance among so many heads. A large value with a small partial is a head that looks "
-        "at near tokens, which are also the dependent ones. A negative excess is a head that looks away from what the "
-        "query already shares. Only linear dependence in the largest directions of the stream is seen. The mean of "
-        "scores is an identity for any law: predicted and measured must agree, and what can be learnt from it is "
-        "the sign and size of the shift; the variance of self and dependent pairs is predicted only if vectors are "
-        "Gaussian. The thesis has Σ_XY where it must be Σ_YX, and says that dependence raises scores; it raises them "
-        "only in heads whose form is aligned with it."
+        "Look at beyond: above 0 a head looks at those keys that depend on this very query, below 0 it looks away from "
+        "them, and the adjusted p says whether that could be chance among so many heads. Sizes below 0.02 are not "
+        "counted: a head that looks at certain keys whatever the query can leave as much. A large value with nothing "
+        "beyond is a head that looks at near tokens, which are also the dependent ones. Only linear dependence in the "
+        "largest directions of the stream is seen. The mean of scores is an identity for any law: predicted and "
+        "measured must agree, and what can be learnt from it is the sign and size of the shift; the variance of self "
+        "and dependent pairs is predicted only if vectors are Gaussian. The thesis has Σ_XY where it must be Σ_YX, and "
+        "says that dependence raises scores; it raises them only in heads whose form is aligned with it."
     ),
     reference=(
         "Wertich, Exploring the Hidden Structures of Attention Layers in Transformer Models through the Lens of "
-        "Gaussian Distributions, summary and sections 6.2.1 and 6.2.4. Fano (1961), Transmission of Information (pointwise "
-        "information). Kendall (1942), Biometrika 32, 277 (partial rank correlation). Benjamini and Hochberg (1995), "
-        "Journal of the Royal Statistical Society B 57, 289."
+        "Gaussian Distributions, summary and sections 6.2.1 and 6.2.4. Fano (1961), Transmission of Information "
+        "(pointwise information). Kendall (1942), Biometrika 32, 277 (partial rank correlation). Benjamini and Hochberg "
+        "(1995), Journal of the Royal Statistical Society B 57, 289."
     ),
     columns={
         "stack": "enc, dec, or only where the model has one stack; text, image or sound for towers side by side",
@@ -98,11 +102,15 @@ ABOUT = About(
             "queries and keys of different windows). profile: tokens of different windows, bias included"
         ),
         "raw": "mutual information with its bias; to be compared with the null",
-        "partial": "rank correlation given the distance; empty where the distance determines the measure",
-        "partial_low": "lower end of its 95 % interval",
-        "partial_high": "upper end",
-        "partial_null": "partial correlation with queries of other windows",
-        "p": ("two-sided, Student t over windows. heads: partial less partial_null (nearness: value); pairs: shift"),
+        "given_distance": (
+            "partial rank correlation given the distance, in Kendall's way: takes off what is linear in the rank of "
+            "the distance, and no more; empty where the distance determines the measure"
+        ),
+        "beyond": "rank correlation at fixed positions, with the key's own mean taken off; needs two windows",
+        "beyond_low": "lower end of its 95 % interval; empty with fewer than three windows",
+        "beyond_high": "upper end",
+        "beyond_null": "the same with queries of other windows",
+        "p": "whether it is 0; two-sided, Student t over windows. heads: beyond (nearness: value); pairs: shift",
         "adjusted": "p for so many heads at once (Benjamini and Hochberg); below 0.05: counted in the sentences",
         "predicted": "mean by the formula, from means and covariances over windows",
         "shift": "what dependence adds to the mean: Tr(C Σ_ji)",
@@ -122,7 +130,7 @@ ABOUT = About(
 _PLACE = [("stack", pl.String), ("kind", pl.String), ("layer", pl.Int64), ("head", pl.Int64)]
 _NAMED = [*_PLACE, ("quantity", pl.String)]
 _COUNTS = [("samples", pl.Int64), ("windows", pl.Int64)]
-_CORRELATIONS = "value low high null partial partial_low partial_high partial_null p adjusted"
+_CORRELATIONS = "value low high null given_distance beyond beyond_low beyond_high beyond_null p adjusted"
 _SCORES = "value low high predicted shift shift_low shift_high p adjusted variance predicted_variance attention uniform"
 _INFORMATION = "value low high null raw covariance"
 SCHEMAS = {
@@ -153,7 +161,8 @@ SAMPLE_BYTES = 256 * 2**20
 EDGES = (1, *(step << octave for octave in range(24) for step in (2, 3)))
 # Measures are ranked after rounding, so that vectors that are the same (a word twice) tie.
 DECIMALS = 9
-LEVEL = 0.05
+# Heads are counted below this adjusted p, from this size on: less can be left over from what a key does by itself.
+LEVEL, SMALL = 0.05, 0.02
 MEASURES = ("pointwise", "cosine", "nearness", "information", "trace")
 
 Row = dict[str, object]
@@ -480,15 +489,11 @@ def _head_rows(sampled: Sampled, pooled: Pooled | None) -> Iterator[Row]:
     near = row_ranks(-sampled.distance.to(torch.float64), sampled.counted)
     found: dict[str, dict[str, Tensor]] = {}
     for name, (own, swapped) in _measures(sampled, pooled):
-        sums, *nulls = [
-            RankSums.of(attention, row_ranks(one.round(decimals=DECIMALS), sampled.counted), near)
-            for one in (own, *swapped)
-        ]
-        found[name] = _estimates(name, sums, nulls)
-    counts = {
-        "samples": int(sampled.counted.sum()) * sampled.windows,
-        "windows": sampled.windows,
-    }
+        ranks = [row_ranks(one.round(decimals=DECIMALS), sampled.counted) for one in (own, *swapped)]
+        found[name] = _plain(name, attention, ranks, near)
+        if name in ("pointwise", "cosine"):
+            found[name] |= _beyond([beyond_positions(attention, one, sampled.counted) for one in ranks])
+    counts = {"samples": int(sampled.counted.sum()) * sampled.windows, "windows": sampled.windows}
     for head in range(sampled.site.n_heads):
         for name in MEASURES:
             numbers = {key: _number(value[head]) for key, value in found.get(name, {}).items()}
@@ -501,26 +506,25 @@ def _number(value: Tensor | float) -> float | None:
     return number if np.isfinite(number) else None
 
 
-def _estimates(name: str, own: RankSums, nulls: Sequence[RankSums]) -> dict[str, Float[Tensor, "heads"]]:
-    """Correlations with all windows, intervals from leaving out each, and the test against the null."""
-    values = _left_out(own).correlation
-    null = torch.stack([_left_out(one).correlation for one in nulls]).mean(0) if nulls else torch.full_like(values, nan)
+def _plain(name: str, attention: Tensor, ranks: Sequence[Tensor], near: Tensor) -> dict[str, Tensor]:
+    """The correlation with all windows, its interval from leaving out each, its null, and given the distance."""
+    own, *nulls = [_left_out(RankSums.of(attention, one, near)) for one in ranks]
+    values = own.correlation
     value, half = _jackknife(values)
-    found = {"value": value, "low": value - half, "high": value + half, "null": null[0]}
+    found = {"value": value, "low": value - half, "high": value + half}
     if name == "nearness":
         return found | {"null": torch.zeros_like(value), "p": _p_value(values)}
-    if name not in ("pointwise", "cosine"):
-        return found
-    partials = _left_out(own).partial
-    others = torch.stack([_left_out(one).partial for one in nulls]).mean(0) if nulls else torch.full_like(values, nan)
-    partial, half = _jackknife(partials)
-    return found | {
-        "partial": partial,
-        "partial_low": partial - half,
-        "partial_high": partial + half,
-        "partial_null": others[0],
-        "p": _p_value(partials - others),
-    }
+    if nulls:
+        found["null"] = torch.stack([one.correlation[0] for one in nulls]).mean(0)
+    return found | ({"given_distance": own.partial[0]} if name in ("pointwise", "cosine") else {})
+
+
+def _beyond(estimates: Sequence[Float[Tensor, "sets heads"]]) -> dict[str, Tensor]:
+    """The correlation beyond positions, its interval, its null, and the test whether it is 0."""
+    own, *nulls = estimates
+    value, half = _jackknife(own)
+    found = {"beyond": value, "beyond_low": value - half, "beyond_high": value + half, "p": _p_value(own)}
+    return found | ({"beyond_null": torch.stack([one[0] for one in nulls]).mean(0)} if nulls else {})
 
 
 def _left_out(sums: RankSums) -> RankSums:
@@ -669,14 +673,14 @@ def _method(state: State, seen: Sequence[Sampled]) -> str:
     skipped = state.params.skip
     left = f" The first {f'{skipped} tokens' if skipped > 1 else 'token'} of each window left out." if skipped else ""
     return (
-        f"Sampled: {len(first.positions)} tokens of each of {first.windows} windows of {first.length} tokens ({drawn} of "
-        f"{state.sample.seen} windows drawn by a hash of their tokens), all pairs among them; the tokens stand in runs, "
-        "the last ones of the window and others ever further before them. Rows with fewer than "
-        f"{KEYS} keys are not ranked. Joint Gaussians with at least {PER_DIMENSION} pairs per dimension, distances pooled "
-        "in half octaves or wider until there are. Intervals and tests: jackknife over windows, not over pairs. Null: "
-        f"queries of up to {SHIFTS} other windows at the same positions, so that key, position and distance stay. Trace: "
-        f"of queries and keys as they meet (after any normalisation and rotation), so that C holds what the model does "
-        f"with positions.{left}{layers}"
+        f"Sampled: {len(first.positions)} tokens of each of {first.windows} windows of {first.length} tokens ({drawn} "
+        f"of {state.sample.seen} windows drawn by a hash of their tokens), all pairs among them; the tokens stand in "
+        "runs, the last ones of the window and others ever further before them. Rows with fewer than "
+        f"{KEYS} keys are not ranked. Joint Gaussians with at least {PER_DIMENSION} pairs per dimension, distances "
+        "pooled in half octaves or wider until there are. Intervals and tests: jackknife over windows, not over pairs. "
+        f"Null: queries of up to {SHIFTS} other windows at the same positions, so that key, position and distance "
+        "stay. Trace: of queries and keys as they meet (after any normalisation and rotation), so that C holds what the "
+        f"model does with positions.{left}{layers}"
     )
 
 
@@ -694,7 +698,8 @@ def _warnings(state: State, seen: Mapping[Site, Sampled], tables: Mapping[str, p
         found.append(f"Only {windows} windows of equal length: intervals are wide and tests weak.")
     others = len(state.sample.windows) - windows
     if others > 0:
-        found.append(f"{others} windows of other length were not used: positions must be comparable.")
+        told = f"{others} windows of other length were" if others > 1 else "1 window of other length was"
+        found.append(f"{told} not used: positions must be comparable.")
     profile = tables["profile"]
     without = [one.site.label for one in seen.values() if _of_site(profile, one.site).is_empty()]
     if without and windows > 1:
@@ -721,16 +726,14 @@ def headline(finding: Finding) -> tuple[str, ...]:
 
 
 def _answer(heads: pl.DataFrame) -> str:
-    rows = heads.filter(pl.col("quantity") == "pointwise", pl.col("partial").is_not_null())
-    rows = rows.with_columns(excess=pl.col("partial") - pl.col("partial_null"))
-    judged = rows.filter(pl.col("adjusted").is_not_null())
+    judged = heads.filter(pl.col("quantity") == "pointwise", pl.col("adjusted").is_not_null())
     if judged.is_empty():
         return ""
-    clear = judged.filter(pl.col("adjusted") < LEVEL)
-    up, down = (clear.filter(test).height for test in (pl.col("excess") > 0, pl.col("excess") < 0))
-    ordered = judged.sort("excess", maintain_order=True)
+    clear = judged.filter(pl.col("adjusted") < LEVEL, pl.col("beyond").abs() >= SMALL)
+    up, down = (clear.filter(test).height for test in (pl.col("beyond") > 0, pl.col("beyond") < 0))
+    ordered = judged.sort("beyond", maintain_order=True)
     least, most = ordered.row(0, named=True), ordered.row(-1, named=True)
-    middle, chance = (float(np.median(judged[name].to_numpy())) for name in ("partial", "partial_null"))
+    middle, chance = (float(np.median(judged[name].to_numpy())) for name in ("beyond", "beyond_null"))
     many = judged.height
     verdict = (
         "Attention mostly follows dependence beyond distance"
@@ -743,9 +746,9 @@ def _answer(heads: pl.DataFrame) -> str:
     )
     return (
         f"{verdict}: of {many} heads {up} follow it and {down} look away from it (false discoveries held at 5 %, "
-        f"{judged['windows'].max()} windows); the median partial rank correlation with the pointwise mutual information "
-        f"given distance is {middle:.2f}, with another window's query {chance:.2f}; the difference goes from "
-        f"{least['excess']:.2f} in {label_of(least)} to {most['excess']:.2f} in {label_of(most)}."
+        f"{judged['windows'].max()} windows); the rank correlation with the pointwise mutual information at fixed "
+        f"positions is {middle:.2f} in the median head (with another window's query {chance:.2f}) and goes from "
+        f"{least['beyond']:.2f} in {label_of(least)} to {most['beyond']:.2f} in {label_of(most)}."
     )
 
 
@@ -939,13 +942,10 @@ class _Defined:
             q = np.array([self.q[(w + shift) % self.w][head, i] for w in kept])
             k = np.array([self.k[w][head, j] for w in kept])
             traces[i, j] = float(((q - q.mean(0)) * (k - k.mean(0))).sum()) / (len(kept) - 1)
-        means = {}
-        for i, j in pairs:
-            like = [
-                p for p in pairs if self.pool[_sorted(p)] == self.pool[_sorted((i, j))] and (p[0] > p[1]) == (i > j)
-            ]
-            means[i, j] = float(np.mean([traces[p] for p in like]))
-        return means
+        groups: dict[tuple[int, bool], list[float]] = {}
+        for (i, j), trace in traces.items():
+            groups.setdefault((self.pool[_sorted((i, j))], i > j), []).append(trace)
+        return {(i, j): float(np.mean(groups[self.pool[_sorted((i, j))], i > j])) for i, j in pairs}
 
     def ranks(self, values: Mapping[tuple[int, int], float], rounded: bool = True) -> Array:
         found = []
@@ -985,6 +985,19 @@ class _Defined:
         known = squares[0] > 1e-10 * (a @ a) and squares[1] > 1e-10 * (m @ m)
         return r, float(left[0] @ left[1]) / sqrt(squares[0] * squares[1]) if known else nan
 
+    def residual_correlation(self, columns: Sequence[Array] | None, only: Sequence[int]) -> float:
+        """Of ranks less their mean over windows at the same positions and less what is left of it for the key."""
+        if columns is None or len(only) < 2:
+            return nan
+        places = [(i, j) for i, keys in enumerate(self.keys) for j in keys]
+        z = np.array([columns[w][:2] for w in only])
+        z = z - z.mean(0)
+        for key in {j for _, j in places}:
+            of_key = [index for index, (_, j) in enumerate(places) if j == key]
+            z[:, :, of_key] -= z[:, :, of_key].mean(-1, keepdims=True)
+        a, m = z[:, 0].ravel(), z[:, 1].ravel()
+        return float(a @ m / sqrt((a @ a) * (m @ m))) if min(a @ a, m @ m) > 1e-10 else nan
+
     def heads(self) -> Iterator[Row]:
         sets = [list(range(self.w))]
         sets += [[w for w in range(self.w) if w != out] for out in range(self.w)] if self.w > 1 else []
@@ -1001,10 +1014,11 @@ class _Defined:
                 if name == "nearness":
                     row |= {"null": 0.0, "p": self.p_value([r for r, _ in own])}
                 if name in ("pointwise", "cosine"):
-                    partials = [partial for _, partial in own]
-                    ends = dict(zip(("partial", "partial_low", "partial_high"), self.interval(partials), strict=True))
-                    p = self.p_value([a - b for a, b in zip(partials, nulls[:, 1], strict=True)])
-                    row |= ends | {"partial_null": nulls[0, 1], "p": p}
+                    further = [self.residual_correlation(columns, only) for only in sets]
+                    ends = dict(zip(("beyond", "beyond_low", "beyond_high"), self.interval(further), strict=True))
+                    chance = [self.residual_correlation(one, sets[0]) for one in swapped]
+                    row |= ends | {"beyond_null": float(np.mean(chance)) if chance else nan}
+                    row |= {"p": self.p_value(further), "given_distance": own[0][1]}
                 cells = {key: float(number) if number == number else None for key, number in row.items()}
                 k = self.dimensions if self.pool and name in ("pointwise", "information") else None
                 samples = self.w * sum(len(keys) for keys in self.keys)

@@ -81,3 +81,50 @@ class RankSums:
 
 def _ratio(product: Tensor, squares: Tensor) -> Tensor:
     return torch.where(squares > 0, product / squares.clamp_min(1e-300).sqrt(), torch.nan)
+
+
+def beyond_positions(
+    a: Float[Tensor, "windows *some rows keys"],
+    m: Float[Tensor, "windows *more rows keys"],
+    mask: Bool[Tensor, "rows keys"],
+) -> Float[Tensor, "sets *batch"]:
+    r"""Correlation of two measures of pairs beyond what positions tell and beyond what the key tells by itself.
+
+    Definition:
+        From the entry of window w, query i and key j the mean over windows at (i, j) is taken away, and then the mean
+        over queries at (w, j): $r_{wij} = z_{wij} - \bar z_{ij} - \bar z_{wj} + \bar z_j$. The number is
+        $\sum r^a r^m / \sqrt{\sum (r^a)^2 \sum (r^m)^2}$; first over all windows, then leaving out each.
+    Properties:
+        - the correlation of double-centred entries  (tested: test_beyond_positions_is_a_correlation_of_residuals)
+        - 0 for what depends on positions or on the key only  (tested: test_nothing_is_beyond_positions_and_keys)
+        - leaving out a window is the same as not having it  (tested: test_leaving_out_is_not_having)
+    Numerics:
+        NaN where nothing is left. All sets from one pass: means over windows enter through their sums.
+    """
+    a, m = (_without_keys(x, mask) for x in (a, m))
+    aa, mm, am = (_crossed(x, y) for x, y in ((a, a), (m, m), (a, m)))
+    # What rounding leaves of something that is not there.
+    known = (aa > 1e-12 * _size(a)) & (mm > 1e-12 * _size(m))
+    return torch.where(known, am / (aa * mm).clamp_min(1e-300).sqrt(), torch.nan)
+
+
+def _without_keys(x: Tensor, mask: Tensor) -> Tensor:
+    """Entries less the mean of their key over the queries that count it."""
+    x = torch.where(mask, x, 0.0)
+    return torch.where(mask, x - x.sum(-2, keepdim=True) / mask.sum(-2, keepdim=True).clamp_min(1), 0.0)
+
+
+def _crossed(x: Tensor, y: Tensor) -> Tensor:
+    """Sums of products about the means over windows: with all windows, then without each."""
+    windows = len(x)
+    own, of_x, of_y = ((one * other).sum((-2, -1)) for one, other in ((x, y), (x.sum(0), y), (x, y.sum(0))))
+    total, product = own.sum(0), (x.sum(0) * y.sum(0)).sum((-2, -1))
+    whole = total - product / windows
+    if windows < 2:
+        return torch.full_like(whole, torch.nan).expand(1 + windows, *whole.shape)
+    rest = total - own - (product - of_x - of_y + own) / (windows - 1)
+    return torch.cat((whole[None], rest if windows > 2 else torch.full_like(rest, torch.nan)))
+
+
+def _size(x: Tensor) -> Tensor:
+    return x.square().sum((0, -2, -1))

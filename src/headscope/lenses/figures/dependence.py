@@ -12,16 +12,15 @@ from headscope.lenses.figures.layout import Array, groups, head_map
 def figures(tables: Mapping[str, pl.DataFrame], sites: Sequence[Site]) -> tuple[Figure, ...]:
     """All figures, the answer first; what could not be estimated is not drawn."""
     heads, pairs = tables["heads"], tables["pairs"]
-    partial = heads.with_columns(excess=pl.col("partial") - pl.col("partial_null"))
     shifts = pairs.with_columns(size=pl.col("shift") / pl.col("variance").sqrt())
     maps = (
         _map(
-            partial,
+            heads,
             sites,
-            ("pointwise", "excess"),
+            ("pointwise", "beyond"),
             "Attention and dependence, beyond distance",
-            "Partial rank correlation of the pattern with the pointwise mutual information given distance, less the "
-            "same with another window's query. Above 0 a head looks at keys that depend on the query.",
+            "Rank correlation of the pattern with the pointwise mutual information at fixed positions, the key's own "
+            "mean taken off. Above 0 a head looks at keys that depend on the query.",
         ),
         _map(
             heads,
@@ -44,7 +43,8 @@ def figures(tables: Mapping[str, pl.DataFrame], sites: Sequence[Site]) -> tuple[
             sites,
             ("dependent", "size"),
             "What dependence adds to scores of tokens 1 to 8 apart",
-            "Tr(CΣ_ji) in standard deviations of the score; 0 for independent tokens. Above 0 dependence raises scores.",
+            "Tr(CΣ_ji) in standard deviations of the score; 0 for independent tokens. Above 0 dependence raises "
+            "scores.",
             "standard deviations",
         ),
     )
@@ -105,18 +105,18 @@ def _by_layer(heads: pl.DataFrame, sites: Sequence[Site]) -> Curves:
     series: list[Series] = []
     for name in ("pointwise", "cosine"):
         rows = heads.filter(pl.col("quantity") == name)
-        for group, x, middle, low, high in _course(rows, sites, "partial"):
+        for group, x, middle, low, high in _course(rows, sites, "beyond"):
             series.append(Series(f"{group} {name}".strip(), x, middle, low, high))
-        for group, x, middle, _, _ in _course(rows, sites, "partial_null"):
+        for group, x, middle, _, _ in _course(rows, sites, "beyond_null"):
             series.append(Series(f"{group} {name}, other window's query".strip(), x, middle, role="null"))
     return Curves(
-        "partial_by_layer",
-        "Correlation with dependence given distance, by layer",
-        "Partial rank correlation of the pattern with the pointwise mutual information and with the cosine of the inputs. "
-        "Line: the median head; band: from the smallest to the largest. Dotted: the median head, with the query of "
-        "another window in the place of the query.",
+        "beyond_by_layer",
+        "Correlation with dependence beyond distance, by layer",
+        "Rank correlation of the pattern with the pointwise mutual information and with the cosine of the inputs, at "
+        "fixed positions. Line: the median head; band: from the smallest to the largest. Dotted: the median head, with "
+        "the query of another window in the place of the query.",
         "layer",
-        "partial rank correlation",
+        "rank correlation",
         tuple(series),
     )
 
@@ -136,8 +136,8 @@ def _profile(table: pl.DataFrame, sites: Sequence[Site]) -> Curves:
     return Curves(
         "information",
         "Mutual information of two tokens against their distance",
-        f"In {k} principal components of the stream that enters the first, the middle and the last layer. Dotted: tokens "
-        "of different windows. Both hold the bias of the estimate.",
+        f"In {k} principal components of the stream that enters the first, the middle and the last layer. Dotted: "
+        "tokens of different windows. Both hold the bias of the estimate.",
         "distance in tokens",
         "nats",
         tuple(series),
@@ -160,8 +160,8 @@ def _variances(pairs: pl.DataFrame, sites: Sequence[Site]) -> Curves:
     return Curves(
         "variance_ratio",
         "Variance of scores, measured over predicted, by layer",
-        "Line: the median head; band: from the smallest to the largest, for dependent pairs. Independent pairs must lie at "
-        "1 whatever their law; self and dependent ones do if vectors are Gaussian.",
+        "Line: the median head; band: from the smallest to the largest, for dependent pairs. Independent pairs must "
+        "lie at 1 whatever their law; self and dependent ones do if vectors are Gaussian.",
         "layer",
         "measured / predicted",
         tuple(series),
