@@ -75,8 +75,8 @@ ABOUT = About(
     reference=(
         "Wertich, Exploring the Hidden Structures of Attention Layers in Transformer Models through the Lens of "
         "Gaussian Distributions, summary and sections 6.2.1 and 6.2.4. Fano (1961), Transmission of Information "
-        "(pointwise information). Kendall (1942), Biometrika 32, 277 (partial rank correlation). Benjamini and Hochberg "
-        "(1995), Journal of the Royal Statistical Society B 57, 289."
+        "(pointwise information). Kendall (1942), Biometrika 32, 277 (partial rank correlation). Benjamini and "
+        "Hochberg (1995), Journal of the Royal Statistical Society B 57, 289."
     ),
     columns={
         "stack": "enc, dec, or only where the model has one stack; text, image or sound for towers side by side",
@@ -367,7 +367,8 @@ def _axes(centred: Float[Tensor, "rows d"], most: int) -> Float[Tensor, "d k"]:
     values, vectors = torch.linalg.eigh(gram)
     some = values > 1e-13 * max(rows, d) * values[-1].clamp_min(1e-300)
     values, vectors = values[some].flip(0)[:most], vectors[:, some].flip(1)[:, :most]
-    return vectors if d <= rows else centred.T @ vectors / values.sqrt()
+    axes: Tensor = vectors if d <= rows else centred.T @ vectors / values.sqrt()
+    return axes
 
 
 def _pools(distance: Int[Tensor, "pairs"], enough: int) -> tuple[Int[Tensor, "pairs"], tuple[tuple[int, int], ...]]:
@@ -428,27 +429,35 @@ def _measures(sampled: Sampled, pooled: Pooled | None) -> Iterator[tuple[str, Me
         own, *nulls = [_square(sampled, pooled, one)[:, None] for one in maps]
         yield "information", (own, nulls)
     if pooled is not None and sampled.windows > 2:
-        traces = [_traces(sampled, pooled, shift) for shift in (0, *sampled.shifts[:1])]
-        yield "trace", (traces[0], traces[1:])
+        yield "trace", (_traces(sampled, pooled, shuffled=False), [_traces(sampled, pooled, shuffled=True)])
 
 
 def _excess(information: Tensor, others: Sequence[Tensor]) -> Tensor | None:
     return information - torch.stack(list(others)).mean(0) if others else None
 
 
-def _traces(sampled: Sampled, pooled: Pooled, shift: int) -> Float[Tensor, "windows heads kept kept"]:
-    """Tr Cov(q_i, k_j) over the other windows, at fixed positions, then pooled by distance and direction."""
-    q, k, w = sampled.q.roll(-shift, 0), sampled.k, sampled.windows
-    own = q @ k.mT
-    others = own.sum(0) - own
-    crossed = (q.sum(0) - q) @ (k.sum(0) - k).mT
-    trace = others / (w - 1) - (crossed - others) / ((w - 1) * (w - 2))
+def _traces(sampled: Sampled, pooled: Pooled, shuffled: bool) -> Float[Tensor, "windows heads kept kept"]:
+    """Tr Cov(q_i, k_j) over the other windows, at fixed positions, then pooled by distance and direction.
+
+    Shuffled: with the query of the next window, less the mean with that of the one behind it, which is 0 but for noise.
+    """
+    q, k, w = sampled.q, sampled.k, sampled.windows
+
+    def others(shift: int) -> Tensor:
+        scores = q.roll(-shift, 0) @ k.mT
+        return (scores.sum(0) - scores) / (w - 1)
+
+    if shuffled:
+        trace = others(1) - others(2)
+    else:
+        own = others(0)
+        trace = own - ((q.sum(0) - q) @ (k.sum(0) - k).mT / (w - 1) - own) / (w - 2)
     label = torch.full(sampled.counted.shape, -1)
     label[pooled.late, pooled.early] = pooled.pool
     label[pooled.early, pooled.late] = pooled.pool + len(pooled.spans)
     label[~sampled.counted] = -1
-    means = torch.zeros(*own.shape[:2], 2 * len(pooled.spans) + 1, dtype=torch.float64)
-    for one in label[label >= 0].unique().tolist():
+    means = torch.zeros(*trace.shape[:2], 2 * len(pooled.spans) + 1, dtype=torch.float64)
+    for one in sorted(set(label[label >= 0].tolist())):
         means[..., one] = trace[..., label == one].mean(-1)
     return means[..., label]
 
@@ -679,8 +688,8 @@ def _method(state: State, seen: Sequence[Sampled]) -> str:
         f"{KEYS} keys are not ranked. Joint Gaussians with at least {PER_DIMENSION} pairs per dimension, distances "
         "pooled in half octaves or wider until there are. Intervals and tests: jackknife over windows, not over pairs. "
         f"Null: queries of up to {SHIFTS} other windows at the same positions, so that key, position and distance "
-        "stay. Trace: of queries and keys as they meet (after any normalisation and rotation), so that C holds what the "
-        f"model does with positions.{left}{layers}"
+        "stay. Trace: of queries and keys as they meet (after any normalisation and rotation), so that C holds what "
+        f"the model does with positions.{left}{layers}"
     )
 
 
@@ -858,7 +867,8 @@ class _Defined:
         _, sigma, axes = np.linalg.svd(inside - mean, full_matrices=False)
         rank = int((sigma**2 > 1e-13 * max(inside.shape) * sigma[0] ** 2).sum())
         k = min(self.params.components, rank, len(either) * (self.w - 1) // (2 * PER_DIMENSION))
-        self.dimensions, self.pool = k, {}
+        self.dimensions = k
+        self.pool: dict[tuple[int, int], int] = {}
         self.y = [(one - mean) @ axes[:k].T for one in self.x]
         if not k:
             return
@@ -938,10 +948,11 @@ class _Defined:
     def traces(self, head: int, out: int, shift: int, pairs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], float]:
         kept = [w for w in range(self.w) if w != out]
         traces: dict[tuple[int, int], float] = {}
-        for i, j in pairs:
-            q = np.array([self.q[(w + shift) % self.w][head, i] for w in kept])
-            k = np.array([self.k[w][head, j] for w in kept])
-            traces[i, j] = float(((q - q.mean(0)) * (k - k.mean(0))).sum()) / (len(kept) - 1)
+        for pair in pairs:
+            swapped = [
+                float(np.mean([self.score(head, (w + s) % self.w, w, pair) for w in kept])) for s in (shift, 2 * shift)
+            ]
+            traces[pair] = swapped[0] - swapped[1] if shift else self.trace(head, pair, kept)
         groups: dict[tuple[int, bool], list[float]] = {}
         for (i, j), trace in traces.items():
             groups.setdefault((self.pool[_sorted((i, j))], i > j), []).append(trace)

@@ -59,9 +59,9 @@ class RankSums:
         cls, a: Float[Tensor, "*batch rows keys"], m: Float[Tensor, "*some rows keys"], d: Float[Tensor, "rows keys"]
     ) -> "RankSums":
         """Of ranks, over rows and keys."""
-        a, m, d = torch.broadcast_tensors(a, m, d)
         products = ((a, a), (m, m), (d, d), (a, m), (a, d), (m, d))
-        return cls(torch.stack([(x * y).sum((-2, -1)) for x, y in products], -1))
+        sums = [(x * y).sum((-2, -1)) for x, y in products]
+        return cls(torch.stack([one.expand_as(sums[3]) for one in sums], -1))
 
     @property
     def correlation(self) -> Float[Tensor, "*batch"]:
