@@ -223,6 +223,15 @@ def merge(a: State, b: State) -> State:
 
 
 @dataclass(frozen=True)
+class Shown:
+    """How much of a site was used: tokens per window, windows, and their length."""
+
+    kept: int
+    windows: int
+    length: int
+
+
+@dataclass(frozen=True)
 class Sampled:
     """One site: the windows of the commonest length, stacked, and which keys count for which query."""
 
@@ -465,20 +474,24 @@ def _traces(sampled: Sampled, pooled: Pooled, shuffled: bool) -> Float[Tensor, "
 def finish(state: State, weights: WeightSource | None) -> Finding:
     """Everything from the sample."""
     params = asdict(state.params)
-    found = {site: Sampled.of(state, site) for site in state.sites}
-    seen = {site: one for site, one in found.items() if one is not None}
+    rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
+    seen: dict[Site, Shown] = {}
+    for site in state.sites:
+        # One site at a time: in float64 all of them would take several times the sample.
+        sampled = Sampled.of(state, site)
+        if sampled is None:
+            continue
+        seen[site] = Shown(len(sampled.positions), sampled.windows, sampled.length)
+        pooled = _pooled(sampled, state.params.components)
+        rows["heads"] += _head_rows(sampled, pooled)
+        rows["pairs"] += _pair_rows(sampled)
+        rows["profile"] += _profile_rows(sampled, pooled) if pooled else []
     if not seen:
         reason = (
             f"no row of attention with {KEYS} visible keys, the token itself and the first {state.params.skip} left "
             "out, was shown to the lens"
         )
         return Finding("dependence", ABOUT, status="not applicable", reason=reason, params=params)
-    rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
-    for sampled in seen.values():
-        pooled = _pooled(sampled, state.params.components)
-        rows["heads"] += _head_rows(sampled, pooled)
-        rows["pairs"] += _pair_rows(sampled)
-        rows["profile"] += _profile_rows(sampled, pooled) if pooled else []
     tables = {name: pl.DataFrame(rows[name], schema=schema) for name, schema in SCHEMAS.items()}
     tables["heads"], tables["pairs"] = _adjusted(tables["heads"]), _adjusted(tables["pairs"])
     finding = Finding(
@@ -486,7 +499,7 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
         ABOUT,
         tables=tables,
         figures=figures(tables, list(seen)),
-        method=_method(state, list(seen.values())),
+        method=_method(state, next(iter(seen.values()))),
         warnings=_warnings(state, seen, tables),
         params=params,
     )
@@ -676,13 +689,13 @@ def _profile_rows(sampled: Sampled, pooled: Pooled) -> Iterator[Row]:
         yield {**place(sampled.site, None), "distance": low, "upto": high, **named, **counts}
 
 
-def _method(state: State, seen: Sequence[Sampled]) -> str:
-    first, drawn = seen[0], len(state.sample.windows)
+def _method(state: State, shown: Shown) -> str:
+    drawn = len(state.sample.windows)
     layers = f" Every {state.step}th layer only: the pairs of all would not fit." if state.step > 1 else ""
     skipped = state.params.skip
     left = f" The first {f'{skipped} tokens' if skipped > 1 else 'token'} of each window left out." if skipped else ""
     return (
-        f"Sampled: {len(first.positions)} tokens of each of {first.windows} windows of {first.length} tokens ({drawn} "
+        f"Sampled: {shown.kept} tokens of each of {shown.windows} windows of {shown.length} tokens ({drawn} "
         f"of {state.sample.seen} windows drawn by a hash of their tokens), all pairs among them; the tokens stand in "
         "runs, the last ones of the window and others ever further before them. Rows with fewer than "
         f"{KEYS} keys are not ranked. Joint Gaussians with at least {PER_DIMENSION} pairs per dimension, distances "
@@ -693,7 +706,7 @@ def _method(state: State, seen: Sequence[Sampled]) -> str:
     )
 
 
-def _warnings(state: State, seen: Mapping[Site, Sampled], tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
+def _warnings(state: State, seen: Mapping[Site, Shown], tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
     found = []
     if state.crossed:
         names = ", ".join(site.label for site in state.crossed)
@@ -710,7 +723,7 @@ def _warnings(state: State, seen: Mapping[Site, Sampled], tables: Mapping[str, p
         told = f"{others} windows of other length were" if others > 1 else "1 window of other length was"
         found.append(f"{told} not used: positions must be comparable.")
     profile = tables["profile"]
-    without = [one.site.label for one in seen.values() if _of_site(profile, one.site).is_empty()]
+    without = [site.label for site in seen if _of_site(profile, site).is_empty()]
     if without and windows > 1:
         found.append(
             f"No joint Gaussian of two tokens in {', '.join(without)}: too few pairs, or one token determines another."
@@ -743,7 +756,7 @@ def _answer(heads: pl.DataFrame) -> str:
     ordered = judged.sort("beyond", maintain_order=True)
     least, most = ordered.row(0, named=True), ordered.row(-1, named=True)
     middle, chance = (float(np.median(judged[name].to_numpy())) for name in ("beyond", "beyond_null"))
-    many = judged.height
+    many, windows = judged.height, max(judged["windows"].to_list())
     verdict = (
         "Attention mostly follows dependence beyond distance"
         if up > many / 2
@@ -755,7 +768,7 @@ def _answer(heads: pl.DataFrame) -> str:
     )
     return (
         f"{verdict}: of {many} heads {up} follow it and {down} look away from it (false discoveries held at 5 %, "
-        f"{judged['windows'].max()} windows); the rank correlation with the pointwise mutual information at fixed "
+        f"{windows} windows); the rank correlation with the pointwise mutual information at fixed "
         f"positions is {middle:.2f} in the median head (with another window's query {chance:.2f}) and goes from "
         f"{least['beyond']:.2f} in {label_of(least)} to {most['beyond']:.2f} in {label_of(most)}."
     )
