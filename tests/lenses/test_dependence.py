@@ -144,7 +144,7 @@ def test_scores_against_dependence_are_lowered():
     x = autoregressive(12, 24)
     finding = finding_of(batch_of(x, planted_scores(x)[:, :1], q=-x[:, None]))
     assert rows_of(finding, "dependent", "pairs")[0]["shift_high"] < 0
-    assert "lowers them in 1" in finding.headlines[2]
+    assert "lowers it in 1" in finding.headlines[2]
 
 
 @pytest.mark.parametrize("causal", [True, False])

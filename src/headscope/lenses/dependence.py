@@ -59,8 +59,8 @@ ABOUT = About(
         r"\bar{z}_{j}",
         r"E\langle q_i, k_j \rangle = \mu_i^\top C \mu_j + \mathrm{Tr}(C\,\Sigma_{ji}), \qquad C = W_Q W_K^\top",
         r"\mathrm{Var}\langle q_i, k_j \rangle = \mathrm{Tr}(\Sigma_i C \Sigma_j C^\top) + a^\top \Sigma_i a + "
-        r"b^\top \Sigma_j b + \mathrm{Tr}(C \Sigma_{ji} C \Sigma_{ji}) + 2 a^\top \Sigma_{ij} b, \quad a = C \mu_j,\ "
-        r"b = C^\top \mu_i",
+        r"b^\top \Sigma_j b + \mathrm{Tr}(C \Sigma_{ji} C \Sigma_{ji}) + 2 a^\top \Sigma_{ij} b",
+        r"a = C \mu_j, \qquad b = C^\top \mu_i",
     ),
     reading=(
         "Look at beyond: above 0 a head looks at those keys that depend on this very query, below 0 it looks away from "
@@ -747,12 +747,22 @@ def headline(finding: Finding) -> tuple[str, ...]:
     return tuple(sentence for sentence in sentences if sentence)
 
 
+def _followers(heads: pl.DataFrame, measure: str) -> tuple[pl.DataFrame, int, int]:
+    """The heads that could be judged, and how many of them follow a measure beyond positions and look away from it."""
+    judged = heads.filter(pl.col("quantity") == measure, pl.col("adjusted").is_not_null())
+    clear = judged.filter(pl.col("adjusted") < LEVEL, pl.col("beyond").abs() >= SMALL)
+    return judged, clear.filter(pl.col("beyond") > 0).height, clear.filter(pl.col("beyond") < 0).height
+
+
+def _two(value: float) -> str:
+    """Two decimals, and never −0.00."""
+    return f"{round(value, 2) + 0.0:.2f}"
+
+
 def _answer(heads: pl.DataFrame) -> str:
-    judged = heads.filter(pl.col("quantity") == "pointwise", pl.col("adjusted").is_not_null())
+    judged, up, down = _followers(heads, "pointwise")
     if judged.is_empty():
         return ""
-    clear = judged.filter(pl.col("adjusted") < LEVEL, pl.col("beyond").abs() >= SMALL)
-    up, down = (clear.filter(test).height for test in (pl.col("beyond") > 0, pl.col("beyond") < 0))
     ordered = judged.sort("beyond", maintain_order=True)
     least, most = ordered.row(0, named=True), ordered.row(-1, named=True)
     middle, chance = (float(np.median(judged[name].to_numpy())) for name in ("beyond", "beyond_null"))
@@ -769,8 +779,8 @@ def _answer(heads: pl.DataFrame) -> str:
     return (
         f"{verdict}: of {many} heads {up} follow it and {down} look away from it (false discoveries held at 5 %, "
         f"{windows} windows); the rank correlation with the pointwise mutual information at fixed "
-        f"positions is {middle:.2f} in the median head (with another window's query {chance:.2f}) and goes from "
-        f"{least['beyond']:.2f} in {label_of(least)} to {most['beyond']:.2f} in {label_of(most)}."
+        f"positions is {_two(middle)} in the median head (with another window's query {_two(chance)}) and goes from "
+        f"{_two(least['beyond'])} in {label_of(least)} to {_two(most['beyond'])} in {label_of(most)}."
     )
 
 
@@ -788,11 +798,13 @@ def _compared(heads: pl.DataFrame) -> str:
         rows = heads.filter(pl.col("quantity") == name, pl.col("value").is_not_null())
         if rows.height:
             null = rows["null"].drop_nulls().to_numpy()
-            beside = f" (null {float(np.median(null)):.2f})" if len(null) and name != "nearness" else ""
-            told.append(f"{words} {float(np.median(rows['value'].to_numpy())):.2f}{beside}")
+            beside = f" (null {_two(float(np.median(null)))})" if len(null) and name != "nearness" else ""
+            told.append(f"{words} {_two(float(np.median(rows['value'].to_numpy())))}{beside}")
     if not told:
         return ""
-    return f"Rank correlation of the pattern in the median head, distance not controlled: with {', '.join(told)}."
+    judged, up, down = _followers(heads, "cosine")
+    beyond = f"; at fixed positions {up} heads follow the cosine and {down} go against it" if judged.height else ""
+    return f"Rank correlation of the pattern in the median head, distance included: with {', '.join(told)}{beyond}."
 
 
 def _scores_sentence(pairs: pl.DataFrame) -> str:
@@ -803,7 +815,7 @@ def _scores_sentence(pairs: pl.DataFrame) -> str:
             continue
         clear = rows.filter(pl.col("adjusted") < LEVEL)
         up, down = (clear.filter(test).height for test in (pl.col("shift") > 0, pl.col("shift") < 0))
-        told.append(f"of {words} in {up} of {rows.height} heads and lowers them in {down}")
+        told.append(f"of {words} in {up} of {rows.height} heads and lowers it in {down}")
     if not told:
         return ""
     judged = pairs.filter(pl.col("quantity") == "dependent", pl.col("predicted_variance") > 0, pl.col("variance") > 0)
