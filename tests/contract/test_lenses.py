@@ -210,14 +210,17 @@ def window(batch: Batch, index: int) -> Batch:
         cut = {key: value[index : index + 1, :, :n] for key, value in one.items() if isinstance(value, torch.Tensor)}
         return replace(statistics, **cut, bands={w: x[index : index + 1, :, :n] for w, x in one["bands"].items()})
 
+    def captured(name, x):
+        one = x[index : index + 1]
+        if name == "resid":
+            return one[:, :n]
+        return one[:, :, :n, :n] if name in ("pattern", "scores") else one[:, :, :n]
+
     return Batch(
         AS_IS, batch.tokens[index : index + 1, :n], batch.real[index : index + 1, :n],
         {of: rows(statistics) for of, statistics in batch.statistics.items()},
         {of: rows(statistics) for of, statistics in batch.uniform.items()},
-        {
-            name: {of: x[index : index + 1, :n] for of, x in batch.captures[name].items()}
-            for name in ("resid", "final")
-        },
+        {name: {of: captured(name, x) for of, x in found.items()} for name, found in batch.captures.items()},
     )  # fmt: skip
 
 
