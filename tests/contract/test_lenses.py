@@ -212,7 +212,7 @@ def window(batch: Batch, index: int) -> Batch:
 
     def captured(name, x):
         one = x[index : index + 1]
-        if name == "resid":
+        if name in ("resid", "final"):
             return one[:, :n]
         return one[:, :, :n, :n] if name in ("pattern", "scores") else one[:, :, :n]
 
