@@ -296,6 +296,14 @@ def test_wider_steps_keep_a_subset_and_every_distance():
         assert min(fewer) == 1
 
 
+def test_no_window_has_more_than_its_share():
+    """A long window alone does not fill the sample, and keeps pairs at every distance."""
+    finding = finding_of(batch_of(autoregressive(1, 5000)))
+    assert finding.tables["information"]["samples"].max() <= 1024
+    assert finding.tables["information"]["distance"].to_list() == [1, 2, 4, 8, 32]
+    assert "a sample of" in finding.method
+
+
 def test_other_variants_are_not_counted():
     part = batch_of(autoregressive(3, 20))
     before = state_of(part)

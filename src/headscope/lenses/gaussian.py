@@ -126,10 +126,10 @@ ABOUT = About(
     },
 )
 
-# Windows that the sample keeps at most, and rows per layer.
-WINDOWS, ROWS = 64, 16384
+# Windows that the sample keeps at most, rows per layer, and rows of one window.
+WINDOWS, ROWS, PER_WINDOW = 64, 16384, 1024
 # What the sample of all layers and their covariances may take; beyond it fewer rows, and not every layer.
-SAMPLE_BYTES, COVARIANCE_BYTES = 128 * 2**20, 5 * 2**29
+SAMPLE_BYTES, COVARIANCE_BYTES = 256 * 2**20, 5 * 2**29
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def start(params: Params, spec: ModelSpec, sites: tuple[Site, ...]) -> State:
     chosen = tuple(streams[::step])
     rows = min(ROWS, SAMPLE_BYTES // (4 * width * max(1, len(chosen))))
     distances = tuple(sorted({*params.checked_distances(), *range(1, params.tokens)}))
-    return State(params, chosen, behind, step, Plan(rows, WINDOWS, distances, params.skip))
+    return State(params, chosen, behind, step, Plan(rows, WINDOWS, distances, params.skip, PER_WINDOW))
 
 
 def update(state: State, batch: Batch) -> State:
@@ -215,11 +215,16 @@ def _with(state: State, site: Site, x: Float[Tensor, "batch n d"], batch: Batch)
         if len(window) > skip:
             sample = sample.add(tokens[real], {site: window})
             left = left.add(tokens[real], {site: window[:skip]})
-    moments = Moments.of(torch.cat([window[skip:] for window in windows]))
-    first = First.of(torch.cat([window[:skip] for window in windows]))
+    moments = Moments.of(_joined([window[skip:] for window in windows]))
+    first = First.of(_joined([window[:skip] for window in windows]))
     if before is not None:
         moments, first = before.moments.merge(moments), before.first.merge(first)
     return Kept(moments, first, sample, left)
+
+
+def _joined(parts: Sequence[Float[Tensor, "_ d"]]) -> Float[Tensor, "rows d"]:
+    """All rows; one long window is not copied."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def _windows(x: Float[Tensor, "batch n d"], batch: Batch) -> list[Float[Tensor, "_ d"]]:

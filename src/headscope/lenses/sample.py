@@ -19,12 +19,20 @@ from headscope.core import Site
 
 @dataclass(frozen=True)
 class Plan:
-    """What may be kept: so many rows per stream, of so many windows, at these distances, none of the first `skip`."""
+    """What may be kept: so many rows per stream, of so many windows, at these distances, none of the first `skip`.
+
+    No window has more than `most` rows: those of one window depend on each other, and more of them tell little more.
+    """
 
     rows: int
     windows: int
     distances: tuple[int, ...]
     skip: int
+    most: int = 2**31
+
+    def room(self, windows: int) -> int:
+        """Rows per window where there are so many windows."""
+        return min(self.rows // max(1, windows), self.most)
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,7 @@ class Sample:
         priority = int.from_bytes(hashlib.sha256(tokens.to(torch.int64).numpy().tobytes()).digest()[:8], "big")
         if len(self.windows) == self.plan.windows and priority >= self._worst:
             return replace(self, seen=self.seen + 1)
-        room = self.plan.rows // min(len(self.windows) + 1, self.plan.windows)
+        room = self.plan.room(min(len(self.windows) + 1, self.plan.windows))
         kept = {site: _kept(self.plan, stream, room) for site, stream in streams.items()}
         found = self._drawn((*self.windows, Window(priority, kept)))
         # Once there are as many windows as may be, one replaces another and the room of the others is as before.
@@ -91,7 +99,7 @@ class Sample:
         return tuple(windows[index] for index in sorted(drawn))
 
     def _thinned(self, windows: tuple[Window, ...]) -> tuple[Window, ...]:
-        room = self.plan.rows // max(1, len(windows))
+        room = self.plan.room(len(windows))
         return tuple(one.thinned(self.plan, room) for one in windows)
 
     def _of(self, windows: tuple[Window, ...], seen: int) -> "Sample":
