@@ -93,7 +93,7 @@ def _weight_watcher(name: str, rounds: int) -> None:
     weights, lens = open_weights(name), lenses()["spectra"]
     watcher = WeightWatcher(model=hs.open(name).hf)
     every = watcher.analyze()
-    dense = every[every["layer_type"].astype(str).str.contains("DENSE")]
+    dense = every[every["layer_type"].astype(str).str.contains("dense")]
     # Embeddings and the pooler are no part of our lens: the same matrices, by their names.
     read = {one.module for one in weights.feed_forward}
     same = [
