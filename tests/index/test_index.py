@@ -71,7 +71,7 @@ def test_what_is_missing_is_planned():
 
 
 def test_every_claim_exists_and_every_claim_is_named():
-    named = {one for item in ITEMS for name in item.claims for one in meant_ids([name])}
+    named = meant_ids(sorted({name for item in ITEMS for name in item.claims}))
     assert named == {name for claim in claims() for name in claim.ids}
     assert all(step.claims for item in ITEMS for step in item.steps if step.words[0] == "claims")
 
@@ -93,6 +93,15 @@ def test_mechanisms_exist():
             if step.words[0] == "mechanisms":
                 given = parse(step.words)
                 assert api.mechanism_named(given["name"]) if given["name"] else api.spelled(given["draw"])
+
+
+def test_words_of_the_few_shot_study_are_in_its_data():
+    clues = pytest.importorskip("headscope.corpora.clues")
+    animals = clues.category_named("animals")
+    for item in ITEMS:
+        for step in item.steps:
+            if step.words[:2] == ("study", "fewshot") and "--word" in step.words:
+                assert animals.clue_of(step.words[step.words.index("--word") + 1])
 
 
 def test_an_item_turns_into_a_command_when_its_lens_appears():
