@@ -51,6 +51,7 @@ FIGURES: dict[str, Figure] = {
     "30×9": heat(noise(30, 9), reference=0.2, unit="z"),
     "32×40": heat(noise(32, 40), reference=0.0),
     "limits": heat(noise(3, 3), limits=(-0.5, 0.5), reference=0.5),
+    "panels": heat(noise(7, 11), panels=(("early", "late"), ("before", "after", "control"))),
     "constant": heat(np.full((2, 2), 3.0)),
     "all NaN": heat(np.full((2, 3), np.nan)),
     "infinite": heat(np.array([[np.inf, 1.0], [-np.inf, np.nan]])),
@@ -221,3 +222,15 @@ def test_save_says_where_it_could_not_write(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ResourceError, match="file"):
         save(FIGURES["1×1"], tmp_path / "file" / "figure.svg")
+
+
+def test_maps_in_a_grid_are_named_and_square() -> None:
+    root = ElementTree.fromstring(page_svg(FIGURES["panels"], "x-"))
+    words = "".join(root.itertext())
+    assert all(name in words for name in ("early", "late", "before", "after", "control"))
+    assert "H0" not in [element.text for element in root.iter() if element.tag.endswith("text")]
+    cells = [element for element in root.iter() if element.tag.endswith("rect")]
+    assert cells
+    assert all(
+        float(cell.get("width", 0)) == pytest.approx(float(cell.get("height", 1)), rel=0.1) for cell in cells[:77]
+    )

@@ -84,6 +84,7 @@
           const td = tr.insertCell();
           td.textContent = shown(column, column.values[row]);
           if (column.number) td.className = "n";
+          else if (td.textContent.length > 44) td.className = "long";
         }
         return tr;
       }));

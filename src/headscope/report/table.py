@@ -12,6 +12,7 @@ from headscope.report.prose import escape, sentence
 from headscope.report.text import cell, count, decimals, visible
 
 ROWS_SHOWN = 12
+_LONG = 44  # characters; words beyond that wrap, in a wide column (report.js knows it too)
 _EXACT = 8  # significant digits kept in the page; the run folder holds all of them
 _JSON_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&"}  # json itself escapes all beyond ASCII
 
@@ -89,7 +90,9 @@ def _heading(column: Column, script: bool) -> str:
 def _rows(columns: Sequence[Column], shown: int) -> str:
     def one(row: int) -> Iterator[str]:
         for column in columns:
-            yield f"<td{' class=n' if column.is_number else ''}>{escape(column.shown(row))}</td>"
+            shown = column.shown(row)
+            kind = " class=n" if column.is_number else " class=long" if len(shown) > _LONG else ""
+            yield f"<td{kind}>{escape(shown)}</td>"
 
     return "".join(f"<tr>{''.join(one(row))}</tr>" for row in range(shown))
 

@@ -19,10 +19,11 @@ ABOUT = About(
         "Perplexity is that of non-overlapping windows; KL is that of the next-token distribution from the "
         "original's. A map has moved by half the sum of the absolute differences of a row: the share of its mass that "
         "lies elsewhere.\n\n"
-        "A text counts as noise when its surprise to the original model is nearer to that of shuffled than of ordinary "
-        "text, as a loop when more than half of its tokens repeat a run of four that stood in it before, and else as "
-        "language; it repeats the prompt when more than a quarter of its tokens, and more than in the original's text, "
-        "lie in a run of four from the prompt."
+        "A text counts as noise when its surprise to the original model is nearer to that of shuffled than of "
+        "ordinary text, as a loop when more than half of its tokens repeat a run of four that stood in it before, as "
+        "broken language when it surprises more than ordinary text, and else as language; it repeats the prompt when "
+        "more than a quarter of its tokens, and more than in the original's text, lie in a run of four from the "
+        "prompt."
     ),
     formulas=(
         r"\mathrm{ratio} = \exp \left( \frac{1}{N} \sum_t \left[ \ln p(x_t) - \ln p'(x_t) \right] \right), \qquad "
@@ -62,7 +63,7 @@ ABOUT = About(
         "matrix, heads": "which projection, and of which heads (W_K, W_V: key/value heads)",
         "norm, change_norm": "Frobenius norm of the matrix before, and of the change",
         "kept": "singular directions that stayed",
-        "text, tokens": "what was written from the prompt, greedily, and how long it is",
+        "text, tokens": "what was written from the prompt, greedily (↵ is a new line), and how long it is",
         "surprise": "nats per token of this text to the original model, given the prompt",
         "ordinary, shuffled": "nats per token of the measured text to the original model, as it is and with its "
         "tokens shuffled: what language and noise look like",

@@ -17,7 +17,7 @@ Row = dict[str, Any]
 PREDOMINANT = 0.5
 COPIES = 0.25  # a text repeats the prompt when more of it is copied, and more than of the original's
 LOOPS = 0.5  # a text is a loop when more of it has stood before
-LANGUAGE, LOOP, NOISE = "language", "a loop", "noise"
+LANGUAGE, BROKEN, LOOP, NOISE = "language", "broken language", "a loop", "noise"
 CITED = "Section 8.5 of Wertich's thesis"
 
 
@@ -149,7 +149,8 @@ def _text_sentence(original: Row, some: Sequence[Row], up: bool) -> str:
     told = _listed([f"{kinds[_name(row)]} at {_name(row)} ({_likeness(row)})" for row in some])
     if up:
         more = max(original["copied"] or 0.0, COPIES)
-        seen = [_name(row) for row in some if kinds[_name(row)] == LANGUAGE and (row["copied"] or 0.0) > more]
+        spoken = [row for row in some if kinds[_name(row)] in (LANGUAGE, BROKEN)]
+        seen = [_name(row) for row in spoken if (row["copied"] or 0.0) > more]
     else:
         seen = [name for name, kind in kinds.items() if kind == NOISE]
     claim = "language that repeats the prompt" if up else "noise"
@@ -164,12 +165,17 @@ def _text_sentence(original: Row, some: Sequence[Row], up: bool) -> str:
 
 
 def _kind(row: Row) -> str:
-    """Nearer to shuffled than to ordinary text is noise; what mostly repeats itself is a loop."""
+    """Nearer to shuffled than to ordinary text is noise; what mostly repeats itself is a loop.
+
+    Greedy text surprises less than ordinary text: one that surprises more is broken.
+    """
     if row["surprise"] is None:
         return "nothing"
     if row["surprise"] > (row["ordinary"] + row["shuffled"]) / 2:
         return NOISE
-    return LOOP if (row["repeated"] or 0.0) > LOOPS else LANGUAGE
+    if (row["repeated"] or 0.0) > LOOPS:
+        return LOOP
+    return LANGUAGE if row["surprise"] <= row["ordinary"] else BROKEN
 
 
 def _likeness(row: Row) -> str:

@@ -186,7 +186,7 @@ def texts_table(
             "prompt": writing.prompt,
             "change": one.label,
             "which": one.which,
-            "text": writing.text,
+            "text": writing.text.replace("\n", "↵"),
             "tokens": writing.n_tokens,
             "surprise": writing.surprise,
             "copied": writing.copied,
