@@ -214,8 +214,21 @@ def window(batch: Batch, index: int) -> Batch:
         AS_IS, batch.tokens[index : index + 1, :n], batch.real[index : index + 1, :n],
         {of: rows(statistics) for of, statistics in batch.statistics.items()},
         {of: rows(statistics) for of, statistics in batch.uniform.items()},
-        {"resid": {of: x[index : index + 1, :n] for of, x in batch.captures["resid"].items()}},
+        {name: {of: cut(name, x, index, n) for of, x in parts.items()} for name, parts in batch.captures.items()},
     )  # fmt: skip
+
+
+def cut(name: str, x: torch.Tensor, index: int, n: int) -> torch.Tensor:
+    """One window of a capture of self-attention, without its padding."""
+    match name:
+        case "scale":
+            return x
+        case "resid" | "x":
+            return x[index : index + 1, :n]
+        case "pattern" | "rows":
+            return x[index : index + 1, :, :n, :n]
+        case _:
+            return x[index : index + 1, :, :n]
 
 
 @every_lens

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from headscope.attention.maps import SAMPLED_ROWS
 from headscope.attention.statistics import Request
 from headscope.core import Site
 from headscope.corpora import Windows
@@ -181,4 +182,6 @@ def batch_size(sites: Sequence[Site], needs: Needs, length: int) -> int:
 
 def _captured_per_row(name: str, sites: Sequence[Site], length: int) -> int:
     """Numbers per head and query; a residual stream is about as wide as its heads together."""
+    if name == "rows":
+        return SAMPLED_ROWS
     return length if name in ("pattern", "scores") else max(site.d_head for site in sites)
