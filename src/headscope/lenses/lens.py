@@ -31,8 +31,8 @@ AS_IS = "as is"
 class Needs:
     """What a lens wants to be handed; the pipeline takes the union over the chosen lenses.
 
-    `captures` may name pattern, scores, rows, scale, q, k, v, z, resid, x. `variants` are changed copies of the model on
-    which the same text is run too: "initialised" (the same architecture, freshly initialised).
+    `captures` may name pattern, scores, rows, scale, q, k, v, z, resid, x. `variants` are changed copies of the
+    model on which the same text is run too: "initialised" (the same architecture, freshly initialised).
     """
 
     weights: bool = False

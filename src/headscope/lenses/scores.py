@@ -57,13 +57,14 @@ ABOUT = About(
         r"H \approx \ln n - \frac{\sigma^2}{2} \quad (\sigma < \sigma_c), \qquad \sigma_c = \sqrt{2 \ln n}",
         r"|s_{ij}| \leq \alpha\,\|q_i\|\,\|k_j\| \leq \alpha\,\|w_q\|\,\|w_k\|\,\|x_i\|\,\|x_j\|",
         r"J = \mathrm{diag}(p) - p\,p^\top, \qquad \|J\|_2 \leq \frac{1}{2}, \qquad \mathrm{uniform:}\ \frac{1}{n}",
-        r"\Sigma_k = P_k + C_k, \qquad \mathrm{row\ variance} = \alpha^2 \sum_{A, B} \mathrm{Tr}(A\,B), \qquad "
-        r"A \in \{P_q, C_q, \mu_q \mu_q^\top\},\ B \in \{P_k, C_k\}",
+        r"\Sigma = P + C, \qquad \mathrm{row\ variance} = \alpha^2 \sum \mathrm{Tr}(A_q B_k), \quad "
+        r"A_q \in \{\mu_q \mu_q^\top, P_q, C_q\},\ B_k \in \{P_k, C_k\}",
     ),
     reading=(
         "Where the measured variance exceeds the predicted one, the head tells tokens of one text apart better than "
-        "random tokens: scores depend on what the two tokens have to do with each other or on their distance. With "
-        "rotary positions the prediction is that of tokens at random positions. An entropy below the predicted one "
+        "random tokens: scores depend on what the two tokens have to do with each other or on their distance. Where it "
+        "falls short, the keys that one row sees are more alike than keys of the whole text. With rotary positions the "
+        "prediction is that of tokens at random positions. An entropy below the predicted one "
         "means that a few keys stand out more than a normal law allows; above: that the large scores are fewer. The "
         "freezing number is the deviation within a row over √(2 ln n): below 1 many keys share the attention, above 1 "
         "it collapses onto a few. The norm of the Jacobian says how much a small change of scores can change the "
@@ -310,7 +311,7 @@ def _site_seen(state: State, site: Site, batch: Batch) -> Seen:
     captured, skip = batch.captures, state.params.skip
     q, k, rows = captured["q"][site], captured["k"][site], captured["rows"][site].double()
     scale = float(captured["scale"][site])
-    x = captured["x"].get(site) if site.kind == "self" else None
+    x = captured.get("x", {}).get(site) if site.kind == "self" else None
     whole = torch.ones(q.shape[0], q.shape[2], dtype=torch.bool)
     real = batch.real if batch.real.shape == whole.shape else whole
     windows = [
@@ -556,13 +557,14 @@ def _weight_norms(weights: WeightSource, site: Site) -> Float[Tensor, " heads"] 
     if weights.status(site).status != "exact":
         return None
     w = weights.weights(site)
-    of_q = torch.linalg.matrix_norm(_with_bias(w, "q"), ord=2)
-    of_k = torch.linalg.matrix_norm(_with_bias(w, "k"), ord=2)
+    of_q: Tensor = torch.linalg.matrix_norm(_with_bias(w, "q"), ord=2)
+    of_k: Tensor = torch.linalg.matrix_norm(_with_bias(w, "k"), ord=2)
     return of_q * of_k.repeat_interleave(site.n_heads // site.n_kv_heads)
 
 
 def _with_bias(w: HeadWeights, part: str) -> Float[Tensor, "some_heads inputs d"]:
-    matrix, bias, gain = (getattr(w, f"{name}_{part}").double() for name in ("w", "b", "gain"))
+    matrix, bias, gain = (w.w_q, w.b_q, w.gain_q) if part == "q" else (w.w_k, w.b_k, w.gain_k)
+    matrix, bias, gain = matrix.double(), bias.double(), gain.double()
     return torch.cat((matrix, bias[:, None]), 1) * gain[:, None]
 
 
@@ -602,8 +604,8 @@ def _warnings(state: State, seen: Mapping[Site, Seen], weights: WeightSource) ->
     )
     if wide:
         found.append(
-            f"{100 * wide / rows:.2g} % of the rows have a variance above {LARGEST_VARIANCE:g}: their predicted entropy "
-            "is that of this variance, an upper bound."
+            f"{100 * wide / rows:.2g} % of the rows have a variance above {LARGEST_VARIANCE:g}: their predicted "
+            "entropy is that of this variance, an upper bound."
         )
     if not any(one.positions is not None for one in seen.values()):
         found.append(
@@ -839,8 +841,8 @@ def _entropy_sentence(table: pl.DataFrame) -> str:
     if len(tested):
         normal = f"; normality of a row is rejected in {100 * np.median(tested):.0f} % of rows (chance: 5 %)"
     return (
-        f"From the variance of a row alone Gaussian scores would have {100 * np.median(predicted):.0f} % of the largest "
-        f"entropy in the median head, measured are {100 * np.median(value):.0f} %, and the two differ by "
+        f"From the variance of a row alone Gaussian scores would have {100 * np.median(predicted):.0f} % of the "
+        f"largest entropy in the median head, measured are {100 * np.median(value):.0f} %, and the two differ by "
         f"{100 * np.median(gap):.1f} points in the median; {int((frozen > 1).sum())} of {len(frozen)} heads are beyond "
         f"freezing{normal}."
     )
@@ -857,10 +859,17 @@ def _last_sentence(finding: Finding) -> str:
     if not bounds.is_empty():
         reached = 100 * float(np.median((bounds["value"] / bounds["bound"]).to_numpy()))
         parts.append(f"the largest score reaches {reached:.0f} % of its Cauchy–Schwarz bound in the median head")
+        stated = bounds["beyond"].drop_nulls().to_numpy()
+        if len(stated):
+            parts[-1] += f" (with the cosine of the tokens in it the bound fails in {int((stated > 0).sum())} heads)"
     if not terms.is_empty():
         mixed = terms.filter(pl.col("quantity").is_in(["position_content", "content_position"]))
-        share = mixed.group_by("stack", "layer", "head").agg(pl.col("share").sum())["share"].to_numpy()
-        parts.append(f"mixed terms of content and position hold {100 * np.median(share):.0f} % of the first layer's")
+        sums = mixed.group_by("stack", "layer", "head").agg(pl.col("share", "null").sum())
+        share, null = (100 * float(np.median(sums[name].to_numpy())) for name in ("share", "null"))
+        parts.append(
+            f"the mixed terms of content and position hold {share:.0f} % of the first layer's row variance (by the "
+            f"sizes of the parts alone {null:.0f} %)"
+        )
     text = "; ".join(parts)
     return text[:1].upper() + text[1:] + "." if text else ""
 
@@ -928,13 +937,12 @@ class _DefinedHead:
         self.site, self.head, self.windows = site, head, windows
         self.kv = head // (site.n_heads // site.n_kv_heads)
         self.where: Row = {"stack": site.stack, "kind": site.kind, "layer": site.layer, "head": head}
-        self.measured = [rows for one in windows if (rows := self.rows_of(one))]
+        # Rows that count, window by window, by the query that they belong to.
+        self.rows = [{r: row for r, i in enumerate(one.indices) if (row := self.row(one, r, i))} for one in windows]
+        self.measured = [list(rows.values()) for rows in self.rows if rows]
         self.scale = windows[0].scale
         self.q = np.concatenate([one.q[head, [i for i in one.queries if i >= one.skip]] for one in windows])
         self.k = np.concatenate([one.k[self.kv, [j for j in one.keys if j >= one.skip]] for one in windows])
-
-    def rows_of(self, one: _DefinedWindow) -> list[dict[str, float]]:
-        return [row for r, i in enumerate(one.indices) if (row := self.row(one, r, i))]
 
     def row(self, one: _DefinedWindow, r: int, i: int) -> dict[str, float]:
         """The numbers of one row; none where it does not count."""
@@ -961,10 +969,8 @@ class _DefinedHead:
             "entropy_all_predicted": predicted / log(len(seen)),
         }
         if n >= 4 and variance > 0:
-            found |= {
-                "row_skewness": float(stats.skew(t)), "row_kurtosis": float(stats.kurtosis(t)),
-                "kurtosis_null": -6 / (n + 1),
-            }  # fmt: skip
+            y = (t - mean) / t.std()
+            found |= {"row_skewness": (y**3).mean(), "row_kurtosis": (y**4).mean() - 3, "kurtosis_null": -6 / (n + 1)}
         spaced = one.rows[self.head, r, [j for j in kept if j % APART == 0]]
         if len(spaced) >= FEWEST:
             found["rejected"] = float(stats.normaltest(spaced).pvalue < LEVEL)
@@ -1061,7 +1067,7 @@ class _DefinedHead:
             }
 
     def bound_rows(self, weights: WeightSource | None) -> Iterator[Row]:
-        tops = [self.top(one) for one in self.windows if self.rows_of(one)]
+        tops = [self.top(one, rows) for one, rows in zip(self.windows, self.rows, strict=True) if rows]
         if not tops:
             return
         norm = nan
@@ -1074,26 +1080,24 @@ class _DefinedHead:
                 stacked = np.vstack((matrix.double().numpy(), bias.double().numpy())) * gain.double().numpy()
                 norm *= float(np.linalg.svd(stacked, compute_uv=False)[0])
         size, lengths, x, y = max(tops, key=lambda one: one[0])
-        cosine = abs(x @ y) / (np.linalg.norm(x) * np.linalg.norm(y))
+        cosine = abs(float(x @ y)) / float(np.linalg.norm(x) * np.linalg.norm(y))
         limit = self.scale * norm * float(np.linalg.norm(x) * np.linalg.norm(y))
         beyond = [s > self.scale * norm * abs(float(a @ b)) for s, _, a, b in tops]
-        cells = {
+        cells: dict[str, float] = {
             "value": size, "bound": self.scale * lengths, "weights_bound": limit, "stated": limit * cosine,
             "beyond": sum(beyond) / len(tops) if norm == norm else nan,
         }  # fmt: skip
-        numbers = {key: cell if np.isfinite(cell) else None for key, cell in cells.items()}
+        numbers = {key: cell if abs(cell) < inf else None for key, cell in cells.items()}
         yield {**self.where, **numbers, "windows": len(tops)}
 
-    def top(self, one: _DefinedWindow) -> tuple[float, float, Array, Array]:
+    def top(self, one: _DefinedWindow, rows: Mapping[int, object]) -> tuple[float, float, Array, Array]:
         """The largest |score| of a window, the two lengths, and the two tokens with a 1 behind them."""
-        found = []
-        for r, i in enumerate(one.indices):
-            if self.row(one, r, i):
-                for j in range(one.rows.shape[-1]):
-                    if one.rows[self.head, r, j] > -inf:
-                        a, b = one.q[self.head, i], one.k[self.kv, j]
-                        found.append((abs(one.scale * float(a @ b)), i, j))
-        size, i, j = max(found)
+        size, i, j = max(
+            (abs(one.scale * float(one.q[self.head, one.indices[r]] @ one.k[self.kv, j])), one.indices[r], j)
+            for r in rows
+            for j in range(one.rows.shape[-1])
+            if one.rows[self.head, r, j] > -inf
+        )
         lengths = float(np.linalg.norm(one.q[self.head, i]) * np.linalg.norm(one.k[self.kv, j]))
         y = one.x[j] if self.site.kind == "self" else one.x[i]
         return size, lengths, np.append(one.x[i], 1.0), np.append(y, 1.0)

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from numpy.polynomial import chebyshev
-from numpy.typing import NDArray
 from torch import Tensor
 
 from headscope.errors import NumericsError, UsageError
@@ -22,8 +21,6 @@ LARGEST_VARIANCE = 400.0  # of the scores whose mean entropy is known
 _LARGEST_SD = math.sqrt(LARGEST_VARIANCE)
 _LOG_LARGEST_COUNT = 24.0
 _NODES = 56
-
-Array = NDArray[np.float64]
 
 
 def softmax(scores: Float[Tensor, "*batch n"], temperature: float = 1.0) -> Float[Tensor, "*batch n"]:
@@ -218,27 +215,29 @@ class GaussianRows:
     def __init__(self) -> None:
         nodes = torch.cos(math.pi * (torch.arange(_NODES, dtype=torch.float64) + 0.5) / _NODES)
         self._rows = [_gaussian_row(float(_LARGEST_SD * ((u + 1) / 2).square()), 1) for u in nodes]
-        self._known: dict[int, tuple[Array, Array]] = {}
+        self._known: dict[int, Tensor] = {}
 
     def __call__(
         self, n: Int[Tensor, "*rows"], variance: Float[Tensor, "*rows"]
     ) -> tuple[Float[Tensor, "*rows"], Float[Tensor, "*rows"]]:
         """Entropy and log mean exponential of each row."""
         u = 2 * (variance.clamp(0.0, LARGEST_VARIANCE).sqrt() / _LARGEST_SD).sqrt() - 1
-        entropy, lifted = torch.zeros_like(u), torch.zeros_like(u)
-        for count in n.unique().tolist():
-            here = n == count
-            for into, found in zip((entropy, lifted), self._coefficients(count), strict=True):
-                into[here] = torch.from_numpy(chebyshev.chebval(u[here].numpy(), found))
-        return entropy.clamp_min(0.0), lifted.clamp_min(0.0)
+        counts, which = torch.unique(n, return_inverse=True)
+        known = torch.stack([self._coefficients(count) for count in counts.tolist()], -1)
+        c = known[..., which]  # degree, the two answers, rows
+        # Clenshaw's recurrence: the value of a Chebyshev series without its polynomials.
+        last, before = c[-1], torch.zeros_like(c[-1])
+        for degree in range(_NODES - 2, 0, -1):
+            last, before = c[degree] + 2 * u * last - before, last
+        entropy, lifted = (c[0] + u * last - before).clamp_min(0.0)
+        return entropy, lifted
 
-    def _coefficients(self, count: int) -> tuple[Array, Array]:
+    def _coefficients(self, count: int) -> Float[Tensor, "degrees 2"]:
         if count not in self._known:
             n = _counts(count)
             values = [(float(row.entropy(n)), float(row.free_energy(n)) - math.log(count)) for row in self._rows]
             u = np.cos(math.pi * (np.arange(_NODES) + 0.5) / _NODES)
-            entropy, lifted = (chebyshev.chebfit(u, np.array(one), _NODES - 1) for one in zip(*values, strict=True))
-            self._known[count] = (entropy, lifted)
+            self._known[count] = torch.from_numpy(chebyshev.chebfit(u, np.array(values), _NODES - 1))
         return self._known[count]
 
 

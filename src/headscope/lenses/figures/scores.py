@@ -26,7 +26,7 @@ def figures(tables: Mapping[str, pl.DataFrame], sites: Sequence[Site], histogram
         _freezing_map(heads, sites),
         _jacobian_by_layer(heads, sites),
         _bound_map(tables["bounds"], sites),
-        _term_map(tables["terms"]),
+        *(_term_map(part) for part in tables["terms"].partition_by("stack", maintain_order=True)),
     ]
     return tuple(figure for figure in found if figure is not None)
 
@@ -83,7 +83,7 @@ def _variance_map(heads: pl.DataFrame, sites: Sequence[Site]) -> HeatMap | None:
         name="row_variance",
         title="Variance of the scores within a row, measured over predicted",
         caption="0: as for independent Gaussian tokens; 1: twice as large; −1: half. Above 0 the head tells tokens of "
-        "one text, or their distances, apart.",
+        "one text, or their distances, apart; below 0 the keys of one text are more alike than keys of all texts.",
         unit="log₂ (measured / predicted)",
         reference=0.0,
         limits=(-width, width),
@@ -101,7 +101,8 @@ def _entropy_map(heads: pl.DataFrame, sites: Sequence[Site]) -> HeatMap | None:
         name="entropy_gap",
         title="Entropy: measured less that of Gaussian scores",
         caption="Both as shares of the largest possible, without the first token; the Gaussian scores have the "
-        "variance of each measured row. Below 0: a few keys stand out more than a normal law allows.",
+        "variance of each measured row. Below 0: a few keys stand out more than a normal law allows; "
+        "above: fewer keys than that stand out.",
         unit="share of ln n",
         reference=0.0,
         limits=(-width, width),
@@ -139,16 +140,17 @@ def _freezing_map(heads: pl.DataFrame, sites: Sequence[Site]) -> HeatMap | None:
     cells = _cells(heads, sites, "freezing", "value")
     if not cells:
         return None
-    top = max(1.0, *(float(np.nanmax(row)) for (row,) in cells.values()))
+    top = max(float(np.nanmax(row)) for (row,) in cells.values())
     return head_map(
         {site: row.tolist() for site, (row,) in cells.items()},
         name="freezing",
         title="How flat: deviation within a row over √(2 ln n)",
         caption="Below 1 the weights of many keys add up; above 1 a few keys take everything, as in the random "
-        "energy model. 0 is uniform attention.",
+        "energy model. 0 is uniform attention. "
+        f"Colours end at 2; the largest value is {top:.2g}.",
         unit="σ / σ_c",
         reference=1.0,
-        limits=(2.0 - top if top > 2 else 0.0, max(2.0, top)),
+        limits=(0.0, 2.0),
     )
 
 
@@ -199,19 +201,18 @@ def _bound_map(bounds: pl.DataFrame, sites: Sequence[Site]) -> HeatMap | None:
     )
 
 
-def _term_map(terms: pl.DataFrame) -> HeatMap | None:
-    if terms.is_empty():
-        return None
-    stack, layer = terms.row(0, named=True)["stack"], terms.row(0, named=True)["layer"]
-    mine = terms.filter(pl.col("stack") == stack, pl.col("layer") == layer)
+def _term_map(mine: pl.DataFrame) -> HeatMap | None:
+    """Of one stack: its first layer."""
+    stack, layer = mine.row(0, named=True)["stack"], mine.row(0, named=True)["layer"]
+    who = "" if stack == "only" else f"{stack} "
     names = [f"{a}_{b}" for a in _TERMS for b in _TERMS[1:]]
     rows = [mine.filter(pl.col("quantity") == name).sort("head")["share"].fill_null(nan).to_numpy() for name in names]
     values = np.stack(rows)
     if not np.isfinite(values).any():
         return None
     return HeatMap(
-        name="terms",
-        title=f"What the scores of layer {layer} tell keys apart by",
+        name=f"terms_{stack}",
+        title=f"What the scores of {who}layer {layer} tell keys apart by",
         caption="Shares of the variance within a row, by what of the query and what of the key it comes from. Constant "
         "is the mean query: it prefers keys whatever the query.",
         values=values,
