@@ -87,11 +87,10 @@ def test_gaussian_tokens_are_explained(gaussian):
         )
         # What the reference states halves the mean too, and is wrong here by more than the spread.
         assert abs(cell(finding, "log_mean_exp", head, "stated") / cell(finding, "log_mean_exp", head) - 1) > 0.1
-        assert cell(finding, "rejected_share", head) < 0.09
+        assert cell(finding, "rejected_share", head, "low") < 0.05
         # Pairs are not normal, rows are.
-        assert cell(finding, "pair_kurtosis", head) == pytest.approx(
-            cell(finding, "pair_kurtosis", head, "predicted"), abs=0.35
-        )
+        low, predicted, high = (cell(finding, "pair_kurtosis", head, name) for name in ("low", "predicted", "high"))
+        assert 0 < low < predicted < high
         assert abs(cell(finding, "row_kurtosis", head)) < 0.1
     assert finding.headlines[0].startswith("Independent Gaussian tokens explain how much")
     assert "2 of 2" in finding.headlines[0]
