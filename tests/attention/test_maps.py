@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from headscope.attention.explicit import explicit_attention
-from headscope.attention.maps import pattern, scores
+from headscope.attention.maps import SAMPLED_ROWS, pattern, sampled_rows, score_rows, scores
 from tests.attention.calls import KINDS
 
 
@@ -44,3 +44,18 @@ def test_scores_are_before_the_mask_and_after_softcap_and_bias() -> None:
     by_hand = call.scale * call.q[0, head, 5] @ call.k[0, head // call.groups, 2]
     capped = 4.0 * torch.tanh(by_hand / 4.0) + call.bias[0, head, 5, 2]
     assert float(found[0, head, 5, 2]) == pytest.approx(float(capped), abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_score_rows_are_rows_of_the_map(kind: str) -> None:
+    call = KINDS[kind]()
+    queries = call.q.shape[2]
+    whole = scores(call).masked_fill(~call.visible(), -torch.inf)
+    assert torch.allclose(score_rows(call), whole[:, :, sampled_rows(queries)], atol=1e-6)
+
+
+def test_sampled_rows_are_few_and_spread() -> None:
+    for n in (1, 2, 15, 16, 17, 33, 500, 512, 8192):
+        rows = list(range(n))[sampled_rows(n)]
+        assert rows == list(range(n)) if n <= SAMPLED_ROWS else SAMPLED_ROWS / 2 <= len(rows) <= SAMPLED_ROWS
+        assert rows[-1] >= n - n // 8 - 1

@@ -210,18 +210,25 @@ def window(batch: Batch, index: int) -> Batch:
         cut = {key: value[index : index + 1, :, :n] for key, value in one.items() if isinstance(value, torch.Tensor)}
         return replace(statistics, **cut, bands={w: x[index : index + 1, :, :n] for w, x in one["bands"].items()})
 
-    def captured(name, x):
-        one = x[index : index + 1]
-        if name in ("resid", "final"):
-            return one[:, :n]
-        return one[:, :, :n, :n] if name in ("pattern", "scores") else one[:, :, :n]
-
     return Batch(
         AS_IS, batch.tokens[index : index + 1, :n], batch.real[index : index + 1, :n],
         {of: rows(statistics) for of, statistics in batch.statistics.items()},
         {of: rows(statistics) for of, statistics in batch.uniform.items()},
-        {name: {of: captured(name, x) for of, x in found.items()} for name, found in batch.captures.items()},
+        {name: {of: cut(name, x, index, n) for of, x in parts.items()} for name, parts in batch.captures.items()},
     )  # fmt: skip
+
+
+def cut(name: str, x: torch.Tensor, index: int, n: int) -> torch.Tensor:
+    """One window of a capture of self-attention, without its padding."""
+    match name:
+        case "scale":
+            return x
+        case "resid" | "x" | "final":
+            return x[index : index + 1, :n]
+        case "pattern" | "scores" | "rows":
+            return x[index : index + 1, :, :n, :n]
+        case _:
+            return x[index : index + 1, :, :n]
 
 
 @every_lens

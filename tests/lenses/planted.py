@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from headscope.attention.call import Call
+from headscope.attention.maps import score_rows
 from headscope.attention.statistics import Request, pattern_statistics, uniform_statistics
 from headscope.core import FeedForward, HeadWeights, ModelSpec, Site, WeightStatus
 from headscope.errors import WeightsRefused
@@ -161,7 +162,8 @@ def batches(
     for seed, lengths in enumerate(shapes):
         n = max(lengths)
         statistics, uniform = {}, {}
-        captures: dict[str, dict[Site, Tensor]] = {name: {} for name in ("pattern", "q", "k", "v", "z", "resid")}
+        names = ("pattern", "q", "k", "v", "z", "resid", "x", "rows", "scale")
+        captures: dict[str, dict[Site, Tensor]] = {name: {} for name in names}
         real = torch.zeros(0)
         for number, of in enumerate(model.sites):
             pattern, call, real = attention(model.weights_of[of], lengths, n, seed=100 * seed + number)
@@ -170,7 +172,8 @@ def batches(
             uniform[of] = uniform_statistics(call, request, **options)
             kv_heads = [of.kv_head(head) for head in range(of.n_heads)]
             parts = {"pattern": pattern, "q": call.q, "k": call.k, "v": call.v, "z": pattern @ call.v[:, kv_heads]}
-            parts["resid"] = residual(model.weights_of[of], lengths, n, seed=100 * seed + number)
+            parts["scale"], parts["rows"] = torch.tensor(call.scale, dtype=torch.float64), score_rows(call)
+            parts["resid"] = parts["x"] = residual(model.weights_of[of], lengths, n, seed=100 * seed + number)
             for name, part in parts.items():
                 captures[name][of] = part
         last = {of.stack: of for of in model.sites if of.kind == "self"}.values()

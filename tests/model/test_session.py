@@ -172,6 +172,36 @@ def test_pieces_together_are_the_whole(name: str) -> None:
         assert torch.equal(found[site].entropy_nats, statistics[site].entropy_nats)
 
 
+@pytest.mark.parametrize("name", ["gpt2", "bert", "t5"])
+def test_x_is_what_the_queries_are_made_of(name: str) -> None:
+    """No rotary positions in these: q = x w_q + b_q, and the rows are scale · q·k (plus the bias of T5)."""
+    model = opened(name)
+    model.weight_source()
+    with model.session() as session:
+        captured = session.capture("x", "q", "k", "rows", "scale", "scores")
+        session.run(tokens(model))
+        taken = captured.take()
+    for site in model.sites:
+        w = model.weights(site)
+        q = torch.einsum("bnm,hmd->bhnd", taken["x"][site], w.w_q) + w.b_q[None, :, None]
+        assert torch.allclose(q * w.gain_q[None, :, None], taken["q"][site], atol=1e-5)
+        rows = taken["rows"][site]
+        assert torch.allclose(rows, taken["scores"][site].masked_fill(rows == -torch.inf, -torch.inf), atol=1e-6)
+        if "bias" not in site.extras:
+            product = float(taken["scale"][site]) * taken["q"][site] @ taken["k"][site].mT
+            assert torch.allclose(product, taken["scores"][site], atol=1e-5)
+
+
+def test_weights_cannot_be_looked_up_inside_a_session() -> None:
+    model = opened("llama_gqa")
+    with model.session() as session:
+        with pytest.raises(UsageError, match="not looked up yet"):
+            session.capture("x")
+        with pytest.raises(UsageError, match="already open"):
+            model.weights(model.sites[0])
+    assert model.weights(model.sites[0]).status.status == "exact"
+
+
 def test_take_wants_exactly_one_forward() -> None:
     model = opened("llama_gqa")
     with model.session() as session:

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from headscope.attention.call import Call
 
+# Rows of a map that `score_rows` gives at most.
+SAMPLED_ROWS = 16
+
 
 def scores(call: Call) -> Float[Tensor, "batch heads queries keys"]:
     r"""$\mathrm{softcap}(\text{scale}\; q_i \cdot k_j) + \text{bias}_{ij}$, before the mask; at least float32."""
@@ -34,3 +37,19 @@ def pattern(call: Call) -> Float[Tensor, "batch heads queries keys"]:
         masked = torch.cat([masked, sink], dim=-1)
     weights = torch.softmax(masked, dim=-1)[..., : call.k.shape[2]]
     return torch.nan_to_num(weights, nan=0.0) if call.sinks is None else weights
+
+
+def sampled_rows(queries: int) -> slice:
+    """Query indices at equal steps, at most `SAMPLED_ROWS` of them; all where there are no more."""
+    step = -(-queries // SAMPLED_ROWS)
+    return slice(step // 2, queries, max(1, step))
+
+
+def score_rows(call: Call) -> Float[Tensor, "batch heads sampled keys"]:
+    """The scores of the sampled rows, −∞ where masked: O(n) memory however long the text.
+
+    Properties:
+        - those rows of the whole map  (tested: test_score_rows_are_rows_of_the_map)
+    """
+    part = call.take(sampled_rows(call.q.shape[2]), slice(None))
+    return scores(part).masked_fill(~part.visible(), -torch.inf)

@@ -79,6 +79,11 @@ class Model:
             self._plans = self._refused_plans() if self._softmax else _traced(self.hf, self.sites)
         return self._plans[site]
 
+    @property
+    def traced(self) -> bool:
+        """Whether it is known where the weights are; inside a session it cannot be found out."""
+        return self._plans is not None
+
     def weights(self, site: Site) -> HeadWeights:
         """The projections of one site in canonical form; raises `WeightsRefused` where there is none."""
         return self.weight_source().weights(site)
@@ -284,6 +289,8 @@ def _traced(hf: Any, sites: tuple[Site, ...]) -> dict[Site, Plan]:
     with quiet():
         try:
             return make_blueprint(hf, sites)
+        except UsageError:
+            raise  # a session is open: it can be traced later
         except Exception as error:  # noqa: BLE001  a family may do anything with codes; its maps can still be read
             why = WeightStatus("refused", f"the model could not be run on codes ({reason(error)})")
             return {site: Plan(why) for site in sites}

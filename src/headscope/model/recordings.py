@@ -60,9 +60,11 @@ class Capture:
     """Stored tensors: `take()` gives quantity → site → tensor of the one forward that ran.
 
     The heads axis holds the selected heads in order; for k and v the key/value heads that those read, each
-    once. `resid` is the residual stream entering the layer (the nearest enclosing element of a module list);
-    `final` is what the last layer of each stack gives, before any norm behind it, under the stack's last
-    self-attention.
+    once; q and k are as the scores see them, after rotary positions and norms. `rows` are the scores of some rows,
+    −∞ where masked (`attention.maps.score_rows`), `scale` is the factor of q·k. `resid` is the residual stream
+    entering the layer (the nearest enclosing element of a module list), `x` the input of the query projection, for
+    the sites whose weights are known; `final` is what the last layer of each stack gives, before any norm behind it,
+    under the stack's last self-attention.
     """
 
     what: tuple[str, ...]

@@ -25,7 +25,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from headscope.attention.call import Call
-from headscope.attention.maps import pattern, scores
+from headscope.attention.maps import pattern, score_rows, scores
 from headscope.attention.mechanism import Mechanism
 from headscope.attention.statistics import Request, RowStatistics, observe, uniform_statistics
 from headscope.core.selection import Selection
@@ -41,7 +41,8 @@ from headscope.model.recordings import Capture, Heads, Stream
 if TYPE_CHECKING:
     from headscope.model.opened import Model
 
-QUANTITIES = ("q", "k", "v", "scores", "pattern", "z", "resid", "final")
+QUANTITIES = ("q", "k", "v", "scores", "rows", "scale", "pattern", "z", "resid", "x", "final")
+_MAPS = {"scores": scores, "rows": score_rows, "pattern": pattern}
 PATCHABLE = ("q", "k", "v", "pattern", "z")
 
 Where = Selection | str | Site | None
@@ -110,6 +111,8 @@ class Session:
             self._watch_residual(capture)
         if "final" in what:
             self._watch_final(capture)
+        if "x" in what:
+            self._watch_projections(capture)
         return capture
 
     def stream(self, request: Request | None = None, at: Where = None) -> Stream:
@@ -249,7 +252,9 @@ class Session:
                 if what in ("q", "k", "v"):
                     chosen = heads if what == "q" else _kv_heads(site, heads)
                     capture.keep(what, site, getattr(call, what)[:, list(chosen)])
-                elif what in ("scores", "pattern"):
+                elif what == "scale":
+                    capture.keep(what, site, torch.tensor(call.scale, dtype=torch.float64))
+                elif what in _MAPS:
                     mapped = self._map(site, call, heads, what)
                     capture.keep(what, site, mapped)
                     whole = mapped if what == "pattern" and len(heads) == site.n_heads else whole
@@ -262,7 +267,7 @@ class Session:
         return joined[:, [order.index(head) for head in heads]]
 
     def _one_map(self, site: Site, part: Call, heads: Heads, what: str) -> Tensor:
-        mapped = scores(part) if what == "scores" else pattern(part)
+        mapped = _MAPS[what](part)
         for change in self._changes.get(site, ()):
             shared = tuple(head for head in heads if head in change.heads)
             if what == "pattern" and change.what == "pattern" and shared:
@@ -363,7 +368,24 @@ class Session:
         for site in capture.at:
             blocks.setdefault(_block(self._hf, site.module), []).append(site)
         for name, sites in blocks.items():
-            hook = _ResidualHook(capture, sites)
+            hook = _InputHook(capture, sites, "resid")
+            handle = self._hf.get_submodule(name).register_forward_pre_hook(hook, with_kwargs=True)
+            self._live().callback(handle.remove)
+
+    def _watch_projections(self, capture: Capture) -> None:
+        """The input of the module that makes the queries, where the blueprint knows which one that is."""
+        if not self._model.traced:
+            raise UsageError(
+                "x is the input of the query projection, and which module that is was not looked up yet",
+                hint="call the model's weight_source() before the session is opened",
+            )
+        modules: dict[str, list[Site]] = {}
+        for site in capture.at:
+            projections = self._model.plan(site).projections
+            if projections is not None:
+                modules.setdefault(projections.q.module, []).append(site)
+        for name, sites in modules.items():
+            hook = _InputHook(capture, sites, "x")
             handle = self._hf.get_submodule(name).register_forward_pre_hook(hook, with_kwargs=True)
             self._live().callback(handle.remove)
 
@@ -378,11 +400,11 @@ class Session:
                 self._live().callback(handle.remove)
 
 
-class _ResidualHook:
-    """Keeps the first tensor a layer is given, for the sites in it; a shared layer's calls go site by site."""
+class _InputHook:
+    """Keeps the first tensor a module is given, for the sites in it; a shared module's calls go site by site."""
 
-    def __init__(self, capture: Capture, sites: list[Site]) -> None:
-        self._capture = capture
+    def __init__(self, capture: Capture, sites: list[Site], what: str) -> None:
+        self._capture, self._what = capture, what
         self._by_call: dict[int, list[Site]] = {}
         for site in sites:
             self._by_call.setdefault(site.call, []).append(site)
@@ -392,7 +414,7 @@ class _ResidualHook:
         given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         calls = sorted(self._by_call)
         for site in self._by_call[calls[self._calls % len(calls)]]:
-            self._capture.keep("resid", site, given[0].clone())  # some models add to it in place
+            self._capture.keep(self._what, site, given[0].clone())  # some models add to it in place
         self._calls += 1
 
 

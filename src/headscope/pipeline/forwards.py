@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from headscope.attention.maps import SAMPLED_ROWS
 from headscope.attention.statistics import Request
 from headscope.core import Site
 from headscope.corpora import Windows
@@ -236,4 +237,6 @@ def _captured_per_row(name: str, sites: Sequence[Site], length: int) -> int:
     if name == "final":
         # One stream of all layers.
         return -(-max(site.d_head for site in sites) // len(sites))
+    if name == "rows":
+        return SAMPLED_ROWS
     return length if name in ("pattern", "scores") else max(site.d_head for site in sites)
