@@ -156,6 +156,24 @@ def place_of(matrices: str, at: "Selection | str | None") -> Place:
     return Place("".join(letter for letter in LETTERS if letter in letters), Selection.of(at))
 
 
+def check(model: Model, changes: Sequence[Change], place: Place) -> None:
+    """Refuse, before anything is measured, matrices that are not known and ranks that they do not have."""
+    ranks = [change.rank for change in changes if change.kind == "rank"]
+
+    def rule(named: Named, w: Matrix) -> Matrix:
+        if ranks and max(ranks) > min(w.shape):
+            raise UsageError(
+                f"rank {max(ranks)} is larger than W_{named.letter.upper()} of {named.site.label}, which has "
+                f"{min(w.shape)} singular values ({w.shape[0]} × {w.shape[1]})",
+                hint=f"use at most {min(w.shape)}, or other matrices",
+            )
+        return w
+
+    place.heads(model.sites)
+    with model.edit() as edit:
+        edit.map_matrix(place.at, place.matrices, rule)
+
+
 @contextmanager
 def changed(model: Model, change: Change, place: Place, seed: int) -> Iterator[list[Touched]]:
     """The model with the change, for as long as the context lasts."""
@@ -225,12 +243,6 @@ def _scale(change: Change, named: Named, w: Matrix, generator: torch.Generator) 
 
 
 def _rank(change: Change, named: Named, w: Matrix, generator: torch.Generator) -> Result:
-    if change.rank > min(w.shape):
-        raise UsageError(
-            f"rank {change.rank} is larger than W_{named.letter.upper()} of {named.site.label}, which has "
-            f"{min(w.shape)} singular values ({w.shape[0]} × {w.shape[1]})",
-            hint=f"use at most {min(w.shape)}, or other matrices",
-        )
     return _with_directions(w, torch.arange(min(w.shape)) < change.rank), change.rank
 
 
