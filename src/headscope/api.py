@@ -171,12 +171,16 @@ def judge_claims(
     hub: bool = False,
     progress: Progress | None = None,
 ) -> Ledger:
-    """The ledger: every claim (or those named) judged; with a model also those that a lens settles on it."""
+    """The ledger: every claim (or those named) judged; with a model also those that a lens or experiment settles."""
     findings, name = {}, ""
     needed = lenses_needed(claims(ids)) if model is not None else ()
-    if needed:
-        run = measure(model, lenses=list(needed), hub=hub, seed=seed, progress=progress)
+    asked = [one for one in needed if one in lenses()]
+    if asked:
+        run = measure(model, lenses=asked, hub=hub, seed=seed, progress=progress)
         findings, name = dict(run.findings), run.model.name
+    if "intervene" in needed:
+        run = intervene(model, "scale 1/2", "scale 2", hub=hub, seed=seed, progress=progress)
+        findings, name = {**findings, **run.findings}, run.model.name
     step = None if progress is None else progress.step
     return ledger(ids, seed=seed, findings=findings, model=name, step=step)
 

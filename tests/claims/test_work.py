@@ -49,3 +49,25 @@ def test_norms_of_layers_are_judged_by_the_stated_ranges(of_values, verdict):
     finding = Finding(lens="spectra", about=LENS.about, tables={"layers": pl.DataFrame(rows)})
     (claim,) = claims(["W-7.2e"])
     assert judged(claim, findings={"spectra": finding}, model=MISTRAL).verdict == verdict
+
+
+@pytest.mark.parametrize(("itself", "verdict"), [(0.7, "holds"), (0.08, "refuted")])
+def test_scaled_spectra_are_judged_by_an_intervention(itself, verdict):
+    effects = pl.DataFrame(
+        {
+            "change": ["original", "scale 1/2", "scale 2"],
+            "which": ["original", "change", "change"],
+            "self": [0.1, 0.1, itself],
+        }
+    )
+    texts = pl.DataFrame(
+        {
+            "change": ["scale 1/2", "scale 2"], "which": ["change", "change"], "copied": [0.0, 0.6],
+            "surprise": [9.0, 1.0], "ordinary": [3.0, 3.0], "shuffled": [8.0, 8.0],
+        }
+    )  # fmt: skip
+    (claim,) = claims(["W-8.5c"])
+    finding = Finding(lens="intervene", about=LENS.about, tables={"effects": effects, "texts": texts})
+    assert judged(claim, findings={"intervene": finding}, model=MISTRAL).verdict == verdict
+    silent = Finding(lens="intervene", about=LENS.about, tables={"effects": effects})
+    assert judged(claim, findings={"intervene": silent}, model=MISTRAL).verdict == "needs a model"
