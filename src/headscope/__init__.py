@@ -32,6 +32,8 @@ _HOMES = {
     "open": "headscope.api",
     "report": "headscope.api",
     "save_figure": "headscope.api",
+    "text": "headscope.api",
+    "texts": "headscope.api",
     "verify": "headscope.api",
 }
 

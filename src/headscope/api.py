@@ -1,7 +1,7 @@
 """The public face: open a model, measure it, report on it. `headscope` re-exports these names."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,10 @@ from headscope.claims import ledger
 from headscope.claims.ledger import claims, lenses_needed, meant_ids
 from headscope.core import Entry, Ledger, Run, Selection
 from headscope.core.ports import plug
-from headscope.corpora import read_text, text_of
+from headscope.corpora import Text, spelled_text, text_of, texts
+from headscope.corpora import find as find_text
+from headscope.corpora import joined as joined_text
+from headscope.corpora.splits import SHARES as SPLIT_SHARES
 from headscope.experiments.attention_bench import SHOWN_AT, growth
 from headscope.experiments.attention_bench import Setting as BenchSetting
 from headscope.experiments.attention_bench import bench as bench_attention
@@ -22,6 +25,9 @@ from headscope.experiments.fewshot import check as check_fewshot
 from headscope.experiments.fewshot import fewshot as run_fewshot
 from headscope.experiments.intervention import Change, Setting, place_of
 from headscope.experiments.intervention import intervene as run_intervention
+from headscope.fetch.progress import Progress as FetchProgress
+from headscope.index import Item, Step, Way, document_of, documents, item_named, items, page, ways, why_not
+from headscope.index.page import published_table
 from headscope.lenses import lens_named, lenses
 from headscope.model import look, open_model, verify
 from headscope.model.source import sources as models
@@ -36,13 +42,23 @@ from headscope.store import save as save_run
 
 __all__ = [
     "SHOWN_AT",
+    "SPLIT_SHARES",
     "BenchSetting",
+    "Item",
     "Progress",
+    "Step",
+    "Way",
     "bench_attention",
+    "document_of",
+    "documents",
     "encoded_figure",
     "fewshot",
+    "find_text",
     "growth",
     "intervene",
+    "item_named",
+    "items",
+    "joined_text",
     "judge_claims",
     "ledger_objects",
     "lens_named",
@@ -55,13 +71,18 @@ __all__ = [
     "models",
     "open",
     "pictures",
-    "read_text",
+    "published_table",
     "report",
+    "reproduce",
     "save_figure",
     "save_run",
     "spelled",
+    "text",
+    "texts",
     "use_compiled",
     "verify",
+    "ways",
+    "why_not",
     "write_ledger",
 ]
 
@@ -80,6 +101,17 @@ def report(what: Any, out: str | Path | None = None, **options: Any) -> Path:
     target = folder / "report.html"
     write(run, target)
     return target
+
+
+def text(what: str | Path, split: str | None = None, *, progress: FetchProgress | None = None) -> Text:
+    """A text by its name or from a file, whole or one of its splits; fetched once where that is needed.
+
+    Args:
+        what: A name that `texts()` lists, the path of a UTF-8 file, or `-` for standard input.
+        split: `fit`, `search` or `test`: documents are split by a hash, near-duplicates together.
+        progress: Called with what is fetched, how many bytes are here, and how many there are.
+    """
+    return spelled_text(str(what) if split is None else f"{what}:{split}", progress)
 
 
 def intervene(
@@ -194,14 +226,61 @@ def judge_claims(
     hub: bool = False,
     progress: Progress | None = None,
 ) -> Ledger:
-    """The ledger: every claim (or those named) judged; with a model also those that a lens settles on it."""
+    """The ledger: every claim (or those named) judged; with a model also those that a lens or experiment settles."""
     findings, name = {}, ""
     needed = lenses_needed(claims(ids)) if model is not None else ()
-    if needed:
-        run = measure(model, lenses=list(needed), hub=hub, seed=seed, progress=progress)
+    asked = [one for one in needed if one in lenses()]
+    if asked:
+        run = measure(model, lenses=asked, hub=hub, seed=seed, progress=progress)
         findings, name = dict(run.findings), run.model.name
+    if "intervene" in needed:
+        run = intervene(model, "scale 1/2", "scale 2", hub=hub, seed=seed, progress=progress)
+        findings, name = {**findings, **run.findings}, run.model.name
     step = None if progress is None else progress.step
     return ledger(ids, seed=seed, findings=findings, model=name, step=step)
+
+
+def reproduce(
+    item: Item,
+    model: Any,
+    *,
+    text: Any = None,
+    hub: bool = False,
+    seed: int = 0,
+    window: int = 512,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """What a model says about an item of the index: our figures, published numbers beside ours, its claims judged.
+
+    Args:
+        item: One whose steps name a lens that exists; see `item_named`.
+        model: What `open` takes.
+        text: As in `measure`.
+        hub: Whether a name may be fetched from the model hub.
+        seed: Of everything that is drawn.
+        window: Tokens per window.
+        out: A folder for the run and its `report.html`.
+        progress: Told about every step.
+    """
+    if out is not None:
+        check_folder(Path(out))
+    needed = {*item.lenses, *lenses_needed(claims(item.claims) if item.claims else ())}
+    chosen = [name for name in lenses() if name in needed]
+    run = measure(model, text=text, lenses=chosen, seed=seed, window=window, hub=hub, progress=progress)
+    step = None if progress is None else progress.step
+    judged = _judged(item, run, step)
+    shown = page(item, run.findings, judged, run.model.name)
+    told = replace(run, findings={shown.lens: shown})
+    if out is not None:
+        report(told, out=out)
+    return told
+
+
+def _judged(item: Item, run: Run, step: Any) -> tuple[Entry, ...]:
+    if not item.claims:
+        return ()
+    return ledger(item.claims, seed=run.seed, findings=run.findings, model=run.model.name, step=step).entries
 
 
 def ledger_objects(judged: Ledger, ids: Sequence[str] = ()) -> list[dict[str, Any]]:

@@ -26,6 +26,8 @@ PUBLIC = {
     "open",
     "report",
     "save_figure",
+    "text",
+    "texts",
     "verify",
 }
 

@@ -5,7 +5,7 @@ import torch
 
 from headscope.attention import maps
 from headscope.attention.explicit import explicit_attention
-from headscope.attention.maps import corner, pattern, scores
+from headscope.attention.maps import SAMPLED_ROWS, corner, pattern, sampled_rows, score_rows, scores
 from tests.attention.calls import KINDS
 
 
@@ -53,3 +53,18 @@ def test_the_corner_is_part_of_the_pattern(kind: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(maps, "CORNER", 3)
     found = corner(call)
     assert torch.allclose(found, pattern(call)[:, :, :3, :3], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_score_rows_are_rows_of_the_map(kind: str) -> None:
+    call = KINDS[kind]()
+    queries = call.q.shape[2]
+    whole = scores(call).masked_fill(~call.visible(), -torch.inf)
+    assert torch.allclose(score_rows(call), whole[:, :, sampled_rows(queries)], atol=1e-6)
+
+
+def test_sampled_rows_are_few_and_spread() -> None:
+    for n in (1, 2, 15, 16, 17, 33, 500, 512, 8192):
+        rows = list(range(n))[sampled_rows(n)]
+        assert rows == list(range(n)) if n <= SAMPLED_ROWS else SAMPLED_ROWS / 2 <= len(rows) <= SAMPLED_ROWS
+        assert rows[-1] >= n - n // 8 - 1

@@ -25,3 +25,49 @@ def test_flat_attention_is_judged_by_its_entropy(share, verdict):
     finding = Finding(lens="focus", about=LENS.about, tables={"heads": table})
     (claim,) = claims(["W-7.3e"])
     assert judged(claim, findings={"focus": finding}, model="m").verdict == verdict
+
+
+MISTRAL = "Mistral-7B-Instruct-v0.2"
+
+
+@pytest.mark.parametrize(
+    ("traces", "verdict"), [([0.9, -1.2, 0.3, -0.7, 1.5, -0.4], "holds"), ([-39.0, 27.0, -14.0, 2.0], "refuted")]
+)
+def test_traces_are_judged_as_standard_normal(traces, verdict):
+    table = pl.DataFrame({"quantity": ["trace"] * len(traces), "value": traces, "sd": [0.05] * len(traces)})
+    finding = Finding(lens="alignment", about=LENS.about, tables={"layers": table})
+    (claim,) = claims(["W-7.2h"])
+    assert judged(claim, findings={"alignment": finding}, model=MISTRAL).verdict == verdict
+    assert judged(claim, findings={"alignment": finding}, model="another").verdict == "needs a model"
+
+
+@pytest.mark.parametrize(("of_values", "verdict"), [(1.0, "holds"), (0.05, "refuted")])
+def test_norms_of_layers_are_judged_by_the_stated_ranges(of_values, verdict):
+    squares, largest = {"Q": 0.07, "K": 0.07, "V": of_values}, {"Q": 3.5, "K": 3.5, "V": 2.5}
+    rows = [{"matrix": m, "quantity": "mean_square", "value": x, "null": None} for m, x in squares.items()]
+    rows += [{"matrix": m, "quantity": "largest", "value": x, "null": 1.0} for m, x in largest.items()]
+    finding = Finding(lens="spectra", about=LENS.about, tables={"layers": pl.DataFrame(rows)})
+    (claim,) = claims(["W-7.2e"])
+    assert judged(claim, findings={"spectra": finding}, model=MISTRAL).verdict == verdict
+
+
+@pytest.mark.parametrize(("itself", "verdict"), [(0.7, "holds"), (0.08, "refuted")])
+def test_scaled_spectra_are_judged_by_an_intervention(itself, verdict):
+    effects = pl.DataFrame(
+        {
+            "change": ["original", "scale 1/2", "scale 2"],
+            "which": ["original", "change", "change"],
+            "self": [0.1, 0.1, itself],
+        }
+    )
+    texts = pl.DataFrame(
+        {
+            "change": ["scale 1/2", "scale 2"], "which": ["change", "change"], "copied": [0.0, 0.6],
+            "surprise": [9.0, 1.0], "ordinary": [3.0, 3.0], "shuffled": [8.0, 8.0],
+        }
+    )  # fmt: skip
+    (claim,) = claims(["W-8.5c"])
+    finding = Finding(lens="intervene", about=LENS.about, tables={"effects": effects, "texts": texts})
+    assert judged(claim, findings={"intervene": finding}, model=MISTRAL).verdict == verdict
+    silent = Finding(lens="intervene", about=LENS.about, tables={"effects": effects})
+    assert judged(claim, findings={"intervene": silent}, model=MISTRAL).verdict == "needs a model"

@@ -214,13 +214,22 @@ def window(batch: Batch, index: int) -> Batch:
         AS_IS, batch.tokens[index : index + 1, :n], batch.real[index : index + 1, :n],
         {of: rows(statistics) for of, statistics in batch.statistics.items()},
         {of: rows(statistics) for of, statistics in batch.uniform.items()},
-        {
-            "resid": {of: x[index : index + 1, :n] for of, x in batch.captures["resid"].items()},
-            "corner": {of: x[index : index + 1, :, :n, :n] for of, x in batch.captures["corner"].items()},
-            "corner_z": {of: x[index : index + 1, :, :n] for of, x in batch.captures["corner_z"].items()},
-        },
+        {name: {of: cut(name, x, index, n) for of, x in parts.items()} for name, parts in batch.captures.items()},
         tuple(spelling[:n] for spelling in batch.spelling[index : index + 1]),
     )  # fmt: skip
+
+
+def cut(name: str, x: torch.Tensor, index: int, n: int) -> torch.Tensor:
+    """One window of a capture of self-attention, without its padding."""
+    match name:
+        case "scale":
+            return x
+        case "resid" | "x" | "final":
+            return x[index : index + 1, :n]
+        case "pattern" | "corner" | "scores" | "rows":
+            return x[index : index + 1, :, :n, :n]
+        case _:
+            return x[index : index + 1, :, :n]
 
 
 @every_lens
@@ -276,13 +285,13 @@ def test_declared_symmetries_hold(name, shape):
 def permuted(table: pl.DataFrame, model: Planted) -> pl.DataFrame:
     """The rows of each head under the number that it had before the permutation."""
     order = permutation(model.sites[0])[0]
-    position = pl.int_range(pl.len()).alias("position")
+    order_before = pl.int_range(pl.len()).alias("order before")
     old = pl.col("head").replace_strict({new: old for new, old in enumerate(order)}, return_dtype=pl.Int64)
     moved = table.with_columns(old)
-    names = ("stack", "kind", "layer", "head", "matrix", "component", "distance", "quantity")
+    names = ("stack", "kind", "layer", "head", "matrix", "component", "distance", "position", "quantity")
     keys = [key for key in names if key in table.columns]
-    reference = table.select(keys).with_columns(position)
-    return reference.join(moved, on=keys, how="left", nulls_equal=True).sort("position").select(table.columns)
+    reference = table.select(keys).with_columns(order_before)
+    return reference.join(moved, on=keys, how="left", nulls_equal=True).sort("order before").select(table.columns)
 
 
 @every_lens

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from headscope.attention.call import Call
-from headscope.attention.maps import CORNER
+from headscope.attention.maps import CORNER, score_rows
 from headscope.attention.statistics import Request, pattern_statistics, uniform_statistics
-from headscope.core import HeadWeights, ModelSpec, Site, WeightStatus
+from headscope.core import FeedForward, HeadWeights, ModelSpec, Site, WeightStatus
 from headscope.errors import WeightsRefused
 from headscope.lenses.lens import AS_IS, Batch
 
@@ -35,6 +35,15 @@ class Planted:
     spec: ModelSpec = SPEC
     statuses: dict[Site, WeightStatus] = field(default_factory=dict)
     method: str = "weights made up for the test"
+    feeds: dict[FeedForward, Tensor] = field(default_factory=dict)
+    feed_forward_notes: tuple[str, ...] = ()
+
+    @property
+    def feed_forward(self) -> tuple[FeedForward, ...]:
+        return tuple(self.feeds)
+
+    def feed_forward_matrix(self, one: FeedForward) -> Tensor:
+        return self.feeds[one]
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -76,8 +85,20 @@ def gaussian_weights(of: Site, d_model: int = 24, seed: int = 0) -> HeadWeights:
     )
 
 
+def feed_forward(*sites: Site, d_model: int = 24, d_ff: int = 9) -> dict[FeedForward, Tensor]:
+    """Two random matrices per layer, out to d_ff and back."""
+    found = {}
+    for seed, one in enumerate(site for site in sites if site.kind == "self"):
+        generator = torch.Generator().manual_seed(200 + seed)
+        for name, sizes in (("mlp.up", (d_model, d_ff)), ("mlp.down", (d_ff, d_model))):
+            matrix = torch.randn(*sizes, generator=generator, dtype=torch.float64) / d_model**0.5
+            found[FeedForward(one.stack, one.layer, name, "", sizes)] = matrix
+    return found
+
+
 def planted(*sites: Site, spec: ModelSpec = SPEC) -> Planted:
-    return Planted({one: gaussian_weights(one, seed=seed) for seed, one in enumerate(sites)}, spec)
+    weights = {one: gaussian_weights(one, seed=seed) for seed, one in enumerate(sites)}
+    return Planted(weights, spec, feeds=feed_forward(*sites))
 
 
 # Every shape of model the lenses must handle.
@@ -141,9 +162,8 @@ def batches(
     for seed, lengths in enumerate(shapes):
         n = max(lengths)
         statistics, uniform = {}, {}
-        captures: dict[str, dict[Site, Tensor]] = {
-            name: {} for name in ("pattern", "q", "k", "v", "z", "resid", "corner", "corner_z")
-        }
+        names = ("pattern", "q", "k", "v", "z", "resid", "x", "rows", "scale", "corner", "corner_z")
+        captures: dict[str, dict[Site, Tensor]] = {name: {} for name in names}
         real = torch.zeros(0)
         for number, of in enumerate(model.sites):
             pattern, call, real = attention(model.weights_of[of], lengths, n, seed=100 * seed + number)
@@ -153,9 +173,12 @@ def batches(
             kv_heads = [of.kv_head(head) for head in range(of.n_heads)]
             parts = {"pattern": pattern, "q": call.q, "k": call.k, "v": call.v, "z": pattern @ call.v[:, kv_heads]}
             parts["corner"], parts["corner_z"] = pattern[:, :, :CORNER, :CORNER], parts["z"][:, :, :CORNER]
-            parts["resid"] = residual(model.weights_of[of], lengths, n, seed=100 * seed + number)
+            parts["scale"], parts["rows"] = torch.tensor(call.scale, dtype=torch.float64), score_rows(call)
+            parts["resid"] = parts["x"] = residual(model.weights_of[of], lengths, n, seed=100 * seed + number)
             for name, part in parts.items():
                 captures[name][of] = part
+        last = {of.stack: of for of in model.sites if of.kind == "self"}.values()
+        captures["final"] = {of: residual(model.weights_of[of], lengths, n, seed=100 * seed + 50) for of in last}
         tokens = torch.zeros(len(lengths), n, dtype=torch.int64)
         spelling = tuple(spelled(n) for _ in lengths)
         found.append(Batch(AS_IS, tokens, real, statistics, uniform, captures, spelling))

@@ -73,6 +73,66 @@ def test_information_of_an_autoregressive_sequence(planted):
     assert far["z"].abs().max() < 3
 
 
+def test_the_joint_gaussian_of_an_autoregressive_sequence(planted):
+    """A Markov chain: the last token has no more from the three before it than from the nearest one."""
+    pair = -D / 2 * log(1 - RHO**2)
+    single = 0.5 * float((2 * pi * e * SCALES**2).log().sum())
+    expected = {
+        "joint_entropy_nats": 4 * single - 3 * pair,
+        "total_correlation_nats": 3 * pair,
+        "last_token_nats": pair,
+    }
+    rows = planted.tables["joint"].filter(pl.col("layer") == 0)
+    assert rows["quantity"].to_list() == list(expected)
+    for row in rows.iter_rows(named=True):
+        assert (row["tokens"], row["dimensions"]) == (4, D)
+        assert row["low"] < expected[row["quantity"]] < row["high"], row
+        assert abs(row["z"]) > 10
+        assert row["value"] == pytest.approx(expected[row["quantity"]], rel=0.03)
+
+
+def test_positions_that_spread_are_seen():
+    """Twice the scale from position 16 on: k ln 2 more entropy, and a divergence where the two groups meet."""
+    x = autoregressive(40, 64, rho=0.0)
+    x[:, 16:] *= 2
+    table = finding_of(batch_of(x)).tables["positions"]
+    entropy = table.filter(pl.col("quantity") == "entropy_nats", pl.col("dimensions") == D)
+    early, late = (entropy.filter(where)["value"].mean() for where in (pl.col("until") < 16, pl.col("position") >= 16))
+    assert late - early == pytest.approx(D * log(2), abs=0.3)
+    divergence = table.filter(pl.col("quantity") == "kl_next_nats", pl.col("dimensions") == D)
+    here = divergence.filter(pl.col("position") == 8).row(0, named=True)
+    assert here["until"] == 15
+    assert here["low"] > here["null"]
+    others = divergence.filter(pl.col("position").is_in((4, 16)))
+    assert (others["value"] < here["low"]).all()
+
+
+def test_shares_and_shrinkage_have_intervals_that_hold(planted):
+    """Gaussian rows with mean 0: shrinkage as predicted for them, and next to nothing in the mean."""
+    for layer in (0, 1):
+        low, value, high, null = (cell(planted, "shrinkage", layer, name) for name in ("low", "value", "high", "null"))
+        assert low < null < high
+        assert value == pytest.approx(null, rel=0.2)
+        # Rows of a window are worth (1 − ρ) / (1 + ρ) independent ones in their mean.
+        independent = (1 + RHO) / (1 - RHO) / (48 * 128)
+        assert cell(planted, "mean_share", layer, "null") == pytest.approx(independent, rel=0.3)
+        assert cell(planted, "mean_share", layer) < 5 * cell(planted, "mean_share", layer, "null")
+    shifted = finding_of(batch_of(autoregressive(40, 65, rho=0.0) + 2.0))
+    share = 4 * D / (4 * D + float(SCALES.square().sum()))
+    assert cell(shifted, "mean_share", column="low") < share < cell(shifted, "mean_share", column="high")
+    assert cell(shifted, "mean_share") == pytest.approx(share, rel=0.05)
+
+
+def test_the_stream_behind_the_last_layer_is_one_layer_more():
+    x = autoregressive(24, 40)
+    part = batch_of(x)
+    part = replace(part, captures={**part.captures, "final": {site(): 3 * x}})
+    finding = finding_of(part)
+    assert cell(finding, "entropy_nats", 1) - cell(finding, "entropy_nats", 0) == pytest.approx(D * log(3))
+    assert cell(finding, "kl_next_nats", 0) > 1
+    assert {"mean L0", "variances L1"} <= finding.arrays.keys()
+
+
 def test_gaussian_samples_are_not_rejected(planted):
     p = planted.tables["normality"]["p"]
     assert p.min() > 0.01 / p.len()
@@ -136,6 +196,8 @@ def test_first_tokens_are_left_out_and_told():
     finding = finding_of(batch_of(x))
     assert cell(finding, "first_share") > 0.9
     assert cell(finding, "first_share", column="null") == pytest.approx(1 / 33)
+    expected = 1 - 32 * float(SCALES.square().sum()) / (32 * float(SCALES.square().sum()) + D * 100**2)
+    assert cell(finding, "first_share", column="low") < expected < cell(finding, "first_share", column="high")
     assert cell(finding, "effective_dimension") < 4
     assert "the first tokens, which are left out, would be 9" in finding.headlines[1]
     everything = finding_of(batch_of(x), params=replace(PARAMS, skip=0))
@@ -186,8 +248,9 @@ def test_a_stream_that_stands_still_is_no_error():
 def test_the_state_does_not_grow_with_the_text():
     def size(batches):
         state = state_of(*[batch_of(autoregressive(16, 64, seed=seed), seed=seed) for seed in range(batches)])
-        kept = sum(stream.rows.numel() for window in state.sample.windows for stream in window.streams.values())
-        return kept, len(state.sample.windows), state.sample.seen
+        sample = state.kept[site()].sample
+        kept = sum(stream.rows.numel() for window in sample.windows for stream in window.streams.values())
+        return kept, len(sample.windows), sample.seen
 
     assert size(5)[:2] == size(9)[:2]
     assert size(9)[2] == 144
@@ -233,6 +296,14 @@ def test_wider_steps_keep_a_subset_and_every_distance():
         assert min(fewer) == 1
 
 
+def test_no_window_has_more_than_its_share():
+    """A long window alone does not fill the sample, and keeps pairs at every distance."""
+    finding = finding_of(batch_of(autoregressive(1, 5000)))
+    assert finding.tables["information"]["samples"].max() <= 1024
+    assert finding.tables["information"]["distance"].to_list() == [1, 2, 4, 8, 32]
+    assert "a sample of" in finding.method
+
+
 def test_other_variants_are_not_counted():
     part = batch_of(autoregressive(3, 20))
     before = state_of(part)
@@ -243,7 +314,7 @@ def test_large_models_are_measured_in_some_layers_only():
     sites = tuple(site(layer=layer) for layer in range(32))
     state = LENS.start(Params(), replace(SPEC, d_model=4096), sites)
     assert [one.layer for one in state.sites][:3] == [0, 2, 4]
-    assert state.sample.plan.rows * len(state.sites) * 4096 * 4 <= 2**28
+    assert state.plan.rows * len(state.sites) * 4096 * 4 <= 2**28
 
 
 @pytest.mark.parametrize("bad", ["1,x", "0", "", "1.5"])
@@ -255,3 +326,5 @@ def test_distances_that_cannot_be_read(bad):
 def test_senseless_numbers_are_refused():
     with pytest.raises(UsageError, match="at least one component"):
         LENS.needs(Params(components=0), SPEC)
+    with pytest.raises(UsageError, match="at least two"):
+        LENS.needs(Params(tokens=1), SPEC)

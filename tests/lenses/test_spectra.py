@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 import torch
 
-from headscope.core import Curves, Histogram, WeightStatus
+from headscope.core import Curves, FeedForward, Histogram, WeightStatus
 from headscope.errors import LensError
 from headscope.lenses.spectra import LENS, Params
 from tests.lenses.planted import MODELS, SPEC, Planted, gaussian_weights, head_weights, site
@@ -101,7 +101,7 @@ def test_planted_direction_is_found():
     assert fitted == pytest.approx(1, rel=0.1), "the spike swells the raw variance only"
     assert raw > 1.2
     # "2 of 4": W_Q and W_K hold the spike, W_V and W_O do not.
-    assert "in 2 of 4 projections" in finding.headlines[2], finding.headlines
+    assert "in 2 of 4 projections" in finding.headlines[1], finding.headlines
 
 
 def test_grouped_queries_pair_with_their_own_keys():
@@ -243,4 +243,56 @@ def test_random_bulk_is_told_from_another():
     distance, random = (value(finding, "layers", "Q", "bulk_distance", of) for of in ("value", "null"))
     assert distance > 5 * random
     assert value(finding, "layers", "V", "bulk_distance") < 2 * random
-    assert "least in W_Q" in finding.headlines[2]
+    assert "least in W_Q" in finding.headlines[1]
+
+
+def fed(*matrices):
+    """A model of one random layer with feed-forward matrices of our choice."""
+    feeds = {
+        FeedForward("only", 0, name, "", (matrix.shape[0], matrix.shape[1])): matrix
+        for name, matrix in zip(("mlp.up", "mlp.down"), matrices, strict=True)
+    }
+    return Planted({large_site(): large()}, feeds=feeds)
+
+
+def test_planted_direction_in_a_feed_forward_matrix_is_found():
+    """Two directions beyond the edge on the way out, a random way back."""
+    left, right = (torch.linalg.qr(normal(size, 2, seed=30 + size)).Q for size in (96, 160))
+    spikes = left * torch.tensor([4.0, 3.0], dtype=torch.float64) * (96**0.5 + 160**0.5) @ right.T
+    finding = finding_of(fed(normal(96, 160, seed=1) + spikes, normal(160, 96, seed=2)))
+    assert value(finding, "feed_forward", "mlp.up", "above_edge") == 2
+    assert value(finding, "feed_forward", "mlp.up", "spikes") in (2, 3), "chance may add one"
+    assert value(finding, "feed_forward", "mlp.down", "spikes") <= 1
+    assert value(finding, "feed_forward", "mlp.up", "largest_p_value") < 1e-15
+    assert value(finding, "feed_forward", "mlp.down", "largest_p_value") > 0.01
+    assert value(finding, "feed_forward", "mlp.up", "bulk_variance") == pytest.approx(1, rel=0.1)
+    assert finding.tables["feed_forward"]["shape"].unique(maintain_order=True).to_list() == ["96 × 160", "160 × 96"]
+    assert "in 1 of 2 feed-forward matrices" in finding.headlines[2], finding.headlines
+    assert finding.arrays["L0.mlp.up"].shape == (96,)
+    names = {figure.name for figure in finding.figures}
+    assert {"feed_forward_stable_rank", "feed_forward_largest_square", "spectrum_mlp_up"} <= names
+
+
+def test_one_percent_of_a_feed_forward_matrix_is_seen():
+    model = MODELS["one head"]
+    off = replace(model, feeds={one: 1.01 * matrix for one, matrix in model.feeds.items()})
+    expected = LENS.definition(Params(), model, [])["feed_forward"]
+    same, other = (finding_of(which).tables["feed_forward"] for which in (model, off))
+    assert np.allclose(same["value"].to_numpy(), expected["value"].to_numpy(), equal_nan=True)
+    assert not np.allclose(other["value"].to_numpy(), expected["value"].to_numpy(), equal_nan=True)
+
+
+def test_many_experts_do_not_fill_the_page():
+    feeds = {FeedForward("only", 0, f"mlp.expert_{k}.up", "", (24, 9)): normal(24, 9, seed=k) for k in range(20)}
+    notes = ("Left out: something.",)
+    finding = finding_of(replace(MODELS["one head"], feeds=feeds, feed_forward_notes=notes))
+    assert finding.tables["feed_forward"]["matrix"].n_unique() == 20
+    assert sum("expert" in figure.name for figure in finding.figures) == 6
+    assert finding.warnings == notes
+
+
+def test_a_model_without_feed_forward_says_nothing_about_it():
+    finding = finding_of(Planted({large_site(): large()}))
+    assert "feed_forward" not in finding.tables
+    assert len(finding.headlines) == 2
+    assert not any(figure.name.startswith("feed_forward") for figure in finding.figures)

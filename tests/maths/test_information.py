@@ -32,6 +32,7 @@ from headscope.maths.information import (
     kl,
     mutual_information,
     pairwise_information,
+    pointwise_information,
     subspace_entropy,
 )
 
@@ -350,3 +351,30 @@ def test_discrete_edges():
     for bad in (torch.tensor([0.5, 0.6]), torch.tensor([1.5, -0.5])):
         with pytest.raises(UsageError, match="sum to 1"):
             discrete_entropy(bad)
+
+
+def test_pointwise_information_equals_scipy():
+    joint = _joint_of(5)
+    z = joint.sample(20, torch.Generator().manual_seed(2))
+    a, b = [3, 0], [1, 4]
+    found = pointwise_information(joint, a, b, z)
+    mean, cov = joint.mean.numpy(), joint.covariance.numpy()
+
+    def log_density(index):
+        law = scipy.stats.multivariate_normal(mean[index], cov[np.ix_(index, index)])
+        return law.logpdf(z[:, index].numpy())
+
+    np.testing.assert_allclose(found, log_density(a + b) - log_density(a) - log_density(b), rtol=1e-9)
+
+
+def test_pointwise_information_has_the_mean_it_should():
+    joint = _joint_of(4)
+    z = joint.sample(200_000, torch.Generator().manual_seed(3))
+    found = pointwise_information(joint, [0, 1], [2, 3], z)
+    error = float(found.std()) / len(z) ** 0.5
+    assert abs(float(found.mean() - mutual_information(joint, [0, 1], [2, 3]))) < 4 * error
+
+
+def _joint_of(d):
+    root = torch.randn(d, 2 * d, generator=torch.Generator().manual_seed(d), dtype=torch.float64)
+    return Gaussian(torch.arange(float(d), dtype=torch.float64), root @ root.mT / (2 * d))

@@ -5,7 +5,7 @@ import torch
 from scipy import stats
 
 from headscope.errors import UsageError
-from headscope.maths.normality import excess_kurtosis, mardia_kurtosis, mardia_skewness, skewness
+from headscope.maths.normality import excess_kurtosis, mardia_kurtosis, mardia_skewness, omnibus_p, skewness
 
 
 def normal(*shape, seed=0):
@@ -64,3 +64,14 @@ def test_too_few_samples_are_refused():
         skewness(normal(19, 2))
     with pytest.raises(UsageError, match="too few"):
         mardia_kurtosis(normal(30, 29))
+
+
+def test_omnibus_equals_scipy():
+    for n in (20, 64, 500):
+        x = torch.randn(n, 7, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+        x[:, 4:] = x[:, 4:].exp()
+        c = x - x.mean(0)
+        second = c.square().mean(0)
+        skew, tails = c.pow(3).mean(0) / second**1.5, c.pow(4).mean(0) / second**2 - 3
+        expected = torch.from_numpy(stats.normaltest(x.numpy()).pvalue)
+        assert torch.allclose(omnibus_p(skew, tails, torch.full((7,), float(n)).double()), expected, rtol=1e-9)

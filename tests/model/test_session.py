@@ -134,6 +134,74 @@ def test_resid_is_what_transformers_calls_hidden_states(name: str) -> None:
         assert torch.equal(resid[site], output.hidden_states[site.layer])
 
 
+@pytest.mark.parametrize(("name", "norm"), [
+    ("gpt2", "ln_f"), ("llama_gqa", "norm"), ("bert", ""), ("albert", ""),
+    ("t5", "decoder.final_layer_norm"), ("marian", ""),
+])  # fmt: skip
+def test_final_is_what_the_last_layer_gives(name: str, norm: str) -> None:
+    """With the norm behind it, where there is one, it is the model's own last hidden state."""
+    model = opened(name)
+    inputs = probe_inputs(model.hf, batch=2)
+    with torch.no_grad(), model.session() as session:
+        captured = session.capture("final")
+        output = model.hf.base_model(**inputs, output_hidden_states=True)
+        final = captured.take()["final"]
+        stacks = {site.stack for site in model.sites}
+        last = [site for site in model.sites if site.kind == "self" and site.stack != "enc"][-1]
+        behind = model.hf.base_model.get_submodule(norm)(final[last]) if norm else final[last]
+    assert {site.stack for site in final} == stacks
+    shown = output.last_hidden_state if hasattr(output, "last_hidden_state") else output.decoder_hidden_states[-1]
+    assert torch.equal(behind, shown)
+
+
+@pytest.mark.parametrize("name", ["llama_gqa", "t5", "bloom"])
+def test_pieces_together_are_the_whole(name: str) -> None:
+    """Drained after each attention call or taken at the end: the same tensors, and one site's at a time."""
+    model, pieces = opened(name), []
+    with model.session() as session:
+        captured = session.capture("pattern")
+        rows = session.stream()
+        session.run(tokens(model))
+        whole, (statistics, _) = captured.take()["pattern"], rows.take()
+        session.run(tokens(model), each=lambda: pieces.append((captured.drain(), rows.drain())))
+        assert captured.take() == {}
+        assert rows.take() == ({}, {})
+    assert [list(piece["pattern"]) for piece, _ in pieces] == [[site] for site in whole]
+    for (piece, (found, _)), site in zip(pieces, whole, strict=True):
+        assert torch.equal(piece["pattern"][site], whole[site])
+        assert torch.equal(found[site].entropy_nats, statistics[site].entropy_nats)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "t5"])
+def test_x_is_what_the_queries_are_made_of(name: str) -> None:
+    """No rotary positions in these: q = x w_q + b_q, and the rows are scale · q·k (plus the bias of T5)."""
+    model = opened(name)
+    model.weight_source()
+    with model.session() as session:
+        captured = session.capture("x", "q", "k", "rows", "scale", "scores")
+        session.run(tokens(model))
+        taken = captured.take()
+    for site in model.sites:
+        w = model.weights(site)
+        q = torch.einsum("bnm,hmd->bhnd", taken["x"][site], w.w_q) + w.b_q[None, :, None]
+        assert torch.allclose(q * w.gain_q[None, :, None], taken["q"][site], atol=1e-5)
+        rows = taken["rows"][site]
+        assert torch.allclose(rows, taken["scores"][site].masked_fill(rows == -torch.inf, -torch.inf), atol=1e-6)
+        if "bias" not in site.extras:
+            product = float(taken["scale"][site]) * taken["q"][site] @ taken["k"][site].mT
+            assert torch.allclose(product, taken["scores"][site], atol=1e-5)
+
+
+def test_weights_cannot_be_looked_up_inside_a_session() -> None:
+    model = opened("llama_gqa")
+    with model.session() as session:
+        with pytest.raises(UsageError, match="not looked up yet"):
+            session.capture("x")
+        with pytest.raises(UsageError, match="already open"):
+            model.weights(model.sites[0])
+    assert model.weights(model.sites[0]).status.status == "exact"
+
+
 def test_take_wants_exactly_one_forward() -> None:
     model = opened("llama_gqa")
     with model.session() as session:

@@ -1,5 +1,7 @@
 """The canonical weights: `q = gain·(x w_q + b_q)` and the input of w_o, checked on what the model computes."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,12 +10,27 @@ import torch
 from headscope.core import Site
 from headscope.errors import WeightsRefused
 from headscope.model import Model, open_model, open_weights
+from headscope.model.checkpoint import open_checkpoint
+from headscope.model.feed_forward import find_feed_forward
 from headscope.model.feeding import forward_options, probe_inputs
-from tests.model.families import DISPATCHING, OUTSIDE, Family
+from headscope.model.weights import file_sources
+from tests.model.families import DISPATCHING, GROUPED, OUTSIDE, Family
 from tests.model.test_fidelity import by_name
 from tests.tolerances import WEIGHT_AGREEMENT
 
 EXACT = tuple(family for family in DISPATCHING if family.weights == "exact")
+HYBRID = Family(
+    "lfm2",
+    "Lfm2ForCausalLM",
+    "Lfm2Config",
+    {
+        **GROUPED,
+        "num_hidden_layers": 3,
+        "layer_types": ["conv", "full_attention", "conv"],
+        "block_auto_adjust_ff_dim": False,
+    },
+    "layers without attention",
+)
 
 
 def relative(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -137,6 +154,11 @@ def test_weights_from_the_file_equal_those_of_the_model(family: Family, tmp_path
         a, b = source.weights(ours), model.weights(theirs)
         for name in ("w_q", "w_k", "w_v", "w_o", "b_q", "b_k", "b_v", "b_o", "gain_q", "gain_k", "gain_v"):
             assert torch.allclose(getattr(a, name), getattr(b, name), atol=0, rtol=1e-6), (ours.label, name)
+    built = model.weight_source()
+    assert source.feed_forward == built.feed_forward
+    assert source.feed_forward_notes == built.feed_forward_notes
+    for one in source.feed_forward:
+        assert torch.equal(source.feed_forward_matrix(one), built.feed_forward_matrix(one)), one.label
 
 
 def test_a_file_that_does_not_tell_is_said_so(tmp_path: Path) -> None:
@@ -145,3 +167,67 @@ def test_a_file_that_does_not_tell_is_said_so(tmp_path: Path) -> None:
     source = open_weights(tmp_path)
     assert "built model, because" in source.method
     assert {source.status(site).status for site in source.sites} == {"refused"}
+
+
+@pytest.mark.parametrize("family", [*DISPATCHING, HYBRID], ids=by_name)
+def test_feed_forward_matrices_are_what_the_layers_multiply_by(family: Family) -> None:
+    """Every linear module that runs, reads or writes the residual stream, and is neither attention nor head."""
+    hf = family.build()
+    model = open_model(hf)
+    source = model.weight_source()
+    found = {one.module: one for one in source.feed_forward}
+    experts = any("experts" in note for note in source.feed_forward_notes)
+    assert bool(found) or experts
+    for one in source.feed_forward:
+        assert tuple(source.feed_forward_matrix(one).shape) == one.sizes
+        assert 32 in one.sizes, f"{one.label} touches the residual stream"
+        assert one.module.endswith(one.name)
+    attention = re.compile(r"att|SelfAttention|EncDecAttention|mixer|conv|mamba|lm_head|router|classifier|embed|head")
+    beside = {
+        name
+        for name, module in hf.named_modules()
+        if isinstance(module, torch.nn.Linear) and re.search(r"\d", name) and not attention.search(name)
+    }
+    assert found.keys() >= beside, beside - found.keys()
+    assert all("att" not in name.lower() for name in found)
+    layers = {(site.stack, site.layer) for site in model.sites}
+    assert experts or {(one.stack, one.layer) for one in source.feed_forward} >= layers
+
+
+def test_layers_without_attention_show_their_feed_forward_part() -> None:
+    source = open_model(HYBRID.build()).weight_source()
+    assert [site.layer for site in source.sites] == [1]
+    assert [one.label for one in source.feed_forward][:4] == [
+        "L0.feed_forward.w1", "L0.feed_forward.w3", "L0.feed_forward.w2", "L1.feed_forward.w1",
+    ]  # fmt: skip
+    assert {one.layer for one in source.feed_forward} == {0, 1, 2}
+
+
+def test_a_shared_layer_counts_once_per_call() -> None:
+    source = open_model(next(f for f in DISPATCHING if f.name == "albert").build()).weight_source()
+    assert [one.label for one in source.feed_forward] == ["L0.ffn", "L0.ffn_output", "L1.ffn", "L1.ffn_output"]
+
+
+def test_stacked_experts_are_left_out_and_said_so() -> None:
+    source = open_model(next(f for f in DISPATCHING if f.name == "mixtral").build()).weight_source()
+    assert source.feed_forward == ()
+    (note,) = source.feed_forward_notes
+    assert note.startswith("Left out: the experts of 2 layers (first L0)")
+
+
+def test_a_feed_forward_matrix_that_the_file_does_not_tell_is_left_out(tmp_path: Path) -> None:
+    """transformers merges two tensors of the file into one parameter: attention is read from the file all the same."""
+    hf = next(f for f in DISPATCHING if f.name == "llama_gqa").build()
+    hf.save_pretrained(tmp_path)
+    model = open_model(hf)
+    found = find_feed_forward(hf, {site: model.plan(site) for site in model.sites})
+    checkpoint = open_checkpoint(tmp_path)
+    held = {name: entry for name, entry in checkpoint.tensors.items() if "layers.1.mlp.up" not in name}
+    plans = {site: model.plan(site) for site in model.sites}
+    sources, kept = file_sources(hf, replace(checkpoint, tensors=held), plans, found)
+    assert len(kept.matrices) == len(found.matrices) - 1
+    assert "model.layers.1.mlp.up_proj.weight" not in sources
+    assert kept.notes == (
+        "Left out: 1 feed-forward matrices, because parameter 'model.layers.1.mlp.up_proj.weight' corresponds to no "
+        "tensor of the file by name alone, expected exactly one.",
+    )

@@ -12,6 +12,8 @@ from headscope.attention.call import Call
 
 # Queries and keys of the part of a map that `corner` gives at most.
 CORNER = 64
+# Rows of a map that `score_rows` gives at most.
+SAMPLED_ROWS = 16
 
 
 def scores(call: Call) -> Float[Tensor, "batch heads queries keys"]:
@@ -49,3 +51,19 @@ def corner(call: Call) -> Float[Tensor, "batch heads shown_queries shown_keys"]:
     # Behind the corner no query of a causal call sees a key, but for keys that are older than the call.
     alone = call.causal and call.offset is not None and call.offset <= 0
     return pattern(call.take(first, first if alone else slice(None)))[..., :CORNER]
+
+
+def sampled_rows(queries: int) -> slice:
+    """Query indices at equal steps, at most `SAMPLED_ROWS` of them; all where there are no more."""
+    step = -(-queries // SAMPLED_ROWS)
+    return slice(step // 2, queries, max(1, step))
+
+
+def score_rows(call: Call) -> Float[Tensor, "batch heads sampled keys"]:
+    """The scores of the sampled rows, −∞ where masked: O(n) memory however long the text.
+
+    Properties:
+        - those rows of the whole map  (tested: test_score_rows_are_rows_of_the_map)
+    """
+    part = call.take(sampled_rows(call.q.shape[2]), slice(None))
+    return scores(part).masked_fill(~part.visible(), -torch.inf)

@@ -88,9 +88,9 @@ class _Parts(torch.autograd.Function):
         lse = lse.masked_fill(nothing, 0.0)
         grad_lse = None if grad_lse is None else grad_lse.masked_fill(nothing, 0.0)
         grad_out = torch.zeros_like(out) if grad_out is None else grad_out.contiguous()
-        # A key gathers gradients from many blocks: their sum is kept in at least float32.
+        # A key gathers gradients from many blocks: their sum is kept in at least float32, and head by head in memory.
         wide = torch.promote_types(q.dtype, torch.float32)
-        grads = tuple(torch.zeros_like(x, dtype=wide) for x in (q, k, v))
+        grads = tuple(torch.zeros(x.shape, dtype=wide, device=x.device) for x in (q, k, v))
         for b in range(q.shape[0]):
             row_grads = grad_out[b], None if grad_lse is None else grad_lse[b]
             for part in ctx.parts:

@@ -30,7 +30,7 @@ from headscope.core.verdict import Evidence, Source
 from headscope.errors import UsageError
 
 Check = Callable[[Lab], Evidence]
-Judge = Callable[[Finding], Evidence]
+Judge = Callable[[Finding], Evidence | None]  # None: this model cannot show it
 
 
 @dataclass(frozen=True)

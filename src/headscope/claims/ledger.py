@@ -63,8 +63,9 @@ def judged(claim: Claim, seed: int = 0, findings: Mapping[str, Finding] | None =
     finding = (findings or {}).get(claim.lens) if claim.judge is not None else None
     if claim.check is not None:
         return _entry(claim, *_checked(claim, claim.check(Lab(seed, claim.ids[0]))))
-    if finding is not None and finding.status == "ok" and claim.judge is not None:
-        verdict, evidence = _checked(claim, claim.judge(finding))
+    told = claim.judge(finding) if finding is not None and finding.status == "ok" and claim.judge is not None else None
+    if told is not None:
+        verdict, evidence = _checked(claim, told)
         if claim.checkpoint and claim.checkpoint != model:
             return _entry(claim, "needs a model", evidence, model)  # measured there, but not its verdict
         return _entry(claim, verdict, evidence, model)
@@ -90,7 +91,7 @@ def ledger(
 
 
 def lenses_needed(chosen: Iterable[Claim]) -> tuple[str, ...]:
-    """The lenses whose findings settle some of these claims."""
+    """The lenses and experiments whose findings settle some of these claims."""
     return tuple(sorted({claim.lens for claim in chosen if claim.judge is not None}))
 
 

@@ -11,6 +11,8 @@ from typer.core import TyperGroup
 
 from headscope import __version__
 from headscope.cli.claims_command import CLAIMS_EXAMPLES, claims
+from headscope.cli.data_command import DATA_EXAMPLES, data
+from headscope.cli.index_command import INDEX_EXAMPLES, index
 from headscope.cli.intervene_command import INTERVENE_EXAMPLES, InterveneCommand, intervene
 from headscope.cli.lens_commands import LensGroup
 from headscope.cli.mechanism_commands import BENCH_EXAMPLES, MECHANISMS_EXAMPLES, bench_attention, mechanisms
@@ -32,7 +34,7 @@ class Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """What runs first, then what lists."""
-        order = ("report", "look", "lens", "verify", "intervene", "study", "claims", "figures", "bench")
+        order = ("report", "look", "lens", "verify", "intervene", "study", "claims", "index", "figures", "bench")
         return sorted(super().list_commands(ctx), key=lambda name: order.index(name) if name in order else len(order))
 
 
@@ -59,6 +61,8 @@ app.add_typer(
 
 
 app.command(epilog=CLAIMS_EXAMPLES)(claims)
+app.command(epilog=DATA_EXAMPLES)(data)
+app.command(epilog=INDEX_EXAMPLES)(index)
 app.command(epilog=MECHANISMS_EXAMPLES)(mechanisms)
 app.command(cls=InterveneCommand, epilog=INTERVENE_EXAMPLES)(intervene)
 _benches = typer.Typer(no_args_is_help=True, help="Ratios against dense attention and against peers, on this machine.")
@@ -117,7 +121,7 @@ def report(
     with resumable(out), bars() as progress:
         run = api.measure(
             model,
-            text=None if text is None else Path(text),
+            text=None if text is None else api.text(text, progress=progress.step),
             lenses=lens,
             seed=seed,
             window=window,
@@ -151,8 +155,8 @@ def verify(model: Model, text: TextFile = None, hub: Hub = False, form: Form = F
     """Compare fast, definition and transformers on this very checkpoint; exit code 4 where they disagree."""
     from headscope import api
 
-    given = None if text is None else "\n\n".join(api.read_text(text).documents)
     with bars() as progress:
+        given = None if text is None else "\n\n".join(api.text(text, progress=progress.step).documents)
         opened = api.open(model, hub=hub, progress=progress.step)
         progress.step("comparing", 0, 1)
         checks = api.verify(opened, given)

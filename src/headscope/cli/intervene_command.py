@@ -132,8 +132,9 @@ def intervene(
     changes += [f"rank {one}" for many in rank or () for one in many.split(",")]
     changes += [f"remove {one.value}" for one in remove or ()]
     with bars() as progress:
+        given = None if text is None else api.text(text, progress=progress.step)
         run = api.intervene(
-            model, *changes, matrices=matrices, at=at, text=None if text is None else Path(text), prompts=prompt,
+            model, *changes, matrices=matrices, at=at, text=given, prompts=prompt,
             window=window, windows=windows, new_tokens=new_tokens, seed=seed, hub=hub, out=out, progress=progress,
         )  # fmt: skip
     finding = run["intervene"]

@@ -118,7 +118,7 @@ def answer(
     with resumable(out), bars() as progress:
         run = api.measure(
             model,
-            text=None if text is None else Path(text),
+            text=None if text is None else api.text(text, progress=progress.step),
             lenses=[name],
             params={name: params},
             seed=seed,

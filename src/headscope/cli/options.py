@@ -31,8 +31,9 @@ TextFile = Annotated[
     str | None,
     typer.Option(
         "--text",
-        metavar="FILE",
-        help="A UTF-8 text to run; - reads standard input. Default: a text that ships with headscope.",
+        metavar="TEXT",
+        help="A UTF-8 file, - for standard input, or a name that `headscope data` lists; NAME:fit, NAME:search and "
+        "NAME:test are parts of it. Default: a text that ships with headscope.",
     ),
 ]
 Hub = Annotated[bool, typer.Option("--hub", help="Allow fetching the model from the hub.")]

@@ -7,7 +7,7 @@ from headscope.core.run import Run, TextSpec
 from headscope.core.selection import Selection
 from headscope.core.site import Site
 from headscope.core.verdict import Comparison, Entry, Evidence, Ledger, Source, Trend, Verdict, verdict_of
-from headscope.core.weights import HeadWeights, WeightSource, WeightStatus
+from headscope.core.weights import FeedForward, HeadWeights, WeightSource, WeightStatus
 
 __all__ = [
     "About",
@@ -15,6 +15,7 @@ __all__ = [
     "Curves",
     "Entry",
     "Evidence",
+    "FeedForward",
     "Figure",
     "Finding",
     "HeadWeights",

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscope.core.model_spec import ModelSpec
-from headscope.core.site import Site
+from headscope.core.site import Site, Stack
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,27 @@ class HeadWeights:
         return self.site.kv_head(head)
 
 
+@dataclass(frozen=True)
+class FeedForward:
+    """One matrix of a layer's feed-forward part, `sizes` being what it reads and what it writes.
+
+    `name` is the module's name inside its layer (`mlp.up_proj`), `module` its name in the model. A module that several
+    layers share counts once per layer.
+    """
+
+    stack: Stack
+    layer: int
+    name: str
+    module: str
+    sizes: tuple[int, int]
+
+    @property
+    def label(self) -> str:
+        """`L3.mlp.up_proj`; with two stacks `dec.L3.fc1`."""
+        stack = "" if self.stack == "only" else f"{self.stack}."
+        return f"{stack}L{self.layer}.{self.name}"
+
+
 @runtime_checkable
 class WeightSource(Protocol):
     """Where weight-only lenses read: a file, one tensor at a time, or a built model."""
@@ -74,4 +95,18 @@ class WeightSource(Protocol):
 
     def weights(self, site: Site) -> HeadWeights:
         """The projections of one site; raises `WeightsRefused` where there is no canonical form."""
+        ...
+
+    @property
+    def feed_forward(self) -> tuple[FeedForward, ...]:
+        """The feed-forward matrices of every layer that can be read one by one."""
+        ...
+
+    @property
+    def feed_forward_notes(self) -> tuple[str, ...]:
+        """Which feed-forward matrices are not among them, and why, in sentences."""
+        ...
+
+    def feed_forward_matrix(self, one: FeedForward) -> Float[Tensor, "d_in d_out"]:
+        """One of them, rows acting on the right."""
         ...

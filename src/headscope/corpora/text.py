@@ -6,6 +6,7 @@ Documents are separated by a line that holds `***` and nothing else.
 import hashlib
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from headscope.errors import UsageError
 
+SHIPPED, SHIPPED_FILE = "plain-english", "plain_english.txt"
 _SEPARATOR = re.compile(r"^[ \t]*\*\*\*[ \t]*$", re.MULTILINE)
 
 
@@ -45,7 +47,7 @@ class Text:
 
 def shipped_text() -> Text:
     """The text that ships with the package: varied plain English, written for it."""
-    content = files("headscope.corpora").joinpath("plain_english.txt").read_text(encoding="utf-8")
+    content = files("headscope.corpora").joinpath(SHIPPED_FILE).read_text(encoding="utf-8")
     return Text("plain English (shipped with headscope)", documents_in(content))
 
 
@@ -60,22 +62,15 @@ def read_text(path: str | Path) -> Text:
     return _decoded(_bytes_of(Path(path)), Path(path).name)
 
 
-def text_of(what: "Text | str | Path | None") -> Text:
-    """Whatever a caller may give as text: a Text, a string that is the text, a path of a file, or nothing.
-
-    Nothing means the shipped text.
-    """
-    if what is None:
-        return shipped_text()
-    if isinstance(what, Path):
-        return read_text(what)
-    return Text("text given in Python", documents_in(what)) if isinstance(what, str) else what
-
-
 def documents_in(content: str) -> tuple[str, ...]:
     """Cut at the separator lines; documents without a visible character are left out."""
     unified = content.replace("\r\n", "\n").replace("\r", "\n")
     return tuple(part.strip("\n") for part in _SEPARATOR.split(unified) if part.strip())
+
+
+def joined(documents: Sequence[str]) -> str:
+    """Documents as one file that `documents_in` cuts into the same ones."""
+    return "\n\n***\n\n".join(documents) + "\n"
 
 
 def _bytes_of(path: Path) -> bytes:

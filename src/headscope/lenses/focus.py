@@ -129,7 +129,7 @@ class State:
 
 def needs(params: Params, spec: ModelSpec) -> Needs:
     """Streaming statistics with the chosen bands."""
-    return Needs(statistics=Request(bands=params.widths()))
+    return Needs(statistics=Request(bands=params.widths()), pieces=True)
 
 
 def start(params: Params, spec: ModelSpec, sites: tuple[Site, ...]) -> State:

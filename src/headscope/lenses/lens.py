@@ -4,7 +4,7 @@ A lens never calls the model. It declares what it needs; the pipeline unions the
 and runs the text once per variant of the model.
 
     start(params, spec, sites) → state
-    update(state, batch)       → state       once per batch and variant
+    update(state, batch)       → state       once per batch and variant, or piece by piece (`Needs.pieces`)
     merge(a, b)                → state       any split of the text gives the same answer
     finish(state, weights)     → Finding
 
@@ -31,9 +31,16 @@ AS_IS = "as is"
 class Needs:
     """What a lens wants to be handed; the pipeline takes the union over the chosen lenses.
 
-    `captures` may name pattern, corner, scores, q, k, v, z, corner_z, resid. `spelling` asks for the texts of the first
-    tokens of each window. `variants` are changed copies of the model on
-    which the same text is run too: "initialised" (the same architecture, freshly initialised).
+    `captures` may name pattern, corner (its first queries and keys), corner_z (the z of those), scores, rows (the
+    scores of some rows), scale, q, k, v, z, x (the input of the query projection), resid (the residual stream that
+    enters a layer) and final (the one that leaves the last layer of each stack, before any norm behind it; its key is
+    the last self-attention of the stack). `spelling` asks for the texts of the first tokens of each window. `variants`
+    are changed copies of the model on which the same text is run too: "initialised" (the same architecture, freshly
+    initialised).
+
+    With `pieces` the lens may be handed a batch in pieces, while the forward runs: what each attention call shows as
+    soon as it is there, so that nothing of all sites is ever held at once. Each quantity of each site comes once per
+    batch, all of them with the same tokens; a whole batch is a piece too.
     """
 
     weights: bool = False
@@ -41,6 +48,7 @@ class Needs:
     captures: frozenset[str] = frozenset()
     variants: tuple[str, ...] = (AS_IS,)
     spelling: bool = False
+    pieces: bool = False
 
     @property
     def text(self) -> bool:
@@ -50,7 +58,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Batch:
-    """What one forward pass on one variant showed.
+    """What one forward pass on one variant showed, or a piece of it.
 
     `uniform` holds the same statistics for attention that is uniform over the visible keys: the null. Padding
     is False in `real`, and rows of padding hold NaN in every statistic. `spelling` holds, for each window, the texts of

@@ -19,12 +19,20 @@ from headscope.core import Site
 
 @dataclass(frozen=True)
 class Plan:
-    """What may be kept: so many rows per stream, of so many windows, at these distances, none of the first `skip`."""
+    """What may be kept: so many rows per stream, of so many windows, at these distances, none of the first `skip`.
+
+    No window has more than `most` rows: those of one window depend on each other, and more of them tell little more.
+    """
 
     rows: int
     windows: int
     distances: tuple[int, ...]
     skip: int
+    most: int = 2**31
+
+    def room(self, windows: int) -> int:
+        """Rows per window where there are so many windows."""
+        return min(self.rows // max(1, windows), self.most)
 
 
 @dataclass(frozen=True)
@@ -37,10 +45,12 @@ class Stream:
 
     def thinned(self, plan: Plan, room: int) -> "Stream":
         """The rows that stay when only `room` of them may."""
-        wanted = torch.tensor(kept_positions(plan, self.length, room))
+        if len(self.positions) <= room:
+            return self
+        wanted = kept_positions(plan, self.length, room)
         if len(wanted) == len(self.positions):
             return self
-        stays = torch.isin(self.positions, wanted)
+        stays = torch.isin(self.positions, torch.tensor(wanted))
         return replace(self, positions=self.positions[stays], rows=self.rows[stays])
 
 
@@ -50,6 +60,12 @@ class Window:
 
     priority: int
     streams: Mapping[Site, Stream]
+
+    def thinned(self, plan: Plan, room: int) -> "Window":
+        """With no more than `room` rows of each stream."""
+        if all(len(one.positions) <= room for one in self.streams.values()):
+            return self
+        return Window(self.priority, {site: one.thinned(plan, room) for site, one in self.streams.items()})
 
 
 @dataclass(frozen=True)
@@ -66,26 +82,28 @@ class Sample:
         priority = int.from_bytes(hashlib.sha256(tokens.to(torch.int64).numpy().tobytes()).digest()[:8], "big")
         if len(self.windows) == self.plan.windows and priority >= self._worst:
             return replace(self, seen=self.seen + 1)
-        room = self.plan.rows // min(len(self.windows) + 1, self.plan.windows)
+        room = self.plan.room(min(len(self.windows) + 1, self.plan.windows))
         kept = {site: _kept(self.plan, stream, room) for site, stream in streams.items()}
-        return self._of((*self.windows, Window(priority, kept)), self.seen + 1)
+        found = self._drawn((*self.windows, Window(priority, kept)))
+        # Once there are as many windows as may be, one replaces another and the room of the others is as before.
+        full = len(self.windows) == self.plan.windows
+        return self._of(found if full else self._thinned(found), self.seen + 1)
 
     def merge(self, other: "Sample") -> "Sample":
         """The sample of both texts, this one's first."""
-        return self._of((*self.windows, *other.windows), self.seen + other.seen)
+        return self._of(self._thinned(self._drawn((*self.windows, *other.windows))), self.seen + other.seen)
 
-    def _of(self, windows: tuple[Window, ...], seen: int) -> "Sample":
+    def _drawn(self, windows: tuple[Window, ...]) -> tuple[Window, ...]:
         # sorted is stable: of equal hashes the earlier window stays.
         drawn = sorted(range(len(windows)), key=lambda index: windows[index].priority)[: self.plan.windows]
-        room = self.plan.rows // max(1, len(drawn))
-        chosen = tuple(
-            replace(
-                windows[index],
-                streams={site: one.thinned(self.plan, room) for site, one in windows[index].streams.items()},
-            )
-            for index in sorted(drawn)
-        )
-        return Sample(self.plan, chosen, seen, max((one.priority for one in chosen), default=2**64))
+        return tuple(windows[index] for index in sorted(drawn))
+
+    def _thinned(self, windows: tuple[Window, ...]) -> tuple[Window, ...]:
+        room = self.plan.room(len(windows))
+        return tuple(one.thinned(self.plan, room) for one in windows)
+
+    def _of(self, windows: tuple[Window, ...], seen: int) -> "Sample":
+        return Sample(self.plan, windows, seen, max((one.priority for one in windows), default=2**64))
 
 
 def _kept(plan: Plan, stream: Float[Tensor, "n d"], room: int) -> Stream:

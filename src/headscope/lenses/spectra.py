@@ -1,25 +1,22 @@
-r"""Spectra: on how many directions do the attention weights act, and how far are they from random?
+r"""Spectra: on how many directions do the weights act, and how far are they from random?
 
-Weights only. The singular values of W_Q, W_K, W_V, W_O of each layer and of W_QK, W_OV of each head, beside
-those of Gaussian matrices of the same shape and the same Frobenius norm: Marchenko–Pastur for the former, the
-law of a product of two Gaussian matrices for the latter.
+Weights only. The singular values of W_Q, W_K, W_V, W_O and of the feed-forward matrices of each layer, and of W_QK,
+W_OV of each head, beside those of Gaussian matrices of the same shape and the same Frobenius norm: Marchenko–Pastur for
+the former, the law of a product of two Gaussian matrices for the latter.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from math import exp, log, pi, prod, sqrt
-from statistics import median
 
 import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
-from scipy import integrate, optimize, special
 from torch import Tensor
 
-from headscope.core import About, Finding, HeadWeights, ModelSpec, Site, WeightSource
+from headscope.core import About, FeedForward, Finding, HeadWeights, ModelSpec, Site, WeightSource
 from headscope.errors import LensError
+from headscope.lenses.definitions.spectra import defined_numbers
 from headscope.lenses.figures.layout import label_of, place
 from headscope.lenses.figures.spectra import figures
 from headscope.lenses.lens import Batch, Lens, Needs
@@ -30,13 +27,14 @@ from headscope.maths.spectrum import form_singular_values, singular_values
 ORDER = 1
 
 ABOUT = About(
-    title="Spectra of the attention weights",
-    question="On how many directions do the attention weights act, and how far are they from random?",
+    title="Spectra of the weights",
+    question="On how many directions do attention and feed-forward weights act, and how far are they from random?",
     definition=(
         "A matrix rotates, stretches along orthogonal directions, and rotates again; the factors of the stretching "
         "are its singular values σ₁ ≥ σ₂ ≥ … . They are computed for W_Q, W_K, W_V and W_O of each layer, with the "
-        "heads side by side, and for the two products that matter in a head: W_QK, w_q times the transpose of w_k "
-        "(what it compares), and W_OV, w_v times w_o (what it moves). Each is set beside a random matrix of the "
+        "heads side by side, for the feed-forward matrices of the layer as they are stored, and for the two products "
+        "that matter in a head: W_QK, w_q times the transpose of w_k (what it compares), and W_OV, w_v times w_o "
+        "(what it moves). Each is set beside a random matrix of the "
         "same shape and the same Frobenius norm. A matrix of independent entries follows the Marchenko–Pastur law, "
         "with sharp edges a and b. W_QK and W_OV are products, so their null is the product of two random factors; "
         "its law is another. How far the largest value may stray beyond the edge by chance is the Tracy–Widom law "
@@ -52,8 +50,9 @@ ABOUT = About(
         r"f(x) = \frac{\sqrt{(x-a)(b-x)}}{2\pi v p x}, \quad a, b = v\,(\sqrt{n} \mp \sqrt{p})^2, "
         r"\quad x = \sigma^2 \quad (p \times n,\ p \leq n,\ \mathrm{variance}\ v)",
         r"T = (\sigma_1^2 - m)\,/\,w, \quad m = v\,(r + c)^2, \quad w = v\,(r + c)\,(1/r + 1/c)^{1/3}",
-        r"r = \sqrt{n - 1/2}, \quad c = \sqrt{p - 1/2} \qquad (\mathrm{product:}\ m = b,\ w = (p A)^{-2/3},\ "
-        r"f \approx A\sqrt{b - x}\,/\,\pi\ \mathrm{below}\ b)",
+        r"r = \sqrt{n - 1/2}, \qquad c = \sqrt{p - 1/2}",
+        r"m = b, \quad w = (p A)^{-2/3}, \quad f \approx A\sqrt{b - x}\,/\,\pi\ \mathrm{below}\ b "
+        r"\qquad (\mathrm{product})",
         r"v_{\mathrm{bulk}} = v\,\frac{\mathrm{median}_i\,\sigma_i^2}{\mathrm{median\ of\ the\ law}}, \qquad "
         r"\mathrm{distance} = \sup_x |F_{\mathrm{bulk}}(x) - F(x)|",
         r"f(x) = \frac{|\mathrm{Im}\,z|}{\pi x}, \quad x z = (1+z)(1+c_1 z)(1+c_2 z) \quad "
@@ -66,27 +65,31 @@ ABOUT = About(
         "that training left alone; a distance many times larger means that there is no such bulk, and then the "
         "count of spikes says no more than that. W_QK and W_OV do not depend on the basis in which a head keeps its "
         "queries, keys and values, so they belong to the function the model computes; W_Q, W_K, W_V and W_O do "
-        "depend on it (unless the change is a rotation) and belong to the way its weights were written down."
+        "depend on it (unless the change is a rotation) and belong to the way its weights were written down. A "
+        "feed-forward matrix has no such freedom: the nonlinearity fixes its basis, up to the order of the units and, "
+        "with ReLU, their scale."
     ),
     reference=(
         "Wertich, Exploring the Hidden Structures of Attention Layers in Transformer Models through the Lens of "
-        "Gaussian Distributions, sections 2.5 and 6.2.2 (square matrices; the edge in section 2.5 lacks a factor "
-        "n); Marchenko and Pastur (1967); Burda et al. (2010), Eigenvalues and singular values of products of "
-        "rectangular Gaussian random matrices; Roy and Vetterli (2007), The effective rank (with σ for σ²); "
+        "Gaussian Distributions, sections 2.5, 6.2.2, 7.2.2 and A.5 (square matrices; the edge in section 2.5 "
+        "lacks a factor n); Marchenko and Pastur (1967); Burda et al. (2010), Eigenvalues and singular values "
+        "of products of rectangular Gaussian random matrices; Roy and Vetterli (2007), The effective rank (with σ for "
+        "σ²); "
         "Johnstone (2001) and Ma (2012) (the largest value); Gavish and Donoho (2014) (the median); Claeys et al. "
         "(2021), Duke Math. J. 170, 2085 (the distance); Elhage et al. (2021), A Mathematical Framework for "
         "Transformer Circuits (W_QK and W_OV)."
     ),
     columns={
         "stack": "enc, dec, or only where the model has one stack; text, image or sound for towers side by side",
-        "kind": "self- or cross-attention",
+        "kind": "self- or cross-attention; empty for feed-forward matrices",
         "layer": "counted from 0",
         "head": "counted from 0; empty for the matrices of a whole layer",
         "matrix": (
             "QK, OV: products of one head, unchanged by any change of its inner basis (w_q→w_q G, w_k→w_k "
             "G⁻ᵀ; w_v→w_v G, w_o→G⁻¹ w_o). Q, K, V, O: of one layer, heads side by side, unchanged only "
-            "when every G is a rotation"
+            "when every G is a rotation. Feed-forward matrices have the name of their module inside the layer"
         ),
+        "shape": "what the matrix reads × what it writes, as stored (a gate may be stored with its partner)",
         "quantity": (
             "mean_square, sum_squares: of the singular values; largest, smallest: singular value; "
             "stable_rank; effective_rank; above_edge: how many singular values exceed the upper edge of "
@@ -113,18 +116,17 @@ ABOUT = About(
     },
 )
 
-SCHEMA = pl.Schema(
-    {"stack": pl.String, "kind": pl.String, "layer": pl.Int64, "head": pl.Int64, "matrix": pl.String}
-    | {
-        "quantity": pl.String,
-        "value": pl.Float64,
-        "null": pl.Float64,
-        "initial": pl.Float64,
-        "status": pl.String,
-        "weights": pl.String,
-    }
-)
-
+_PLACE = {"stack": pl.String, "kind": pl.String, "layer": pl.Int64, "head": pl.Int64, "matrix": pl.String}
+_NUMBERS = {
+    "quantity": pl.String,
+    "value": pl.Float64,
+    "null": pl.Float64,
+    "initial": pl.Float64,
+    "status": pl.String,
+    "weights": pl.String,
+}
+SCHEMA = pl.Schema(_PLACE | _NUMBERS)
+FEED_FORWARD_SCHEMA = pl.Schema(_PLACE | {"shape": pl.String} | _NUMBERS)
 
 _RARE = 0.001  # a p-value that few of the matrices of a model have by chance
 _HOW = (
@@ -181,20 +183,24 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
         return Finding("spectra", ABOUT, status="not applicable", reason=reason, warnings=warnings)
     layers: dict[Site, dict[str, Comparison]] = {}
     heads: dict[Site, dict[str, list[Comparison]]] = {}
+    feed_forward: dict[FeedForward, Comparison] = {}
     gained: list[Site] = []
     for site in known:
         of_site = weights.weights(site)
         layers[site], heads[site] = dict(_matrices(of_site)), dict(_forms(of_site))
         gained += [site] if has_gain(of_site) else []
         del of_site
+    for one in weights.feed_forward:
+        feed_forward[one] = Comparison(one.sizes, singular_values(weights.feed_forward_matrix(one)))
+    tables = _tables(layers, heads, {site: statuses[site].status for site in known}, weights.spec)
     finding = Finding(
         "spectra",
         ABOUT,
-        tables=_tables(layers, heads, {site: statuses[site].status for site in known}, weights.spec),
-        arrays=_arrays(layers, heads),
-        figures=figures(layers, heads, state.params.bins, weights.spec.initial_sd),
+        tables=tables | _feed_forward_table(feed_forward, weights.spec),
+        arrays=_arrays(layers, heads) | {one.label: found.sigma.numpy() for one, found in feed_forward.items()},
+        figures=figures(layers, heads, feed_forward, state.params.bins, weights.spec.initial_sd),
         method=method_of(weights, _HOW),
-        warnings=(*warnings, *gain_warning(gained, known, "q, k or v")),
+        warnings=(*warnings, *gain_warning(gained, known, "q, k or v"), *weights.feed_forward_notes),
         params={"bins": state.params.bins},
     )
     return replace(finding, headlines=headline(finding))
@@ -229,11 +235,8 @@ def _tables(
     """One row per matrix and quantity."""
 
     def rows(site: Site, head: int | None, matrix: str, one: Comparison) -> Iterator[dict[str, object]]:
-        initial = one.initial(spec.initial_sd) if spec.initial_sd else {}
-        for quantity, (value, null) in one.quantities.items():
-            row = {**place(site, head), "matrix": matrix, "quantity": quantity, "value": value, "null": null}
-            row |= {"initial": initial.get(quantity)}
-            yield {**row, "status": statuses[site], "weights": origin(spec)}
+        for numbers in _numbers(one, spec):
+            yield {**place(site, head), "matrix": matrix, **numbers, "status": statuses[site]}
 
     of_heads = [
         row
@@ -248,10 +251,33 @@ def _tables(
     return {"heads": pl.DataFrame(of_heads, schema=SCHEMA), "layers": pl.DataFrame(of_layers, schema=SCHEMA)}
 
 
+def _feed_forward_table(found: Mapping[FeedForward, Comparison], spec: ModelSpec) -> dict[str, pl.DataFrame]:
+    """The same for the feed-forward matrices, where there are any."""
+    rows = [
+        {"stack": one.stack, "kind": None, "layer": one.layer, "head": None, "matrix": one.name}
+        | {"shape": f"{one.sizes[0]} × {one.sizes[1]}", **numbers, "status": "exact"}
+        for one, comparison in found.items()
+        for numbers in _numbers(comparison, spec)
+    ]
+    return {"feed_forward": pl.DataFrame(rows, schema=FEED_FORWARD_SCHEMA)} if rows else {}
+
+
+def _numbers(one: Comparison, spec: ModelSpec) -> Iterator[dict[str, object]]:
+    initial = one.initial(spec.initial_sd) if spec.initial_sd else {}
+    for quantity, (value, null) in one.quantities.items():
+        yield {
+            "quantity": quantity,
+            "value": value,
+            "null": null,
+            "initial": initial.get(quantity),
+            "weights": origin(spec),
+        }
+
+
 def _arrays(
     layers: Mapping[Site, Mapping[str, Comparison]], heads: Mapping[Site, Mapping[str, list[Comparison]]]
 ) -> dict[str, NDArray[np.float64]]:
-    """All singular values: `L3.Q` is [rank], `L3.QK` is [heads, rank]."""
+    """All singular values of attention: `L3.Q` is [rank], `L3.QK` is [heads, rank]."""
     found: dict[str, NDArray[np.float64]] = {}
     for site in layers:
         found |= {f"{site.label}.{matrix}": one.sigma.numpy() for matrix, one in layers[site].items()}
@@ -265,48 +291,71 @@ def headline(finding: Finding) -> tuple[str, ...]:
     """What stands out, in numbers."""
     if finding.status != "ok":
         return ()
-    heads, layers = finding.tables["heads"], finding.tables["layers"]
+    heads, layers, fed = (finding.tables.get(name) for name in ("heads", "layers", "feed_forward"))
+    if heads is None or layers is None:
+        return ()
     noise = "" if heads["weights"].str.starts_with("as stored").all() else ", rounding noise included"
+    sentences = (_rank_sentence(heads, noise), _edge_sentence(layers, noise))
+    return sentences if fed is None else (*sentences, _feed_forward_sentence(fed, layers, noise))
+
+
+def _rank_sentence(heads: pl.DataFrame, noise: str) -> str:
+    (compared, lowest_qk), (moved, lowest_ov) = _ranks(heads, "QK"), _ranks(heads, "OV")
     return (
-        _rank_sentence(heads, "QK", "compares tokens", noise),
-        _rank_sentence(heads, "OV", "moves information", noise),
-        _edge_sentence(layers, noise),
+        f"The median head compares tokens along {compared[0]:.1f} effective directions of W_QK (random: "
+        f"{compared[1]:.1f}{noise}) and moves information along {moved[0]:.1f} of W_OV (random: {moved[1]:.1f}); the "
+        f"narrowest are {lowest_qk} and {lowest_ov}."
     )
+
+
+def _ranks(heads: pl.DataFrame, matrix: str) -> tuple[tuple[float, float], str]:
+    """Effective rank and its null, as medians over heads; and the head that has the lowest, with it."""
+    rows = heads.filter(pl.col("matrix") == matrix, pl.col("quantity") == "effective_rank")
+    lowest = rows.sort("value", maintain_order=True).row(0, named=True)
+    value, null = (float(np.median(rows[column].to_numpy())) for column in ("value", "null"))
+    return (value, null), f"{label_of(lowest)} with {lowest['value']:.1f}"
 
 
 def _edge_sentence(layers: pl.DataFrame, noise: str) -> str:
     (of_q, q_energy), (of_v, v_energy) = _beyond(layers, "Q"), _beyond(layers, "V")
-    tested = layers.filter(pl.col("quantity") == "largest_p_value", pl.col("value").is_not_null())
-    beyond = tested.filter(pl.col("value") < _RARE).height
     return (
         f"In the median layer {of_q:.0f} singular values of W_Q lie beyond the edge of a random matrix and hold "
         f"{100 * q_energy:.0f} % of its energy; of W_V it is {of_v:.0f} with {100 * v_energy:.0f} %{noise}. The "
-        f"largest value is beyond chance (Tracy–Widom, p < {_RARE}) in {beyond} of {tested.height} "
-        f"projections{_bulks(layers)}."
+        f"largest value is beyond chance (Tracy–Widom, p < {_RARE}) in {_rare(layers)} projections"
+        f"{_bulks(layers, 'W_')}."
     )
 
 
-def _bulks(layers: pl.DataFrame) -> str:
-    """Which of the four projections has the most, and which the least random bulk, in the median layer."""
-    rows = layers.filter(pl.col("quantity") == "bulk_distance", pl.col("value").is_not_null())
+def _feed_forward_sentence(fed: pl.DataFrame, layers: pl.DataFrame, noise: str) -> str:
+    spikes, attention = (_median(table, "energy_in_spikes") for table in (fed, layers))
+    return (
+        f"The largest value is beyond chance in {_rare(fed)} feed-forward matrices; in the median one the spikes above "
+        f"the bulk hold {100 * spikes:.0f} % of the energy{noise} (in the projections of attention "
+        f"{100 * attention:.0f} %){_bulks(fed, '')}."
+    )
+
+
+def _rare(table: pl.DataFrame) -> str:
+    tested = table.filter(pl.col("quantity") == "largest_p_value", pl.col("value").is_not_null())
+    return f"{tested.filter(pl.col('value') < _RARE).height} of {tested.height}"
+
+
+def _median(table: pl.DataFrame, quantity: str) -> float:
+    return float(np.median(table.filter(pl.col("quantity") == quantity)["value"].to_numpy()))
+
+
+def _bulks(table: pl.DataFrame, prefix: str) -> str:
+    """Which of the matrices has the most, and which the least random bulk, in the median layer."""
+    rows = table.filter(pl.col("quantity") == "bulk_distance", pl.col("value").is_not_null())
     if rows.is_empty():
         return ""
     ratio = (pl.col("value") / pl.col("null")).median().alias("ratio")
     by_matrix = rows.group_by("matrix", maintain_order=True).agg(ratio).sort("ratio", maintain_order=True)
     first, last = by_matrix.row(0, named=True), by_matrix.row(-1, named=True)
+    least = f" and least in {prefix}{last['matrix']} ({last['ratio']:.1f} times)" if by_matrix.height > 1 else ""
     return (
-        f"; what is left below the spikes is most random in W_{first['matrix']} ({first['ratio']:.1f} times as far "
-        f"from its law as a random matrix) and least in W_{last['matrix']} ({last['ratio']:.1f} times)"
-    )
-
-
-def _rank_sentence(heads: pl.DataFrame, matrix: str, does: str, noise: str) -> str:
-    rows = heads.filter(pl.col("matrix") == matrix, pl.col("quantity") == "effective_rank")
-    lowest = rows.sort("value", maintain_order=True).row(0, named=True)
-    value, null = (float(np.median(rows[column].to_numpy())) for column in ("value", "null"))
-    return (
-        f"The median head {does} along {value:.1f} effective directions of W_{matrix} (random: {null:.1f}{noise}); "
-        f"the narrowest is {label_of(lowest)} with {lowest['value']:.1f}."
+        f"; what is left below the spikes is most random in {prefix}{first['matrix']} ({first['ratio']:.1f} times as "
+        f"far from its law as a random matrix){least}"
     )
 
 
@@ -327,18 +376,19 @@ def definition(params: Params, weights: WeightSource | None, batches: Sequence[B
         raise LensError("the lens spectra reads the model's weights, and was given none")
     heads: list[dict[str, object]] = []
     layers: list[dict[str, object]] = []
+    fed: list[dict[str, object]] = []
+    expanded = weights.spec.dequantised
+    stored = f"expanded from {expanded}" if expanded else "as stored"
     for site in weights.sites:
         if weights.status(site).status == "refused":
             continue
         w = weights.weights(site)
         first: dict[str, object] = {"stack": site.stack, "kind": site.kind, "layer": site.layer}
-        expanded = weights.spec.dequantised
-        stored = f"expanded from {expanded}" if expanded else "as stored"
         last = {"status": weights.status(site).status, "weights": stored}
         whole = {"Q": torch.cat([*w.w_q], 1), "K": torch.cat([*w.w_k], 1), "V": torch.cat([*w.w_v], 1)}
         for name, matrix in {**whole, "O": torch.cat([*w.w_o], 0)}.items():
             sigma = torch.linalg.svdvals(matrix.double()).tolist()
-            numbers = _defined(sigma, _defined_matrix_null(*matrix.shape), tuple(matrix.shape), weights.spec.initial_sd)
+            numbers = defined_numbers(sigma, tuple(matrix.shape), weights.spec.initial_sd)
             layers += [first | {"head": None, "matrix": name} | row | last for row in numbers]
         share = site.n_heads // site.n_kv_heads
         for h in range(site.n_heads):
@@ -347,155 +397,18 @@ def definition(params: Params, weights: WeightSource | None, batches: Sequence[B
             for name, (a, b) in forms.items():
                 sizes = (a.shape[0], a.shape[1], b.shape[1])
                 sigma = torch.linalg.svdvals(a @ b)[: min(sizes)].tolist()
-                numbers = _defined(sigma, _defined_product_null(*sizes), sizes, weights.spec.initial_sd)
+                numbers = defined_numbers(sigma, sizes, weights.spec.initial_sd)
                 heads += [first | {"head": h, "matrix": name} | row | last for row in numbers]
-    return {"heads": pl.DataFrame(heads, schema=SCHEMA), "layers": pl.DataFrame(layers, schema=SCHEMA)}
-
-
-def _defined(
-    sigma: Sequence[float], null: "_Null", sizes: tuple[int, ...], initial_sd: float | None
-) -> list[dict[str, object]]:
-    """The quantities from singular values and a null: edges in units of the mean square, the two ranks."""
-    low, high, stable, effective, centre, spread = null
-    total = sum(s * s for s in sigma)
-    mean = total / len(sigma)
-    above = [s * s for s in sigma if s * s > high * mean]
-    entropy = -sum(s * s / total * log(s * s / total) for s in sigma if s > 0)
-    others = prod(sizes) / min(sizes)  # σ² of a random matrix is in the mean the variance times these sizes
-    bulk = median(s * s for s in sigma) / _defined_median(sizes)
-    spikes = [s * s for s in sigma if s * s > high * bulk]
-    place_of = (sigma[0] ** 2 / mean - centre) / spread if total else None
-    law = _defined_shares(sizes, [s * s / bulk for s in sigma[len(spikes) :][::-1]]) if total else []
-    gaps = [max(abs(f - i / len(law)), abs(f - (i + 1) / len(law))) for i, f in enumerate(law)]
-    numbers: dict[str, tuple[float | None, float | None]] = {
-        "mean_square": (mean, None),
-        "sum_squares": (total, None),
-        "largest": (sigma[0], sqrt(high * mean)),
-        "smallest": (sigma[-1], sqrt(low * mean)),
-        "stable_rank": (total / sigma[0] ** 2 if total else 0.0, stable),
-        "effective_rank": (exp(entropy) if total else 0.0, effective),
-        "above_edge": (float(len(above)), 0.1681),
-        "energy_above_edge": (sum(above) / total if total else 0.0, 0.1681 * high / len(sigma)),
-        "largest_tracy_widom": (place_of, -1.2065336),
-        "largest_p_value": (None if place_of is None else _defined_survival(place_of), 0.5),
-        "bulk_variance": (bulk / others, mean / others),
-        "bulk_distance": (max(gaps, default=None), sqrt(2) / pi * (log(len(sigma)) + 1) / len(sigma)),
-        "spikes": (float(len(spikes)), 0.1681),
-        "energy_in_spikes": (sum(spikes) / total if total else 0.0, 0.1681 * high / len(sigma)),
-    }
-    fresh: dict[str, float] = {}
-    if initial_sd:
-        variance = initial_sd ** (2 * (len(sizes) - 1))
-        mean = variance * others
-        fresh = {"mean_square": mean, "sum_squares": mean * len(sigma), "bulk_variance": variance}
-        fresh |= {"largest": sqrt(high * mean), "smallest": sqrt(low * mean)}
-    return [
-        {"quantity": name, "value": value, "null": null_, "initial": fresh.get(name)}
-        for name, (value, null_) in numbers.items()
-    ]
-
-
-# Edges, stable rank and effective rank of a random matrix with mean square 1, then centre and scale of its largest.
-_Null = tuple[float, float, float, float, float, float]
-
-
-def _defined_matrix_null(rows: int, columns: int) -> _Null:
-    """Marchenko–Pastur with mean 1; the largest value after Johnstone (2001)."""
-    p, n = min(rows, columns), max(rows, columns)
-    low, high = (1 - sqrt(p / n)) ** 2, (1 + sqrt(p / n)) ** 2
-    spread = (sqrt(n) + sqrt(p)) * (1 / sqrt(n) + 1 / sqrt(p)) ** (1 / 3) / n
-    r, c = sqrt(n - 1 / 2), sqrt(p - 1 / 2)
-    largest = (r + c) ** 2 / n, (r + c) * (1 / r + 1 / c) ** (1 / 3) / n
-    return low, high, p / (high - 1.2065336 * spread), p * exp(-p / n / 2), *largest
-
-
-def _defined_product_null(rows: int, inner: int, columns: int) -> _Null:
-    """The law of the product with mean 1: its edges are where x(z) turns, right of 0 and left of −1."""
-    p, n_1, n_2 = sorted((rows, inner, columns))
-    c_1, c_2 = p / n_1, p / n_2
-
-    def x(z: float) -> float:
-        return (1 + z) * (1 + c_1 * z) * (1 + c_2 * z) / z
-
-    z = exp(_defined_minimum(lambda t: x(exp(t)), -10.0, 20.0))
-    high, low = x(z), x(_defined_minimum(lambda z: -x(z), -1 / c_1, -1.0))
-    # x ≈ high + x″ (z − z_b)²/2, so the density is √(2/x″)·√(high − x)/(π·high) below the edge.
-    curvature = sqrt(2 / (2 * c_1 * c_2 + 2 / z**3)) / high
-    spread = (p * curvature) ** (-2 / 3)
-    largest = high - 1.2065336 * spread
-    return max(low, 0.0), high, p / largest, p * exp(-(c_1 + c_2) / 2 + c_1 * c_2 / 6), high, spread
-
-
-def _defined_minimum(f: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function with one minimum has it, by thirds."""
-    for _ in range(120):
-        left, right = low + (high - low) / 3, high - (high - low) / 3
-        low, high = (low, right) if f(left) < f(right) else (left, high)
-    return (low + high) / 2
-
-
-def _defined_density(sizes: tuple[int, ...], x: float) -> float:
-    """The density of the law with mean 1: Marchenko–Pastur, or the root of the product's cubic."""
-    p, *others = sorted(sizes)
-    if len(others) == 1:
-        c = p / others[0]
-        low, high = (1 - sqrt(c)) ** 2, (1 + sqrt(c)) ** 2
-        return sqrt(max((x - low) * (high - x), 0.0)) / (2 * pi * c * x)
-    c_1, c_2 = (p / n for n in others)
-    roots = np.roots([c_1 * c_2, c_1 * c_2 + c_1 + c_2, 1 + c_1 + c_2 - x, 1])
-    return float(max(abs(roots.imag))) / (pi * x)
-
-
-def _defined_shares(sizes: tuple[int, ...], points: Sequence[float]) -> list[float]:
-    """Which share of the law with mean 1 lies below each of the points, ascending: its density integrated."""
-    low, high = (_defined_matrix_null if len(sizes) == 2 else _defined_product_null)(*sizes)[:2]
-    shares, share, last = [], 0.0, low
-    for point in points:
-        # Where the law reaches 0 its density is infinite there; with x = t³ the integrand is not.
-        point = min(max(point, low), high)
-        if point > last:
-            share += integrate.quad(
-                lambda t: 3 * t * t * _defined_density(sizes, t**3),
-                last ** (1 / 3),
-                point ** (1 / 3),
-                epsabs=1e-11,
-                limit=200,
-            )[0]
-        last = point
-        shares.append(share)
-    return shares
-
-
-@lru_cache(maxsize=256)
-def _defined_median(sizes: tuple[int, ...]) -> float:
-    low, high = (_defined_matrix_null if len(sizes) == 2 else _defined_product_null)(*sizes)[:2]
-    return float(optimize.brentq(lambda x: _defined_shares(sizes, [x])[0] - 0.5, low, high, xtol=1e-13))
-
-
-@lru_cache(maxsize=1)
-def _defined_painleve() -> Callable[[float], NDArray[np.float64]]:
-    """q with q″ = sq + 2q³, q → Ai; with it the integrals of q and of (x − s)q² from s on."""
-    ai, slope = special.airy(8.0)[:2]
-    squares = slope**2 - 8.0 * ai**2  # ∫ Ai² from 8 on
-    start = [ai, slope, squares, integrate.quad(lambda x: (x - 8) * special.airy(x)[0] ** 2, 8, 30, epsabs=0)[0]]
-    start.append(integrate.quad(lambda x: special.airy(x)[0], 8, 30, epsabs=0)[0])
-
-    def step(s: float, y: NDArray[np.float64]) -> list[float]:
-        return [y[1], s * y[0] + 2 * y[0] ** 3, -(y[0] ** 2), -y[2], -y[0]]
-
-    found = integrate.solve_ivp(step, (8.0, -7.0), start, "DOP853", rtol=1e-12, atol=1e-22, dense_output=True)
-    solution: Callable[[float], NDArray[np.float64]] = found.sol
-    return solution
-
-
-def _defined_survival(s: float) -> float:
-    """1 − F₁(s), F₁ = exp(−½∫q − ½∫(x − s)q²): Tracy and Widom (1996), Comm. Math. Phys. 177, 727."""
-    if s > 8:
-        return float(integrate.quad(lambda x: special.airy(x)[0], s, s + 20)[0]) / 2
-    if s < -7:
-        return 1.0
-    *_, second, first = _defined_painleve()(s)
-    return 1 - exp(-(first + second) / 2)
+    for one in weights.feed_forward:
+        matrix = weights.feed_forward_matrix(one).double()
+        rows, columns = matrix.shape
+        whose = {"stack": one.stack, "kind": None, "layer": one.layer, "head": None, "matrix": one.name}
+        sigma = torch.linalg.svdvals(matrix).tolist()
+        numbers = defined_numbers(sigma, (rows, columns), weights.spec.initial_sd)
+        last = {"shape": f"{rows} × {columns}", "status": "exact", "weights": stored}
+        fed += [whose | row | last for row in numbers]
+    tables = {"heads": pl.DataFrame(heads, schema=SCHEMA), "layers": pl.DataFrame(layers, schema=SCHEMA)}
+    return tables | ({"feed_forward": pl.DataFrame(fed, schema=FEED_FORWARD_SCHEMA)} if fed else {})
 
 
 LENS = Lens(

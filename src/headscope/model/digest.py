@@ -1,18 +1,14 @@
 """The hash of a file, by which weights are known."""
 
-import hashlib
 from pathlib import Path
 
+from headscope.fetch import digest
 from headscope.model.header import unreadable
 
 
 def sha256_of(file: Path) -> str:
-    """The sha256 of one file, read in blocks."""
-    digest = hashlib.sha256()
+    """The sha256 of one file of a checkpoint, read in blocks."""
     try:
-        with file.open("rb") as source:
-            while block := source.read(1 << 20):
-                digest.update(block)
+        return digest.sha256_of(file)
     except OSError as error:
         raise unreadable(file, error) from error
-    return digest.hexdigest()

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from headscope.errors import CheckpointError, ResourceError, WeightsRefused
-from headscope.model import architecture, cache, fit
+from headscope.fetch import cache
+from headscope.fetch.progress import Progress
+from headscope.model import architecture, fit
 from headscope.model.digest import sha256_of
 from headscope.model.gguf_header import GgufHeader, read_gguf_header
-from headscope.model.progress import Progress
 from headscope.model.quiet import quiet
 from headscope.model.reason import reason
 

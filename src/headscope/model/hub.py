@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from headscope.errors import CheckpointError, ResourceError, UsageError
-from headscope.model.progress import Progress
+from headscope.fetch.progress import Progress
 from headscope.model.quiet import quiet
 from headscope.model.reason import reason
 

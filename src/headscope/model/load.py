@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from headscope.errors import WeightsRefused
+from headscope.fetch.progress import Progress
 from headscope.model import architecture, expansion, fit
 from headscope.model.checkpoint import Checkpoint, open_checkpoint
 from headscope.model.configuration import generation_config, read_config
@@ -18,7 +19,6 @@ from headscope.model.digest import sha256_of
 from headscope.model.gguf_header import read_gguf_header
 from headscope.model.header import BITS
 from headscope.model.memory import check_memory
-from headscope.model.progress import Progress
 from headscope.model.quiet import quiet
 from headscope.model.source import Source
 from headscope.model.vocabulary import open_tokenizer

@@ -11,6 +11,7 @@ from headscope.core.model_spec import ModelSpec
 from headscope.core.site import Site
 from headscope.core.weights import HeadWeights, WeightSource, WeightStatus
 from headscope.errors import CaptureError, CheckpointError, HeadscopeError, UsageError, WeightsRefused
+from headscope.fetch.progress import Progress
 from headscope.model import text as texts
 from headscope.model.architecture import model_class, parsed_config
 from headscope.model.blueprint import Plan, make_blueprint
@@ -19,10 +20,10 @@ from headscope.model.codes import coded
 from headscope.model.configuration import read_config
 from headscope.model.describing import describe
 from headscope.model.edit import Edit
+from headscope.model.feed_forward import find_feed_forward
 from headscope.model.feeding import read_by, unmade
 from headscope.model.fit import check_file
 from headscope.model.load import Loaded, load
-from headscope.model.progress import Progress
 from headscope.model.quiet import quiet
 from headscope.model.reason import reason
 from headscope.model.session import Session
@@ -78,6 +79,11 @@ class Model:
             self._plans = self._refused_plans() if self._softmax else _traced(self.hf, self.sites)
         return self._plans[site]
 
+    @property
+    def traced(self) -> bool:
+        """Whether it is known where the weights are; inside a session it cannot be found out."""
+        return self._plans is not None
+
     def weights(self, site: Site) -> HeadWeights:
         """The projections of one site in canonical form; raises `WeightsRefused` where there is none."""
         return self.weight_source().weights(site)
@@ -89,7 +95,7 @@ class Model:
     def weight_source(self, method: str = "read from the built model") -> WeightSource:
         """The weights of the built model, for lenses; `method` says why they are not read from the file."""
         plans = {site: self.plan(site) for site in self.sites}
-        return PlannedWeights(self.spec, plans, ModelMatrices(self.hf), method)
+        return PlannedWeights(self.spec, plans, find_feed_forward(self.hf, plans), ModelMatrices(self.hf), method)
 
     def session(self) -> Session:
         """Read and change the attention while the model runs: `with model.session() as s:`."""
@@ -172,7 +178,7 @@ def _from_file(source: Source) -> WeightSource:
         config = parsed_config(read_config(source.folder), where)
         skeleton, sites, plans = trace_skeleton(model_class(config, where), config, where)
         check_file(skeleton, checkpoint.tensors, str(source.folder))
-        sources = file_sources(skeleton, checkpoint, plans)
+        sources, feed_forward = file_sources(skeleton, checkpoint, plans, find_feed_forward(skeleton, plans))
         spec = describe(
             skeleton,
             sites,
@@ -183,9 +189,8 @@ def _from_file(source: Source) -> WeightSource:
             licence=source.licence,
         )
     files = ", ".join(file.name for file in checkpoint.files[:2]) + (" …" if len(checkpoint.files) > 2 else "")
-    return PlannedWeights(
-        spec, plans, FileMatrices(skeleton, checkpoint, sources), f"read from {files}, one tensor at a time"
-    )
+    matrices = FileMatrices(skeleton, checkpoint, sources)
+    return PlannedWeights(spec, plans, feed_forward, matrices, f"read from {files}, one tensor at a time")
 
 
 def trace_skeleton(cls: Any, config: Any, where: str) -> tuple[Any, tuple[Site, ...], dict[Site, Plan]]:
@@ -284,6 +289,8 @@ def _traced(hf: Any, sites: tuple[Site, ...]) -> dict[Site, Plan]:
     with quiet():
         try:
             return make_blueprint(hf, sites)
+        except UsageError:
+            raise  # a session is open: it can be traced later
         except Exception as error:  # noqa: BLE001  a family may do anything with codes; its maps can still be read
             why = WeightStatus("refused", f"the model could not be run on codes ({reason(error)})")
             return {site: Plan(why) for site in sites}

@@ -9,14 +9,16 @@ import torch
 
 from headscope.core.model_spec import ModelSpec
 from headscope.core.site import Site
+from headscope.core.weights import FeedForward
+from headscope.fetch.progress import Progress
 from headscope.model.architecture import model_class, parsed_config
 from headscope.model.checkpoint import open_checkpoint
 from headscope.model.configuration import read_config
 from headscope.model.describing import describe
 from headscope.model.expansion import read_gguf_config
+from headscope.model.feed_forward import find_feed_forward
 from headscope.model.gguf_header import read_gguf_header
 from headscope.model.opened import trace_skeleton
-from headscope.model.progress import Progress
 from headscope.model.quiet import quiet
 from headscope.model.source import Source, resolve
 
@@ -24,6 +26,7 @@ from headscope.model.source import Source, resolve
 TOKENS = 5_000
 WINDOW = 512
 STREAMING = 3.0  # streaming statistics cost about three plain attention calls
+ALIGNMENT = 200.0  # SVDs of w_q and w_k of a head cost about this times d_model · d_head², all told
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def look(what: str | Path, *, hub: bool = False, progress: Progress | None = Non
         sites=sites,
         weights=_weights_line([(status.status, status.reason) for status in statuses]),
         memory_bytes=_memory(spec, sites),
-        time_s=_flops(spec, sites) / (speed * 1e9),
+        time_s=_flops(spec, sites, find_feed_forward(skeleton, plans).matrices) / (speed * 1e9),
         gigaflops=speed,
     )
 
@@ -124,15 +127,21 @@ def _memory(spec: ModelSpec, sites: tuple[Site, ...]) -> int:
     return 2 * 4 * spec.n_parameters + activations + 500 * 2**20  # torch and transformers themselves
 
 
-def _flops(spec: ModelSpec, sites: tuple[Site, ...]) -> float:
+def _flops(spec: ModelSpec, sites: tuple[Site, ...], feed_forward: tuple[FeedForward, ...]) -> float:
     body = 2.0 * TOKENS * spec.n_parameters
     attention = sum(4.0 * TOKENS * WINDOW * site.n_heads * site.d_head for site in sites) * STREAMING
-    # Spectra: a Gram matrix and its eigenvalues per projection in float64, which runs at half the speed.
-    spectra = sum(
-        4 * 2 * 8.0 * site.n_heads * site.d_head * spec.d_model * min(spec.d_model, site.n_heads * site.d_head)
-        for site in sites
-    )
-    return body + attention + spectra
+    matrices = [one.sizes for one in feed_forward]
+    for site in sites:
+        matrices += [(spec.d_model, site.n_heads * site.d_head), (spec.d_model, site.n_heads * site.d_value)]
+        matrices += [(spec.d_model, site.n_kv_heads * site.d_head), (spec.d_model, site.n_kv_heads * site.d_value)]
+    heads = sum(ALIGNMENT * site.n_heads * spec.d_model * site.d_head**2 for site in sites)
+    return body + attention + sum(_spectrum(*sizes) for sizes in matrices) + heads
+
+
+def _spectrum(rows: int, columns: int) -> float:
+    """A Gram matrix of the smaller side and its eigenvalues, in float64, which runs at half the speed."""
+    p, n = min(rows, columns), max(rows, columns)
+    return 2.0 * n * p**2 + 6.0 * p**3
 
 
 def _duration(seconds: float) -> str:

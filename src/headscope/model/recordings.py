@@ -33,6 +33,12 @@ class Frames(Generic[T]):
             self._open = True
         return self._frames[-1]
 
+    def drain(self) -> T:
+        """What the running forward has shown up to now; it goes on, and shows the rest later."""
+        shown = self.current()
+        self._frames[-1] = self._new()
+        return shown
+
     def take(self) -> T:
         """What the one forward since the last take showed; several forwards want `take_all`."""
         if len(self._frames) != 1:
@@ -54,14 +60,22 @@ class Capture:
     """Stored tensors: `take()` gives quantity → site → tensor of the one forward that ran.
 
     The heads axis holds the selected heads in order; for k and v the key/value heads that those read, each
-    once. `corner` is the part of the pattern of the first queries and keys (`attention.maps.CORNER`), `corner_z` the z
-    of those queries. `resid` is the residual stream entering the layer (the nearest enclosing element of a module
-    list).
+    once; q and k are as the scores see them, after rotary positions and norms. `rows` are the scores of some rows,
+    −∞ where masked (`attention.maps.score_rows`), `scale` is the factor of q·k. `corner` is
+    the part of the pattern of the first queries and keys (`attention.maps.CORNER`), `corner_z` the z of those
+    queries. `resid` is the residual stream
+    entering the layer (the nearest enclosing element of a module list), `x` the input of the query projection, for
+    the sites whose weights are known; `final` is what the last layer of each stack gives, before any norm behind it,
+    under the stack's last self-attention.
     """
 
     what: tuple[str, ...]
     at: dict[Site, Heads]
     frames: Frames[dict[str, dict[Site, Tensor]]] = field(default_factory=lambda: Frames(dict))
+
+    def drain(self) -> dict[str, dict[Site, Tensor]]:
+        """The tensors that the running forward has shown up to now."""
+        return self.frames.drain()
 
     def take(self) -> dict[str, dict[Site, Tensor]]:
         """The tensors of the one forward since the last take."""
@@ -85,6 +99,10 @@ class Stream:
     frames: Frames[tuple[dict[Site, RowStatistics], dict[Site, RowStatistics]]] = field(
         default_factory=lambda: Frames(lambda: ({}, {}))
     )
+
+    def drain(self) -> tuple[dict[Site, RowStatistics], dict[Site, RowStatistics]]:
+        """Measured and uniform statistics that the running forward has shown up to now."""
+        return self.frames.drain()
 
     def take(self) -> tuple[dict[Site, RowStatistics], dict[Site, RowStatistics]]:
         """Measured and uniform statistics of the one forward since the last take."""

@@ -25,7 +25,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from headscope.attention.call import Call
-from headscope.attention.maps import CORNER, corner, pattern, scores
+from headscope.attention.maps import CORNER, corner, pattern, score_rows, scores
 from headscope.attention.mechanism import Mechanism
 from headscope.attention.statistics import Request, RowStatistics, observe, uniform_statistics
 from headscope.core.selection import Selection
@@ -41,8 +41,8 @@ from headscope.model.recordings import Capture, Heads, Stream
 if TYPE_CHECKING:
     from headscope.model.opened import Model
 
-QUANTITIES = ("q", "k", "v", "scores", "pattern", "corner", "z", "corner_z", "resid")
-_MAPS = {"scores": scores, "pattern": pattern, "corner": corner}
+QUANTITIES = ("q", "k", "v", "scores", "rows", "scale", "pattern", "corner", "z", "corner_z", "resid", "x", "final")
+_MAPS = {"scores": scores, "rows": score_rows, "pattern": pattern, "corner": corner}
 PATCHABLE = ("q", "k", "v", "pattern", "z")
 
 Where = Selection | str | Site | None
@@ -77,6 +77,7 @@ class Session:
         self._replaced: dict[Site, dict[int, Mechanism]] = {}
         self._ablated: dict[Site, set[int]] = {}
         self._changes: dict[Site, list[_Change]] = {}
+        self._each: Callable[[], None] | None = None
         self._stack: ExitStack | None = None
 
     def __enter__(self) -> "Session":
@@ -108,6 +109,10 @@ class Session:
         self._captures.append(capture)
         if "resid" in what:
             self._watch_residual(capture)
+        if "final" in what:
+            self._watch_final(capture)
+        if "x" in what:
+            self._watch_projections(capture)
         return capture
 
     def stream(self, request: Request | None = None, at: Where = None) -> Stream:
@@ -137,8 +142,18 @@ class Session:
         for site, heads in self._resolve(at).items():
             self._changes.setdefault(site, []).append(_Change(heads, what, value))
 
-    def run(self, tokens: Int[Tensor, "batch tokens"], real: Bool[Tensor, "batch tokens"] | None = None) -> None:
-        """One forward of the model without its output head; an encoder–decoder reads the text on both sides."""
+    def run(
+        self,
+        tokens: Int[Tensor, "batch tokens"],
+        real: Bool[Tensor, "batch tokens"] | None = None,
+        *,
+        each: Callable[[], None] | None = None,
+    ) -> None:
+        """One forward of the model without its output head; an encoder–decoder reads the text on both sides.
+
+        `each` is called after every attention call: who drains captures and streams there never holds those of more
+        than one site. What the last layers give comes after the last call.
+        """
         body = self._hf.base_model
         inputs: dict[str, Tensor] = {"input_ids": tokens}
         if real is not None:
@@ -147,8 +162,17 @@ class Session:
             inputs["decoder_input_ids"] = tokens
             if real is not None:
                 inputs["decoder_attention_mask"] = real.long()
-        with torch.no_grad():
-            body(**inputs, **forward_options(body))
+        self._each = each
+        try:
+            with torch.no_grad():
+                body(**inputs, **forward_options(body))
+        finally:
+            self._each = None
+
+    def _attended_to(self) -> None:
+        """One attention call is over, and all that it shows has been recorded."""
+        if self._each is not None:
+            self._each()
 
     def _check_quantities(self, what: tuple[str, ...]) -> None:
         unknown = [name for name in what if name not in QUANTITIES]
@@ -195,7 +219,9 @@ class Session:
             out = mapped.to(call.v.dtype) @ call.v.repeat_interleave(call.groups, dim=1)
         else:
             out = self._attended(site, call) if streamed is None else streamed
-        return as_transformers(self._finished(site, call, out))
+        finished = as_transformers(self._finished(site, call, out))
+        self._attended_to()
+        return finished
 
     def _site_of(self, module: nn.Module) -> Site:
         name = self._names[id(module)]
@@ -226,6 +252,8 @@ class Session:
                 if what in ("q", "k", "v"):
                     chosen = heads if what == "q" else _kv_heads(site, heads)
                     capture.keep(what, site, getattr(call, what)[:, list(chosen)])
+                elif what == "scale":
+                    capture.keep(what, site, torch.tensor(call.scale, dtype=torch.float64))
                 elif what in _MAPS:
                     mapped = self._map(site, call, heads, what)
                     capture.keep(what, site, mapped)
@@ -346,16 +374,43 @@ class Session:
         for site in capture.at:
             blocks.setdefault(_block(self._hf, site.module), []).append(site)
         for name, sites in blocks.items():
-            hook = _ResidualHook(capture, sites)
+            hook = _InputHook(capture, sites, "resid")
             handle = self._hf.get_submodule(name).register_forward_pre_hook(hook, with_kwargs=True)
             self._live().callback(handle.remove)
 
+    def _watch_projections(self, capture: Capture) -> None:
+        """The input of the module that makes the queries, where the blueprint knows which one that is."""
+        if not self._model.traced:
+            raise UsageError(
+                "x is the input of the query projection, and which module that is was not looked up yet",
+                hint="call the model's weight_source() before the session is opened",
+            )
+        modules: dict[str, list[Site]] = {}
+        for site in capture.at:
+            projections = self._model.plan(site).projections
+            if projections is not None:
+                modules.setdefault(projections.q.module, []).append(site)
+        for name, sites in modules.items():
+            hook = _InputHook(capture, sites, "x")
+            handle = self._hf.get_submodule(name).register_forward_pre_hook(hook, with_kwargs=True)
+            self._live().callback(handle.remove)
 
-class _ResidualHook:
-    """Keeps the first tensor a layer is given, for the sites in it; a shared layer's calls go site by site."""
+    def _watch_final(self, capture: Capture) -> None:
+        last = {site.stack: site for site in self._model.sites if site.kind == "self"}
+        for site in last.values():
+            if site in capture.at:
+                name = _last_block(self._hf, site.module)
+                # A layer that is called several times (ALBERT) is the last one in its last call only.
+                calls = site.call + 1 if site.module.startswith(f"{name}.") else 1
+                handle = self._hf.get_submodule(name).register_forward_hook(_FinalHook(capture, site, calls))
+                self._live().callback(handle.remove)
 
-    def __init__(self, capture: Capture, sites: list[Site]) -> None:
-        self._capture = capture
+
+class _InputHook:
+    """Keeps the first tensor a module is given, for the sites in it; a shared module's calls go site by site."""
+
+    def __init__(self, capture: Capture, sites: list[Site], what: str) -> None:
+        self._capture, self._what = capture, what
         self._by_call: dict[int, list[Site]] = {}
         for site in sites:
             self._by_call.setdefault(site.call, []).append(site)
@@ -365,8 +420,25 @@ class _ResidualHook:
         given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         calls = sorted(self._by_call)
         for site in self._by_call[calls[self._calls % len(calls)]]:
-            self._capture.keep("resid", site, given[0].clone())  # some models add to it in place
+            self._capture.keep(self._what, site, given[0].clone())  # some models add to it in place
         self._calls += 1
+
+
+class _FinalHook:
+    """Keeps what the last layer of a stack gives."""
+
+    def __init__(self, capture: Capture, site: Site, calls: int) -> None:
+        self._capture, self._site, self._calls = capture, site, calls
+        self._seen = 0
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        self._seen += 1
+        if self._seen % self._calls:
+            return
+        given = [output] if isinstance(output, Tensor) else [one for one in output if isinstance(one, Tensor)]
+        if not given:
+            raise CaptureError(f"{self._site.label}: the last layer gives no tensor that could be captured")
+        self._capture.keep("final", self._site, given[0].clone())
 
 
 def _kv_heads(site: Site, heads: Heads) -> Heads:
@@ -399,4 +471,15 @@ def _block(hf: nn.Module, module: str) -> str:
         parent = ".".join(parts[: end - 1])
         if isinstance(hf.get_submodule(parent), nn.ModuleList):
             return ".".join(parts[:end])
+    return module
+
+
+def _last_block(hf: nn.Module, module: str) -> str:
+    """The last element of the outermost module list around a module: the last layer of its stack."""
+    parts = module.split(".")
+    for end in range(1, len(parts) + 1):
+        parent = ".".join(parts[: end - 1])
+        layers = hf.get_submodule(parent)
+        if isinstance(layers, nn.ModuleList):
+            return f"{parent}.{len(layers) - 1}"
     return module

@@ -152,6 +152,7 @@ class SoftmaxSession(Session):
         self._taken += 1
         if site is not None:
             self._record(site, self._as_map(site, scores), self._as_map(site, result))
+            self._attended_to()
 
     def _as_map(self, site: Site, tensor: Tensor) -> Tensor:
         if tensor.shape[-1] != tensor.shape[-2] or tensor.ndim not in (3, 4):

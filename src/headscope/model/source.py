@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Literal
 
 from headscope.errors import CheckpointError, UsageError
+from headscope.fetch.progress import Progress
 from headscope.model import carriers
 from headscope.model import hub as hub_source
 from headscope.model.header import unreadable
-from headscope.model.progress import Progress
 
 Kind = Literal["embedded", "carrier", "folder", "gguf", "random", "hub"]
 

@@ -9,11 +9,12 @@ from torch import Tensor, nn
 
 from headscope.core.model_spec import ModelSpec
 from headscope.core.site import Site
-from headscope.core.weights import HeadWeights, WeightStatus
+from headscope.core.weights import FeedForward, HeadWeights, WeightStatus
 from headscope.errors import CheckpointError, WeightsRefused
 from headscope.model.blueprint import Plan, Rows
 from headscope.model.checkpoint import Checkpoint
 from headscope.model.codes import is_linear
+from headscope.model.feed_forward import FoundFeedForward
 
 
 @runtime_checkable
@@ -82,8 +83,11 @@ class FileMatrices:
 class PlannedWeights:
     """The `WeightSource` of the lenses: a blueprint and somewhere to read matrices from."""
 
-    def __init__(self, spec: ModelSpec, plans: dict[Site, Plan], matrices: Matrices, method: str) -> None:
+    def __init__(
+        self, spec: ModelSpec, plans: dict[Site, Plan], feed_forward: FoundFeedForward, matrices: Matrices, method: str
+    ) -> None:
         self._spec, self._plans, self._matrices, self._method = spec, plans, matrices, method
+        self._feed_forward = feed_forward
 
     @property
     def spec(self) -> ModelSpec:
@@ -129,6 +133,20 @@ class PlannedWeights:
             status=plan.status,
         )
 
+    @property
+    def feed_forward(self) -> tuple[FeedForward, ...]:
+        """The feed-forward matrices of every layer that can be read one by one."""
+        return self._feed_forward.matrices
+
+    @property
+    def feed_forward_notes(self) -> tuple[str, ...]:
+        """Which feed-forward matrices are not among them, and why."""
+        return self._feed_forward.notes
+
+    def feed_forward_matrix(self, one: FeedForward) -> Float[Tensor, "d_in d_out"]:
+        """One of them, rows acting on the right."""
+        return self._matrices.matrix(one.module)
+
 
 def _heads(matrices: Matrices, rows: Rows) -> Float[Tensor, "some_heads in width"]:
     return matrices.matrix(rows.module)[:, rows.row].permute(1, 0, 2)
@@ -144,11 +162,14 @@ def _output_bias(matrices: Matrices, module: str) -> Float[Tensor, " out"]:
     return torch.zeros(matrices.matrix(module).shape[1]) if bias is None else bias
 
 
-def file_sources(skeleton: Any, checkpoint: Checkpoint, plans: dict[Site, Plan]) -> dict[str, str]:
-    """For each parameter that the blueprint needs, the one tensor of the file that it is.
+def file_sources(
+    skeleton: Any, checkpoint: Checkpoint, plans: dict[Site, Plan], feed_forward: FoundFeedForward
+) -> tuple[dict[str, str], FoundFeedForward]:
+    """For each parameter that is to be read, the one tensor of the file that it is; and what can be read.
 
-    transformers renames, splits and merges tensors on loading; its own rules are applied to the names in the
-    file. A parameter without exactly one tensor of its shape, untouched but for the name, is refused.
+    transformers renames, splits and merges tensors on loading; its own rules are applied to the names in the file. A
+    projection of attention without exactly one tensor of its shape, untouched but for the name, refuses the file; a
+    feed-forward matrix without one is left out.
     """
     found: dict[str, list[str]] = {}
     loaded_name = _loading_rules(skeleton)
@@ -157,7 +178,20 @@ def file_sources(skeleton: Any, checkpoint: Checkpoint, plans: dict[Site, Plan])
         if not converted:
             found.setdefault(target, []).append(name)
     shapes = {name: tuple(parameter.shape) for name, parameter in skeleton.state_dict().items()}
-    return {name: _unique(name, found.get(name, []), shapes[name], checkpoint) for name in _needed(skeleton, plans)}
+
+    def source(name: str) -> str:
+        return _unique(name, found.get(name, []), shapes[name], checkpoint)
+
+    sources = {name: source(name) for name in _needed(skeleton, plans)}
+    lost: list[str] = []
+    for name in dict.fromkeys(f"{one.module}.weight" for one in feed_forward.matrices):
+        try:
+            sources[name] = source(name)
+        except WeightsRefused as refusal:
+            lost.append(refusal.message)
+    kept = tuple(one for one in feed_forward.matrices if f"{one.module}.weight" in sources)
+    note = (f"Left out: {len(lost)} feed-forward matrices, because {lost[0]}.",) if lost else ()
+    return sources, FoundFeedForward(kept, (*feed_forward.notes, *note))
 
 
 def _unique(parameter: str, names: list[str], shape: tuple[int, ...], checkpoint: Checkpoint) -> str:

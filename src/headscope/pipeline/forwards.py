@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from headscope.attention.maps import CORNER
+from headscope.attention.maps import CORNER, SAMPLED_ROWS
 from headscope.attention.statistics import Request
 from headscope.core import Site
 from headscope.corpora import Windows
@@ -96,6 +96,7 @@ def union(needs: Sequence[Needs]) -> Needs:
         captures=frozenset().union(*(need.captures for need in needs)),
         variants=tuple(sorted(variants, key=lambda variant: variant != AS_IS)),
         spelling=any(need.spelling for need in needs),
+        pieces=all(need.pieces for need in needs),
     )
 
 
@@ -138,27 +139,84 @@ def _run_text(model: Any, windows: Windows, folds: Sequence[Fold], progress: Pro
     for variant in union([fold.asked.needs for fold in folds]).variants:
         watching = [fold for fold in folds if variant in fold.asked.needs.variants]
         needs = union([fold.asked.needs for fold in watching])
-        batches = windows.batches(batch_size(model.sites, needs, windows.length))
+        # Pieces are dropped as soon as they are folded: what others want whole decides how much a batch may hold.
+        whole = union([fold.asked.needs for fold in watching if not fold.asked.needs.pieces])
+        batches = windows.batches(batch_size(model.sites, whole, windows.length))
         label = "running the text" if variant == AS_IS else f"running the text, model {variant}"
         with changed(model, variant, folds[0].seed), model.session() as session:
+            seen = _Seen(session, needs)
             progress.step(label, 0, len(batches))
-            for done, shown in enumerate(_forwards(session, variant, needs, batches)):
-                batch = replace(shown, spelling=_spelling(model, shown.tokens)) if needs.spelling else shown
-                for fold in watching:
-                    fold.update(batch)
+            for done, tokens in enumerate(batches):
+                spelling = _spelling(model, tokens) if needs.spelling else ()
+                _show(seen, variant, tokens, watching, spelling)
                 progress.step(label, done + 1, len(batches))
                 if all(fold.error is not None for fold in watching):
                     break
 
 
-def _forwards(session: Any, variant: str, needs: Needs, batches: list[Int[Tensor, "_ _"]]) -> Iterator[Batch]:
-    stream = None if needs.statistics is None else session.stream(needs.statistics)
-    capture = session.capture(*sorted(needs.captures)) if needs.captures else None
-    for tokens in batches:
-        session.run(tokens)
-        statistics, uniform = ({}, {}) if stream is None else stream.take()
-        captures = {} if capture is None else capture.take()
-        yield Batch(variant, tokens, torch.ones_like(tokens, dtype=torch.bool), statistics, uniform, captures)
+class _Seen:
+    """What a session records for the lenses."""
+
+    def __init__(self, session: Any, needs: Needs) -> None:
+        self.session = session
+        self._stream = None if needs.statistics is None else session.stream(needs.statistics)
+        self._capture = session.capture(*sorted(needs.captures)) if needs.captures else None
+
+    def batch(self, variant: str, tokens: Int[Tensor, "batch tokens"], *, over: bool) -> Batch:
+        """What the forward has shown since the last time; `over` says that it has ended."""
+        found = [None if one is None else one.take() if over else one.drain() for one in (self._stream, self._capture)]
+        statistics, uniform = found[0] or ({}, {})
+        real = torch.ones_like(tokens, dtype=torch.bool)
+        return Batch(variant, tokens, real, statistics, uniform, found[1] or {})
+
+
+def _show(
+    seen: _Seen,
+    variant: str,
+    tokens: Int[Tensor, "batch tokens"],
+    watching: Sequence[Fold],
+    spelling: tuple[tuple[str, ...], ...],
+) -> None:
+    """One forward: piece by piece for those who can take it so, the whole for the others."""
+    piecewise = [fold for fold in watching if fold.asked.needs.pieces]
+    others = [fold for fold in watching if not fold.asked.needs.pieces]
+    wanted, held = union([fold.asked.needs for fold in others]), list[Batch]()
+
+    def hand_over(*, over: bool = False) -> None:
+        piece = replace(seen.batch(variant, tokens, over=over), spelling=spelling)
+        for fold in piecewise:
+            fold.update(piece)
+        if others:
+            held.append(_restricted(piece, wanted))
+
+    if piecewise:
+        seen.session.run(tokens, each=hand_over)
+    else:
+        seen.session.run(tokens)
+    hand_over(over=True)
+    if others:
+        batch = _joined(held)
+        for fold in others:
+            fold.update(batch)
+
+
+def _restricted(batch: Batch, needs: Needs) -> Batch:
+    """Only what is needed: the rest need not be held until the forward ends."""
+    captures = {name: found for name, found in batch.captures.items() if name in needs.captures}
+    if needs.statistics is None:
+        return replace(batch, statistics={}, uniform={}, captures=captures)
+    return replace(batch, captures=captures)
+
+
+def _joined(pieces: Sequence[Batch]) -> Batch:
+    """The whole batch of its pieces."""
+    captures: dict[str, dict[Site, Tensor]] = {}
+    for piece in pieces:
+        for name, found in piece.captures.items():
+            captures.setdefault(name, {}).update(found)
+    statistics = {site: rows for piece in pieces for site, rows in piece.statistics.items()}
+    uniform = {site: rows for piece in pieces for site, rows in piece.uniform.items()}
+    return replace(pieces[0], statistics=statistics, uniform=uniform, captures=captures)
 
 
 def _spelling(model: Any, tokens: Int[Tensor, "batch tokens"]) -> tuple[tuple[str, ...], ...]:
@@ -191,4 +249,9 @@ def _captured_per_row(name: str, sites: Sequence[Site], length: int) -> int:
     """Numbers per head and query; a residual stream is about as wide as its heads together."""
     if name in ("corner", "corner_z"):
         return min(length, CORNER)
+    if name == "final":
+        # One stream of all layers.
+        return -(-max(site.d_head for site in sites) // len(sites))
+    if name == "rows":
+        return SAMPLED_ROWS
     return length if name in ("pattern", "scores") else max(site.d_head for site in sites)

@@ -38,7 +38,8 @@ def measure(
 
     Args:
         what: A model from `open`, or whatever `open` accepts: a name, a folder, a file.
-        text: A string that is the text, a `Path` of a UTF-8 file, or None for the shipped one.
+        text: A text from `text`, the name of one (`moby-dick:fit`), a string that is itself the text, a `Path` of a
+            UTF-8 file, or None for the shipped one.
         lenses: Names of lenses; None is all of them.
         params: Parameters by lens name, e.g. `{"focus": {"bands": (4, 16)}}`.
         seed: For the freshly initialised variant of the model and everything that is sampled.

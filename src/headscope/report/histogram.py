@@ -22,7 +22,8 @@ def draw(figure: Histogram, theme: Theme) -> Figure:
     canvas, axes = panel(*_SIZE)
     dress(axes, theme)
     low, high = _heights(figure)
-    bars = axes.stairs(np.nan_to_num(figure.density), figure.edges, baseline=low, fill=True)
+    # A bar of nothing ends where the axis begins: on a logarithmic one 0 would tear the outline.
+    bars = axes.stairs(np.maximum(np.nan_to_num(figure.density), low), figure.edges, baseline=low, fill=True)
     bars.set(color=theme.series[0], alpha=0.45, linewidth=0)
     for index, (law, colour) in enumerate(zip(figure.laws, colours_of(figure.laws, theme), strict=True)):
         draw_series(axes, law, colour, f"{SERIES}{index}")

@@ -2,10 +2,13 @@ r"""Wertich, section 7.2.2: spectra of trained weights, and what follows from th
 
 import math
 
+import polars as pl
 import torch
+from scipy.stats import chi2
 
 from headscope.claims.lab import Lab, exact, fact, mean_of
 from headscope.claims.works import wertich
+from headscope.core import Finding
 from headscope.core.verdict import Comparison, Evidence
 from headscope.maths.random_matrix import MarchenkoPastur
 
@@ -15,6 +18,33 @@ _MISTRAL = "Mistral-7B-Instruct-v0.2"
 # Published with the checkpoint: the size of its weight files is 14,483,464,192 bytes, two for each parameter.
 _PARAMETERS = 7_241_732_096
 
+
+def _norms_of_layers(finding: Finding) -> Evidence:
+    """Mean over layers of the mean squared singular value and of the largest, by matrix, beside the stated ranges."""
+    table = finding.tables["layers"].filter(pl.col("value").is_not_null())
+
+    def mean(matrix: str, quantity: str, column: str = "value") -> float:
+        rows = table.filter(pl.col("matrix") == matrix, pl.col("quantity") == quantity)
+        return float(rows[column].to_numpy().mean())
+
+    stated = []
+    ranges = {"Q": (1 / 20, 1 / 10, 3, 4), "K": (1 / 20, 1 / 10, 3, 4), "V": (9 / 10, 12 / 10, 2, 3)}
+    for matrix, (low, high, least, most) in ranges.items():
+        share, largest, edge = mean(matrix, "mean_square"), mean(matrix, "largest"), mean(matrix, "largest", "null")
+        stated += [
+            fact(f"{matrix}: mean squared singular value {share:.3g}: in {low:g} to {high:g}", low <= share <= high),
+            fact(f"{matrix}: largest singular value {largest:.3g}: in {least} to {most}", least <= largest <= most),
+            fact(
+                f"{matrix}: largest singular value {largest:.3g} above the edge of a random matrix, {edge:.3g}",
+                largest > edge,
+            ),
+        ]
+    inside = sum(one.measured == 1 for one in stated)
+    return Evidence(
+        tuple(stated), (fact(f"{inside} of {len(stated)} lie where the text puts them: not all", inside < len(stated)),)
+    )
+
+
 CHAPTER.of_a_model(
     "W-7.2e",
     section="7.2.2",
@@ -22,13 +52,14 @@ CHAPTER.of_a_model(
     "4), those of W_v to 0.9 n to 1.2 n (largest 2 to 3); the largest tenth exceeds that of a random matrix.",
     formula=r"\sum_i \hat\sigma_i^2 \approx \frac{n}{20} \ldots \frac{n}{10} \ (W_q, W_k), \quad "
     r"\frac{9 n}{10} \ldots \frac{12 n}{10} \ (W_v)",
+    correction="The plots of the same thesis put the mean square of W_v at 0.016 to 0.092, a tenth of that.",
     lesson="The sum of the squared singular values is the sum of the squared entries, so it measures the size of a "
     "matrix; the largest one measures its strongest direction. Both are read off the weights of the checkpoint and set "
-    "beside a random matrix of the same shape and size. The plots of the thesis show a mean square of 0.02 to 0.09 for "
-    "W_v, which is a tenth of what its text says.",
+    "beside a random matrix of the same shape and size.",
     lens="spectra",
-    reason="the weights of this checkpoint: sum_squares, largest and above_edge of Q, K and V by layer",
+    reason="the weights of this checkpoint: mean_square, largest and its random edge of Q, K and V by layer",
     checkpoint=_MISTRAL,
+    judge=_norms_of_layers,
 )
 
 
@@ -109,6 +140,20 @@ def orthogonal_vectors(lab: Lab) -> Evidence:
     )  # fmt: skip
 
 
+def _trace_of_layers(finding: Finding) -> Evidence:
+    """The traces of the layers as they are, and in units of what unrelated matrices of their norms would show."""
+    rows = finding.tables["layers"].filter(pl.col("quantity") == "trace", pl.col("value").is_not_null())
+    traces, spread = (torch.tensor(rows[name].to_list(), dtype=torch.float64) for name in ("value", "sd"))
+    squares, unrelated = float(traces.square().sum()), float(spread.square().mean())
+    below = float(chi2.cdf(squares, len(traces)))
+    chance = 2 * min(below, 1 - below)
+    name = (
+        f"mean square of the trace over {len(traces)} layers {squares / len(traces):.3g}, unrelated matrices of "
+        f"these norms {unrelated:.3g}, standard normal 1 (chance {chance:.2g}): "
+    )
+    return Evidence((fact(name + "as of a normal variable", chance > 0.01),), (fact(name + "not so", chance <= 0.01),))
+
+
 CHAPTER.of_a_model(
     "W-7.2h",
     section="7.2.2",
@@ -126,6 +171,7 @@ CHAPTER.of_a_model(
     reason="the weights of this checkpoint: the trace of each head's W_QK in units of its spread for unrelated "
     "matrices",
     checkpoint=_MISTRAL,
+    judge=_trace_of_layers,
 )
 
 

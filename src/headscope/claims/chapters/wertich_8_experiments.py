@@ -3,10 +3,12 @@ r"""Wertich, chapter 8: attention of Mistral-7B in few-shot prompts."""
 import math
 
 import numpy as np
+import polars as pl
 import torch
 
 from headscope.claims.lab import Lab, exact, fact, mean_of
 from headscope.claims.works import wertich
+from headscope.core import Finding
 from headscope.core.figure import Curves, Series
 from headscope.core.verdict import Evidence
 
@@ -303,15 +305,42 @@ def temperature_limits(lab: Lab) -> Evidence:
     )  # fmt: skip
 
 
+def _scaled_spectra(finding: Finding) -> Evidence | None:
+    """Mass on the token itself and copied text at α = 2, and whether the text at α = 1/2 is language."""
+    if "ordinary" not in finding.tables.get("texts", pl.DataFrame()).columns:
+        return None  # a model that writes nothing
+    changed = pl.col("which") == "change"
+    doubled, halved = pl.col("change") == "scale 2", pl.col("change") == "scale 1/2"
+    itself = float(finding.tables["effects"].filter(changed, doubled)["self"].to_numpy().mean())
+    texts = finding.tables["texts"].filter(changed)
+    copied = float(texts.filter(doubled)["copied"].drop_nulls().to_numpy().mean())
+    noise = texts.filter(halved).select(pl.col("surprise", "ordinary", "shuffled").mean()).row(0, named=True)
+    middle = (noise["ordinary"] + noise["shuffled"]) / 2
+    stated = (
+        fact(f"α = 2: mass on the token itself {itself:.3f}: more than one half", itself > 0.5),
+        fact(f"α = 2: share of the text copied from the prompt {copied:.2f}: more than a quarter", copied > 0.25),
+        fact(
+            f"α = 1/2: the text surprises the unchanged model by {noise['surprise']:.1f} nats per token, ordinary text "
+            f"by {noise['ordinary']:.1f}, shuffled text by {noise['shuffled']:.1f}: nearer to the latter",
+            noise["surprise"] > middle,
+        ),
+    )
+    true = sum(one.measured == 1 for one in stated)
+    return Evidence(stated, (fact(f"{true} of the {len(stated)} parts are so: not all", true < len(stated)),))
+
+
 CHAPTER.of_a_model(
     "W-8.5c",
     section="8.5",
     statement="With the spectra of W_q and W_k scaled up, tokens attend predominantly to themselves and the text stays "
     "English but repeats the prompt; with half the spectra the output is noise.",
+    correction="Scaling up sharpens whatever the head preferred; that need not be the token itself, and the text need "
+    "not copy the prompt.",
     lesson="Scaling up sends attention to the key with the largest score, and that is the token itself only if the "
     "head prefers it: for unrelated W_q and W_k the winner is any key with equal chance. What the text does has to be "
     "tried, by changing the weights and generating.",
     lens="intervene",
     reason="generation and attention maps with the spectra of W_q and W_k multiplied by 2 and by 1/2",
     checkpoint=_MISTRAL,
+    judge=_scaled_spectra,
 )

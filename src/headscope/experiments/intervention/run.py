@@ -133,11 +133,15 @@ def _params(changes: Sequence[Change], place: Place, setting: Setting) -> dict[s
 def _method(model: Model, material: Material, setting: Setting) -> str:
     spec = material.text
     told = [
-        f"{spec.n_windows} windows of {spec.window} tokens, evenly spread over the text; each token but the first of a "
-        "window is scored once, from those before it in the window. Row statistics are streamed over the same windows; "
-        f"maps are compared on {len(material.mapped)} windows of {max(map(len, material.mapped))} tokens.",
-        "Intervals: Student t over windows, ratios and KL paired with the original.",
+        f"{spec.n_windows} windows of {spec.window} tokens, evenly spread over the text; row statistics are streamed "
+        f"over them, maps are compared on {len(material.mapped)} windows of {max(map(len, material.mapped))} tokens.",
+        "Intervals: Student t over windows (embeddings: over sentences).",
     ]
+    if predicts_next_token(model):
+        told.append(
+            "Each token but the first of a window is scored once, from those before it in the window; ratios and KL "
+            "are paired with the original."
+        )
     if material.prompts:
         how = "in the model's chat template" if has_chat_template(model) else "as plain text: it has no chat template"
         told.append(f"{len(material.prompts)} prompts, given {how}; greedy, at most {setting.new_tokens} tokens.")

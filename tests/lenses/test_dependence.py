@@ -1,0 +1,235 @@
+"""Known answers and planted cases of the lens `dependence`."""
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+import torch
+
+from headscope.errors import UsageError
+from headscope.lenses.dependence import LENS, Params
+from headscope.lenses.lens import AS_IS, Batch
+from headscope.lenses.pairs import PairSample, kept_positions
+from tests.contract.test_lenses import differences
+from tests.lenses.planted import SPEC, site
+
+RHO, D = 0.8, 4
+PARAMS = Params(components=D, skip=1)
+FOLLOWS, AWAY, NEAR, NOISE, KEY_ONLY = range(5)
+
+
+def autoregressive(windows, length, seed=0):
+    """A stationary Gaussian sequence x_i = ρ x_(i−1) + √(1 − ρ²) ε_i in every coordinate."""
+    noise = torch.randn(windows, length, D, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    x = noise.clone()
+    for i in range(1, length):
+        x[:, i] = RHO * x[:, i - 1] + (1 - RHO**2) ** 0.5 * noise[:, i]
+    return x
+
+
+def true_pointwise(x):
+    """ln p(x_i, x_j) / p(x_i) p(x_j) of the sequence, from its correlation ρ^|i − j|."""
+    n = x.shape[1]
+    r = RHO ** (torch.arange(n)[:, None] - torch.arange(n)).abs().double()
+    r = r.masked_fill(torch.eye(n, dtype=torch.bool), 0.0)
+    squares = x.square().sum(-1)
+    cross = x @ x.mT
+    both = r.square() * (squares[:, :, None] + squares[:, None, :]) - 2 * r * cross
+    return -D / 2 * torch.log1p(-r.square()) - both / (2 * (1 - r.square()))
+
+
+def batch_of(x, scores, q=None, k=None, causal=True, seed=5):
+    """One batch of one site whose heads have these scores [windows, heads, n, n]."""
+    windows, n, _ = x.shape
+    of = site(n_heads=scores.shape[1], n_kv_heads=1, d_head=D, causal=causal)
+    if causal:
+        scores = scores.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), -torch.inf)
+    tokens = torch.randint(0, 50, (windows, n), generator=torch.Generator().manual_seed(seed))
+    q = x[:, None].expand(-1, scores.shape[1], -1, -1) if q is None else q
+    k = x[:, None] if k is None else k
+    found = {"resid": x, "q": q, "k": k, "pattern": torch.softmax(scores, -1)}
+    real = torch.ones(windows, n, dtype=torch.bool)
+    return Batch(AS_IS, tokens, real, {}, {}, {name: {of: value} for name, value in found.items()})
+
+
+def state_of(*batches, params=PARAMS):
+    state = LENS.start(params, replace(SPEC, d_model=D), tuple(batches[0].captures["resid"]))
+    for batch in batches:
+        state = LENS.update(state, batch)
+    return state
+
+
+def finding_of(*batches, params=PARAMS):
+    return LENS.finish(state_of(*batches, params=params), None)
+
+
+def rows_of(finding, quantity, table="heads"):
+    return finding.tables[table].filter(pl.col("quantity") == quantity).sort("head").rows(named=True)
+
+
+def planted_scores(x):
+    windows, n, _ = x.shape
+    information = true_pointwise(x)
+    distance = (torch.arange(n)[:, None] - torch.arange(n)).abs().double().expand(windows, n, n)
+    noise = torch.randn(windows, n, n, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    key = x.square().sum(-1)[:, None].expand(windows, n, n)
+    return torch.stack((information + noise / 2, noise / 2 - information, noise / 2 - distance, noise, key), 1)
+
+
+@pytest.fixture(scope="module", params=["decoder", "encoder"])
+def planted(request):
+    x = autoregressive(16, 40)
+    return finding_of(batch_of(x, planted_scores(x), causal=request.param == "decoder"))
+
+
+def test_heads_that_follow_dependence_are_found(planted):
+    rows = rows_of(planted, "pointwise")
+    assert rows[FOLLOWS]["beyond_low"] > 0.1
+    assert rows[AWAY]["beyond_high"] < -0.1
+    for row in rows:
+        assert abs(row["beyond_null"]) < 0.03, "another window's query has nothing to do with these keys"
+    assert planted.headlines[0].startswith(
+        "Attention follows dependence beyond distance in some heads only: of 5 heads 1 follow it and 1 look away"
+    )
+
+
+def test_a_head_that_looks_at_near_tokens_follows_distance_only(planted):
+    """Near tokens are the dependent ones, so its correlation with the mutual information is large."""
+    near, noise = rows_of(planted, "nearness"), rows_of(planted, "information")[NOISE]
+    assert near[NEAR]["value"] > 0.95
+    assert near[NEAR]["adjusted"] < 1e-6
+    assert near[NOISE]["adjusted"] > 0.05
+    information = rows_of(planted, "information")[NEAR]
+    assert information["value"] > 0.4
+    assert information["value"] > abs(information["null"]) + 0.1
+    assert abs(noise["value"]) < 0.1
+    assert abs(rows_of(planted, "pointwise")[NEAR]["beyond"]) < 0.02
+
+
+def test_what_a_key_does_by_itself_does_not_count(planted):
+    """A head that looks at long keys is correlated with the information of any query; nothing is left for the pair."""
+    row = rows_of(planted, "pointwise")[KEY_ONLY]
+    assert abs(row["null"]) > 0.1
+    assert abs(row["beyond"]) < 0.05
+
+
+def test_information_has_its_closed_form(planted):
+    """−½ ln(1 − ρ^(2t)) per coordinate where a single distance is a pool."""
+    rows = planted.tables["profile"].filter(pl.col("distance") == pl.col("upto")).rows(named=True)
+    assert [row["distance"] for row in rows][:3] == [1, 2, 3]
+    for row in rows:
+        expected = -D / 2 * torch.log1p(-torch.tensor(RHO ** (2.0 * row["distance"])))
+        assert row["value"] == pytest.approx(float(expected), rel=0.15)
+        assert row["covariance"] == pytest.approx(D * RHO ** row["distance"], rel=0.1)
+        assert row["raw"] > row["null"]
+
+
+def test_scores_have_the_moments_of_the_formulas(planted):
+    """q = k = x: a token with itself has mean Tr Σ = d and variance 2d; neighbours the mean of ρ^t over 1 to 8."""
+    alone, near, apart = (rows_of(planted, name, "pairs")[0] for name in ("self", "dependent", "independent"))
+    assert alone["shift_low"] < D < alone["shift_high"]
+    assert alone["predicted"] == pytest.approx(alone["value"], abs=1e-12)
+    assert near["predicted"] == pytest.approx(near["value"], abs=1e-12)
+    assert alone["predicted_variance"] == pytest.approx(2 * D, rel=0.25)
+    assert alone["variance"] == pytest.approx(alone["predicted_variance"], rel=0.1)
+    assert near["variance"] == pytest.approx(near["predicted_variance"], rel=0.1)
+    assert near["adjusted"] < 0.01
+    assert 0.3 * D < near["shift"] < 0.6 * D
+    assert apart["shift"] is None
+    assert apart["value"] == pytest.approx(apart["predicted"], abs=0.1)
+    assert apart["variance"] == pytest.approx(D, rel=0.15)
+
+
+def test_scores_against_dependence_are_lowered():
+    x = autoregressive(12, 24)
+    finding = finding_of(batch_of(x, planted_scores(x)[:, :1], q=-x[:, None]))
+    assert rows_of(finding, "dependent", "pairs")[0]["shift_high"] < 0
+    assert "lowers it in 1" in finding.headlines[2]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_definition_with_enough_windows_for_everything(causal):
+    x = autoregressive(5, 9)
+    batch = batch_of(x, planted_scores(x)[:, :2], causal=causal)
+    params = Params(components=1)
+    finding, expected = finding_of(batch, params=params), LENS.definition(params, None, [batch])
+    assert finding.tables["heads"].filter(pl.col("quantity") == "trace")["null"].null_count() == 0
+    assert finding.tables["pairs"]["predicted_variance"].null_count() == 0
+    assert finding.tables["profile"].height > 1
+    assert not differences(finding.tables, expected)
+
+
+def test_one_window_has_no_null_and_says_so():
+    x = autoregressive(1, 30)
+    finding = finding_of(batch_of(x, planted_scores(x)))
+    assert any("One window only" in warning for warning in finding.warnings)
+    assert finding.tables["pairs"].is_empty()
+    assert rows_of(finding, "pointwise")[0]["value"] is None
+    assert rows_of(finding, "nearness")[NEAR]["value"] > 0.9
+    assert rows_of(finding, "nearness")[NEAR]["p"] is None
+
+
+def test_a_text_that_repeats_itself_is_no_error():
+    x = autoregressive(1, 20).expand(6, -1, -1).repeat(1, 2, 1)
+    finding = finding_of(batch_of(x, planted_scores(x)))
+    assert finding.status == "ok"
+    x = torch.ones(6, 20, D, dtype=torch.float64)
+    finding = finding_of(batch_of(x, torch.zeros(6, 2, 20, 20, dtype=torch.float64)))
+    assert finding.status == "ok"
+    assert any("No joint Gaussian" in warning for warning in finding.warnings)
+
+
+def test_windows_of_other_length_are_told():
+    x, y = autoregressive(5, 30), autoregressive(1, 20, seed=3)
+    finding = finding_of(batch_of(x, planted_scores(x)), batch_of(y, planted_scores(y)))
+    assert rows_of(finding, "cosine")[0]["windows"] == 5
+    assert any("1 window of other length was not used" in warning for warning in finding.warnings)
+
+
+def test_cross_attention_is_left_out_with_the_reason():
+    state = LENS.start(PARAMS, SPEC, (site(stack="dec"), site(stack="dec", kind="cross", causal=False)))
+    assert [one.kind for one in state.sites] == ["self"]
+    x = autoregressive(3, 20)
+    finding = LENS.finish(replace(state_of(batch_of(x, planted_scores(x))), crossed=state.crossed), None)
+    assert any("dec.L0.cross" in warning for warning in finding.warnings)
+
+
+def test_kept_tokens_stand_in_runs_at_every_distance():
+    assert kept_positions(9) == tuple(range(9))
+    for length in (57, 512, 700, 8192):
+        kept = kept_positions(length)
+        assert {0, 7, length - 1, length - 16} <= set(kept)
+        assert len(kept) <= 8 * (length.bit_length() - 1)
+        distances = {length - 1 - position for position in kept}
+        assert all(any(2**e <= distance < 2 ** (e + 1) for distance in distances) for e in range(3, 5))
+
+
+@pytest.mark.parametrize("cut", [0, 1, 3, 5])
+def test_any_split_keeps_the_same_windows(cut):
+    parts = [batch_of(autoregressive(2, 8, seed=s), torch.zeros(2, 1, 8, 8).double(), seed=s) for s in range(5)]
+    sites = tuple(parts[0].captures["resid"])
+
+    def sampled(some):
+        sample = PairSample(room=4)
+        for batch in some:
+            sample = sample.add(batch, sites)
+        return sample
+
+    whole, merged = sampled(parts), sampled(parts[:cut]).merge(sampled(parts[cut:]))
+    assert whole.seen == merged.seen == 10
+    assert [one.priority for one in whole.windows] == [one.priority for one in merged.windows]
+    assert len(whole.windows) == 4
+    for a, b in zip(whole.windows, merged.windows, strict=True):
+        assert torch.equal(a.parts[sites[0]].x, b.parts[sites[0]].x)
+
+
+def test_large_models_are_measured_in_some_layers_only():
+    sites = tuple(site(layer=layer, n_heads=32, n_kv_heads=32, d_head=128) for layer in range(32))
+    state = LENS.start(Params(), replace(SPEC, d_model=4096), sites)
+    assert 1 < state.step < 8
+    assert state.sample.room >= 16
+
+
+def test_senseless_numbers_are_refused():
+    with pytest.raises(UsageError, match="at least one component"):
+        LENS.needs(Params(components=0), SPEC)
