@@ -1,6 +1,7 @@
 """The public face: open a model, measure it, report on it. `headscope` re-exports these names."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from headscope.corpora import Text, spelled_text, text_of, texts
 from headscope.corpora import find as find_text
 from headscope.corpora import joined as joined_text
 from headscope.corpora.splits import SHARES as SPLIT_SHARES
+from headscope.errors import UsageError
 from headscope.experiments.attention_bench import SHOWN_AT, growth
 from headscope.experiments.attention_bench import Setting as BenchSetting
 from headscope.experiments.attention_bench import bench as bench_attention
@@ -236,6 +238,10 @@ def judge_claims(
     if "intervene" in needed:
         run = intervene(model, "scale 1/2", "scale 2", hub=hub, seed=seed, progress=progress)
         findings, name = {**findings, **run.findings}, run.model.name
+    if "fewshot" in needed:
+        with suppress(UsageError):  # a model that predicts no next token: the claims go on waiting for one
+            run = fewshot(model, words=12, clues=0, initialised=False, hub=hub, seed=seed, progress=progress)
+            findings, name = {**findings, **run.findings}, run.model.name
     step = None if progress is None else progress.step
     return ledger(ids, seed=seed, findings=findings, model=name, step=step)
 

@@ -71,3 +71,20 @@ def test_scaled_spectra_are_judged_by_an_intervention(itself, verdict):
     assert judged(claim, findings={"intervene": finding}, model=MISTRAL).verdict == verdict
     silent = Finding(lens="intervene", about=LENS.about, tables={"effects": effects})
     assert judged(claim, findings={"intervene": silent}, model=MISTRAL).verdict == "needs a model"
+
+
+@pytest.mark.parametrize(("own", "gain", "verdict"), [(0.95, 0.5, "holds"), (0.6, -0.1, "refuted")])
+def test_few_shot_prompts_are_judged_by_the_study(own, gain, verdict):
+    ends = {"gain_low": [0.0, gain - 0.1], "gain_high": [0.0, gain + 0.1]}
+    shots = pl.DataFrame({"shots": [0, 8], "gain": [0.0, gain], **ends})
+    rows = [
+        {"layer": layer, "quantity": quantity, "value": value, "nearness": near}
+        for layer in range(3)
+        for quantity, value, near in (("inside_share", own, 0.5), ("target", 0.05, 0.02), ("diagonal_words", 0.3, None))
+    ]
+    finding = Finding(lens="fewshot", about=LENS.about, tables={"shots": shots, "layers": pl.DataFrame(rows)})
+    found = tuple(
+        judged(claims([one])[0], findings={"fewshot": finding}, model=MISTRAL).verdict for one in ("W-8.2b", "W-8.1c")
+    )
+    assert found == (verdict, verdict)
+    assert judged(claims(["W-8.2a"])[0], findings={"fewshot": finding}, model=MISTRAL).verdict == "refuted"

@@ -10,7 +10,7 @@ from headscope.claims.lab import Lab, exact, fact, mean_of
 from headscope.claims.works import wertich
 from headscope.core import Finding
 from headscope.core.figure import Curves, Series
-from headscope.core.verdict import Evidence
+from headscope.core.verdict import Comparison, Evidence
 
 CHAPTER = wertich()
 _MISTRAL = "Mistral-7B-Instruct-v0.2"
@@ -72,15 +72,74 @@ def mistral_window(lab: Lab) -> Evidence:
     )  # fmt: skip
 
 
+def _more_shots(finding: Finding) -> Evidence:
+    """The log-probability of reference clues: does its gain over no shots stay above 0?"""
+    last = finding.tables["shots"].row(-1, named=True)
+    told = (
+        f"after {last['shots']} shots a token of the reference clue gains {last['gain']:.2f} nats, 95 % interval "
+        f"{last['gain_low']:.2f} to {last['gain_high']:.2f}: above 0"
+    )
+    return _all_of(fact(told, last["gain_low"] > 0))
+
+
+def _all_of(*parts: Comparison) -> Evidence:
+    """A statement of several parts; its correction is that not all of them are so."""
+    true = sum(one.measured == 1 for one in parts)
+    return Evidence(parts, (fact(f"{true} of {len(parts)} parts are so: not all", true < len(parts)),))
+
+
+def _depths(finding: Finding, quantity: str, column: str = "value") -> list[float]:
+    rows = finding.tables["layers"].filter(pl.col("quantity") == quantity).sort("layer")
+    return [float("nan") if x is None else float(x) for x in rows[column].to_list()]
+
+
+def _thirds(values: list[float]) -> tuple[float, float, float]:
+    n = max(1, len(values) // 3)
+    parts = (values[:n], values[n:-n] or values, values[-n:])
+    first, middle, last = (sum(part) / len(part) for part in parts)
+    return first, middle, last
+
+
+def _course(finding: Finding) -> Evidence:
+    """The diagonal of word maps in the first, middle and last third of the layers, and the own shot in the middle."""
+    first, middle, last = _thirds(_depths(finding, "diagonal_words"))
+    own = _thirds(_depths(finding, "inside_share"))[1]
+    near = _thirds(_depths(finding, "inside_share", "nearness"))[1]
+    return _all_of(
+        fact(f"diagonal of word maps, first third of the layers: {first:.2f}, at least one half", first >= 0.5),
+        fact(f"last third: {last:.2f}, at least one half", last >= 0.5),
+        fact(f"middle third: {middle:.2f}, less than in both", middle < min(first, last)),
+        fact(f"middle third: {own:.3f} in the own shot, nearness alone {near:.3f}: more", own > near),
+    )
+
+
+def _borders(finding: Finding) -> Evidence:
+    """Mass across shots, and from a clue to its word beside other words at the same distance; means over layers."""
+    own, target, near = (
+        sum(values) / len(values)
+        for values in (
+            _depths(finding, "inside_share"),
+            _depths(finding, "target"),
+            _depths(finding, "target", "nearness"),
+        )
+    )
+    return _all_of(
+        fact(f"of the mass between words {1 - own:.2f} crosses the borders of shots: less than a tenth", own > 0.9),
+        fact(f"from a clue to its word {target:.3f}, other words as far away {near:.3f}: more", target > near),
+    )
+
+
 CHAPTER.of_a_model(
     "W-8.1c",
     section="8.1",
     statement="Quality and precision of the generated clues increase with the number of shots.",
+    correction="Shots need not help: what they teach is form and style first.",
     lesson="More examples pin down length and style of the answer. Whether quality rises needs a measure of quality "
     "and many prompts: the log-probability of held-out clues by number of shots, with an interval.",
     lens="fewshot",
     reason="clues generated with a growing number of shots and a score for them",
     checkpoint=_MISTRAL,
+    judge=_more_shots,
 )
 
 CHAPTER.of_a_model(
@@ -88,11 +147,13 @@ CHAPTER.of_a_model(
     section="8.2",
     statement="Averaged over heads, attention is dominated by the diagonal in early layers, shows one triangular block "
     "per shot in middle layers, and is sparse and diagonal again in the last ones.",
+    correction="The diagonal need not dominate, and blocks need not be confined to the middle.",
     lesson="A head-averaged map shows only what many heads have in common. Mass on the diagonal, mass within the own "
     "shot, and entropy, by layer and by head, say the same with numbers, beside uniform attention over the same keys.",
-    lens="structure",
+    lens="fewshot",
     reason="attention maps of few-shot prompts by layer: mass on the diagonal and within a shot",
     checkpoint=_MISTRAL,
+    judge=_course,
 )
 
 CHAPTER.of_a_model(
@@ -100,12 +161,14 @@ CHAPTER.of_a_model(
     section="8.2",
     statement="Words do not attend across the boundaries of shots, and the words of a clue attend to their target "
     "word.",
+    correction="Words attend across shots too, and near words more than far ones whatever the shot.",
     lesson="Attention within a shot has to be compared with the share of visible keys that lie within it, since late "
     "shots see many others. If no information crossed the boundaries, examples could not help: heads that copy a style "
     "must look across.",
     lens="fewshot",
     reason="attention mass across shots and from clue to target word, beside uniform attention",
     checkpoint=_MISTRAL,
+    judge=_borders,
 )
 
 CHAPTER.of_a_model(
