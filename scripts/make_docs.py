@@ -8,6 +8,8 @@ from typing import Any
 import headscope
 from headscope import api
 from headscope.cli.index_command import rows
+from headscope.experiments.fewshot import likelihood, measures, prompt
+from headscope.experiments.fewshot.about import ABOUT as FEWSHOT
 from headscope.experiments.intervention import changes
 from headscope.experiments.intervention.about import ABOUT as INTERVENTION
 
@@ -24,6 +26,11 @@ INTERVENTIONS_HEAD = """
 What becomes of a model when its attention weights are changed: `headscope intervene MODEL`, in Python
 `headscope.intervene(model, "scale 1/4", "rank 8", at="L10-19")`. Every change stands beside the original and beside a
 control, and is undone. This page is written by `make docs`.
+"""
+FEWSHOT_HEAD = """
+Crossword clues after a few examples: `headscope study fewshot MODEL --category animals --word Ant --shots 3`, in Python
+`headscope.fewshot(model, category="animals", word="Ant", shots=3)`. The words and clues ship with headscope. This page
+is written by `make docs`.
 """
 HEAD = """# Lenses
 
@@ -77,6 +84,7 @@ def pages() -> dict[Path, str | bytes]:
         DOCS / "texts.md": text_page(),
         DOCS / "index-of-documents.md": index_page(),
         DOCS / "interventions.md": intervention_page(),
+        DOCS / "fewshot.md": fewshot_page(),
     }
     for name, cls in headscope.mechanisms().items():
         pictures = {figure.name: figure for figure in api.pictures(cls.examples(DRAWN_AT)[0], DRAWN_AT)}
@@ -136,6 +144,22 @@ def intervention_page() -> str:
         "# Interventions",
         INTERVENTIONS_HEAD.strip(),
         f"```text\n{inspect.cleandoc(changes.__doc__ or '')}\n```",
+        about.definition,
+        "\n\n".join(f"$$ {formula} $$" for formula in about.formulas),
+        f"*How to read it.* {about.reading}",
+        _table("column", None, [(f"`{name}`", meaning) for name, meaning in about.columns.items()]),
+        f"*Reference.* {about.reference}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def fewshot_page() -> str:
+    """The few-shot study: the prompt, what is measured, how to read it."""
+    about = FEWSHOT
+    parts = [
+        "# The few-shot study",
+        FEWSHOT_HEAD.strip(),
+        *(f"```text\n{inspect.cleandoc(module.__doc__ or '')}\n```" for module in (prompt, likelihood, measures)),
         about.definition,
         "\n\n".join(f"$$ {formula} $$" for formula in about.formulas),
         f"*How to read it.* {about.reading}",

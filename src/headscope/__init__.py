@@ -21,6 +21,7 @@ _HOMES = {
     "HeadscopeError": "headscope.errors",
     "Selection": "headscope.core",
     "attention": "headscope.attention",
+    "fewshot": "headscope.api",
     "intervene": "headscope.api",
     "lenses": "headscope.api",
     "load": "headscope.api",

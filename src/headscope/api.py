@@ -20,6 +20,9 @@ from headscope.experiments.attention_bench import SHOWN_AT, growth
 from headscope.experiments.attention_bench import Setting as BenchSetting
 from headscope.experiments.attention_bench import bench as bench_attention
 from headscope.experiments.drawing import pictures
+from headscope.experiments.fewshot import Setting as FewshotSetting
+from headscope.experiments.fewshot import check as check_fewshot
+from headscope.experiments.fewshot import fewshot as run_fewshot
 from headscope.experiments.intervention import Change, Setting, place_of
 from headscope.experiments.intervention import intervene as run_intervention
 from headscope.fetch.progress import Progress as FetchProgress
@@ -49,6 +52,7 @@ __all__ = [
     "document_of",
     "documents",
     "encoded_figure",
+    "fewshot",
     "find_text",
     "growth",
     "intervene",
@@ -156,6 +160,57 @@ def intervene(
     hear = progress or Silent()
     model = open(what, hub=hub, seed=seed, progress=hear.step)
     finding, spec = run_intervention(model, chosen, given, prompts, setting, hear.step)
+    run = Run(model.spec, model.sites, {finding.lens: finding}, spec, versions(), seed)
+    if out is not None:
+        hear.step("writing the report", 0, 1)
+        report(run, out=out)
+    return run
+
+
+def fewshot(
+    what: Any,
+    *,
+    category: str = "animals",
+    word: str = "",
+    shots: int = 3,
+    words: int | None = None,
+    clues: int = 8,
+    alphas: Sequence[str | float] = (),
+    initialised: bool = True,
+    layers: Selection | str | None = None,
+    seed: int = 0,
+    hub: bool = False,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """The few-shot study: crossword clues after a few examples, the maps of the prompt, and their numbers.
+
+    Args:
+        what: A model that predicts the next token, or what `open` takes.
+        category: animals, plants, food, professions, music, sports, household, transport, landscape or clothing.
+        word: The target whose maps are drawn; the first of the category if empty.
+        shots: Examples before it, 1 to 8.
+        words: So many words of the category, drawn at random; None is all of them.
+        clues: Words for which clues are written after 3, 5 and 8 shots.
+        alphas: The same with the spectra of W_Q and W_K scaled by each of these, e.g. `("1/4", 2)`.
+        initialised: Also on the freshly initialised model, which is a null of the measures.
+        layers: The layers whose maps are drawn with their words, e.g. `L0-3`; None for four from first to last.
+        seed: Of the order of the words and everything else that is drawn.
+        hub: Whether a name may be fetched from the model hub.
+        out: A folder for the run and its `report.html`.
+        progress: Told about every step.
+
+    Raises:
+        UsageError: An unknown category or word, or a model that predicts no next token or reads no text.
+    """
+    scales = tuple(str(alpha) for alpha in alphas)
+    setting = FewshotSetting(category, word, shots, words, clues, scales, initialised, layers, seed)
+    check_fewshot(setting)
+    if out is not None:
+        check_folder(Path(out))
+    hear = progress or Silent()
+    model = open(what, hub=hub, seed=seed, progress=hear.step)
+    finding, spec = run_fewshot(model, setting, hear.step)
     run = Run(model.spec, model.sites, {finding.lens: finding}, spec, versions(), seed)
     if out is not None:
         hear.step("writing the report", 0, 1)

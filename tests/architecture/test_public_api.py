@@ -15,6 +15,7 @@ PUBLIC = {
     "Selection",
     "__version__",
     "attention",
+    "fewshot",
     "intervene",
     "lenses",
     "load",

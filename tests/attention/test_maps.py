@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from headscope.attention import maps
 from headscope.attention.explicit import explicit_attention
-from headscope.attention.maps import SAMPLED_ROWS, pattern, sampled_rows, score_rows, scores
+from headscope.attention.maps import SAMPLED_ROWS, corner, pattern, sampled_rows, score_rows, scores
 from tests.attention.calls import KINDS
 
 
@@ -59,3 +60,11 @@ def test_sampled_rows_are_few_and_spread() -> None:
         rows = list(range(n))[sampled_rows(n)]
         assert rows == list(range(n)) if n <= SAMPLED_ROWS else SAMPLED_ROWS / 2 <= len(rows) <= SAMPLED_ROWS
         assert rows[-1] >= n - n // 8 - 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_corner_is_part_of_the_pattern(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = KINDS[kind]()
+    monkeypatch.setattr(maps, "CORNER", 3)
+    found = corner(call)
+    assert torch.allclose(found, pattern(call)[:, :, :3, :3], atol=1e-6)

@@ -215,6 +215,7 @@ def window(batch: Batch, index: int) -> Batch:
         {of: rows(statistics) for of, statistics in batch.statistics.items()},
         {of: rows(statistics) for of, statistics in batch.uniform.items()},
         {name: {of: cut(name, x, index, n) for of, x in parts.items()} for name, parts in batch.captures.items()},
+        tuple(spelling[:n] for spelling in batch.spelling[index : index + 1]),
     )  # fmt: skip
 
 
@@ -225,7 +226,7 @@ def cut(name: str, x: torch.Tensor, index: int, n: int) -> torch.Tensor:
             return x
         case "resid" | "x" | "final":
             return x[index : index + 1, :n]
-        case "pattern" | "scores" | "rows":
+        case "pattern" | "scores" | "rows" | "corner":
             return x[index : index + 1, :, :n, :n]
         case _:
             return x[index : index + 1, :, :n]

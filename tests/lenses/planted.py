@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headscope.attention.call import Call
-from headscope.attention.maps import score_rows
+from headscope.attention.maps import CORNER, score_rows
 from headscope.attention.statistics import Request, pattern_statistics, uniform_statistics
 from headscope.core import FeedForward, HeadWeights, ModelSpec, Site, WeightStatus
 from headscope.errors import WeightsRefused
@@ -162,7 +162,7 @@ def batches(
     for seed, lengths in enumerate(shapes):
         n = max(lengths)
         statistics, uniform = {}, {}
-        names = ("pattern", "q", "k", "v", "z", "resid", "x", "rows", "scale")
+        names = ("pattern", "q", "k", "v", "z", "resid", "x", "rows", "scale", "corner", "corner_z")
         captures: dict[str, dict[Site, Tensor]] = {name: {} for name in names}
         real = torch.zeros(0)
         for number, of in enumerate(model.sites):
@@ -174,13 +174,20 @@ def batches(
             parts = {"pattern": pattern, "q": call.q, "k": call.k, "v": call.v, "z": pattern @ call.v[:, kv_heads]}
             parts["scale"], parts["rows"] = torch.tensor(call.scale, dtype=torch.float64), score_rows(call)
             parts["resid"] = parts["x"] = residual(model.weights_of[of], lengths, n, seed=100 * seed + number)
+            parts["corner"], parts["corner_z"] = pattern[:, :, :CORNER, :CORNER], parts["z"][:, :, :CORNER]
             for name, part in parts.items():
                 captures[name][of] = part
         last = {of.stack: of for of in model.sites if of.kind == "self"}.values()
         captures["final"] = {of: residual(model.weights_of[of], lengths, n, seed=100 * seed + 50) for of in last}
         tokens = torch.zeros(len(lengths), n, dtype=torch.int64)
-        found.append(Batch(AS_IS, tokens, real, statistics, uniform, captures))
+        spelling = tuple(spelled(n) for _ in lengths)
+        found.append(Batch(AS_IS, tokens, real, statistics, uniform, captures, spelling))
     return found
+
+
+def spelled(n: int) -> tuple[str, ...]:
+    """Words of one, two, three, one, … tokens."""
+    return tuple(("a", " b", "c", " d", "e", "f", " g")[position % 7] for position in range(n))
 
 
 def shown(pattern: Tensor, of: Site, request: Request) -> Batch:

@@ -12,6 +12,8 @@ from headscope.attention.call import Call
 
 # Rows of a map that `score_rows` gives at most.
 SAMPLED_ROWS = 16
+# Queries and keys of the part of a map that `corner` gives at most.
+CORNER = 64
 
 
 def scores(call: Call) -> Float[Tensor, "batch heads queries keys"]:
@@ -53,3 +55,15 @@ def score_rows(call: Call) -> Float[Tensor, "batch heads sampled keys"]:
     """
     part = call.take(sampled_rows(call.q.shape[2]), slice(None))
     return scores(part).masked_fill(~part.visible(), -torch.inf)
+
+
+def corner(call: Call) -> Float[Tensor, "batch heads shown_queries shown_keys"]:
+    """The pattern of the first queries and the first keys: bounded however long the text.
+
+    Properties:
+        - that part of the whole pattern  (tested: test_the_corner_is_part_of_the_pattern)
+    """
+    first = slice(0, CORNER)
+    # Behind the corner no query of a causal call sees a key, but for keys that are older than the call.
+    alone = call.causal and call.offset is not None and call.offset <= 0
+    return pattern(call.take(first, first if alone else slice(None)))[..., :CORNER]

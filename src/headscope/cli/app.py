@@ -19,6 +19,7 @@ from headscope.cli.mechanism_commands import BENCH_EXAMPLES, MECHANISMS_EXAMPLES
 from headscope.cli.options import FigureFormat, Form, Hub, Model, ModelOrTiny, Seed, TextFile, Window, examples
 from headscope.cli.output import Format, show_json, show_table
 from headscope.cli.screen import bars, note, resumable
+from headscope.cli.study_commands import FEWSHOT_EXAMPLES, fewshot
 from headscope.errors import LensError, NumericsError
 
 if TYPE_CHECKING:
@@ -33,8 +34,7 @@ class Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """What runs first, then what lists."""
-        order = ("report", "look", "lens", "verify", "claims", "index", "figures", "bench")
-        order = ("report", "look", "lens", "verify", "intervene", "claims", "figures", "bench")
+        order = ("report", "look", "lens", "verify", "intervene", "study", "claims", "index", "figures", "bench")
         return sorted(super().list_commands(ctx), key=lambda name: order.index(name) if name in order else len(order))
 
 
@@ -69,6 +69,10 @@ _benches = typer.Typer(no_args_is_help=True, help="Ratios against dense attentio
 _benches.callback()(lambda: None)  # a group even while it has one command
 _benches.command(name="attention", epilog=BENCH_EXAMPLES)(bench_attention)
 app.add_typer(_benches, name="bench")
+_studies = typer.Typer(no_args_is_help=True, help="Experiments from a prompt to a page.")
+_studies.callback()(lambda: None)  # a group even while it has one command
+_studies.command(name="fewshot", epilog=FEWSHOT_EXAMPLES)(fewshot)
+app.add_typer(_studies, name="study")
 
 
 def _version(wanted: bool) -> bool:

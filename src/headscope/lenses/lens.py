@@ -31,10 +31,13 @@ AS_IS = "as is"
 class Needs:
     """What a lens wants to be handed; the pipeline takes the union over the chosen lenses.
 
-    `captures` may name pattern, scores, rows (the scores of some rows), scale, q, k, v, z, x (the input of the query
-    projection), resid (the residual stream that enters a layer) and final (the one that leaves the last layer of each
-    stack, before any norm behind it; its key is the last self-attention of the stack). `variants` are changed copies
-    of the model on which the same text is run too: "initialised" (the same architecture, freshly initialised).
+    `captures` may name pattern, corner (its part of the first queries and keys), scores, rows (the scores of some
+    rows), scale, q, k, v, z, corner_z (the z of the corner's queries), x (the input of the query projection), resid
+    (the residual stream that enters a layer) and final (the one that leaves the last layer of each stack, before any
+    norm behind it; its key is the last self-attention of the stack). `variants` are changed copies of the model on
+    which the same text is run too: "initialised" (the same architecture, freshly initialised).
+
+    `spelling` asks for the texts of the first tokens of each window.
 
     With `pieces` the lens may be handed a batch in pieces, while the forward runs: what each attention call shows as
     soon as it is there, so that nothing of all sites is ever held at once. Each quantity of each site comes once per
@@ -46,6 +49,7 @@ class Needs:
     captures: frozenset[str] = frozenset()
     variants: tuple[str, ...] = (AS_IS,)
     pieces: bool = False
+    spelling: bool = False
 
     @property
     def text(self) -> bool:
@@ -58,7 +62,8 @@ class Batch:
     """What one forward pass on one variant showed, or a piece of it.
 
     `uniform` holds the same statistics for attention that is uniform over the visible keys: the null. Padding
-    is False in `real`, and rows of padding hold NaN in every statistic.
+    is False in `real`, and rows of padding hold NaN in every statistic. `spelling` holds, for each window, the texts of
+    its first tokens (`attention.maps.CORNER` of them), with a blank in front where a word begins.
     """
 
     variant: str
@@ -67,6 +72,7 @@ class Batch:
     statistics: Mapping[Site, RowStatistics] = field(default_factory=dict)
     uniform: Mapping[Site, RowStatistics] = field(default_factory=dict)
     captures: Mapping[str, Mapping[Site, Tensor]] = field(default_factory=dict)
+    spelling: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,8 @@ class Capture:
     −∞ where masked (`attention.maps.score_rows`), `scale` is the factor of q·k. `resid` is the residual stream
     entering the layer (the nearest enclosing element of a module list), `x` the input of the query projection, for
     the sites whose weights are known; `final` is what the last layer of each stack gives, before any norm behind it,
-    under the stack's last self-attention.
+    under the stack's last self-attention. `corner` is the part of the pattern of the first queries and keys
+    (`attention.maps.CORNER`), `corner_z` the z of those queries.
     """
 
     what: tuple[str, ...]

@@ -25,7 +25,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from headscope.attention.call import Call
-from headscope.attention.maps import pattern, score_rows, scores
+from headscope.attention.maps import CORNER, corner, pattern, score_rows, scores
 from headscope.attention.mechanism import Mechanism
 from headscope.attention.statistics import Request, RowStatistics, observe, uniform_statistics
 from headscope.core.selection import Selection
@@ -41,8 +41,10 @@ from headscope.model.recordings import Capture, Heads, Stream
 if TYPE_CHECKING:
     from headscope.model.opened import Model
 
-QUANTITIES = ("q", "k", "v", "scores", "rows", "scale", "pattern", "z", "resid", "x", "final")
-_MAPS = {"scores": scores, "rows": score_rows, "pattern": pattern}
+QUANTITIES = (
+    "q", "k", "v", "scores", "rows", "scale", "pattern", "corner", "z", "corner_z", "resid", "x", "final"
+)  # fmt: skip
+_MAPS = {"scores": scores, "rows": score_rows, "pattern": pattern, "corner": corner}
 PATCHABLE = ("q", "k", "v", "pattern", "z")
 
 Where = Selection | str | Site | None
@@ -270,6 +272,10 @@ class Session:
         mapped = _MAPS[what](part)
         for change in self._changes.get(site, ()):
             shared = tuple(head for head in heads if head in change.heads)
+            if what == "corner" and change.what == "pattern" and shared:
+                raise CaptureError(
+                    f"{site.label}: the corner of a patched pattern cannot be captured: capture the pattern"
+                )
             if what == "pattern" and change.what == "pattern" and shared:
                 mapped = _patched(mapped, tuple(heads.index(head) for head in shared), change)
         return mapped
@@ -361,6 +367,8 @@ class Session:
         for capture in self._captures:
             if site in capture.at and "z" in capture.what:
                 capture.keep("z", site, out[:, list(capture.at[site])])
+            if site in capture.at and "corner_z" in capture.what:
+                capture.keep("corner_z", site, out[:, list(capture.at[site]), :CORNER].clone())
         return out
 
     def _watch_residual(self, capture: Capture) -> None:

@@ -11,16 +11,18 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from headscope.attention.maps import SAMPLED_ROWS
+from headscope.attention.maps import CORNER, SAMPLED_ROWS
 from headscope.attention.statistics import Request
 from headscope.core import Site
 from headscope.corpora import Windows
 from headscope.errors import CaptureError, CheckpointError, HeadscopeError, ResourceError, WeightsRefused
 from headscope.lenses.lens import AS_IS, Batch, Needs
+from headscope.model.spelling import spelled_tokens
 from headscope.pipeline.progress import Progress, Silent
 from headscope.pipeline.questions import Asked
 from headscope.pipeline.subject import Subject
 
+Spelling = tuple[tuple[str, ...], ...]  # the texts of the first tokens of each window
 INITIALISED = "initialised"
 VARIANTS = (AS_IS, INITIALISED)
 
@@ -95,6 +97,7 @@ def union(needs: Sequence[Needs]) -> Needs:
         captures=frozenset().union(*(need.captures for need in needs)),
         variants=tuple(sorted(variants, key=lambda variant: variant != AS_IS)),
         pieces=all(need.pieces for need in needs),
+        spelling=any(need.spelling for need in needs),
     )
 
 
@@ -145,7 +148,8 @@ def _run_text(model: Any, windows: Windows, folds: Sequence[Fold], progress: Pro
             seen = _Seen(session, needs)
             progress.step(label, 0, len(batches))
             for done, tokens in enumerate(batches):
-                _show(seen, variant, tokens, watching)
+                spelling = _spelling(model, tokens) if needs.spelling else ()
+                _show(seen, variant, tokens, watching, spelling)
                 progress.step(label, done + 1, len(batches))
                 if all(fold.error is not None for fold in watching):
                     break
@@ -167,14 +171,16 @@ class _Seen:
         return Batch(variant, tokens, real, statistics, uniform, found[1] or {})
 
 
-def _show(seen: _Seen, variant: str, tokens: Int[Tensor, "batch tokens"], watching: Sequence[Fold]) -> None:
+def _show(
+    seen: _Seen, variant: str, tokens: Int[Tensor, "batch tokens"], watching: Sequence[Fold], spelling: Spelling
+) -> None:
     """One forward: piece by piece for those who can take it so, the whole for the others."""
     piecewise = [fold for fold in watching if fold.asked.needs.pieces]
     others = [fold for fold in watching if not fold.asked.needs.pieces]
     wanted, held = union([fold.asked.needs for fold in others]), list[Batch]()
 
     def hand_over(*, over: bool = False) -> None:
-        piece = seen.batch(variant, tokens, over=over)
+        piece = replace(seen.batch(variant, tokens, over=over), spelling=spelling)
         for fold in piecewise:
             fold.update(piece)
         if others:
@@ -210,6 +216,10 @@ def _joined(pieces: Sequence[Batch]) -> Batch:
     return replace(pieces[0], statistics=statistics, uniform=uniform, captures=captures)
 
 
+def _spelling(model: Any, tokens: Int[Tensor, "batch tokens"]) -> Spelling:
+    return tuple(spelled_tokens(model.tokenizer, window[:CORNER].tolist()) for window in tokens)
+
+
 @contextmanager
 def changed(model: Any, variant: str, seed: int) -> Iterator[None]:
     """The model in the asked variant, for as long as the context lasts."""
@@ -239,4 +249,6 @@ def _captured_per_row(name: str, sites: Sequence[Site], length: int) -> int:
         return -(-max(site.d_head for site in sites) // len(sites))
     if name == "rows":
         return SAMPLED_ROWS
+    if name in ("corner", "corner_z"):
+        return min(length, CORNER)
     return length if name in ("pattern", "scores") else max(site.d_head for site in sites)

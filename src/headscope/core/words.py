@@ -1,0 +1,26 @@
+"""Words: which tokens of a text belong together.
+
+A token's spelling is its text as it stands there, with a blank in front where a word begins. So words are what stands
+between blanks, whatever the tokenizer; in a script without blanks they are long.
+"""
+
+from collections.abc import Sequence
+
+
+def word_numbers(spelling: Sequence[str]) -> list[int]:
+    """The number of the word that each token belongs to, from 0 on. Lone blanks belong to the word that follows."""
+    found: list[int] = []
+    word = ""
+    for text in spelling:
+        begins = not found or (bool(word.strip()) and (text[:1].isspace() or word[-1].isspace()))
+        word = text if begins else word + text
+        found.append((found[-1] if found else -1) + begins)
+    return found
+
+
+def words(spelling: Sequence[str]) -> list[str]:
+    """The words themselves, blanks taken away."""
+    joined: dict[int, str] = {}
+    for text, number in zip(spelling, word_numbers(spelling), strict=True):
+        joined[number] = joined.get(number, "") + text
+    return [text.strip() or "·" for text in joined.values()]

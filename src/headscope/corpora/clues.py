@@ -1,0 +1,70 @@
+"""Words with short crossword clues, in categories: the material of the few-shot study, written for headscope.
+
+The file holds a line `= Category` and below it lines `Word: clue`.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from headscope.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Clue:
+    """A word and what a crossword would say about it."""
+
+    word: str
+    clue: str
+
+
+@dataclass(frozen=True)
+class Category:
+    """Words of one kind, in alphabetical order."""
+
+    name: str
+    clues: tuple[Clue, ...]
+
+    def clue_of(self, word: str) -> Clue:
+        """The entry of a word, however it is capitalised.
+
+        Raises:
+            UsageError: The category does not have it.
+        """
+        for one in self.clues:
+            if one.word.casefold() == word.strip().casefold():
+                return one
+        some = ", ".join(one.word for one in self.clues[:: max(1, len(self.clues) // 8)])
+        raise UsageError(
+            f"the category {self.name} has no word {word!r}", hint=f"it has {len(self.clues)} words, e.g. {some}"
+        )
+
+
+@cache
+def categories() -> tuple[Category, ...]:
+    """Every category of the shipped file, in its order."""
+    content = files("headscope.corpora").joinpath("crossword_clues.txt").read_text(encoding="utf-8")
+    found: dict[str, list[Clue]] = {}
+    name = ""
+    for line in filter(None, map(str.strip, content.splitlines())):
+        if line.startswith("= "):
+            name = line.removeprefix("= ")
+            found[name] = []
+        else:
+            word, clue = line.split(": ", 1)
+            found[name].append(Clue(word, clue))
+    return tuple(Category(title, tuple(clues)) for title, clues in found.items())
+
+
+def category_named(name: str) -> Category:
+    """A category by its name, however it is capitalised.
+
+    Raises:
+        UsageError: There is none of this name.
+    """
+    for one in categories():
+        if one.name.casefold() == name.strip().casefold():
+            return one
+    raise UsageError(
+        f"there is no category {name!r}", hint=f"one of {', '.join(one.name.lower() for one in categories())}"
+    )

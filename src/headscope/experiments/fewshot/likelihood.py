@@ -1,0 +1,120 @@
+r"""How expected the reference clue is after 0, 1, … 8 shots.
+
+The words stand in a random order on a circle. A prompt holds nine of them in a row, each with its clue, and since
+attention is causal one forward scores them all: the first clue has no shot before it, the last one eight. One prompt
+begins at each word, so that every word is scored with every number of shots, and the k shots before it are always its k
+neighbours: the same shots and one more.
+
+Beside it the same clues with words exchanged: each clue stands behind a word from the other side of the circle, in the
+shots and in the target. What the shots still teach then is form and style; the difference is what the word itself
+tells.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from headscope.corpora.clues import Category, Clue
+from headscope.errors import UsageError
+from headscope.experiments.fewshot.prompt import Part, Prompt, built
+from headscope.model import Model
+from headscope.model.feeding import forward_options
+
+MOST = 8
+
+Told = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Circle:
+    """The words of a category in a random order; behind the last one comes the first."""
+
+    category: str
+    clues: tuple[Clue, ...]
+
+    @classmethod
+    def of(cls, category: Category, words: int | None, seed: int, first: str = "") -> "Circle":
+        """All words, or so many drawn from them; a word that must be among them is given by `first` and leads."""
+        order = torch.randperm(len(category.clues), generator=torch.Generator().manual_seed(seed)).tolist()
+        drawn = [category.clues[index] for index in order]
+        if first:
+            lead = category.clue_of(first)
+            drawn = [lead, *(one for one in drawn if one != lead)]
+        return cls(category.name, tuple(drawn[:words]))
+
+    def shots(self, index: int, count: int) -> list[Clue]:
+        """The `count` entries before one; the nearest is last."""
+        return [self.clues[(index - back) % len(self.clues)] for back in range(count, 0, -1)]
+
+    def row(self, start: int, length: int) -> list[Clue]:
+        """`length` entries from one on."""
+        return [self.clues[(start + step) % len(self.clues)] for step in range(length)]
+
+    def exchanged(self) -> "Circle":
+        """The same clues, each behind a word from the other side."""
+        far = len(self.clues) // 2
+        pairs = zip(self.clues, (*self.clues[far:], *self.clues[:far]), strict=True)
+        return Circle(self.category, tuple(Clue(other.word, one.clue) for one, other in pairs))
+
+
+def most_shots(model: Model, circle: Circle, wanted: int = MOST) -> int:
+    """As many shots as are wanted and fit the context of the model."""
+    if len(circle.clues) <= wanted:
+        raise UsageError(
+            f"{len(circle.clues)} words are too few for {wanted} shots and a target", hint=f"use at least {wanted + 1}"
+        )
+    limit = model.spec.context
+    for count in range(wanted, -1, -1):
+        longest = max(circle.clues, key=lambda one: len(one.word) + len(one.clue))
+        needed = len(built(model, circle.category, [longest] * (count + 1)).tokens)
+        if limit is None or needed <= limit:
+            return count
+    raise UsageError(
+        f"a single shot has {needed} tokens, but {model.spec.name} reads at most {limit}",
+        hint="use a model with a longer context",
+    )
+
+
+def log_probabilities(
+    model: Model, circle: Circle, most: int, starts: Sequence[int], told: Told
+) -> Float[Tensor, "starts shots"]:
+    """Nats per token of the clue of the word that each start leads to, by the number of shots before it.
+
+    Row s, column k: the clue of the word `starts[s]` after its k neighbours. Every prompt scores nine different words;
+    the prompts that begin elsewhere than at a start score others in passing, and are left out where no start needs
+    them.
+
+    Properties:
+        - equals one prompt per word and number of shots  (tested: test_one_forward_scores_every_number_of_shots)
+    """
+    n = len(circle.clues)
+    needed = sorted({(start - k) % n for start in starts for k in range(most + 1)})
+    found: dict[tuple[int, int], float] = {}
+    for done, begin in enumerate(needed):
+        told(done, len(needed))
+        scored = clue_scores(model, built(model, circle.category, circle.row(begin, most + 1)))
+        found |= {((begin + k) % n, k): score for k, score in enumerate(scored)}
+    told(len(needed), len(needed))
+    rows = [[found[start % n, k] for k in range(most + 1)] for start in starts]
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def clue_scores(model: Model, prompt: Prompt) -> list[float]:
+    """The mean log-probability per token of each clue of a prompt, given all that stands before."""
+    log_p = token_scores(model, prompt.tokens)
+    labels = prompt.labels
+    # Score t is that of token t + 1.
+    part, shot = labels.part[1:], labels.shot[1:]
+    clues = part == Part.CLUE
+    return [float(log_p[clues & (shot == one)].mean()) for one in sorted(set(shot[clues].tolist()))]
+
+
+def token_scores(model: Model, tokens: Int[Tensor, " tokens"]) -> Float[Tensor, " scored"]:
+    """The log-probability of each token but the first, in nats."""
+    with torch.no_grad():
+        logits = model.hf(input_ids=tokens[None], **forward_options(model.hf)).logits[0, :-1]
+    log_p = torch.log_softmax(logits.float(), dim=-1)
+    return log_p.gather(1, tokens[1:, None])[:, 0].double()

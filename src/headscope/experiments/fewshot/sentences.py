@@ -1,0 +1,171 @@
+"""What the few-shot study showed, in sentences made of its numbers; and whether the thesis' section 8 describes it."""
+
+from typing import Any
+
+import polars as pl
+
+from headscope.experiments.fewshot.states import INITIALISED, ORIGINAL, Seen
+
+Row = dict[str, Any]
+DOMINANT = 0.5
+CLEAR = 1.25  # smaller ratios between parts of the model are not told as a difference
+CROSSING = 0.1  # below this share of the mass between words, attention does not cross the borders to speak of
+
+
+def headlines(tables: dict[str, pl.DataFrame], original: Seen, shots: int) -> tuple[str, ...]:
+    """Up to six sentences."""
+    said = [_gain(tables["shots"]), _borders(tables["layers"]), _target(tables["layers"]), _hidden(tables["layers"])]
+    said.append(_diagonal(tables["layers"]))
+    if "quality" in tables:
+        said.append(_quality(tables["quality"]))
+    said.append(_states(tables["states"]))
+    return tuple(sentence for sentence in said if sentence)
+
+
+def _gain(shots: pl.DataFrame) -> str:
+    none, most = shots.row(0, named=True), shots.row(-1, named=True)
+    if shots.height < 2:
+        return f"Without shots a token of the reference clue has {none['log_probability']:.2f} nats."
+    exchanged = most["exchanged"] - none["exchanged"]
+    if most["gain_low"] > 0:
+        verdict = f"the shots help by {most['gain']:.2f} nats per token (95 % interval {_range(most, 'gain')})"
+    elif most["gain_high"] < 0:
+        verdict = f"the shots harm by {-most['gain']:.2f} nats per token (95 % interval {_range(most, 'gain')})"
+    else:
+        verdict = (
+            f"the shots make no difference that {most['words']} words could show (95 % interval {_range(most, 'gain')})"
+        )
+    worth = (
+        f"knowing the word is worth {most['word_worth']:.2f} (95 % interval {_range(most, 'word_worth')}) after "
+        f"{most['shots']} shots and {none['word_worth']:.2f} without"
+    )
+    return (
+        f"A token of the reference clue has a log-probability of {none['log_probability']:.2f} nats without shots and "
+        f"{most['log_probability']:.2f} after {most['shots']}: {verdict}. With every clue behind a wrong word "
+        f"the change is {exchanged:+.2f}: form and style alone; {worth}."
+    )
+
+
+def _borders(layers: pl.DataFrame) -> str:
+    rows = _of(layers, "inside_share")
+    if not rows:
+        return ""
+    value, near, uniform = (_mean(rows, name) for name in ("value", "nearness", "uniform"))
+    across = _mean(_of(layers, "across"), "value")
+    inside = _mean(_of(layers, "inside"), "value")
+    beyond = [row for row in rows if row["beyond_low"] is not None and row["beyond_low"] > 0]
+    is_unit = len(beyond) > len(rows) / 2
+    stays_apart = value > 1 - CROSSING
+    crossing = "Hardly any crosses" if stays_apart else "But words do attend across shots, other than the thesis says"
+    verdict = "shots are units to it" if is_unit else "it is mostly nearness that keeps shots apart"
+    return (
+        f"Of the mass between different words and clues {_percent(value)} stays in the own shot (uniform attention "
+        f"{_percent(uniform)}, nearness alone {_percent(near)}), more than nearness explains in {len(beyond)} of "
+        f"{len(rows)} layers: {verdict}. {crossing}: {_percent(across)} of all mass, beside {_percent(inside)} inside."
+    )
+
+
+def _target(layers: pl.DataFrame) -> str:
+    rows = _of(layers, "target")
+    if not rows:
+        return ""
+    value, near, uniform = (_mean(rows, name) for name in ("value", "nearness", "uniform"))
+    beyond = [row for row in rows if row["beyond_low"] is not None and row["beyond_low"] > 0]
+    below = [row for row in rows if row["beyond_high"] is not None and row["beyond_high"] < 0]
+    top = max(rows, key=lambda row: row["value"])
+    return (
+        f"Clues give {_percent(value)} of their mass to their word (uniform attention {_percent(uniform)}; other words "
+        f"at the same distance {_percent(near)}): more than at that distance in {len(beyond)} of {len(rows)} layers, "
+        f"less in {len(below)}; most in L{top['layer']}, {_percent(top['value'])}."
+    )
+
+
+def _hidden(layers: pl.DataFrame) -> str:
+    parts = {name: _mean(_of(layers, name), "value") for name in ("separators", "context", "first")}
+    largest = max((row["value"] for row in _of(layers, "largest")), default=0.0)
+    return (
+        f"The maps show {_percent(1 - sum(parts.values()))} of the mass: {_percent(parts['separators'])} lies on "
+        f"separators, {_percent(parts['context'])} on the context and {_percent(parts['first'])} on the first token, "
+        f"which they leave out. The largest weight in an averaged map is {largest:.2f} (the thesis sees up to 0.1 in a "
+        "larger model)."
+    )
+
+
+def _diagonal(layers: pl.DataFrame) -> str:
+    rows = sorted(_of(layers, "diagonal_words"), key=lambda row: row["layer"])
+    if not rows:
+        return ""
+    third = max(1, len(rows) // 3)
+    parts = {"first": rows[:third], "middle": rows[third:-third] or rows, "last": rows[-third:]}
+    means = {name: _mean(some, "value") for name, some in parts.items()}
+    dominant = [f"L{row['layer']}" for row in rows if row["value"] >= DOMINANT]
+    fresh = f", {_percent(_mean(rows, 'initialised'))} initialised" if rows[0]["initialised"] is not None else ""
+    which = f"{', '.join(dominant)} of {len(rows)} layers" if dominant else f"none of {len(rows)} layers"
+    fits = [f"the {name} layers lie {_compared(means[name], means['middle'])}" for name in ("first", "last")]
+    return (
+        f"On the diagonal of the word map lie {_percent(means['first'])} of a row in the first third of the layers, "
+        f"{_percent(means['middle'])} in the middle and {_percent(means['last'])} in the last (uniform "
+        f"{_percent(_mean(rows, 'uniform'))}{fresh}); diagonal-dominant, with more than half of it, are {which}. Of "
+        f"the course that the thesis describes: {fits[0]}, and {fits[1]}."
+    )
+
+
+def _compared(value: float, middle: float) -> str:
+    if value > CLEAR * middle:
+        return "more on it than the middle"
+    return "less on it than the middle" if value * CLEAR < middle else "about as much on it as the middle"
+
+
+def _quality(quality: pl.DataFrame) -> str:
+    rows = [row for row in quality.to_dicts() if row["which"] != "reference"]
+    if not rows:
+        return ""
+    reference = quality.to_dicts()[-1]
+    ended = ", ".join(f"{_percent(row['ended'])} after {row['which']}" for row in rows)
+    clues = sum(row["clues"] for row in rows)
+    named, copied = (sum(row[name] * row["clues"] for row in rows) / clues for name in ("names_word", "copied"))
+    lengths = sum(row["length"] * row["clues"] for row in rows) / clues
+    return (
+        f"Of its {clues} clues these end as asked: {ended}; {_percent(named)} name their word, {_percent(copied)} copy "
+        f"from a shot, and they have {lengths:.1f} words (the reference clues {reference['length']:.1f}). Counting "
+        "does not tell whether a clue fits its word: read them."
+    )
+
+
+def _states(states: pl.DataFrame) -> str:
+    rows = states.to_dicts()
+    if len(rows) < 2:
+        return ""
+    last = [name for name in states.columns if name.startswith("after_") and name[6:].isdecimal()][-1]
+    original = next(row for row in rows if row["state"] == ORIGINAL)
+    parts = [
+        f"{row[last]:.2f} {'when initialised' if row['state'] == INITIALISED else 'under ' + row['state']} (own shot "
+        f"{_percent(row['inside_share'])})"
+        for row in rows
+        if row is not original
+    ]
+    return (
+        f"Over {original['words']} words the log-probability after {last[6:]} shots is {original[last]:.2f} as trained "
+        f"(own shot {_percent(original['inside_share'])}), {_listed(parts)}."
+    )
+
+
+def _of(layers: pl.DataFrame, quantity: str) -> list[Row]:
+    return layers.filter(pl.col("quantity") == quantity, pl.col("value").is_not_null()).to_dicts()
+
+
+def _mean(rows: list[Row], name: str) -> float:
+    values = [row[name] for row in rows if row[name] is not None]
+    return sum(values) / len(values) if values else 0.0
+
+
+def _range(row: Row, name: str) -> str:
+    return f"{row[f'{name}_low']:.2f} to {row[f'{name}_high']:.2f}"
+
+
+def _percent(x: float) -> str:
+    return f"{100 * x:.0f} %" if x >= 0.0995 or x < 1e-12 else f"{100 * x:.2g} %"
+
+
+def _listed(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

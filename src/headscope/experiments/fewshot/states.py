@@ -1,0 +1,139 @@
+"""The states of the model that are compared, and what is seen in each: maps, measures, scores and a clue."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headscope.core import Site
+from headscope.experiments.fewshot.likelihood import Circle, log_probabilities
+from headscope.experiments.fewshot.measures import (
+    Measured,
+    diagonals,
+    masses,
+    measured,
+    moves_of,
+    uniform_pattern,
+)
+from headscope.experiments.fewshot.prompt import Prompt, built
+from headscope.experiments.fewshot.writing import Written, write_clue
+from headscope.experiments.intervention.changes import Change
+from headscope.model import Model
+
+ORIGINAL, INITIALISED = "original", "initialised"
+
+Step = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class State:
+    """The model as it is, freshly initialised, or with the spectra of W_Q and W_K scaled by α."""
+
+    label: str
+    change: Change | None = None
+
+    @classmethod
+    def scaled(cls, alpha: str) -> "State":
+        """α as it is written: 2, 0.25, 1/4."""
+        return cls(f"α = {alpha.strip()}", Change.of(f"scale {alpha}"))
+
+
+@contextmanager
+def put(model: Model, state: State, seed: int) -> Iterator[None]:
+    """The model in this state, for as long as the context lasts."""
+    if state.label == ORIGINAL:
+        yield
+        return
+    with model.edit() as edit:
+        if state.change is None:
+            edit.initialise(seed)
+        else:
+            edit.scale_spectrum("qk", state.change.alpha)
+        yield
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one state showed. `of` has an entry per measured word for each site; `maps` is of the chosen word's "
+    "prompt."""
+
+    state: State
+    written: Written
+    prompt: Prompt
+    maps: Mapping[Site, Float[Tensor, "tokens tokens"]]
+    of: Mapping[Site, Sequence[Measured]]
+    scores: Float[Tensor, "words shots"]
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """The same measures of attention that is uniform over the visible keys."""
+
+    masses: Float[Tensor, "words masses"]
+    diagonals: Float[Tensor, "words diagonals"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which words are run, after how many shots."""
+
+    circle: Circle
+    shots: int
+    most: int
+    measured: range
+    scored: range
+    seed: int
+
+
+def observe(model: Model, state: State, plan: Plan, step: Step) -> Seen:
+    """Everything about one state."""
+    with put(model, state, plan.seed):
+        written = write_clue(model, plan.circle, 0, plan.shots)
+        prompt = _prompt(model, plan, 0, written.clue)
+        maps = {site: pattern.mean(0) for site, pattern in captured(model, prompt).items()}
+        of: dict[Site, list[Measured]] = {}
+        for done, index in enumerate(plan.measured):
+            step(f"{state.label}: maps", done, len(plan.measured))
+            one = reference_prompt(model, plan, index)
+            moves = moves_of(one.labels, plan.seed + index)
+            for site, pattern in captured(model, one).items():
+                of.setdefault(site, []).append(measured(pattern, one.labels, moves))
+        step(f"{state.label}: maps", len(plan.measured), len(plan.measured))
+        told = lambda done, total: step(f"{state.label}: scores", done, total)  # noqa: E731
+        scores = log_probabilities(model, plan.circle, plan.most, plan.scored, told)
+    return Seen(state, written, prompt, maps, of, scores)
+
+
+def captured(model: Model, prompt: Prompt) -> dict[Site, Float[Tensor, "heads tokens tokens"]]:
+    """The maps of every site on one prompt."""
+    with model.session() as session:
+        capture = session.capture("pattern")
+        session.run(prompt.tokens[None])
+        return {site: pattern[0] for site, pattern in capture.take()["pattern"].items()}
+
+
+def reference_prompt(model: Model, plan: Plan, index: int) -> Prompt:
+    """A word of the circle after its shots, with its reference clue as the answer."""
+    return _prompt(model, plan, index, plan.circle.clues[index].clue)
+
+
+def _prompt(model: Model, plan: Plan, index: int, answer: str) -> Prompt:
+    shots = plan.circle.shots(index, plan.shots)
+    return built(model, plan.circle.category, shots, plan.circle.clues[index].word, answer)
+
+
+def uniform_measures(model: Model, plan: Plan, sites: Sequence[Site]) -> dict[Site, Uniform]:
+    """The null of every site; sites with the same window share it."""
+    found: dict[int | None, Uniform] = {}
+    prompts = [reference_prompt(model, plan, index) for index in plan.measured]
+    for site in sites:
+        if site.window not in found:
+            patterns = [(uniform_pattern(site, len(one.tokens)), one.labels) for one in prompts]
+            found[site.window] = Uniform(
+                torch.stack([masses(pattern, [labels])[0, 0] for pattern, labels in patterns]),
+                torch.stack([diagonals(pattern[0], labels) for pattern, labels in patterns]),
+            )
+    return {site: found[site.window] for site in sites}

@@ -1,0 +1,158 @@
+"""The tables of the few-shot study. Every interval is 95 %, by drawing words again (bootstrap)."""
+
+from collections.abc import Mapping, Sequence
+from math import isfinite, log
+
+import polars as pl
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headscope.core import Site
+from headscope.experiments.fewshot.likelihood import Circle
+from headscope.experiments.fewshot.measures import DIAGONALS, MASSES, Measured, shares
+from headscope.experiments.fewshot.states import Seen, Uniform
+from headscope.experiments.fewshot.writing import Written
+from headscope.lenses.figures.layout import place
+from headscope.maths.bootstrap import bootstrap_interval
+
+QUANTITIES = (*MASSES, "inside_share", *DIAGONALS, "largest")
+_PLACE = {"stack": pl.String, "kind": pl.String, "layer": pl.Int64, "head": pl.Int64}
+
+
+def shots_table(
+    scores: Float[Tensor, "words shots"], exchanged: Float[Tensor, "words shots"], vocabulary: int, seed: int
+) -> pl.DataFrame:
+    """A row per number of shots."""
+    columns = {
+        "log_probability": scores,
+        "gain": scores - scores[:, :1],
+        "exchanged": exchanged,
+        "word_worth": scores - exchanged,
+    }
+    rows: list[dict[str, float | int | None]] = [{"shots": k} for k in range(scores.shape[1])]
+    for name, values in columns.items():
+        low, high = bootstrap_interval(values, seed=seed)
+        for k, row in enumerate(rows):
+            row |= {name: float(values[:, k].mean()), f"{name}_low": float(low[k]), f"{name}_high": float(high[k])}
+    for row in rows:
+        row |= {"uniform": -log(vocabulary), "words": len(scores)}
+    return pl.DataFrame(rows)
+
+
+def layers_table(seen: Seen, uniform: Mapping[Site, Uniform], initialised: Seen | None, seed: int) -> pl.DataFrame:
+    """A row per layer and quantity: means over words of the mean over heads."""
+    rows: list[dict[str, object]] = []
+    for site, of in seen.of.items():
+        value, near = _of_words(of, near=False), _of_words(of, near=True)
+        null = _of_null(uniform[site])
+        fresh = None if initialised is None else _of_words(initialised.of[site], near=False)
+        low, high = bootstrap_interval(value, seed=seed)
+        below, above = bootstrap_interval(value - near, seed=seed)
+        for index, name in enumerate(QUANTITIES):
+            has_near = name in ("inside", "across", "target", "inside_share")
+            rows.append(
+                {
+                    **place(site, None),
+                    "quantity": name,
+                    "value": _finite(value[:, index].mean()),
+                    "low": _finite(low[index]),
+                    "high": _finite(high[index]),
+                    "uniform": _finite(null[:, index].mean()),
+                    "nearness": _finite(near[:, index].mean()) if has_near else None,
+                    "beyond_low": _finite(below[index]) if has_near else None,
+                    "beyond_high": _finite(above[index]) if has_near else None,
+                    "initialised": None if fresh is None else _finite(fresh[:, index].mean()),
+                    "words": len(of),
+                }
+            )
+    numbers = ("value", "low", "high", "uniform", "nearness", "beyond_low", "beyond_high", "initialised")
+    words = {"quantity": pl.String}
+    return pl.DataFrame(rows, schema=_PLACE | words | dict.fromkeys(numbers, pl.Float64) | {"words": pl.Int64})
+
+
+def _of_words(of: Sequence[Measured], *, near: bool) -> Float[Tensor, "words quantities"]:
+    """Each quantity of each word; what has no value for nearness repeats the measured one."""
+    mass = torch.stack([(one.near if near else one.masses).mean(0) for one in of])
+    diagonal = torch.stack([one.diagonals for one in of])
+    largest = torch.tensor([[one.largest] for one in of], dtype=torch.float64)
+    return torch.cat([mass, shares(mass)[:, None], diagonal, largest], dim=1)
+
+
+def _of_null(uniform: Uniform) -> Float[Tensor, "words quantities"]:
+    nothing = torch.full((len(uniform.masses), 1), torch.nan, dtype=torch.float64)
+    return torch.cat([uniform.masses, shares(uniform.masses)[:, None], uniform.diagonals, nothing], dim=1)
+
+
+def heads_table(seen: Seen, uniform: Mapping[Site, Uniform]) -> pl.DataFrame:
+    """A row per head and quantity: means over words."""
+    rows: list[dict[str, object]] = []
+    for site, of in seen.of.items():
+        value = torch.stack([one.masses for one in of]).mean(0)
+        near = torch.stack([one.near for one in of]).mean(0)
+        null = uniform[site].masses.mean(0)
+        for head in range(site.n_heads):
+            for index, name in enumerate(MASSES):
+                has_near = name in ("inside", "across", "target")
+                numbers = {"value": _finite(value[head, index]), "uniform": _finite(null[index])}
+                numbers["nearness"] = _finite(near[head, index]) if has_near else None
+                rows.append({**place(site, head), "quantity": name, **numbers})
+    schema = _PLACE | {"quantity": pl.String} | dict.fromkeys(("value", "uniform", "nearness"), pl.Float64)
+    return pl.DataFrame(rows, schema=schema)
+
+
+def clues_table(circle: Circle, written: Sequence[Written]) -> pl.DataFrame:
+    """A row per word: its reference clue, and what was written after each number of shots."""
+    rows: dict[str, dict[str, str]] = {}
+    references = {one.word: one.clue for one in circle.clues}
+    for one in written:
+        row = rows.setdefault(one.word, {"word": one.word, "reference": references[one.word]})
+        row[_after(one.shots)] = one.clue
+    return pl.DataFrame(list(rows.values()))
+
+
+def _after(shots: int) -> str:
+    return f"{shots} shot" if shots == 1 else f"{shots} shots"
+
+
+def quality_table(circle: Circle, written: Sequence[Written]) -> pl.DataFrame:
+    """A row per number of shots: what can be counted about the clues; the last row is about the reference clues."""
+    rows: list[dict[str, object]] = []
+    for shots in dict.fromkeys(one.shots for one in written):
+        some = [one for one in written if one.shots == shots]
+        rows.append(
+            {
+                "which": _after(shots),
+                "clues": len(some),
+                "ended": sum(one.ended for one in some) / len(some),
+                "names_word": sum(one.names_word for one in some) / len(some),
+                "copied": sum(one.copied for one in some) / len(some),
+                "distinct": len({one.clue for one in some}) / len(some),
+                "length": sum(one.n_words for one in some) / len(some),
+            }
+        )
+    known = [one.clue for one in circle.clues]
+    reference: dict[str, object] = {"which": "reference", "clues": len(known), "ended": 1.0, "names_word": 0.0}
+    reference |= {"copied": 0.0, "distinct": 1.0, "length": sum(len(one.split()) for one in known) / len(known)}
+    return pl.DataFrame([*rows, reference])
+
+
+def states_table(states: Sequence[Seen], shots: int, seed: int) -> pl.DataFrame:
+    """A row per state: how expected the clues are, where the mass lies, and the clue for the chosen word."""
+    rows = []
+    for seen in states:
+        low, high = bootstrap_interval(seen.scores, seed=seed)
+        most = seen.scores.shape[1] - 1
+        mean = torch.stack([_of_words(of, near=False).nanmean(0) for of in seen.of.values()]).nanmean(0)
+        row: dict[str, object] = {"state": seen.state.label, "clue": seen.written.clue}
+        for k in dict.fromkeys((0, min(shots, most), most)):
+            row |= {f"after_{k}": float(seen.scores[:, k].mean())}
+            row |= {f"after_{k}_low": float(low[k]), f"after_{k}_high": float(high[k])}
+        row |= {name: _finite(mean[index]) for index, name in enumerate(QUANTITIES)}
+        rows.append(row | {"words": len(seen.scores)})
+    return pl.DataFrame(rows)
+
+
+def _finite(x: Tensor | float) -> float | None:
+    value = float(x)
+    return value if isfinite(value) else None
