@@ -1,5 +1,6 @@
 """The few-shot study: labels of the prompt, measures on planted maps, scores, and the whole on the embedded model."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,12 +14,12 @@ from headscope.experiments.fewshot.likelihood import Circle, clue_scores, log_pr
 from headscope.experiments.fewshot.measures import (
     DIVIDED,
     MASSES,
-    borders_moved,
-    diagonals,
+    NEAR,
+    equal_distance,
     masses,
     measured,
-    moves_of,
-    same_distance,
+    nearness,
+    shapes,
     shares,
     uniform_pattern,
 )
@@ -26,7 +27,7 @@ from headscope.experiments.fewshot.prompt import Labels, Part, built, labelled, 
 from headscope.experiments.fewshot.run import Setting, check
 from headscope.experiments.fewshot.states import captured
 from headscope.experiments.fewshot.writing import judged
-from headscope.model import open_model
+from headscope.model import Model, open_model
 
 SHOTS = [Clue("Parrot", "It says what you said."), Clue("Owl", "Wise face.")]
 
@@ -62,6 +63,17 @@ def test_the_parts_of_a_prompt_are_found(tokenizer):
     assert (labels.word[~labels.content] == -1).all()
 
 
+def test_templates_that_refuse_or_forget():
+    def refuse(messages, tokenize, add_generation_prompt):
+        raise ValueError("no system role")
+
+    with pytest.raises(UsageError, match="refuses a conversation of 7 turns: no system role"):
+        written(SimpleNamespace(apply_chat_template=refuse), "Animals", SHOTS, "Ant")
+    forgetful = SimpleNamespace(apply_chat_template=lambda messages, **_: messages[-1]["content"])
+    with pytest.raises(UsageError, match="does not write the turn 'You are a crossword"):
+        written(forgetful, "Animals", SHOTS, "Ant")
+
+
 def test_tokens_of_the_embedded_model_are_labelled(tiny):
     prompt = built(tiny, "Animals", SHOTS, "Ant", "Small worker.")
     assert prompt.words == (
@@ -85,8 +97,7 @@ def planted(clue=3):
 def test_the_mass_is_divided_without_rest(tiny):
     prompt = built(tiny, "Animals", SHOTS, "Ant", "Small worker.")
     for pattern in captured(tiny, prompt).values():
-        found = masses(pattern, [prompt.labels, *moves_of(prompt.labels, 0, 3)])
-        total = found[..., : len(DIVIDED)].sum(-1)
+        total = masses(pattern, prompt.labels)[:, : len(DIVIDED)].sum(-1)
         torch.testing.assert_close(total, torch.ones_like(total), atol=1e-6, rtol=0)
 
 
@@ -98,48 +109,61 @@ def test_planted_mass_is_found():
     for i in torch.nonzero(labels.content & (labels.shot >= 1)).flatten().tolist():
         own = torch.nonzero((labels.shot == labels.shot[i]) & (labels.part == Part.WORD)).flatten()
         earlier = torch.nonzero((labels.shot == labels.shot[i] - 1) & (labels.part == Part.CLUE)).flatten()
-        others = own[own != i]
+        others = own[own < i] if bool((own < i).any()) else torch.tensor([i])  # causal: the first has only itself
         pattern[0, i, others] += 0.4 / len(others)
         pattern[0, i, earlier] += 0.2 / len(earlier)
         pattern[0, i, i] += 0.1
         pattern[0, i, 5] += 0.04
         pattern[0, i, 1] += 0.01
-    found = dict(zip(MASSES, masses(pattern, [labels])[0, 0].tolist(), strict=True))
-    expected = {"self": 0.1, "inside": 0.4, "across": 0.2, "separators": 0.04, "context": 0.01, "first": 0.25}
+    found = dict(zip(MASSES, masses(pattern, labels)[0].tolist(), strict=True))
+    # One row of five is the first token of a word.
+    expected = {
+        "self": 0.1 + 0.4 / 5,
+        "inside": 0.4 * 4 / 5,
+        "across": 0.2,
+        "separators": 0.04,
+        "context": 0.01,
+        "first": 0.25,
+    }
     assert found == pytest.approx(expected | {"target": 0.4})
-    assert float(shares(masses(pattern, [labels]))[0, 0]) == pytest.approx(2 / 3)
-    near = measured(pattern, labels, moves_of(labels, 0)).near[0]
-    assert float(shares(near)) < 0.6, "with the borders moved, less of it is inside"
-    assert float(same_distance(pattern, labels)[0]) < 0.2
+    assert float(shares(masses(pattern, labels))[0]) == pytest.approx(0.32 / 0.52)
+    near = measured(pattern, labels).near[0]
+    assert float(near[MASSES.index("target")]) < 0.3, "at the same distance others get less"
+    assert float(near[MASSES.index("first")]) == pytest.approx(0.25)
 
 
-def test_nearness_explains_a_local_map():
-    """A map that knows only distances gives the target what its distance gives."""
+def distances(n: int) -> torch.Tensor:
+    return torch.arange(n)[:, None] - torch.arange(n)[None, :]
+
+
+@pytest.mark.parametrize("decay", [0.7, 0.95, 1.0])
+def test_nearness_explains_a_local_map(decay):
+    """A map that knows only distances is its own null: inside, across and target, and 1 at equal distance."""
     labels = planted(clue=8)  # long enough that other tokens stand at every distance of a word
-    n = len(labels.part)
-    distance = torch.arange(n)[:, None] - torch.arange(n)[None, :]
-    local = torch.where(distance >= 0, 0.7 ** distance.clamp_min(0), 0.0).double()[None] * 0.3
-    target = masses(local, [labels])[0, :, MASSES.index("target")]
-    torch.testing.assert_close(same_distance(local, labels), target)
+    distance = distances(len(labels.part))
+    local = torch.where(distance >= 0, decay ** distance.clamp_min(0), 0.0).double()[None] * 0.01
+    found = masses(local, labels)[:, [MASSES.index(name) for name in NEAR]]
+    torch.testing.assert_close(nearness(local, labels), found)
+    assert float(equal_distance(local[0], labels)) == pytest.approx(1.0)
 
 
-def test_moved_borders_keep_the_blocks():
-    labels = planted()
-    moved = borders_moved(labels, torch.Generator().manual_seed(3))
-    assert torch.equal(moved.content, labels.content)
-    assert int((moved.part == Part.WORD).sum()) == int((labels.part == Part.WORD).sum())
-    shots = moved.shot[moved.content]
-    assert (shots.diff() >= 0).all()
-    assert int(shots.max()) in (2, 3)
-    assert len({tuple(borders_moved(labels, torch.Generator().manual_seed(s)).shot.tolist()) for s in range(8)}) > 2
+def test_a_border_is_found_beyond_nearness():
+    """Every weight on the own shot is doubled: twice at equal distance, and more inside than nearness gives."""
+    labels = planted(clue=8)
+    distance = distances(len(labels.part))
+    local = torch.where(distance >= 0, 0.8 ** distance.clamp_min(0), 0.0).double()[None] * 0.01
+    doubled = local * (1 + (labels.shot[:, None] == labels.shot[None, :]).double())
+    assert float(equal_distance(doubled[0], labels)) == pytest.approx(2.0)
+    one = measured(doubled, labels)
+    assert float(shares(one.masses)[0]) > float(shares(one.near)[0]) + 0.005
 
 
 def test_diagonals_of_known_maps(tiny):
     labels = planted()
     n = len(labels.part)
-    assert diagonals(torch.eye(n), labels).tolist() == [1.0, 1.0, 1.0]
+    assert shapes(torch.eye(n), labels).tolist()[:3] == [1.0, 1.0, 1.0]
     shift = torch.diag(torch.ones(n - 1), -1) * 0.75 + torch.eye(n) * 0.25
-    tokens, words, dominant = diagonals(shift, labels).tolist()
+    tokens, words, dominant = shapes(shift, labels).tolist()[:3]
     assert 0.25 < tokens < 0.6
     assert tokens < words
     assert 0 < dominant <= 1
@@ -203,7 +227,7 @@ def test_the_study_on_the_embedded_model(tiny):
     assert finding.tables["clues"]["word"].to_list() == ["Ant"]
     assert finding.tables["states"]["state"].to_list() == ["original", "α = 1/2"]
     layers = finding.tables["layers"]
-    assert layers.height == len(tiny.sites) * (len(MASSES) + 5)
+    assert layers.height == len(tiny.sites) * (len(MASSES) + 6)
     assert finding.tables["heads"].height == sum(site.n_heads for site in tiny.sites) * len(MASSES)
     assert all("nan" not in line.split() and line.endswith(".") for line in finding.headlines), finding.headlines
     assert {figure.name for figure in finding.figures} >= {"shots", "maps_all_layers", "maps_states", "map_word_L0"}
@@ -237,6 +261,12 @@ def test_models_that_cannot_take_part(tiny):
         headscope.fewshot(headless)
     with pytest.raises(UsageError, match="matches no head"):
         headscope.fewshot(tiny, layers="L99")
+    circle = Circle.of(category_named("animals"), 9, seed=0)
+    one_shot = len(built(tiny, "Animals", list(circle.clues[:2])).tokens)
+    short = Model(tiny.hf, tiny.tokenizer, replace(tiny.spec, context=one_shot + 60), tiny.sites, None)
+    assert 1 <= most_shots(short, circle) < 8
+    with pytest.raises(UsageError, match="one shot needs"):
+        most_shots(short, circle, room=100)
     with pytest.raises(UsageError, match="too few for 8 shots"):
         most_shots(tiny, Circle("Animals", tuple(SHOTS)))
 

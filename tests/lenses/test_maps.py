@@ -110,6 +110,21 @@ def test_refused_weights_leave_the_weighting_out():
     assert "weighted" not in {figure.name for figure in finding.figures}
 
 
+def test_a_layer_is_drawn_large_on_request():
+    other = replace(OF, layer=1)
+    model = planted(OF, other)
+    batch = shown(on_key([0, 1, 2, 3]))
+    captures = {name: {**found, other: found[OF]} for name, found in batch.captures.items()}
+    for at in ("L0", "L1"):
+        state = LENS.start(Params(at=at), model.spec, (OF, other))
+        drawn = LENS.finish(LENS.update(state, replace(batch, captures=captures)), model).figures
+        assert any(figure.title.startswith(f"Map of {at}") for figure in drawn)
+    with pytest.raises(UsageError, match="matches no head"):
+        LENS.start(Params(at="L7"), model.spec, (OF, other))
+    with pytest.raises(UsageError, match="cannot read"):
+        LENS.needs(Params(at="x"), model.spec)
+
+
 def test_nothing_left_to_show():
     finding = found(shown(on_key([0, 0, 0, 0], n=1)))
     assert (finding.status, finding.tables) == ("not applicable", {})

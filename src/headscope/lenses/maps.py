@@ -16,7 +16,7 @@ from scipy import stats
 from torch import Tensor
 
 from headscope.attention.maps import CORNER
-from headscope.core import About, Finding, ModelSpec, Site, WeightSource
+from headscope.core import About, Finding, ModelSpec, Selection, Site, WeightSource
 from headscope.core.words import word_numbers
 from headscope.errors import UsageError, WeightsRefused
 from headscope.lenses.figures.layout import place
@@ -103,6 +103,9 @@ class Params:
     leave_out: str = field(
         default=FIRST, metadata={"help": "tokens left out, by blanks: `first`, or as they are spelled"}
     )
+    at: str = field(
+        default="", metadata={"help": "layer that is drawn large, e.g. L3; by default the one whose average hides most"}
+    )
 
 
 @dataclass(frozen=True)
@@ -130,11 +133,13 @@ def needs(params: Params, spec: ModelSpec) -> Needs:
             f"tokens={params.tokens} and windows={params.windows}: between 1 and {CORNER} tokens of at least one "
             "window can be shown"
         )
+    Selection.parse(params.at or "all")
     return Needs(weights=True, captures=frozenset({"corner", "corner_z"}), spelling=True)
 
 
 def start(params: Params, spec: ModelSpec, sites: tuple[Site, ...]) -> State:
     """Nothing seen yet."""
+    Selection.parse(params.at or "all").resolve(sites)
     return State(params, sites)
 
 
@@ -243,7 +248,7 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
         "maps",
         ABOUT,
         tables=tables,
-        figures=figures({site: _shown(of[0]) for site, of in parts.items()}, tables["layers"]),
+        figures=figures({site: _shown(of[0]) for site, of in parts.items()}, tables["layers"], _large(state, parts)),
         method=_method(state),
         warnings=tuple(_warnings(state, parts, refused)),
         params=params,
@@ -267,6 +272,14 @@ def _parts(state: State, weights: WeightSource | None) -> tuple[dict[Site, list[
         if parts:
             found[site] = parts
     return found, refused
+
+
+def _large(state: State, parts: Mapping[Site, Sequence[Part]]) -> Site:
+    """The site that is drawn large."""
+    chosen = [site for site in parts if Selection.parse(state.params.at or "all").heads_of(site)]
+    return max(
+        chosen or parts, key=lambda site: sum(float(_apart(part).mean()) for part in parts[site]) / len(parts[site])
+    )
 
 
 def _shown(part: Part) -> Shown:

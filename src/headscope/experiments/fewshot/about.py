@@ -53,13 +53,14 @@ ABOUT = About(
             "self, inside, across, separators, context, first: parts of the mass of a row, which add up to 1 but for a "
             "learned sink; target: from a clue to its word; inside_share: inside over inside and across; "
             "diagonal_tokens, diagonal_words: share of a row of the drawn map on its diagonal; dominant_words: share "
-            "of its rows whose diagonal is at least one half; largest: the largest weight of the drawn map at token "
+            "of its rows whose diagonal is at least one half; equal_distance: weight of a token of the own shot over "
+            "that of one in an earlier shot that is as far away; largest: the largest weight of the drawn map at token "
             "level"
         ),
         "value, low, high": "mean over words and heads, with the 95 % interval over words",
         "nearness": (
-            "what the same maps give for nearness alone: the borders of the shots moved (inside, across), other "
-            "content at the same distance (target)"
+            "what the same maps give for nearness alone: every weight replaced by the mean of those between words and "
+            "clues at the same distance (target: of those that are not between a clue and its word)"
         ),
         "beyond_low, beyond_high": "95 % interval of value less nearness, paired by word",
         "initialised": "the same in the freshly initialised model",

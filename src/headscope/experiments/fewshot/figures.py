@@ -19,15 +19,17 @@ STATE_LAYERS = 3
 _TOP = 0.98  # values above this quantile of a figure share one colour
 
 
-def figures(states: Sequence[Seen], tables: dict[str, pl.DataFrame], drawn: Sequence[Site]) -> tuple[Figure, ...]:
-    """Everything that is drawn; `drawn` are the layers whose maps are shown with their words."""
+def figures(
+    states: Sequence[Seen], tables: dict[str, pl.DataFrame], drawn: Sequence[Site], tokens: Sequence[Site]
+) -> tuple[Figure, ...]:
+    """Everything that is drawn; `drawn` are the layers shown large by words, `tokens` those by tokens."""
     original = states[0]
     word_maps = {site: _words(values, original.prompt) for site, values in original.maps.items()}
     parts: list[Figure] = [
         _shots(tables["shots"], states),
         *_depths(tables["layers"]),
         *(_labelled(word_maps[site], original.prompt.words, site, "word") for site in drawn),
-        _labelled(_tokens(original, drawn[len(drawn) // 2]), _pieces(original.prompt), drawn[len(drawn) // 2], "token"),
+        *(_labelled(_tokens(original, site), _pieces(original.prompt), site, "token") for site in tokens),
         _grid(list(word_maps.items()), len(original.prompt.words)),
     ]
     return (*parts, *([_state_grid(states, drawn)] if len(states) > 1 else []))
@@ -58,8 +60,14 @@ _DEPTHS = {
     "inside_share": (
         "Own shot against earlier shots",
         "share of the own shot",
-        "Of the mass that words and clues give to other words and clues, the part in their own shot. Nearness: the "
-        "same maps with the borders of the shots moved.",
+        "Of the mass that words and clues give to other words and clues, the part in their own shot. Nearness: "
+        "every weight replaced by the mean of those between words and clues at the same distance.",
+    ),
+    "equal_distance": (
+        "Own shot against an earlier one at equal distance",
+        "ratio of weights",
+        "How much more weight a token of the own shot gets than one in an earlier shot that is as far away; 1 where "
+        "only nearness counts.",
     ),
     "target": (
         "From a clue to its word",
@@ -86,7 +94,17 @@ def _depths(layers: pl.DataFrame) -> list[Curves]:
             y = _column(rows, name)
             if np.isfinite(y).any():
                 series.append(Series(name, x, y, role=role))  # type: ignore[arg-type]
-        drawn.append(Curves(f"depth_{quantity}", title, f"{caption} Mean over words.", "layer", axis, tuple(series)))
+        drawn.append(
+            Curves(
+                f"depth_{quantity}",
+                title,
+                f"{caption} Mean over words.",
+                "layer",
+                axis,
+                tuple(series),
+                log_y=quantity == "equal_distance",
+            )
+        )
     return drawn
 
 

@@ -60,20 +60,25 @@ class Circle:
         return Circle(self.category, tuple(Clue(other.word, one.clue) for one, other in pairs))
 
 
-def most_shots(model: Model, circle: Circle, wanted: int = MOST) -> int:
-    """As many shots as are wanted and fit the context of the model."""
+def most_shots(model: Model, circle: Circle, wanted: int = MOST, room: int = 0) -> int:
+    """As many shots as are wanted and fit the context of the model, with room for tokens that are written.
+
+    Raises:
+        UsageError: There are too few words, or not even one shot fits.
+    """
     if len(circle.clues) <= wanted:
         raise UsageError(
             f"{len(circle.clues)} words are too few for {wanted} shots and a target", hint=f"use at least {wanted + 1}"
         )
     limit = model.spec.context
-    for count in range(wanted, -1, -1):
-        longest = max(circle.clues, key=lambda one: len(one.word) + len(one.clue))
-        needed = len(built(model, circle.category, [longest] * (count + 1)).tokens)
+    longest = max(circle.clues, key=lambda one: len(one.word) + len(one.clue))
+    needed = 0
+    for count in range(wanted, 0, -1):
+        needed = len(built(model, circle.category, [longest] * (count + 1)).tokens) + room
         if limit is None or needed <= limit:
             return count
     raise UsageError(
-        f"a single shot has {needed} tokens, but {model.spec.name} reads at most {limit}",
+        f"a prompt with one shot needs {needed} tokens, but {model.spec.name} reads at most {limit}",
         hint="use a model with a longer context",
     )
 

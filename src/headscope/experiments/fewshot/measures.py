@@ -6,11 +6,12 @@ own shot (inside) and in earlier ones (across); separators; the context; the fir
 the mass on the word that the clue is about (target).
 
 Two nulls. Uniform: attention uniform over the visible keys. Nearness: what the same maps give to tokens for being near.
-For inside and across the borders of the shots are moved: their blocks put in another order and shifted round over the
-same tokens. For the target: the mass on other tokens of words and clues at the same distance.
+For inside and across every weight is replaced by the mean of all weights between words and clues at the same distance;
+for the target by that of all such pairs but those of a clue and its word. So a map that knows only distances is its own
+null. Beside it stands the ratio of the two kinds at equal distance (`equal_distance`): how much more weight a token of
+the own shot gets than one of an earlier shot that is as far away.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,8 +24,8 @@ from headscope.maths.blocks import block_sums
 
 DIVIDED = ("self", "inside", "across", "separators", "context", "first")
 MASSES = (*DIVIDED, "target")
-DIAGONALS = ("diagonal_tokens", "diagonal_words", "dominant_words")
-MOVES = 24
+NEAR = ("inside", "across", "target")  # what nearness says something about
+SHAPES = ("diagonal_tokens", "diagonal_words", "dominant_words", "equal_distance")
 
 Pattern = Float[Tensor, "heads tokens tokens"]
 
@@ -35,88 +36,110 @@ class Measured:
 
     masses: Float[Tensor, "heads masses"]
     near: Float[Tensor, "heads masses"]
-    diagonals: Float[Tensor, " diagonals"]
+    shapes: Float[Tensor, " shapes"]
     largest: float
 
 
-def measured(pattern: Pattern, labels: Labels, moves: Sequence[Labels]) -> Measured:
+def measured(pattern: Pattern, labels: Labels) -> Measured:
     """Everything about one site and one prompt."""
-    mean_map = pattern.mean(0)
-    near = masses(pattern, moves).nanmean(0)
-    near[:, MASSES.index("target")] = same_distance(pattern, labels)
-    return Measured(
-        masses(pattern, [labels])[0],
-        near,
-        diagonals(mean_map, labels),
-        float(content_map(mean_map, labels).max()),
-    )
+    mean_map, found = pattern.mean(0), masses(pattern, labels)
+    near = found.clone()
+    near[:, [MASSES.index(name) for name in NEAR]] = nearness(pattern, labels)
+    return Measured(found, near, shapes(mean_map, labels), float(content_map(mean_map, labels).max()))
 
 
-def masses(pattern: Pattern, divisions: Sequence[Labels]) -> Float[Tensor, "divisions heads masses"]:
+def masses(pattern: Pattern, labels: Labels) -> Float[Tensor, "heads masses"]:
     """The mean over rows of the mass on each kind of key; NaN where there is no such row.
-
-    The labels may differ in how words and clues are divided into shots, not in which tokens are words and clues.
 
     Properties:
         - the six kinds of keys take all of the mass  (tested: test_the_mass_is_divided_without_rest)
         - finds mass that was planted  (tested: test_planted_mass_is_found)
     """
-    shown = divisions[0].content
-    rows = pattern[:, shown].to(torch.float64)
-    places = torch.nonzero(shown).flatten()
-    between = rows[:, :, shown]
-    off_diagonal = ~torch.eye(len(places), dtype=torch.bool)
-    part = torch.stack([one.part[shown] for one in divisions])
-    shot = torch.stack([one.shot[shown] for one in divisions])
-    counted = (shot >= 1).to(torch.float64)
-    in_clue = counted * (part == Part.CLUE)
-    same = (shot[:, :, None] == shot[:, None, :]) & off_diagonal
-    target = same & (part == Part.WORD)[:, None, :]
+    pairs = Pairs.of(labels)
+    rows = pattern[:, pairs.places].to(torch.float64)
+    between = rows[:, :, pairs.places]
+    later = torch.arange(len(labels.part)) > 0
 
-    def pairs(of_rows: Float[Tensor, "divisions rows"], keys: Bool[Tensor, "divisions rows rows"]) -> Tensor:
-        return torch.einsum("hij,dij->dh", between, of_rows[:, :, None] * keys) / of_rows.sum(1)[:, None]
+    def whole(mass: Float[Tensor, "heads rows"]) -> Float[Tensor, " heads"]:
+        return mass[:, pairs.counted].mean(1)
 
-    def whole(mass: Float[Tensor, "heads rows"]) -> Tensor:
-        return torch.einsum("hi,di->dh", mass, counted) / counted.sum(1)[:, None]
-
-    elsewhere = {kind: (divisions[0].part == kind) & (torch.arange(len(shown)) > 0) for kind in Part}
     found = {
         "self": whole(between.diagonal(dim1=1, dim2=2)),
-        "inside": pairs(counted, same),
-        "across": pairs(counted, ~(shot[:, :, None] == shot[:, None, :])),
-        "separators": whole(rows[:, :, elsewhere[Part.SEPARATOR]].sum(-1)),
-        "context": whole(rows[:, :, elsewhere[Part.CONTEXT]].sum(-1)),
+        "inside": whole((between * pairs.inside).sum(-1)),
+        "across": whole((between * pairs.across).sum(-1)),
+        "separators": whole(rows[:, :, (labels.part == Part.SEPARATOR) & later].sum(-1)),
+        "context": whole(rows[:, :, (labels.part == Part.CONTEXT) & later].sum(-1)),
         "first": whole(rows[:, :, 0]),
-        "target": pairs(in_clue, target),
+        "target": (between * pairs.target)[:, pairs.in_clue].sum(-1).mean(1),
     }
     return torch.stack([found[name] for name in MASSES], dim=-1)
 
 
-def same_distance(pattern: Pattern, labels: Labels) -> Float[Tensor, " heads"]:
-    """What a clue would give to its word if that were any token of words and clues at the same distance.
+@dataclass(frozen=True)
+class Pairs:
+    """The tokens of words and clues, which of them are rows that count, and which pairs of them are what.
 
-    A distance at which the word alone stands is interpolated from the nearest ones that have others.
+    Pairs are of a counted row and an earlier token: in its own shot, in an earlier one, a clue and its word.
+    """
+
+    places: Int[Tensor, " shown"]
+    counted: Bool[Tensor, " shown"]
+    in_clue: Bool[Tensor, " shown"]
+    distance: Int[Tensor, "shown shown"]
+    inside: Bool[Tensor, "shown shown"]
+    across: Bool[Tensor, "shown shown"]
+    target: Bool[Tensor, "shown shown"]
+
+    @classmethod
+    def of(cls, labels: Labels) -> "Pairs":
+        """From the labels of a prompt."""
+        places = torch.nonzero(labels.content).flatten()
+        part, shot = labels.part[places], labels.shot[places]
+        distance = places[:, None] - places[None, :]
+        counted = shot >= 1
+        earlier = counted[:, None] & (distance > 0)
+        same = shot[:, None] == shot[None, :]
+        in_clue = counted & (part == Part.CLUE)
+        target = earlier & same & in_clue[:, None] & (part == Part.WORD)[None, :]
+        return cls(places, counted, in_clue, distance, earlier & same, earlier & ~same, target)
+
+
+def nearness(pattern: Pattern, labels: Labels) -> Float[Tensor, "heads near"]:
+    """What inside, across and target would be if only distances counted.
 
     Properties:
-        - equals the mass on the target where attention knows only distances  (tested:
-        test_nearness_explains_a_local_map)
+        - equals the masses where attention knows only distances  (tested: test_nearness_explains_a_local_map)
     """
-    places = torch.nonzero(labels.content).flatten()
-    part, shot = labels.part[places], labels.shot[places]
-    distance = places[:, None] - places[None, :]
-    rows = (shot >= 1) & (part == Part.CLUE)
-    pairs = rows[:, None] & (distance > 0)
-    target = pairs & (shot[:, None] == shot[None, :]) & (part == Part.WORD)[None, :]
-    between = pattern[:, places][:, :, places].to(torch.float64)
+    pairs = Pairs.of(labels)
+    between = pattern[:, pairs.places][:, :, pairs.places].to(torch.float64)
+    every = pairs.inside | pairs.across
+    others = every & pairs.in_clue[:, None] & ~pairs.target
+    n, n_clue = pairs.counted.sum(), pairs.in_clue.sum()
+    found = [
+        _profile(between, pairs.distance, every, pairs.inside) / n,
+        _profile(between, pairs.distance, every, pairs.across) / n,
+        _profile(between, pairs.distance, others, pairs.target) / n_clue,
+    ]
+    return torch.stack(found, dim=1)
+
+
+def _profile(
+    between: Float[Tensor, "heads shown shown"],
+    distance: Int[Tensor, "shown shown"],
+    known: Bool[Tensor, "shown shown"],
+    wanted: Bool[Tensor, "shown shown"],
+) -> Float[Tensor, " heads"]:
+    """The sum over the wanted pairs of the mean weight of the known pairs at the same distance.
+
+    A distance without a known pair is interpolated from the nearest ones that have some.
+    """
+    if not bool(known.any()):
+        return torch.full((len(between),), torch.nan, dtype=torch.float64)
     span = int(distance.max()) + 1
-    others = pairs & ~target
-    counts = torch.bincount(distance[others], minlength=span)
-    sums = torch.zeros(len(pattern), span, dtype=torch.float64).index_add(1, distance[others], between[:, others])
-    known = torch.nonzero(counts).flatten()
-    if not len(known):
-        return torch.full((len(pattern),), torch.nan, dtype=torch.float64)
-    profile = _interpolated(known, sums[:, known] / counts[known], distance[target])
-    return profile.sum(1) / rows.sum()
+    counts = torch.bincount(distance[known], minlength=span)
+    sums = torch.zeros(len(between), span, dtype=torch.float64).index_add(1, distance[known], between[:, known])
+    at = torch.nonzero(counts).flatten()
+    return _interpolated(at, sums[:, at] / counts[at], distance[wanted]).sum(1)
 
 
 def _interpolated(
@@ -130,37 +153,36 @@ def _interpolated(
     return values[:, low] * (1 - part) + values[:, high] * part
 
 
-def moves_of(labels: Labels, seed: int, count: int = MOVES) -> list[Labels]:
-    """Some draws of moved borders."""
-    generator = torch.Generator().manual_seed(seed)
-    return [borders_moved(labels, generator) for _ in range(count)]
+def shapes(mean_map: Float[Tensor, "tokens tokens"], labels: Labels) -> Float[Tensor, " shapes"]:
+    """Of the map that is drawn (averaged over heads, words and clues only): its diagonal, and own against other shots.
 
-
-def borders_moved(labels: Labels, generator: torch.Generator) -> Labels:
-    """The same tokens with the blocks of the shots in a random order, shifted round by a random number of tokens."""
-    places = torch.nonzero(labels.content).flatten()
-    part, shot = labels.part[places], labels.shot[places]
-    blocks = [torch.nonzero(shot == one).flatten() for one in sorted(set(shot.tolist()))]
-    order = torch.randperm(len(blocks), generator=generator).tolist()
-    shift = int(torch.randint(len(places), (1,), generator=generator))
-    parts = torch.cat([part[blocks[one]] for one in order]).roll(shift)
-    numbers = torch.cat([torch.full_like(blocks[one], at) for at, one in enumerate(order)]).roll(shift)
-    # A block that was cut by the shift is two: one at each end.
-    step = torch.cat([torch.zeros(1, dtype=torch.int64), (numbers[1:] != numbers[:-1]).to(torch.int64)]).cumsum(0)
-    new_part, new_shot = labels.part.clone(), labels.shot.clone()
-    new_part[places], new_shot[places] = parts, step
-    return Labels(new_part, new_shot, labels.word)
-
-
-def diagonals(mean_map: Float[Tensor, "tokens tokens"], labels: Labels) -> Float[Tensor, " diagonals"]:
-    """Of the map that is drawn (averaged over heads, words and clues only): how much of a row is on its diagonal.
-
-    Rows are divided by their sum over what is drawn; the first row, which has nothing else, does not count. A row is
-    dominant if its diagonal is at least as large as all the rest of it.
+    For the diagonal rows are divided by their sum over what is drawn; the first row, which has nothing else, does not
+    count. A row is dominant if its diagonal is at least as large as all the rest of it.
     """
     tokens = _row_shares(content_map(mean_map, labels))
     words = _row_shares(block_sums(mean_map, labels.word, labels.word))
-    return torch.stack([tokens.mean(), words.mean(), (words >= 0.5).to(torch.float64).mean()])
+    dominant = (words >= 0.5).to(torch.float64).mean()
+    return torch.stack([tokens.mean(), words.mean(), dominant, equal_distance(mean_map, labels)])
+
+
+def equal_distance(mean_map: Float[Tensor, "tokens tokens"], labels: Labels) -> Float[Tensor, ""]:
+    """The mean weight on the own shot over that on earlier shots, at distances that have both; NaN if none has.
+
+    Each distance counts as often as the rarer of the two kinds has pairs there.
+
+    Properties:
+        - 1 where attention knows only distances, whatever these are  (tested: test_nearness_explains_a_local_map)
+    """
+    pairs, shown = Pairs.of(labels), content_map(mean_map, labels)
+    span = int(pairs.distance.max()) + 1
+    counts, means = [], []
+    for kind in (pairs.inside, pairs.across):
+        count = torch.bincount(pairs.distance[kind], minlength=span).to(torch.float64)
+        total = torch.zeros(span, dtype=torch.float64).index_add(0, pairs.distance[kind], shown[kind])
+        counts.append(count)
+        means.append(total / count.clamp_min(1.0))
+    rarer = torch.minimum(counts[0], counts[1])
+    return (rarer * means[0]).sum() / (rarer * means[1]).sum()
 
 
 def content_map(mean_map: Float[Tensor, "tokens tokens"], labels: Labels) -> Float[Tensor, "shown shown"]:

@@ -102,8 +102,15 @@ def _plain(turns: Sequence[str]) -> str:
 def _conversation(tokenizer: Any, turns: Sequence[str]) -> str:
     messages = [{"role": ("user", "assistant")[number % 2], "content": turn} for number, turn in enumerate(turns)]
     ask = len(turns) % 2 == 1
-    with quiet():
-        text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=ask)
+    try:
+        with quiet():
+            text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=ask)
+    except Exception as error:
+        # A template is a program of the checkpoint and raises what it likes.
+        raise UsageError(
+            f"the chat template of this model refuses a conversation of {len(turns)} turns: {error}",
+            hint="the few-shot study needs a template for turns of a user and an assistant",
+        ) from error
     return text
 
 

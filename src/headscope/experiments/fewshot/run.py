@@ -94,7 +94,7 @@ def fewshot(model: Model, setting: Setting, step: Step) -> tuple[Finding, TextSp
     category = category_named(setting.category)
     circle = Circle.of(category, setting.words, setting.seed, setting.word or category.clues[0].word)
     drawn = _drawn(model.sites, setting.layers)
-    most = most_shots(model, circle)
+    most = most_shots(model, circle, room=NEW_TOKENS)
     few = min(MEASURED, len(circle.clues))
     plan = Plan(circle, min(setting.shots, most), most, range(few), range(min(SCORED, len(circle.clues))), setting.seed)
     whole = Plan(circle, plan.shots, most, plan.measured, range(len(circle.clues)), setting.seed)
@@ -109,7 +109,8 @@ def fewshot(model: Model, setting: Setting, step: Step) -> tuple[Finding, TextSp
         NAME,
         ABOUT,
         tables=tables,
-        figures=figures(states, tables, drawn),
+        # Layers that were asked for are drawn at both levels; of our own choice one is enough to see the difference.
+        figures=figures(states, tables, drawn, drawn if setting.layers else [drawn[len(drawn) // 2]]),
         headlines=headlines(tables, original, plan.shots),
         method=_method(model, plan, whole, setting),
         warnings=tuple(_warnings(model, most, setting)),

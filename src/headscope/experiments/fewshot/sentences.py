@@ -1,5 +1,6 @@
 """What the few-shot study showed, in sentences made of its numbers; and whether the thesis' section 8 describes it."""
 
+from statistics import median
 from typing import Any
 
 import polars as pl
@@ -56,12 +57,27 @@ def _borders(layers: pl.DataFrame) -> str:
     beyond = [row for row in rows if row["beyond_low"] is not None and row["beyond_low"] > 0]
     is_unit = len(beyond) > len(rows) / 2
     stays_apart = value > 1 - CROSSING
+    equal = _at_equal_distance(_of(layers, "equal_distance"))
     crossing = "Hardly any crosses" if stays_apart else "But words do attend across shots, other than the thesis says"
     verdict = "shots are units to it" if is_unit else "it is mostly nearness that keeps shots apart"
     return (
         f"Of the mass between different words and clues {_percent(value)} stays in the own shot (uniform attention "
         f"{_percent(uniform)}, nearness alone {_percent(near)}), more than nearness explains in {len(beyond)} of "
-        f"{len(rows)} layers: {verdict}. {crossing}: {_percent(across)} of all mass, beside {_percent(inside)} inside."
+        f"{len(rows)} layers: {verdict}.{equal} {crossing}: {_percent(across)} of all mass, beside "
+        f"{_percent(inside)} inside."
+    )
+
+
+def _at_equal_distance(rows: list[Row]) -> str:
+    if not rows:
+        return ""
+    more = [row for row in rows if row["low"] is not None and row["low"] > 1]
+    less = [row for row in rows if row["high"] is not None and row["high"] < 1]
+    top = max(rows, key=lambda row: row["value"])
+    return (
+        f" At equal distance a token of the own shot gets {median(row['value'] for row in rows):.1f} times the weight "
+        f"of one in an earlier shot (median layer; more in {len(more)} layers, less in {len(less)}; {top['value']:.2g} "
+        f"times in L{top['layer']})."
     )
 
 

@@ -12,10 +12,9 @@ from headscope.core import Site
 from headscope.experiments.fewshot.likelihood import Circle, log_probabilities
 from headscope.experiments.fewshot.measures import (
     Measured,
-    diagonals,
     masses,
     measured,
-    moves_of,
+    shapes,
     uniform_pattern,
 )
 from headscope.experiments.fewshot.prompt import Prompt, built
@@ -73,7 +72,7 @@ class Uniform:
     """The same measures of attention that is uniform over the visible keys."""
 
     masses: Float[Tensor, "words masses"]
-    diagonals: Float[Tensor, "words diagonals"]
+    shapes: Float[Tensor, "words shapes"]
 
 
 @dataclass(frozen=True)
@@ -98,9 +97,8 @@ def observe(model: Model, state: State, plan: Plan, step: Step) -> Seen:
         for done, index in enumerate(plan.measured):
             step(f"{state.label}: maps", done, len(plan.measured))
             one = reference_prompt(model, plan, index)
-            moves = moves_of(one.labels, plan.seed + index)
             for site, pattern in captured(model, one).items():
-                of.setdefault(site, []).append(measured(pattern, one.labels, moves))
+                of.setdefault(site, []).append(measured(pattern, one.labels))
         step(f"{state.label}: maps", len(plan.measured), len(plan.measured))
         told = lambda done, total: step(f"{state.label}: scores", done, total)  # noqa: E731
         scores = log_probabilities(model, plan.circle, plan.most, plan.scored, told)
@@ -133,7 +131,7 @@ def uniform_measures(model: Model, plan: Plan, sites: Sequence[Site]) -> dict[Si
         if site.window not in found:
             patterns = [(uniform_pattern(site, len(one.tokens)), one.labels) for one in prompts]
             found[site.window] = Uniform(
-                torch.stack([masses(pattern, [labels])[0, 0] for pattern, labels in patterns]),
-                torch.stack([diagonals(pattern[0], labels) for pattern, labels in patterns]),
+                torch.stack([masses(pattern, labels)[0] for pattern, labels in patterns]),
+                torch.stack([shapes(pattern[0], labels) for pattern, labels in patterns]),
             )
     return {site: found[site.window] for site in sites}

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from headscope.core import Site
 from headscope.experiments.fewshot.likelihood import Circle
-from headscope.experiments.fewshot.measures import DIAGONALS, MASSES, Measured, shares
+from headscope.experiments.fewshot.measures import MASSES, NEAR, SHAPES, Measured, shares
 from headscope.experiments.fewshot.states import Seen, Uniform
 from headscope.experiments.fewshot.writing import Written
 from headscope.lenses.figures.layout import place
 from headscope.maths.bootstrap import bootstrap_interval
 
-QUANTITIES = (*MASSES, "inside_share", *DIAGONALS, "largest")
+QUANTITIES = (*MASSES, "inside_share", *SHAPES, "largest")
 _PLACE = {"stack": pl.String, "kind": pl.String, "layer": pl.Int64, "head": pl.Int64}
 
 
@@ -50,7 +50,7 @@ def layers_table(seen: Seen, uniform: Mapping[Site, Uniform], initialised: Seen 
         low, high = bootstrap_interval(value, seed=seed)
         below, above = bootstrap_interval(value - near, seed=seed)
         for index, name in enumerate(QUANTITIES):
-            has_near = name in ("inside", "across", "target", "inside_share")
+            has_near = name in (*NEAR, "inside_share")
             rows.append(
                 {
                     **place(site, None),
@@ -74,14 +74,14 @@ def layers_table(seen: Seen, uniform: Mapping[Site, Uniform], initialised: Seen 
 def _of_words(of: Sequence[Measured], *, near: bool) -> Float[Tensor, "words quantities"]:
     """Each quantity of each word; what has no value for nearness repeats the measured one."""
     mass = torch.stack([(one.near if near else one.masses).mean(0) for one in of])
-    diagonal = torch.stack([one.diagonals for one in of])
+    shape = torch.stack([one.shapes for one in of])
     largest = torch.tensor([[one.largest] for one in of], dtype=torch.float64)
-    return torch.cat([mass, shares(mass)[:, None], diagonal, largest], dim=1)
+    return torch.cat([mass, shares(mass)[:, None], shape, largest], dim=1)
 
 
 def _of_null(uniform: Uniform) -> Float[Tensor, "words quantities"]:
     nothing = torch.full((len(uniform.masses), 1), torch.nan, dtype=torch.float64)
-    return torch.cat([uniform.masses, shares(uniform.masses)[:, None], uniform.diagonals, nothing], dim=1)
+    return torch.cat([uniform.masses, shares(uniform.masses)[:, None], uniform.shapes, nothing], dim=1)
 
 
 def heads_table(seen: Seen, uniform: Mapping[Site, Uniform]) -> pl.DataFrame:
@@ -93,7 +93,7 @@ def heads_table(seen: Seen, uniform: Mapping[Site, Uniform]) -> pl.DataFrame:
         null = uniform[site].masses.mean(0)
         for head in range(site.n_heads):
             for index, name in enumerate(MASSES):
-                has_near = name in ("inside", "across", "target")
+                has_near = name in NEAR
                 numbers = {"value": _finite(value[head, index]), "uniform": _finite(null[index])}
                 numbers["nearness"] = _finite(near[head, index]) if has_near else None
                 rows.append({**place(site, head), "quantity": name, **numbers})

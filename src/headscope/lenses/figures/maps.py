@@ -30,19 +30,15 @@ class Shown:
     column_words: tuple[str, ...]
 
 
-def figures(shown: Mapping[Site, Shown], layers: pl.DataFrame) -> tuple[Figure, ...]:
-    """What the average hides over depth; a grid over layers; maps with words and tokens; heads; the weighting."""
+def figures(shown: Mapping[Site, Shown], layers: pl.DataFrame, large: Site) -> tuple[Figure, ...]:
+    """What the average hides over depth; a grid over layers; one layer's words, tokens and heads; the weighting."""
     sites = list(shown)
-    hidden = _by_site(layers, "hidden")
     weighting = _by_site(layers, "weighting")
     drawn: list[Figure] = [_course(layers, sites)]
     drawn += [_layers(group, members, shown) for group, members in groups(sites).items()]
-    middle = sites[len(sites) // 2]
-    drawn.append(_words(middle, shown[middle]))
-    drawn.append(_tokens(middle, shown[middle]))
-    apart = max(sites, key=lambda site: hidden.get(_key(site), 0.0))
-    if apart.n_heads > 1:
-        drawn.append(_heads(apart, shown[apart]))
+    drawn += [_words(large, shown[large]), _tokens(large, shown[large])]
+    if large.n_heads > 1:
+        drawn.append(_heads(large, shown[large]))
     weighted = [site for site in sites if shown[site].weighted is not None and site.n_heads > 1]
     if weighted:
         drawn.append(_weighted(max(weighted, key=lambda site: weighting.get(_key(site), 0.0)), shown))
@@ -111,7 +107,7 @@ def _heads(site: Site, of: Shown) -> HeatMap:
         maps[:MOST_SITES],
         "heads",
         f"The heads of {site.label}, token level",
-        "The layer whose average hides most.",
+        "What their average does not show.",
     )
 
 
