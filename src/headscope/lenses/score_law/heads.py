@@ -1,7 +1,7 @@
 """The table of heads: every quantity from the sums of all windows, with an interval from leaving out each of them."""
 
 from collections.abc import Iterator
-from math import inf, nan, sqrt
+from math import inf, nan
 
 import torch
 from jaxtyping import Float
@@ -15,6 +15,7 @@ from headscope.lenses.score_law.seen import Seen
 from headscope.lenses.score_law.sums import AT
 from headscope.lenses.score_law.tables import Row, number
 
+_CELLS = ("value", "low", "high", "predicted", "stated", "null")
 # What a quantity can be.
 _RANGE = {
     "variance": (0.0, inf), "row_variance": (0.0, inf), "log_mean_exp": (0.0, inf), "freezing": (0.0, inf),
@@ -37,18 +38,20 @@ def head_rows(site: Site, one: Seen) -> Iterator[Row]:
     windows = len(sums)
     total, rows = sums.sum(0), counts.sum(0)
     values = _estimates(total, rows)
-    rest = _estimates(total - sums, rows - counts) if windows > 1 else {}
+    rest = _estimates(total - sums, rows - counts)
     beside = sides(site, one, total / torch.where(rows > 0, rows, nan))
+    columns = {}
+    for quantity, value in values.items():
+        low, high = _interval(quantity, value, rest[quantity])
+        found = {"value": value, "low": low, "high": high, **beside.get(quantity, {})}
+        columns[quantity] = {name: column.tolist() for name, column in found.items()}
     for head in range(site.n_heads):
-        for quantity, value in values.items():
-            low, high = _interval(quantity, float(value[head]), rest[quantity][:, head] if rest else torch.zeros(0))
-            numbers = {"value": float(value[head]), "low": low, "high": high}
-            numbers |= {name: float(column[head]) for name, column in beside.get(quantity, {}).items()}
+        for quantity, column in columns.items():
+            cells = {name: number(column[name][head]) if name in column else None for name in _CELLS}
             yield {
                 **place(site, head),
                 "quantity": quantity,
-                **{name: number(numbers.get(name, nan)) for name in ("value", "low", "high")},
-                **{name: number(numbers.get(name, nan)) for name in ("predicted", "stated", "null")},
+                **cells,
                 "rows": int(rows[AT[_COUNT_OF.get(quantity, "first")], head]),
                 "samples": one.q.count,
                 "dimensions": site.d_head,
@@ -78,12 +81,14 @@ def _estimates(
     }
 
 
-def _interval(quantity: str, value: float, rest: Float[Tensor, " windows"]) -> tuple[float, float]:
-    """Jackknife over windows, Student t; within what the quantity can be."""
+def _interval(
+    quantity: str, value: Float[Tensor, " heads"], rest: Float[Tensor, "windows heads"]
+) -> tuple[Float[Tensor, " heads"], Float[Tensor, " heads"]]:
+    """Jackknife over windows, Student t; within what the quantity can be. NaN where a window cannot be left out."""
     w = len(rest)
-    if w < 2 or not bool(torch.isfinite(rest).all()):
-        return nan, nan
-    error = sqrt((w - 1) / w * float((rest - rest.mean()).square().sum()))
+    if w < 2:
+        return torch.full_like(value, nan), torch.full_like(value, nan)
+    error = ((w - 1) / w * (rest - rest.mean(0)).square().sum(0)).sqrt()
     half = float(stats.t.ppf(0.975, w - 1)) * error
     least, most = _RANGE.get(quantity, (-inf, inf))
-    return max(value - half, least), min(value + half, most)
+    return (value - half).clamp_min(least), (value + half).clamp_max(most)
