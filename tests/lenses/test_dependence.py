@@ -8,8 +8,8 @@ import torch
 
 from headscope.errors import UsageError
 from headscope.lenses.dependence import LENS, Params
+from headscope.lenses.dependent.pairs import PairSample, kept_positions
 from headscope.lenses.lens import AS_IS, Batch
-from headscope.lenses.pairs import PairSample, kept_positions
 from tests.contract.test_lenses import differences
 from tests.lenses.planted import SPEC, site
 
