@@ -225,7 +225,7 @@ def cut(name: str, x: torch.Tensor, index: int, n: int) -> torch.Tensor:
             return x
         case "resid" | "x" | "final":
             return x[index : index + 1, :n]
-        case "pattern" | "scores" | "rows":
+        case "pattern" | "pairs" | "scores" | "rows":
             return x[index : index + 1, :, :n, :n]
         case _:
             return x[index : index + 1, :, :n]

@@ -5,19 +5,25 @@ attention pattern also rank high by their dependence on the query, beyond what t
 would with another text's query in its place? And what does dependence add to the scores of a head: the shift
 Tr(C Σ_ji) of their mean, and their variance, beside the Gaussian formula. What is computed from the sample stands in
 `dependent/`, one idea per file.
+
+Held are 64 windows at most, and of each up to 56 tokens or, where it is longer, a run of 8 for each octave of distance
+from its end: their vectors, and what they pay to each other. A whole pattern is never held, and the vectors of all
+tokens only for the layer that is running, so that memory grows with the length of a window and not with its square.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 import polars as pl
+from torch import Tensor
 
+from headscope.attention.maps import SHORT
 from headscope.core import About, Finding, ModelSpec, Site, WeightSource
 from headscope.errors import UsageError
 from headscope.lenses.dependent.definition import defined
 from headscope.lenses.dependent.jackknife import adjusted
 from headscope.lenses.dependent.moments import pair_rows
-from headscope.lenses.dependent.pairs import SHORT, PairSample
+from headscope.lenses.dependent.pairs import CAPTURES, PairSample
 from headscope.lenses.dependent.pooled import pooled_pairs
 from headscope.lenses.dependent.profile import profile_rows
 from headscope.lenses.dependent.ranks import head_rows
@@ -140,23 +146,25 @@ class Params:
 
 @dataclass(frozen=True)
 class State:
-    """The sample; its size does not depend on the length of the text."""
+    """The sample of each site, and of the batch at hand what has come of sites that are not complete yet."""
 
     params: Params
     sites: tuple[Site, ...]
     crossed: tuple[Site, ...]
     step: int
-    sample: PairSample
+    room: int
+    samples: Mapping[Site, PairSample] = field(default_factory=dict)
+    waiting: Mapping[Site, Mapping[str, Tensor]] = field(default_factory=dict)
 
 
 def needs(params: Params, spec: ModelSpec) -> Needs:
-    """What enters each layer, the queries and keys made of it, and the pattern."""
+    """What enters each layer, the queries and keys made of it, and the pattern among the tokens that are kept."""
     if params.components < 1 or params.skip < 0:
         raise UsageError(
             f"components={params.components} and skip={params.skip}: at least one component is needed, and no fewer "
             "than 0 tokens can be left out"
         )
-    return Needs(captures=frozenset({"resid", "q", "k", "pattern"}))
+    return Needs(captures=frozenset(CAPTURES), pieces=True)
 
 
 def start(params: Params, spec: ModelSpec, sites: tuple[Site, ...]) -> State:
@@ -169,19 +177,28 @@ def start(params: Params, spec: ModelSpec, sites: tuple[Site, ...]) -> State:
     step = max(1, -(-sum(sizes) * FEWEST_WINDOWS // SAMPLE_BYTES))
     chosen = tuple(own[::step])
     room = min(WINDOWS, max(FEWEST_WINDOWS, SAMPLE_BYTES // max(1, sum(sizes[::step]))))
-    return State(params, chosen, tuple(site for site in sites if site.kind != "self"), step, PairSample(room))
+    return State(params, chosen, tuple(site for site in sites if site.kind != "self"), step, room)
 
 
 def update(state: State, batch: Batch) -> State:
-    """Add the windows of one batch."""
+    """Add the windows of one batch, as far as this piece of it goes."""
     if batch.variant != AS_IS:
         return state
-    return replace(state, sample=state.sample.add(batch, state.sites))
+    samples, waiting = dict(state.samples), dict(state.waiting)
+    for site in state.sites:
+        shown = {name: batch.captures[name][site] for name in CAPTURES if site in batch.captures.get(name, {})}
+        known = {**waiting.pop(site, {}), **shown}
+        if len(known) == len(CAPTURES):
+            samples[site] = samples.get(site, PairSample(state.room)).add(batch.tokens, batch.real, known)
+        elif known:
+            waiting[site] = known
+    return replace(state, samples=samples, waiting=waiting)
 
 
 def merge(a: State, b: State) -> State:
     """What both have seen, a's windows first."""
-    return replace(a, sample=a.sample.merge(b.sample))
+    both = {site: a.samples[site].merge(one) if site in a.samples else one for site, one in b.samples.items()}
+    return replace(a, samples={**a.samples, **both})
 
 
 def finish(state: State, weights: WeightSource | None) -> Finding:
@@ -189,9 +206,9 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
     params, components = asdict(state.params), state.params.components
     rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
     seen: dict[Site, Shown] = {}
-    for site in state.sites:
+    for site in (site for site in state.sites if site in state.samples):
         # One site at a time: in float64 all of them would take several times the sample.
-        sampled = Sampled.of(state.sample, site, state.params.skip)
+        sampled = Sampled.of(state.samples[site], site, state.params.skip)
         if sampled is None:
             continue
         seen[site] = Shown(len(sampled.positions), sampled.windows, sampled.length)
@@ -207,14 +224,15 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
         return Finding("dependence", ABOUT, status="not applicable", reason=reason, params=params)
     tables = {name: pl.DataFrame(rows[name], schema=schema) for name, schema in SCHEMAS.items()}
     tables["heads"], tables["pairs"] = adjusted(tables["heads"]), adjusted(tables["pairs"])
+    first, drawn = next(iter(seen)), max(len(one.windows) for one in state.samples.values())
     missing = [site for site in state.sites if site not in seen]
     finding = Finding(
         "dependence",
         ABOUT,
         tables=tables,
         figures=figures(tables, list(seen)),
-        method=method(state.sample, next(iter(seen.values())), state.params.skip, state.step),
-        warnings=(*unseen(state.crossed, missing), *warnings(tables, seen, len(state.sample.windows), components)),
+        method=method(state.samples[first], seen[first], state.params.skip, state.step),
+        warnings=(*unseen(state.crossed, missing), *warnings(tables, seen, drawn, components)),
         params=params,
     )
     return replace(finding, headlines=headline(finding))
@@ -226,7 +244,7 @@ def headline(finding: Finding) -> tuple[str, ...]:
 
 
 def definition(params: Params, weights: WeightSource | None, batches: Sequence[Batch]) -> dict[str, pl.DataFrame]:
-    """The formulas as written, on every token of the windows of one length; the fold keeps some of a long window."""
+    """The formulas as written, pair by pair, on the windows of one length."""
     return defined([batch for batch in batches if batch.variant == AS_IS], params.components, params.skip)
 
 

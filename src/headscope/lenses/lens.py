@@ -31,10 +31,11 @@ AS_IS = "as is"
 class Needs:
     """What a lens wants to be handed; the pipeline takes the union over the chosen lenses.
 
-    `captures` may name pattern, scores, rows (the scores of some rows), scale, q, k, v, z, x (the input of the query
-    projection), resid (the residual stream that enters a layer) and final (the one that leaves the last layer of each
-    stack, before any norm behind it; its key is the last self-attention of the stack). `variants` are changed copies
-    of the model on which the same text is run too: "initialised" (the same architecture, freshly initialised).
+    `captures` may name pattern, pairs (the pattern among some tokens), scores, rows (the scores of some rows), scale,
+    q, k, v, z, x (the input of the query projection), resid (the residual stream that enters a layer) and final (the
+    one that leaves the last layer of each stack, before any norm behind it; its key is the last self-attention of the
+    stack). `variants` are changed copies of the model on which the same text is run too: "initialised" (the same
+    architecture, freshly initialised).
 
     With `pieces` the lens may be handed a batch in pieces, while the forward runs: what each attention call shows as
     soon as it is there, so that nothing of all sites is ever held at once. Each quantity of each site comes once per

@@ -1,7 +1,7 @@
 """The formulas of the lens `dependence` as written, pair by pair, in float64 and with numpy and scipy alone.
 
-Nothing here is shared with the fold but the names of the columns: the fold keeps some tokens of a long window and works
-on whole maps; both must give the same tables where every token is kept.
+Nothing here is shared with the fold but the names of the columns: the fold draws some of many windows and works on
+whole maps; both must give the same tables where every window is kept.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,25 +46,26 @@ Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
 class _Defined:
-    """One site by the formulas: whole windows in, numbers out."""
+    """One site by the formulas: windows in, numbers out. Tokens are counted among those kept; `at` says where."""
 
     def __init__(self, components: int, skip: int, site: Site, batches: Sequence[Batch]) -> None:
-        windows = [
-            [batch.captures[name][site][index].double().numpy() for name in ("resid", "q", "k", "pattern")]
-            + [batch.real[index].numpy()]
+        shown = [
+            _kept([batch.captures[name][site][index].double().numpy() for name in ("resid", "q", "k", "pairs")], real)
             for batch in batches
-            for index in range(len(batch.real))
+            for index, real in enumerate(batch.real.tolist())
         ]
-        lengths = [int(one[4].sum()) for one in windows]
-        self.n = max(lengths, key=lambda n: (lengths.count(n), n))
-        same = [one for one, n in zip(windows, lengths, strict=True) if n == self.n]
-        self.x = [x[real] for x, _, _, _, real in same]
-        self.q = [q[:, real] for _, q, _, _, real in same]
-        self.k = [k[[site.kv_head(h) for h in range(site.n_heads)]][:, real] for _, _, k, _, real in same]
-        self.a = [a[:, real][:, :, real] for _, _, _, a, real in same]
-        self.w, self.site, self.components, self.skip = len(same), site, components, skip
-        seen = [[j for j in range(skip, self.n) if any((a[:, i, j] > 0).any() for a in self.a)] for i in range(self.n)]
-        self.seen = [keys if i >= skip else [] for i, keys in enumerate(seen)]
+        shapes = [(n, at) for n, at, _ in shown]
+        self.n, self.at = max(shapes, key=lambda shape: (shapes.count(shape), shape))
+        same = [arrays for n, at, arrays in shown if (n, at) == (self.n, self.at)]
+        self.x = [x for x, _, _, _ in same]
+        self.q = [q for _, q, _, _ in same]
+        self.k = [k[[site.kv_head(h) for h in range(site.n_heads)]] for _, _, k, _ in same]
+        self.a = [a for _, _, _, a in same]
+        self.w, self.site, self.components = len(same), site, components
+        tokens = range(len(self.at))
+        self.inside = [i for i in tokens if self.at[i] >= skip]
+        seen = [[j for j in self.inside if any((a[:, i, j] > 0).any() for a in self.a)] for i in tokens]
+        self.seen = [keys if i in self.inside else [] for i, keys in enumerate(seen)]
         rows = [[j for j in keys if j != i] for i, keys in enumerate(self.seen)]
         self.keys = [keys if len(keys) >= KEYS else [] for keys in rows]
         # What is asked for again and again: fits, and ranks of a measure by window.
@@ -75,7 +76,7 @@ class _Defined:
     def prepare(self) -> None:
         either = {(max(i, j), min(i, j)) for i, keys in enumerate(self.keys) for j in keys}
         self.either = sorted(either)
-        inside = np.concatenate([one[self.skip :] for one in self.x])
+        inside = np.concatenate([one[self.inside] for one in self.x])
         mean = inside.mean(0)
         _, sigma, axes = np.linalg.svd(inside - mean, full_matrices=False)
         rank = int((sigma**2 > 1e-13 * max(inside.shape) * sigma[0] ** 2).sum())
@@ -87,13 +88,16 @@ class _Defined:
             return
         groups: dict[int, list[tuple[int, int]]] = {}
         for i, j in self.either:
-            groups.setdefault(max(edge for edge in EDGES if edge <= i - j), []).append((i, j))
+            groups.setdefault(max(edge for edge in EDGES if edge <= self.gap(i, j)), []).append((i, j))
         left, number, held = len(self.either), 0, 0
         for edge in sorted(groups):
             self.pool |= dict.fromkeys(groups[edge], number)
             held, left = held + len(groups[edge]), left - len(groups[edge])
             if min(held, left) * (self.w - 1) >= 2 * PER_DIMENSION * k:
                 number, held = number + 1, 0
+
+    def gap(self, i: int, j: int) -> int:
+        return abs(self.at[i] - self.at[j])
 
     def members(self, pool: int) -> list[tuple[int, int]]:
         return [pair for pair in self.either if self.pool[pair] == pool]
@@ -132,7 +136,7 @@ class _Defined:
         if name == "cosine":
             return [{(i, j): self.cosine(w, i, j, shift) for i, j in pairs} for w in range(self.w)]
         if name == "nearness":
-            return [{(i, j): -float(abs(i - j)) for i, j in pairs} for _ in range(self.w)]
+            return [{(i, j): -float(self.gap(i, j)) for i, j in pairs} for _ in range(self.w)]
         if name == "information" and pooled and others:
             pools = range(max(self.pool.values()) + 1)
             by_pool = [
@@ -185,7 +189,7 @@ class _Defined:
         measured = self._measured(head, name, shift)
         if measured is None:
             return None
-        near = {(i, j): -float(abs(i - j)) for i, keys in enumerate(self.keys) for j in keys}
+        near = {(i, j): -float(self.gap(i, j)) for i, keys in enumerate(self.keys) for j in keys}
         pattern = [{pair: float(self.a[w][head][pair]) for pair in near} for w in range(self.w)]
         return [np.array([self.ranks(pattern[w], rounded=False), measured[w], self.ranks(near)]) for w in range(self.w)]
 
@@ -267,7 +271,7 @@ class _Defined:
     def pairs(self) -> Iterator[Row]:
         if self.w < 2 or not any(self.keys):
             return
-        near = [(i, j) for i, keys in enumerate(self.seen) for j in keys if 0 < abs(i - j) <= NEAR]
+        near = [(i, j) for i, keys in enumerate(self.seen) for j in keys if 0 < self.gap(i, j) <= NEAR]
         same = [(i, i) for i, keys in enumerate(self.seen) if i in keys]
         for head in range(self.site.n_heads):
             for name, pairs in (("self", same), ("dependent", near), ("independent", near)):
@@ -315,7 +319,7 @@ class _Defined:
         return found
 
     def _keys_seen(self, i: int) -> int:
-        keys = i + 1 if self.site.causal else self.n
+        keys = self.at[i] + 1 if self.site.causal else self.n
         return min(keys, self.site.window) if self.site.window is not None and self.site.causal else keys
 
     def trace(self, head: int, pair: tuple[int, int], only: Sequence[int]) -> float:
@@ -371,9 +375,20 @@ class _Defined:
                 "covariance": float(np.trace(self.fit(pool, None)[1][:k, k:])),
             }
             cells = {key: number if number == number else None for key, number in numbers.items()}
-            distances = [i - j for i, j in members]
+            distances = [self.gap(i, j) for i, j in members]
             counts = {"dimensions": k, "samples": self.w * len(members), "windows": self.w}
             yield {"head": None, "distance": min(distances), "upto": max(distances), **cells, **counts}
+
+
+def _kept(arrays: Sequence[Array], real: Sequence[bool]) -> tuple[int, tuple[int, ...], list[Array]]:
+    """Of one window: its length, where the kept tokens stand in it, and x, q, k and the pattern of these."""
+    n = len(real)
+    starts = [n - 8 * 2**octave for octave in range(24) if 8 * 2**octave <= n]
+    kept = [t for t in range(n) if n <= 56 or t < 8 or any(start <= t < start + 8 for start in starts)]
+    some = [number for number, t in enumerate(kept) if real[t]]
+    here = [kept[number] for number in some]
+    x, q, k, a = arrays
+    return sum(real), tuple(sum(real[:t]) for t in here), [x[here], q[:, here], k[:, here], a[:, some][:, :, some]]
 
 
 def _sorted(pair: tuple[int, int]) -> tuple[int, int]:

@@ -1,6 +1,5 @@
 """One site: the kept tokens of its windows, those of equal length stacked, and which key counts for which query."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headscope.core import Site
-from headscope.lenses.dependent.pairs import PairSample, Part
+from headscope.lenses.dependent.pairs import PairSample
 
 # Keys that a row must have to be ranked, and how many other windows lend their queries.
 KEYS, SHIFTS = 4, 4
@@ -42,11 +41,12 @@ class Sampled:
     @classmethod
     def of(cls, sample: PairSample, site: Site, skip: int) -> "Sampled | None":
         """From the sample, without the first `skip` tokens; None where no row has enough keys."""
-        parts = [window.parts[site] for window in sample.windows if site in window.parts]
-        length = _commonest(parts)
-        same = [part for part in parts if part.length == length]
+        shapes = [part.shape for part in sample.windows]
+        shape = max(shapes, key=lambda one: (shapes.count(one), one), default=None)
+        same = [part for part in sample.windows if part.shape == shape]
         if not same:
             return None
+        length = same[0].length
         pattern = torch.stack([part.pattern for part in same])
         positions = same[0].positions
         inside = positions >= skip
@@ -80,8 +80,3 @@ class Sampled:
     def shifts(self) -> range:
         """By how many windows further on the query is taken for the null."""
         return range(1, min(SHIFTS, self.windows - 1) + 1)
-
-
-def _commonest(parts: Sequence[Part]) -> int:
-    lengths = [part.length for part in parts]
-    return max(lengths, key=lambda length: (lengths.count(length), length), default=0)
