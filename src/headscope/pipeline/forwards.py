@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from headscope.attention.maps import CORNER, SAMPLED_ROWS
+from headscope.attention.maps import CORNER, SAMPLED_ROWS, sampled_tokens
 from headscope.attention.statistics import Request
 from headscope.core import Site
 from headscope.corpora import Windows
@@ -251,4 +251,6 @@ def _captured_per_row(name: str, sites: Sequence[Site], length: int) -> int:
         return SAMPLED_ROWS
     if name in ("corner", "corner_z"):
         return min(length, CORNER)
+    if name == "pairs":
+        return -(-(len(sampled_tokens(length)) ** 2) // length)
     return length if name in ("pattern", "scores") else max(site.d_head for site in sites)
