@@ -5,7 +5,18 @@ import torch
 
 from headscope.attention import maps
 from headscope.attention.explicit import explicit_attention
-from headscope.attention.maps import SAMPLED_ROWS, corner, pattern, sampled_rows, score_rows, scores
+from headscope.attention.maps import (
+    SAMPLED_ROWS,
+    corner,
+    pairs_of,
+    pattern,
+    pattern_pairs,
+    sampled_rows,
+    sampled_runs,
+    sampled_tokens,
+    score_rows,
+    scores,
+)
 from tests.attention.calls import KINDS
 
 
@@ -48,14 +59,6 @@ def test_scores_are_before_the_mask_and_after_softcap_and_bias() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_corner_is_part_of_the_pattern(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = KINDS[kind]()
-    monkeypatch.setattr(maps, "CORNER", 3)
-    found = corner(call)
-    assert torch.allclose(found, pattern(call)[:, :, :3, :3], atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_score_rows_are_rows_of_the_map(kind: str) -> None:
     call = KINDS[kind]()
     queries = call.q.shape[2]
@@ -68,3 +71,40 @@ def test_sampled_rows_are_few_and_spread() -> None:
         rows = list(range(n))[sampled_rows(n)]
         assert rows == list(range(n)) if n <= SAMPLED_ROWS else SAMPLED_ROWS / 2 <= len(rows) <= SAMPLED_ROWS
         assert rows[-1] >= n - n // 8 - 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_corner_is_part_of_the_pattern(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = KINDS[kind]()
+    monkeypatch.setattr(maps, "CORNER", 3)
+    found = corner(call)
+    assert torch.allclose(found, pattern(call)[:, :, :3, :3], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pattern_pairs_are_a_part_of_the_pattern(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = KINDS[kind]()
+    assert torch.allclose(pattern_pairs(call), pairs_of(pattern(call)), atol=1e-6)
+    # As if all were long: runs of two.
+    monkeypatch.setattr(maps, "SHORT", 3)
+    monkeypatch.setattr(maps, "RUN", 2)
+    sampled_runs.cache_clear()
+    sampled_tokens.cache_clear()
+    try:
+        found = pattern_pairs(call)
+        assert found.shape[2] < call.q.shape[2] or call.q.shape[2] <= 6
+        assert torch.allclose(found, pairs_of(pattern(call)), atol=1e-6)
+    finally:
+        sampled_runs.cache_clear()
+        sampled_tokens.cache_clear()
+
+
+def test_sampled_tokens_stand_in_runs_at_every_distance() -> None:
+    assert sampled_tokens(9) == tuple(range(9))
+    for length in (57, 70, 512, 700, 8192):
+        kept = sampled_tokens(length)
+        assert {0, 7, length - 1, length - 16} <= set(kept)
+        assert sorted(set(kept)) == list(kept)
+        assert len(kept) <= 8 * (length.bit_length() - 1)
+        distances = {length - 1 - position for position in kept}
+        assert all(any(2**e <= distance < 2 ** (e + 1) for distance in distances) for e in range(3, 5))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headscope.attention.call import Call
-from headscope.attention.maps import CORNER, score_rows
+from headscope.attention.maps import CORNER, pairs_of, score_rows
 from headscope.attention.statistics import Request, pattern_statistics, uniform_statistics
 from headscope.core import FeedForward, HeadWeights, ModelSpec, Site, WeightStatus
 from headscope.errors import WeightsRefused
@@ -162,7 +162,7 @@ def batches(
     for seed, lengths in enumerate(shapes):
         n = max(lengths)
         statistics, uniform = {}, {}
-        names = ("pattern", "q", "k", "v", "z", "resid", "x", "rows", "scale", "corner", "corner_z")
+        names = ("pattern", "pairs", "q", "k", "v", "z", "resid", "x", "rows", "scale", "corner", "corner_z")
         captures: dict[str, dict[Site, Tensor]] = {name: {} for name in names}
         real = torch.zeros(0)
         for number, of in enumerate(model.sites):
@@ -172,9 +172,10 @@ def batches(
             uniform[of] = uniform_statistics(call, request, **options)
             kv_heads = [of.kv_head(head) for head in range(of.n_heads)]
             parts = {"pattern": pattern, "q": call.q, "k": call.k, "v": call.v, "z": pattern @ call.v[:, kv_heads]}
-            parts["corner"], parts["corner_z"] = pattern[:, :, :CORNER, :CORNER], parts["z"][:, :, :CORNER]
             parts["scale"], parts["rows"] = torch.tensor(call.scale, dtype=torch.float64), score_rows(call)
+            parts["pairs"] = pairs_of(pattern)
             parts["resid"] = parts["x"] = residual(model.weights_of[of], lengths, n, seed=100 * seed + number)
+            parts["corner"], parts["corner_z"] = pattern[:, :, :CORNER, :CORNER], parts["z"][:, :, :CORNER]
             for name, part in parts.items():
                 captures[name][of] = part
         last = {of.stack: of for of in model.sites if of.kind == "self"}.values()

@@ -6,10 +6,11 @@ import polars as pl
 import pytest
 import torch
 
+from headscope.attention.maps import pairs_of
 from headscope.errors import UsageError
 from headscope.lenses.dependence import LENS, Params
+from headscope.lenses.dependent.pairs import CAPTURES, PairSample
 from headscope.lenses.lens import AS_IS, Batch
-from headscope.lenses.pairs import PairSample, kept_positions
 from tests.contract.test_lenses import differences
 from tests.lenses.planted import SPEC, site
 
@@ -47,7 +48,7 @@ def batch_of(x, scores, q=None, k=None, causal=True, seed=5):
     tokens = torch.randint(0, 50, (windows, n), generator=torch.Generator().manual_seed(seed))
     q = x[:, None].expand(-1, scores.shape[1], -1, -1) if q is None else q
     k = x[:, None] if k is None else k
-    found = {"resid": x, "q": q, "k": k, "pattern": torch.softmax(scores, -1)}
+    found = {"resid": x, "q": q, "k": k, "pairs": pairs_of(torch.softmax(scores, -1))}
     real = torch.ones(windows, n, dtype=torch.bool)
     return Batch(AS_IS, tokens, real, {}, {}, {name: {of: value} for name, value in found.items()})
 
@@ -159,6 +160,23 @@ def test_definition_with_enough_windows_for_everything(causal):
     assert not differences(finding.tables, expected)
 
 
+def test_definition_with_some_tokens_of_a_long_window():
+    """Behind the first 28 those from 28 to 32 and 41 to 56 are kept: next in the sample is not next in the text."""
+    x = autoregressive(3, 57)
+    batch = batch_of(x, planted_scores(x)[:, :1])
+    params = Params(components=1, skip=28)
+    finding, expected = finding_of(batch, params=params), LENS.definition(params, None, [batch])
+    assert finding.tables["profile"]["upto"].max() == 28
+    assert not differences(finding.tables, expected)
+
+
+def test_pieces_give_the_same_answer():
+    x = autoregressive(4, 20)
+    batch = batch_of(x, planted_scores(x))
+    pieces = [replace(batch, captures={name: batch.captures[name]}) for name in CAPTURES]
+    assert not differences(finding_of(*pieces, *pieces).tables, finding_of(batch, batch).tables, tolerance=0.0)
+
+
 def test_one_window_has_no_null_and_says_so():
     x = autoregressive(1, 30)
     finding = finding_of(batch_of(x, planted_scores(x)))
@@ -194,25 +212,15 @@ def test_cross_attention_is_left_out_with_the_reason():
     assert any("dec.L0.cross" in warning for warning in finding.warnings)
 
 
-def test_kept_tokens_stand_in_runs_at_every_distance():
-    assert kept_positions(9) == tuple(range(9))
-    for length in (57, 512, 700, 8192):
-        kept = kept_positions(length)
-        assert {0, 7, length - 1, length - 16} <= set(kept)
-        assert len(kept) <= 8 * (length.bit_length() - 1)
-        distances = {length - 1 - position for position in kept}
-        assert all(any(2**e <= distance < 2 ** (e + 1) for distance in distances) for e in range(3, 5))
-
-
 @pytest.mark.parametrize("cut", [0, 1, 3, 5])
 def test_any_split_keeps_the_same_windows(cut):
     parts = [batch_of(autoregressive(2, 8, seed=s), torch.zeros(2, 1, 8, 8).double(), seed=s) for s in range(5)]
-    sites = tuple(parts[0].captures["resid"])
 
     def sampled(some):
         sample = PairSample(room=4)
         for batch in some:
-            sample = sample.add(batch, sites)
+            captured = {name: next(iter(batch.captures[name].values())) for name in CAPTURES}
+            sample = sample.add(batch.tokens, batch.real, captured)
         return sample
 
     whole, merged = sampled(parts), sampled(parts[:cut]).merge(sampled(parts[cut:]))
@@ -220,14 +228,14 @@ def test_any_split_keeps_the_same_windows(cut):
     assert [one.priority for one in whole.windows] == [one.priority for one in merged.windows]
     assert len(whole.windows) == 4
     for a, b in zip(whole.windows, merged.windows, strict=True):
-        assert torch.equal(a.parts[sites[0]].x, b.parts[sites[0]].x)
+        assert torch.equal(a.x, b.x)
 
 
 def test_large_models_are_measured_in_some_layers_only():
     sites = tuple(site(layer=layer, n_heads=32, n_kv_heads=32, d_head=128) for layer in range(32))
     state = LENS.start(Params(), replace(SPEC, d_model=4096), sites)
     assert 1 < state.step < 8
-    assert state.sample.room >= 16
+    assert state.room >= 16
 
 
 def test_senseless_numbers_are_refused():

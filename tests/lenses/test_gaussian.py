@@ -117,10 +117,16 @@ def test_shares_and_shrinkage_have_intervals_that_hold(planted):
         independent = (1 + RHO) / (1 - RHO) / (48 * 128)
         assert cell(planted, "mean_share", layer, "null") == pytest.approx(independent, rel=0.3)
         assert cell(planted, "mean_share", layer) < 5 * cell(planted, "mean_share", layer, "null")
-    shifted = finding_of(batch_of(autoregressive(40, 65, rho=0.0) + 2.0))
-    share = 4 * D / (4 * D + float(SCALES.square().sum()))
-    assert cell(shifted, "mean_share", column="low") < share < cell(shifted, "mean_share", column="high")
-    assert cell(shifted, "mean_share") == pytest.approx(share, rel=0.05)
+
+
+def test_intervals_of_the_share_of_the_mean_hold_nineteen_times_in_twenty():
+    share, held = 4 * D / (4 * D + float(SCALES.square().sum())), 0
+    for seed in range(20):
+        shifted = finding_of(batch_of(autoregressive(20, 33, rho=0.0, seed=seed) + 2.0))
+        low, value, high = (cell(shifted, "mean_share", column=name) for name in ("low", "value", "high"))
+        assert value == pytest.approx(share, rel=0.1)
+        held += low < share < high
+    assert held >= 17
 
 
 def test_the_stream_behind_the_last_layer_is_one_layer_more():

@@ -250,6 +250,25 @@ def test_jacobian_norm_of_two_keys(small):
     assert float(jacobian_frobenius_norm(p)) == pytest.approx(2 * small * (1 - small), rel=1e-12)
 
 
+def test_jacobian_norm_of_spread_shares():
+    """Shares over many powers of ten, in a cluster below the second, and too small for a square to be a number."""
+    geometric = 2.0 ** -torch.arange(1.0, 60.0, dtype=torch.float64)
+    cluster = torch.cat((torch.ones(1), 0.01 * (1 - 1 / torch.arange(1.0, 2000.0, dtype=torch.float64))))
+    near = torch.tensor([1.0, 1 - 1e-15, 0.3, 0.3], dtype=torch.float64)
+    for p in (one / one.sum() for one in (geometric, cluster, near)):
+        expected = float(torch.linalg.eigvalsh(jacobian(p))[-1])
+        assert float(jacobian_operator_norm(p)) == pytest.approx(expected, rel=1e-13)
+    # Of shares (1, e, e) the eigenvectors are (0, 1, −1) with e and (−2, 1, 1) with 3e.
+    tiny = torch.tensor([1.0, 1e-250, 1e-250], dtype=torch.float64)
+    assert float(jacobian_operator_norm(tiny)) == pytest.approx(3e-250, rel=1e-14)
+
+
+def test_jacobian_norm_of_each_row_alone():
+    p = torch.cat([softmax(scale * normal(5, 40, seed=7)) for scale in (1e-6, 1.0, 30.0)])
+    alone = torch.stack([jacobian_operator_norm(row) for row in p])
+    assert torch.equal(jacobian_operator_norm(p), alone)
+
+
 def test_unusable_input():
     with pytest.raises(NumericsError, match="NaN"):
         softmax(torch.tensor([0.0, math.nan]))

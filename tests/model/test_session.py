@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 import headscope.attention as attention
+from headscope.attention.maps import pairs_of
 from headscope.attention.statistics import Request
 from headscope.core import Selection
 from headscope.errors import CaptureError, UsageError
@@ -170,6 +171,19 @@ def test_pieces_together_are_the_whole(name: str) -> None:
     for (piece, (found, _)), site in zip(pieces, whole, strict=True):
         assert torch.equal(piece["pattern"][site], whole[site])
         assert torch.equal(found[site].entropy_nats, statistics[site].entropy_nats)
+
+
+def test_pairs_follow_a_patched_pattern() -> None:
+    """Windows of 60 tokens: not all of them are in the pairs."""
+    model = opened("llama_gqa")
+    with model.session() as session:
+        session.patch("L0.H1", "pattern", lambda before: before.flip(-1))
+        captured = session.capture("pattern", "pairs")
+        session.run(tokens(model, 60))
+        taken = captured.take()
+    for site in model.sites:
+        assert taken["pairs"][site].shape[2] < 60
+        assert torch.allclose(taken["pairs"][site], pairs_of(taken["pattern"][site]), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert", "t5"])

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from headscope.report.text import cell, count, decimals, number, ranges, visible
+from headscope.report.text import SYMBOL, cell, count, decimals, number, ranges, visible
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,8 @@ def test_ranges() -> None:
 
 def test_what_cannot_be_seen_or_written_becomes_a_picture() -> None:
     assert visible("a\x00\n\x7f\ud800b の") == "a␀␊␡\ufffdb の"
+
+
+def test_symbols_have_an_index_and_names_of_variables_do_not():
+    found = [(m["symbol"], m["index"]) for m in SYMBOL.finditer("Tr(CΣ_ji), W_QK, x_i, but d_model and my_x")]
+    assert found == [("Σ", "ji"), ("W", "QK"), ("x", "i")]

@@ -4,16 +4,20 @@ They agree with what transformers' eager attention computes, and cost O(n²) mem
 questions without them.
 """
 
+from functools import lru_cache
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from headscope.attention.call import Call
 
-# Queries and keys of the part of a map that `corner` gives at most.
-CORNER = 64
 # Rows of a map that `score_rows` gives at most.
 SAMPLED_ROWS = 16
+# Queries and keys of the part of a map that `corner` gives at most.
+CORNER = 64
+# Tokens of `pattern_pairs` come in runs of so many; windows with no more than SHORT tokens are kept whole.
+RUN, SHORT = 8, 56
 
 
 def scores(call: Call) -> Float[Tensor, "batch heads queries keys"]:
@@ -41,18 +45,6 @@ def pattern(call: Call) -> Float[Tensor, "batch heads queries keys"]:
     return torch.nan_to_num(weights, nan=0.0) if call.sinks is None else weights
 
 
-def corner(call: Call) -> Float[Tensor, "batch heads shown_queries shown_keys"]:
-    """The pattern of the first queries and the first keys: bounded however long the text.
-
-    Properties:
-        - that part of the whole pattern  (tested: test_the_corner_is_part_of_the_pattern)
-    """
-    first = slice(0, CORNER)
-    # Behind the corner no query of a causal call sees a key, but for keys that are older than the call.
-    alone = call.causal and call.offset is not None and call.offset <= 0
-    return pattern(call.take(first, first if alone else slice(None)))[..., :CORNER]
-
-
 def sampled_rows(queries: int) -> slice:
     """Query indices at equal steps, at most `SAMPLED_ROWS` of them; all where there are no more."""
     step = -(-queries // SAMPLED_ROWS)
@@ -67,3 +59,56 @@ def score_rows(call: Call) -> Float[Tensor, "batch heads sampled keys"]:
     """
     part = call.take(sampled_rows(call.q.shape[2]), slice(None))
     return scores(part).masked_fill(~part.visible(), -torch.inf)
+
+
+def corner(call: Call) -> Float[Tensor, "batch heads shown_queries shown_keys"]:
+    """The pattern of the first queries and the first keys: bounded however long the text.
+
+    Properties:
+        - that part of the whole pattern  (tested: test_the_corner_is_part_of_the_pattern)
+    """
+    first = slice(0, CORNER)
+    # Behind the corner no query of a causal call sees a key, but for keys that are older than the call.
+    alone = call.causal and call.offset is not None and call.offset <= 0
+    return pattern(call.take(first, first if alone else slice(None)))[..., :CORNER]
+
+
+@lru_cache(maxsize=256)
+def sampled_runs(length: int) -> tuple[slice, ...]:
+    """The last run of a window, runs that begin twice as far before its end each time, and the first run.
+
+    So a token near the end has others at every distance before it, as many in each octave, and all lie in runs of
+    neighbours.
+    """
+    if length <= SHORT:
+        return (slice(0, length),)
+    starts, back = {0}, RUN
+    while back <= length:
+        starts.add(length - back)
+        back *= 2
+    runs = [slice(start, start + RUN) for start in sorted(starts)]
+    # The first run may reach into the second.
+    return tuple(slice(max(a.stop, b.start), b.stop) for a, b in zip([slice(0, 0), *runs], runs, strict=False))
+
+
+@lru_cache(maxsize=256)
+def sampled_tokens(length: int) -> tuple[int, ...]:
+    """The indices in those runs, ascending."""
+    return tuple(index for run in sampled_runs(length) for index in range(run.start, run.stop))
+
+
+def pattern_pairs(call: Call) -> Float[Tensor, "batch heads sampled_queries sampled_keys"]:
+    """What the sampled tokens pay to each other, run by run: O(n) memory however long the text.
+
+    Properties:
+        - those rows and columns of the whole pattern  (tested: test_pattern_pairs_are_a_part_of_the_pattern)
+    """
+    keys = list(sampled_tokens(call.k.shape[2]))
+    runs = [pattern(call.take(run, slice(None)))[..., keys] for run in sampled_runs(call.q.shape[2])]
+    return torch.cat(runs, dim=2)
+
+
+def pairs_of(whole: Float[Tensor, "*set queries keys"]) -> Float[Tensor, "*set sampled_queries sampled_keys"]:
+    """The same part of a map that is at hand."""
+    queries, keys = (list(sampled_tokens(size)) for size in whole.shape[-2:])
+    return whole[..., queries, :][..., keys]

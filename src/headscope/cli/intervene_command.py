@@ -11,8 +11,8 @@ from rich.text import Text
 from typer.core import TyperCommand
 
 from headscope.cli.options import Form, Hub, Model, Seed, TextFile, examples
-from headscope.cli.output import Format, check_destination, show_finding, show_headlines, show_table
-from headscope.cli.screen import bars, note
+from headscope.cli.output import Format, check_destination, show_experiment, show_headlines, show_table
+from headscope.cli.screen import bars
 
 if TYPE_CHECKING:
     import polars as pl
@@ -137,13 +137,7 @@ def intervene(
             model, *changes, matrices=matrices, at=at, text=given, prompts=prompt,
             window=window, windows=windows, new_tokens=new_tokens, seed=seed, hub=hub, out=out, progress=progress,
         )  # fmt: skip
-    finding = run["intervene"]
-    if form is Format.TABLE and table is None:
-        _tell(finding)
-    else:
-        show_finding(finding, form, table)
-    if out is not None:
-        note(f"the report: {(out / 'report.html').resolve()}")
+    show_experiment(run["intervene"], _tell, form, table, out)
 
 
 def _tell(finding: "Finding") -> None:

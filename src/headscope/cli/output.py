@@ -4,7 +4,9 @@ import io
 import json
 import math
 import sys
+from collections.abc import Callable
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -53,6 +55,18 @@ def show_finding(finding: "Finding", form: Format, table: str | None) -> None:
     if form is Format.TABLE:
         show_headlines(finding)
     show_table(frame, form)
+
+
+def show_experiment(
+    finding: "Finding", tell: Callable[["Finding"], None], form: Format, table: str | None, out: Path | None
+) -> None:
+    """What an experiment found: told in its own way on a screen, else like a lens; and where its report is."""
+    if form is Format.TABLE and table is None:
+        tell(finding)
+    else:
+        show_finding(finding, form, table)
+    if out is not None:
+        note(f"the report: {(out / 'report.html').resolve()}")
 
 
 def show_json(what: Any) -> None:

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.text import Text
 
 from headscope.cli.options import Form, Hub, Model, Seed, examples
-from headscope.cli.output import Format, check_destination, show_finding, show_headlines, show_table
-from headscope.cli.screen import bars, note
+from headscope.cli.output import Format, check_destination, show_experiment, show_headlines, show_table
+from headscope.cli.screen import bars
 
 if TYPE_CHECKING:
     import polars as pl
@@ -85,13 +85,7 @@ def fewshot(
             model, category=category, word=word, shots=shots, words=words, clues=clues, alphas=scales,
             initialised=initialised, layers=layers, seed=seed, hub=hub, out=out, progress=progress,
         )  # fmt: skip
-    finding = run["fewshot"]
-    if form is Format.TABLE and table is None:
-        _tell(finding)
-    else:
-        show_finding(finding, form, table)
-    if out is not None:
-        note(f"the report: {(out / 'report.html').resolve()}")
+    show_experiment(run["fewshot"], _tell, form, table, out)
 
 
 def _tell(finding: "Finding") -> None:

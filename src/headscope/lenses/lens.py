@@ -31,12 +31,13 @@ AS_IS = "as is"
 class Needs:
     """What a lens wants to be handed; the pipeline takes the union over the chosen lenses.
 
-    `captures` may name pattern, corner (its first queries and keys), corner_z (the z of those), scores, rows (the
-    scores of some rows), scale, q, k, v, z, x (the input of the query projection), resid (the residual stream that
-    enters a layer) and final (the one that leaves the last layer of each stack, before any norm behind it; its key is
-    the last self-attention of the stack). `spelling` asks for the texts of the first tokens of each window. `variants`
-    are changed copies of the model on which the same text is run too: "initialised" (the same architecture, freshly
-    initialised).
+    `captures` may name pattern, corner (its part of the first queries and keys), pairs (the pattern among some tokens),
+    scores, rows (the scores of some rows), scale, q, k, v, z, corner_z (the z of the corner's queries), x (the input of
+    the query projection), resid (the residual stream that enters a layer) and final (the one that leaves the last layer
+    of each stack, before any norm behind it; its key is the last self-attention of the stack). `variants` are changed
+    copies of the model on which the same text is run too: "initialised" (the same architecture, freshly initialised).
+
+    `spelling` asks for the texts of the first tokens of each window.
 
     With `pieces` the lens may be handed a batch in pieces, while the forward runs: what each attention call shows as
     soon as it is there, so that nothing of all sites is ever held at once. Each quantity of each site comes once per
@@ -47,8 +48,8 @@ class Needs:
     statistics: Request | None = None
     captures: frozenset[str] = frozenset()
     variants: tuple[str, ...] = (AS_IS,)
-    spelling: bool = False
     pieces: bool = False
+    spelling: bool = False
 
     @property
     def text(self) -> bool:

@@ -61,12 +61,12 @@ class Capture:
 
     The heads axis holds the selected heads in order; for k and v the key/value heads that those read, each
     once; q and k are as the scores see them, after rotary positions and norms. `rows` are the scores of some rows,
-    −∞ where masked (`attention.maps.score_rows`), `scale` is the factor of q·k. `corner` is
-    the part of the pattern of the first queries and keys (`attention.maps.CORNER`), `corner_z` the z of those
-    queries. `resid` is the residual stream
-    entering the layer (the nearest enclosing element of a module list), `x` the input of the query projection, for
-    the sites whose weights are known; `final` is what the last layer of each stack gives, before any norm behind it,
-    under the stack's last self-attention.
+    −∞ where masked (`attention.maps.score_rows`), `pairs` the pattern among some tokens
+    (`attention.maps.pattern_pairs`), `scale` is the factor of q·k. `resid` is the residual stream entering the layer
+    (the nearest enclosing element of a module list), `x` the input of the query projection, for the sites whose
+    weights are known; `final` is what the last layer of each stack gives, before any norm behind it, under the
+    stack's last self-attention. `corner` is the part of the pattern of the first queries and keys
+    (`attention.maps.CORNER`), `corner_z` the z of those queries.
     """
 
     what: tuple[str, ...]

@@ -25,7 +25,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from headscope.attention.call import Call
-from headscope.attention.maps import CORNER, corner, pattern, score_rows, scores
+from headscope.attention.maps import CORNER, corner, pairs_of, pattern, pattern_pairs, score_rows, scores
 from headscope.attention.mechanism import Mechanism
 from headscope.attention.statistics import Request, RowStatistics, observe, uniform_statistics
 from headscope.core.selection import Selection
@@ -41,8 +41,10 @@ from headscope.model.recordings import Capture, Heads, Stream
 if TYPE_CHECKING:
     from headscope.model.opened import Model
 
-QUANTITIES = ("q", "k", "v", "scores", "rows", "scale", "pattern", "corner", "z", "corner_z", "resid", "x", "final")
-_MAPS = {"scores": scores, "rows": score_rows, "pattern": pattern, "corner": corner}
+QUANTITIES = (
+    "q", "k", "v", "scores", "rows", "scale", "pattern", "corner", "pairs", "z", "corner_z", "resid", "x", "final"
+)  # fmt: skip
+_MAPS = {"scores": scores, "rows": score_rows, "pattern": pattern, "corner": corner, "pairs": pattern_pairs}
 PATCHABLE = ("q", "k", "v", "pattern", "z")
 
 Where = Selection | str | Site | None
@@ -267,8 +269,11 @@ class Session:
         return joined[:, [order.index(head) for head in heads]]
 
     def _one_map(self, site: Site, part: Call, heads: Heads, what: str) -> Tensor:
+        changes = self._changes.get(site, ())
+        if what == "pairs" and any(change.what == "pattern" for change in changes):
+            return pairs_of(self._one_map(site, part, heads, "pattern"))  # a patch is told the whole pattern
         mapped = _MAPS[what](part)
-        for change in self._changes.get(site, ()):
+        for change in changes:
             shared = tuple(head for head in heads if head in change.heads)
             if what == "corner" and change.what == "pattern" and shared:
                 raise CaptureError(

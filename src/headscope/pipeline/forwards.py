@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from headscope.attention.maps import CORNER, SAMPLED_ROWS
+from headscope.attention.maps import CORNER, SAMPLED_ROWS, sampled_tokens
 from headscope.attention.statistics import Request
 from headscope.core import Site
 from headscope.corpora import Windows
@@ -22,6 +22,7 @@ from headscope.pipeline.progress import Progress, Silent
 from headscope.pipeline.questions import Asked
 from headscope.pipeline.subject import Subject
 
+Spelling = tuple[tuple[str, ...], ...]  # the texts of the first tokens of each window
 INITIALISED = "initialised"
 VARIANTS = (AS_IS, INITIALISED)
 
@@ -95,8 +96,8 @@ def union(needs: Sequence[Needs]) -> Needs:
         statistics=reduce(Request.union, requests) if requests else None,
         captures=frozenset().union(*(need.captures for need in needs)),
         variants=tuple(sorted(variants, key=lambda variant: variant != AS_IS)),
-        spelling=any(need.spelling for need in needs),
         pieces=all(need.pieces for need in needs),
+        spelling=any(need.spelling for need in needs),
     )
 
 
@@ -171,11 +172,7 @@ class _Seen:
 
 
 def _show(
-    seen: _Seen,
-    variant: str,
-    tokens: Int[Tensor, "batch tokens"],
-    watching: Sequence[Fold],
-    spelling: tuple[tuple[str, ...], ...],
+    seen: _Seen, variant: str, tokens: Int[Tensor, "batch tokens"], watching: Sequence[Fold], spelling: Spelling
 ) -> None:
     """One forward: piece by piece for those who can take it so, the whole for the others."""
     piecewise = [fold for fold in watching if fold.asked.needs.pieces]
@@ -219,7 +216,7 @@ def _joined(pieces: Sequence[Batch]) -> Batch:
     return replace(pieces[0], statistics=statistics, uniform=uniform, captures=captures)
 
 
-def _spelling(model: Any, tokens: Int[Tensor, "batch tokens"]) -> tuple[tuple[str, ...], ...]:
+def _spelling(model: Any, tokens: Int[Tensor, "batch tokens"]) -> Spelling:
     return tuple(spelled_tokens(model.tokenizer, window[:CORNER].tolist()) for window in tokens)
 
 
@@ -247,11 +244,13 @@ def batch_size(sites: Sequence[Site], needs: Needs, length: int) -> int:
 
 def _captured_per_row(name: str, sites: Sequence[Site], length: int) -> int:
     """Numbers per head and query; a residual stream is about as wide as its heads together."""
-    if name in ("corner", "corner_z"):
-        return min(length, CORNER)
     if name == "final":
         # One stream of all layers.
         return -(-max(site.d_head for site in sites) // len(sites))
     if name == "rows":
         return SAMPLED_ROWS
+    if name in ("corner", "corner_z"):
+        return min(length, CORNER)
+    if name == "pairs":
+        return -(-(len(sampled_tokens(length)) ** 2) // length)
     return length if name in ("pattern", "scores") else max(site.d_head for site in sites)

@@ -39,7 +39,7 @@ def section(finding: Finding, warning: str = "", script: bool = True, prefix: st
         _part("How to read it", paragraphs(about.reading)),
         "".join(f'<p class="warning">{sentence(text)}</p>' for text in _warnings(finding, warning)),
         figures(finding.figures, name, slug(finding.lens), script),
-        "".join(_table(finding, key, script) for key in finding.tables),
+        "".join(_table(finding, key, script) for key, rows in finding.tables.items() if rows.height),
         _part("Method", _method(finding)),
         _part("Reference", paragraphs(about.reference)),
     ]  # fmt: skip

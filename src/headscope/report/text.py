@@ -8,7 +8,7 @@ MINUS = "\u2212"
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _MOST_DECIMALS = 6
 # A letter with a short index, such as W_QK, is a symbol; d_model is the name of a variable and stays as it is.
-SYMBOL = re.compile(r"\b(?P<symbol>[A-Za-zσ])_(?P<index>[A-Z]{1,2}|[a-z0-9])\b")
+SYMBOL = re.compile(r"(?:\b|(?=[σΣ]))(?P<symbol>[A-Za-zσΣ])_(?P<index>[A-Z]{1,2}|[ij]{2}|[a-z0-9])\b")
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 

@@ -64,7 +64,8 @@ def _mean_share(layer: Layer, centred: Float[Tensor, "rows d"], lengths: Float[T
         return nan, nan, nan, nan
     pull = (2 * trace * (centred @ mean.to(centred.dtype)) - own * lengths) / (own + trace) ** 2
     share, chance = own / (own + trace), _chance_mean(layer, centred, trace)
-    return share, *_clipped(share, layer.half_width(pull), 0.0, 1.0), chance / (chance + trace)
+    null = chance / (chance + trace) if trace else nan  # a stream that stands still is all mean, whatever chance does
+    return share, *_clipped(share, layer.half_width(pull), 0.0, 1.0), null
 
 
 def _chance_mean(layer: Layer, centred: Float[Tensor, "rows d"], trace: float) -> float:

@@ -1,0 +1,37 @@
+"""The tables of the lens `dependence`: their columns, and how a cell is written."""
+
+from math import isfinite
+
+import polars as pl
+from torch import Tensor
+
+_PLACE = [("stack", pl.String), ("kind", pl.String), ("layer", pl.Int64), ("head", pl.Int64)]
+_NAMED = [*_PLACE, ("quantity", pl.String)]
+_COUNTS = [("samples", pl.Int64), ("windows", pl.Int64)]
+_CORRELATIONS = "value low high null given_distance beyond beyond_low beyond_high beyond_null p adjusted"
+_SCORES = "value low high predicted shift shift_low shift_high p adjusted variance predicted_variance attention uniform"
+_INFORMATION = "value low high null raw covariance"
+SCHEMAS = {
+    "heads": pl.Schema(
+        [*_NAMED, *((name, pl.Float64) for name in _CORRELATIONS.split()), ("dimensions", pl.Int64), *_COUNTS]
+    ),
+    "pairs": pl.Schema([*_NAMED, *((name, pl.Float64) for name in _SCORES.split()), *_COUNTS]),
+    "profile": pl.Schema(
+        [
+            *_PLACE,
+            ("distance", pl.Int64),
+            ("upto", pl.Int64),
+            *((name, pl.Float64) for name in _INFORMATION.split()),
+            ("dimensions", pl.Int64),
+            *_COUNTS,
+        ]
+    ),
+}
+
+Row = dict[str, object]
+
+
+def number(value: Tensor | float) -> float | None:
+    """A cell of a table: empty where there is no number."""
+    found = float(value)
+    return found if isfinite(found) else None
