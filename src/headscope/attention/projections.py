@@ -14,14 +14,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-def sign_projection(rank: int, length: int, seed: int) -> Float[Tensor, "rank length"]:
-    """`rank` rows over `length` keys, in float64."""
-    return _columns(rank, 1 << max(4, (length - 1).bit_length()), seed)[:length].T
+def sign_projection(
+    rank: int, length: int, seed: int, dtype: torch.dtype = torch.float64
+) -> Float[Tensor, "rank length"]:
+    """`rank` rows over `length` keys."""
+    return _columns(rank, 1 << max(4, (length - 1).bit_length()), seed, dtype)[:length].T
 
 
 @lru_cache(maxsize=8)
-def _columns(rank: int, length: int, seed: int) -> Tensor:
+def _columns(rank: int, length: int, seed: int, dtype: torch.dtype) -> Tensor:
     # Uniform integers come one after the other, so that a longer draw begins with a shorter one.
     signs = torch.randint(0, 2, (length, rank), generator=torch.Generator().manual_seed(seed))
     columns: Tensor = (2.0 * signs.double() - 1.0) * rank**-0.5
-    return columns
+    return columns.to(dtype)

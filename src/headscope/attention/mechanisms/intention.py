@@ -84,7 +84,7 @@ class Intention(Mechanism):
         del lse  # no softmax, no log-sum-exp
         dtype = call.q.dtype
         if call.mask is None and sees_all(call):
-            return Output(self._at_once(_real(call)).to(dtype))
+            return Output(self._at_once(_real(call)))
         if call.mask is None and is_causal_tail(call):
             before = call.k.shape[2] - call.q.shape[2]
             cached = _real(call.take(slice(0, 0), slice(0, before)))
@@ -128,15 +128,17 @@ class Intention(Mechanism):
         )
 
     def _at_once(self, call: Call) -> Tensor:
-        k, v = call.k.double(), call.v.double()
-        width, keys = k.shape[-1], k.shape[-2]
+        """One system; keys and queries in blocks, so that their float64 copies stay in the cache."""
+        width, keys = call.k.shape[-1], call.k.shape[-2]
         if keys < width:
+            k, v = call.k.double(), call.v.double()
             gram = k @ k.transpose(-1, -2) + self._ridge(keys, k)
             fitted = k.transpose(-1, -2) @ torch.cholesky_solve(v, torch.linalg.cholesky(gram))
         else:
-            gram = k.transpose(-1, -2) @ k + self._ridge(width, k)
-            fitted = torch.cholesky_solve(k.transpose(-1, -2) @ v, torch.linalg.cholesky(gram))
-        return grouped_mix(call.q.double(), fitted)
+            gram, cross = _moments(call)
+            fitted = torch.cholesky_solve(cross, torch.linalg.cholesky(gram + self._ridge(width, gram)))
+        rows = [grouped_mix(some.double(), fitted).to(call.q.dtype) for some in torch.split(call.q, ROWS, dim=2)]
+        return torch.cat(rows, dim=2)
 
     def _chained(self, state: State, call: Call) -> tuple[State, Tensor]:
         """Runs of chunks, each from the moments of all keys before it; the backward computes a run again."""
@@ -200,8 +202,12 @@ def _real(call: Call) -> Call:
 
 
 def _moments(call: Call) -> State:
-    k, v = call.k.double(), call.v.double()
-    return k.transpose(-1, -2) @ k, k.transpose(-1, -2) @ v
+    blocks = zip(torch.split(call.k, ROWS, dim=2), torch.split(call.v, ROWS, dim=2), strict=True)
+    grams, crosses = [], []
+    for k, v in ((k.double(), v.double()) for k, v in blocks):
+        grams.append(k.transpose(-1, -2) @ k)
+        crosses.append(k.transpose(-1, -2) @ v)
+    return torch.stack(grams).sum(dim=0), torch.stack(crosses).sum(dim=0)
 
 
 def _chunks(x: Tensor) -> Tensor:

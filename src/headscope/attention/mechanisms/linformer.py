@@ -114,7 +114,7 @@ class Linformer(Mechanism):
             size = self.segment
             if int(call.key_positions.amin()) // size == int(call.key_positions.amax()) // size:
                 return 1.0
-        return max(1.0, float(self._projections(size, call)[0].abs().sum(dim=-1).amax()))
+        return max(1.0, float(self._projections(size, call, torch.float64)[0].abs().sum(dim=-1).amax()))
 
     def attend(self, call: Call, *, lse: bool) -> Output:
         """Dense attention over projected keys, merged with the query's own segment where there are segments."""
@@ -132,7 +132,7 @@ class Linformer(Mechanism):
         places, owners = (torch.arange(k.shape[2]), torch.zeros(k.shape[2], dtype=torch.long))
         if self.segment is not None:
             places, owners = positions % size, positions // size
-        e, f = self._projections(size, call)
+        e, f = self._projections(size, call, torch.float64)
         runs = torch.arange(int(owners[0]), int(owners[-1]) + 1)
         belongs = (owners == runs[:, None]).double()  # runs × keys
         weights = [
@@ -160,20 +160,20 @@ class Linformer(Mechanism):
         flops = 4.0 * n * self.rank * d + 4.0 * n * d * (runs * self.rank + own)
         return Cost(flops=flops, bytes=4.0 * (2.0 * runs * self.rank * d + 4.0 * n * d + n * self.rank))
 
-    def _projections(self, length: int, call: Call) -> tuple[Tensor, Tensor]:
+    def _projections(self, length: int, call: Call, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """E and F for this many keys: [heads or 1, rank, length]."""
         if self.keys is None:
-            e = sign_projection(self.rank, length, self.seed)
-            f = e if self.shared else sign_projection(self.rank, length, self.seed + 1)
+            e = sign_projection(self.rank, length, self.seed, dtype)
+            f = e if self.shared else sign_projection(self.rank, length, self.seed + 1, dtype)
         else:
             e = self.keys[..., :length]
             f = e if self.values is None else self.values[..., :length]
-        device = call.k.device
-        return e.to(device).reshape(-1, self.rank, length), f.to(device).reshape(-1, self.rank, length)
+        e, f = (x.to(call.k.device, dtype).reshape(-1, self.rank, length) for x in (e, f))
+        return e, f
 
     def _whole(self, call: Call, *, lse: bool) -> Output:
         real = _real(call)
-        e, f = (x.to(call.k.dtype) for x in self._projections(call.k.shape[2], call))
+        e, f = self._projections(call.k.shape[2], call, call.k.dtype)
         seen = None if call.key_padding is None else call.key_padding.any(dim=-1, keepdim=True).expand(-1, self.rank)
         places = torch.arange(self.rank, device=call.q.device)[None]
         projected = replace(call, k=e @ real.k, v=f @ real.v, key_positions=places, key_padding=seen)
@@ -185,7 +185,7 @@ class Linformer(Mechanism):
         front = first % size
         real = _real(call)
         k, v = (_runs(x, front, size) for x in (real.k, real.v))  # [batch, kv_heads, runs, size, width]
-        e, f = (x.to(k.dtype)[:, None] for x in self._projections(size, call))
+        e, f = (x[:, None] for x in self._projections(size, call, k.dtype))
         labels = torch.arange(k.shape[2], device=k.device) + first // size
         filled = torch.ones_like(call.k[:, 0, :, 0], dtype=torch.bool) if call.key_padding is None else call.key_padding
         filled = _runs(filled[:, None, :, None], front, size)[:, 0, :, :, 0]  # [batch, runs, size]
