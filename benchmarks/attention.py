@@ -107,7 +107,7 @@ def growth(small: bool) -> None:
         calls = [gaussian_call(n, Setting()) for n in lengths]
         runs: list[Callable[[], Any]] = [lambda c=call, m=form: m(c) for call, form in zip(calls, forms, strict=True)]
         with torch.no_grad():
-            times, held = interleaved(runs, 3), [peak_bytes(run) for run in runs]
+            times, held = interleaved(runs, 7), [peak_bytes(run) for run in runs]
         slower = [ratio(b, a) for a, b in itertools.pairwise(times)]
         larger = [b / a for a, b in itertools.pairwise(held)]
         _row(f"`{text}`", *(f"{x:.2f} ×" for x in (*slower, *larger)))
