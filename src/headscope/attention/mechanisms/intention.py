@@ -74,7 +74,7 @@ class Intention(Mechanism):
 
     def conditioning(self, call: Call) -> float:
         """Largest over smallest eigenvalue of KᵀK + ridge, with all keys above and none below where rows differ."""
-        k = _real(call).k.double()
+        k = _real(call).k.detach().double()
         values = torch.linalg.eigvalsh(k.transpose(-1, -2) @ k)
         smallest = float(values.amin()) if call.mask is None and sees_all(call) else 0.0
         return (float(values.amax()) + self.ridge) / (max(smallest, 0.0) + self.ridge)
