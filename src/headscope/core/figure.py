@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 
+Role = Literal["measured", "theory", "null"]
+
+
 @dataclass(frozen=True)
 class Series:
     """One curve: y against x, with an optional interval. `role` decides how it is drawn, not what it means.
@@ -24,7 +27,7 @@ class Series:
     y: Array
     low: Array | None = None
     high: Array | None = None
-    role: Literal["measured", "theory", "null"] = "measured"
+    role: Role = "measured"
 
 
 @dataclass(frozen=True)

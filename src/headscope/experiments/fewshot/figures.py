@@ -8,7 +8,7 @@ import polars as pl
 import torch
 
 from headscope.core import Curves, Figure, HeatMap, Series, Site
-from headscope.core.figure import Array
+from headscope.core.figure import Array, Role
 from headscope.experiments.fewshot.measures import content_map
 from headscope.experiments.fewshot.prompt import Part, Prompt
 from headscope.experiments.fewshot.states import INITIALISED, ORIGINAL, Seen
@@ -43,8 +43,8 @@ def _shots(shots: pl.DataFrame, states: Sequence[Seen]) -> Curves:
     ]
     for seen in states:
         if seen.state.label != ORIGINAL:
-            role = "null" if seen.state.label == INITIALISED else "measured"
-            series.append(Series(seen.state.label, x, seen.scores.mean(0).numpy(), role=role))  # type: ignore[arg-type]
+            role: Role = "null" if seen.state.label == INITIALISED else "measured"
+            series.append(Series(seen.state.label, x, seen.scores.mean(0).numpy(), role=role))
     return Curves(
         "shots",
         "How expected the reference clue is",
@@ -90,10 +90,11 @@ def _depths(layers: pl.DataFrame) -> list[Curves]:
         rows = layers.filter(pl.col("quantity") == quantity).sort("layer")
         x = rows["layer"].cast(pl.Float64).to_numpy()
         series = [_banded("measured", x, rows)]
-        for name, role in (("nearness", "theory"), ("uniform", "null"), ("initialised", "null")):
+        beside: dict[str, Role] = {"nearness": "theory", "uniform": "null", "initialised": "null"}
+        for name, role in beside.items():
             y = _column(rows, name)
             if np.isfinite(y).any():
-                series.append(Series(name, x, y, role=role))  # type: ignore[arg-type]
+                series.append(Series(name, x, y, role=role))
         drawn.append(
             Curves(
                 f"depth_{quantity}",

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -100,7 +101,7 @@ def observe(model: Model, state: State, plan: Plan, step: Step) -> Seen:
             for site, pattern in captured(model, one).items():
                 of.setdefault(site, []).append(measured(pattern, one.labels))
         step(f"{state.label}: maps", len(plan.measured), len(plan.measured))
-        told = lambda done, total: step(f"{state.label}: scores", done, total)  # noqa: E731
+        told = partial(step, f"{state.label}: scores")
         scores = log_probabilities(model, plan.circle, plan.most, plan.scored, told)
     return Seen(state, written, prompt, maps, of, scores)
 

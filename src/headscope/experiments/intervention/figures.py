@@ -7,7 +7,7 @@ import polars as pl
 import torch
 
 from headscope.core import Curves, Figure, HeatMap, Series, Site
-from headscope.core.figure import Array
+from headscope.core.figure import Array, Role
 from headscope.experiments.intervention.changes import Change
 from headscope.experiments.intervention.effects import Heads
 from headscope.experiments.intervention.tables import Variant
@@ -15,6 +15,7 @@ from headscope.experiments.intervention.tables import Variant
 MAPS_ACROSS = 6
 LAYERS_DOWN = 3
 _TOP = 0.5  # weights above this share one colour, so that the small ones can be told apart
+_ROLES: dict[str, Role] = {"original": "null", "control": "theory"}
 
 
 def figures(variants: Sequence[Variant], heads: Heads, tables: dict[str, pl.DataFrame], tokens: Sequence[str]) -> (
@@ -105,8 +106,8 @@ def _by_site(heads: pl.DataFrame, quantity: str) -> list[Series]:
         if not np.isfinite(y).any():
             continue
         label = str(change) if which != "control" else f"{change}, control"
-        role = {"original": "null", "control": "theory"}.get(str(which), "measured")
-        found.append(Series(label, np.arange(len(y), dtype=float), y, role=role))  # type: ignore[arg-type]
+        role = _ROLES.get(str(which), "measured")
+        found.append(Series(label, np.arange(len(y), dtype=float), y, role=role))
     return found if any(one.role == "measured" for one in found) else []
 
 
