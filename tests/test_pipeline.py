@@ -207,6 +207,21 @@ def test_the_run_states_text_headlines_parameters_and_versions():
     assert {"headscope", "torch", "transformers", "python"} <= run.versions.keys()
 
 
+@pytest.mark.parametrize(("first", "tokens"), [(60, 61), (249, 2 * 100 + 52), (390, 394), (4000, 394)])
+def test_only_the_first_tokens_of_a_text_are_read(first, tokens):
+    model = FakeModel()
+    run = measure(model, text=TEXT, lenses=[STREAMING], first_tokens=first)
+    assert run.text.n_tokens == tokens == sum(batch.numel() for batch in model.seen)
+    assert ("first" in run.text.name) == (first < 390)
+    if first <= 250:
+        assert not any(bool((batch == ord("b")).any()) for batch in model.seen)
+
+
+def test_no_tokens_are_no_text():
+    with pytest.raises(UsageError, match="first 0 tokens"):
+        measure(FakeModel(), text=TEXT, lenses=[STREAMING], first_tokens=0)
+
+
 def test_the_dropped_tail_is_stated():
     run = measure(FakeModel(), text="x" * 110, lenses=[STREAMING])
     assert (run.text.n_windows, run.text.n_dropped) == (1, 11)
@@ -254,6 +269,17 @@ def test_parameters_that_make_no_sense_are_a_usage_error():
     assert "width" in caught.value.hint
     with pytest.raises(UsageError, match="chosen lenses are streaming"):
         measure(FakeModel(), text=TEXT, lenses=[STREAMING], params={"focus": {}})
+
+
+def test_what_a_model_does_not_have_is_a_usage_error_before_any_work():
+    def start(params, spec, sites):
+        raise UsageError("there is no layer 99")
+
+    model, weighed = FakeModel(), []
+    weighing = make_lens("weighing", Needs(weights=True), start=lambda *_: weighed.append(1))
+    with pytest.raises(UsageError, match="no layer 99"):
+        measure(model, text=TEXT, lenses=[weighing, make_lens("strict", STATISTICS, start=start)])
+    assert (model.forwards, weighed) == ([], [])
 
 
 def test_an_unknown_variant_fails_the_lens_that_asks_for_it():

@@ -16,7 +16,18 @@ from headscope.cli.index_command import INDEX_EXAMPLES, index
 from headscope.cli.intervene_command import INTERVENE_EXAMPLES, InterveneCommand, intervene
 from headscope.cli.lens_commands import LensGroup
 from headscope.cli.mechanism_commands import BENCH_EXAMPLES, MECHANISMS_EXAMPLES, bench_attention, mechanisms
-from headscope.cli.options import FigureFormat, Form, Hub, Model, ModelOrTiny, Seed, TextFile, Window, examples
+from headscope.cli.options import (
+    FigureFormat,
+    FirstTokens,
+    Form,
+    Hub,
+    Model,
+    ModelOrTiny,
+    Seed,
+    TextFile,
+    Window,
+    examples,
+)
 from headscope.cli.output import Format, show_json, show_table
 from headscope.cli.screen import bars, note, resumable
 from headscope.cli.study_commands import FEWSHOT_EXAMPLES, fewshot
@@ -111,6 +122,7 @@ def report(
     hub: Hub = False,
     seed: Seed = 0,
     window: Window = 512,
+    first_tokens: FirstTokens = None,
 ) -> None:
     """Ask every lens about a model and write one self-contained report.html.
 
@@ -125,6 +137,7 @@ def report(
             lenses=lens,
             seed=seed,
             window=window,
+            first_tokens=first_tokens,
             hub=hub,
             out=out,
             progress=progress,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperGroup
 
-from headscope.cli.options import Form, Hub, Model, Out, Seed, TextFile, Window, examples
+from headscope.cli.options import FirstTokens, Form, Hub, Model, Out, Seed, TextFile, Window, examples
 from headscope.cli.output import Format, check_destination, show_finding
 from headscope.cli.screen import bars, note, resumable
 from headscope.errors import LensError, UsageError
@@ -22,6 +22,7 @@ _SHARED: dict[str, tuple[Any, Any]] = {
     "hub": (Hub, False),
     "seed": (Seed, 0),
     "window": (Window, 512),
+    "first_tokens": (FirstTokens, None),
     "out": (Out, None),
     "table": (
         Annotated[str | None, typer.Option("--table", metavar="NAME", help="Which table; default the main one.")],
@@ -107,6 +108,7 @@ def answer(
     hub: bool,
     seed: int,
     window: int,
+    first_tokens: int | None,
     out: Path | None,
     table: str | None,
     form: Format,
@@ -123,6 +125,7 @@ def answer(
             params={name: params},
             seed=seed,
             window=window,
+            first_tokens=first_tokens,
             hub=hub,
             out=out,
             progress=progress,

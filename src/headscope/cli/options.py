@@ -41,6 +41,10 @@ Seed = Annotated[int, typer.Option("--seed", help="Seed of everything that is dr
 Window = Annotated[
     int, typer.Option("--window", min=1, help="Tokens per window; the model's context where that is shorter.")
 ]
+FirstTokens = Annotated[
+    int | None,
+    typer.Option("--first-tokens", min=1, metavar="N", help="Read only the first N tokens of the text. Default: all."),
+]
 Form = Annotated[Format, typer.Option("--format", help="How data is written to standard output.")]
 Out = Annotated[
     Path | None,

@@ -48,13 +48,14 @@ class Windows:
         return groups if self.last is None else [*groups, self.last]
 
 
-def cut(documents: Sequence[Sequence[int]], specials: Sequence[int], length: int) -> Windows:
+def cut(documents: Sequence[Sequence[int]], specials: Sequence[int], length: int, most: int | None = None) -> Windows:
     """Windows of `length` tokens over the documents set end to end.
 
     Args:
         documents: Token ids of each document, with the special tokens that the tokenizer adds.
         specials: What the tokenizer makes of no text at all: the special tokens alone.
         length: Tokens per window, special ones included.
+        most: Read no more than so many tokens, special ones not counted.
     """
     head, tail = _surroundings(documents, specials)
     room = length - len(head) - len(tail)
@@ -66,7 +67,7 @@ def cut(documents: Sequence[Sequence[int]], specials: Sequence[int], length: int
     body = [token for ids in documents for token in ids[len(head) : len(ids) - len(tail)]]
     if not body:
         raise UsageError("the tokenizer makes no token of this text", hint="give a text with words in it")
-    return _windows(body, head, tail, room)
+    return _windows(body[:most], head, tail, room)
 
 
 def _windows(body: list[int], head: list[int], tail: list[int], room: int) -> Windows:

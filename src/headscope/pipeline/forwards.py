@@ -15,7 +15,7 @@ from headscope.attention.maps import CORNER, SAMPLED_ROWS, sampled_tokens
 from headscope.attention.statistics import Request
 from headscope.core import Site
 from headscope.corpora import Windows
-from headscope.errors import CaptureError, CheckpointError, HeadscopeError, ResourceError, WeightsRefused
+from headscope.errors import CaptureError, CheckpointError, HeadscopeError, ResourceError, UsageError, WeightsRefused
 from headscope.lenses.lens import AS_IS, Batch, Needs
 from headscope.model.spelling import spelled_tokens
 from headscope.pipeline.progress import Progress, Silent
@@ -53,10 +53,16 @@ class Fold:
         return self.asked.question.name
 
     def started(self, subject: Subject) -> "Fold":
-        """This fold with a fresh state."""
+        """This fold with a fresh state.
+
+        Raises:
+            UsageError: Parameters that ask for what this model does not have, such as a layer.
+        """
         question, self.error = self.asked.question, None
         with caught(self), seeded(self.seed):
             self.state = question.lens.start(question.params, subject.spec, subject.sites)
+        if isinstance(self.error, UsageError):
+            raise self.error
         return self
 
     def update(self, batch: Batch) -> None:

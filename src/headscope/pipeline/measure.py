@@ -30,6 +30,7 @@ def measure(
     params: Mapping[str, Any] | None = None,
     seed: int = 0,
     window: int = 512,
+    first_tokens: int | None = None,
     hub: bool = False,
     out: str | Path | None = None,
     progress: Progress | None = None,
@@ -44,12 +45,14 @@ def measure(
         params: Parameters by lens name, e.g. `{"focus": {"bands": (4, 16)}}`.
         seed: For the freshly initialised variant of the model and everything that is sampled.
         window: Tokens per window; the model's context where that is shorter.
+        first_tokens: Read only so many tokens of the text; None is all of it.
         hub: Whether a name may be fetched from the model hub.
         out: A run folder to keep findings in as they are made and to resume from.
         progress: Told about every step.
 
     Raises:
-        UsageError: An unknown lens, a text without words, a folder that holds other things.
+        UsageError: An unknown lens, a layer that the model does not have, a text without words, a folder that holds
+            other things.
         CheckpointError: The model cannot be opened or its weights are not finite.
     """
     chosen = questions(lenses, params)
@@ -62,7 +65,7 @@ def measure(
     asked, findings = _asked(chosen, subject)
     windows, text_spec = None, None
     if any(one.needs.text for one in asked):
-        windows, text_spec = windows_of(subject, given, window)
+        windows, text_spec = windows_of(subject, given, window, first_tokens)
     # A model handed over in Python may have been changed since it was opened: only a named one is resumed.
     circumstances = Circumstances(subject.spec, text_spec, seed) if is_source(what) else None
     keeper = Keeper.begin(out, circumstances)
@@ -108,13 +111,14 @@ def _kept(asked: Sequence[Asked], keeper: Keeper, progress: Progress) -> dict[st
 def _answers(
     folds: Sequence[Fold], subject: Subject, windows: Windows | None, keeper: Keeper, progress: Progress
 ) -> dict[str, Finding]:
-    """Lenses that read weights alone come first: an interrupted run has kept them."""
+    """Lenses that read weights alone answer first: an interrupted run has kept them."""
     findings: dict[str, Finding] = {}
+    # Senseless parameters are told before any of the work.
+    watching = [fold.started(subject) for fold in folds if fold.asked.needs.text]
     reading = [fold for fold in folds if not fold.asked.needs.text]
     for done, fold in enumerate(reading):
         progress.step(f"reading weights: {fold.name}", done, len(reading))
         findings[fold.name] = keeper.keep(fold.asked.question, answer(fold.started(subject), subject))
-    watching = [fold.started(subject) for fold in folds if fold.asked.needs.text]
     if watching and windows is not None:
         observe(subject, windows, watching, progress)
     for fold in watching:

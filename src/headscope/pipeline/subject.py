@@ -45,15 +45,25 @@ def open_subject(what: Any, *, run: bool, hub: bool, seed: int, progress: Progre
     return Subject(built.spec, built.sites, built.weight_source(), built)
 
 
-def windows_of(subject: Subject, text: Text, length: int) -> tuple[Windows, TextSpec]:
-    """The text as the model's tokens, cut into windows no longer than its context."""
+def windows_of(subject: Subject, text: Text, length: int, most: int | None = None) -> tuple[Windows, TextSpec]:
+    """The text as the model's tokens, cut into windows no longer than its context; at most so many tokens of it."""
     if length < 1:
         raise UsageError(f"a window of {length} tokens cannot be cut", hint="use a window of a few hundred tokens")
+    if most is not None and most < 1:
+        raise UsageError(f"the first {most} tokens of a text are no text", hint="use a few thousand tokens")
     limit = min(length, subject.spec.context or length)
-    documents = [subject.model.encode(document).tolist() for document in text.documents]
-    windows = cut(documents, list(subject.model.tokenizer("")["input_ids"]), limit)
+    specials = list(subject.model.tokenizer("")["input_ids"])
+    documents, left = list[list[int]](), most
+    for document in text.documents:
+        documents.append(subject.model.encode(document).tolist())
+        if left is not None:
+            left -= len(documents[-1]) - len(specials)
+            if left <= 0:
+                break
+    whole = left is None or (left >= 0 and len(documents) == len(text.documents))
+    windows = cut(documents, specials, limit, most)
     return windows, TextSpec(
-        text.name,
+        text.name if whole else f"{text.name}, its first {most} tokens",
         text.sha256,
         text.n_characters,
         windows.n_tokens,
