@@ -209,6 +209,36 @@ def test_batching_does_not_matter(name):
     assert not differences(alone.tables, together.tables, tolerance=REORDERED)
 
 
+@every_lens
+@pytest.mark.parametrize("shape", ["grouped queries", "encoder-decoder"])
+def test_pieces_give_the_same_answer(name, shape):
+    """Each batch in pieces, in the order in which a forward shows them."""
+    lens, model, params = LENSES[name], MODELS[shape], LENSES[name].params()
+    if not lens.needs(params, model.spec).pieces:
+        return  # such a lens is only ever handed wholes
+    parts = shown_to(lens, model, params)
+    whole, piecewise = (
+        lens.finish(folded(lens, params, model, some), model)
+        for some in (parts, [piece for part in parts for piece in pieces(part, model.sites)])
+    )
+    assert not differences(piecewise.tables, whole.tables, tolerance=REORDERED)
+
+
+def pieces(batch: Batch, sites) -> list[Batch]:
+    """What enters a layer, then what its attention shows, layer by layer; what leaves the last one comes last."""
+
+    def only(of, names):
+        captures = {name: {of: found[of]} for name, found in batch.captures.items() if name in names and of in found}
+        attends = "pattern" in names and of in batch.statistics
+        shown = {of: batch.statistics[of]} if attends else {}
+        return replace(batch, statistics=shown, uniform={of: batch.uniform[of]} if attends else {}, captures=captures)
+
+    before, after = {"resid", "x"}, {"final"}
+    return [only(of, names) for of in sites for names in (before, batch.captures.keys() - before - after)] + [
+        only(of, after) for of in sites
+    ]
+
+
 def window(batch: Batch, index: int) -> Batch:
     n = int(batch.real[index].sum())
 

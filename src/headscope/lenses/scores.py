@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 import numpy as np
 import polars as pl
 import torch
+from torch import Tensor
 
 from headscope.attention.maps import SAMPLED_ROWS
 from headscope.core import About, Finding, ModelSpec, Site, WeightSource
@@ -129,20 +130,24 @@ class Params:
 
 @dataclass(frozen=True)
 class State:
-    """What has been seen so far, per site; `added` are the sites whose positions are split off."""
+    """What has been seen so far, per site; `added` are the sites whose positions are split off.
+
+    `read` is what the projections of this batch read, of sites whose rows have not come yet.
+    """
 
     params: Params
     sites: tuple[Site, ...]
     added: frozenset[Site]
     positions: str
     seen: Mapping[Site, Seen] = field(default_factory=dict)
+    read: Mapping[Site, Tensor] = field(default_factory=dict)
 
 
 def needs(params: Params, spec: ModelSpec) -> Needs:
     """Some rows of scores, all queries and keys, what the projections read, and the weights for their norms."""
     if params.skip < 0:
         raise UsageError(f"skip={params.skip}: no fewer than 0 tokens can be left out")
-    return Needs(weights=True, captures=frozenset({"rows", "scale", "q", "k", "x"}))
+    return Needs(weights=True, captures=frozenset({"rows", "scale", "q", "k", "x"}), pieces=True)
 
 
 def start(params: Params, spec: ModelSpec, sites: tuple[Site, ...]) -> State:
@@ -154,15 +159,16 @@ def start(params: Params, spec: ModelSpec, sites: tuple[Site, ...]) -> State:
 
 
 def update(state: State, batch: Batch) -> State:
-    """Add the windows of one batch."""
+    """Add the windows of one batch, as far as this piece of it goes."""
     if batch.variant != AS_IS:
         return state
-    seen = dict(state.seen)
+    seen, read = dict(state.seen), {**state.read, **batch.captures.get("x", {})}
     for site in state.sites:
         if site in batch.captures.get("rows", {}):
-            new = _seen(state, site, batch)
+            new = _seen(state, site, replace(batch, captures={**batch.captures, "x": read}))
             seen[site] = seen[site].merge(new) if site in seen else new
-    return replace(state, seen=seen)
+            read.pop(site, None)
+    return replace(state, seen=seen, read=read)
 
 
 def _seen(state: State, site: Site, batch: Batch) -> Seen:
