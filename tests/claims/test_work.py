@@ -88,3 +88,14 @@ def test_few_shot_prompts_are_judged_by_the_study(own, gain, verdict):
     )
     assert found == (verdict, verdict)
     assert judged(claims(["W-8.2a"])[0], findings={"fewshot": finding}, model=MISTRAL).verdict == "refuted"
+
+
+@pytest.mark.parametrize(("average", "single", "verdict"), [(0.08, 0.09, "holds"), (0.08, 0.9, "refuted")])
+def test_small_weights_are_judged_by_the_maps(average, single, verdict):
+    rows = [
+        {"layer": layer, "quantity": quantity, "value": value - 0.01 * layer}
+        for layer in range(2)
+        for quantity, value in (("largest_average", average), ("largest_head", single))
+    ]
+    finding = Finding(lens="maps", about=LENS.about, tables={"layers": pl.DataFrame(rows)})
+    assert judged(claims(["W-8.2c"])[0], findings={"maps": finding}, model=MISTRAL).verdict == verdict

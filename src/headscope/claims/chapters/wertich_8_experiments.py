@@ -129,6 +129,15 @@ def _borders(finding: Finding) -> Evidence:
     )
 
 
+def _small(finding: Finding) -> Evidence:
+    """The largest weight of a pair in the averaged maps, and in single heads: flat heads would keep both small."""
+    average, single = (max(_depths(finding, name)) for name in ("largest_average", "largest_head"))
+    return _all_of(
+        fact(f"largest weight of a pair in a map averaged over heads: {average:.2f}, at most 0.1", average <= 0.1),
+        fact(f"largest weight in a single head: {single:.2f}, at most 0.1 as flat weights would be", single <= 0.1),
+    )
+
+
 CHAPTER.of_a_model(
     "W-8.1c",
     section="8.1",
@@ -180,9 +189,11 @@ CHAPTER.of_a_model(
     lesson="Small entries alone do not show flatness: with n visible keys uniform weights are 1/n, far below 0.1, and "
     "the average of 32 sharp heads that look at different places is small everywhere. The entropy of each head, beside "
     "log n, decides.",
-    lens="structure",
-    reason="the range of head-averaged scores and the entropy of single heads on few-shot prompts",
+    correction="Averaged weights are not all below 0.1, and single heads are far from flat.",
+    lens="maps",
+    reason="the largest weight of a pair of tokens in head-averaged maps and in those of single heads",
     checkpoint=_MISTRAL,
+    judge=_small,
 )
 
 
