@@ -132,8 +132,8 @@ ABOUT = About(
     },
 )
 
-# Windows kept at most, and at least, and what they may take with SHORT tokens each; beyond it not every layer. Of longer
-# windows a few more tokens are kept (64 of 512, 96 of 8,192), which makes them at most three times as large.
+# Windows kept at most, and at least, and what they may take with SHORT tokens each; beyond it not every layer. Of
+# longer windows a few more tokens are kept (64 of 512, 96 of 8,192), which makes them at most three times as large.
 WINDOWS, FEWEST_WINDOWS, SAMPLE_BYTES = 64, 16, 256 * 2**20
 
 
