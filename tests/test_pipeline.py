@@ -63,6 +63,10 @@ class FakeSession:
     def __exit__(self, *_):
         self.model.sessions -= 1
 
+    @property
+    def shown(self):
+        return {"pattern"} if self.model.shows == "all" else set(self.model.shows)
+
     def stream(self, request, at=None):
         if self.model.shows != "all" and "statistics" not in self.model.shows:
             raise CaptureError("this family shows no statistics")
@@ -340,6 +344,19 @@ def test_what_a_family_does_not_show_does_not_apply_and_the_rest_is_measured():
     assert run["capturing"].status == "ok"
     assert run["capturing"].table.height == 2  # nothing of the glimpse is left in the fold
     assert run["weighing"].status == "ok"
+
+
+@pytest.mark.parametrize(("shows", "seen"), [("all", {"scores", "pattern"}), ({"scores"}, {"scores"})])
+def test_what_is_welcome_may_be_missing(shows, seen):
+    handed = []
+    lens = make_lens(
+        "guest",
+        Needs(captures=frozenset({"scores"}), welcome=frozenset({"pattern"})),
+        update=lambda state, batch: handed.append(set(batch.captures)) or state,
+    )
+    assert measure(FakeModel(shows=shows), text=TEXT, lenses=[lens])["guest"].status == "ok"
+    assert all(names == seen for names in handed)
+    assert handed
 
 
 def test_a_family_that_shows_nothing():

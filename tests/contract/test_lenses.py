@@ -169,7 +169,8 @@ def test_one_percent_of_a_capture_turns_it_red(name):
     lens, model, params = LENSES[name], MODELS["grouped queries"], LENSES[name].params()
     parts = shown_to(lens, model, params)
     expected = lens.definition(params, model, parts)
-    for captured in sorted(lens.needs(params, model.spec).captures):
+    needs = lens.needs(params, model.spec)
+    for captured in sorted(needs.captures | needs.welcome):
         off = [
             replace(
                 part,

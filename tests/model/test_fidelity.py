@@ -74,6 +74,24 @@ def test_maps_of_families_outside_the_interface(family: Family) -> None:
     assert worst_error(model, padded_inputs(model.hf)) <= MAP_AGREEMENT
 
 
+@pytest.mark.parametrize("family", OUTSIDE, ids=by_name)
+def test_streams_of_families_outside_the_interface(family: Family) -> None:
+    model = open_model(family.build())
+    inputs, options = probe_inputs(model.hf, batch=2, seed=3), forward_options(model.hf)
+    with model.session() as session, torch.no_grad():
+        captured = session.capture("resid", "final", "pattern", "corner", "pairs")
+        model.hf(**inputs, **options)
+        ours = captured.take()
+    with torch.no_grad():
+        output = model.hf(**inputs, **options, output_hidden_states=True)
+    for site, expected in zip(model.sites, output.hidden_states[:-1], strict=True):
+        assert relative_error(ours["resid"][site], expected) <= SAME_FUNCTION
+        assert torch.equal(ours["corner"][site], ours["pattern"][site])  # a short text is all corner
+        assert torch.equal(ours["pairs"][site], ours["pattern"][site])
+    assert set(ours["final"]) == {model.sites[-1]}
+    assert ours["final"][model.sites[-1]].shape == output.hidden_states[-1].shape
+
+
 @pytest.mark.parametrize("family", DISPATCHING, ids=by_name)
 def test_a_session_that_only_looks_changes_nothing(family: Family) -> None:
     model = open_model(family.build())

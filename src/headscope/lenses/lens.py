@@ -34,7 +34,8 @@ class Needs:
     `captures` may name pattern, corner (its part of the first queries and keys), pairs (the pattern among some tokens),
     scores, rows (the scores of some rows), scale, q, k, v, z, corner_z (the z of the corner's queries), x (the input of
     the query projection), resid (the residual stream that enters a layer) and final (the one that leaves the last layer
-    of each stack, before any norm behind it; its key is the last self-attention of the stack). `variants` are changed
+    of each stack, before any norm behind it; its key is the last self-attention of the stack). What is `welcome` may be
+    missing: it is captured where the family shows it, and the lens goes without it elsewhere. `variants` are changed
     copies of the model on which the same text is run too: "initialised" (the same architecture, freshly initialised).
 
     `spelling` asks for the texts of the first tokens of each window.
@@ -47,6 +48,7 @@ class Needs:
     weights: bool = False
     statistics: Request | None = None
     captures: frozenset[str] = frozenset()
+    welcome: frozenset[str] = frozenset()
     variants: tuple[str, ...] = (AS_IS,)
     pieces: bool = False
     spelling: bool = False

@@ -110,7 +110,7 @@ class Params:
 
 @dataclass(frozen=True)
 class Window:
-    """The first tokens of a window: their spelling, and what each site showed of them."""
+    """The first tokens of a window: their spelling, and what each site showed of them; z where the family shows it."""
 
     spelling: tuple[str, ...]
     maps: Mapping[Site, Float[Tensor, "heads queries keys"]]
@@ -134,7 +134,7 @@ def needs(params: Params, spec: ModelSpec) -> Needs:
             "window can be shown"
         )
     Selection.parse(params.at or "all")
-    return Needs(weights=True, captures=frozenset({"corner", "corner_z"}), spelling=True)
+    return Needs(weights=True, captures=frozenset({"corner"}), welcome=frozenset({"corner_z"}), spelling=True)
 
 
 def start(params: Params, spec: ModelSpec, sites: tuple[Site, ...]) -> State:
@@ -161,7 +161,8 @@ def _window(state: State, batch: Batch, index: int) -> Window:
         if site in batch.captures.get("corner", {}):
             whole = batch.captures["corner"][site][index]
             maps[site] = whole[:, :n, : n if site.kind == "self" else state.params.tokens].clone()
-            z[site] = batch.captures["corner_z"][site][index, :, :n].clone()
+            if site in batch.captures.get("corner_z", {}):
+                z[site] = batch.captures["corner_z"][site][index, :, :n].clone()
     return Window(spelling, maps, z)
 
 
@@ -200,7 +201,7 @@ def _part(params: Params, site: Site, window: Window, w_o: Tensor | None) -> Par
         return None
     inner = maps[:, rows][:, :, columns]
     written = None
-    if w_o is not None:
+    if w_o is not None and site in window.z:
         z = window.z[site][:, rows].to(torch.float64)
         written = (z @ w_o.to(torch.float64)).norm(dim=-1).mean(1)
     visible = _visible(site, maps.shape[1])[rows][:, columns] if site.kind == "self" else None

@@ -104,6 +104,11 @@ class Session:
             encoder = self._hf.get_encoder()
             stack.callback(encoder.register_forward_pre_hook(self._begin_encoder, with_kwargs=True).remove)
 
+    @property
+    def shown(self) -> frozenset[str]:
+        """What can be captured of this model's attention."""
+        return frozenset(QUANTITIES)
+
     def capture(self, *what: str, at: Where = None) -> Capture:
         """Store quantities of the selected heads in every forward from now on."""
         self._check_quantities(what)
@@ -377,7 +382,7 @@ class Session:
     def _watch_residual(self, capture: Capture) -> None:
         blocks: dict[str, list[Site]] = {}
         for site in capture.at:
-            blocks.setdefault(_block(self._hf, site.module), []).append(site)
+            blocks.setdefault(enclosing_layer(self._hf, site.module), []).append(site)
         for name, sites in blocks.items():
             hook = _InputHook(capture, sites, "resid")
             handle = self._hf.get_submodule(name).register_forward_pre_hook(hook, with_kwargs=True)
@@ -469,7 +474,7 @@ def _with_heads(tensor: Tensor, heads: Heads, value: Tensor) -> Tensor:
     return changed
 
 
-def _block(hf: nn.Module, module: str) -> str:
+def enclosing_layer(hf: nn.Module, module: str) -> str:
     """The nearest enclosing element of a module list: the layer that the attention belongs to."""
     parts = module.split(".")
     for end in range(len(parts), 0, -1):

@@ -2,11 +2,12 @@
 
 While a model of such a family runs, every softmax it takes is watched. At opening, the maps so found are
 compared with what the model itself returns as attentions; only where they are the same, number by number, is
-the family opened, and then only maps, scores and statistics can be had: nothing can be replaced or patched.
+the family opened, and then only maps, scores, statistics and the stream between layers can be had: nothing can be
+replaced or patched.
 """
 
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +16,26 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from headscope.attention.call import Call
+from headscope.attention.maps import CORNER, pairs_of
 from headscope.attention.mechanism import Mechanism
 from headscope.attention.statistics import pattern_statistics, uniform_statistics
 from headscope.core.site import Site
 from headscope.errors import CaptureError
 from headscope.model.dispatch import implementation
 from headscope.model.feeding import forward_options, probe_inputs
-from headscope.model.session import Patch, Session, Where
+from headscope.model.session import Patch, Session, Where, enclosing_layer
 
 if TYPE_CHECKING:
     from headscope.model.opened import Model
 
 TOLERANCE = 1e-6
+# What a map and its scores show, both at hand.
+_OF_MAPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "scores": lambda scores, _: scores,
+    "pattern": lambda _, pattern: pattern,
+    "corner": lambda _, pattern: pattern[..., :CORNER, :CORNER],
+    "pairs": lambda _, pattern: pairs_of(pattern),
+}
 _SOFTMAX = {torch.nn.functional.softmax, torch.softmax, torch.Tensor.softmax}
 
 
@@ -46,20 +55,31 @@ class Watch(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class SoftmaxSites:
-    """The sites of a model whose maps come from softmaxes, and which softmax of a forward each one is."""
+    """The sites of a model whose maps come from softmaxes, and which softmax of a forward each one is.
+
+    `streams`: whether every layer is given windows, tokens and features in this order, so that the stream can be kept.
+    """
 
     sites: tuple[Site, ...]
     ordinal: dict[int, Site]
     total: int
+    streams: bool
 
 
 def find_softmax_sites(model: Any) -> SoftmaxSites | str:
     """Match every attention map the model returns to a softmax it took; the reason unless all are matched exactly."""
     taken: list[Tensor] = []
+    inside: list[str] = []
     inputs = probe_inputs(model, batch=2)
     options = forward_options(model)
+    given: dict[str, tuple[int, ...]] = {}
+
+    def note(running: list[str], result: Tensor) -> None:
+        taken.append(result)
+        inside.append(running[-1])
+
     with torch.no_grad(), implementation(model, "eager"):
-        with Watch(lambda _, result: taken.append(result)):
+        with _followed(model, given) as running, Watch(lambda _, result: note(running, result)):
             plain = model(**inputs, **options)
         returned = getattr(model(**inputs, **options, output_attentions=True), "attentions", None)
     del plain
@@ -74,8 +94,32 @@ def find_softmax_sites(model: Any) -> SoftmaxSites | str:
         index = _matching(attention, taken, ordinal)
         if index is None:
             return "no softmax in it gives the maps that it returns"
-        ordinal[index] = _site(model, layer, attention)
-    return SoftmaxSites(tuple(ordinal.values()), ordinal, len(taken))
+        call = sum(site.module == inside[index] for site in ordinal.values())
+        ordinal[index] = _site(model, layer, attention, inside[index], call)
+    blocks = {enclosing_layer(model, site.module) for site in ordinal.values()}
+    shape = (*next(iter(inputs.values())).shape[:2], int(model.config.get_text_config().hidden_size))
+    streams = all(given.get(block) == shape for block in blocks)
+    return SoftmaxSites(tuple(ordinal.values()), ordinal, len(taken), streams)
+
+
+@contextmanager
+def _followed(model: nn.Module, given: dict[str, tuple[int, ...]]) -> Iterator[list[str]]:
+    """The names of the modules that are running, the innermost last; in `given` the shape of what each was given."""
+    running: list[str] = []
+    with ExitStack() as stack:
+        for name, module in model.named_modules():
+
+            def enter(_: nn.Module, args: Any, kwargs: Any, name: str = name) -> None:
+                running.append(name)
+                tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+                given[name] = tuple(tensors[0].shape) if tensors else ()
+
+            def leave(*_: Any) -> None:
+                running.pop()
+
+            stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(leave, always_call=True).remove)
+        yield running
 
 
 def _matching(attention: Tensor, taken: list[Tensor], used: Iterable[int]) -> int | None:
@@ -87,12 +131,12 @@ def _matching(attention: Tensor, taken: list[Tensor], used: Iterable[int]) -> in
     return None
 
 
-def _site(model: Any, layer: int, attention: Tensor) -> Site:
+def _site(model: Any, layer: int, attention: Tensor, module: str, call: int) -> Site:
     text = model.config.get_text_config()
     heads = attention.shape[1]
     causal = not bool(attention.triu(1).any())
     width = int(text.hidden_size) // heads
-    return Site("only", "self", layer, heads, heads, width, width, causal, module=f"softmax {layer}")
+    return Site("only", "self", layer, heads, heads, width, width, causal, module=module, call=call)
 
 
 class SoftmaxSession(Session):
@@ -112,6 +156,11 @@ class SoftmaxSession(Session):
             stack.callback(module.register_forward_hook(self._end, always_call=True).remove)
         stack.enter_context(Watch(self._note))
 
+    @property
+    def shown(self) -> frozenset[str]:
+        """Maps and scores; the stream where its layout is known."""
+        return frozenset({*_OF_MAPS, *(("resid", "final") if self._found.streams else ())})
+
     def replace(self, at: Where, mechanism: Mechanism) -> None:
         """Refused: this family computes its attention itself."""
         raise self._refusal(f"replaced by {mechanism!r}")
@@ -127,12 +176,13 @@ class SoftmaxSession(Session):
     def _refusal(self, what: str) -> CaptureError:
         return CaptureError(
             f"the attention of {self._model.spec.family} models cannot be {what}: the family does not compute it "
-            "through the attention interface of transformers; its maps and scores can be captured"
+            "through the attention interface of transformers; its maps, scores and the stream between layers can be "
+            "captured"
         )
 
     def _check_quantities(self, what: tuple[str, ...]) -> None:
         super()._check_quantities(what)
-        if hidden := [name for name in what if name not in ("pattern", "scores")]:
+        if hidden := [name for name in what if name not in self.shown]:
             raise self._refusal(f"captured as {', '.join(hidden)}")
 
     def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -168,9 +218,9 @@ class SoftmaxSession(Session):
 
     def _record(self, site: Site, scores: Tensor, pattern: Tensor) -> None:
         for capture in self._captures:
-            for what, tensor in (("scores", scores), ("pattern", pattern)):
-                if site in capture.at and what in capture.what:
-                    capture.keep(what, site, tensor[:, list(capture.at[site])])
+            for what in capture.what if site in capture.at else ():
+                if what in _OF_MAPS:
+                    capture.keep(what, site, _OF_MAPS[what](scores, pattern)[:, list(capture.at[site])])
         for stream in self._streams:
             if site in stream.at:
                 heads = list(stream.at[site])

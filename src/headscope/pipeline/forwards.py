@@ -101,6 +101,7 @@ def union(needs: Sequence[Needs]) -> Needs:
         weights=any(need.weights for need in needs),
         statistics=reduce(Request.union, requests) if requests else None,
         captures=frozenset().union(*(need.captures for need in needs)),
+        welcome=frozenset().union(*(need.welcome for need in needs)),
         variants=tuple(sorted(variants, key=lambda variant: variant != AS_IS)),
         pieces=all(need.pieces for need in needs),
         spelling=any(need.spelling for need in needs),
@@ -167,7 +168,8 @@ class _Seen:
     def __init__(self, session: Any, needs: Needs) -> None:
         self.session = session
         self._stream = None if needs.statistics is None else session.stream(needs.statistics)
-        self._capture = session.capture(*sorted(needs.captures)) if needs.captures else None
+        captures = needs.captures | (needs.welcome & session.shown)
+        self._capture = session.capture(*sorted(captures)) if captures else None
 
     def batch(self, variant: str, tokens: Int[Tensor, "batch tokens"], *, over: bool) -> Batch:
         """What the forward has shown since the last time; `over` says that it has ended."""
@@ -205,7 +207,7 @@ def _show(
 
 def _restricted(batch: Batch, needs: Needs) -> Batch:
     """Only what is needed: the rest need not be held until the forward ends."""
-    captures = {name: found for name, found in batch.captures.items() if name in needs.captures}
+    captures = {name: found for name, found in batch.captures.items() if name in needs.captures | needs.welcome}
     if needs.statistics is None:
         return replace(batch, statistics={}, uniform={}, captures=captures)
     return replace(batch, captures=captures)
@@ -243,7 +245,7 @@ def batch_size(sites: Sequence[Site], needs: Needs, length: int) -> int:
     n_bands = len(needs.statistics.bands) if needs.statistics is not None else 0
     # Statistics come twice: measured and uniform.
     row_bytes = 2 * (_STATISTICS_PER_ROW + n_bands) * _FLOAT64_BYTES if needs.statistics is not None else 0
-    row_bytes += sum(_captured_per_row(name, sites, length) for name in needs.captures) * _FLOAT32_BYTES
+    row_bytes += sum(_captured_per_row(name, sites, length) for name in needs.captures | needs.welcome) * _FLOAT32_BYTES
     per_window = max(1, heads * length * row_bytes)
     return max(1, min(BATCH_TOKENS // length, BATCH_BYTES // per_window))
 
