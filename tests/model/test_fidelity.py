@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import AutoModel, FlaubertConfig, XLNetConfig
 
 from headscope.core import Site
+from headscope.errors import CaptureError
 from headscope.model import Model, open_model
 from headscope.model.dispatch import implementation
 from headscope.model.feeding import forward_options, probe_inputs
@@ -90,6 +92,22 @@ def test_streams_of_families_outside_the_interface(family: Family) -> None:
         assert torch.equal(ours["pairs"][site], ours["pattern"][site])
     assert set(ours["final"]) == {model.sites[-1]}
     assert ours["final"][model.sites[-1]].shape == output.hidden_states[-1].shape
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(XLNetConfig(vocab_size=99, d_model=32, n_layer=2, n_head=4, d_inner=64), id="tokens come first"),
+        pytest.param(FlaubertConfig(vocab_size=99, emb_dim=32, n_layers=2, n_heads=4), id="no module is a layer"),
+    ],
+)
+def test_a_stream_that_is_not_known_is_not_shown(config: Any) -> None:
+    model = open_model(AutoModel.from_config(config).eval())
+    with model.session() as session:
+        assert session.shown >= {"pattern", "scores"}
+        assert not session.shown & {"resid", "final"}
+        with pytest.raises(CaptureError, match="resid"):
+            session.capture("resid")
 
 
 @pytest.mark.parametrize("family", DISPATCHING, ids=by_name)

@@ -6,6 +6,7 @@ the family opened, and then only maps, scores, statistics and the stream between
 replaced or patched.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -57,7 +58,8 @@ class Watch(TorchFunctionMode):
 class SoftmaxSites:
     """The sites of a model whose maps come from softmaxes, and which softmax of a forward each one is.
 
-    `streams`: whether every layer is given windows, tokens and features in this order, so that the stream can be kept.
+    `streams`: whether each layer is given what the one before it gave, and that as windows, tokens and features in this
+    order; only then is it known what the stream between layers is.
     """
 
     sites: tuple[Site, ...]
@@ -72,14 +74,14 @@ def find_softmax_sites(model: Any) -> SoftmaxSites | str:
     inside: list[str] = []
     inputs = probe_inputs(model, batch=2)
     options = forward_options(model)
-    given: dict[str, tuple[int, ...]] = {}
+    passed: dict[str, list[list[Tensor]]] = {}
 
     def note(running: list[str], result: Tensor) -> None:
         taken.append(result)
         inside.append(running[-1])
 
     with torch.no_grad(), implementation(model, "eager"):
-        with _followed(model, given) as running, Watch(lambda _, result: note(running, result)):
+        with _followed(model, passed) as running, Watch(lambda _, result: note(running, result)):
             plain = model(**inputs, **options)
         returned = getattr(model(**inputs, **options, output_attentions=True), "attentions", None)
     del plain
@@ -96,30 +98,41 @@ def find_softmax_sites(model: Any) -> SoftmaxSites | str:
             return "no softmax in it gives the maps that it returns"
         call = sum(site.module == inside[index] for site in ordinal.values())
         ordinal[index] = _site(model, layer, attention, inside[index], call)
-    blocks = {enclosing_layer(model, site.module) for site in ordinal.values()}
+    sites = tuple(ordinal.values())
     shape = (*next(iter(inputs.values())).shape[:2], int(model.config.get_text_config().hidden_size))
-    streams = all(given.get(block) == shape for block in blocks)
-    return SoftmaxSites(tuple(ordinal.values()), ordinal, len(taken), streams)
+    layers = [passed[enclosing_layer(model, site.module)][site.call] for site in sites]
+    streams = all(len(layer) == 2 and layer[0].shape == shape for layer in layers) and all(
+        torch.equal(before[1], after[0]) for before, after in itertools.pairwise(layers)
+    )
+    return SoftmaxSites(sites, ordinal, len(taken), streams)
 
 
 @contextmanager
-def _followed(model: nn.Module, given: dict[str, tuple[int, ...]]) -> Iterator[list[str]]:
-    """The names of the modules that are running, the innermost last; in `given` the shape of what each was given."""
+def _followed(model: nn.Module, passed: dict[str, list[list[Tensor]]]) -> Iterator[list[str]]:
+    """The names of the modules that are running, the innermost last.
+
+    In `passed`, for each call of each module the first tensor it was given and the first it gave, where there are any.
+    """
     running: list[str] = []
     with ExitStack() as stack:
         for name, module in model.named_modules():
 
             def enter(_: nn.Module, args: Any, kwargs: Any, name: str = name) -> None:
                 running.append(name)
-                tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-                given[name] = tuple(tensors[0].shape) if tensors else ()
+                passed.setdefault(name, []).append(_first_tensor((*args, *kwargs.values())))
 
-            def leave(*_: Any) -> None:
+            def leave(_: nn.Module, args: Any, output: Any, name: str = name) -> None:
                 running.pop()
+                passed[name][-1] += _first_tensor(output if isinstance(output, tuple) else (output,))
 
             stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
             stack.callback(module.register_forward_hook(leave, always_call=True).remove)
         yield running
+
+
+def _first_tensor(values: Iterable[Any]) -> list[Tensor]:
+    found = [value for value in values if isinstance(value, Tensor)]
+    return [found[0].clone()] if found else []  # some models add to it in place
 
 
 def _matching(attention: Tensor, taken: list[Tensor], used: Iterable[int]) -> int | None:
