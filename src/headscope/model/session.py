@@ -177,10 +177,11 @@ class Session:
             self._each()
 
     def _check_quantities(self, what: tuple[str, ...]) -> None:
-        unknown = [name for name in what if name not in QUANTITIES]
+        unknown = [name for name in what if name not in QUANTITIES and not _is_corner(name)]
         if unknown or not what:
             raise UsageError(
-                f"cannot capture {', '.join(unknown) or 'nothing'}", hint=f"one of {', '.join(QUANTITIES)}"
+                f"cannot capture {', '.join(unknown) or 'nothing'}",
+                hint=f"one of {', '.join(QUANTITIES)}, or corner:N for a corner of N tokens",
             )
 
     def _live(self) -> ExitStack:
@@ -256,7 +257,7 @@ class Session:
                     capture.keep(what, site, getattr(call, what)[:, list(chosen)])
                 elif what == "scale":
                     capture.keep(what, site, torch.tensor(call.scale, dtype=torch.float64))
-                elif what in _MAPS:
+                elif what in _MAPS or _is_corner(what):
                     mapped = self._map(site, call, heads, what)
                     capture.keep(what, site, mapped)
                     whole = mapped if what == "pattern" and len(heads) == site.n_heads else whole
@@ -272,10 +273,10 @@ class Session:
         changes = self._changes.get(site, ())
         if what == "pairs" and any(change.what == "pattern" for change in changes):
             return pairs_of(self._one_map(site, part, heads, "pattern"))  # a patch is told the whole pattern
-        mapped = _MAPS[what](part)
+        mapped = corner(part, int(what.partition(":")[2])) if ":" in what else _MAPS[what](part)
         for change in changes:
             shared = tuple(head for head in heads if head in change.heads)
-            if what == "corner" and change.what == "pattern" and shared:
+            if what.startswith("corner") and change.what == "pattern" and shared:
                 raise CaptureError(
                     f"{site.label}: the corner of a patched pattern cannot be captured: capture the pattern"
                 )
@@ -444,6 +445,12 @@ class _FinalHook:
         if not given:
             raise CaptureError(f"{self._site.label}: the last layer gives no tensor that could be captured")
         self._capture.keep("final", self._site, given[0].clone())
+
+
+def _is_corner(what: str) -> bool:
+    """`corner:256`: a corner of so many tokens."""
+    name, _, size = what.partition(":")
+    return name == "corner" and size.isdecimal() and int(size) > 0
 
 
 def _kv_heads(site: Site, heads: Heads) -> Heads:

@@ -249,8 +249,8 @@ def _captured_per_row(name: str, sites: Sequence[Site], length: int) -> int:
         return -(-max(site.d_head for site in sites) // len(sites))
     if name == "rows":
         return SAMPLED_ROWS
-    if name in ("corner", "corner_z"):
-        return min(length, CORNER)
+    if name.startswith("corner"):
+        return min(length, int(name.partition(":")[2] or CORNER))
     if name == "pairs":
         return -(-(len(sampled_tokens(length)) ** 2) // length)
     return length if name in ("pattern", "scores") else max(site.d_head for site in sites)
