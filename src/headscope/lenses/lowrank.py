@@ -5,7 +5,6 @@ blocks of every head's pattern, n doubling up to a limit; beside them those of t
 random places, and of uniform attention.
 """
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import ceil, log
@@ -19,6 +18,7 @@ from headscope.core import About, Finding, ModelSpec, Site, WeightSource
 from headscope.errors import UsageError
 from headscope.lenses.definitions.lowrank import defined
 from headscope.lenses.dependent.jackknife import jackknife
+from headscope.lenses.drawn import priority_of
 from headscope.lenses.figures.layout import label_of, place
 from headscope.lenses.figures.lowrank import figures
 from headscope.lenses.lens import AS_IS, Batch, Lens, Needs
@@ -208,8 +208,7 @@ def _window(
 
 def _generator(tokens: Int[Tensor, "n"]) -> torch.Generator:
     """Seeded by the text of the window: the same shuffle for all heads and sites, however the text is split."""
-    digest = hashlib.sha256(tokens.to(torch.int64).numpy().tobytes()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+    return torch.Generator().manual_seed(priority_of(tokens) >> 8)
 
 
 def _pattern(site: Site, block: Float[Tensor, "heads n n"]) -> Float[Tensor, "heads n n"]:
