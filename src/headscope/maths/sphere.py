@@ -127,7 +127,8 @@ def arc_law(
         $B\,(1 - \cos((1-t)\theta))$ with $B = \langle \mathrm{softmax}(w), w - \bar{w} \rangle$, the mean taken over
         the keys that are seen.
     Properties:
-        - the mean of `kl_divergence` over random pairs, at every length  (tested: test_the_law_is_the_mean_of_random_arcs)
+        - the mean of `kl_divergence` over random pairs, at every length
+          (tested: test_the_law_is_the_mean_of_random_arcs)
     Reference:
         Wertich, section 5.2.4, corrected: true of the mean over random pairs, not of each.
     """

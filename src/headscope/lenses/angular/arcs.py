@@ -43,11 +43,12 @@ def stream_arcs(vectors: Float[Tensor, "n d"]) -> ArcSums:
     angle = angle_between(v, w) if len(v) else torch.zeros(0, dtype=torch.float64)
     open_ = (angle > NARROW) & (angle < pi - NARROW)
     v, w, size, angle = v[open_], w[open_], size[:, open_], angle[open_]
-    found = []
-    for length in (size.prod(0).sqrt(), torch.ones_like(angle)):
-        a, b = v * (length / size[0])[:, None], w * (length / size[1])[:, None]
-        found.append(_summed(b, slerp(a, b, TIMES) if len(a) else a[:, None], angle, length))
-    return ArcSums(torch.stack(found), torch.full((2,), float(len(angle)), dtype=torch.float64))
+    length = torch.stack((size.prod(0).sqrt(), torch.ones_like(angle)))
+    a, b = ((length / own)[..., None] * vector for own, vector in zip(size, (v, w), strict=True))
+    moving = slerp(a, b, TIMES) if len(angle) else a[:, :, None]
+    return ArcSums(
+        _summed(b, moving, angle.expand(2, -1), length), torch.full((2,), float(len(angle)), dtype=torch.float64)
+    )
 
 
 def row_arcs(

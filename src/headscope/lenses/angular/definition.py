@@ -15,7 +15,7 @@ from headscope.lenses.lens import Batch
 Array = NDArray[np.float64]
 Row = dict[str, object]
 # As the lens has them.
-KEYS, DRAWS, DECIMALS, POINTS, ARCS, NARROW, SHOWN, FEWEST = 4, 16, 9, 9, 12, 0.05, 32, 4
+KEYS, DRAWS, DECIMALS, POINTS, ARCS, NARROW, SHOWN, FEWEST = 4, 16, 9, 9, 12, 0.05, 21, 4
 TIMES = [k / (POINTS - 1) for k in range(POINTS)]
 QUANTITIES = [(v, t) for v in ("input", "embedding") for t in ("score", "weight", "rank")]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from headscope.lenses.angular.window import cosines
 
 # Tokens that are drawn at most, and at least.
-SHOWN, FEWEST = 32, 4
+SHOWN, FEWEST = 21, 4
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,20 @@ from headscope.lenses.dependent.tables import Row, number
 from headscope.lenses.figures.layout import place
 from headscope.maths.ranks import RankSums, row_centred, row_ranks
 
-_NAMED = {"stack": pl.String, "kind": pl.String, "layer": pl.Int64, "head": pl.Int64, "quantity": pl.String}
+_PLACE = [("stack", pl.String), ("kind", pl.String), ("layer", pl.Int64), ("head", pl.Int64)]
 _CORRELATIONS = "value low high null null_sd given_distance given_low given_high p adjusted slope"
 _ARCS = "value low high predicted ratio ratio_low ratio_high law_misfit sinusoid line angle length"
 _DRAWN = "value rank slope"
-_COUNTS = {"samples": pl.Int64, "windows": pl.Int64}
 SCHEMAS = {
-    name: pl.Schema(_NAMED | dict.fromkeys(columns.split(), pl.Float64) | _COUNTS)
+    name: pl.Schema(
+        [
+            *_PLACE,
+            ("quantity", pl.String),
+            *((column, pl.Float64) for column in columns.split()),
+            ("samples", pl.Int64),
+            ("windows", pl.Int64),
+        ]
+    )
     for name, columns in (("heads", _CORRELATIONS), ("arcs", _ARCS), ("drawn", _DRAWN))
 }
 

@@ -57,25 +57,29 @@ def window_of(site: Site, part: Part, embedding: Float[Tensor, "kept d_model"], 
             sums.append(RankSums.of(target, own, control).sums)
             mm.append(mixed.square().sum((-2, -1)))
             am.append(torch.einsum("hij,dij->hd", target, mixed))
-    shape = len(VECTORS), len(TARGETS)
     return Window(
         part.priority,
         part.length,
         int(inside.sum()),
         int(counted.sum()),
-        torch.stack(sums).unflatten(0, shape),
-        torch.stack(mm).unflatten(0, shape),
-        torch.stack(am).unflatten(0, shape),
+        _shaped(sums),
+        _shaped(mm),
+        _shaped(am),
         stream_arcs(part.x[inside]),
         row_arcs(part.x, score, seen, inside),
     )
+
+
+def _shaped(parts: list[Tensor]) -> Tensor:
+    return torch.stack(parts).reshape(len(VECTORS), len(TARGETS), *parts[0].shape)
 
 
 def cosines(vectors: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
     """Of all pairs; 0 where a vector is 0."""
     x = vectors.to(torch.float64)
     unit = x / x.norm(dim=-1, keepdim=True).clamp_min(1e-300)
-    return unit @ unit.mT
+    found: Tensor = unit @ unit.mT
+    return found
 
 
 def _both(cosine: Float[Tensor, "*some n n"], counted: Bool[Tensor, "n n"]) -> tuple[Tensor, Tensor, Tensor]:

@@ -8,7 +8,7 @@ import polars as pl
 from headscope.core import Site
 from headscope.lenses.angular.arcs import ARCS, POINTS
 from headscope.lenses.angular.window import DRAWS, KEYS, Window
-from headscope.lenses.figures.layout import label_of
+from headscope.lenses.figures.layout import Array, label_of
 
 # Heads are counted below this adjusted p; correlations below these sizes are called almost none, and weak.
 LEVEL, NONE, WEAK = 0.05, 0.1, 0.3
@@ -65,33 +65,42 @@ def median(table: pl.DataFrame, quantity: str, column: str = "value") -> float:
     return float(np.median(values)) if len(values) else float("nan")
 
 
-def sizes(
-    table: pl.DataFrame, quantity: str, column: str = "value"
-) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+def sizes(table: pl.DataFrame, quantity: str) -> Array:
     """Absolute values over heads."""
-    return np.abs(table.filter(pl.col("quantity") == quantity)[column].drop_nulls().to_numpy())
+    found: Array = np.abs(table.filter(pl.col("quantity") == quantity)["value"].drop_nulls().to_numpy())
+    return found
 
 
 def _ranks(heads: pl.DataFrame) -> str:
+    told = [_related(heads, name, words) for name, words in (("embedding", "embeddings"), ("input", "layer's inputs"))]
     rows = heads.filter(pl.col("quantity") == "input_rank", pl.col("value").is_not_null())
-    if rows.is_empty():
+    if rows.is_empty() or not all(told):
         return ""
-    typical = float(np.median(sizes(heads, "input_rank")))
-    verdict = "are almost unrelated" if typical < NONE else "are weakly related" if typical < WEAK else "are related"
     ordered = rows.sort("value", maintain_order=True)
     least, most = ordered.row(0, named=True), ordered.row(-1, named=True)
     clear = rows.filter(pl.col("adjusted") < LEVEL)
     up, down = (clear.filter(test).height for test in (pl.col("given_distance") > 0, pl.col("given_distance") < 0))
-    given = median(heads, "input_rank", "given_distance")
-    beside = f", {_two(given)} given the distance" if given == given else ""
-    embedding = median(heads, "embedding_rank")
     return (
-        f"Angles of the inputs and attention {verdict} in the typical head: the rank correlation of cosine and weight "
-        f"within rows is {_two(median(heads, 'input_rank'))} in the median head (in size {_two(typical)}; tokens "
-        f"shuffled {_two(median(heads, 'input_rank', 'null'))}{beside}), with the cosine of the embeddings "
-        f"{_two(embedding)}, and goes from {_two(least['value'])} in {label_of(least)} to {_two(most['value'])} in "
-        f"{label_of(most)}; given the distance {up} of {rows.height} heads look at tokens like their own and {down} "
-        "away from them (false discoveries held at 5 %)."
+        f"{told[0]}; {told[1]}, and goes from {_two(least['value'])} in {label_of(least)} to {_two(most['value'])} in "
+        f"{label_of(most)}. Given the distance {up} of {rows.height} heads look at tokens whose inputs are like their "
+        f"own and {down} away from them (false discoveries held at 5 %, {rows['windows'][0]} windows)."
+    )
+
+
+def _related(heads: pl.DataFrame, name: str, words: str) -> str:
+    """A clause about the rank correlation of one of the cosines with the weight."""
+    quantity = f"{name}_rank"
+    size = sizes(heads, quantity)
+    if not len(size):
+        return ""
+    typical = float(np.median(size))
+    verdict = "almost unrelated to" if typical < NONE else "weakly related to" if typical < WEAK else "related to"
+    given = median(heads, quantity, "given_distance")
+    beside = f", given the distance {_two(given)}" if given == given else ""
+    return (
+        f"{'The angles of the' if name == 'embedding' else 'those of the'} {words} are {verdict} attention in the "
+        f"typical head: their rank correlation within rows is {_two(median(heads, quantity))} in the median head (in "
+        f"size {_two(typical)}, tokens shuffled {_two(median(heads, quantity, 'null'))}{beside})"
     )
 
 

@@ -55,8 +55,8 @@ def _map(heads: pl.DataFrame, sites: Sequence[Site]) -> HeatMap | None:
         {site: row.tolist() for site, row in cells.items()},
         name="given_distance",
         title="Cosine of the inputs and weight, given the distance",
-        caption="Partial rank correlation within rows. Above 0 a head looks at tokens whose vectors point the same way, "
-        "below 0 away from them; 0 where angles tell nothing.",
+        caption="Partial rank correlation within rows. Above 0 a head looks at tokens whose vectors point the same "
+        "way, below 0 away from them; 0 where angles tell nothing.",
         unit="correlation",
         reference=0.0,
         limits=(-top, top),
@@ -150,8 +150,8 @@ def _arcs(curves: Mapping[Site, ArcCurves]) -> Curves:
     return Curves(
         "arcs",
         "Divergence of softmaxes along arcs between real vectors",
-        "KL(Softmax(w) | Softmax(u(t))), mean over arcs, in units of what the law for random vectors says at the start, "
-        "B(1 − cos θ); no free number. The inputs of the first, the middle and the last layer.",
+        "KL(Softmax(w) | Softmax(u(t))), mean over arcs, in units of what the law for random vectors says at the "
+        "start, B(1 − cos θ); no free number. The inputs of the first, the middle and the last layer.",
         "t, from v to w",
         "divergence over the law's start",
         tuple(series),
