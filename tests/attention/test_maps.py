@@ -79,6 +79,7 @@ def test_the_corner_is_part_of_the_pattern(kind: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(maps, "CORNER", 3)
     found = corner(call)
     assert torch.allclose(found, pattern(call)[:, :, :3, :3], atol=1e-6)
+    assert torch.allclose(corner(call, 5), pattern(call)[:, :, :5, :5], atol=1e-6)  # in two runs of rows
 
 
 @pytest.mark.parametrize("kind", KINDS)

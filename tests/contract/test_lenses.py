@@ -264,7 +264,7 @@ def cut(name: str, x: torch.Tensor, index: int, n: int) -> torch.Tensor:
             return x
         case "resid" | "x" | "final":
             return x[index : index + 1, :n]
-        case "pattern" | "pairs" | "scores" | "rows" | "corner":
+        case "pattern" | "pairs" | "scores" | "rows" | "corner" | "corner:256":
             return x[index : index + 1, :, :n, :n]
         case _:
             return x[index : index + 1, :, :n]
@@ -326,7 +326,7 @@ def permuted(table: pl.DataFrame, model: Planted) -> pl.DataFrame:
     order_before = pl.int_range(pl.len()).alias("order before")
     old = pl.col("head").replace_strict({new: old for new, old in enumerate(order)}, return_dtype=pl.Int64)
     moved = table.with_columns(old)
-    names = ("stack", "kind", "layer", "head", "matrix", "component", "distance", "position", "quantity")
+    names = ("stack", "kind", "layer", "head", "matrix", "component", "distance", "position", "tokens", "quantity")
     keys = [key for key in names if key in table.columns]
     reference = table.select(keys).with_columns(order_before)
     return reference.join(moved, on=keys, how="left", nulls_equal=True).sort("order before").select(table.columns)

@@ -176,8 +176,9 @@ def batches(
             parts["pairs"] = pairs_of(pattern)
             parts["resid"] = parts["x"] = residual(model.weights_of[of], lengths, n, seed=100 * seed + number)
             parts["corner"], parts["corner_z"] = pattern[:, :, :CORNER, :CORNER], parts["z"][:, :, :CORNER]
+            parts["corner:256"] = pattern[:, :, :256, :256]
             for name, part in parts.items():
-                captures[name][of] = part
+                captures.setdefault(name, {})[of] = part
         last = {of.stack: of for of in model.sites if of.kind == "self"}.values()
         captures["final"] = {of: residual(model.weights_of[of], lengths, n, seed=100 * seed + 50) for of in last}
         tokens = torch.zeros(len(lengths), n, dtype=torch.int64)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from headscope.maths.ranks import RankSums, beyond_positions, row_ranks
+from headscope.maths.ranks import RankSums, beyond_positions, row_centred, row_ranks
 
 
 def rows(seed=0, shape=(3, 5, 9)):
@@ -91,3 +91,11 @@ def test_nothing_is_beyond_positions_and_keys():
     assert beyond_positions(fixed, m, mask).isnan().all()
     torch.testing.assert_close(beyond_positions(m + fixed, m, mask)[0], torch.tensor(1.0, dtype=torch.float64))
     assert beyond_positions(m[:1], m[:1], mask).isnan().all()
+
+
+def test_one_centred_row_is_pearson():
+    x, y = rows(1, (1, 30)), rows(2, (1, 30))
+    mask = torch.arange(30)[None] < 25
+    sums = RankSums.of(row_centred(x, mask), row_centred(y, mask), torch.zeros(1, 30, dtype=torch.float64))
+    assert float(sums.correlation) == pytest.approx(stats.pearsonr(x[0, :25], y[0, :25]).statistic)
+    assert float(sums.slope) == pytest.approx(stats.linregress(y[0, :25], x[0, :25]).slope)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headscope.errors import NumericsError, UsageError
-from headscope.maths.sinusoid import fit_sinusoid
+from headscope.maths.sinusoid import fit_sinusoid, sinusoid_residuals
 
 T = torch.linspace(0, 1, 31, dtype=torch.float64)
 
@@ -40,3 +40,12 @@ def test_unusable_input():
         fit_sinusoid(T[:3], T[:3], 1.0)
     with pytest.raises(NumericsError, match="NaN"):
         fit_sinusoid(T, T * math.nan, 1.0)
+
+
+def test_many_residuals_are_one_after_the_other():
+    curves = torch.randn(5, 31, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    curves[4] = 2.0  # a constant has none
+    frequencies = torch.tensor([0.3, 0.9, 1.5, 2.0, 1.0], dtype=torch.float64)
+    found = sinusoid_residuals(T, curves, frequencies)
+    each = [fit_sinusoid(T, one, float(f)).residual for one, f in zip(curves, frequencies, strict=True)]
+    assert found.tolist() == pytest.approx(each, rel=1e-9)

@@ -1,5 +1,7 @@
 """Laws and known answers of `headscope.maths.spectrum`."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,7 +9,9 @@ from hypothesis import strategies as st
 
 from headscope.errors import NumericsError
 from headscope.maths.spectrum import (
+    components_for,
     effective_rank,
+    energy_beyond,
     form_singular_values,
     participation_ratio,
     singular_values,
@@ -181,3 +185,29 @@ def test_effective_rank_known():
     assert float(effective_rank(sigma)) == pytest.approx(4 / 3**0.75, rel=1e-12)
     assert float(stable_rank(sigma)) == pytest.approx(4 / 3, rel=1e-12)
     assert float(participation_ratio(sigma)) == pytest.approx(16 / 10, rel=1e-12)
+
+
+def test_components_of_a_flat_spectrum():
+    for rank in (1, 7, 10, 100):
+        flat = torch.cat((torch.full((rank,), 3.0), torch.zeros(5)))
+        for power in (1, 2):
+            assert float(components_for(flat, 0.9, power=power)) == math.ceil(round(0.9 * rank, 9))
+    assert float(components_for(torch.zeros(4), 0.9)) == 0
+
+
+def test_components_are_ordered():
+    sigma = torch.linalg.svdvals(torch.randn(5, 30, 20, generator=torch.Generator().manual_seed(3)))
+    some, most = (components_for(sigma, share) for share in (0.5, 0.9))
+    assert bool((some < most).all())
+    assert bool((components_for(sigma, 0.9, power=1) >= most).all())
+    energy = sigma.double().square()
+    few = int(most[0])
+    assert float(energy[0, :few].sum() / energy[0].sum()) >= 0.9 > float(energy[0, : few - 1].sum() / energy[0].sum())
+
+
+def test_energy_beyond_is_what_truncation_misses():
+    w = torch.randn(12, 9, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    u, sigma, v = torch.linalg.svd(w, full_matrices=False)
+    near = u[:, :3] @ torch.diag(sigma[:3]) @ v[:3]
+    assert float(energy_beyond(sigma, 3)) == pytest.approx(float((w - near).norm() / w.norm()) ** 2)
+    assert float(energy_beyond(torch.zeros(4), 2)) == 0

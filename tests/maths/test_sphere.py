@@ -12,6 +12,7 @@ from headscope.errors import NumericsError, UsageError
 from headscope.maths.sinusoid import fit_sinusoid
 from headscope.maths.sphere import (
     angle_between,
+    arc_law,
     cross_entropy,
     half_chord,
     jensen_shannon,
@@ -19,6 +20,7 @@ from headscope.maths.sphere import (
     pairs_at_angle,
     slerp,
     slerp_derivative,
+    slerp_weights,
     uniform_on_sphere,
 )
 
@@ -207,3 +209,21 @@ def test_unusable_spheres():
         pairs_at_angle(3, 2, 1.0, generator=generator(), centred=True)
     with pytest.raises(UsageError, match="between 0 and π"):
         pairs_at_angle(3, 4, 4.0, generator=generator())
+
+
+def test_weights_make_the_arc():
+    v, w = pairs_at_angle(6, 5, 0.8, generator=generator(1))
+    first, second = slerp_weights(angle_between(v, w), T)
+    arc = first[..., None] * v[:, None] + second[..., None] * w[:, None]
+    torch.testing.assert_close(arc, slerp(v, w, T), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("radius", [0.5, 6.0])
+def test_the_law_is_the_mean_of_random_arcs(radius):
+    v, w = pairs_at_angle(4000, 8, 1.1, radius, generator=generator(2), centred=True)
+    t = T[[0, 8, 15]]
+    gap = kl_divergence(w[:, None], slerp(v, w, t)) - arc_law(w, torch.tensor(1.1), t)
+    assert bool((gap.mean(0).abs() < 4 * gap.std(0) / 4000**0.5).all())
+    # A key that is hidden plays no part.
+    hidden = torch.cat((w, torch.full((4000, 1), -torch.inf)), -1)
+    torch.testing.assert_close(arc_law(hidden, torch.tensor(1.1), t), arc_law(w, torch.tensor(1.1), t))

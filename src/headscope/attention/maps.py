@@ -61,16 +61,28 @@ def score_rows(call: Call) -> Float[Tensor, "batch heads sampled keys"]:
     return scores(part).masked_fill(~part.visible(), -torch.inf)
 
 
-def corner(call: Call) -> Float[Tensor, "batch heads shown_queries shown_keys"]:
-    """The pattern of the first queries and the first keys: bounded however long the text.
+def corner_size(what: str) -> int | None:
+    """How many tokens a corner of this name has: `corner` CORNER of them, `corner:256` 256; None for other names."""
+    name, colon, size = what.partition(":")
+    if name != "corner" or (colon and not (size.isdecimal() and int(size) > 0)):
+        return None
+    return int(size) if colon else CORNER
+
+
+def corner(call: Call, size: int = CORNER) -> Float[Tensor, "batch heads shown_queries shown_keys"]:
+    """The pattern of the first `size` queries and keys: bounded however long the text.
 
     Properties:
         - that part of the whole pattern  (tested: test_the_corner_is_part_of_the_pattern)
     """
-    first = slice(0, CORNER)
     # Behind the corner no query of a causal call sees a key, but for keys that are older than the call.
     alone = call.causal and call.offset is not None and call.offset <= 0
-    return pattern(call.take(first, first if alone else slice(None)))[..., :CORNER]
+    if alone:
+        return pattern(call.take(slice(0, size), slice(0, size)))
+    # Rows of all keys are many numbers: some rows at a time.
+    queries = range(0, min(size, call.q.shape[2]), CORNER)
+    runs = [slice(start, min(start + CORNER, size)) for start in queries]
+    return torch.cat([pattern(call.take(run, slice(None)))[..., :size] for run in runs], dim=2)
 
 
 @lru_cache(maxsize=256)

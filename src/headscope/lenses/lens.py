@@ -31,12 +31,13 @@ AS_IS = "as is"
 class Needs:
     """What a lens wants to be handed; the pipeline takes the union over the chosen lenses.
 
-    `captures` may name pattern, corner (its part of the first queries and keys), pairs (the pattern among some tokens),
-    scores, rows (the scores of some rows), scale, q, k, v, z, corner_z (the z of the corner's queries), x (the input of
-    the query projection), resid (the residual stream that enters a layer) and final (the one that leaves the last layer
-    of each stack, before any norm behind it; its key is the last self-attention of the stack). What is `welcome` may be
-    missing: it is captured where the family shows it, and the lens goes without it elsewhere. `variants` are changed
-    copies of the model on which the same text is run too: "initialised" (the same architecture, freshly initialised).
+    `captures` may name pattern, corner (its part of the first queries and keys; `corner:256` for as many), pairs (the
+    pattern among some tokens), scores, rows (the scores of some rows), scale, q, k, v, z, corner_z (the z of the
+    corner's queries), x (the input of the query projection), resid (the residual stream that enters a layer) and final
+    (the one that leaves the last layer of each stack, before any norm behind it; its key is the last self-attention of
+    the stack). What is `welcome` may be missing: it is captured where the family shows it, and the lens goes without it
+    elsewhere. `variants` are changed copies of the model on which the same text is run too: "initialised" (the same
+    architecture, freshly initialised).
 
     `spelling` asks for the texts of the first tokens of each window.
 

@@ -5,7 +5,6 @@ with each anchor the rows that lie at the wanted distances behind it. The more w
 wider steps keep a subset of the rows, so any split of the text ends with the same sample.
 """
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -15,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headscope.core import Site
+from headscope.lenses.drawn import drawn, priority_of
 
 
 @dataclass(frozen=True)
@@ -79,24 +79,21 @@ class Sample:
 
     def add(self, tokens: Int[Tensor, "n"], streams: Mapping[Site, Float[Tensor, "_ d"]]) -> "Sample":
         """With one more window; its rows are copied only where it is drawn."""
-        priority = int.from_bytes(hashlib.sha256(tokens.to(torch.int64).numpy().tobytes()).digest()[:8], "big")
+        priority = priority_of(tokens)
         if len(self.windows) == self.plan.windows and priority >= self._worst:
             return replace(self, seen=self.seen + 1)
         room = self.plan.room(min(len(self.windows) + 1, self.plan.windows))
         kept = {site: _kept(self.plan, stream, room) for site, stream in streams.items()}
-        found = self._drawn((*self.windows, Window(priority, kept)))
+        found = drawn((*self.windows, Window(priority, kept)), self.plan.windows)
         # Once there are as many windows as may be, one replaces another and the room of the others is as before.
         full = len(self.windows) == self.plan.windows
         return self._of(found if full else self._thinned(found), self.seen + 1)
 
     def merge(self, other: "Sample") -> "Sample":
         """The sample of both texts, this one's first."""
-        return self._of(self._thinned(self._drawn((*self.windows, *other.windows))), self.seen + other.seen)
-
-    def _drawn(self, windows: tuple[Window, ...]) -> tuple[Window, ...]:
-        # sorted is stable: of equal hashes the earlier window stays.
-        drawn = sorted(range(len(windows)), key=lambda index: windows[index].priority)[: self.plan.windows]
-        return tuple(windows[index] for index in sorted(drawn))
+        return self._of(
+            self._thinned(drawn((*self.windows, *other.windows), self.plan.windows)), self.seen + other.seen
+        )
 
     def _thinned(self, windows: tuple[Window, ...]) -> tuple[Window, ...]:
         room = self.plan.room(len(windows))

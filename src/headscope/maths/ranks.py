@@ -37,9 +37,24 @@ def row_ranks(values: Float[Tensor, "*batch keys"], mask: Bool[Tensor, "*some ke
     return torch.where(spread > 0, centred / spread.clamp_min(1e-300).sqrt(), 0.0)
 
 
+def row_centred(values: Float[Tensor, "*batch keys"], mask: Bool[Tensor, "*some keys"]) -> Float[Tensor, "*batch keys"]:
+    r"""Values less the mean of their row, over the keys that count; elsewhere 0.
+
+    Definition:
+        $y_j - \frac{1}{n} \sum_{k\ \mathrm{counts}} y_k$: what a softmax sees of scores.
+    Properties:
+        - with `RankSums`, one row gives Pearson's correlation  (tested: test_one_centred_row_is_pearson)
+    """
+    known = torch.where(mask, values.to(torch.float64), 0.0)
+    n = mask.sum(-1, keepdim=True).clamp_min(1)
+    return torch.where(mask, known - known.sum(-1, keepdim=True) / n, 0.0)
+
+
 @dataclass(frozen=True)
 class RankSums:
     r"""Sums of products of the ranks of three measures (a, m and a control d), which add up over rows and windows.
+
+    Any measures will do whose rows have the mean 0: `row_centred` ones give Pearson's correlation within rows.
 
     Definition:
         $S_{am} = \sum z_a z_m$ over all counted entries of the rows; $r_{am} = S_{am}/\sqrt{S_{aa} S_{mm}}$ and the
@@ -68,6 +83,12 @@ class RankSums:
         """Of a and m; NaN where one of them does not vary."""
         aa, mm, _, am, _, _ = self.sums.unbind(-1)
         return _ratio(am, aa * mm)
+
+    @property
+    def slope(self) -> Float[Tensor, "*batch"]:
+        """How much a changes with m, by least squares; NaN where m does not vary."""
+        _, mm, _, am, _, _ = self.sums.unbind(-1)
+        return torch.where(mm > 0, am / mm.clamp_min(1e-300), torch.nan)
 
     @property
     def partial(self) -> Float[Tensor, "*batch"]:

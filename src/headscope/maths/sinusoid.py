@@ -24,6 +24,26 @@ class Sinusoid:
         return self.amplitude * torch.cos(self.frequency * t.to(torch.float64) + self.phase) + self.offset
 
 
+def sinusoid_residuals(
+    t: Float[Tensor, " n"], curves: Float[Tensor, "*batch n"], frequency: Float[Tensor, "*some"]
+) -> Float[Tensor, "*batch"]:
+    r"""What the best sinusoid leaves over of each of many curves, each with its own frequency.
+
+    Definition:
+        The `residual` of `fit_sinusoid`: the largest deviation over the range of the curve.
+    Properties:
+        - agrees with one fit after the other  (tested: test_many_residuals_are_one_after_the_other)
+    """
+    t, y = t.to(torch.float64), curves.to(torch.float64)
+    turn = frequency.to(torch.float64)[..., None] * t
+    basis = torch.stack((turn.cos(), turn.sin(), torch.ones_like(turn)), -1)
+    q = torch.linalg.qr(basis).Q
+    centred = (y - y.mean(-1, keepdim=True))[..., None]
+    rest = (centred - q @ (q.mT @ centred))[..., 0].abs().amax(-1)
+    span = y.amax(-1) - y.amin(-1)
+    return torch.where(span > 0, rest / torch.where(span > 0, span, 1.0), 0.0)
+
+
 def fit_sinusoid(t: Float[Tensor, " n"], y: Float[Tensor, " n"], frequency: float) -> Sinusoid:
     r"""Least squares in the amplitude, the phase and the offset; the frequency is given.
 

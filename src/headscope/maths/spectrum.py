@@ -13,6 +13,8 @@ from headscope.errors import NumericsError
 _ROWS = 1024
 # Columns of the Gram matrix computed at a time: only those below the diagonal are needed.
 _COLUMNS = 256
+# A share that is missed by less is reached.
+_REACHED = 1e-9
 
 
 def singular_values(w: Float[Tensor, "*batch rows columns"]) -> Float[Tensor, "*batch rank"]:
@@ -139,12 +141,49 @@ def effective_rank(sigma: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch
     return torch.where(p.sum(-1) > 0, torch.special.entr(p).sum(-1).exp(), 0.0)
 
 
+def components_for(sigma: Float[Tensor, "*batch rank"], share: float, *, power: int = 2) -> Float[Tensor, "*batch"]:
+    r"""How many of the largest singular values carry a share of the whole.
+
+    Definition:
+        The smallest k with $\sum_{i \leq k} \sigma_i^m \geq s \sum_i \sigma_i^m$: of the energy for m = 2, of the
+        nuclear norm for m = 1; 0 for the zero matrix.
+    Properties:
+        - ⌈s r⌉ for r equal singular values  (tested: test_components_of_a_flat_spectrum)
+        - more for a larger share, and for the nuclear norm than for the energy
+          (tested: test_components_are_ordered)
+    Numerics:
+        A share that is missed by less than 1e-9 is reached: rounding must not ask for one more.
+    """
+    parts = _shares(sigma, power)
+    reached = parts.cumsum(-1) >= share - _REACHED
+    # As many as there are before the first that reaches it, and that one.
+    found = (~reached).sum(-1) + reached.any(-1).to(torch.int64)
+    return torch.where(parts.sum(-1) > 0, found.to(torch.float64), 0.0)
+
+
+def energy_beyond(sigma: Float[Tensor, "*batch rank"], k: int) -> Float[Tensor, "*batch"]:
+    r"""The share of the energy that the best matrix of rank k misses.
+
+    Definition:
+        $\sum_{i > k} \sigma_i^2 / \sum_i \sigma_i^2$; 0 for the zero matrix.
+    Properties:
+        - the squared relative error of the truncated SVD  (tested: test_energy_beyond_is_what_truncation_misses)
+    Reference:
+        Eckart and Young (1936), The approximation of one matrix by another of lower rank.
+    """
+    return _shares(sigma, 2)[..., k:].sum(-1)
+
+
 def _energy_shares(sigma: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch rank"]:
+    return _shares(sigma, 2)
+
+
+def _shares(sigma: Float[Tensor, "*batch rank"], power: int) -> Float[Tensor, "*batch rank"]:
     # Divided by the largest first: squares of tiny or huge values must not leave the range of float64.
     top = sigma.to(torch.float64).amax(-1, keepdim=True)
-    squares = (sigma / torch.where(top > 0, top, 1.0)).square()
-    total = squares.sum(-1, keepdim=True)
-    return squares / torch.where(total > 0, total, 1.0)
+    parts = (sigma / torch.where(top > 0, top, 1.0)) ** power
+    total = parts.sum(-1, keepdim=True)
+    return parts / torch.where(total > 0, total, 1.0)
 
 
 def _inverse(x: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:

@@ -102,6 +102,44 @@ def slerp(
     return turn.cos().unsqueeze(-1) * start + ratio.unsqueeze(-1) * across
 
 
+def slerp_weights(
+    angle: Float[Tensor, "*batch"], t: Float[Tensor, " points"]
+) -> tuple[Float[Tensor, "*batch points"], Float[Tensor, "*batch points"]]:
+    r"""The weights of both ends in a point of the arc between them: whatever is linear in the point is mixed so.
+
+    Definition:
+        $\frac{\sin((1-t)\theta)}{\sin\theta}$ and $\frac{\sin(t\theta)}{\sin\theta}$.
+    Properties:
+        - the arc itself  (tested: test_weights_make_the_arc)
+    Numerics:
+        For angles that are neither 0 nor π.
+    """
+    theta = angle.to(torch.float64)[..., None]
+    return ((1 - t) * theta).sin() / theta.sin(), (t * theta).sin() / theta.sin()
+
+
+def arc_law(
+    target: Float[Tensor, "*batch n"], angle: Float[Tensor, "*some"], t: Float[Tensor, " points"]
+) -> Float[Tensor, "*batch points"]:
+    r"""The divergence along an arc towards scores w whose points are all as random as w: what remains in the mean.
+
+    Definition:
+        $B\,(1 - \cos((1-t)\theta))$ with $B = \langle \mathrm{softmax}(w), w - \bar{w} \rangle$, the mean taken over
+        the keys that are seen.
+    Properties:
+        - the mean of `kl_divergence` over random pairs, at every length
+          (tested: test_the_law_is_the_mean_of_random_arcs)
+    Reference:
+        Wertich, section 5.2.4, corrected: true of the mean over random pairs, not of each.
+    """
+    w = checked_scores(target)
+    seen = torch.isfinite(w)
+    known = torch.where(seen, w, 0.0)
+    mean = known.sum(-1, keepdim=True) / seen.sum(-1, keepdim=True).clamp_min(1)
+    overlap = (softmax(w) * torch.where(seen, known - mean, 0.0)).sum(-1)
+    return overlap[..., None] * (1 - ((1 - t) * angle.to(torch.float64)[..., None]).cos())
+
+
 def slerp_derivative(
     v: Float[Tensor, "*#batch n"], w: Float[Tensor, "*#batch n"], t: Float[Tensor, " points"]
 ) -> Float[Tensor, "..."]:

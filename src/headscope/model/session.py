@@ -25,7 +25,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from headscope.attention.call import Call
-from headscope.attention.maps import CORNER, corner, pairs_of, pattern, pattern_pairs, score_rows, scores
+from headscope.attention.maps import CORNER, corner, corner_size, pairs_of, pattern, pattern_pairs, score_rows, scores
 from headscope.attention.mechanism import Mechanism
 from headscope.attention.statistics import Request, RowStatistics, observe, uniform_statistics
 from headscope.core.selection import Selection
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 QUANTITIES = (
     "q", "k", "v", "scores", "rows", "scale", "pattern", "corner", "pairs", "z", "corner_z", "resid", "x", "final"
 )  # fmt: skip
-_MAPS = {"scores": scores, "rows": score_rows, "pattern": pattern, "corner": corner, "pairs": pattern_pairs}
+_MAPS = {"scores": scores, "rows": score_rows, "pattern": pattern, "pairs": pattern_pairs}
 PATCHABLE = ("q", "k", "v", "pattern", "z")
 
 Where = Selection | str | Site | None
@@ -182,10 +182,11 @@ class Session:
             self._each()
 
     def _check_quantities(self, what: tuple[str, ...]) -> None:
-        unknown = [name for name in what if name not in QUANTITIES]
+        unknown = [name for name in what if name not in QUANTITIES and not corner_size(name)]
         if unknown or not what:
             raise UsageError(
-                f"cannot capture {', '.join(unknown) or 'nothing'}", hint=f"one of {', '.join(QUANTITIES)}"
+                f"cannot capture {', '.join(unknown) or 'nothing'}",
+                hint=f"one of {', '.join(QUANTITIES)}, or corner:N for a corner of N tokens",
             )
 
     def _live(self) -> ExitStack:
@@ -261,7 +262,7 @@ class Session:
                     capture.keep(what, site, getattr(call, what)[:, list(chosen)])
                 elif what == "scale":
                     capture.keep(what, site, torch.tensor(call.scale, dtype=torch.float64))
-                elif what in _MAPS:
+                elif what in _MAPS or corner_size(what):
                     mapped = self._map(site, call, heads, what)
                     capture.keep(what, site, mapped)
                     whole = mapped if what == "pattern" and len(heads) == site.n_heads else whole
@@ -277,10 +278,11 @@ class Session:
         changes = self._changes.get(site, ())
         if what == "pairs" and any(change.what == "pattern" for change in changes):
             return pairs_of(self._one_map(site, part, heads, "pattern"))  # a patch is told the whole pattern
-        mapped = _MAPS[what](part)
+        size = corner_size(what)
+        mapped = corner(part, size) if size else _MAPS[what](part)
         for change in changes:
             shared = tuple(head for head in heads if head in change.heads)
-            if what == "corner" and change.what == "pattern" and shared:
+            if size and change.what == "pattern" and shared:
                 raise CaptureError(
                     f"{site.label}: the corner of a patched pattern cannot be captured: capture the pattern"
                 )

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from headscope.attention.call import Call
-from headscope.attention.maps import CORNER, pairs_of
+from headscope.attention.maps import corner_size, pairs_of
 from headscope.attention.mechanism import Mechanism
 from headscope.attention.statistics import pattern_statistics, uniform_statistics
 from headscope.core.site import Site
@@ -34,7 +34,6 @@ TOLERANCE = 1e-6
 _OF_MAPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "scores": lambda scores, _: scores,
     "pattern": lambda _, pattern: pattern,
-    "corner": lambda _, pattern: pattern[..., :CORNER, :CORNER],
     "pairs": lambda _, pattern: pairs_of(pattern),
 }
 _SOFTMAX = {torch.nn.functional.softmax, torch.softmax, torch.Tensor.softmax}
@@ -172,7 +171,7 @@ class SoftmaxSession(Session):
     @property
     def shown(self) -> frozenset[str]:
         """Maps and scores; the stream where its layout is known."""
-        return frozenset({*_OF_MAPS, *(("resid", "final") if self._found.streams else ())})
+        return frozenset({"corner", *_OF_MAPS, *(("resid", "final") if self._found.streams else ())})
 
     def replace(self, at: Where, mechanism: Mechanism) -> None:
         """Refused: this family computes its attention itself."""
@@ -195,7 +194,7 @@ class SoftmaxSession(Session):
 
     def _check_quantities(self, what: tuple[str, ...]) -> None:
         super()._check_quantities(what)
-        if hidden := [name for name in what if name not in self.shown]:
+        if hidden := [name for name in what if name not in self.shown and not corner_size(name)]:
             raise self._refusal(f"captured as {', '.join(hidden)}")
 
     def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -232,8 +231,11 @@ class SoftmaxSession(Session):
     def _record(self, site: Site, scores: Tensor, pattern: Tensor) -> None:
         for capture in self._captures:
             for what in capture.what if site in capture.at else ():
-                if what in _OF_MAPS:
-                    capture.keep(what, site, _OF_MAPS[what](scores, pattern)[:, list(capture.at[site])])
+                chosen = list(capture.at[site])
+                if size := corner_size(what):
+                    capture.keep(what, site, pattern[:, chosen, :size, :size])
+                elif what in _OF_MAPS:
+                    capture.keep(what, site, _OF_MAPS[what](scores, pattern)[:, chosen])
         for stream in self._streams:
             if site in stream.at:
                 heads = list(stream.at[site])

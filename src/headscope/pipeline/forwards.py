@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from headscope.attention.maps import CORNER, SAMPLED_ROWS, sampled_tokens
+from headscope.attention.maps import CORNER, SAMPLED_ROWS, corner_size, sampled_tokens
 from headscope.attention.statistics import Request
 from headscope.core import Site
 from headscope.corpora import Windows
@@ -257,8 +257,8 @@ def _captured_per_row(name: str, sites: Sequence[Site], length: int) -> int:
         return -(-max(site.d_head for site in sites) // len(sites))
     if name == "rows":
         return SAMPLED_ROWS
-    if name in ("corner", "corner_z"):
-        return min(length, CORNER)
+    if name == "corner_z" or corner_size(name):
+        return min(length, corner_size(name) or CORNER)
     if name == "pairs":
         return -(-(len(sampled_tokens(length)) ** 2) // length)
     return length if name in ("pattern", "scores") else max(site.d_head for site in sites)

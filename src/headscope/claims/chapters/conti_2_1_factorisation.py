@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import polars as pl
 import torch
 from scipy.stats import chi2
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from headscope.claims.lab import Lab, exact, fact, mean_of
 from headscope.claims.works import conti
+from headscope.core import Finding
 from headscope.core.figure import Curves, Series
 from headscope.core.verdict import Evidence
 
@@ -88,6 +90,23 @@ def softmax_cost(lab: Lab) -> Evidence:
     )
 
 
+def _few_components(finding: Finding) -> Evidence | None:
+    """In every head, 90 % of the energy in the first tenth of the components, at the largest n; of long maps only."""
+    table = finding.tables["components"].filter(pl.col("quantity") == "components_90")
+    size = max(table["tokens"].to_list())
+    if size < 64:
+        return None
+    rows = table.filter(pl.col("tokens") == size)
+    counts, mixed = (np.array(rows[name].to_list()) for name in ("value", "shuffled"))
+    inside = int((counts <= size / 10).sum())
+    what = (
+        f"90 % of the energy of a {size} × {size} map: {np.median(counts):.3g} components in the median head (its rows "
+        f"shuffled {np.median(mixed):.3g}), at most a tenth of them in {inside} of {len(counts)} heads: "
+    )
+    every = inside == len(counts)
+    return Evidence((fact(what + "in all", every),), (fact(what + "not in all", not every),))
+
+
 CHAPTER.of_a_model(
     "C-9f",
     section="2.1.3",
@@ -96,9 +115,11 @@ CHAPTER.of_a_model(
     formula=r"\sum_{i \leq k} \sigma_i^2(P) \approx \sum_i \sigma_i^2(P), \quad k \ll n",
     lesson="A long tail means that few singular values are large and many small. One large one is no surprise: rows "
     "that sum to 1 force a singular value of at least 1, also for a random map. So the question is how fast the "
-    "others fall, beside maps of the same sharpness without training.",
-    lens="structure",
-    reason="the singular values of attention maps of a trained model, beside those of the same model before training",
+    "others fall, beside maps of the same sharpness whose rows look at keys at random.",
+    correction="Not in all heads: a head that looks at itself or at neighbours needs a fixed share of all components.",
+    lens="lowrank",
+    reason="the singular values of the attention maps of a trained model, beside maps of the same sharpness",
+    judge=_few_components,
 )
 
 

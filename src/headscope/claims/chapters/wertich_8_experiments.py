@@ -225,6 +225,26 @@ def word_totals(lab: Lab) -> Evidence:
     )  # fmt: skip
 
 
+def _unrelated(finding: Finding) -> Evidence | None:
+    """Correlations of embedding cosines within rows: small in the typical head."""
+    heads = finding.tables["heads"].filter(pl.col("value").is_not_null(), pl.col("null").is_not_null())
+    stated = []
+    for quantity, words in (("embedding_score", "score"), ("embedding_rank", "rank of the weight")):
+        rows = heads.filter(pl.col("quantity") == quantity)
+        if rows.is_empty():
+            return None
+        sizes, chance = (np.median(np.abs(np.array(rows[name].to_list()))) for name in ("value", "null"))
+        stated.append(
+            fact(
+                f"correlation of embedding cosines with the {words}, within rows: {sizes:.3f} in size in the median of "
+                f"{rows.height} heads (tokens shuffled {chance:.3f}): below 0.1",
+                bool(sizes < 0.1),
+            )
+        )
+    small = sum(one.measured == 1 for one in stated)
+    return Evidence(tuple(stated), (fact(f"{small} of {len(stated)} are below 0.1: not both", small < len(stated)),))
+
+
 CHAPTER.of_a_model(
     "W-8.3",
     section="8.3",
@@ -233,8 +253,10 @@ CHAPTER.of_a_model(
     lesson="Queries and keys are different maps of the stream, so similar tokens need not attend to each other. The "
     "rank correlation between cosine and score, per head and layer, beside the same with permuted tokens, says how "
     "much is left; both wordings of the thesis can be true of different layers.",
-    lens="embeddings",
+    correction="Not of every model: where the forms of queries and keys are near symmetric, angles are kept in part.",
+    lens="angles",
     reason="correlation of embedding cosines with attention scores, by layer and head",
+    judge=_unrelated,
     checkpoint=_MISTRAL,
 )
 

@@ -5,7 +5,6 @@ sample, and every site with the same windows. Of a window some tokens are kept, 
 length, and of these the input vectors, queries, keys, and what each pays to each: all pairs among them.
 """
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -14,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headscope.attention.maps import sampled_tokens
+from headscope.lenses.drawn import drawn, priority_of
 
 # What is kept of a site.
 CAPTURES = ("resid", "q", "k", "pairs")
@@ -52,11 +52,11 @@ class PairSample:
         """With the windows of one batch; of those that are not drawn nothing is copied."""
         found = self
         for index, (text, here) in enumerate(zip(tokens, real, strict=True)):
-            priority = _hash(text[here])
+            priority = priority_of(text[here])
             if len(found.windows) == found.room and priority >= found._worst:
                 found = replace(found, seen=found.seen + 1)
             else:
-                one = _part(priority, here, {name: captured[name][index] for name in CAPTURES})
+                one = part_of(priority, here, {name: captured[name][index] for name in CAPTURES})
                 found = found._of((*found.windows, one), found.seen + 1)
         return found
 
@@ -65,17 +65,12 @@ class PairSample:
         return self._of((*self.windows, *other.windows), self.seen + other.seen)
 
     def _of(self, windows: tuple[Part, ...], seen: int) -> "PairSample":
-        # sorted is stable: of equal hashes the earlier window stays.
-        drawn = sorted(range(len(windows)), key=lambda index: windows[index].priority)[: self.room]
-        chosen = tuple(windows[index] for index in sorted(drawn))
+        chosen = drawn(windows, self.room)
         return PairSample(self.room, chosen, seen, max((one.priority for one in chosen), default=2**64))
 
 
-def _hash(tokens: Int[Tensor, "n"]) -> int:
-    return int.from_bytes(hashlib.sha256(tokens.to(torch.int64).numpy().tobytes()).digest()[:8], "big")
-
-
-def _part(priority: int, real: Bool[Tensor, "n"], captured: Mapping[str, Tensor]) -> Part:
+def part_of(priority: int, real: Bool[Tensor, "n"], captured: Mapping[str, Tensor]) -> Part:
+    """What is kept of one window of which this was captured."""
     x, q, k, pattern = (captured[name] for name in CAPTURES)
     # A stream of other length than the text (a picture's) has no padding.
     real = real if len(x) == len(real) else torch.ones(len(x), dtype=torch.bool)

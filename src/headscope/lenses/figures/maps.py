@@ -90,7 +90,7 @@ def _layers(group: str, members: Sequence[Site], shown: Mapping[Site, Shown]) ->
     """The averaged word maps of all layers (or some, evenly spread), six in a line."""
     step = -(-len(members) // MOST_SITES)
     chosen = members[::step]
-    maps = [(site.label, _lower(site, shown[site].words.numpy())) for site in chosen]
+    maps = [(site.label, lower(site, shown[site].words.numpy())) for site in chosen]
     some = "" if step == 1 else f" Every {step}th layer."
     name = f"layers_{group.replace(' ', '_')}" if group else "layers"
     return _grid(
@@ -102,7 +102,7 @@ def _layers(group: str, members: Sequence[Site], shown: Mapping[Site, Shown]) ->
 
 
 def _heads(site: Site, of: Shown) -> HeatMap:
-    maps = [(f"H{head}", _lower(site, cells.numpy())) for head, cells in enumerate(of.heads)]
+    maps = [(f"H{head}", lower(site, cells.numpy())) for head, cells in enumerate(of.heads)]
     return _grid(
         maps[:MOST_SITES],
         "heads",
@@ -114,7 +114,7 @@ def _heads(site: Site, of: Shown) -> HeatMap:
 def _weighted(site: Site, shown: Mapping[Site, Shown]) -> HeatMap:
     of = shown[site]
     weighted = of.mean if of.weighted is None else of.weighted
-    maps = [("average", _lower(site, of.mean.numpy())), ("weighted", _lower(site, weighted.numpy()))]
+    maps = [("average", lower(site, of.mean.numpy())), ("weighted", lower(site, weighted.numpy()))]
     return _grid(
         maps,
         "weighted",
@@ -155,22 +155,23 @@ def _grid(maps: Sequence[tuple[str, Array]], name: str, title: str, caption: str
 
 
 def _words(site: Site, of: Shown) -> HeatMap:
-    return _labelled(
-        _lower(site, of.words.numpy()), of.row_words, of.column_words, "words", f"Map of {site.label}, word level",
+    return labelled(
+        lower(site, of.words.numpy()), of.row_words, of.column_words, "words", f"Map of {site.label}, word level",
         "Averaged over heads; sub-words summed on both sides, so that the mass is kept.",
     )  # fmt: skip
 
 
 def _tokens(site: Site, of: Shown) -> HeatMap:
-    return _labelled(
-        _lower(site, of.mean.numpy()), of.row_names, of.column_names, "tokens", f"Map of {site.label}, token level",
+    return labelled(
+        lower(site, of.mean.numpy()), of.row_names, of.column_names, "tokens", f"Map of {site.label}, token level",
         "Averaged over heads.",
     )  # fmt: skip
 
 
-def _labelled(
+def labelled(
     values: Array, rows: Sequence[str], columns: Sequence[str], name: str, title: str, caption: str
 ) -> HeatMap:
+    """A map of weights with the texts of its tokens or words."""
     low, high = limits(values)
     return HeatMap(
         name=name,
@@ -193,7 +194,7 @@ def limits(values: Array) -> tuple[float, float]:
     return 0.0, max(float(np.quantile(finite, _TOP)), 1e-6) if finite.size else 1.0
 
 
-def _lower(site: Site, values: Array) -> Array:
+def lower(site: Site, values: Array) -> Array:
     """What a causal site cannot see is left empty."""
     cells = np.array(values, dtype=np.float64)
     if site.causal and site.kind == "self":

@@ -1,0 +1,37 @@
+"""A bounded sample of windows that merges exactly.
+
+Windows are drawn by a hash of their tokens: the smallest hashes stay, so any split of the text ends with the same
+sample, and every site with the same windows.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Protocol, TypeVar, runtime_checkable
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+
+@runtime_checkable
+class HasPriority(Protocol):
+    """What is kept of a window, with the hash of its tokens."""
+
+    @property
+    def priority(self) -> int:
+        """The hash."""
+
+
+T = TypeVar("T", bound=HasPriority)
+
+
+def priority_of(tokens: Int[Tensor, "n"]) -> int:
+    """The hash of a window: 64 bits."""
+    return int.from_bytes(hashlib.sha256(tokens.to(torch.int64).numpy().tobytes()).digest()[:8], "big")
+
+
+def drawn(windows: Sequence[T], room: int) -> tuple[T, ...]:
+    """Those that stay where so many may, in the order in which they came."""
+    # sorted is stable: of equal hashes the earlier window stays.
+    chosen = sorted(range(len(windows)), key=lambda index: windows[index].priority)[:room]
+    return tuple(windows[index] for index in sorted(chosen))

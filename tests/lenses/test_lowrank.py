@@ -1,0 +1,116 @@
+"""Planted cases of the low-rank lens: patterns whose rank is known, and laws of growth that are known."""
+
+from math import ceil, log, sqrt
+
+import polars as pl
+import pytest
+import torch
+
+from headscope.attention.statistics import Request
+from headscope.errors import UsageError
+from headscope.lenses.lens import AS_IS, Batch
+from headscope.lenses.lowrank import LENS, Params
+from tests.contract.test_lenses import differences
+from tests.lenses.planted import MODELS, batches, planted, site
+
+OF = site(n_kv_heads=4)
+
+
+def patterns(n: int) -> torch.Tensor:
+    """Four heads: all at the first token, each at itself, uniform, and at one of ⌈√n⌉ tokens in turn."""
+    first, itself, uniform, turn = torch.zeros(4, n, n, dtype=torch.float64)
+    first[:, 0] = 1.0
+    itself.fill_diagonal_(1.0)
+    uniform[:] = torch.ones(n, n).tril() / torch.arange(1, n + 1)[:, None]
+    for i in range(n):
+        turn[i, int(sqrt(i)) ** 2] = 1.0  # the last square: so many keys are looked at as there are squares
+    return torch.stack((first, itself, uniform, turn))
+
+
+def shown(pattern: torch.Tensor) -> Batch:
+    real = torch.ones(pattern.shape[0], pattern.shape[2], dtype=torch.bool)
+    return Batch(AS_IS, real.long(), real, captures={"corner:256": {OF: pattern[..., :256, :256]}})
+
+
+def found(*parts: Batch):
+    model = planted(OF)
+    state = LENS.start(Params(), model.spec, (OF,))
+    for part in parts:
+        state = LENS.update(state, part)
+    return LENS.finish(state, model)
+
+
+def row(finding, table: str, head: int, quantity: str, **also):
+    rows = finding.tables[table].filter(pl.col("head") == head, pl.col("quantity") == quantity)
+    for name, value in also.items():
+        rows = rows.filter(pl.col(name) == value)
+    return rows.row(0, named=True)
+
+
+def test_known_patterns_have_their_ranks():
+    finding = found(shown(patterns(256)[None]))
+    for n in (8, 64, 256):
+        assert row(finding, "components", 0, "components_99", tokens=n)["value"] == 1
+        assert row(finding, "components", 0, "largest", tokens=n)["value"] == pytest.approx(sqrt(n))
+        itself = row(finding, "components", 1, "components_90", tokens=n)
+        assert itself["value"] == itself["most"] == ceil(0.9 * n)
+        assert row(finding, "components", 1, "beyond_log", tokens=n)["value"] == pytest.approx(1 - ceil(log(n)) / n)
+        flat = row(finding, "components", 2, "stable_rank", tokens=n)
+        assert flat["value"] == pytest.approx(flat["uniform"])
+    assert "1 a logarithm" not in finding.headlines[1]  # one window: nothing is beyond doubt
+    assert row(finding, "growth", 0, "components_90")["value"] == 0
+    assert row(finding, "growth", 1, "components_90")["value"] == pytest.approx(1.0, abs=0.03)
+    assert row(finding, "growth", 3, "components_99")["value"] == pytest.approx(0.5, abs=0.1)
+    # Shuffled, the first token's weight lies anywhere: the rank of a random map.
+    shuffled = row(finding, "components", 0, "components_90", tokens=256)["shuffled"]
+    assert 30 < shuffled < 150
+    assert row(finding, "components", 1, "components_90", tokens=256)["shuffled"] < 200
+    assert any("one window" in warning.lower() for warning in finding.warnings)
+
+
+@pytest.mark.parametrize("shape", ["grouped queries", "encoder", "sinks", "encoder-decoder"])
+def test_growth_equals_its_definition(shape):
+    """Windows long enough for three sizes, which those of the contract are not."""
+    model, params = MODELS[shape], Params()
+    parts = batches(model, Request(), shapes=((33, 40), (36,), (20,)))
+    state = LENS.start(params, model.spec, model.sites)
+    for part in parts:
+        state = LENS.update(state, part)
+    finding = LENS.finish(state, model)
+    assert not differences(finding.tables, LENS.definition(params, model, parts))
+    fits = finding.tables["growth"]
+    assert set(fits["windows"]) == {3}  # the one of 20 tokens does not reach n = 32
+    assert set(fits["sizes"]) == {3}
+    assert "power" in finding.headlines[1]
+
+
+def test_a_logarithm_is_told_from_a_power():
+    """Blocks that add two keys with every doubling, in windows that differ a little."""
+    pattern = torch.zeros(6, 4, 256, 256, dtype=torch.float64)
+    for i in range(256):
+        pattern[:, :, i, 0 if i < 2 else 2 ** int(log(i) / log(2) + 1e-9)] = 1.0
+    # Rows of one octave are as many as all before: weight them down so that every octave has the same energy.
+    for window in range(6):
+        for i in range(256):
+            octave = 2.0 ** int(log(max(i, 1)) / log(2) + 1e-9)
+            pattern[window, :, i] *= sqrt((1 + 0.01 * window) / octave)
+    finding = found(shown(pattern))
+    fit = row(finding, "growth", 0, "components_99")
+    assert fit["gain"] < 0
+    assert fit["log_misfit"] < 0.5 * fit["power_misfit"]
+    assert "4 a logarithm" in finding.headlines[1]
+
+
+def test_a_text_that_is_too_short_is_said_so():
+    finding = found(shown(patterns(7)[None]))
+    assert finding.status == "not applicable"
+    assert "at least 8" in finding.reason
+    finding = found(shown(patterns(16)[None]))
+    assert "growth" not in finding.tables
+    assert any("three sizes" in warning for warning in finding.warnings)
+
+
+@pytest.mark.parametrize("wrong", [{"tokens": 4}, {"tokens": 5000}, {"windows": 0}])
+def test_wrong_sizes_are_refused(wrong):
+    with pytest.raises(UsageError, match="between 8 and 1024"):
+        LENS.needs(Params(**wrong), planted(OF).spec)

@@ -1,0 +1,37 @@
+"""Laws and known answers of `headscope.maths.growth`."""
+
+import pytest
+import torch
+
+from headscope.errors import NumericsError, UsageError
+from headscope.maths.growth import growth
+
+N = torch.tensor([8.0, 16.0, 32.0, 64.0, 128.0, 256.0], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("power", [0.0, 0.3, 1.0, -0.5])
+def test_a_power_is_found(power):
+    found = growth(N, 3 * N**power)
+    assert float(found.exponent) == pytest.approx(power, abs=1e-12)
+    assert float(found.power_misfit) == pytest.approx(0.0, abs=1e-12)
+    assert float(found.log_misfit) == pytest.approx(0.0, abs=1e-12) if power == 0 else float(found.log_misfit) > 0.005
+
+
+def test_a_logarithm_is_no_power():
+    found = growth(N, torch.stack((2 + 1.5 * N.log(), N.log())))
+    assert found.log_misfit.max() < 1e-12
+    assert found.power_misfit.min() > 0.005
+
+
+def test_growth_ignores_a_factor():
+    values = torch.rand(4, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 1
+    one, other = growth(N, values), growth(N, 7 * values)
+    for a, b in zip(one, other, strict=True):
+        assert torch.allclose(a, b, rtol=1e-9)
+
+
+def test_what_cannot_be_fitted_is_an_error():
+    with pytest.raises(UsageError, match="at least 3"):
+        growth(N[:2], torch.ones(2))
+    with pytest.raises(NumericsError, match="positive"):
+        growth(N, torch.zeros(6))
