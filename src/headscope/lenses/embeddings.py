@@ -99,7 +99,7 @@ ABOUT = About(
         "gaussian": "the spread of lengths of a Gaussian with the mean and covariance of the table (first order)",
         "z": (
             "distance from the null in its standard deviations; empty where the null is no law. Analogies: distance "
-            "from the baseline in standard errors (jackknife over pairs of words)"
+            "from the baseline in standard errors (jackknife over n pairs of words, no less than 1/2n)"
         ),
         "initial": "a second null: entries of the standard deviation with which the configuration initialises matrices",
         "rows": "rows of the table that have a length (of both tables: pairs)",
@@ -111,7 +111,7 @@ ABOUT = About(
         "word": "a word that is one token; all: the mean over all of them",
         "other": "the word it is related to",
         "place": "1 is the nearest",
-        "neighbour": "what the token spells",
+        "neighbour": "what the token spells; … in front where it goes on with a word",
         "relation": "of a to b, as of c to d; all: every relation together",
         "baseline": "the share in which the right answer is the nearest token of c alone",
         "rank": "median rank of the right answer, 1 is the nearest",

@@ -163,7 +163,8 @@ def _neighbours(weights: WeightSource, x: Vectors, words: list[str], nearest: in
         if (token := _token(weights, x, word)) >= 0 and weights.vocabulary is not None:
             order = sorted((-_cosine(x[token], x[t]), t) for t in range(n) if t != token and x[t].any())[:nearest]
             for place, (minus, t) in enumerate(order, 1):
-                spelling = weights.vocabulary.spelled([t])[0].strip()
+                text = weights.vocabulary.spelled([t])[0]
+                spelling = text.strip() if text.startswith((" ", "\n", "\t")) else "…" + text.strip()
                 yield {"word": word, "place": place, "neighbour": spelling, "value": -minus, "null": largest}
 
 
@@ -233,5 +234,5 @@ def _interval(ones: Sequence[Solved]) -> tuple[float | None, float | None, float
     half = float(stats.t.ppf(0.975, len(left) - 1)) * sqrt((len(left) - 1) * float(np.var(left)))
     mean = float(np.mean([one.rank == 1 for one in ones]))
     gain = float(np.mean([(one.rank == 1) - (one.baseline == 1) for one in ones]))
-    error = sqrt((len(left) - 1) * float(np.var(gains)))
-    return max(0.0, mean - half), min(1.0, mean + half), gain / error if error else None
+    error = max(sqrt((len(left) - 1) * float(np.var(gains))), 1 / (2 * len(pairs)))
+    return max(0.0, mean - half), min(1.0, mean + half), gain / error

@@ -65,7 +65,9 @@ def neighbour_rows(spelt: Spelt, words: Sequence[str], nearest: int) -> Iterator
             zip(cosines.tolist(), spelt.vocabulary.spelled(near.tolist()), strict=True), 1
         ):
             if cosine > -torch.inf:
-                yield {"word": word, "place": place, "neighbour": spelling.strip(), "value": cosine, "null": null}
+                # What goes on with a word, as BERT's ##ing does, is told from a word.
+                text = spelling.strip() if spelling[:1].isspace() else f"…{spelling.strip()}"
+                yield {"word": word, "place": place, "neighbour": text, "value": cosine, "null": null}
 
 
 def related_rows(spelt: Spelt) -> list[Row]:
@@ -144,7 +146,8 @@ class Analogies:
             "high": None if half is None else min(1.0, mean + half),
             "null": 1 / self.others,
             "baseline": float((baseline == 1).double().mean()),
-            "z": float(gain.mean()) / spread if spread else None,
+            # Words that all agree leave no spread: what n pairs can tell ends at half a pair.
+            "z": None if spread is None else float(gain.mean()) / max(spread, 0.5 / n_pairs),
             "rank": float(ranks.quantile(0.5)),
             "baseline_rank": float(baseline.quantile(0.5)),
             "null_rank": (self.others + 1) / 2,
