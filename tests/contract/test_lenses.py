@@ -300,7 +300,7 @@ def permuted(table: pl.DataFrame, model: Planted) -> pl.DataFrame:
     old = pl.col("head").replace_strict({new: old for new, old in enumerate(order)}, return_dtype=pl.Int64)
     moved = table.with_columns(old)
     names = ("stack", "kind", "layer", "head", "matrix", "component", "distance", "position", "quantity")
-    names += ("table", "word", "place", "relation")
+    names += ("table", "word", "place", "relation", "previous")
     keys = [key for key in names if key in table.columns]
     reference = table.select(keys).with_columns(order_before)
     return reference.join(moved, on=keys, how="left", nulls_equal=True).sort("order before").select(table.columns)

@@ -227,7 +227,7 @@ def batches(
                 captures[name][of] = part
         last = {of.stack: of for of in model.sites if of.kind == "self"}.values()
         captures["final"] = {of: residual(model.weights_of[of], lengths, n, seed=100 * seed + 50) for of in last}
-        tokens = torch.zeros(len(lengths), n, dtype=torch.int64)
+        tokens = torch.randint(2, (len(lengths), n), generator=torch.Generator().manual_seed(2 + seed))
         spelling = tuple(spelled(n) for _ in lengths)
         found.append(Batch(AS_IS, tokens, real, statistics, uniform, captures, spelling))
     return found
