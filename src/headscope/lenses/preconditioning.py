@@ -78,7 +78,10 @@ ABOUT = About(
             "rank: directions with any variance; variance_share: Tr Σ_p over that of all rows"
         ),
         "value": "measured; in the table tokens the fewest continuations that carry 90 %",
-        "low": "lower end of the 95 % interval over previous tokens (a ratio of sums, Student t)",
+        "low": (
+            "lower end of the 95 % interval over previous tokens (Student t) of the distance from the null: that "
+            "larger groups have larger numbers is in both and cancels"
+        ),
         "high": "upper end",
         "null": (
             "in the text: as many tokens drawn from the whole text, 20 times; of a Gaussian: random groups of the same "

@@ -56,12 +56,14 @@ def _numbers(counts: Sequence[int]) -> tuple[float, float, float, float]:
     return float(k), float(k <= 5), _h(counts), _h(counts) + (len(counts) - 1) / (2 * n)
 
 
-def _mean(values: Rows, n: Rows) -> tuple[float, float | None, float | None]:
-    """Mean over groups weighted by their size, and the interval of a ratio of sums."""
+def _mean(values: Rows, null: Rows, n: Rows) -> tuple[float, float | None, float | None]:
+    """Mean over groups weighted by their size; its interval is that of the distance from the null, a ratio of sums."""
     mean, m = float((values * n).sum() / n.sum()), len(n)
     if m < 2:
         return mean, None, None
-    error = sqrt(m / (m - 1) * float((n**2 * (values - mean) ** 2).sum())) / float(n.sum())
+    gap = values - null
+    centre = float((gap * n).sum() / n.sum())
+    error = sqrt(m / (m - 1) * float((n**2 * (gap - centre) ** 2).sum())) / float(n.sum())
     half = float(stats.t.ppf(0.975, m - 1)) * error
     return mean, mean - half, mean + half
 
@@ -93,15 +95,13 @@ def _text(
         return (float((ours[:, column] * n).sum() / n.sum()) - float(chance.mean())) / spread if spread else None
 
     def row(quantity: str, column: int) -> Row:
-        mean, low, high = _mean(ours[:, column], n)
-        low = None if low is None else max(0.0, low)
-        high = min(1.0, high) if high is not None and column == 1 else high
+        mean, low, high = _mean(ours[:, column], null[:, :, column].mean(0), n)
         chance = float(((null[:, :, column] * n).sum(1) / n.sum()).mean())
         return {"quantity": quantity, "value": mean, "low": low, "high": high, "null": chance, "z": z(column)} | counts
 
     everything = {"low": None, "high": None, "null": log(len(whole)), "z": None, "samples": len(pairs), "groups": None}
     first = {"quantity": "entropy_nats", "value": _numbers(list(whole.values()))[3]} | everything
-    told, low, high = _mean(null[:, :, 2].mean(0) - ours[:, 2], n)
+    told, low, high = _mean(null[:, :, 2].mean(0) - ours[:, 2], np.zeros(len(n)), n)
     minus = z(2)
     told_z = None if minus is None else -minus
     rows = [
@@ -196,7 +196,7 @@ def _gaussians(
         return (value - float(chance.mean())) / spread if spread > 1e-9 * abs(float(chance.mean())) else None
 
     for at, quantity in enumerate(quantities):
-        mean, low, high = _mean(ours[:, at], n)
+        mean, low, high = _mean(ours[:, at], null[:, :, at].mean(0), n)
         chance = (null[:, :, at] * n).sum(1) / n.sum()
         found["layers"].append(
             place

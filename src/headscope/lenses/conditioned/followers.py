@@ -76,19 +76,18 @@ class Followers:
         yield _row("entropy_nats", corrected_entropy(whole), null=log(len(whole))) | everything
         yield self._row("conditional_entropy_nats", 3)
         gain = self.null[..., 2].mean(0) - self.measured[:, 2]
-        told = clustered_mean(gain * self.sizes, self.sizes)
-        yield _row("information_nats", told.mean, told.low, told.high, 0.0, self._z(2, -1)) | self._counts()
+        told, half = paired(gain, torch.zeros_like(gain), self.sizes)
+        yield _row("information_nats", told, told - half, told + half, 0.0, self._z(2, -1)) | self._counts()
         yield self._row("continuations_90", 0)
         yield self._row("five_carry_90", 1)
         types = self.null[..., 1].mean(1)
         yield _row("five_carry_90_types", float(self.measured[:, 1].mean()), null=float(types.mean())) | self._counts()
 
     def _row(self, quantity: str, column: int) -> Row:
-        found = clustered_mean(self.measured[:, column] * self.sizes, self.sizes)
-        null = float(self._null(column).mean())
-        # In this order NaN, where one group alone tells nothing about the ends, stays NaN.
-        low, high = max(found.low, 0.0), min(found.high, 1.0) if column == 1 else found.high
-        return _row(quantity, found.mean, low, high, null, self._z(column)) | self._counts()
+        values, chance = self.measured[:, column], self.null[..., column].mean(0)
+        found, half = paired(values, chance, self.sizes)
+        null = float((chance * self.sizes).sum() / self.sizes.sum())
+        return _row(quantity, found, found - half, found + half, null, self._z(column)) | self._counts()
 
     def _null(self, column: int) -> Float[Tensor, " draws"]:
         return (self.null[..., column] * self.sizes).sum(1) / self.sizes.sum()
@@ -119,6 +118,17 @@ class Followers:
                 "continuations": len(after.values),
                 "samples": after.total,
             }
+
+
+def paired(
+    values: Float[Tensor, " groups"], null: Float[Tensor, " groups"], sizes: Float[Tensor, " groups"]
+) -> tuple[float, float]:
+    """The mean over groups, and half of the 95 % interval of its distance from the null of the same groups.
+
+    Larger groups have larger numbers whatever the text is; that difference is in the null as well and cancels.
+    """
+    gap = clustered_mean((values - null) * sizes, sizes)
+    return float((values * sizes).sum() / sizes.sum()), (gap.high - gap.low) / 2
 
 
 def spelt(token: int, names: Mapping[int, str]) -> str:

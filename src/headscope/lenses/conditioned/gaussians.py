@@ -11,11 +11,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headscope.core import Site
-from headscope.lenses.conditioned.followers import spelt
+from headscope.lenses.conditioned.followers import paired, spelt
 from headscope.lenses.figures.layout import place
 from headscope.maths.gaussian import eigen, fitted
 from headscope.maths.moments import Moments
-from headscope.maths.sampling import clustered_mean
 
 Row = dict[str, object]
 PER_DIMENSION = 10
@@ -134,16 +133,16 @@ class Stream:
             if not bool(known.any()):
                 continue
             n, values = self.sizes[known], self.measured[known, at]
-            found = clustered_mean(values * n, n)
+            mean, half = paired(values, self.null[:, known, at].mean(0), n)
             null = (self.null[:, known, at] * n).sum(1) / n.sum()
             yield {
                 **place(self.site, None),
                 "quantity": quantity,
-                "value": found.mean,
-                "low": None if found.low != found.low else found.low,
-                "high": None if found.high != found.high else found.high,
+                "value": mean,
+                "low": _known(mean - half),
+                "high": _known(mean + half),
                 "null": float(null.mean()),
-                "z": _z(found.mean, null),
+                "z": _z(mean, null),
                 "unconditional": _known(float(self.unconditional[at])),
                 "dimensions": self.dimensions if quantity == "entropy_nats" else self.rows.shape[1],
                 "samples": int(n.sum()),

@@ -106,7 +106,7 @@ def _few(text: Mapping[str, Mapping[str, Any]]) -> str:
 def _gaussian(layers: pl.DataFrame) -> str:
     first, last = layers.row(0, named=True), layers.row(-1, named=True)
     parts, narrower = [], []
-    for where, row in (("at the embeddings", first), (f"at layer {last['layer']}", last)):
+    for where, row in (("at the embeddings", first), ("behind the last layer", last)):
         own = layers.filter(pl.col("stack") == row["stack"], pl.col("layer") == row["layer"])
         numbers = {one["quantity"]: one for one in own.iter_rows(named=True)}
         size = numbers["effective_dimension"]

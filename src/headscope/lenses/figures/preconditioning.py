@@ -64,7 +64,7 @@ def _depth(tables: Mapping[str, pl.DataFrame]) -> Iterator[Curves]:
                 quantity,
                 f"{title} of the Gaussian given the last token, over depth",
                 f"Mean over the most frequent previous tokens ({what}). Dotted: random groups of the same sizes. Band: "
-                "95 % interval over previous tokens.",
+                "95 % interval, over previous tokens, of the distance from them.",
                 "layer",
                 axis,
                 tuple(series),
