@@ -50,48 +50,48 @@ def number(finding, quantity, column="value", table="text", **where):
     return rows[column][0]
 
 
-VOCABULARY = 40
+VOCABULARY = 20
 VECTORS = torch.randn(VOCABULARY, D, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
 def test_four_continuations_are_found():
     """Every token is followed by one of four: entropy ln 4, four carry 90 %, and the Gaussian has rank three."""
     table = torch.stack([(torch.arange(4) * 7 + 3 * token) % VOCABULARY for token in range(VOCABULARY)])
-    finding = finding_of(batch_of(walk(table, 40, 101), VECTORS), components=3)
+    finding = finding_of(batch_of(walk(table, 30, 81), VECTORS), components=3)
     assert number(finding, "conditional_entropy_nats") == pytest.approx(log(4), abs=0.02)
     assert number(finding, "entropy_nats") == pytest.approx(log(VOCABULARY), abs=0.05)
-    assert number(finding, "information_nats") == pytest.approx(log(10), abs=0.25)
+    assert number(finding, "information_nats") == pytest.approx(log(5), abs=0.1)
     assert number(finding, "continuations_90") == pytest.approx(4, abs=0.1)
     assert number(finding, "five_carry_90") == 1
     assert number(finding, "five_carry_90", "null") == 0
-    assert number(finding, "continuations_90", "null") > 20
+    assert number(finding, "continuations_90", "null") > 12
     assert number(finding, "rank", table="layers", layer=0) == 3
-    assert number(finding, "rank", "null", table="layers", layer=0) > 20
+    assert number(finding, "rank", "null", table="layers", layer=0) > 15
     assert number(finding, "effective_dimension", table="layers", layer=0) <= 3
     assert number(finding, "effective_dimension", "z", table="layers", layer=0) < -10
     assert number(finding, "entropy_nats", "z", table="layers", layer=0) < -3
     assert "a few tokens dominate, as the thesis supposes" in finding.headlines[1]
-    assert "conditioning narrows it" in finding.headlines[2]
-    assert finding.tables["tokens"]["continuations"].to_list() == [4] * 24
+    assert finding.headlines[2].count("conditioning narrows it to fewer directions") == 2
+    assert finding.tables["tokens"]["continuations"].to_list() == [4] * 20
     assert re.fullmatch(r"t\d+ \d\d %, t\d+ \d\d %, t\d+ \d\d %", finding.tables["tokens"]["likeliest"][0])
 
 
 def test_independent_tokens_tell_nothing():
-    tokens = torch.randint(VOCABULARY, (40, 101), generator=torch.Generator().manual_seed(3))
+    tokens = torch.randint(VOCABULARY, (30, 81), generator=torch.Generator().manual_seed(3))
     finding = finding_of(batch_of(tokens, VECTORS))
     assert number(finding, "information_nats") == pytest.approx(0, abs=0.02)
     assert abs(number(finding, "information_nats", "z")) < 4
     for quantity in ("entropy_nats", "effective_dimension", "variance_share"):
         assert abs(number(finding, quantity, "z", table="layers", layer=0)) < 5, quantity
     assert "do not dominate" in finding.headlines[1]
-    assert "does not clearly narrow" in finding.headlines[2]
+    assert "does not clearly narrow it" in finding.headlines[2]
 
 
 def test_one_continuation_has_no_entropy():
     """0 is always followed by 1: that Gaussian is a point; the others still have their numbers."""
     table = torch.stack([(torch.arange(4) * 7 + 3 * token) % VOCABULARY for token in range(VOCABULARY)])
     table[0] = 1
-    tokens = torch.cat((walk(table, 40, 101), torch.tensor([0, 1]).repeat(40, 60)), 1)
+    tokens = torch.cat((walk(table, 30, 81), torch.tensor([0, 1]).repeat(30, 60)), 1)
     finding = finding_of(batch_of(tokens, VECTORS))
     rows = finding.tables["gaussians"].filter(pl.col("previous") == "t0", pl.col("layer") == 0)
     assert dict(zip(rows["quantity"], rows["value"], strict=True)) == {

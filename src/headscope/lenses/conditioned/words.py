@@ -49,10 +49,12 @@ def warnings(
         )
     share = float(followers.sizes.sum()) / max(1, pairs.following.total)
     if share < 0.8:
-        found.append(
-            f"The previous tokens that are frequent enough make up {100 * share:.0f} % of all pairs: the other pairs "
-            "say nothing here. A longer text covers more."
+        which, more = (
+            (f"The {GROUPS} most frequent previous tokens", "")
+            if len(followers.tokens) == GROUPS
+            else ("The previous tokens that are frequent enough", " A longer text covers more.")
         )
+        found.append(f"{which} make up {100 * share:.0f} % of all pairs: the others say nothing here.{more}")
     if not streams:
         found.append(
             f"No Gaussian given the previous token: none has {PER_DIMENSION} rows of a stream that varies. Take a "
@@ -105,22 +107,26 @@ def _few(text: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _gaussian(layers: pl.DataFrame) -> str:
     first, last = layers.row(0, named=True), layers.row(-1, named=True)
-    parts, narrower = [], []
+    parts = []
     for where, row in (("at the embeddings", first), ("behind the last layer", last)):
         own = layers.filter(pl.col("stack") == row["stack"], pl.col("layer") == row["layer"])
-        numbers = {one["quantity"]: one for one in own.iter_rows(named=True)}
-        size = numbers["effective_dimension"]
-        entropy = numbers.get("entropy_nats")
-        narrower.append(size["z"] is not None and size["z"] < -_CLEAR)
-        gap = "" if entropy is None else f", its entropy {entropy['value'] - entropy['null']:+.1f} nats from theirs"
-        parts.append(f"{where} {size['value']:.1f} effective dimensions (random groups: {size['null']:.1f}{gap})")
+        parts.append(f"{where} {_narrowed({one['quantity']: one for one in own.iter_rows(named=True)})}")
+    return f"The Gaussian of a token's vector given the token before it has {'; '.join(parts)}."
+
+
+def _narrowed(numbers: Mapping[str, Mapping[str, Any]]) -> str:
+    """The size of a conditional Gaussian beside that of random groups, and what follows."""
+    size, entropy = numbers["effective_dimension"], numbers.get("entropy_nats")
+    fewer = size["z"] is not None and size["z"] < -_CLEAR
+    smaller = entropy is not None and entropy["z"] is not None and entropy["z"] < -_CLEAR
     says = {
-        (True, True): "conditioning narrows it",
-        (True, False): "conditioning narrows it at the embeddings only",
-        (False, True): "conditioning narrows it in depth only",
-        (False, False): "conditioning does not clearly narrow it to fewer directions",
-    }[narrower[0], narrower[1]]
-    return f"The Gaussian of a token's vector given the token before it has {' and '.join(parts)}: {says}."
+        (True, True): "conditioning narrows it to fewer directions",
+        (True, False): "conditioning narrows it to fewer directions, but does not clearly make it smaller",
+        (False, True): "conditioning makes it smaller, but not in fewer directions",
+        (False, False): "conditioning does not clearly narrow it",
+    }[fewer, smaller]
+    gap = "" if entropy is None else f" and {entropy['value'] - entropy['null']:+.1f} nats of entropy from theirs"
+    return f"{size['value']:.1f} effective dimensions (random groups: {size['null']:.1f}){gap}: {says}"
 
 
 def _beyond(z: float | None) -> str:
