@@ -13,7 +13,7 @@ import torch
 from matplotlib.mathtext import MathTextParser
 
 from headscope.attention.statistics import Request
-from headscope.core import Curves, HeatMap, Histogram, WeightStatus
+from headscope.core import Curves, Embedding, HeatMap, Histogram, WeightStatus
 from headscope.lenses import lenses
 from headscope.lenses.lens import AS_IS, Batch
 from tests.lenses.planted import (
@@ -135,6 +135,10 @@ def perturbed_weights(model: Planted, tensor: str) -> Planted:
     return replace(model, weights_of=changed)
 
 
+def perturbed_vectors(model: Planted, one: Embedding) -> Planted:
+    return replace(model, vectors={**model.vectors, one: model.vectors[one] * PERTURBATION})
+
+
 def perturbed_statistics(parts, column: str):
     def changed(rows):
         value = getattr(rows, column)
@@ -150,10 +154,10 @@ def test_one_percent_turns_the_comparison_red(name):
     parts = shown_to(lens, model, params)
     needs = lens.needs(params, model.spec)
     expected = lens.definition(params, model, parts)
+    others = {tensor: perturbed_weights(model, tensor) for tensor in ("w_q", "w_k", "w_v", "w_o")}
+    others |= {one.label: perturbed_vectors(model, one) for one in model.embeddings}
     read = [
-        (tensor, off)
-        for tensor in ("w_q", "w_k", "w_v", "w_o")
-        if differences(lens.definition(params, off := perturbed_weights(model, tensor), parts), expected)
+        (tensor, off) for tensor, off in others.items() if differences(lens.definition(params, off, parts), expected)
     ]
     assert bool(read) == needs.weights, "a lens that needs weights reads some of them"
     for tensor, off in read:
@@ -327,6 +331,7 @@ def permuted(table: pl.DataFrame, model: Planted) -> pl.DataFrame:
     old = pl.col("head").replace_strict({new: old for new, old in enumerate(order)}, return_dtype=pl.Int64)
     moved = table.with_columns(old)
     names = ("stack", "kind", "layer", "head", "matrix", "component", "distance", "position", "tokens", "quantity")
+    names += ("table", "word", "place", "relation", "previous")
     keys = [key for key in names if key in table.columns]
     reference = table.select(keys).with_columns(order_before)
     return reference.join(moved, on=keys, how="left", nulls_equal=True).sort("order before").select(table.columns)
@@ -396,9 +401,10 @@ def test_figures_are_drawable_data(name, shape):
 
 @every_lens
 def test_finding_survives_when_nothing_can_be_seen(name):
-    """Every site refused, and no batch shown: not applicable, with the reason, and no headline."""
+    """Every site refused, no table of vectors, and no batch shown: not applicable, with the reason, and no headline."""
     model = planted(site())
-    refused = replace(model, statuses={of: WeightStatus("refused", "MLA has no such form") for of in model.sites})
+    statuses = {of: WeightStatus("refused", "MLA has no such form") for of in model.sites}
+    refused = replace(model, statuses=statuses, vectors={})
     finding = finding_of(name, refused, parts=[])
     assert finding.status == "not applicable"
     assert finding.reason

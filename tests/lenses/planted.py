@@ -13,7 +13,7 @@ from torch import Tensor
 from headscope.attention.call import Call
 from headscope.attention.maps import CORNER, pairs_of, score_rows
 from headscope.attention.statistics import Request, pattern_statistics, uniform_statistics
-from headscope.core import FeedForward, HeadWeights, ModelSpec, Site, WeightStatus
+from headscope.core import Embedding, FeedForward, HeadWeights, ModelSpec, Site, Vocabulary, WeightStatus
 from headscope.errors import WeightsRefused
 from headscope.lenses.lens import AS_IS, Batch
 
@@ -37,6 +37,16 @@ class Planted:
     method: str = "weights made up for the test"
     feeds: dict[FeedForward, Tensor] = field(default_factory=dict)
     feed_forward_notes: tuple[str, ...] = ()
+    vectors: dict[Embedding, Tensor] = field(default_factory=dict)
+    embedding_notes: tuple[str, ...] = ()
+    vocabulary: Vocabulary | None = None
+
+    @property
+    def embeddings(self) -> tuple[Embedding, ...]:
+        return tuple(self.vectors)
+
+    def embedding_table(self, one: Embedding) -> Tensor:
+        return self.vectors[one]
 
     @property
     def feed_forward(self) -> tuple[FeedForward, ...]:
@@ -96,9 +106,46 @@ def feed_forward(*sites: Site, d_model: int = 24, d_ff: int = 9) -> dict[FeedFor
     return found
 
 
+@dataclass(frozen=True)
+class Words:
+    """A vocabulary in which every token is a word."""
+
+    words: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.words)
+
+    def token(self, word: str) -> int | None:
+        return self.words.index(word) if word in self.words else None
+
+    def spelled(self, tokens: Sequence[int]) -> tuple[str, ...]:
+        return tuple(f" {self.words[token]}" for token in tokens)
+
+
+# Three pairs of one relation, two of another, three that are related, and others.
+WORDS = Words(
+    (
+        *("king", "queen", "man", "woman", "boy", "girl", "car", "cars", "book", "books", "warm", "sunny", "time"),
+        *("water", "river", "road"),
+        *(f"word{number}" for number in range(14)),
+    )
+)
+
+
+def tables(d_model: int = 24) -> dict[Embedding, Tensor]:
+    """Random vectors of tokens, an output head of its own, and positions of which the first is never reached."""
+    generator = torch.Generator().manual_seed(300)
+    rows, found = WORDS.size, {}
+    for role, stack, count, first in (("token", None, rows, 0), ("output", None, rows, 0), ("position", "only", 12, 1)):
+        table = torch.randn(count, d_model, generator=generator, dtype=torch.float64)
+        found[Embedding(role, stack, role, (count, d_model), first)] = table + 0.3
+    return found
+
+
 def planted(*sites: Site, spec: ModelSpec = SPEC) -> Planted:
     weights = {one: gaussian_weights(one, seed=seed) for seed, one in enumerate(sites)}
-    return Planted(weights, spec, feeds=feed_forward(*sites))
+    return Planted(weights, spec, feeds=feed_forward(*sites), vectors=tables(), vocabulary=WORDS)
 
 
 # Every shape of model the lenses must handle.
@@ -181,7 +228,7 @@ def batches(
                 captures.setdefault(name, {})[of] = part
         last = {of.stack: of for of in model.sites if of.kind == "self"}.values()
         captures["final"] = {of: residual(model.weights_of[of], lengths, n, seed=100 * seed + 50) for of in last}
-        tokens = torch.zeros(len(lengths), n, dtype=torch.int64)
+        tokens = torch.randint(2, (len(lengths), n), generator=torch.Generator().manual_seed(2 + seed))
         spelling = tuple(spelled(n) for _ in lengths)
         found.append(Batch(AS_IS, tokens, real, statistics, uniform, captures, spelling))
     return found

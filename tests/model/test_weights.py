@@ -11,9 +11,8 @@ from headscope.core import Site
 from headscope.errors import WeightsRefused
 from headscope.model import Model, open_model, open_weights
 from headscope.model.checkpoint import open_checkpoint
-from headscope.model.feed_forward import find_feed_forward
 from headscope.model.feeding import forward_options, probe_inputs
-from headscope.model.weights import file_sources
+from headscope.model.weights import Beside, file_sources
 from tests.model.families import DISPATCHING, GROUPED, OUTSIDE, Family
 from tests.model.test_fidelity import by_name
 from tests.tolerances import WEIGHT_AGREEMENT
@@ -220,14 +219,49 @@ def test_a_feed_forward_matrix_that_the_file_does_not_tell_is_left_out(tmp_path:
     hf = next(f for f in DISPATCHING if f.name == "llama_gqa").build()
     hf.save_pretrained(tmp_path)
     model = open_model(hf)
-    found = find_feed_forward(hf, {site: model.plan(site) for site in model.sites})
     checkpoint = open_checkpoint(tmp_path)
     held = {name: entry for name, entry in checkpoint.tensors.items() if "layers.1.mlp.up" not in name}
     plans = {site: model.plan(site) for site in model.sites}
-    sources, kept = file_sources(hf, replace(checkpoint, tensors=held), plans, found)
+    beside = Beside.of(hf, plans)
+    sources, left = file_sources(hf, replace(checkpoint, tensors=held), plans, beside)
+    kept, found = left.feed_forward, beside.feed_forward
+    assert left.tables == beside.tables
     assert len(kept.matrices) == len(found.matrices) - 1
     assert "model.layers.1.mlp.up_proj.weight" not in sources
     assert kept.notes == (
         "Left out: 1 feed-forward matrices, because parameter 'model.layers.1.mlp.up_proj.weight' corresponds to no "
         "tensor of the file by name alone, expected exactly one.",
     )
+
+
+def tables_of(name: str) -> list[tuple[str, str, int]]:
+    source = open_model(next(f for f in (*DISPATCHING, *OUTSIDE) if f.name == name).build()).weight_source()
+    return [(one.label, one.module, one.first) for one in source.embeddings]
+
+
+def test_tables_of_vectors_are_found_whatever_the_family() -> None:
+    assert tables_of("gpt2") == [("token", "transformer.wte", 0), ("position", "transformer.wpe", 0)]
+    assert tables_of("llama_gqa") == [("token", "model.embed_tokens", 0), ("output", "lm_head", 0)]
+    assert tables_of("opt")[1] == ("position", "model.decoder.embed_positions", 2)  # two rows are never reached
+    assert tables_of("bart") == [
+        ("token", "model.shared", 0),
+        ("enc position", "model.encoder.embed_positions", 2),
+        ("dec position", "model.decoder.embed_positions", 2),
+    ]
+    assert tables_of("t5") == [("token", "shared", 0)]  # its relative biases are no vectors
+    assert tables_of("marian") == [("token", "model.encoder.embed_tokens", 0)]  # shared, positions by formula
+    assert tables_of("vit") == []
+
+
+def test_tables_from_the_file_are_those_of_the_model(tmp_path: Path) -> None:
+    """Also where a table is tied, which a model without weights cannot tell from its tensors."""
+    for name in ("gpt2", "llama_gqa"):
+        hf = next(f for f in DISPATCHING if f.name == name).build()
+        hf.save_pretrained(tmp_path / name)
+        built, read = open_model(hf).weight_source(), open_weights(tmp_path / name)
+        assert read.embeddings == built.embeddings
+        assert read.embedding_notes == built.embedding_notes
+        assert len(built.embeddings) == 2
+        for one in built.embeddings:
+            assert torch.equal(read.embedding_table(one), built.embedding_table(one))
+        assert read.vocabulary is None

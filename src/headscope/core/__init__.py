@@ -7,12 +7,13 @@ from headscope.core.run import Run, TextSpec
 from headscope.core.selection import Selection
 from headscope.core.site import Site
 from headscope.core.verdict import Comparison, Entry, Evidence, Ledger, Source, Trend, Verdict, verdict_of
-from headscope.core.weights import FeedForward, HeadWeights, WeightSource, WeightStatus
+from headscope.core.weights import Embedding, FeedForward, HeadWeights, Vocabulary, WeightSource, WeightStatus
 
 __all__ = [
     "About",
     "Comparison",
     "Curves",
+    "Embedding",
     "Entry",
     "Evidence",
     "FeedForward",
@@ -33,6 +34,7 @@ __all__ = [
     "TextSpec",
     "Trend",
     "Verdict",
+    "Vocabulary",
     "WeightSource",
     "WeightStatus",
     "verdict_of",

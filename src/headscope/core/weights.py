@@ -4,6 +4,7 @@ $q = g_q \odot (x\,w_q + b_q)$, likewise k and v; the site writes $\sum_h z_h\,w
 stream. Gains are recorded, never folded.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -70,6 +71,45 @@ class FeedForward:
         return f"{stack}L{self.layer}.{self.name}"
 
 
+@dataclass(frozen=True)
+class Embedding:
+    """A table of vectors, one row for each token or position.
+
+    token: what the first layer is given for a token; output: what its logit is read off with, where that is a table of
+    its own; position: what is added for a place in the text. `stack` is None where stacks share the table. `first` is
+    the first row that the model reaches (some count positions from another number than 0).
+    """
+
+    role: Literal["token", "output", "position"]
+    stack: Stack | None
+    module: str
+    sizes: tuple[int, int]
+    first: int = 0
+
+    @property
+    def label(self) -> str:
+        """`token`; with two stacks `dec token`."""
+        return self.role if self.stack in (None, "only") else f"{self.stack} {self.role}"
+
+
+@runtime_checkable
+class Vocabulary(Protocol):
+    """What tokens spell."""
+
+    @property
+    def size(self) -> int:
+        """How many tokens there are: one more than the largest id."""
+        ...
+
+    def token(self, word: str) -> int | None:
+        """The one token that stands for this word inside a text; None where it takes several."""
+        ...
+
+    def spelled(self, tokens: Sequence[int]) -> tuple[str, ...]:
+        """What each token spells, with a blank in front where a word begins."""
+        ...
+
+
 @runtime_checkable
 class WeightSource(Protocol):
     """Where weight-only lenses read: a file, one tensor at a time, or a built model."""
@@ -109,4 +149,23 @@ class WeightSource(Protocol):
 
     def feed_forward_matrix(self, one: FeedForward) -> Float[Tensor, "d_in d_out"]:
         """One of them, rows acting on the right."""
+        ...
+
+    @property
+    def embeddings(self) -> tuple[Embedding, ...]:
+        """The tables of token, output and position vectors that can be read."""
+        ...
+
+    @property
+    def embedding_notes(self) -> tuple[str, ...]:
+        """What is to be known about them: tables that are shared, scaled or left out, in sentences."""
+        ...
+
+    def embedding_table(self, one: Embedding) -> Float[Tensor, "rows d"]:
+        """One of them, all rows, as it is stored."""
+        ...
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """What the tokens spell; None where the checkpoint has no tokenizer."""
         ...

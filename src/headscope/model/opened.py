@@ -20,7 +20,6 @@ from headscope.model.codes import coded
 from headscope.model.configuration import read_config
 from headscope.model.describing import describe
 from headscope.model.edit import Edit
-from headscope.model.feed_forward import find_feed_forward
 from headscope.model.feeding import read_by, unmade
 from headscope.model.fit import check_file
 from headscope.model.load import Loaded, load
@@ -31,7 +30,8 @@ from headscope.model.sites import check_agreement, find_sites
 from headscope.model.skeleton import build_skeleton
 from headscope.model.softmax import SoftmaxSession, SoftmaxSites, find_softmax_sites
 from headscope.model.source import Source, resolve
-from headscope.model.weights import FileMatrices, ModelMatrices, PlannedWeights, file_sources
+from headscope.model.vocabulary import open_tokenizer
+from headscope.model.weights import Beside, FileMatrices, ModelMatrices, PlannedWeights, file_sources
 
 DTYPES = {
     "float32": torch.float32,
@@ -95,7 +95,9 @@ class Model:
     def weight_source(self, method: str = "read from the built model") -> WeightSource:
         """The weights of the built model, for lenses; `method` says why they are not read from the file."""
         plans = {site: self.plan(site) for site in self.sites}
-        return PlannedWeights(self.spec, plans, find_feed_forward(self.hf, plans), ModelMatrices(self.hf), method)
+        return PlannedWeights(
+            self.spec, plans, Beside.of(self.hf, plans), ModelMatrices(self.hf), method, lambda: self.tokenizer
+        )
 
     def session(self) -> Session:
         """Read and change the attention while the model runs: `with model.session() as s:`."""
@@ -178,7 +180,7 @@ def _from_file(source: Source) -> WeightSource:
         config = parsed_config(read_config(source.folder), where)
         skeleton, sites, plans = trace_skeleton(model_class(config, where), config, where)
         check_file(skeleton, checkpoint.tensors, str(source.folder))
-        sources, feed_forward = file_sources(skeleton, checkpoint, plans, find_feed_forward(skeleton, plans))
+        sources, beside = file_sources(skeleton, checkpoint, plans, Beside.of(skeleton, plans))
         spec = describe(
             skeleton,
             sites,
@@ -190,7 +192,8 @@ def _from_file(source: Source) -> WeightSource:
         )
     files = ", ".join(file.name for file in checkpoint.files[:2]) + (" …" if len(checkpoint.files) > 2 else "")
     matrices = FileMatrices(skeleton, checkpoint, sources)
-    return PlannedWeights(spec, plans, feed_forward, matrices, f"read from {files}, one tensor at a time")
+    method = f"read from {files}, one tensor at a time"
+    return PlannedWeights(spec, plans, beside, matrices, method, lambda: open_tokenizer(source.folder, config)[0])
 
 
 def trace_skeleton(cls: Any, config: Any, where: str) -> tuple[Any, tuple[Site, ...], dict[Site, Plan]]:

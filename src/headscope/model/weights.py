@@ -1,6 +1,8 @@
 """A site's projections in canonical form, read off a blueprint: from a built model or straight from a file."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -9,12 +11,27 @@ from torch import Tensor, nn
 
 from headscope.core.model_spec import ModelSpec
 from headscope.core.site import Site
-from headscope.core.weights import FeedForward, HeadWeights, WeightStatus
+from headscope.core.weights import Embedding, FeedForward, HeadWeights, Vocabulary, WeightStatus
 from headscope.errors import CheckpointError, WeightsRefused
 from headscope.model.blueprint import Plan, Rows
 from headscope.model.checkpoint import Checkpoint
 from headscope.model.codes import is_linear
-from headscope.model.feed_forward import FoundFeedForward
+from headscope.model.feed_forward import FoundFeedForward, find_feed_forward
+from headscope.model.spelling import TokenizerVocabulary
+from headscope.model.tables import FoundTables, find_tables
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What a model has beside the projections of attention."""
+
+    feed_forward: FoundFeedForward
+    tables: FoundTables
+
+    @classmethod
+    def of(cls, model: Any, plans: dict[Site, Plan]) -> "Beside":
+        """Of a model, real or on the meta device."""
+        return cls(find_feed_forward(model, plans), find_tables(model, tuple(plans)))
 
 
 @runtime_checkable
@@ -27,6 +44,10 @@ class Matrices(Protocol):
 
     def bias(self, module: str) -> Float[Tensor, " out"] | None:
         """The module's bias, if it has one."""
+        ...
+
+    def table(self, module: str) -> Float[Tensor, "rows d"]:
+        """The module's weight as it is stored, one row for each thing that it has a vector of."""
         ...
 
 
@@ -46,6 +67,11 @@ class ModelMatrices:
         """The module's bias, if it has one."""
         bias: Tensor | None = self._model.get_submodule(module).bias  # type: ignore[assignment]
         return None if bias is None else bias.detach()
+
+    def table(self, module: str) -> Float[Tensor, "rows d"]:
+        """The module's weight as it is stored."""
+        weight: Tensor = self._model.get_submodule(module).weight  # type: ignore[assignment]
+        return weight.detach()
 
 
 class FileMatrices:
@@ -71,23 +97,40 @@ class FileMatrices:
         has_bias = getattr(self._skeleton.get_submodule(module), "bias", None) is not None
         return self._checkpoint.read(self._sources[f"{module}.bias"]) if has_bias else None
 
+    def table(self, module: str) -> Float[Tensor, "rows d"]:
+        """The module's weight in the dtype of the file: the largest tensor of many a model is not made larger."""
+        return self._finite(f"{module}.weight", None)
+
     def _read(self, parameter: str) -> Tensor:
         if self._last is None or self._last[0] != parameter:
-            tensor = self._checkpoint.read(self._sources[parameter])
-            if not bool(torch.isfinite(tensor).all()):
-                raise CheckpointError(f"tensor {self._sources[parameter]!r} holds NaN or Inf")
-            self._last = (parameter, tensor)
+            self._last = (parameter, self._finite(parameter, torch.float32))
         return self._last[1]
+
+    def _finite(self, parameter: str, dtype: torch.dtype | None) -> Tensor:
+        tensor = self._checkpoint.read(self._sources[parameter], dtype)
+        if not bool(torch.isfinite(tensor).all()):
+            raise CheckpointError(f"tensor {self._sources[parameter]!r} holds NaN or Inf")
+        return tensor
 
 
 class PlannedWeights:
-    """The `WeightSource` of the lenses: a blueprint and somewhere to read matrices from."""
+    """The `WeightSource` of the lenses: a blueprint and somewhere to read matrices from.
+
+    `tokenizer` is asked for when a lens first wants to know what tokens spell.
+    """
 
     def __init__(
-        self, spec: ModelSpec, plans: dict[Site, Plan], feed_forward: FoundFeedForward, matrices: Matrices, method: str
+        self,
+        spec: ModelSpec,
+        plans: dict[Site, Plan],
+        beside: Beside,
+        matrices: Matrices,
+        method: str,
+        tokenizer: Callable[[], Any | None],
     ) -> None:
         self._spec, self._plans, self._matrices, self._method = spec, plans, matrices, method
-        self._feed_forward = feed_forward
+        self._feed_forward, self._tables = beside.feed_forward, beside.tables
+        self._tokenizer = cache(tokenizer)
 
     @property
     def spec(self) -> ModelSpec:
@@ -147,6 +190,26 @@ class PlannedWeights:
         """One of them, rows acting on the right."""
         return self._matrices.matrix(one.module)
 
+    @property
+    def embeddings(self) -> tuple[Embedding, ...]:
+        """The tables of token, output and position vectors that can be read."""
+        return self._tables.tables
+
+    @property
+    def embedding_notes(self) -> tuple[str, ...]:
+        """What is to be known about them."""
+        return self._tables.notes
+
+    def embedding_table(self, one: Embedding) -> Float[Tensor, "rows d"]:
+        """One of them, all rows, as it is stored."""
+        return self._matrices.table(one.module)
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """What the tokens spell; None where the checkpoint has no tokenizer."""
+        tokenizer = self._tokenizer()
+        return None if tokenizer is None else TokenizerVocabulary(tokenizer)
+
 
 def _heads(matrices: Matrices, rows: Rows) -> Float[Tensor, "some_heads in width"]:
     return matrices.matrix(rows.module)[:, rows.row].permute(1, 0, 2)
@@ -163,13 +226,13 @@ def _output_bias(matrices: Matrices, module: str) -> Float[Tensor, " out"]:
 
 
 def file_sources(
-    skeleton: Any, checkpoint: Checkpoint, plans: dict[Site, Plan], feed_forward: FoundFeedForward
-) -> tuple[dict[str, str], FoundFeedForward]:
+    skeleton: Any, checkpoint: Checkpoint, plans: dict[Site, Plan], beside: Beside
+) -> tuple[dict[str, str], Beside]:
     """For each parameter that is to be read, the one tensor of the file that it is; and what can be read.
 
     transformers renames, splits and merges tensors on loading; its own rules are applied to the names in the file. A
     projection of attention without exactly one tensor of its shape, untouched but for the name, refuses the file; a
-    feed-forward matrix without one is left out.
+    feed-forward matrix or a table of vectors without one is left out.
     """
     found: dict[str, list[str]] = {}
     loaded_name = _loading_rules(skeleton)
@@ -183,15 +246,24 @@ def file_sources(
         return _unique(name, found.get(name, []), shapes[name], checkpoint)
 
     sources = {name: source(name) for name in _needed(skeleton, plans)}
-    lost: list[str] = []
-    for name in dict.fromkeys(f"{one.module}.weight" for one in feed_forward.matrices):
+    fed, tables = beside.feed_forward.matrices, beside.tables.tables
+    lost: dict[str, str] = {}
+    for module in dict.fromkeys([one.module for one in fed] + [one.module for one in tables]):
         try:
-            sources[name] = source(name)
+            sources[f"{module}.weight"] = source(f"{module}.weight")
         except WeightsRefused as refusal:
-            lost.append(refusal.message)
-    kept = tuple(one for one in feed_forward.matrices if f"{one.module}.weight" in sources)
-    note = (f"Left out: {len(lost)} feed-forward matrices, because {lost[0]}.",) if lost else ()
-    return sources, FoundFeedForward(kept, (*feed_forward.notes, *note))
+            lost[module] = refusal.message
+    gone = [lost[one.module] for one in fed if one.module in lost]
+    note = (f"Left out: {len(set(gone))} feed-forward matrices, because {gone[0]}.",) if gone else ()
+    missing = tuple(
+        f"Left out: the table of {one.role} vectors, because {lost[one.module]}."
+        for one in tables
+        if one.module in lost
+    )
+    return sources, Beside(
+        FoundFeedForward(tuple(one for one in fed if one.module not in lost), (*beside.feed_forward.notes, *note)),
+        FoundTables(tuple(one for one in tables if one.module not in lost), (*beside.tables.notes, *missing)),
+    )
 
 
 def _unique(parameter: str, names: list[str], shape: tuple[int, ...], checkpoint: Checkpoint) -> str:

@@ -3,15 +3,59 @@ r"""Wertich, section 2.3: embeddings, positions, layer normalisation, heads."""
 import math
 
 import numpy as np
+import polars as pl
 import torch
 from torch import Tensor
 
 from headscope.claims.lab import Lab, exact, fact, mean_of
 from headscope.claims.works import wertich
+from headscope.core import Finding
 from headscope.core.figure import Curves, Histogram, Series
-from headscope.core.verdict import Comparison, Evidence, Trend
+from headscope.core.verdict import STANDARD_ERRORS, Comparison, Evidence, Trend
 
 CHAPTER = wertich()
+
+
+def _meaning(finding: Finding) -> Evidence | None:
+    """Related words beside the same words paired otherwise; analogies beside the neighbours of the third word."""
+    if "related" not in finding.tables or "analogies" not in finding.tables:
+        return None
+    related = finding.tables["related"].filter(pl.col("word") == "all").row(0, named=True)
+    added = finding.tables["analogies"].filter(pl.col("relation") == "all").row(0, named=True)
+    if related["pairs"] < 10 or added["z"] is None:
+        return None  # too few of the words are single tokens of this model
+    stated = (
+        fact(
+            f"mean cosine of {related['pairs']} related pairs {related['value']:.3f}, the same words paired otherwise "
+            f"{related['null']:.3f} ({related['z']:.1f} standard errors apart): higher",
+            related["z"] > STANDARD_ERRORS,
+        ),
+        fact(
+            f"median rank of the right answer in {added['analogies']} analogies {added['rank']:.0f}, of a random token "
+            f"{added['null_rank']:.0f}: among the ten nearest",
+            added["rank"] <= 10,
+        ),
+        fact(
+            f"the right answer is nearest in {100 * added['value']:.0f} %, nearest to the third word alone in "
+            f"{100 * added['baseline']:.0f} % ({added['z']:.1f} standard errors apart): the two other words help",
+            added["z"] > 2,
+        ),
+    )
+    inside = sum(one.measured == 1 for one in stated)
+    return Evidence(stated, (fact(f"{inside} of {len(stated)} are so: not all", inside < len(stated)),))
+
+
+def _lengths(finding: Finding) -> Evidence:
+    rows = finding.tables["tables"].filter(pl.col("table") == "token", pl.col("quantity") == "length_spread")
+    row = rows.row(0, named=True)
+    what = (
+        f"spread of the lengths of {row['rows']} token vectors, over their mean: {row['value']:.3f} (random vectors "
+        f"{row['null']:.3f})"
+    )
+    return Evidence(
+        (fact(f"{what}: below 0.1", row["value"] < 0.1),), (fact(f"{what}: not below 0.1", row["value"] >= 0.1),)
+    )
+
 
 CHAPTER.of_a_model(
     "W-2.3a",
@@ -20,7 +64,10 @@ CHAPTER.of_a_model(
     "Paris minus France plus Italy lies near Rome.",
     formula=r"\mathrm{emb}(\mathrm{Paris}) - \mathrm{emb}(\mathrm{France}) + \mathrm{emb}(\mathrm{Italy}) \approx "
     r"\mathrm{emb}(\mathrm{Rome})",
+    correction="Not in this model: related words are not clearly more alike than the same words paired otherwise, or "
+    "adding and subtracting finds the right answer no better than the third word alone.",
     lens="embeddings",
+    judge=_meaning,
     reason="needs trained embeddings: cosines of related and of unrelated words, and the rank of the right answer "
     "among all words for each analogy",
     lesson="Whether directions carry meaning is a property of trained vectors, not a theorem. It has to be measured "
@@ -33,10 +80,12 @@ CHAPTER.of_a_model(
     section="2.3",
     statement="The embedding vectors of a model have nearly the same length, so that they lie close to a sphere.",
     formula=r"\|\mathrm{emb}(w)\|_2 \approx l",
+    correction="In this model lengths spread by a tenth of their mean or more: a thick shell rather than a sphere.",
     lens="embeddings",
+    judge=_lengths,
     reason="needs trained embeddings: the spread of the lengths over the vocabulary, beside the 1/√(2d) of random "
     "vectors",
-    lesson="Random vectors in d dimensions have lengths that agree up to a relative 1/√(2d), about 2 % for d = 768. "
+    lesson="Random vectors in d dimensions have lengths that agree up to a relative 1/√(2d), about 2.6 % for d = 768. "
     "Training can widen this, since frequent and rare tokens are moved by different amounts. Only a measurement on the "
     "model at hand can tell.",
 )

@@ -1,0 +1,98 @@
+"""How often each token follows each other one: counts that merge exactly and do not grow without bound.
+
+Where there are more different pairs than may be kept, previous tokens are left out by a hash of their number, half of
+them at a time. What is left does not depend on how the text was split: a part of it never needs to leave out more.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+# Different pairs that are kept at most; each takes 16 bytes.
+MOST = 2**21
+_BITS = 32  # a token's number fits
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Whole numbers that were seen, ascending, and how often."""
+
+    values: Int[Tensor, " values"]
+    counts: Int[Tensor, " values"]
+
+    @classmethod
+    def of(cls, seen: Int[Tensor, " n"]) -> "Counts":
+        """Of numbers in any order."""
+        values, counts = torch.unique(seen, return_counts=True)
+        return cls(values, counts)
+
+    def merge(self, other: "Counts") -> "Counts":
+        """Of what both have seen."""
+        values, where = torch.unique(torch.cat((self.values, other.values)), return_inverse=True)
+        counts = torch.zeros_like(values).index_add(0, where, torch.cat((self.counts, other.counts)))
+        return Counts(values, counts)
+
+    def only(self, kept: Bool[Tensor, " values"]) -> "Counts":
+        """Some of the values."""
+        return Counts(self.values[kept], self.counts[kept])
+
+    @property
+    def total(self) -> int:
+        """How many numbers were seen."""
+        return int(self.counts.sum())
+
+
+def nothing() -> Counts:
+    """No number seen."""
+    return Counts(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of neighbouring tokens, the second ones of all pairs, and how often previous tokens were halved."""
+
+    pairs: Counts
+    following: Counts
+    halvings: int = 0
+
+    @classmethod
+    def empty(cls) -> "Pairs":
+        """No pair seen."""
+        return cls(nothing(), nothing())
+
+    def add(self, previous: Int[Tensor, " n"], token: Int[Tensor, " n"]) -> "Pairs":
+        """With more pairs of neighbours."""
+        keys = (previous.to(torch.int64) << _BITS) | token.to(torch.int64)
+        return self.merge(Pairs(Counts.of(keys), Counts.of(token.to(torch.int64))))
+
+    def merge(self, other: "Pairs") -> "Pairs":
+        """Of both texts."""
+        halvings = max(self.halvings, other.halvings)
+        pairs = _kept(self.pairs, halvings).merge(_kept(other.pairs, halvings))
+        while len(pairs.values) > MOST:
+            halvings += 1
+            pairs = _kept(pairs, halvings)
+        return replace(self, pairs=pairs, following=self.following.merge(other.following), halvings=halvings)
+
+    def previous(self) -> Counts:
+        """How often each kept token was the first of a pair."""
+        tokens, where = torch.unique(self.pairs.values >> _BITS, return_inverse=True)
+        return Counts(tokens, torch.zeros_like(tokens).index_add(0, where, self.pairs.counts))
+
+    def after(self, tokens: Sequence[int]) -> list[Counts]:
+        """What followed each of some tokens."""
+        bounds = torch.tensor([[token << _BITS, (token + 1) << _BITS] for token in tokens]).reshape(-1, 2)
+        ends = torch.searchsorted(self.pairs.values, bounds).tolist()
+        mask = (1 << _BITS) - 1
+        return [Counts(self.pairs.values[a:b] & mask, self.pairs.counts[a:b]) for a, b in ends]
+
+
+def _kept(pairs: Counts, halvings: int) -> Counts:
+    """The pairs whose previous token is still counted."""
+    if not halvings:
+        return pairs
+    mixed = ((pairs.values >> _BITS) * 0x9E3779B1) & 0xFFFFFFFF
+    return pairs.only((mixed >> (32 - halvings)) == 0)

@@ -1,0 +1,156 @@
+"""What the lens `embeddings` says in words: its method, its warnings and its headlines."""
+
+from collections.abc import Mapping, Sequence
+from math import sqrt
+from typing import Any
+
+import polars as pl
+
+from headscope.core import WeightSource
+from headscope.lenses.embedded.meaning import ALL
+from headscope.lenses.embedded.shape import Summary
+
+# Up to this relative spread lengths are called nearly equal.
+NEARLY = 0.1
+# Standard errors from which a gain over the baseline is called one.
+_CLEAR = 2.0
+_LEFT_OUT = "Left out"
+
+
+def method(weights: WeightSource, tables: Sequence[Summary]) -> str:
+    """How the numbers came about."""
+    sizes = ", ".join(f"{one.one.label} {one.sizes[0]} × {one.sizes[1]} ({one.one.module})" for one in tables)
+    stored = weights.method[:1].upper() + weights.method[1:].rstrip(".")
+    said = " ".join(note for note in weights.embedding_notes if not note.startswith(_LEFT_OUT))
+    return (
+        "Exact, in float64: moments of cosines over all pairs from sums and Gram matrices, spectra from covariances, "
+        f"ranks among all tokens. Tables: {sizes}. {stored}. {said}"
+    ).strip()
+
+
+def warnings(
+    weights: WeightSource, tables: Sequence[Summary], rows: Mapping[str, pl.DataFrame], words: Sequence[str]
+) -> tuple[str, ...]:
+    """What could not be measured, and why."""
+    spec = weights.spec
+    found = [spec.weight_warning] if spec.weight_warning else []
+    found += [note for note in weights.embedding_notes if note.startswith(_LEFT_OUT)]
+    for one in tables:
+        if one.empty:
+            found.append(f"{one.empty} rows of the table of {one.one.label} vectors are zero; they are not counted.")
+    if not any(one.one.role == "position" for one in tables):
+        found.append(_no_positions(spec.positions))
+    vocabulary = weights.vocabulary
+    if vocabulary is None:
+        found.append(
+            "The checkpoint has no tokenizer that can be used: nearest tokens, related words and analogies are left "
+            "out, because nothing tells what a row spells."
+        )
+        return tuple(found)
+    beyond = next(one.sizes[0] + one.empty for one in tables if one.one.role == "token") - vocabulary.size
+    if beyond > 0:
+        found.append(f"{beyond} rows of the table of token vectors belong to no token of the tokenizer.")
+    missing = [word for word in words if vocabulary.token(word) is None]
+    if missing:
+        found.append(f"No nearest tokens of {', '.join(missing)}: not one token each in this vocabulary.")
+    for name, what in (("related", "related words"), ("analogies", "analogies")):
+        if name not in rows:
+            found.append(f"No {what}: fewer than two pairs of the list are single tokens of this vocabulary.")
+    return tuple(found)
+
+
+def _no_positions(positions: str) -> str:
+    why = {
+        "rotary": "positions are rotary: they turn queries and keys inside the heads",
+        "relative bias": "positions enter as a bias of the scores",
+    }.get(positions, "the model has no table of learned positions as wide as its token vectors")
+    return f"No position vectors: {why}, so nothing is added to the token vectors that could be measured."
+
+
+def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
+    """What stands out, in numbers."""
+    shape = tables["tables"]
+    found = [_sphere(shape), _directions(shape)]
+    last = " ".join(one for one in (_meaning(tables), _positions(tables)) if one)
+    return (*found, last) if last else tuple(found)
+
+
+def _of(table: pl.DataFrame, quantity: str, name: str = "token") -> dict[str, Any]:
+    """The first row of a quantity of a table."""
+    rows = table.filter(pl.col("table") == name, pl.col("quantity") == quantity)
+    return rows.row(0, named=True) if rows.height else {}
+
+
+def _sphere(shape: pl.DataFrame) -> str:
+    spread, mean = _of(shape, "length_spread"), _of(shape, "length_mean")
+    value, null, own = spread["value"], spread["null"], spread["gaussian"]
+    times = value / null
+    if times <= 1.2:
+        says = "they lie on a sphere as thin as that of random vectors"
+    elif value <= NEARLY:
+        says = f"nearly a sphere, {times:.1f} times as thick as that of random vectors"
+    else:
+        says = f"no thin sphere, {times:.1f} times as thick as that of random vectors"
+    output = _of(shape, "length_spread", "output")
+    other = (
+        f" The output head has a table of its own, with a spread of {100 * output['value']:.1f} %." if output else ""
+    )
+    return (
+        f"The {spread['rows']} token vectors have lengths that spread by {100 * value:.1f} % around "
+        f"{mean['value']:.3g} (random vectors in {spread['dimensions']} dimensions: {100 * null:.1f} %; a Gaussian "
+        f"with their covariance: {100 * own:.1f} %): {says}.{other}"
+    )
+
+
+def _directions(shape: pl.DataFrame) -> str:
+    mean, square = _of(shape, "cosine_mean"), _of(shape, "cosine_square")
+    around = _of(shape, "centred_cosine_square")
+    directions = _of(shape, "centred_participation")
+    centred = (
+        f"{sqrt(max(0.0, around['value'])):.3f} with their mean taken away, {directions['value']:.0f} effective "
+        f"directions of {directions['dimensions']} (random: {directions['null']:.0f})"
+        if around and directions
+        else "and nothing is left with their mean taken away"
+    )
+    close = around and directions and around["value"] < 2 * around["null"]
+    says = "almost without preferred directions" if close else "they do not point everywhere alike"
+    return (
+        f"Two token vectors have a mean cosine of {mean['value']:.3f} (random: 0) with root mean square "
+        f"{sqrt(max(0.0, square['value'])):.3f} (random: {sqrt(square['null']):.3f}), {centred}: {says}."
+    )
+
+
+def _meaning(tables: Mapping[str, pl.DataFrame]) -> str:
+    parts = []
+    if "related" in tables:
+        row = tables["related"].filter(pl.col("word") == ALL).row(0, named=True)
+        parts.append(
+            f"Related words have a mean cosine of {row['value']:.3f} ({row['pairs']} pairs; the same words paired "
+            f"otherwise: {row['null']:.3f})."
+        )
+    if "analogies" in tables:
+        row = tables["analogies"].filter(pl.col("relation") == ALL).row(0, named=True)
+        better = row["z"] is not None and row["z"] > _CLEAR
+        says = "directions add up" if better else "adding directions does not clearly find more"
+        gap = "" if row["z"] is None else f", {row['z']:.1f} standard errors apart"
+        parts.append(
+            f"In {100 * row['value']:.0f} % of {row['analogies']} analogies the right answer is nearest, median rank "
+            f"{row['rank']:.0f} of {2 * row['null_rank'] - 1:.0f} (nearest to the third word alone in "
+            f"{100 * row['baseline']:.0f} %{gap}; random token: {100 * row['null']:.2g} %): {says}."
+        )
+    return " ".join(parts)
+
+
+def _positions(tables: Mapping[str, pl.DataFrame]) -> str:
+    if "positions" not in tables:
+        return ""
+    near = tables["positions"].row(0, named=True)
+    beside = _of(tables["tables"], "cosine_square", "position with token")
+    with_tokens = (
+        f"; with token vectors the root mean square cosine is {sqrt(beside['value']):.3f} (random: "
+        f"{sqrt(beside['null']):.3f})"
+        if beside
+        else ""
+    )
+    formula = "" if near["sinusoid"] is None else f" (sinusoidal formula: {near['sinusoid']:.2f})"
+    return f"Vectors of neighbouring positions have a mean cosine of {near['value']:.2f}{formula}{with_tokens}."

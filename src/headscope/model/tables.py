@@ -1,0 +1,148 @@
+"""The tables of vectors that a model reads and writes with (tokens, positions, output), found by name and shape.
+
+transformers names the table of tokens and the output head; a table of positions is an embedding whose name says so and
+that is as wide as the tokens. Only names and shapes are read, so that a model without weights will do.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from headscope.core.site import Site, Stack
+from headscope.core.weights import Embedding
+
+# A factor that only undoes rounding is none.
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class FoundTables:
+    """Every table, tokens first, and what is to be known about them, in sentences."""
+
+    tables: tuple[Embedding, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def find_tables(model: Any, sites: Sequence[Site]) -> FoundTables:
+    """The tables of a model, real or on the meta device."""
+    names = {id(module): name for name, module in model.named_modules()}
+    tied = _Ties(model)
+    tokens: dict[str, nn.Embedding] = {}
+    readers: dict[str, set[Stack | None]] = {}
+    for reader in (model, *_stacks(model)):
+        module = _asked(reader, "get_input_embeddings")
+        if isinstance(module, nn.Embedding) and id(module) in names:
+            name = names[id(module)]
+            same = next((other for other in tokens if tied.same(name, other)), name)
+            tokens.setdefault(same, module)
+            readers.setdefault(same, set()).add(_stack(name, sites))
+    if not tokens:
+        return FoundTables(notes=("The model has no table of token vectors.",))
+    found = [
+        Embedding("token", next(iter(stacks)) if len(stacks := readers[name]) == 1 else None, name, _sizes(one))
+        for name, one in tokens.items()
+    ]
+    notes = [*_scale_notes(tokens)]
+    head = _asked(model, "get_output_embeddings")
+    if isinstance(head, nn.Linear) and id(head) in names:
+        name = names[id(head)]
+        if any(tied.same(name, other) for other in tokens):
+            notes.append("The output head reads with the table of token vectors itself: there is no second one.")
+        else:
+            found.append(Embedding("output", None, name, _sizes(head)))
+    positions, more = _positions(model, sites, {one.embedding_dim for one in tokens.values()}, tied)
+    return FoundTables((*found, *positions), (*notes, *more))
+
+
+def _positions(
+    model: Any, sites: Sequence[Site], widths: set[int], tied: "_Ties"
+) -> tuple[list[Embedding], tuple[str, ...]]:
+    found: list[Embedding] = []
+    notes: list[str] = []
+    for name, module in model.named_modules():
+        last = name.rpartition(".")[2].lower()
+        if not isinstance(module, nn.Embedding) or not ("position" in last or last == "wpe") or "relative" in last:
+            continue
+        stack = _stack(name, sites)
+        if stack in ("image", "sound"):
+            notes.append(f"Left out: {name}, whose rows are places in an image or a sound, not in a text.")
+        elif "sinusoid" in type(module).__name__.lower():
+            notes.append(f"{name} is the sinusoidal formula, not learned: nothing in it was trained.")
+        elif module.embedding_dim not in widths:
+            notes.append(f"Left out: {name}, which is {module.embedding_dim} wide and so not added to token vectors.")
+        elif not any(tied.same(name, one.module) for one in found):
+            found.append(Embedding("position", stack, name, _sizes(module), _first(module)))
+    return found, tuple(notes)
+
+
+def _first(module: Any) -> int:
+    """The row of the first position: some families leave rows for padding in front."""
+    offset = getattr(module, "offset", None)
+    if isinstance(offset, int):
+        return offset
+    return 0 if module.padding_idx is None else int(module.padding_idx) + 1
+
+
+class _Ties:
+    """Which parameters are one, by identity or, on a model without weights, by what transformers would tie."""
+
+    def __init__(self, model: Any) -> None:
+        self._parameters = dict(model.named_parameters(remove_duplicate=False))
+        self._keys = dict(getattr(model, "all_tied_weights_keys", None) or {})
+
+    def same(self, a: str, b: str) -> bool:
+        """Whether two modules share their weight."""
+        a, b = f"{a}.weight", f"{b}.weight"
+        return self._parameters.get(a) is self._parameters.get(b) or self._root(a) == self._root(b)
+
+    def _root(self, name: str) -> str:
+        seen = {name}
+        while (name := self._keys.get(name, name)) not in seen:
+            seen.add(name)
+        return name
+
+
+def _stacks(model: Any) -> Iterator[Any]:
+    """Encoder and decoder, where the model has both: they may read with tables of their own."""
+    if getattr(model.config, "is_encoder_decoder", False):
+        for name in ("get_encoder", "get_decoder"):
+            if (part := _asked(model, name)) is not None:
+                yield part
+
+
+def _asked(model: Any, name: str) -> Any:
+    """What a method of transformers returns; None where the family does not have it."""
+    method = getattr(model, name, None)
+    try:
+        return method() if callable(method) else None
+    except (AttributeError, NotImplementedError, TypeError):
+        return None
+
+
+def _stack(module: str, sites: Sequence[Site]) -> Stack | None:
+    """The stack whose attention has the longest beginning of its name in common; None where all have the same."""
+    stacks = list(dict.fromkeys(site.stack for site in sites))
+    if len(stacks) == 1:
+        return stacks[0]
+    shared = {stack: max(_common(module, site.module) for site in sites if site.stack == stack) for stack in stacks}
+    nearest = [stack for stack, count in shared.items() if count == max(shared.values())]
+    return nearest[0] if len(nearest) == 1 else None
+
+
+def _common(a: str, b: str) -> int:
+    parts = list(zip(a.split("."), b.split("."), strict=False))
+    return next((at for at, (x, y) in enumerate(parts) if x != y), len(parts))
+
+
+def _scale_notes(tokens: dict[str, nn.Embedding]) -> Iterator[str]:
+    for name, module in tokens.items():
+        scale = getattr(module, "scalar_embed_scale", getattr(module, "embed_scale", None))
+        if isinstance(scale, int | float) and abs(scale - 1) > _ROUNDING:
+            yield f"The model multiplies what it reads from {name} by {scale:.4g}; the lengths here are without that."
+
+
+def _sizes(module: Any) -> tuple[int, int]:
+    rows, width = module.weight.shape
+    return int(rows), int(width)

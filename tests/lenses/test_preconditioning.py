@@ -1,0 +1,138 @@
+"""Known answers and planted cases of the lens `preconditioning`."""
+
+import re
+from math import log
+
+import polars as pl
+import pytest
+import torch
+
+from headscope.errors import UsageError
+from headscope.lenses.conditioned import pairs as pairs_file
+from headscope.lenses.conditioned.pairs import Pairs
+from headscope.lenses.lens import AS_IS, Batch
+from headscope.lenses.preconditioning import LENS, Params
+from tests.lenses.planted import SPEC, site
+
+SITES = (site(), site(layer=1))
+D = 24
+
+
+def batch_of(tokens, vectors):
+    """Windows whose stream is the vector of each token, at every depth."""
+    rows = vectors[tokens]
+    captures = {"resid": dict.fromkeys(SITES, rows), "final": {SITES[-1]: rows}}
+    spelling = tuple(tuple(f" t{token}" for token in window) for window in tokens.tolist())
+    return Batch(AS_IS, tokens, torch.ones_like(tokens, dtype=torch.bool), captures=captures, spelling=spelling)
+
+
+def finding_of(*batches, **params):
+    state = LENS.start(Params(**params), SPEC, SITES)
+    for batch in batches:
+        state = LENS.update(state, batch)
+    return LENS.finish(state, None)
+
+
+def walk(table, windows, length, seed=0):
+    """A Markov chain: the next token is one of the row of the last, all equally likely."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(len(table), (windows, 1), generator=generator)
+    for _ in range(length - 1):
+        step = torch.randint(table.shape[1], (windows,), generator=generator)
+        tokens = torch.cat((tokens, table[tokens[:, -1], step][:, None]), 1)
+    return tokens
+
+
+def number(finding, quantity, column="value", table="text", **where):
+    rows = finding.tables[table].filter(pl.col("quantity") == quantity)
+    for key, wanted in where.items():
+        rows = rows.filter(pl.col(key) == wanted)
+    return rows[column][0]
+
+
+VOCABULARY = 20
+VECTORS = torch.randn(VOCABULARY, D, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def test_four_continuations_are_found():
+    """Every token is followed by one of four: entropy ln 4, four carry 90 %, and the Gaussian has rank three."""
+    table = torch.stack([(torch.arange(4) * 7 + 3 * token) % VOCABULARY for token in range(VOCABULARY)])
+    finding = finding_of(batch_of(walk(table, 30, 81), VECTORS), components=3)
+    assert number(finding, "conditional_entropy_nats") == pytest.approx(log(4), abs=0.02)
+    assert number(finding, "entropy_nats") == pytest.approx(log(VOCABULARY), abs=0.05)
+    assert number(finding, "information_nats") == pytest.approx(log(5), abs=0.1)
+    assert number(finding, "continuations_90") == pytest.approx(4, abs=0.1)
+    assert number(finding, "five_carry_90") == 1
+    assert number(finding, "five_carry_90", "null") == 0
+    assert number(finding, "continuations_90", "null") > 12
+    assert number(finding, "rank", table="layers", layer=0) == 3
+    assert number(finding, "rank", "null", table="layers", layer=0) > 15
+    assert number(finding, "effective_dimension", table="layers", layer=0) <= 3
+    assert number(finding, "effective_dimension", "z", table="layers", layer=0) < -10
+    assert number(finding, "entropy_nats", "z", table="layers", layer=0) < -3
+    assert "a few tokens dominate, as the thesis supposes" in finding.headlines[1]
+    assert finding.headlines[2].count("conditioning narrows it to fewer directions") == 2
+    assert finding.tables["tokens"]["continuations"].to_list() == [4] * 20
+    assert re.fullmatch(r"t\d+ \d\d %, t\d+ \d\d %, t\d+ \d\d %", finding.tables["tokens"]["likeliest"][0])
+
+
+def test_independent_tokens_tell_nothing():
+    tokens = torch.randint(VOCABULARY, (30, 81), generator=torch.Generator().manual_seed(3))
+    finding = finding_of(batch_of(tokens, VECTORS))
+    assert number(finding, "information_nats") == pytest.approx(0, abs=0.02)
+    assert abs(number(finding, "information_nats", "z")) < 4
+    for quantity in ("entropy_nats", "effective_dimension", "variance_share"):
+        assert abs(number(finding, quantity, "z", table="layers", layer=0)) < 5, quantity
+    assert "do not dominate" in finding.headlines[1]
+    assert "does not clearly narrow it" in finding.headlines[2]
+
+
+def test_one_continuation_has_no_entropy():
+    """0 is always followed by 1: that Gaussian is a point; the others still have their numbers."""
+    table = torch.stack([(torch.arange(4) * 7 + 3 * token) % VOCABULARY for token in range(VOCABULARY)])
+    table[0] = 1
+    tokens = torch.cat((walk(table, 30, 81), torch.tensor([0, 1]).repeat(30, 60)), 1)
+    finding = finding_of(batch_of(tokens, VECTORS))
+    rows = finding.tables["gaussians"].filter(pl.col("previous") == "t0", pl.col("layer") == 0)
+    assert dict(zip(rows["quantity"], rows["value"], strict=True)) == {
+        "entropy_nats": None,
+        "effective_dimension": 0,
+        "components_90": 0,
+        "rank": 0,
+        "variance_share": 0,
+    }
+    assert any("no variance" in one for one in finding.warnings)
+    assert finding.tables["tokens"]["value"][0] == 1
+
+
+def test_a_short_text_says_so():
+    finding = finding_of(batch_of(torch.tensor([[1, 2, 3, 4]]), VECTORS))
+    assert finding.status == "not applicable"
+    assert "2 pairs" in finding.reason
+    few = finding_of(batch_of(torch.arange(5).repeat(8)[None], VECTORS), least=5)  # seven occurrences each
+    assert few.status == "ok"
+    assert "layers" not in few.tables
+    assert any("No Gaussian" in one for one in few.warnings)
+
+
+def test_counts_of_a_long_text_stay_bounded_whatever_the_split(monkeypatch):
+    monkeypatch.setattr(pairs_file, "MOST", 500)
+    tokens = torch.randint(200, (6000,), generator=torch.Generator().manual_seed(4))
+    whole = Pairs.empty().add(tokens[:-1], tokens[1:])
+    parts = Pairs.empty()
+    for first in range(0, 5999, 100):
+        parts = parts.add(tokens[first : min(first + 100, 5999)], tokens[first + 1 : first + 101])
+    assert whole.halvings > 0
+    assert len(whole.pairs.values) <= 500
+    assert whole.halvings == parts.halvings
+    assert torch.equal(whole.pairs.values, parts.pairs.values)
+    assert torch.equal(whole.pairs.counts, parts.pairs.counts)
+    assert whole.following.total == parts.following.total == 5999
+    (after,) = whole.after([int(whole.previous().values[0])])
+    assert after.total == int(whole.previous().counts[0])
+
+
+def test_senseless_arguments():
+    for params in (Params(least=1), Params(components=0), Params(skip=-1)):
+        with pytest.raises(UsageError, match="at least two occurrences"):
+            LENS.needs(params, SPEC)
