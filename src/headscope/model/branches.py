@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from headscope.core.site import Site
 from headscope.errors import CaptureError, VariantRefused
-from headscope.model.dispatch import plain_attention, tapped
+from headscope.model.dispatch import answering, plain_attention, tapped
 from headscope.model.feeding import forward_options, probe_inputs
 from headscope.model.reading import RawCall
 from headscope.model.reason import reason
@@ -34,7 +34,7 @@ _IN_PLACE = {Tensor.add_, Tensor.__iadd__}
 _ADDITIONS = {torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, *_IN_PLACE}
 # Nodes of torch's graph that multiply by a matrix.
 _PRODUCT = re.compile(r"^(Add|B|Baddb|_Grouped|GroupedM?)?mm|Linear|Convolution|Einsum|Matmul", re.IGNORECASE)
-_PARTS: tuple[Part, ...] = ("attention", "mlp")
+PARTS: tuple[Part, ...] = ("attention", "mlp")
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Watched:
         return enter, leave
 
     def _add(self, func: Any, a: Tensor, b: Tensor, kwargs: dict[str, Any]) -> Tensor:
-        if not self._running or a.numel() != self.streams[-1]:
+        if not self._running or answering() or a.numel() != self.streams[-1]:
             done: Tensor = func(a, b, **kwargs)
             return done
         name, counts = self._running[-1]
@@ -187,10 +187,10 @@ class _Probe(Watched):
 
     def __init__(self, hf: Any, sites: Sequence[Site], blocks: Sequence[str]) -> None:
         super().__init__(hf, blocks)
-        self._sites = {(site.module, site.call): site for site in sites}
+        self.sites, self.blocks = tuple(sites), tuple(blocks)
+        self._by_call = {(site.module, site.call): site for site in sites}
         self._names = {id(module): name for name, module in hf.named_modules()}
         self._attended: Counter[str] = Counter()
-        self._order: list[str] = list(blocks)
         self.additions: list[_Addition] = []
         self.attention: dict[Site, tuple[Any, tuple[str, int]]] = {}
 
@@ -207,7 +207,7 @@ class _Probe(Watched):
 
     def _attention(self, raw: RawCall) -> Tensor:
         name = self._names[id(raw.module)]
-        site = self._sites.get((name, self._attended[name]))
+        site = self._by_call.get((name, self._attended[name]))
         self._attended[name] += 1
         out = plain_attention(raw)
         if site is not None:
@@ -265,18 +265,15 @@ class _Reading:
                 for site, (attended, _) in self._probe.attention.items():
                     if id(attended) in self._path(source, node).nodes:
                         inside[site] = part
-        self._check(inside, roles)
-        return Branches(tuple(self._probe._order), roles, self._unknown(with_mlp))
+        self._check(inside)
+        return Branches(self._probe.blocks, roles, self._unknown(with_mlp))
 
-    def _check(self, inside: dict[Site, Part], roles: dict[Place, Role]) -> None:
-        sites = list(self._probe._sites.values())
-        if bare := [site.label for site in sites if site not in inside]:
+    def _check(self, inside: dict[Site, Part]) -> None:
+        if bare := [site.label for site in self._probe.sites if site not in inside]:
             raise VariantRefused(
                 f"no skip connection was found around the attention of {', '.join(bare[:4])}"
                 f"{' …' if len(bare) > 4 else ''}: the family adds in a way that headscope does not know"
             )
-        if mixed := [name for name, _ in roles if name in {site.module for site in sites}]:
-            raise VariantRefused(f"{mixed[0]} attends and adds its skip connection in one module")
 
     def _unknown(self, with_mlp: set[tuple[str, int]]) -> dict[Part, str]:
         calls = {call: site for site, (_, call) in self._probe.attention.items()}
@@ -287,7 +284,7 @@ class _Reading:
             f"no feed-forward branch was found beside the attention of {', '.join(lacking[:4])}"
             f"{' …' if len(lacking) > 4 else ''}"
         )
-        return dict.fromkeys(_PARTS, why)
+        return dict.fromkeys(PARTS, why)
 
     def _roles(self) -> Iterator[tuple[_Addition, Role, list[tuple[Any, Any, Part]]]]:
         """Each addition with a role, and its branches as source, node and kind."""
@@ -298,11 +295,13 @@ class _Reading:
             source, branch = addition.operands[index], addition.operands[1 - index]
             entry = by_place.setdefault(id(addition.result), (addition, index, {}))
             split = self._split(source, branch, addition.call)
-            if not split:
+            kinds = [self._part(source, inner.operands[operand]) for inner, operand in split]
+            if len(set(kinds)) < 2:
                 entry[2][1 - index] = (source, self._part(source, branch))
-            for inner, operand in split:
+                continue
+            for (inner, operand), kind in zip(split, kinds, strict=True):
                 other = by_place.setdefault(id(inner.result), (inner, None, {}))
-                other[2][operand] = (source, self._part(source, inner.operands[operand]))
+                other[2][operand] = (source, kind)
         for addition in self._probe.additions:
             if id(addition.result) in by_place:
                 continue
@@ -313,13 +312,13 @@ class _Reading:
                 if source is not None and self._path(source, node).product:
                     by_place[id(addition.result)] = (addition, None, {1 - index: (source, self._part(source, node))})
                     carried[id(addition.result)] = source
-        kinds: dict[int, set[Part]] = {}
+        beside: dict[int, set[Part]] = {}
         for _, _, parts in by_place.values():
             for source, part in parts.values():
-                kinds.setdefault(id(source), set()).add(part)
+                beside.setdefault(id(source), set()).add(part)
         for addition, index, parts in by_place.values():
             source = None if index is None else addition.operands[index]
-            alone = source is None or len(kinds.get(id(source), ())) < 2
+            alone = source is None or len(beside.get(id(source), ())) < 2
             named = {operand: part for operand, (_, part) in parts.items()}
             told = [(origin, addition.operands[operand], part) for operand, (origin, part) in parts.items()]
             yield addition, Role(index, named, alone), told

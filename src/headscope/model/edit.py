@@ -26,7 +26,7 @@ from headscope.core.selection import Selection
 from headscope.core.site import Site
 from headscope.errors import UsageError, VariantRefused, WeightsRefused
 from headscope.model.blueprint import Plan, Rows
-from headscope.model.branches import Part, rewired
+from headscope.model.branches import PARTS, Part, rewired
 from headscope.model.quiet import quiet
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Edit:
             raise UsageError(f"the strength of a skip connection is a number from 0 on, got {strength}")
         self._rewire(strength, self._removed)
 
-    def without(self, *parts: Part) -> None:
+    def without(self, *parts: str) -> None:
         """Take the branches of "attention" or "mlp" out of every layer: what they would add is not added.
 
         Where a skip connection goes around that branch alone it carries x in full, whatever its strength: the branch
@@ -148,9 +148,11 @@ class Edit:
         Raises:
             VariantRefused: The family adds in a way that was not understood; nothing is changed then.
         """
-        if not parts or any(part not in ("attention", "mlp") for part in parts):
-            raise UsageError(f"cannot do without {', '.join(parts) or 'nothing'}", hint="one of attention, mlp")
-        self._rewire(self._strength, self._removed | frozenset(parts))
+        named = frozenset(part for part in PARTS if part in parts)
+        if not parts or set(parts) - named:
+            unknown = ", ".join(str(part) for part in parts if part not in named)
+            raise UsageError(f"cannot do without {unknown or 'nothing'}", hint=f"one of {', '.join(PARTS)}")
+        self._rewire(self._strength, self._removed | named)
 
     def _rewire(self, strength: float, removed: frozenset[Part]) -> None:
         self._check_open()
