@@ -18,7 +18,7 @@ from tests.model.test_session import opened
 # float32, a few matrix products in another order.
 ROUNDING = 2e-6
 # Every way of adding: experts, norms behind a branch, parallel blocks, shared modules, two stacks, biases, scales.
-NAMES = "mixtral deepseek_v3 llama4 gemma2 phi cohere granite distilbert albert bart pegasus t5"
+NAMES = "mixtral deepseek_v3 gemma2 phi granite distilbert albert bart t5"
 FAMILIES = [one for one in DISPATCHING if one.name in NAMES.split()]
 # x + f(norm(x)), so that a layer without branches gives what it was given; gemma3 and olmo2 norm the branch as well.
 POST_NORM = {"distilbert", "albert", "bart"}
@@ -132,18 +132,18 @@ PARTICULAR = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("strength", [0.0, 0.5])
 @pytest.mark.parametrize("name", [*REFERENCES, *PARTICULAR])
-def test_skip_connections_against_a_forward_written_down(name: str, strength: float) -> None:
+def test_skip_connections_against_a_forward_written_down(name: str) -> None:
     family, reference = PARTICULAR.get(name, (None, REFERENCES.get(name)))
     model = opened(name) if family is None else open_model(family.build())
     ids = tokens(model.hf)
     with torch.no_grad():
-        expected, plain = (reference(model.hf, ids, s) for s in (strength, 1.0))
-    assert relative_error(run(model.hf, ids), plain) <= ROUNDING, "the reference itself"
+        expected = {s: reference(model.hf, ids, s) for s in (1.0, 0.5, 0.0)}
+    assert relative_error(run(model.hf, ids), expected[1.0]) <= ROUNDING, "the reference itself"
     with model.edit() as edit:
-        edit.skip(strength)
-        assert relative_error(run(model.hf, ids), expected) <= ROUNDING < relative_error(plain, expected)
+        for s in (0.5, 0.0):
+            edit.skip(s)
+            assert relative_error(run(model.hf, ids), expected[s]) <= ROUNDING < relative_error(expected[1.0], expected[s])
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda one: one.name)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from headscope.core.site import Site
-from headscope.errors import CaptureError, VariantRefused
+from headscope.errors import HeadscopeError, VariantRefused
 from headscope.model.dispatch import answering, plain_attention, tapped
 from headscope.model.feeding import forward_options, probe_inputs
 from headscope.model.reading import RawCall
@@ -93,7 +93,7 @@ def find_branches(hf: Any, sites: Sequence[Site]) -> Branches:
     probe = _Probe(hf, sites, blocks)
     try:
         probe.run()
-    except (CaptureError, MemoryError):
+    except (HeadscopeError, MemoryError):
         raise
     except Exception as error:
         raise VariantRefused(f"{type(hf).__name__} could not be run with gradients ({reason(error)})") from error
