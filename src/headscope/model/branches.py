@@ -122,7 +122,7 @@ class Watched:
     def __init__(self, hf: Any, blocks: Sequence[str]) -> None:
         self._hf, self._blocks = hf, frozenset(blocks)
         self._running: list[tuple[str, Counter[str]]] = []
-        self._modes: list[Adding] = []
+        self._modes: list[Any] = []
         self.streams: list[int] = []
         self.calls: Counter[str] = Counter()
 
@@ -145,9 +145,8 @@ class Watched:
                 given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
                 self.streams.append(given[0].numel() if given else -1)
                 self.calls[name] += 1
-                mode = Adding(self._add)
-                mode.__enter__()
-                self._modes.append(mode)
+                self._modes.append(Adding(self._add))
+                self._modes[-1].__enter__()
             self._running.append((name, Counter()))
 
         def leave(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
