@@ -218,7 +218,7 @@ def window(batch: Batch, index: int) -> Batch:
         return replace(statistics, **cut, bands={w: x[index : index + 1, :, :n] for w, x in one["bands"].items()})
 
     return Batch(
-        AS_IS, batch.tokens[index : index + 1, :n], batch.real[index : index + 1, :n],
+        batch.variant, batch.tokens[index : index + 1, :n], batch.real[index : index + 1, :n],
         {of: rows(statistics) for of, statistics in batch.statistics.items()},
         {of: rows(statistics) for of, statistics in batch.uniform.items()},
         {name: {of: cut(name, x, index, n) for of, x in parts.items()} for name, parts in batch.captures.items()},
@@ -295,7 +295,7 @@ def permuted(table: pl.DataFrame, model: Planted) -> pl.DataFrame:
     order_before = pl.int_range(pl.len()).alias("order before")
     old = pl.col("head").replace_strict({new: old for new, old in enumerate(order)}, return_dtype=pl.Int64)
     moved = table.with_columns(old)
-    names = ("stack", "kind", "layer", "head", "matrix", "component", "distance", "position", "quantity")
+    names = ("stack", "kind", "layer", "head", "variant", "matrix", "component", "distance", "position", "quantity")
     keys = [key for key in names if key in table.columns]
     reference = table.select(keys).with_columns(order_before)
     return reference.join(moved, on=keys, how="left", nulls_equal=True).sort("order before").select(table.columns)

@@ -143,7 +143,9 @@ def test_skip_connections_against_a_forward_written_down(name: str) -> None:
     with model.edit() as edit:
         for s in (0.5, 0.0):
             edit.skip(s)
-            assert relative_error(run(model.hf, ids), expected[s]) <= ROUNDING < relative_error(expected[1.0], expected[s])
+            assert (
+                relative_error(run(model.hf, ids), expected[s]) <= ROUNDING < relative_error(expected[1.0], expected[s])
+            )
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda one: one.name)

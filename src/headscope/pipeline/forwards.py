@@ -112,7 +112,9 @@ def union(needs: Sequence[Needs]) -> Needs:
         variants=tuple(sorted(variants, key=lambda variant: variant != AS_IS)),
         pieces=all(need.pieces for need in needs),
         spelling=any(need.spelling for need in needs),
-        tokens=None if any(need.tokens is None for need in needs) else max((need.tokens or 0 for need in needs), default=0),
+        tokens=None
+        if any(need.tokens is None for need in needs)
+        else max((need.tokens or 0 for need in needs), default=0),
     )
 
 
