@@ -225,10 +225,10 @@ def test_isotropic_tokens(n, d):
 
 def test_the_averaging_rate_contains_the_skip_rate():
     for beta in (0.1, 0.5, 0.9):
-        assert float(averaging_rate(1 - beta, beta, number(0), number(1))) == pytest.approx(skip_rate(beta))
-    assert float(averaging_rate(0.0, 3.0, number(0.2), number(0.8))) == pytest.approx(0.25)
+        assert float(averaging_rate(1 - beta, number(beta), number(0), number(1))) == pytest.approx(skip_rate(beta))
+    assert float(averaging_rate(0.0, number(3), number(0.2), number(0.8))) == pytest.approx(0.25)
     with pytest.raises(UsageError, match="not both 0"):
-        averaging_rate(0.0, 0.0, number(1), number(1))
+        averaging_rate(0.0, number(0), number(1), number(1))
 
 
 @pytest.mark.parametrize("strength", [0.0, 0.5, 1.0])
@@ -240,8 +240,9 @@ def test_random_layers_follow_the_averaging_rate(strength):
     mixed = weights @ x
     kept = residual_norm(mixed) / residual_norm(x)
     common = mixed.mean(1).norm(dim=-1) / x.mean(1).norm(dim=-1)
+    gain = torch.full_like(kept, 0.8)
     after = strength * x + 0.8 * mixed @ (normal(20, d, d, seed=4) / math.sqrt(d))
     factor = difference_ratio(after) / difference_ratio(x)
-    predicted = averaging_rate(strength, 0.8, kept, common)
+    predicted = averaging_rate(strength, gain, kept, common)
     assert float((factor / predicted).log().mean().abs()) < 0.02
-    assert not torch.allclose(averaging_rate(strength, 0.8, 0 * kept, common), predicted, rtol=0.05)
+    assert not torch.allclose(averaging_rate(strength, gain, 0 * kept, common), predicted, rtol=0.05)

@@ -62,7 +62,7 @@ def cohere(hf: Any, ids: Tensor, s: float) -> Tensor:
 
 
 def gpt2(hf: Any, ids: Tensor, s: float) -> Tensor:
-    body = hf.transformer
+    body = hf.base_model
     x = body.wte(ids) + body.wpe(torch.arange(ids.shape[1]))[None]
     for block in body.h:
         x = s * x + block.attn(block.ln_1(x), attention_mask=causal(x))[0]
@@ -128,7 +128,7 @@ REFERENCES: dict[str, Callable[[Any, Tensor, float], Tensor]] = {
 PARTICULAR = {
     "t5": (_family("t5", "T5", T5, "", head="Model"), t5),
     "opt, norm behind": (_family("opt", "OPT", POST_OPT, ""), opt),
-    "a feed-forward part as wide as the stream": (_family("g", "GPT2", {**GPT2, "n_inner": 32}, "", head="LMHeadModel"), gpt2),
+    "gpt2, feed-forward as wide as the stream": (_family("g", "GPT2", {**GPT2, "n_inner": 32}, "", head="Model"), gpt2),
 }  # fmt: skip
 
 

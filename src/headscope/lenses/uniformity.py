@@ -1,8 +1,8 @@
 r"""Uniformity: do tokens grow alike with depth, and what keeps them apart?
 
-A fold over the beginning of the text, on the model as it is and in five changed forms. Per window and layer a few numbers
-are kept: how alike the tokens of the residual stream are, and what attention keeps of the differences between its values.
-What is computed from these stands in `uniform/`, one idea per file.
+A fold over the beginning of the text, on the model as it is and in five changed forms. Per window and layer a few
+numbers are kept: how alike the tokens of the residual stream are, and what attention keeps of the differences between
+its values. What is computed from these stands in `uniform/`, one idea per file.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,9 +31,9 @@ ABOUT = About(
     question="Do tokens grow alike with depth, what keeps them apart, and is it as fast as averaging predicts?",
     definition=(
         "Attention replaces tokens by averages of tokens, so their differences fade. X holds the tokens of a window in "
-        "the stream that enters a layer (or leaves the last), x̄ their mean. Measured are the mean cosine of two tokens, "
-        "the share of their length that distinguishes them, and how many directions they use; the first token of each "
-        "window is left out, since many models mark it by a huge vector. The same text is run through changed forms of "
+        "the stream that enters a layer (or leaves the last), x̄ their mean. Measured are the mean cosine of two of "
+        "them, the share of their length that distinguishes them, and how many directions they use; the first token of "
+        "each window is left out, since many models mark it by a huge vector. The same text is run through changed forms of "
         "the model. Without skips: no skip connection carries anything, a layer gives what it would have added. "
         "Without mlp, without attention: what these parts would add is not added. Attention alone: without skips, and "
         "feed-forward parts are passed by. Initialised: fresh weights. From layer to layer the differences in units of "
@@ -190,8 +190,8 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
     tables = _tables(state, variants, maps)
     if tables["streams"].filter(pl.col("variant") == AS_IS).is_empty():
         reason = (
-            f"no window has two tokens to compare behind the first {state.params.skip} that are left out, or none whose "
-            "streams were shown to the lens"
+            f"no window has two tokens to compare behind the first {state.params.skip} that are left out, or none "
+            "whose streams were shown to the lens"
         )
         return Finding("uniformity", ABOUT, status="not applicable", reason=reason, params=params)
     unknown = [site.label for site in state.sites if site not in maps]

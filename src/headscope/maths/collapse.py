@@ -120,8 +120,9 @@ def isotropic_ranks(tokens: int, d: int) -> tuple[float, float]:
     r"""Participation ratio and effective rank of n independent isotropic directions.
 
     Definition:
-        $\frac{n d}{d + n - 1}$, since the squared singular values sum to n and their squares to n + n(n−1)/d on average;
-        and $m\,e^{-m/2M}$, m and M the smaller and the larger of n and d: the entropy of the Marchenko–Pastur law.
+        $\frac{n d}{d + n - 1}$, since the squared singular values sum to n and the squares of those to n + n(n−1)/d on
+        average; and $m\,e^{-m/2M}$, m and M the smaller and the larger of n and d: the entropy of the
+        Marchenko–Pastur law.
     Properties:
         - random directions show both  (tested: test_isotropic_tokens)
     Reference:
@@ -223,7 +224,10 @@ def skip_rate(beta: float) -> float:
 
 
 def averaging_rate(
-    strength: float, gain: float, differences: Float[Tensor, "*batch"], common: Float[Tensor, "*batch"]
+    strength: float,
+    gain: Float[Tensor, "*batch"],
+    differences: Float[Tensor, "*batch"],
+    common: Float[Tensor, "*batch"],
 ) -> Float[Tensor, "*batch"]:
     r"""Factor per layer of the difference ratio, from what attention keeps of the tokens it averages.
 
@@ -236,10 +240,10 @@ def averaging_rate(
         - contains the skip rate  (tested: test_the_averaging_rate_contains_the_skip_rate)
         - random layers with any given weights follow it  (tested: test_random_layers_follow_the_averaging_rate)
     """
-    if strength < 0 or gain < 0 or strength + gain == 0:
-        raise UsageError(f"strength and gain are at least 0 and not both 0; got {strength}, {gain}")
-    a, c = differences.to(torch.float64), common.to(torch.float64)
-    top, bottom = strength**2 + (gain * a).square(), strength**2 + (gain * c).square()
+    if strength < 0 or bool((gain < 0).any()) or bool((strength + gain == 0).any()):
+        raise UsageError(f"strength and gain are at least 0 and not both 0; got {strength}, {gain.tolist()}")
+    g, a, c = (part.to(torch.float64) for part in (gain, differences, common))
+    top, bottom = strength**2 + (g * a).square(), strength**2 + (g * c).square()
     return (top / bottom).sqrt()
 
 

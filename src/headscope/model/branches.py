@@ -2,8 +2,8 @@
 
 A skip connection is an addition x + f(x): one operand is what the other was computed from, by a matrix. That is looked
 up in the graph that torch records of one short forward, so that norms before, between or behind do not matter. What
-f is made of are its branches: one that attends is the attention's, any other the feed-forward's. Blocks that add several
-branches of one x (x + attention(x) + feed_forward(x), in whatever order) have one skip connection and several branches.
+f is made of are its branches: one that attends is the attention's, any other the feed-forward's. Blocks that add
+several branches of one x (x + attention(x) + feed_forward(x), in any order) have one skip connection and more branches.
 
 What was found is a role for the operands of some additions, each named by the module whose own code adds and by its
 number there. A model in which some attention is not inside a skip connection is refused.

@@ -1,6 +1,6 @@
 """The numbers of the lens `uniformity` by their formulas, window by window in float64; the fold shares none of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import exp, log, nan, sqrt
 
 import numpy as np
@@ -102,6 +102,10 @@ def _place(site: Site, layer: int | None) -> Row:
     return {"stack": site.stack, "kind": site.kind, "layer": layer, "head": None}
 
 
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))
+
+
 def _cell(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
@@ -164,10 +168,10 @@ def _stream(windows: Sequence[Array], site: Site, layer: int, variant: str) -> l
     found = [_alike(x) for x in sized]
     nulls = {
         "mean_cosine": 0.0,
-        "residual_share": np.mean([one["null share"] for one in found]),
-        "composite_share": np.mean([one["null share"] for one in found]),
-        "participation_ratio": np.mean([one["null participation"] for one in found]),
-        "effective_rank": np.mean([one["null effective"] for one in found]),
+        "residual_share": _mean(one["null share"] for one in found),
+        "composite_share": _mean(one["null share"] for one in found),
+        "participation_ratio": _mean(one["null participation"] for one in found),
+        "effective_rank": _mean(one["null effective"] for one in found),
     }
     deviation = sqrt(sum(one["variance"] for one in found)) / len(found)
     longest = max(len(x) for x in sized)
@@ -177,7 +181,7 @@ def _stream(windows: Sequence[Array], site: Site, layer: int, variant: str) -> l
         rows.append(
             {
                 **_place(site, layer), "variant": variant, "quantity": quantity, "value": value, "low": _cell(low),
-                "high": _cell(high), "null": _cell(float(nulls.get(quantity, nan))),
+                "high": _cell(high), "null": _cell(nulls.get(quantity, nan)),
                 "z": value / deviation if quantity == "mean_cosine" else None, "dimensions": sized[0].shape[1],
                 "samples": min(128, longest) if quantity in ("participation_ratio", "effective_rank") else longest,
                 "windows": len(found),

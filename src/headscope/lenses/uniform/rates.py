@@ -10,10 +10,10 @@ from torch import Tensor
 
 from headscope.core import Site, WeightSource
 from headscope.errors import WeightsRefused
+from headscope.lenses.figures.layout import place
 from headscope.lenses.lens import AS_IS
 from headscope.lenses.uniform.records import AVERAGED, READ, STREAM, Key, Rows
 from headscope.lenses.uniform.tables import Row, cell, estimate, named
-from headscope.lenses.figures.layout import place
 from headscope.maths.collapse import averaging_rate
 from headscope.maths.spectrum import form_singular_values
 
@@ -59,7 +59,7 @@ def value_maps(weights: WeightSource | None, sites: Sequence[Site]) -> dict[Site
         groups = site.n_heads // site.n_kv_heads
         # Heads that share their values add up behind them: [d, kv · width] and [d_out, kv · width].
         read = (w.w_v.double() * w.gain_v.double()[:, None]).permute(1, 0, 2).flatten(1)
-        write = w.w_o.double().unflatten(0, (site.n_kv_heads, groups)).sum(1).permute(2, 0, 1).flatten(1)
+        write = w.w_o.double().reshape(site.n_kv_heads, groups, *w.w_o.shape[1:]).sum(1).permute(2, 0, 1).flatten(1)
         sigma = form_singular_values(read, write)
         shape = (read.shape[0], write.shape[0], read.shape[1])
         if shape not in nulls:
@@ -100,12 +100,8 @@ class Step:
         if strength is None:
             return unknown
         if strength == 0.0:
-            return averaging_rate(0.0, 1.0, self.kept, self.common)
-        rates = [
-            float(averaging_rate(strength, float(g), a, c)) if bool(g.isfinite()) else nan
-            for g, a, c in zip(self.gain, self.kept, self.common, strict=True)
-        ]
-        return torch.tensor(rates, dtype=torch.float64)
+            return averaging_rate(0.0, torch.ones_like(self.kept), self.kept, self.common)
+        return averaging_rate(strength, self.gain, self.kept, self.common)
 
 
 def steps(
@@ -120,19 +116,26 @@ def steps(
             continue
         windows = min(len(here.values), len(there.values))
 
-        def column(what: str, names: tuple[str, ...], name: str) -> Float[Tensor, "windows"]:
-            rows = seen.get((what, site))
-            if rows is None or len(rows.values) < windows:
-                return torch.full((windows,), nan, dtype=torch.float64)
-            return rows.column(names, name)[:windows]
-
         before, after = (rows.column(STREAM, "differences")[:windows] for rows in (here, there))
         floor = ROUNDINGS * max(here.rounding, there.rounding)
         told = (before > floor) & (after > floor) & before.isfinite() & after.isfinite()
-        kept, common = ((column("z", AVERAGED, name) / column("v", AVERAGED, name)).sqrt() for name in AVERAGED)
-        scale = column("x", READ, "length") / here.column(STREAM, "length")[:windows]
+        kept, common = (
+            (_of(seen, ("z", site), AVERAGED, name, windows) / _of(seen, ("v", site), AVERAGED, name, windows)).sqrt()
+            for name in AVERAGED
+        )
+        scale = _of(seen, ("x", site), READ, "length", windows) / here.column(STREAM, "length")[:windows]
         typical = maps[site].typical if site in maps else nan
         yield Step(site, torch.where(told, after / before, nan), kept, common, scale * typical)
+
+
+def _of(
+    seen: Mapping[Key, Rows], key: Key, names: tuple[str, ...], name: str, windows: int
+) -> Float[Tensor, "windows"]:
+    """A number of the first windows; none where it was not seen."""
+    rows = seen.get(key)
+    if rows is None or len(rows.values) < windows:
+        return torch.full((windows,), nan, dtype=torch.float64)
+    return rows.column(names, name)[:windows]
 
 
 def _stream(seen: Mapping[Key, Rows], site: Site | None, behind: Mapping[Site, Site]) -> Rows | None:
@@ -168,12 +171,11 @@ def _factor_row(
     # The mean of the predictions is over the same layers as that of the measurements, or there is none.
     whole = bool((known == (factor.isfinite() & (factor > 0))).all())
     guess = _mean_log(predicted, known) if whole else logs[:0]
-    value, low, high = (exp(one) for one in estimate(logs[logs.isfinite()]))
-    guess = guess[guess.isfinite()]
+    logs, guess = logs[logs.isfinite()], guess[guess.isfinite()]
     return {
-        **named(site, variant, "factor", (value, low, high)),
+        **named(site, variant, "factor", estimate(logs).exp()),
         "predicted": cell(exp(float(guess.mean()))) if len(guess) else None,
-        "windows": int(logs.isfinite().sum()),
+        "windows": len(logs),
     }
 
 
@@ -194,8 +196,8 @@ def layer_rows(found: Sequence[Step], maps: Mapping[Site, ValueMap]) -> list[Row
         if one is None or not len(gains) or not one.stretch > 0:
             continue
         gain = float(gains.mean())
-        fastest = float(averaging_rate(1.0, gain * one.stretch, torch.tensor(0.0), torch.tensor(1.0)))
-        flat = float(averaging_rate(1.0, gain, torch.tensor(0.0), torch.tensor(1.0)))
+        pair = torch.tensor([gain, gain * one.stretch], dtype=torch.float64)
+        flat, fastest = averaging_rate(1.0, pair, torch.zeros(2), torch.ones(2)).tolist()
         cells = (
             ("operator_norm", one.largest, one.typical * one.null),
             ("stretch", one.stretch, one.null),

@@ -2,15 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import nan
+from math import nan, sqrt
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from headscope.core import Site
-from headscope.maths.collapse import composite_norm, difference_ratio, mean_cosine, relative_residual
-from headscope.maths.spectrum import effective_rank, participation_ratio, singular_values
 
 # Tokens of a window whose directions are taken for the ranks, at equal steps: a spectrum of all of them costs too much.
 RANK_TOKENS = 128
@@ -63,33 +61,36 @@ class Rows:
 
 
 def stream_row(x: Float[Tensor, "n d"]) -> list[float]:
-    """About the tokens of one window; not a number where there are too few, or none that could be compared."""
+    """About the tokens of one window; not a number where there are too few, or none that could be compared.
+
+    The formulas are those of `maths.collapse` and `maths.spectrum`; here all numbers share their sums.
+    """
     y = x.to(torch.float64)
     n, d = y.shape
-    if n < 2 or not bool(torch.isfinite(y).all()) or bool((y.norm(dim=-1) == 0).any()):
+    lengths = y.norm(dim=-1, keepdim=True)
+    if n < 2 or not bool(torch.isfinite(lengths).all()) or bool((lengths == 0).any()):
         return [nan] * 7 + [float(n), float(d)]
-    units = (y / y.norm(dim=-1, keepdim=True))[chosen(n)]
-    sigma = singular_values(units)
-    # The composite norm of the tokens themselves, by the definition of that of their residual.
-    sizes = y.abs()
-    whole = float((sizes.sum(0).amax() * sizes.sum(1).amax()).sqrt())
+    units = y / lengths
+    mean = y.mean(0)
+    rest = y - mean
+    some = min(n, RANK_TOKENS)
+    drawn = units[torch.arange(some) * n // some]
+    gram = drawn @ drawn.mT if some <= d else drawn.mT @ drawn
+    p = torch.linalg.eigvalsh(gram).clamp_min(0.0)
+    p = p / p.sum()
+    total, left, common = (float(part.norm()) for part in (y, rest, mean))
+    sizes = [float((part.sum(0).amax() * part.sum(1).amax()).sqrt()) for part in (rest.abs(), y.abs())]
     return [
-        float(mean_cosine(y)),
-        float(relative_residual(y)),
-        float(composite_norm(y)) / whole,
-        float(participation_ratio(sigma)),
-        float(effective_rank(sigma)),
-        float(difference_ratio(y)),
-        float(y.square().sum(-1).mean().sqrt()),
+        (float(units.sum(0).square().sum()) - n) / (n * (n - 1)),
+        left / total,
+        sizes[0] / sizes[1],
+        1 / float(p.square().sum()),
+        float(torch.special.entr(p).sum().exp()),
+        left / (sqrt(n) * common) if common > 0 else nan,
+        total / sqrt(n),
         float(n),
         float(d),
     ]
-
-
-def chosen(n: int) -> Int[Tensor, "some"]:
-    """The tokens whose directions are taken."""
-    some = min(n, RANK_TOKENS)
-    return torch.arange(some) * n // some
 
 
 def averaged_row(z: Float[Tensor, "heads n d"], repeats: int) -> list[float]:

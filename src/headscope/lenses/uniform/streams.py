@@ -23,10 +23,9 @@ def stream_rows(site: Site, variant: str, rows: Rows) -> list[Row]:
     columns = dict(zip(STREAM, valid.unbind(1), strict=True))
     nulls = _nulls(columns["tokens"], columns["dimensions"])
     found: list[Row] = []
-    for quantity in QUANTITIES:
-        values = columns[quantity]
-        values = values[values.isfinite()]
-        numbers = estimate(values)
+    estimates = estimate(valid)
+    for index, quantity in enumerate(QUANTITIES):
+        numbers = estimates[:, index]
         ranked = quantity in ("participation_ratio", "effective_rank")
         most = int(columns["tokens"].max())
         null, spread = nulls.get(quantity, (nan, nan))
@@ -34,10 +33,10 @@ def stream_rows(site: Site, variant: str, rows: Rows) -> list[Row]:
             {
                 **named(site, variant, quantity, numbers),
                 "null": cell(null),
-                "z": cell((numbers[0] - null) / spread),
+                "z": cell((float(numbers[0]) - null) / spread),
                 "dimensions": int(columns["dimensions"][0]),
                 "samples": min(most, RANK_TOKENS) if ranked else most,
-                "windows": len(values),
+                "windows": len(valid),
             }
         )
     return found

@@ -29,19 +29,15 @@ def cell(value: float) -> float | None:
     return value if isfinite(value) else None
 
 
-def estimate(values: Float[Tensor, "windows"]) -> tuple[float, float, float]:
-    """Mean over windows and its 95 % interval (Student t)."""
+def estimate(values: Float[Tensor, "windows *of"]) -> Float[Tensor, "3 *of"]:
+    """Mean over windows and both ends of its 95 % interval (Student t)."""
     n = len(values)
-    if not n:
-        return nan, nan, nan
-    mean = float(values.mean())
-    if n < 2:
-        return mean, nan, nan
-    half = float(stats.t.ppf(0.975, n - 1)) * float(values.std()) / n**0.5
-    return mean, mean - half, mean + half
+    mean = values.mean(0)
+    half = float(stats.t.ppf(0.975, n - 1)) * values.std(0) / n**0.5 if n > 1 else torch.full_like(mean, nan)
+    return torch.stack((mean, mean - half, mean + half))
 
 
-def named(site: Site, variant: str, quantity: str, numbers: tuple[float, float, float]) -> Row:
+def named(site: Site, variant: str, quantity: str, numbers: Float[Tensor, "3"]) -> Row:
     """The first columns of a row: where, of what, and the estimate with its interval."""
-    value, low, high = map(cell, numbers)
+    value, low, high = (cell(one) for one in numbers.tolist())
     return {**place(site, None), "variant": variant, "quantity": quantity, "value": value, "low": low, "high": high}

@@ -33,9 +33,9 @@ def method(tokens: int, windows: int, seen: int, skip: int, variants: Sequence[s
     )
     return (
         f"Every form of the model ({', '.join(variants)}) on {text}, in float64 from what the model computed. Means "
-        f"over windows, 95 % intervals from their spread (Student t). Ranks from up to {RANK_TOKENS} tokens of a window "
-        f"at equal steps. Factors where differences are above {ROUNDINGS} roundings. Value maps exactly, from the "
-        f"weights; their null is one random draw.{left}"
+        f"over windows, 95 % intervals from their spread (Student t). Ranks from up to {RANK_TOKENS} tokens of a "
+        f"window at equal steps. Factors where differences are above {ROUNDINGS} roundings. Value maps exactly, "
+        f"from the weights; their null is one random draw.{left}"
     )
 
 
