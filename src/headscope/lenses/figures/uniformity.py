@@ -139,7 +139,9 @@ def _plane(table: pl.DataFrame) -> Curves:
             v = share / (1 - share) * np.sqrt(1 / level**2 - 1)
             inside = (v >= bottom) & (v <= top)
             if inside.any():
-                series.append(Series("equal predicted factor", share[inside], v[inside], role="theory"))
+                series.append(
+                    Series("equal factor: 0.9 (right) to 0.1 (left)", share[inside], v[inside], role="theory")
+                )
         null = _column(table.filter(pl.col("quantity") == "stretch"), "null")
         series.append(
             Series("random value maps", np.array([0.02, 0.99]), np.full(2, float(np.median(null))), role="null")
