@@ -22,7 +22,7 @@ LABELS = {one.name: {item.label for item in one.items} for one in documents()}
 # What may be missing; anything else is a slip of the pen.
 PLANNED = {
     *(f"lens {name}" for name in ("embeddings", "preconditioning", "scores", "dependence", "transport")),
-    *(f"lens {name}" for name in ("uniformity", "lowrank", "angles", "maps")),
+    *(f"lens {name}" for name in ("lowrank", "angles", "maps")),
     *(f"command {name}" for name in ("intervene", "study", "study fewshot", "study translation", "swap")),
     "feed-forward in lens spectra",
 }

@@ -30,18 +30,19 @@ ABOUT = About(
     title="Do tokens become one?",
     question="Do tokens grow alike with depth, what keeps them apart, and is it as fast as averaging predicts?",
     definition=(
-        "Attention replaces tokens by averages of tokens, so their differences fade. X holds the tokens of a window in "
-        "the stream that enters a layer (or leaves the last), x̄ their mean. Measured are the mean cosine of two of "
-        "them, the share of their length that distinguishes them, and how many directions they use; the first token of "
-        "each window is left out, since many models mark it by a huge vector. The same text is run through changed "
-        "forms of the model. Without skips: no skip connection carries anything, a layer gives what it would have "
-        "added. Without mlp, without attention: what these parts would add is not added. Attention alone: without skips, and "
-        "feed-forward parts are passed by. Initialised: fresh weights. From layer to layer the differences in units of "
-        "the common part, τ, change by a factor. Averaging predicts it from three numbers: the shares a of the "
-        "differences and c of the common part that attention keeps of its values (measured, all heads together), and "
-        "the gain g of the value map, by which a vector of the stream is enlarged if it has no preferred direction: "
-        "the sum of the heads' W_OV times the length of what attention reads over that of the stream. Skip connections "
-        "of strength s are 1, or 0 in the forms without them. Feed-forward parts are not in the prediction."
+        "Attention replaces tokens by averages of tokens, so their differences fade. X holds the tokens of a window"
+        " in the stream that enters a layer (or leaves the last), x̄ their mean. Measured are the mean cosine of "
+        "two of them, the share of their length that distinguishes them, and how many directions they use; the "
+        "first token of each window is left out, since many models mark it by a huge vector. The same text is run "
+        "through changed forms of the model. Without skips: no skip connection carries anything, a layer gives what"
+        " it would have added. Without mlp, without attention: what these parts would add is not added. Attention "
+        "alone: without skips, and feed-forward parts are passed by. Initialised: fresh weights. From layer to "
+        "layer the differences in units of the common part, τ, change by a factor. Averaging predicts it from three"
+        " numbers: the shares a of the differences and c of the common part that attention keeps of its values "
+        "(measured, all heads together), and the gain g of the value map, by which a vector of the stream is "
+        "enlarged if it has no preferred direction: the sum of the heads' W_OV times the length of what attention "
+        "reads over that of the stream. Skip connections of strength s are 1, or 0 in the forms without them. Feed-"
+        "forward parts are not in the prediction."
     ),
     formulas=(
         r"\frac{|X - 1 \bar{x}^\top|_F}{|X|_F}, \qquad \tau = \frac{|X - 1 \bar{x}^\top|_F}{\sqrt{n}\,|\bar{x}|}",
