@@ -92,7 +92,7 @@ def test_planted_rates_and_their_predictions():
             assert value(table, "kept_differences", variant=variant, layer=layer) == pytest.approx(KEPT)
             guess = value(table, "factor", "predicted", variant=variant, layer=layer)
             assert guess == (pytest.approx(predicted[variant]) if variant in predicted else None)
-    assert "0.8 with the model as it is" in finding.headlines[2]
+    assert "0.8 in the model as it is" in finding.headlines[2]
     layers = finding.tables["layers"]
     assert value(layers, "stretch", layer=0) == pytest.approx(1), "an orthogonal map stretches nothing"
     assert value(layers, "operator_norm", layer=1) == pytest.approx(GAIN)
@@ -103,9 +103,9 @@ def test_planted_rates_and_their_predictions():
 def test_predictions_that_come_true_are_called_so():
     with_skip = math.sqrt((1 + (GAIN * KEPT) ** 2) / (1 + (GAIN * COMMON) ** 2))
     true = found(shown(AS_IS, with_skip), shown("attention alone", KEPT / COMMON))
-    assert "averaging tells the speed of attention alone and the model as it is to a quarter." in true.headlines[2]
+    assert "averaging tells the speed to a quarter in attention alone and the model as it is." in true.headlines[2]
     false = found(shown(AS_IS, 0.99), shown("attention alone", KEPT / COMMON))
-    assert false.headlines[2].endswith("of attention alone to a quarter, not that of the model as it is.")
+    assert false.headlines[2].endswith("to a quarter in attention alone, not in the model as it is.")
 
 
 def test_which_part_keeps_tokens_apart():

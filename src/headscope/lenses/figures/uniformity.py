@@ -32,7 +32,7 @@ def figures(tables: Mapping[str, pl.DataFrame]) -> tuple[Curves, ...]:
             "differences",
             "What is left of the differences between tokens",
             "The share of the tokens' length that distinguishes them, |X − 1x̄ᵀ| / |X|, on a logarithmic axis: a "
-            "straight line falls by the same factor in every layer, a bent one ever faster. 10⁻⁶ is rounding.",
+            "straight line falls by the same factor in every layer, a bent one ever faster. A floor is rounding.",
             "layer",
             "share that distinguishes tokens",
             tuple(_courses(streams, "residual_share")),
@@ -107,9 +107,11 @@ def _courses(table: pl.DataFrame, quantity: str) -> Iterator[Series]:
 
 
 def _band(here: pl.DataFrame, positive: bool) -> tuple[Array, Array]:
-    """The interval; on a logarithmic axis an end that reaches 0 is cut off."""
+    """The interval; an end that reaches 0 on a logarithmic axis, or passes a cosine of 1, is cut off."""
     low, high = _column(here, "low"), _column(here, "high")
-    return np.fmax(low, 0.2 * _column(here, "value")) if positive else low, high
+    if positive:
+        return np.fmax(low, 0.2 * _column(here, "value")), high
+    return low, np.fmin(high, 1.0)
 
 
 def _rates(table: pl.DataFrame) -> Iterator[Series]:

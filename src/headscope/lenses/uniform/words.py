@@ -125,14 +125,14 @@ def _causes(streams: pl.DataFrame) -> str:
     ends = {name: course[-1] for name, course in courses.items() if course}
     if AS_IS not in ends or len(ends) < 2:
         return ""
-    left = [f"{_percent(_number(row, 'value'))} {name}" for name, row in _renamed(ends)]
+    left = [f"{name} {_percent(_number(row, 'value'))}" for name, row in _renamed(ends)]
     effects: dict[str, list[str]] = {}
     for name, part in _PARTS.items():
         if name in ends:
             effects.setdefault(_effect(ends[AS_IS], ends[name]), []).append(part)
     told = [f"{_listed(parts)} {effect}" for effect, parts in effects.items()]
-    verdict = f": {'; '.join(told)}" if told else ""
-    return f"At the end {_listed(left)} would distinguish them{verdict}."
+    verdict = f", so {'; '.join(told)}" if told else ""
+    return f"What would distinguish them at the end: {_listed(left)}{verdict}."
 
 
 def _renamed(ends: Mapping[str, Mapping[str, object]]) -> list[tuple[str, Mapping[str, object]]]:
@@ -161,11 +161,12 @@ def _prediction(rates: pl.DataFrame) -> str:
     """Measured factors beside predicted ones."""
     if rates.is_empty():
         return ""
-    stack = _stacks(rates)[-1]
+    # A decoder beside an encoder adds what it reads there, too: the theory is about the encoder.
+    stack = _stacks(rates)[0]
     named = {
         ATTENTION_ALONE: "attention alone",
-        WITHOUT_SKIPS: "no skip connections",
-        WITHOUT_MLP: "no feed-forward parts",
+        WITHOUT_SKIPS: "the model without skip connections",
+        WITHOUT_MLP: "the model without feed-forward parts",
         AS_IS: "the model as it is",
     }
     told, right, wrong = [], list[str](), list[str]()
@@ -174,17 +175,17 @@ def _prediction(rates: pl.DataFrame) -> str:
         if not rows or rows[0]["predicted"] is None:
             continue
         value, predicted = _number(rows[0], "value"), _number(rows[0], "predicted")
-        told.append(f"{value:.2g} with {name} (predicted {predicted:.2g})")
+        told.append(f"{value:.2g} in {name} (predicted {predicted:.2g})")
         # Speeds are logarithms: a factor of 0.98 is twice as fast as one of 0.99.
         speed, expected = -float(np.log(value)), -float(np.log(predicted))
         (right if abs(speed - expected) <= max(CLOSE * abs(expected), SLOW) else wrong).append(name)
     if not told:
         return ""
     verdict = [
-        f"averaging tells the speed of {_listed(right)} to a quarter" if right else "",
-        f"not that of {_listed(wrong)}" if right and wrong else "averaging tells none of these speeds" if wrong else "",
+        f"averaging tells the speed to a quarter in {_listed(right)}" if right else "",
+        f"not in {_listed(wrong)}" if right and wrong else "averaging tells none of these speeds" if wrong else "",
     ]
     return (
-        f"From layer to layer their differences, in units of what they share, change by a factor of {_listed(told)}: "
+        f"From layer to layer{' of the encoder' if stack == 'enc' else ''} their differences, in units of what they share, change by a factor of {_listed(told)}: "
         f"{', '.join(one for one in verdict if one)}."
     )
