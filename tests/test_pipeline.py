@@ -16,6 +16,7 @@ from headscope.errors import (
     LensError,
     ResourceError,
     UsageError,
+    VariantRefused,
     WeightsRefused,
 )
 from headscope.lenses.lens import AS_IS, Lens, Needs
@@ -96,6 +97,14 @@ class FakeEdit:
     def initialise(self, seed):
         self.model.variant = "initialised"
 
+    def skip(self, strength):
+        if self.model.additive is not None:
+            raise VariantRefused(self.model.additive)
+        self.model.variant = f"skip {strength:g}"
+
+    def without(self, *parts):
+        self.model.variant = " ".join(("" if self.model.variant == AS_IS else self.model.variant, "no", *parts)).strip()
+
 
 @dataclass
 class FakeWeights:
@@ -123,6 +132,7 @@ class FakeModel:
     reads_text: bool = True
     shows: object = "all"
     variant: str = AS_IS
+    additive: str | None = None  # why its skip connections are not understood
     sessions: int = 0
     forwards: list = field(default_factory=list)
     seen: list = field(default_factory=list)
@@ -199,6 +209,42 @@ def test_one_forward_per_batch_and_variant_for_all_lenses():
     assert list(run.findings) == ["streaming", "both", "capturing", "weighing"]
     assert all(finding.status == "ok" for finding in run.findings.values())
     assert all(bool((tokens[:, 0] == 1).all()) for tokens in model.seen)
+
+
+FORMS = (AS_IS, "without skips", "without mlp", "without attention", "attention alone")
+CHANGED = make_lens("changed", Needs(statistics=Request(), variants=FORMS, tokens=150))
+
+
+def test_changed_forms_of_the_model_see_the_beginning_of_the_text_once_each():
+    """The lens beside it wants the whole text initialised: each gets what it needs from one forward."""
+    model = FakeModel()
+    run = measure(model, text=TEXT, lenses=[BOTH, CHANGED, STREAMING])
+    # 150 tokens lie in the first two windows of 100.
+    some, whole = [(2, 100)], [(3, 100), (1, 94)]
+    expected = {
+        AS_IS: whole, "initialised": whole, "skip 0": some, "no mlp": some, "no attention": some, "skip 0 no mlp": some
+    }  # fmt: skip
+    assert model.forwards == [(variant, shape) for variant, shapes in expected.items() for shape in shapes]
+    assert run["changed"].table["variant"].to_list() == [AS_IS, *FORMS]
+    assert run["both"].table["rows"].to_list() == [3, 1, 3, 1]
+
+
+def test_a_form_that_the_family_does_not_allow_is_told_and_the_rest_goes_on():
+    told = {}
+
+    def update(state, batch):
+        told.setdefault(batch.variant, []).append((len(batch.tokens), batch.refused))
+        return state
+
+    finish = make_lens("x", STATISTICS).finish
+    lens = make_lens(
+        "changed", CHANGED.needs(Params(), SPEC), update=update, finish=lambda state, weights: finish([], None)
+    )
+    run = measure(FakeModel(additive="it scales what it carries"), text=TEXT, lenses=[lens, STREAMING])
+    assert run["changed"].status == run["streaming"].status == "ok"
+    refused = [(0, "it scales what it carries")]
+    assert told["without skips"] == told["attention alone"] == refused
+    assert told["without mlp"] == told["without attention"] == [(2, "")]
 
 
 def test_the_run_states_text_headlines_parameters_and_versions():

@@ -133,3 +133,15 @@ def test_no_room_and_no_tokens():
         cut([[1, 5, 2]], [1, 2], 2)
     with pytest.raises(UsageError, match="no token"):
         cut([[1, 2]], [1, 2], 10)
+
+
+def test_the_beginning_of_a_text_in_whole_windows():
+    windows = cut([list(range(1, 45))], [], 10)
+    assert (windows.count, windows.last) == (4, None)  # the tail of 4 is too short to be a window
+    assert [windows.beginning(tokens).count for tokens in (1, 10, 11, 40, 41, 10_000)] == [1, 1, 2, 4, 4, 4]
+    tailed = cut([list(range(1, 141))], [], 50)
+    assert tailed.last is not None
+    assert tailed.beginning(100).last is None
+    assert tailed.beginning(101).last is not None
+    alone = cut([list(range(5))], [], 50)
+    assert alone.beginning(1).count == 1

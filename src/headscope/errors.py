@@ -40,6 +40,10 @@ class CaptureError(CheckpointError):
     """This family does not let its attention be read or changed in the way that was asked."""
 
 
+class VariantRefused(CaptureError):
+    """This family cannot be run in the changed form that was asked for (the message says why)."""
+
+
 class LensError(HeadscopeError):
     """A lens could not produce its finding."""
 

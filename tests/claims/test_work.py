@@ -27,6 +27,20 @@ def test_flat_attention_is_judged_by_its_entropy(share, verdict):
     assert judged(claim, findings={"focus": finding}, model="m").verdict == verdict
 
 
+@pytest.mark.parametrize(("cosines", "left", "verdict"), [
+    ((0.1, 0.99), 0.05, "holds"), ((0.1, 0.6), 0.7, "refuted"), ((0.99, 0.98), 0.05, "refuted"),
+    ((0.5,), 0.7, "needs a model"),
+])  # fmt: skip
+def test_tokens_that_grow_alike_are_judged_by_what_distinguishes_them(cosines, left, verdict):
+    rows = [("as is", "dec", "mean_cosine", value) for value in cosines] + [("as is", "dec", "residual_share", left)]
+    others = [("as is", "enc", "residual_share", 0.0), ("without skips", "dec", "residual_share", 0.0)]
+    schema = ["variant", "stack", "quantity", "value"]
+    table = pl.DataFrame([others[0], *rows, others[1]], schema=schema, orient="row")
+    finding = Finding(lens="uniformity", about=LENS.about, tables={"streams": table})
+    (claim,) = claims(["W-3.3c"])
+    assert judged(claim, findings={"uniformity": finding}, model="m").verdict == verdict
+
+
 MISTRAL = "Mistral-7B-Instruct-v0.2"
 
 

@@ -21,7 +21,7 @@ ITEMS = items()
 LABELS = {one.name: {item.label for item in one.items} for one in documents()}
 # What may be missing; anything else is a slip of the pen.
 PLANNED = {
-    *(f"lens {name}" for name in ("transport", "uniformity")),
+    "lens transport",
     *(f"command {name}" for name in ("intervene", "study", "study fewshot", "study translation", "swap")),
     "feed-forward in lens spectra",
 }

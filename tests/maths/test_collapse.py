@@ -10,12 +10,16 @@ from hypothesis import strategies as st
 from headscope.errors import NumericsError, UsageError
 from headscope.maths.collapse import (
     attention,
+    averaging_rate,
     composite_norm,
     critical_diameter,
     diameter,
     diameter_bound,
+    difference_ratio,
     dobrushin,
+    isotropic_ranks,
     layer_norm,
+    mean_cosine,
     orthogonal_factor,
     random_stack,
     relative_residual,
@@ -23,6 +27,7 @@ from headscope.maths.collapse import (
     residual_norm,
     skip_rate,
 )
+from headscope.maths.spectrum import effective_rank, participation_ratio, singular_values
 
 quick = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 10_000)
@@ -181,3 +186,63 @@ def test_wrong_arguments_are_refused():
         random_stack(x, -1, generator())
     with pytest.raises(UsageError, match="two"):
         orthogonal_factor(number(1), 1, 1.0, 1.0, 2)
+
+
+@quick
+@given(seeds)
+def test_the_difference_ratio(seed):
+    x = normal(3, 5, 4, seed=seed) + 1
+    tau = difference_ratio(x)
+    assert torch.allclose(tau / (1 + tau.square()).sqrt(), relative_residual(x))
+    assert torch.allclose(difference_ratio(-7 * x), tau)
+
+
+def test_mean_cosine_of_known_tokens():
+    ray = torch.tensor([[1.0, 2.0], [2.0, 4.0], [0.5, 1.0]])
+    assert float(mean_cosine(ray)) == pytest.approx(1)
+    assert float(mean_cosine(torch.eye(4))) == 0
+    assert float(mean_cosine(torch.tensor([[1.0, 0.0], [-3.0, 0.0]]))) == -1
+    triangle = torch.tensor([[1.0, 0.0], [-0.5, math.sqrt(0.75)], [-0.5, -math.sqrt(0.75)]])
+    assert float(mean_cosine(triangle)) == pytest.approx(-1 / 2)
+    with pytest.raises(UsageError, match="two tokens"):
+        mean_cosine(torch.ones(1, 3))
+    with pytest.raises(NumericsError, match="no direction"):
+        mean_cosine(torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
+
+
+@pytest.mark.parametrize(("n", "d"), [(40, 60), (60, 40), (30, 30)])
+def test_isotropic_tokens(n, d):
+    x = normal(400, n, d)
+    cosines = mean_cosine(x)
+    deviation = math.sqrt(2 / (n * (n - 1) * d))
+    assert abs(float(cosines.mean())) < 4 * deviation / 20
+    assert float(cosines.std()) == pytest.approx(deviation, rel=0.15)
+    sigma = singular_values(x[:40] / x[:40].norm(dim=-1, keepdim=True))
+    participation, entropy = isotropic_ranks(n, d)
+    assert float(participation_ratio(sigma).mean()) == pytest.approx(participation, rel=0.01)
+    assert float(effective_rank(sigma).mean()) == pytest.approx(entropy, rel=0.02)
+
+
+def test_the_averaging_rate_contains_the_skip_rate():
+    for beta in (0.1, 0.5, 0.9):
+        assert float(averaging_rate(1 - beta, number(beta), number(0), number(1))) == pytest.approx(skip_rate(beta))
+    assert float(averaging_rate(0.0, number(3), number(0.2), number(0.8))) == pytest.approx(0.25)
+    with pytest.raises(UsageError, match="not both 0"):
+        averaging_rate(0.0, number(0), number(1), number(1))
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.5, 1.0])
+def test_random_layers_follow_the_averaging_rate(strength):
+    """Weights that are anything but flat, a value map of gain 0.8."""
+    n, d = 12, 400
+    x = normal(20, n, d, seed=1) + 2 * normal(20, 1, d, seed=2)
+    weights = torch.softmax(2 * normal(20, n, n, seed=3), -1)
+    mixed = weights @ x
+    kept = residual_norm(mixed) / residual_norm(x)
+    common = mixed.mean(1).norm(dim=-1) / x.mean(1).norm(dim=-1)
+    gain = torch.full_like(kept, 0.8)
+    after = strength * x + 0.8 * mixed @ (normal(20, d, d, seed=4) / math.sqrt(d))
+    factor = difference_ratio(after) / difference_ratio(x)
+    predicted = averaging_rate(strength, gain, kept, common)
+    assert float((factor / predicted).log().mean().abs()) < 0.02
+    assert not torch.allclose(averaging_rate(strength, gain, 0 * kept, common), predicted, rtol=0.05)

@@ -13,6 +13,8 @@ import pytest
 from headscope.core import Curves, Figure, HeatMap, Histogram, Series
 from headscope.errors import ResourceError, UsageError
 from headscope.report import save
+from headscope.report.canvas import panel
+from headscope.report.curves import draw_series
 from headscope.report.draw import encoded, page_svg
 from headscope.report.heat_map import scale_of
 from headscope.report.palette import LEVELS, night, paper
@@ -57,6 +59,7 @@ FIGURES: dict[str, Figure] = {
     "infinite": heat(np.array([[np.inf, 1.0], [-np.inf, np.nan]])),
     "few": curves(Series("a", X, X, X - 0.1, X + 0.1), Series("law", X, X**2, role="theory"),
                   Series("none", X, 0 * X, role="null")),
+    "points": curves(Series("layers", X, X, points=True), Series("law", X, X**2, role="theory"), log_y=True),
     "many": curves(*(Series(f"L{i}", X, i * X) for i in range(30)), log_x=True),
     "as many laws": curves(*(Series(f"L{i}", X, i * X) for i in range(9)),
                            *(Series("law", X, i * X, role="theory") for i in range(9))),
@@ -156,6 +159,16 @@ def test_roles_are_drawn_as_promised() -> None:
     assert "--hs-ink" in styles["law"]
     assert "dasharray" in styles["none"]
     assert "--hs-muted" in styles["none"]
+
+
+def test_points_have_no_line_between_them() -> None:
+    canvas, axes = panel(200, 100)
+    draw_series(axes, Series("layers", X, X, points=True), "#000000", "series-0")
+    draw_series(axes, Series("line", X, X), "#000000", "series-1")
+    points, line = axes.get_lines()
+    assert (points.get_linestyle(), points.get_marker()) == ("None", "o")
+    assert (line.get_linestyle(), line.get_marker()) == ("-", "None")
+    assert canvas is not None
 
 
 def test_many_curves_are_named_by_a_strip_few_by_a_legend() -> None:

@@ -19,7 +19,7 @@ Role = Literal["measured", "theory", "null"]
 class Series:
     """One curve: y against x, with an optional interval. `role` decides how it is drawn, not what it means.
 
-    measured: a solid line; theory: dashed; null: dotted grey.
+    measured: a solid line; theory: dashed; null: dotted grey. With `points` there is no line, only its points.
     """
 
     label: str
@@ -28,6 +28,7 @@ class Series:
     low: Array | None = None
     high: Array | None = None
     role: Role = "measured"
+    points: bool = False
 
 
 @dataclass(frozen=True)

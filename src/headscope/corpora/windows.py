@@ -42,6 +42,13 @@ class Windows:
         """Tokens of all windows, the special ones included."""
         return self.full.numel() + (0 if self.last is None else self.last.numel())
 
+    def beginning(self, tokens: int) -> "Windows":
+        """The first windows, up to the one that holds the last of so many tokens; the shorter one only with all."""
+        count = -(-tokens // self.full.shape[1]) if self.full.shape[0] else 0
+        if count > self.full.shape[0]:
+            return self
+        return Windows(self.full[:count], None if count else self.last, self.n_dropped)
+
     def batches(self, size: int) -> list[Int[Tensor, "_ _"]]:
         """Windows grouped so that each batch has one length."""
         groups = [self.full[start : start + size] for start in range(0, self.full.shape[0], size)]

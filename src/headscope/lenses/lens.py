@@ -36,8 +36,16 @@ class Needs:
     corner's queries), x (the input of the query projection), resid (the residual stream that enters a layer) and final
     (the one that leaves the last layer of each stack, before any norm behind it; its key is the last self-attention of
     the stack). What is `welcome` may be missing: it is captured where the family shows it, and the lens goes without it
-    elsewhere. `variants` are changed copies of the model on which the same text is run too: "initialised" (the same
-    architecture, freshly initialised).
+    elsewhere. `variants` are changed forms of the model on which the same text is run too:
+
+    - "initialised": the same architecture, freshly initialised;
+    - "without skips": no skip connection carries anything, layers give what they would add;
+    - "without mlp", "without attention": what the feed-forward parts, or the attention, would add is not added;
+    - "attention alone": without skips, and with the feed-forward parts passed by.
+
+    A family may not allow some of them: the lens is then told (`Batch.refused`) and goes on with the others. `tokens`
+    says how much text from its beginning the changed forms need to see, in whole windows; they may be shown more, and
+    the model as it is sees all of it.
 
     `spelling` asks for the texts of the first tokens of each window.
 
@@ -53,6 +61,7 @@ class Needs:
     variants: tuple[str, ...] = (AS_IS,)
     pieces: bool = False
     spelling: bool = False
+    tokens: int | None = None
 
     @property
     def text(self) -> bool:
@@ -67,6 +76,9 @@ class Batch:
     `uniform` holds the same statistics for attention that is uniform over the visible keys: the null. Padding
     is False in `real`, and rows of padding hold NaN in every statistic. `spelling` holds, for each window, the texts of
     its first tokens (`attention.maps.CORNER` of them), with a blank in front where a word begins.
+
+    Where the model cannot be run in this variant, `refused` says why, and there are no tokens; what was shown of the
+    variant before does not count.
     """
 
     variant: str
@@ -76,6 +88,7 @@ class Batch:
     uniform: Mapping[Site, RowStatistics] = field(default_factory=dict)
     captures: Mapping[str, Mapping[Site, Tensor]] = field(default_factory=dict)
     spelling: tuple[tuple[str, ...], ...] = ()
+    refused: str = ""
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,12 @@ same tokens with weights that far apart are at most that share of D apart. It fo
 
 A skip connection $X' = \beta\,\mathrm{Attn}(X) + (1 - \beta) X$ replaces the factor $f$ by $1 - \beta(1 - f)$: the same
 threshold, but at best geometric convergence.
+
+What a layer does to tokens that are given, and not in the worst case, is told by two numbers of its attention: which
+share of the values' differences its averages keep, and which share of what they have in common (`averaging_rate`).
 """
 
-from math import atanh, sqrt
+from math import atanh, exp, sqrt
 from typing import Literal
 
 import torch
@@ -77,6 +80,58 @@ def relative_residual(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*ba
     if bool((total == 0).any()):
         raise NumericsError("all tokens are 0: there is nothing to compare their differences with")
     return residual_norm(x) / total
+
+
+def difference_ratio(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*batch"]:
+    r"""The tokens' differences in units of what they have in common; infinite where they have nothing in common.
+
+    Definition:
+        $\tau = |X - 1 \bar{x}^\top|_F\,/\,(\sqrt{n}\,|\bar{x}|)$, so that the relative residual is
+        $\tau / \sqrt{1 + \tau^2}$.
+    Properties:
+        - that relation, and τ of a multiple is τ  (tested: test_the_difference_ratio)
+    """
+    y = x.to(torch.float64)
+    common: Tensor = y.mean(-2).norm(dim=-1) * sqrt(x.shape[-2])
+    return residual_norm(y) / common
+
+
+def mean_cosine(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*batch"]:
+    r"""Mean cosine of two different tokens.
+
+    Definition:
+        $\frac{1}{n(n-1)} \sum_{i \neq j} \cos(x_i, x_j) = \frac{|\sum_i u_i|^2 - n}{n(n-1)}$, $u_i = x_i/|x_i|$.
+    Properties:
+        - 1 for parallel tokens, −1/(n−1) where the directions cancel  (tested: test_mean_cosine_of_known_tokens)
+        - independent isotropic tokens: mean 0, variance 2/(n(n−1)d)  (tested: test_isotropic_tokens)
+    """
+    n = x.shape[-2]
+    if n < 2:
+        raise UsageError(f"a pair takes two tokens; got {n}")
+    y = x.to(torch.float64)
+    lengths: Tensor = y.norm(dim=-1, keepdim=True)
+    if bool((lengths == 0).any()):
+        raise NumericsError("a token is 0: it has no direction")
+    total: Tensor = (y / lengths).sum(-2).square().sum(-1)
+    return (total - n) / (n * (n - 1))
+
+
+def isotropic_ranks(tokens: int, d: int) -> tuple[float, float]:
+    r"""Participation ratio and effective rank of n independent isotropic directions.
+
+    Definition:
+        $\frac{n d}{d + n - 1}$, since the squared singular values sum to n and the squares of those to n + n(n−1)/d on
+        average; and $m\,e^{-m/2M}$, m and M the smaller and the larger of n and d: the entropy of the
+        Marchenko–Pastur law.
+    Properties:
+        - random directions show both  (tested: test_isotropic_tokens)
+    Reference:
+        Page (1993), Average entropy of a subsystem, Physical Review Letters 71, 1291 (the entropy).
+    """
+    if tokens < 1 or d < 1:
+        raise UsageError(f"a matrix has at least one row and one column; got {tokens} × {d}")
+    small, large = min(tokens, d), max(tokens, d)
+    return tokens * d / (d + tokens - 1), small * exp(-small / (2 * large))
 
 
 def diameter(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*batch"]:
@@ -166,6 +221,30 @@ def skip_rate(beta: float) -> float:
     """
     _share(beta)
     return (1 - beta) / sqrt((1 - beta) ** 2 + beta**2)
+
+
+def averaging_rate(
+    strength: float,
+    gain: Float[Tensor, "*batch"],
+    differences: Float[Tensor, "*batch"],
+    common: Float[Tensor, "*batch"],
+) -> Float[Tensor, "*batch"]:
+    r"""Factor per layer of the difference ratio, from what attention keeps of the tokens it averages.
+
+    Definition:
+        In $X' = s X + A X W$ let attention keep the share a of the differences' length and the share c of the common
+        token's, and let W enlarge any vector by g and turn it to a right angle, as a random matrix does:
+        $\frac{\tau'}{\tau} = \sqrt{\frac{s^2 + g^2 a^2}{s^2 + g^2 c^2}}$. Without a skip connection it is a/c; flat
+        attention (a = 0, c = 1) gives `skip_rate` with s = 1 − β and g = β.
+    Properties:
+        - contains the skip rate  (tested: test_the_averaging_rate_contains_the_skip_rate)
+        - random layers with any given weights follow it  (tested: test_random_layers_follow_the_averaging_rate)
+    """
+    if strength < 0 or bool((gain < 0).any()) or bool((strength + gain == 0).any()):
+        raise UsageError(f"strength and gain are at least 0 and not both 0; got {strength}, {gain.tolist()}")
+    g, a, c = (part.to(torch.float64) for part in (gain, differences, common))
+    top, bottom = strength**2 + (g * a).square(), strength**2 + (g * c).square()
+    return (top / bottom).sqrt()
 
 
 def attention(

@@ -30,6 +30,13 @@ Handler = Callable[[RawCall], Tensor]  # returns [batch, queries, heads, d_value
 # Which open tap an attention module belongs to. Modules are keyed by identity and removed when the tap closes,
 # so nothing is written into the model and several models can be open at once.
 _handlers: dict[int, Handler] = {}
+# How many attention calls are being answered: what is computed meanwhile is ours, not the model's.
+_answering = [0]
+
+
+def answering() -> bool:
+    """Whether an attention call is being answered, lenses that look at it included."""
+    return _answering[0] > 0
 
 
 def _attention(
@@ -43,7 +50,11 @@ def _attention(
 ) -> tuple[Tensor, None]:
     raw = RawCall(module, query, key, value, attention_mask, scaling, options)
     # A second model that shares its config object with a tapped one arrives here too: it computes as always.
-    return _handlers.get(id(module), plain_attention)(raw), None
+    _answering[0] += 1
+    try:
+        return _handlers.get(id(module), plain_attention)(raw), None
+    finally:
+        _answering[0] -= 1
 
 
 def _eager_attention(

@@ -1,9 +1,11 @@
-"""Edits of a model's attention weights, undone exactly when the `with` block ends.
+"""Edits of a model's weights and of what its layers add, undone exactly when the `with` block ends.
 
     with model.edit() as e:
         e.scale_spectrum("qk", 2.0)
         e.truncate("L0-3", "ov", rank=8)
         e.ablate("L5.H2")
+        e.skip(0.5)
+        e.without("mlp")
 
 Letters name the matrices: q, k, v, o. Each is the stack of the selected heads' projections taken as one matrix
 W [d_model, heads · d_head] (for o its transpose's shape), so that a whole layer's selection edits the layer's
@@ -11,6 +13,7 @@ W_Q as the documents mean it, and one head's selection that head's. k and v belo
 """
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,8 +24,9 @@ from torch import Tensor, nn
 
 from headscope.core.selection import Selection
 from headscope.core.site import Site
-from headscope.errors import UsageError, WeightsRefused
+from headscope.errors import UsageError, VariantRefused, WeightsRefused
 from headscope.model.blueprint import Plan, Rows
+from headscope.model.branches import PARTS, Part, rewired
 from headscope.model.quiet import quiet
 
 if TYPE_CHECKING:
@@ -55,6 +59,8 @@ class Edit:
         self._model = model
         self._hf: Any = model.hf
         self._before: dict[str, Tensor] = {}
+        self._strength, self._removed = 1.0, frozenset[Part]()
+        self._wiring = ExitStack()
         self._open = False
 
     def __enter__(self) -> "Edit":
@@ -66,6 +72,8 @@ class Edit:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._wiring.close()
+        self._strength, self._removed = 1.0, frozenset()
         with torch.no_grad():
             for name, before in self._before.items():
                 self._hf.get_parameter(name).copy_(before)
@@ -120,6 +128,41 @@ class Edit:
     def ablate(self, at: Where) -> None:
         """Cut the selected heads off: what they write (their rows of w_o) becomes zero."""
         self._change(at, "o", torch.zeros_like)
+
+    def skip(self, strength: float) -> None:
+        """Let every skip connection carry s·x instead of x: 1 as it is, 0 none; what is added to it stays.
+
+        Raises:
+            VariantRefused: The family adds in a way that was not understood; nothing is changed then.
+        """
+        if not 0 <= strength < float("inf"):
+            raise UsageError(f"the strength of a skip connection is a number from 0 on, got {strength}")
+        self._rewire(strength, self._removed)
+
+    def without(self, *parts: str) -> None:
+        """Take the branches of "attention" or "mlp" out of every layer: what they would add is not added.
+
+        Where a skip connection goes around that branch alone it carries x in full, whatever its strength: the branch
+        is passed by. So `skip(0)` and `without("mlp")` together leave a stack of attention alone.
+
+        Raises:
+            VariantRefused: The family adds in a way that was not understood; nothing is changed then.
+        """
+        named = frozenset(part for part in PARTS if part in parts)
+        if not parts or set(parts) - named:
+            unknown = ", ".join(str(part) for part in parts if part not in named)
+            raise UsageError(f"cannot do without {unknown or 'nothing'}", hint=f"one of {', '.join(PARTS)}")
+        self._rewire(self._strength, self._removed | named)
+
+    def _rewire(self, strength: float, removed: frozenset[Part]) -> None:
+        self._check_open()
+        branches = self._model.branches()
+        for part in removed:
+            if part in branches.unknown:
+                raise VariantRefused(branches.unknown[part])
+        self._wiring.close()
+        self._strength, self._removed = strength, removed
+        self._wiring.enter_context(rewired(self._hf, branches, strength, removed))
 
     def _initialised(self, seed: int) -> Any:
         with quiet(), torch.random.fork_rng(devices=[]):

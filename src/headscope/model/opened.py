@@ -10,11 +10,12 @@ from torch import Tensor
 from headscope.core.model_spec import ModelSpec
 from headscope.core.site import Site
 from headscope.core.weights import HeadWeights, WeightSource, WeightStatus
-from headscope.errors import CaptureError, CheckpointError, HeadscopeError, UsageError, WeightsRefused
+from headscope.errors import CaptureError, CheckpointError, HeadscopeError, UsageError, VariantRefused, WeightsRefused
 from headscope.fetch.progress import Progress
 from headscope.model import text as texts
 from headscope.model.architecture import model_class, parsed_config
 from headscope.model.blueprint import Plan, make_blueprint
+from headscope.model.branches import Branches, find_branches
 from headscope.model.checkpoint import open_checkpoint
 from headscope.model.codes import coded
 from headscope.model.configuration import read_config
@@ -64,6 +65,7 @@ class Model:
         self.edited = False
         self._softmax = softmax
         self._plans: dict[Site, Plan] | None = None
+        self._branches: Branches | None = None
 
     def __repr__(self) -> str:
         return f"<headscope model {self.spec.name}: {self.spec.architecture}, {len(self.sites)} attention sites>"
@@ -78,6 +80,15 @@ class Model:
         if self._plans is None:
             self._plans = self._refused_plans() if self._softmax else _traced(self.hf, self.sites)
         return self._plans[site]
+
+    def branches(self) -> Branches:
+        """Where its layers add, looked up once; raises `VariantRefused` where that is not understood."""
+        if self._branches is None:
+            if self._softmax is not None:
+                raise VariantRefused(f"the layers of {self.spec.family} models cannot be changed: {NOT_DISPATCHING}")
+            with quiet():
+                self._branches = find_branches(self.hf, self.sites)
+        return self._branches
 
     @property
     def traced(self) -> bool:

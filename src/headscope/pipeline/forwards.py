@@ -1,7 +1,7 @@
 """Run the text through the model, once per batch and variant, for every lens that wants to see it."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -15,7 +15,15 @@ from headscope.attention.maps import CORNER, SAMPLED_ROWS, corner_size, sampled_
 from headscope.attention.statistics import Request
 from headscope.core import Site
 from headscope.corpora import Windows
-from headscope.errors import CaptureError, CheckpointError, HeadscopeError, ResourceError, UsageError, WeightsRefused
+from headscope.errors import (
+    CaptureError,
+    CheckpointError,
+    HeadscopeError,
+    ResourceError,
+    UsageError,
+    VariantRefused,
+    WeightsRefused,
+)
 from headscope.lenses.lens import AS_IS, Batch, Needs
 from headscope.model.spelling import spelled_tokens
 from headscope.pipeline.progress import Progress, Silent
@@ -23,8 +31,15 @@ from headscope.pipeline.questions import Asked
 from headscope.pipeline.subject import Subject
 
 Spelling = tuple[tuple[str, ...], ...]  # the texts of the first tokens of each window
-INITIALISED = "initialised"
-VARIANTS = (AS_IS, INITIALISED)
+# What each variant of the model is, in terms of an edit; the seed is for what is drawn.
+_CHANGES: dict[str, Callable[[Any, int], None]] = {
+    "initialised": lambda edit, seed: edit.initialise(seed),
+    "without skips": lambda edit, seed: edit.skip(0.0),
+    "without mlp": lambda edit, seed: edit.without("mlp"),
+    "without attention": lambda edit, seed: edit.without("attention"),
+    "attention alone": lambda edit, seed: (edit.skip(0.0), edit.without("mlp"))[0],
+}
+VARIANTS = (AS_IS, *_CHANGES)
 
 # Where a failure's traceback goes, for whoever listens (`--debug` does); its message goes into the finding.
 log = logging.getLogger("headscope")
@@ -105,6 +120,9 @@ def union(needs: Sequence[Needs]) -> Needs:
         variants=tuple(sorted(variants, key=lambda variant: variant != AS_IS)),
         pieces=all(need.pieces for need in needs),
         spelling=any(need.spelling for need in needs),
+        tokens=None
+        if any(need.tokens is None for need in needs)
+        else max((need.tokens or 0 for need in needs), default=0),
     )
 
 
@@ -149,17 +167,23 @@ def _run_text(model: Any, windows: Windows, folds: Sequence[Fold], progress: Pro
         needs = union([fold.asked.needs for fold in watching])
         # Pieces are dropped as soon as they are folded: what others want whole decides how much a batch may hold.
         whole = union([fold.asked.needs for fold in watching if not fold.asked.needs.pieces])
-        batches = windows.batches(batch_size(model.sites, whole, windows.length))
+        shown = windows if variant == AS_IS or needs.tokens is None else windows.beginning(needs.tokens)
+        batches = shown.batches(batch_size(model.sites, whole, windows.length))
         label = "running the text" if variant == AS_IS else f"running the text, model {variant}"
-        with changed(model, variant, folds[0].seed), model.session() as session:
-            seen = _Seen(session, needs)
-            progress.step(label, 0, len(batches))
-            for done, tokens in enumerate(batches):
-                spelling = _spelling(model, tokens) if needs.spelling else ()
-                _show(seen, variant, tokens, watching, spelling)
-                progress.step(label, done + 1, len(batches))
-                if all(fold.error is not None for fold in watching):
-                    break
+        try:
+            with changed(model, variant, folds[0].seed), model.session() as session:
+                seen = _Seen(session, needs)
+                progress.step(label, 0, len(batches))
+                for done, tokens in enumerate(batches):
+                    spelling = _spelling(model, tokens) if needs.spelling else ()
+                    _show(seen, variant, tokens, watching, spelling)
+                    progress.step(label, done + 1, len(batches))
+                    if all(fold.error is not None for fold in watching):
+                        break
+        except VariantRefused as refusal:
+            nothing = windows.full[:0]
+            for fold in watching:
+                fold.update(Batch(variant, nothing, nothing.bool(), refused=refusal.message))
 
 
 class _Seen:
@@ -235,7 +259,7 @@ def changed(model: Any, variant: str, seed: int) -> Iterator[None]:
         yield
     else:
         with model.edit() as edit:
-            edit.initialise(seed)
+            _CHANGES[variant](edit, seed)
             yield
 
 

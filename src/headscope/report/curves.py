@@ -48,9 +48,10 @@ def draw(figure: Curves, theme: Theme) -> Figure:
 
 def draw_series(axes: Axes, one: Series, colour: str, gid: str) -> None:
     """One curve with its interval."""
-    style = _STYLES[one.role]
+    style = "" if one.points else _STYLES[one.role]
     width = 1.3 if one.role == "measured" else 1.1
-    marker = "o" if np.isfinite(one.y).sum() == 1 else None  # a curve of one point would be invisible
+    # A curve of one point would be invisible.
+    marker = "o" if one.points or np.isfinite(one.y).sum() == 1 else None
     (line,) = axes.plot(one.x, one.y, linestyle=style, color=colour, linewidth=width, marker=marker, markersize=4)
     line.set_gid(gid)
     if one.low is not None and one.high is not None:

@@ -2,11 +2,13 @@ r"""Wertich, section 3.3: what related work is said to have shown."""
 
 import math
 
+import polars as pl
 import torch
 
 from headscope.claims.lab import Lab, exact, fact
 from headscope.claims.work import Work
 from headscope.claims.works import wertich
+from headscope.core import Finding
 from headscope.core.verdict import Evidence
 
 CHAPTER = wertich()
@@ -75,16 +77,44 @@ def linformer_work(lab: Lab) -> Evidence:
     )
 
 
+# Below this share of their length that distinguishes tokens they are called alike.
+_ALIKE = 0.1
+
+
+def _grown_alike(finding: Finding) -> Evidence | None:
+    """About the tokens of the deepest stack; attention maps are not in this finding."""
+    rows = finding.tables["streams"].filter(pl.col("variant") == "as is", pl.col("value").is_not_null())
+    if rows.is_empty():
+        return None
+    rows = rows.filter(pl.col("stack") == rows["stack"].to_list()[-1])
+    cosine, share = (rows.filter(pl.col("quantity") == name) for name in ("mean_cosine", "residual_share"))
+    if cosine.height < 2 or share.is_empty():
+        return None
+    first, last, left = cosine["value"][0], cosine["value"][-1], share["value"][-1]
+    name = (
+        f"mean cosine of two tokens {first:.2f} at the first layer and {last:.2f} at the end, where {left:.2f} of "
+        "their length distinguishes them: "
+    )
+    alike = last > first and left < _ALIKE
+    return Evidence(
+        (fact(f"{name}closer, and below {_ALIKE:g}", alike),),
+        (fact(f"{name}not both closer and below that", not alike),),
+    )
+
+
 CHAPTER.of_a_model(
     "W-3.3c",
     section="3.3",
     statement="In deeper layers token embeddings (and attention maps) grow alike, and only few singular values of "
     "attention are large.",
     formula=r"X_i^{(l)} \approx X_j^{(l)} \quad \mathrm{for\ large}\ l",
+    correction="Tokens of the measured models grow more alike with depth, and stay far from equal: most of their "
+    "length still distinguishes them at the end. Only without skip connections do they become one.",
     lesson="Averaging makes tokens alike, and skip connections and feed-forward layers work against it. How far a "
     "trained model goes can only be measured in that model: the share of the stream that still distinguishes tokens, "
     "layer by layer, beside the same model with random weights.",
     lens="uniformity",
     reason="the share of the residual stream that distinguishes tokens, by layer, and the spectra of attention maps of "
-    "trained models",
+    "trained models; judged is what is said about tokens",
+    judge=_grown_alike,
 )

@@ -1,0 +1,1 @@
+"""What the lens `uniformity` computes from the tokens of each layer, one idea per file."""

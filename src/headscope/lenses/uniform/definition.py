@@ -1,0 +1,319 @@
+"""The numbers of the lens `uniformity` by their formulas, window by window in float64; the fold shares none of it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import exp, log, nan, sqrt
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+from torch import Tensor
+
+from headscope.core import Site, WeightSource
+from headscope.errors import WeightsRefused
+from headscope.lenses.lens import Batch
+
+Array = NDArray[np.float64]
+Row = dict[str, object]
+
+_TEXT, _INT, _REAL = pl.String, pl.Int64, pl.Float64
+_PLACE = {"stack": _TEXT, "kind": _TEXT, "layer": _INT, "head": _INT}
+_STREAMS = {
+    **_PLACE, "variant": _TEXT, "quantity": _TEXT, "value": _REAL, "low": _REAL, "high": _REAL, "null": _REAL,
+    "z": _REAL, "dimensions": _INT, "samples": _INT, "windows": _INT,
+}  # fmt: skip
+_RATES = {
+    **_PLACE, "variant": _TEXT, "quantity": _TEXT, "value": _REAL, "low": _REAL, "high": _REAL, "predicted": _REAL,
+    "windows": _INT,
+}  # fmt: skip
+_LAYERS = {**_PLACE, "quantity": _TEXT, "value": _REAL, "null": _REAL}
+_ORDER = ("as is", "initialised", "without skips", "without mlp", "without attention", "attention alone")
+
+
+class _Variant:
+    """Everything that was shown of one variant: lists of windows, each a matrix of tokens."""
+
+    def __init__(self, batches: Sequence[Batch], skip: int, tokens: int) -> None:
+        self.windows: dict[tuple[str, Site], list[Array]] = {}
+        self.rounding = 0.0
+        seen = 0
+        for batch in batches:
+            for index, real in enumerate(batch.real):
+                if seen >= tokens:
+                    return
+                seen += int(real.sum())
+                for what in ("resid", "final", "x", "v", "z"):
+                    for site, captured in batch.captures[what].items():
+                        self._keep(what, site, captured[index], real, skip)
+
+    def _keep(self, what: str, site: Site, x: Tensor, real: Tensor, skip: int) -> None:
+        self.rounding = max(self.rounding, torch.finfo(x.dtype).eps)
+        rows = x if x.ndim == 2 else x.permute(1, 0, 2)  # tokens first
+        rows = rows[real] if len(rows) == len(real) else rows
+        self.windows.setdefault((what, site), []).append(rows[skip:].double().numpy())
+
+
+def defined(batches: Sequence[Batch], weights: WeightSource | None, skip: int, tokens: int) -> dict[str, pl.DataFrame]:
+    """The tables."""
+    names = [name for name in _ORDER if any(batch.variant == name for batch in batches)]
+    refused = {batch.variant for batch in batches if batch.refused}
+    streams: list[Row] = []
+    rates: list[Row] = []
+    layers: list[Row] = []
+    for name in (one for one in names if one not in refused):
+        shown = _Variant([batch for batch in batches if batch.variant == name], skip, tokens)
+        sites = [site for what, site in shown.windows if what == "resid" and site.kind == "self"]
+        chains: dict[str, list[Site]] = {}
+        for site in sites:
+            chains.setdefault(site.stack, []).append(site)
+        for chain in chains.values():
+            taus: list[list[float]] = []
+            for site in chain:
+                streams += _stream(shown.windows["resid", site], site, site.layer, name)
+                taus.append([_tau(x) for x in shown.windows["resid", site]])
+            last = chain[-1]
+            streams += _stream(shown.windows["final", last], last, last.layer + 1, name)
+            taus.append([_tau(x) for x in shown.windows["final", last]])
+            told, whole, found = _rates(shown, chain, taus, name, weights)
+            rates += [*told, whole]
+            layers += found if name == "as is" else []
+    rates = _ordered(rates)
+    return {
+        "streams": pl.DataFrame(streams, schema=_STREAMS),
+        "rates": pl.DataFrame(rates, schema=_RATES),
+        "layers": pl.DataFrame(layers, schema=_LAYERS),
+    }
+
+
+def _ordered(rates: list[Row]) -> list[Row]:
+    """Variant by variant: the layers of all stacks, then the means over depth; rows without a value left out."""
+    rows = [row for row in rates if row["value"] is not None]
+    return [
+        row
+        for name in _ORDER
+        for over in (False, True)
+        for row in rows
+        if row["variant"] == name and (row["quantity"] == "factor_over_depth") == over
+    ]
+
+
+def _place(site: Site, layer: int | None) -> Row:
+    return {"stack": site.stack, "kind": site.kind, "layer": layer, "head": None}
+
+
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))
+
+
+def _cell(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Mean and mean ± t s/√w."""
+    w = len(values)
+    mean = sum(values) / w
+    if w == 1:
+        return mean, nan, nan
+    variance = sum((value - mean) ** 2 for value in values) / (w - 1)
+    low, high = stats.t.interval(0.95, w - 1, loc=mean, scale=sqrt(variance / w)) if variance > 0 else (mean, mean)
+    return mean, float(low), float(high)
+
+
+def _tau(x: Array) -> float:
+    if len(x) < 2:
+        return nan
+    mean = x.mean(0)
+    common = float(np.linalg.norm(np.ones((len(x), 1)) * mean))
+    return float(np.linalg.norm(x - mean)) / common if common > 0 else nan
+
+
+def _alike(x: Array) -> dict[str, float]:
+    """All numbers of one window."""
+    n, d = x.shape
+    units = x / np.linalg.norm(x, axis=1, keepdims=True)
+    cosines = units @ units.T
+    pairs = [cosines[i, j] for i in range(n) for j in range(n) if i != j]
+    rest = x - np.full((n, n), 1 / n) @ x
+
+    def composite(matrix: Array) -> float:
+        return sqrt(float(np.linalg.norm(matrix, 1)) * float(np.linalg.norm(matrix, np.inf)))
+
+    some = min(n, 128)
+    picked = units[[index * n // some for index in range(some)]]
+    energy = np.linalg.svd(picked, compute_uv=False) ** 2
+    p = energy / energy.sum()
+    p = p[p > 1e-30]
+    small, large = sorted((some, d))
+    return {
+        "mean_cosine": float(np.mean(pairs)),
+        "residual_share": float(np.linalg.norm(rest) / np.linalg.norm(x)),
+        "composite_share": composite(rest) / composite(x),
+        "participation_ratio": 1 / float((p**2).sum()),
+        "effective_rank": exp(-float((p * np.log(p)).sum())),
+        "differences": _tau(x),
+        "length": sqrt(float((x**2).sum()) / n),
+        "null share": sqrt(1 - 1 / n),
+        "null participation": some * some / (some + some * (some - 1) / d),
+        "null effective": exp(log(small) - small / (2 * large)),
+        "variance": 2 / (n * (n - 1) * d),
+    }
+
+
+def _stream(windows: Sequence[Array], site: Site, layer: int, variant: str) -> list[Row]:
+    sized = [x for x in windows if len(x) > 1]
+    if not sized:
+        return []
+    found = [_alike(x) for x in sized]
+    nulls = {
+        "mean_cosine": 0.0,
+        "residual_share": _mean(one["null share"] for one in found),
+        "composite_share": _mean(one["null share"] for one in found),
+        "participation_ratio": _mean(one["null participation"] for one in found),
+        "effective_rank": _mean(one["null effective"] for one in found),
+    }
+    deviation = sqrt(sum(one["variance"] for one in found)) / len(found)
+    longest = max(len(x) for x in sized)
+    rows: list[Row] = []
+    for quantity in (*nulls, "differences", "length"):
+        value, low, high = _interval([one[quantity] for one in found])
+        rows.append(
+            {
+                **_place(site, layer), "variant": variant, "quantity": quantity, "value": value, "low": _cell(low),
+                "high": _cell(high), "null": _cell(nulls.get(quantity, nan)),
+                "z": value / deviation if quantity == "mean_cosine" else None, "dimensions": sized[0].shape[1],
+                "samples": min(128, longest) if quantity in ("participation_ratio", "effective_rank") else longest,
+                "windows": len(found),
+            }
+        )  # fmt: skip
+    return rows
+
+
+def _rates(
+    shown: _Variant, chain: Sequence[Site], taus: Sequence[Sequence[float]], variant: str, weights: WeightSource | None
+) -> tuple[list[Row], Row, list[Row]]:
+    rows: list[Row] = []
+    layers: list[Row] = []
+    logs: dict[int, list[float]] = {}
+    guesses: dict[int, list[float]] = {}
+    complete = True
+    floor = 30 * shown.rounding
+    for number, site in enumerate(chain):
+        windows = len(taus[number])
+        kept, common = _averaged(shown.windows["v", site], shown.windows["z", site], site)
+        gains, form = _gains(shown, site, weights)
+        told: list[float] = []
+        guessed: list[float] = []
+        for w in range(windows):
+            before, after = taus[number][w], taus[number + 1][w]
+            if not (before > floor and after > floor):
+                continue
+            guess = _predicted(variant, kept[w], common[w], gains[w])
+            told.append(log(after / before))
+            logs.setdefault(w, []).append(told[-1])
+            if np.isfinite(guess) and guess > 0:
+                guessed.append(log(guess))
+                guesses.setdefault(w, []).append(guessed[-1])
+        complete = complete and len(guessed) == len(told)
+        if told:
+            rows.append(
+                _factor(site, site.layer, variant, "factor", told, guessed if len(guessed) == len(told) else [])
+            )
+        others = (("kept_differences", kept), ("kept_common", common), ("gain", gains))
+        for quantity, values in others:
+            known = [value for value in values if np.isfinite(value)]
+            if known and not (quantity == "gain" and variant == "initialised"):
+                mean, low, high = _interval(known)
+                rows.append(
+                    {**_place(site, site.layer), "variant": variant, "quantity": quantity, "value": mean,
+                     "low": _cell(low), "high": _cell(high), "predicted": None, "windows": len(known)}
+                )  # fmt: skip
+        known = [gain for gain in gains if np.isfinite(gain)]
+        if form is not None and known:
+            layers += _phase(site, form, sum(known) / len(known))
+    means = [sum(one) / len(one) for _, one in sorted(logs.items())]
+    expected = [sum(one) / len(one) for _, one in sorted(guesses.items())] if complete else []
+    if not means:
+        return rows, {"variant": variant, "quantity": "factor_over_depth", "value": None}, layers
+    return rows, _factor(chain[0], None, variant, "factor_over_depth", means, expected), layers
+
+
+def _factor(
+    site: Site, layer: int | None, variant: str, quantity: str, logs: Sequence[float], guesses: Sequence[float]
+) -> Row:
+    value, low, high = (exp(one) for one in _interval(logs))
+    return {
+        **_place(site, layer), "variant": variant, "quantity": quantity, "value": value, "low": _cell(low),
+        "high": _cell(high), "predicted": exp(sum(guesses) / len(guesses)) if guesses else None, "windows": len(logs),
+    }  # fmt: skip
+
+
+def _averaged(values: Sequence[Array], mixed: Sequence[Array], site: Site) -> tuple[list[float], list[float]]:
+    """Shares of the differences and of the common part of the values that are left behind attention, by window."""
+    kept, common = [], []
+    for v, z in zip(values, mixed, strict=True):
+        if len(v) < 2:
+            kept.append(nan)
+            common.append(nan)
+            continue
+        read = v[:, [site.kv_head(head) for head in range(site.n_heads)]]
+        kept.append(float(np.linalg.norm(z - z.mean(0)) / np.linalg.norm(read - read.mean(0))))
+        common.append(float(np.linalg.norm(z.mean(0)) / np.linalg.norm(read.mean(0))))
+    return kept, common
+
+
+def _gains(shown: _Variant, site: Site, weights: WeightSource | None) -> tuple[list[float], Array | None]:
+    try:
+        w = None if weights is None else weights.weights(site)
+    except WeightsRefused:
+        w = None
+    stream = shown.windows["resid", site]
+    if w is None or ("x", site) not in shown.windows:
+        return [nan] * len(stream), None
+    form: Array = np.zeros((w.w_v.shape[1], w.w_o.shape[2]))
+    for head in range(site.n_heads):
+        shared = w.kv_of_head(head)
+        gains_of_values = np.diag(w.gain_v[shared].double().numpy())
+        form += w.w_v[shared].double().numpy() @ gains_of_values @ w.w_o[head].double().numpy()
+    typical = sqrt(float(np.trace(form @ form.T)) / len(form))
+    gains = [
+        typical * float(np.linalg.norm(x) / np.linalg.norm(stream[index])) if len(x) > 1 else nan
+        for index, x in enumerate(shown.windows["x", site])
+    ]
+    return gains, form
+
+
+def _predicted(variant: str, a: float, c: float, g: float) -> float:
+    """√((s² + g²a²) / (s² + g²c²))."""
+    match variant:
+        case "without attention":
+            return 1.0
+        case "as is" | "without mlp":
+            return sqrt((1 + (g * a) ** 2) / (1 + (g * c) ** 2))
+        case "without skips" | "attention alone":
+            return a / c
+        case _:
+            return nan
+
+
+def _phase(site: Site, form: Array, gain: float) -> list[Row]:
+    largest = float(np.linalg.svd(form, compute_uv=False)[0])
+    typical = float(np.linalg.norm(form)) / sqrt(len(form))
+    generator = torch.Generator().manual_seed(0)
+    width = site.n_kv_heads * site.d_value
+    a, b = (torch.randn(rows, width, generator=generator, dtype=torch.float64).numpy() for rows in form.shape)
+    drawn = np.linalg.svd(a @ b.T, compute_uv=False)
+    null = float(drawn[0] / np.linalg.norm(drawn)) * sqrt(len(form))
+    stretch = largest / typical
+    values: Mapping[str, tuple[float, float]] = {
+        "operator_norm": (largest, typical * null),
+        "stretch": (stretch, null),
+        "skip_share": (1 / (1 + gain), nan),
+        "flat_factor": (1 / sqrt(1 + gain**2), nan),
+        "fastest_factor": (1 / sqrt(1 + (gain * stretch) ** 2), nan),
+    }
+    return [
+        {**_place(site, site.layer), "quantity": name, "value": value, "null": _cell(null)}
+        for name, (value, null) in values.items()
+    ]

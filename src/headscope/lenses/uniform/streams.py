@@ -1,0 +1,58 @@
+"""How alike the tokens of a stream are, beside independent isotropic ones."""
+
+from collections.abc import Mapping
+from math import nan, sqrt
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headscope.core import Site
+from headscope.lenses.uniform.records import RANK_TOKENS, STREAM, Rows
+from headscope.lenses.uniform.tables import Row, cell, estimate, named
+from headscope.maths.collapse import isotropic_ranks
+
+QUANTITIES = STREAM[:7]
+
+
+def stream_rows(site: Site, variant: str, rows: Rows) -> list[Row]:
+    """Every quantity of one stream, means over windows."""
+    valid = rows.values[rows.values[:, 0].isfinite()]
+    if not len(valid):
+        return []
+    columns = dict(zip(STREAM, valid.unbind(1), strict=True))
+    nulls = _nulls(columns["tokens"], columns["dimensions"])
+    found: list[Row] = []
+    estimates = estimate(valid)
+    for index, quantity in enumerate(QUANTITIES):
+        numbers = estimates[:, index]
+        ranked = quantity in ("participation_ratio", "effective_rank")
+        most = int(columns["tokens"].max())
+        null, spread = nulls.get(quantity, (nan, nan))
+        found.append(
+            {
+                **named(site, variant, quantity, numbers),
+                "null": cell(null),
+                "z": cell((float(numbers[0]) - null) / spread),
+                "dimensions": int(columns["dimensions"][0]),
+                "samples": min(most, RANK_TOKENS) if ranked else most,
+                "windows": len(valid),
+            }
+        )
+    return found
+
+
+def _nulls(tokens: Float[Tensor, "windows"], dimensions: Float[Tensor, "windows"]) -> Mapping[str, tuple[float, float]]:
+    """Of independent isotropic tokens, and the standard deviation of the mean over windows where it is known."""
+    w = len(tokens)
+    share = float((1 - 1 / tokens).sqrt().mean())
+    spread = sqrt(float((2 / (tokens * (tokens - 1) * dimensions)).sum())) / w
+    ranks = [isotropic_ranks(min(int(n), RANK_TOKENS), int(d)) for n, d in zip(tokens, dimensions, strict=True)]
+    participation, entropy = torch.tensor(ranks, dtype=torch.float64).mean(0).tolist()
+    return {
+        "mean_cosine": (0.0, spread),
+        "residual_share": (share, nan),
+        "composite_share": (share, nan),
+        "participation_ratio": (participation, nan),
+        "effective_rank": (entropy, nan),
+    }

@@ -1,0 +1,202 @@
+"""The lens uniformity on tokens and weights made so that the right answer is known."""
+
+import math
+from dataclasses import replace
+
+import polars as pl
+import pytest
+import torch
+
+from headscope import model as models
+from headscope.core import WeightStatus
+from headscope.errors import UsageError
+from headscope.lenses.lens import AS_IS, Batch
+from headscope.lenses.uniform.rates import VARIANTS
+from headscope.lenses.uniformity import LENS, Params
+from headscope.pipeline import measure
+from tests.lenses.planted import SPEC, Planted, head_weights, site
+
+N, D, HEADS, WIDTH = 10, 24, 4, 6
+SITES = tuple(site(layer=layer, n_kv_heads=HEADS, d_head=WIDTH, d_value=WIDTH) for layer in range(3))
+# What attention keeps of differences and common part, and by how much the value maps enlarge.
+KEPT, COMMON, GAIN = 0.3, 0.9, 0.7
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def tokens(ratio: float, windows: int = 3, seed: int = 0) -> torch.Tensor:
+    """Windows of tokens whose differences are `ratio` times what they have in common."""
+    common, rest = normal(windows, 1, D, seed=seed), normal(windows, N, D, seed=seed + 1)
+    rest = rest - rest.mean(1, keepdim=True)
+    size = common.norm(dim=(1, 2), keepdim=True) * math.sqrt(N)
+    return common + ratio * size * rest / rest.norm(dim=(1, 2), keepdim=True)
+
+
+def planted() -> Planted:
+    """Heads that together turn every vector and enlarge it by GAIN."""
+    weights = {}
+    for one in SITES:
+        turn = torch.linalg.qr(normal(D, D, seed=one.layer)).Q
+        parts = turn.reshape(D, HEADS, WIDTH).permute(1, 0, 2)
+        back = GAIN * torch.eye(D, dtype=torch.float64).reshape(HEADS, WIDTH, D)
+        weights[one] = head_weights(one, parts, parts, parts, back)
+    return Planted(weights, replace(SPEC, n_layers=3, d_model=D))
+
+
+def shown(variant: str, rate: float, start: float = 2.0, first: float | None = None) -> Batch:
+    """Streams whose differences change by `rate` in each layer; a huge first token where one is given."""
+    streams = [tokens(start * rate**layer, seed=layer) for layer in range(4)]
+    if first is not None:
+        streams = [torch.cat((torch.full_like(x[:, :1], first), x), 1) for x in streams]
+    values = normal(3, HEADS, streams[0].shape[1], WIDTH, seed=9)
+    skip = 0 if first is None else 1
+    mean = values[:, :, skip:].mean(2, keepdim=True)
+    mixed = KEPT * (values - mean) + COMMON * mean
+    captures = {
+        "resid": dict(zip(SITES, streams, strict=False)),
+        "x": dict(zip(SITES, streams, strict=False)),
+        "final": {SITES[-1]: streams[-1]},
+        "v": dict.fromkeys(SITES, values),
+        "z": dict.fromkeys(SITES, mixed),
+    }
+    real = torch.ones(streams[0].shape[:2], dtype=torch.bool)
+    return Batch(variant, real.long(), real, captures=captures)
+
+
+def found(*batches: Batch, model: Planted | None = None, **options: int):
+    params = Params(**{"skip": 0, **options})
+    source = model or planted()
+    state = LENS.start(params, source.spec, SITES)
+    for batch in batches:
+        state = LENS.update(state, batch)
+    return LENS.finish(state, source)
+
+
+def value(table: pl.DataFrame, quantity: str, column: str = "value", **where: object) -> float:
+    chosen = [pl.col(key) == wanted for key, wanted in where.items()]
+    return table.filter(pl.col("quantity") == quantity, *chosen)[column].item()
+
+
+def test_planted_rates_and_their_predictions():
+    rates = {AS_IS: 0.8, "without mlp": 0.6, "without skips": 0.1, "without attention": 1.2, "initialised": 0.5}
+    finding = found(*(shown(variant, rate) for variant, rate in rates.items()))
+    with_skip = math.sqrt((1 + (GAIN * KEPT) ** 2) / (1 + (GAIN * COMMON) ** 2))
+    predicted = {AS_IS: with_skip, "without mlp": with_skip, "without skips": KEPT / COMMON, "without attention": 1.0}
+    table = finding.tables["rates"]
+    for variant, rate in rates.items():
+        assert value(table, "factor_over_depth", variant=variant) == pytest.approx(rate)
+        for layer in range(3):
+            assert value(table, "factor", variant=variant, layer=layer) == pytest.approx(rate)
+            assert value(table, "kept_differences", variant=variant, layer=layer) == pytest.approx(KEPT)
+            guess = value(table, "factor", "predicted", variant=variant, layer=layer)
+            assert guess == (pytest.approx(predicted[variant]) if variant in predicted else None)
+    assert "0.8 in the model as it is" in finding.headlines[2]
+    layers = finding.tables["layers"]
+    assert value(layers, "stretch", layer=0) == pytest.approx(1), "an orthogonal map stretches nothing"
+    assert value(layers, "operator_norm", layer=1) == pytest.approx(GAIN)
+    assert value(layers, "skip_share", layer=2) == pytest.approx(1 / (1 + GAIN))
+    assert value(layers, "flat_factor", layer=0) == pytest.approx(1 / math.sqrt(1 + GAIN**2))
+
+
+def test_predictions_that_come_true_are_called_so():
+    with_skip = math.sqrt((1 + (GAIN * KEPT) ** 2) / (1 + (GAIN * COMMON) ** 2))
+    true = found(shown(AS_IS, with_skip), shown("attention alone", KEPT / COMMON))
+    assert "averaging tells the speed to a quarter in attention alone and the model as it is." in true.headlines[2]
+    false = found(shown(AS_IS, 0.99), shown("attention alone", KEPT / COMMON))
+    assert false.headlines[2].endswith("to a quarter in attention alone, not in the model as it is.")
+
+
+def test_which_part_keeps_tokens_apart():
+    finding = found(shown(AS_IS, 0.9), shown("without skips", 0.1), shown("without attention", 1.5))
+    assert "skip connections kept them apart; attention brought them together" in finding.headlines[1]
+    assert finding.headlines[0].startswith("Tokens grow more alike with depth")
+    assert found(shown(AS_IS, 1.5)).headlines[0].startswith("Tokens grow less alike with depth")
+    assert "nearly one" in found(shown(AS_IS, 0.3, start=0.5)).headlines[0]
+
+
+def test_equal_and_orthogonal_tokens():
+    batch = shown(AS_IS, 1.0)
+    equal = tokens(0.0)
+    right_angles = torch.eye(D, dtype=torch.float64)[:N].expand(3, N, D)
+    resid = dict(zip(SITES, (right_angles, equal, equal), strict=True))
+    batch = replace(batch, captures={**batch.captures, "resid": resid, "final": {SITES[-1]: equal}})
+    table = found(batch).tables["streams"]
+    assert value(table, "mean_cosine", layer=0) == pytest.approx(0, abs=1e-12)
+    assert value(table, "effective_rank", layer=0) == pytest.approx(N)
+    assert value(table, "participation_ratio", layer=0) == pytest.approx(N)
+    assert value(table, "residual_share", layer=0) == pytest.approx(math.sqrt(1 - 1 / N))
+    for layer in (1, 2, 3):
+        assert value(table, "mean_cosine", layer=layer) == pytest.approx(1)
+        assert value(table, "effective_rank", layer=layer) == pytest.approx(1)
+        assert value(table, "residual_share", layer=layer) < 1e-12
+    assert found(batch).tables["rates"].filter(pl.col("quantity").str.starts_with("factor")).is_empty(), "rounding"
+
+
+def test_a_huge_first_token_is_left_out():
+    plain, marked = found(shown(AS_IS, 0.8)), found(shown(AS_IS, 0.8, first=1e6), skip=1)
+    for name in ("streams", "rates", "layers"):
+        a, b = (finding.tables[name].select(pl.col(pl.Float64)).to_numpy() for finding in (plain, marked))
+        # The value maps of the planted attention are drawn with one token more.
+        keep = slice(None) if name == "streams" else plain.tables[name]["quantity"].to_numpy() == "factor_over_depth"
+        assert a[keep][:, 0] == pytest.approx(b[keep][:, 0])
+    assert value(found(shown(AS_IS, 0.8, first=1e6)).tables["streams"], "length", layer=0) > 1e5
+
+
+def test_only_the_windows_of_the_first_tokens_count():
+    batch = shown(AS_IS, 0.8)
+    first = found(batch, tokens=N + 1)
+    assert set(first.tables["streams"]["windows"]) == {2}
+    assert "the first 2 of 3 windows" in first.method
+    twice = found(batch, shown(AS_IS, 0.1), tokens=2 * N)
+    assert twice.tables["streams"].equals(first.tables["streams"])
+    assert "the first 2 of 6 windows" in twice.method
+    alone = found(batch, tokens=1)
+    assert alone.tables["streams"]["low"].null_count() == alone.tables["streams"].height
+    assert any("One window" in warning for warning in alone.warnings)
+
+
+def test_refused_forms_and_refused_weights():
+    refusal = Batch("without skips", torch.zeros(0, N).long(), torch.zeros(0, N).bool(), refused="it multiplies")
+    model = planted()
+    refused = replace(model, statuses={SITES[1]: WeightStatus("refused", "latent")})
+    finding = found(shown("without skips", 0.5), refusal, shown(AS_IS, 0.8), model=refused)
+    assert finding.status == "ok"
+    assert any("The model without skips could not be run: it multiplies." in warning for warning in finding.warnings)
+    assert any("for L1: the weights of the values are not known there" in warning for warning in finding.warnings)
+    assert finding.tables["rates"]["variant"].unique().to_list() == [AS_IS]
+    assert value(finding.tables["rates"], "factor", "predicted", layer=1) is None
+    assert value(finding.tables["rates"], "factor", "predicted", layer=0) is not None
+    assert value(finding.tables["rates"], "factor_over_depth", "predicted") is None
+
+
+def test_a_form_that_overflows_is_left_out():
+    broken = shown("without skips", 0.5)
+    streams = {of: x * torch.inf for of, x in broken.captures["resid"].items()}
+    broken = replace(broken, captures={**broken.captures, "resid": streams})
+    finding = found(shown(AS_IS, 0.8), broken)
+    assert finding.status == "ok"
+    table = finding.tables["streams"].filter(pl.col("variant") == "without skips")
+    assert set(table["layer"]) == {3}
+
+
+@pytest.mark.parametrize("options", [{"tokens": 0}, {"skip": -1}])
+def test_senseless_parameters(options):
+    with pytest.raises(UsageError, match="at least one token"):
+        LENS.needs(Params(**options), SPEC)
+
+
+def test_the_embedded_model_in_all_its_forms():
+    """Every form runs, each once, and does what it says."""
+    text = "The sea was calm that morning, and the small boats lay still in the harbour while the men slept. " * 4
+    finding = measure(models.open_model("tiny"), text=text, lenses=["uniformity"], window=40)["uniformity"]
+    assert finding.status == "ok"
+    assert not finding.warnings
+    table = finding.tables["streams"]
+    assert list(dict.fromkeys(table["variant"])) == list(VARIANTS)
+    ends = {name: value(table, "mean_cosine", variant=name, layer=4) for name in VARIANTS}
+    assert ends["attention alone"] > ends[AS_IS] + 0.2
+    assert ends["without skips"] > ends[AS_IS] + 0.2
+    starts = {value(table, "length", variant=name, layer=0) for name in VARIANTS if name != "initialised"}
+    assert len(starts) == 1, "the embeddings are those of the model in every form but the initialised one"
