@@ -31,13 +31,20 @@ from headscope.pipeline.questions import Asked
 from headscope.pipeline.subject import Subject
 
 Spelling = tuple[tuple[str, ...], ...]  # the texts of the first tokens of each window
+
+
+def _attention_alone(edit: Any, seed: int) -> None:
+    edit.skip(0.0)
+    edit.without("mlp")
+
+
 # What each variant of the model is, in terms of an edit; the seed is for what is drawn.
 _CHANGES: dict[str, Callable[[Any, int], None]] = {
     "initialised": lambda edit, seed: edit.initialise(seed),
     "without skips": lambda edit, seed: edit.skip(0.0),
     "without mlp": lambda edit, seed: edit.without("mlp"),
     "without attention": lambda edit, seed: edit.without("attention"),
-    "attention alone": lambda edit, seed: (edit.skip(0.0), edit.without("mlp"))[0],
+    "attention alone": _attention_alone,
 }
 VARIANTS = (AS_IS, *_CHANGES)
 

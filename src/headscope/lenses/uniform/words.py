@@ -186,6 +186,7 @@ def _prediction(rates: pl.DataFrame) -> str:
         f"not in {_listed(wrong)}" if right and wrong else "averaging tells none of these speeds" if wrong else "",
     ]
     return (
-        f"From layer to layer{' of the encoder' if stack == 'enc' else ''} their differences, in units of what they share, change by a factor of {_listed(told)}: "
+        f"From layer to layer{' of the encoder' if stack == 'enc' else ''} their differences, in units of what they "
+        f"share, change by a factor of {_listed(told)}: "
         f"{', '.join(one for one in verdict if one)}."
     )
