@@ -173,6 +173,21 @@ def test_pieces_together_are_the_whole(name: str) -> None:
         assert torch.equal(found[site].entropy_nats, statistics[site].entropy_nats)
 
 
+@pytest.mark.parametrize("name", ["llama_gqa", "bert"])
+def test_a_corner_of_any_size(name: str) -> None:
+    model = opened(name)
+    with model.session() as session:
+        capture = session.capture("corner:5", "corner", "pattern")
+        session.run(tokens(model))
+        found = capture.take()
+        for wrong in ("corner:0", "corner:x", "corner:", "pairs:3"):
+            with pytest.raises(UsageError, match="cannot capture"):
+                session.capture(wrong)
+    for site, whole in found["pattern"].items():
+        assert torch.allclose(found["corner:5"][site], whole[..., :5, :5], atol=1e-6)
+        assert torch.allclose(found["corner"][site], whole, atol=1e-6)
+
+
 def test_pairs_follow_a_patched_pattern() -> None:
     """Windows of 60 tokens: not all of them are in the pairs."""
     model = opened("llama_gqa")

@@ -58,8 +58,9 @@ ABOUT = About(
         "Along an arc, the thesis has the divergence as a sinusoid of each pair; corrected, that is true of the mean "
         "over random pairs, with an amplitude B that is not free. A ratio of 1 (measured over predicted at the start) "
         "says that real vectors behave so; above 1 they are further apart than random vectors of their length and "
-        "angle. The best sinusoid has three free numbers and fits almost any smooth curve: `line` says what it would "
-        "leave of a straight line, and only below that does a small `sinusoid` mean anything."
+        "angle, below 1 nearer, as where they share a few huge entries that decide every softmax. The best sinusoid "
+        "has three free numbers and fits almost any smooth curve: `line` says what it would leave of a straight line, "
+        "and only below that does a small `sinusoid` mean anything."
     ),
     reference=(
         "Wertich, Exploring the Hidden Structures of Attention Layers in Transformer Models through the Lens of "

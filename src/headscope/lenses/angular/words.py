@@ -55,6 +55,11 @@ def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
     return tuple(sentence for sentence in told if sentence)
 
 
+def _percent(share: float) -> str:
+    """Two digits, and no powers of ten."""
+    return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
+
+
 def _two(value: float) -> str:
     return f"{round(value, 2) + 0.0:.2f}"
 
@@ -110,8 +115,8 @@ def _linear(heads: pl.DataFrame) -> str:
         size = sizes(heads, f"input_{target}")
         if len(size):
             told.append(
-                f"{100 * float(np.median(size**2)):.2g} % of the variance of the {target} within rows "
-                f"(embedding {100 * float(np.median(sizes(heads, f'embedding_{target}') ** 2)):.2g} %)"
+                f"{_percent(float(np.median(size**2)))} of the variance of the {target} within rows "
+                f"(embedding {_percent(float(np.median(sizes(heads, f'embedding_{target}') ** 2)))})"
             )
     if not told:
         return ""
@@ -136,13 +141,12 @@ def _arcs(arcs: pl.DataFrame | None) -> str:
             ratio, misfit = (float(np.median(rows[column].to_numpy())) for column in ("ratio", "law_misfit"))
             verdict = "holds" if misfit < CLOSE else "fails"
             told.append(
-                f"{words} it starts at {ratio:.2f} times the law and strays from it by {100 * misfit:.2g} %: it "
-                f"{verdict}"
+                f"{words} it starts at {ratio:.2f} times the law and strays from it by {_percent(misfit)}: it {verdict}"
             )
     if not told:
         return ""
     residual, line = (median(arcs, "input", column) for column in ("sinusoid", "line"))
     return (
         f"Divergence along arcs against B(1 − cos): {'; '.join(told)} (medians). A single curve is a sinusoid within "
-        f"{100 * residual:.2g} % of its range, where a straight line would be one within {100 * line:.2g} %."
+        f"{_percent(residual)} of its range, where a straight line would be one within {_percent(line)}."
     )

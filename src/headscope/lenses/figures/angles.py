@@ -91,16 +91,16 @@ def _course(heads: pl.DataFrame, sites: Sequence[Site]) -> Curves:
 
 
 def _pairs_of_maps(drawn: pl.DataFrame, sites: Sequence[Site], pictures: Mapping[Site, Picture]) -> list[Figure]:
-    """Cosines beside weights: in the first layer, and in the one whose average follows the cosine most."""
+    """Cosines beside weights: in the first layer, and in the later one whose average follows the cosine most."""
     shown = [site for site in sites if site in pictures]
     rows = drawn.filter(pl.col("quantity") == "input")
     size = {site: float(np.nan_to_num(np.abs(_column(_of(rows, site), "rank"))).max(initial=0.0)) for site in shown}
-    chosen = list(dict.fromkeys((shown[0], max(shown, key=lambda site: size[site]))))
+    chosen = [shown[0], *([max(shown[1:], key=lambda site: size[site])] if len(shown) > 1 else [])]
     found: list[Figure] = []
     for number, site in enumerate(chosen):
         picture = pictures[site]
         value = float(np.nan_to_num(_column(_of(rows, site), "rank"))[0])
-        which = "the first layer" if number == 0 else "the layer in which they are nearest to each other"
+        which = "the first layer" if number == 0 else "the later layer in which cosines and weights are nearest"
         cosine = lower(site, picture.inputs.numpy())
         np.fill_diagonal(cosine, np.nan)
         weight = lower(site, picture.weights.numpy())
@@ -110,7 +110,7 @@ def _pairs_of_maps(drawn: pl.DataFrame, sites: Sequence[Site], pictures: Mapping
             HeatMap(
                 name=f"cosines_{number}",
                 title=f"Cosines of the inputs of {site.label}",
-                caption=f"Of the first tokens of the first window, {which}; beside the map of attention. A token with "
+                caption=f"Of the first tokens of the first window: {which}; beside the map of attention. A token with "
                 "itself (1) is left empty.",
                 values=cosine,
                 row_labels=tuple(f"{i + 1} {text}" for i, text in enumerate(names)),

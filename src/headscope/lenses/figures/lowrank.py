@@ -30,11 +30,9 @@ def _growth(table: pl.DataFrame) -> Curves:
             np.array([np.quantile(one["value"].to_numpy(), q) for one in rows]) for q in (0.1, 0.5, 0.9)
         )
         series.append(Series(f"{told}, median head", x, middle, low, high))
-        mixed = np.array([np.median(one["shuffled"].to_numpy()) for one in rows])
-        series.append(Series(f"{told}, weights in random places", x, mixed, role="null"))
-    flat = [table.filter(pl.col("quantity") == "components_99", pl.col("tokens") == size) for size in sizes]
-    uniform = np.array([np.median(one["uniform"].to_numpy()) for one in flat])
-    series.append(Series("99 %, uniform attention", x, uniform, role="null"))
+    # One null only: nulls are drawn alike.
+    mixed = np.array([np.median(one["shuffled"].to_numpy()) for one in rows])
+    series.append(Series("99 %, weights in random places", x, mixed, role="null"))
     series.append(Series("ln n", x, np.log(x), role="theory"))
     series.append(Series("n", x, x, role="theory"))
     return Curves(
@@ -101,7 +99,9 @@ def _spectra(sigma: Mapping[Site, Array]) -> Curves:
             x = np.arange(1, len(own) + 1, dtype=np.float64)
             own, mixed = (np.maximum(one / one[0], _FLOOR) for one in (own, mixed))
             series.append(Series(members[index].label, x, own))
-            series.append(Series(f"{members[index].label}, weights in random places", x, mixed, role="null"))
+            if index == len(members) // 2:
+                # One null of a kind: nulls are drawn alike.
+                series.append(Series(f"{members[index].label}, weights in random places", x, mixed, role="null"))
     n = max(len(found[0, 0]) for found in sigma.values())
     few = np.log(n)
     series.append(Series("ln n", np.array([few, few]), np.array([_FLOOR, 1.0]), role="theory"))
