@@ -149,6 +149,7 @@ def test_its_contract_tests_appear(folder):
 
 @pytest.mark.usefixtures("dropped")
 def test_all_lenses_together_make_one_forward_per_batch_and_variant(tiny):
+    tiny.weight_source()  # looks up once where the weights are, by a forward of its own
     forwards = []
 
     def note(module, args, kwargs):
