@@ -100,8 +100,14 @@ class FakeWeights:
     method: str = "made up"
     feed_forward: tuple = ()
     feed_forward_notes: tuple = ()
+    embeddings: tuple = ()
+    embedding_notes: tuple = ()
+    vocabulary: None = None
 
     def feed_forward_matrix(self, one):
+        raise WeightsRefused("made up")
+
+    def embedding_table(self, one):
         raise WeightsRefused("made up")
 
     def status(self, site):
