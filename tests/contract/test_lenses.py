@@ -154,6 +154,7 @@ def test_one_percent_turns_the_comparison_red(name):
     expected = lens.definition(params, model, parts)
     others = {tensor: perturbed_weights(model, tensor) for tensor in ("w_q", "w_k", "w_v", "w_o")}
     others |= {one.label: perturbed_vectors(model, one) for one in model.embeddings}
+    others["vocabulary"] = replace(model, vocabulary=None)
     read = [
         (tensor, off) for tensor, off in others.items() if differences(lens.definition(params, off, parts), expected)
     ]

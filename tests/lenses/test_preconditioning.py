@@ -12,7 +12,7 @@ from headscope.lenses.conditioned import pairs as pairs_file
 from headscope.lenses.conditioned.pairs import Pairs
 from headscope.lenses.lens import AS_IS, Batch
 from headscope.lenses.preconditioning import LENS, Params
-from tests.lenses.planted import SPEC, site
+from tests.lenses.planted import SPEC, Planted, Words, site
 
 SITES = (site(), site(layer=1))
 D = 24
@@ -22,15 +22,14 @@ def batch_of(tokens, vectors):
     """Windows whose stream is the vector of each token, at every depth."""
     rows = vectors[tokens]
     captures = {"resid": dict.fromkeys(SITES, rows), "final": {SITES[-1]: rows}}
-    spelling = tuple(tuple(f" t{token}" for token in window) for window in tokens.tolist())
-    return Batch(AS_IS, tokens, torch.ones_like(tokens, dtype=torch.bool), captures=captures, spelling=spelling)
+    return Batch(AS_IS, tokens, torch.ones_like(tokens, dtype=torch.bool), captures=captures)
 
 
 def finding_of(*batches, **params):
     state = LENS.start(Params(**params), SPEC, SITES)
     for batch in batches:
         state = LENS.update(state, batch)
-    return LENS.finish(state, None)
+    return LENS.finish(state, Planted({}, SPEC, vocabulary=Words(tuple(f"t{token}" for token in range(VOCABULARY)))))
 
 
 def walk(table, windows, length, seed=0):

@@ -24,3 +24,11 @@ def words(spelling: Sequence[str]) -> list[str]:
     for text, number in zip(spelling, word_numbers(spelling), strict=True):
         joined[number] = joined.get(number, "") + text
     return [text.strip() or "·" for text in joined.values()]
+
+
+def shown(spelling: str) -> str:
+    """One token's text for a table: blanks taken away, … in front where it goes on with a word."""
+    text = spelling.strip()
+    if not text:
+        return repr(spelling)
+    return f"…{text}" if spelling[0].isalnum() else text

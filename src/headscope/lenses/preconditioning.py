@@ -16,7 +16,7 @@ from torch import Tensor
 from headscope.core import About, Finding, ModelSpec, Site, WeightSource
 from headscope.errors import UsageError
 from headscope.lenses.conditioned.definition import defined
-from headscope.lenses.conditioned.followers import Followers
+from headscope.lenses.conditioned.followers import Followers, spelling
 from headscope.lenses.conditioned.gaussians import Stream, measured_streams
 from headscope.lenses.conditioned.pairs import Pairs
 from headscope.lenses.conditioned.words import method, sentences, warnings
@@ -67,7 +67,7 @@ ABOUT = About(
         "kind": "self: the stream is that which enters the layer",
         "layer": "counted from 0; layer 0 is given the embeddings; one behind the last layer: what that one gives",
         "head": "empty: the stream belongs to the layer",
-        "previous": "the token before, as the text spells it; its number where it was not spelt",
+        "previous": "the token before; … where it goes on with a word; its number where there is no tokenizer",
         "quantity": (
             "entropy_nats: in the table text of all tokens that follow another one (null: all equally likely), else "
             "that of the Gaussian; conditional_entropy_nats: given the previous token; information_nats: what the "
@@ -154,17 +154,16 @@ class State:
     pairs: Pairs
     words: Sample
     samples: Mapping[Site, Sample] = field(default_factory=dict)
-    names: Mapping[int, str] = field(default_factory=dict)
 
 
 def needs(params: Params, spec: ModelSpec) -> Needs:
-    """The residual stream that enters each layer, the one that leaves the last, and what tokens spell."""
+    """The residual stream that enters each layer, the one that leaves the last; of the weights, what tokens spell."""
     if params.least < 2 or params.components < 1 or params.skip < 0:
         raise UsageError(
             f"least={params.least}, components={params.components} and skip={params.skip}: at least two occurrences "
             "and one component are needed, and no fewer than 0 tokens can be left out"
         )
-    return Needs(captures=frozenset({"resid", "final"}), pieces=True, spelling=True)
+    return Needs(weights=True, captures=frozenset({"resid", "final"}), pieces=True)
 
 
 def start(params: Params, spec: ModelSpec, sites: tuple[Site, ...]) -> State:
@@ -201,7 +200,7 @@ def _in_step(x: Float[Tensor, "batch n d"], batch: Batch) -> bool:
 
 
 def _counted(state: State, batch: Batch) -> State:
-    skip, pairs, words, names = state.params.skip, state.pairs, state.words, dict(state.names)
+    skip, pairs, words = state.params.skip, state.pairs, state.words
     for tokens, real in zip(batch.tokens, batch.real, strict=True):
         window = tokens[real]
         if len(window) > skip + 1:
@@ -209,10 +208,7 @@ def _counted(state: State, batch: Batch) -> State:
             before = torch.cat((window.new_full((1,), -1), window[:-1]))
             both = torch.stack((window, before), 1).to(torch.float64)
             words = words.add(window, {state.streams[0]: both})
-    for tokens, spelling in zip(batch.tokens, batch.spelling, strict=False):
-        for token, text in zip(tokens.tolist(), spelling, strict=False):
-            names.setdefault(token, text.strip() or repr(text))
-    return replace(state, pairs=pairs, words=words, names=names)
+    return replace(state, pairs=pairs, words=words)
 
 
 def _sampled(state: State, site: Site, x: Float[Tensor, "batch n d"], batch: Batch) -> Sample:
@@ -231,7 +227,6 @@ def merge(a: State, b: State) -> State:
         pairs=a.pairs.merge(b.pairs),
         words=a.words.merge(b.words),
         samples={**a.samples, **both},
-        names={**b.names, **a.names},
     )
 
 
@@ -246,11 +241,12 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
         )
         return Finding("preconditioning", ABOUT, status="not applicable", reason=reason, params=params)
     streams = measured_streams(_streams(state))
+    names = spelling(None if weights is None else weights.vocabulary)
     rows = {
         "text": [_NOWHERE | row for row in followers.text_rows()],
         "layers": [row for one in streams for row in one.layer_rows()],
-        "tokens": [_NOWHERE | row for row in followers.token_rows(state.names)],
-        "gaussians": [row for one in streams for row in one.token_rows(state.names)],
+        "tokens": [_NOWHERE | row for row in followers.token_rows(names)],
+        "gaussians": [row for one in streams for row in one.token_rows(names)],
     }
     tables = {name: pl.DataFrame(rows[name], schema=SCHEMAS[name]) for name in SCHEMAS if rows[name]}
     finding = Finding(
@@ -287,7 +283,8 @@ def headline(finding: Finding) -> tuple[str, ...]:
 def definition(params: Params, weights: WeightSource | None, batches: Sequence[Batch]) -> dict[str, pl.DataFrame]:
     """The formulas as written, on all windows, in float64; the fold samples where rows are many."""
     kept = [batch for batch in batches if batch.variant == AS_IS]
-    rows = defined(kept, params.least, params.components, params.skip)
+    vocabulary = None if weights is None else weights.vocabulary
+    rows = defined(kept, vocabulary, params.least, params.components, params.skip)
     return {name: pl.DataFrame(rows[name], schema=SCHEMAS[name]) for name in SCHEMAS if rows[name]}
 
 

@@ -12,24 +12,25 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from headscope.core import Site
+from headscope.core import Site, Vocabulary
 from headscope.lenses.lens import Batch
 
 Row = dict[str, object]
 Rows = NDArray[np.float64]
 
 
-def defined(batches: Sequence[Batch], least: int, components: int, skip: int) -> dict[str, list[Row]]:
+def defined(
+    batches: Sequence[Batch], vocabulary: Vocabulary | None, least: int, components: int, skip: int
+) -> dict[str, list[Row]]:
     """All tables."""
     windows = [
         tokens[real].tolist() for batch in batches for tokens, real in zip(batch.tokens, batch.real, strict=True)
     ]
     pairs = [(window[i - 1], window[i]) for window in windows for i in range(skip + 1, len(window))]
     names: dict[int, str] = {}
-    for batch in batches:
-        for tokens, spelling in zip(batch.tokens, batch.spelling, strict=False):
-            for token, text in zip(tokens.tolist(), spelling, strict=False):
-                names.setdefault(token, text.strip() or repr(text))
+    for token in {token for pair in pairs for token in pair}:
+        text = f"#{token}" if vocabulary is None else vocabulary.spelled([token])[0]
+        names[token] = ("…" if text[:1].isalnum() else "") + text.strip() if text.strip() else repr(text)
     found: dict[str, list[Row]] = {"text": [], "layers": [], "tokens": [], "gaussians": []}
     seen = Counter(previous for previous, _ in pairs)
     chosen = sorted((p for p in seen if seen[p] >= least), key=lambda p: (-seen[p], p))[:256]

@@ -1,18 +1,22 @@
 """What follows a token in the text: how many continuations carry 90 %, and how much entropy is left."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from math import log, nan
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from headscope.core import Vocabulary
+from headscope.core.words import shown
 from headscope.lenses.conditioned.pairs import Counts, Pairs
 from headscope.maths.counts import carriers, corrected_entropy, drawn, plain_entropy
 from headscope.maths.sampling import clustered_mean
 
 Row = dict[str, object]
+Names = Callable[[int], str]
 # Previous tokens that are looked at, the most frequent ones; and those that are listed.
 GROUPS, LISTED = 256, 24
 DRAWS = 20
@@ -101,20 +105,20 @@ class Followers:
     def _counts(self) -> Row:
         return {"samples": int(self.sizes.sum()), "groups": len(self.tokens)}
 
-    def token_rows(self, names: Mapping[int, str]) -> Iterator[Row]:
+    def token_rows(self, names: Names) -> Iterator[Row]:
         """The most frequent previous tokens one by one."""
         for group, token in enumerate(self.tokens[:LISTED]):
             null, spread = (f(self.null[:, group, 0]) for f in (torch.mean, torch.std))
             value, after = float(self.measured[group, 0]), self.after[group]
             order = sorted(zip((-after.counts).tolist(), after.values.tolist(), strict=True))[:3]
             yield {
-                "previous": spelt(token, names),
+                "previous": names(token),
                 "value": value,
                 "null": float(null),
                 "z": (value - float(null)) / float(spread) if spread else None,
                 "entropy_nats": float(self.measured[group, 3]),
                 "entropy_null": float(self.null[:, group, 3].mean()),
-                "likeliest": ", ".join(f"{spelt(t, names)} {-100 * c / after.total:.0f} %" for c, t in order),
+                "likeliest": ", ".join(f"{names(t)} {-100 * c / after.total:.0f} %" for c, t in order),
                 "continuations": len(after.values),
                 "samples": after.total,
             }
@@ -131,9 +135,14 @@ def paired(
     return float((values * sizes).sum() / sizes.sum()), (gap.high - gap.low) / 2
 
 
-def spelt(token: int, names: Mapping[int, str]) -> str:
-    """What a token spells, or its number where nobody said."""
-    return names.get(token, f"#{token}")
+def spelling(vocabulary: Vocabulary | None) -> Names:
+    """What a token spells, or its number where nobody says."""
+
+    @cache
+    def name(token: int) -> str:
+        return f"#{token}" if vocabulary is None else shown(vocabulary.spelled([token])[0])
+
+    return name
 
 
 def _numbers(counts: Tensor) -> Float[Tensor, " columns"]:

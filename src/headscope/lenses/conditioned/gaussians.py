@@ -1,6 +1,6 @@
 """The Gaussian of a token's vector given the token before it, beside groups of the same sizes drawn at random."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headscope.core import Site
-from headscope.lenses.conditioned.followers import paired, spelt
+from headscope.lenses.conditioned.followers import Names, paired
 from headscope.lenses.figures.layout import place
 from headscope.maths.gaussian import eigen, fitted
 from headscope.maths.moments import Moments
@@ -149,14 +149,14 @@ class Stream:
                 "groups": int(known.sum()),
             }
 
-    def token_rows(self, names: Mapping[int, str]) -> Iterator[Row]:
+    def token_rows(self, names: Names) -> Iterator[Row]:
         """Every previous token by itself."""
         for group, (token, where) in enumerate(self.groups):
             for at, quantity in enumerate(QUANTITIES):
                 value, null = float(self.measured[group, at]), self.null[:, group, at]
                 yield {
                     **place(self.site, None),
-                    "previous": spelt(token, names),
+                    "previous": names(token),
                     "quantity": quantity,
                     "value": _known(value),
                     "null": _known(float(null.mean())),

@@ -164,7 +164,7 @@ def _neighbours(weights: WeightSource, x: Vectors, words: list[str], nearest: in
             order = sorted((-_cosine(x[token], x[t]), t) for t in range(n) if t != token and x[t].any())[:nearest]
             for place, (minus, t) in enumerate(order, 1):
                 text = weights.vocabulary.spelled([t])[0]
-                spelling = text.strip() if text.startswith((" ", "\n", "\t")) else "…" + text.strip()
+                spelling = ("…" if text[:1].isalnum() else "") + text.strip() if text.strip() else repr(text)
                 yield {"word": word, "place": place, "neighbour": spelling, "value": -minus, "null": largest}
 
 

@@ -11,6 +11,7 @@ from scipy import stats
 from torch import Tensor
 
 from headscope.core import Vocabulary
+from headscope.core.words import shown
 from headscope.lenses.embedded.lists import RELATED, RELATIONS
 from headscope.maths.cosines import blocks, largest_cosine
 
@@ -65,9 +66,7 @@ def neighbour_rows(spelt: Spelt, words: Sequence[str], nearest: int) -> Iterator
             zip(cosines.tolist(), spelt.vocabulary.spelled(near.tolist()), strict=True), 1
         ):
             if cosine > -torch.inf:
-                # What goes on with a word, as BERT's ##ing does, is told from a word.
-                text = spelling.strip() if spelling[:1].isspace() else f"…{spelling.strip()}"
-                yield {"word": word, "place": place, "neighbour": text, "value": cosine, "null": null}
+                yield {"word": word, "place": place, "neighbour": shown(spelling), "value": cosine, "null": null}
 
 
 def related_rows(spelt: Spelt) -> list[Row]:
