@@ -57,7 +57,7 @@ def test_known_patterns_have_their_ranks():
         assert row(finding, "components", 1, "beyond_log", tokens=n)["value"] == pytest.approx(1 - ceil(log(n)) / n)
         flat = row(finding, "components", 2, "stable_rank", tokens=n)
         assert flat["value"] == pytest.approx(flat["uniform"])
-    assert "1 a logarithm" not in finding.headlines[1]  # one window: nothing is beyond doubt
+    assert "1 a logarithm" not in finding.headlines[1]  # one window: no interval, so nothing is told
     assert row(finding, "growth", 0, "components_90")["value"] == 0
     assert row(finding, "growth", 1, "components_90")["value"] == pytest.approx(1.0, abs=0.03)
     assert row(finding, "growth", 3, "components_99")["value"] == pytest.approx(0.5, abs=0.1)

@@ -451,7 +451,8 @@ def _growth_sentence(fits: pl.DataFrame, table: pl.DataFrame) -> str:
         f"From n = {sizes[0]} to {sizes[-1]} the components of the median head grow like n to the power {p:.2f} for "
         f"90 % and {_median(more):.2f} for 99 % (ln n itself: {itself:.2f}, weights in random places: "
         f"{_median(rows, 'shuffled'):.2f} and {_median(more, 'shuffled'):.2f}, each token on itself: 1): {said}. Of "
-        f"{rows.height} heads, beyond doubt: {told('components_90')} (90 %); {told('components_99')} (99 %)."
+        f"{rows.height} heads, by 95 % intervals over windows: {told('components_90')} (90 %); "
+        f"{told('components_99')} (99 %)."
     )
 
 
