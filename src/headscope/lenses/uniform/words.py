@@ -185,7 +185,9 @@ def _prediction(rates: pl.DataFrame) -> str:
         f"averaging tells the speed to a quarter in {_listed(right)}" if right else "",
         f"not in {_listed(wrong)}" if right and wrong else "averaging tells none of these speeds" if wrong else "",
     ]
+    where = " of the encoder" if stack == "enc" else ""
     return (
-        f"From layer to layer{' of the encoder' if stack == 'enc' else ''} their differences, in units of what they share, change by a factor of {_listed(told)}: "
+        f"From layer to layer{where} their differences, in units of what they share, change by a factor of "
+        f"{_listed(told)}: "
         f"{', '.join(one for one in verdict if one)}."
     )
