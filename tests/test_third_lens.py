@@ -11,7 +11,9 @@ import pytest
 import headscope
 from headscope import api
 from headscope.cli import main
+from headscope.lenses import lenses
 from headscope.lenses.lens import AS_IS
+from headscope.pipeline.forwards import VARIANTS
 
 PROJECT = Path(__file__).parents[1]
 
@@ -149,6 +151,9 @@ def test_its_contract_tests_appear(folder):
 @pytest.mark.usefixtures("dropped")
 def test_all_lenses_together_make_one_forward_per_batch_and_variant(tiny):
     forwards = []
+    # Looked up once per model, on a few tokens.
+    tiny.weight_source()
+    tiny.branches()
     handle = tiny.hf.base_model.register_forward_pre_hook(lambda *_: forwards.append(1))
     try:
         run = api.measure(tiny, text=TEXT, window=64)
@@ -157,7 +162,9 @@ def test_all_lenses_together_make_one_forward_per_batch_and_variant(tiny):
     assert {"spectra", "focus", "echo"} <= run.findings.keys()
     assert {finding.status for finding in run.findings.values()} == {"ok"}
     n_batches = headscope_batches(run)
-    assert len(forwards) == 2 * n_batches  # as it is, and freshly initialised for echo
+    wanted = {variant for lens in lenses().values() for variant in lens.needs(lens.params(), tiny.spec).variants}
+    assert wanted == set(VARIANTS), "as it is, freshly initialised for echo too, and the forms that uniformity asks for"
+    assert len(forwards) == len(VARIANTS) * n_batches
 
 
 def headscope_batches(run):
