@@ -162,7 +162,7 @@ def test_roles_are_drawn_as_promised() -> None:
 
 
 def test_points_have_no_line_between_them() -> None:
-    canvas, axes = panel(200, 100)
+    canvas, axes = panel(200.0, 100.0)
     draw_series(axes, Series("layers", X, X, points=True), "#000000", "series-0")
     draw_series(axes, Series("line", X, X), "#000000", "series-1")
     points, line = axes.get_lines()

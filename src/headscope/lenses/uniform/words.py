@@ -18,6 +18,8 @@ from headscope.lenses.uniform.records import RANK_TOKENS
 
 # Below this share of their length that distinguishes tokens they are called one.
 ONE = 0.1
+# How far cosines or shares must be apart to be told apart where there is one window, and so no interval.
+MARGIN = 0.05
 # How close a predicted speed, the logarithm of a factor, is called right; where nothing happens, how close to nothing.
 CLOSE, SLOW = 0.25, 0.02
 
@@ -90,8 +92,7 @@ def _growth(streams: pl.DataFrame) -> str:
         return ""
     first, last = cosines[0], cosines[-1]
     top = max(cosines, key=lambda row: _number(row, "value"))
-    rose = _number(last, "low") > _number(first, "high")
-    fell = _number(last, "high") < _number(first, "low")
+    rose, fell = _above(last, first), _above(first, last)
     course = (
         "grow more alike with depth"
         if rose
@@ -149,12 +150,18 @@ def _percent(share: float) -> str:
     return f"{value:.0f} %" if value >= 10 else f"{value:.2g} %" if value >= 0.001 else "under 0.001 %"
 
 
+def _above(a: Mapping[str, object], b: Mapping[str, object]) -> bool:
+    """Whether a is clearly larger: the intervals are apart, or without intervals the values by more than MARGIN."""
+    if a["low"] is None or b["high"] is None:
+        return _number(a, "value") > _number(b, "value") + MARGIN
+    return _number(a, "low") > _number(b, "high")
+
+
 def _effect(whole: Mapping[str, object], without: Mapping[str, object]) -> str:
     """Whether a part keeps tokens apart: its absence leaves less."""
-    a, b = _number(whole, "value"), _number(without, "value")
-    if _number(without, "high") < _number(whole, "low") or b < a / 2:
+    if _above(whole, without):
         return "kept them apart"
-    return "brought them together" if _number(without, "low") > _number(whole, "high") else "made little difference"
+    return "brought them together" if _above(without, whole) else "made little difference"
 
 
 def _prediction(rates: pl.DataFrame) -> str:
@@ -185,8 +192,9 @@ def _prediction(rates: pl.DataFrame) -> str:
         f"averaging tells the speed to a quarter in {_listed(right)}" if right else "",
         f"not in {_listed(wrong)}" if right and wrong else "averaging tells none of these speeds" if wrong else "",
     ]
+    where = " of the encoder" if stack == "enc" else ""
     return (
-        f"From layer to layer{' of the encoder' if stack == 'enc' else ''} their differences, in units of what they "
-        f"share, change by a factor of {_listed(told)}: "
+        f"From layer to layer{where} their differences, in units of what they share, change by a factor of "
+        f"{_listed(told)}: "
         f"{', '.join(one for one in verdict if one)}."
     )
