@@ -233,7 +233,7 @@ def cut(name: str, x: torch.Tensor, index: int, n: int) -> torch.Tensor:
             return x
         case "resid" | "x" | "final":
             return x[index : index + 1, :n]
-        case "pattern" | "pairs" | "scores" | "rows" | "corner":
+        case "pattern" | "pairs" | "scores" | "rows" | "corner" | "early":
             return x[index : index + 1, :, :n, :n]
         case _:
             return x[index : index + 1, :, :n]

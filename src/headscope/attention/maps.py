@@ -67,10 +67,19 @@ def corner(call: Call) -> Float[Tensor, "batch heads shown_queries shown_keys"]:
     Properties:
         - that part of the whole pattern  (tested: test_the_corner_is_part_of_the_pattern)
     """
+    return early(call)[..., :CORNER]
+
+
+def early(call: Call) -> Float[Tensor, "batch heads shown_queries keys_seen"]:
+    """The pattern of the first queries with every key that they may see: O(n) memory however long the text.
+
+    Properties:
+        - those rows of the whole pattern, which are 0 behind the last key given  (tested: test_early_rows_are_whole)
+    """
     first = slice(0, CORNER)
     # Behind the corner no query of a causal call sees a key, but for keys that are older than the call.
     alone = call.causal and call.offset is not None and call.offset <= 0
-    return pattern(call.take(first, first if alone else slice(None)))[..., :CORNER]
+    return pattern(call.take(first, first if alone else slice(None)))
 
 
 @lru_cache(maxsize=256)

@@ -7,10 +7,11 @@ from headscope.core.run import Run, TextSpec
 from headscope.core.selection import Selection
 from headscope.core.site import Site
 from headscope.core.verdict import Comparison, Entry, Evidence, Ledger, Source, Trend, Verdict, verdict_of
-from headscope.core.weights import FeedForward, HeadWeights, WeightSource, WeightStatus
+from headscope.core.weights import AfterHeads, FeedForward, HeadWeights, WeightSource, WeightStatus
 
 __all__ = [
     "About",
+    "AfterHeads",
     "Comparison",
     "Curves",
     "Entry",

@@ -70,6 +70,17 @@ class FeedForward:
         return f"{stack}L{self.layer}.{self.name}"
 
 
+@dataclass(frozen=True)
+class AfterHeads:
+    """What a layer makes of its heads' outputs: the input of its feed-forward part where it has matrices, its output.
+
+    The input of the feed-forward part has been normalised in most families, before or behind the sum with the skip.
+    """
+
+    normed: Float[Tensor, "windows tokens d_model"] | None
+    out: Float[Tensor, "windows tokens d_model"]
+
+
 @runtime_checkable
 class WeightSource(Protocol):
     """Where weight-only lenses read: a file, one tensor at a time, or a built model."""
@@ -109,4 +120,16 @@ class WeightSource(Protocol):
 
     def feed_forward_matrix(self, one: FeedForward) -> Float[Tensor, "d_in d_out"]:
         """One of them, rows acting on the right."""
+        ...
+
+    def after_heads(
+        self,
+        site: Site,
+        stream: Float[Tensor, "windows tokens d_model"],
+        z: Float[Tensor, "windows heads tokens d_value"],
+    ) -> AfterHeads:
+        """What the rest of a site's layer makes of a stream that enters it and of what its heads give.
+
+        Raises `WeightsRefused` where that cannot be told: weights in a file alone, a layer that attends twice.
+        """
         ...

@@ -31,10 +31,11 @@ AS_IS = "as is"
 class Needs:
     """What a lens wants to be handed; the pipeline takes the union over the chosen lenses.
 
-    `captures` may name pattern, corner (its part of the first queries and keys), pairs (the pattern among some tokens),
-    scores, rows (the scores of some rows), scale, q, k, v, z, corner_z (the z of the corner's queries), x (the input of
-    the query projection), resid (the residual stream that enters a layer) and final (the one that leaves the last layer
-    of each stack, before any norm behind it; its key is the last self-attention of the stack). `variants` are changed
+    `captures` may name pattern, corner (its part of the first queries and keys), early (its rows of the first queries),
+    pairs (the pattern among some tokens), scores, rows (the scores of some rows), scale, q, k, v, z, corner_z (the z of
+    the corner's queries), x (the input of the query projection), resid (the residual stream that enters a layer) and
+    final (the one that leaves the last layer of each stack, before any norm behind it; its key is the last
+    self-attention of the stack). `variants` are changed
     copies of the model on which the same text is run too: "initialised" (the same architecture, freshly initialised).
 
     `spelling` asks for the texts of the first tokens of each window.

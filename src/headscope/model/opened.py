@@ -13,6 +13,7 @@ from headscope.core.weights import HeadWeights, WeightSource, WeightStatus
 from headscope.errors import CaptureError, CheckpointError, HeadscopeError, UsageError, WeightsRefused
 from headscope.fetch.progress import Progress
 from headscope.model import text as texts
+from headscope.model.after_heads import Rest
 from headscope.model.architecture import model_class, parsed_config
 from headscope.model.blueprint import Plan, make_blueprint
 from headscope.model.checkpoint import open_checkpoint
@@ -95,7 +96,9 @@ class Model:
     def weight_source(self, method: str = "read from the built model") -> WeightSource:
         """The weights of the built model, for lenses; `method` says why they are not read from the file."""
         plans = {site: self.plan(site) for site in self.sites}
-        return PlannedWeights(self.spec, plans, find_feed_forward(self.hf, plans), ModelMatrices(self.hf), method)
+        feed_forward = find_feed_forward(self.hf, plans)
+        rest = Rest(self, feed_forward.matrices)
+        return PlannedWeights(self.spec, plans, feed_forward, ModelMatrices(self.hf), method, rest)
 
     def session(self) -> Session:
         """Read and change the attention while the model runs: `with model.session() as s:`."""

@@ -25,7 +25,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from headscope.attention.call import Call
-from headscope.attention.maps import CORNER, corner, pairs_of, pattern, pattern_pairs, score_rows, scores
+from headscope.attention.maps import CORNER, corner, early, pairs_of, pattern, pattern_pairs, score_rows, scores
 from headscope.attention.mechanism import Mechanism
 from headscope.attention.statistics import Request, RowStatistics, observe, uniform_statistics
 from headscope.core.selection import Selection
@@ -42,9 +42,12 @@ if TYPE_CHECKING:
     from headscope.model.opened import Model
 
 QUANTITIES = (
-    "q", "k", "v", "scores", "rows", "scale", "pattern", "corner", "pairs", "z", "corner_z", "resid", "x", "final"
+    "q", "k", "v", "scores", "rows", "scale", "pattern", "corner", "early", "pairs", "z", "corner_z", "resid", "x",
+    "final",
 )  # fmt: skip
-_MAPS = {"scores": scores, "rows": score_rows, "pattern": pattern, "corner": corner, "pairs": pattern_pairs}
+_MAPS = {
+    "scores": scores, "rows": score_rows, "pattern": pattern, "corner": corner, "early": early, "pairs": pattern_pairs
+}  # fmt: skip
 PATCHABLE = ("q", "k", "v", "pattern", "z")
 
 Where = Selection | str | Site | None
@@ -275,9 +278,9 @@ class Session:
         mapped = _MAPS[what](part)
         for change in changes:
             shared = tuple(head for head in heads if head in change.heads)
-            if what == "corner" and change.what == "pattern" and shared:
+            if what in ("corner", "early") and change.what == "pattern" and shared:
                 raise CaptureError(
-                    f"{site.label}: the corner of a patched pattern cannot be captured: capture the pattern"
+                    f"{site.label}: the {what} part of a patched pattern cannot be captured: capture the pattern"
                 )
             if what == "pattern" and change.what == "pattern" and shared:
                 mapped = _patched(mapped, tuple(heads.index(head) for head in shared), change)
@@ -377,7 +380,7 @@ class Session:
     def _watch_residual(self, capture: Capture) -> None:
         blocks: dict[str, list[Site]] = {}
         for site in capture.at:
-            blocks.setdefault(_block(self._hf, site.module), []).append(site)
+            blocks.setdefault(layer_of(self._hf, site.module), []).append(site)
         for name, sites in blocks.items():
             hook = _InputHook(capture, sites, "resid")
             handle = self._hf.get_submodule(name).register_forward_pre_hook(hook, with_kwargs=True)
@@ -469,7 +472,7 @@ def _with_heads(tensor: Tensor, heads: Heads, value: Tensor) -> Tensor:
     return changed
 
 
-def _block(hf: nn.Module, module: str) -> str:
+def layer_of(hf: nn.Module, module: str) -> str:
     """The nearest enclosing element of a module list: the layer that the attention belongs to."""
     parts = module.split(".")
     for end in range(len(parts), 0, -1):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from headscope.core.model_spec import ModelSpec
 from headscope.core.site import Site
-from headscope.core.weights import FeedForward, HeadWeights, WeightStatus
+from headscope.core.weights import AfterHeads, FeedForward, HeadWeights, WeightStatus
 from headscope.errors import CheckpointError, WeightsRefused
 from headscope.model.blueprint import Plan, Rows
 from headscope.model.checkpoint import Checkpoint
@@ -80,14 +80,24 @@ class FileMatrices:
         return self._last[1]
 
 
+# What the rest of a layer makes of a stream and its heads' outputs.
+Continue = Callable[[Site, Tensor, Tensor], AfterHeads]
+
+
 class PlannedWeights:
-    """The `WeightSource` of the lenses: a blueprint and somewhere to read matrices from."""
+    """The `WeightSource` of the lenses: a blueprint, somewhere to read matrices from, and layers where they are built."""
 
     def __init__(
-        self, spec: ModelSpec, plans: dict[Site, Plan], feed_forward: FoundFeedForward, matrices: Matrices, method: str
+        self,
+        spec: ModelSpec,
+        plans: dict[Site, Plan],
+        feed_forward: FoundFeedForward,
+        matrices: Matrices,
+        method: str,
+        rest: Continue | None = None,
     ) -> None:
         self._spec, self._plans, self._matrices, self._method = spec, plans, matrices, method
-        self._feed_forward = feed_forward
+        self._feed_forward, self._rest = feed_forward, rest
 
     @property
     def spec(self) -> ModelSpec:
@@ -146,6 +156,17 @@ class PlannedWeights:
     def feed_forward_matrix(self, one: FeedForward) -> Float[Tensor, "d_in d_out"]:
         """One of them, rows acting on the right."""
         return self._matrices.matrix(one.module)
+
+    def after_heads(
+        self,
+        site: Site,
+        stream: Float[Tensor, "windows tokens d_model"],
+        z: Float[Tensor, "windows heads tokens d_value"],
+    ) -> AfterHeads:
+        """What the rest of a site's layer makes of a stream that enters it and of what its heads give."""
+        if self._rest is None:
+            raise WeightsRefused(f"{site.label}: the weights are read from a file, and no layer is built to be run")
+        return self._rest(site, stream, z)
 
 
 def _heads(matrices: Matrices, rows: Rows) -> Float[Tensor, "some_heads in width"]:

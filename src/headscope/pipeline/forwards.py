@@ -249,7 +249,7 @@ def _captured_per_row(name: str, sites: Sequence[Site], length: int) -> int:
         return -(-max(site.d_head for site in sites) // len(sites))
     if name == "rows":
         return SAMPLED_ROWS
-    if name in ("corner", "corner_z"):
+    if name in ("corner", "early", "corner_z"):
         return min(length, CORNER)
     if name == "pairs":
         return -(-(len(sampled_tokens(length)) ** 2) // length)

@@ -1,0 +1,3 @@
+def method(*a): return ""
+def sentences(*a): return ()
+def warnings(*a): return ()
