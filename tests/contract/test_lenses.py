@@ -295,7 +295,7 @@ def permuted(table: pl.DataFrame, model: Planted) -> pl.DataFrame:
     order_before = pl.int_range(pl.len()).alias("order before")
     old = pl.col("head").replace_strict({new: old for new, old in enumerate(order)}, return_dtype=pl.Int64)
     moved = table.with_columns(old)
-    names = ("stack", "kind", "layer", "head", "matrix", "component", "distance", "position", "quantity")
+    names = ("stack", "kind", "layer", "head", "matrix", "component", "distance", "position", "stage", "quantity")
     keys = [key for key in names if key in table.columns]
     reference = table.select(keys).with_columns(order_before)
     return reference.join(moved, on=keys, how="left", nulls_equal=True).sort("order before").select(table.columns)

@@ -27,7 +27,7 @@ from headscope.lenses.mixed.kept import CAPTURES, KEYS, Kept, Shape, windows_of
 from headscope.lenses.mixed.stages import Stages
 from headscope.lenses.mixed.tables import SCHEMAS, Row
 from headscope.lenses.mixed.windows import Stacked
-from headscope.lenses.mixed.words import method, sentences, warnings
+from headscope.lenses.mixed.words import method, not_seen, sentences, warnings
 
 ORDER = 8
 
@@ -216,10 +216,10 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
         if stacked is None:
             continue
         seen[site] = stacked
-        heads, layer, missing = _site_rows(stacked, state.params, weights)
+        heads, layer, without = _site_rows(stacked, state.params, weights)
         rows["heads"] += heads
         rows["layers"] += layer
-        lost += missing
+        lost += without
     if not seen:
         reason = (
             f"no two windows of equal length with two tokens behind the first {state.params.skip} were shown to the "
@@ -227,15 +227,15 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
         )
         return Finding("transport", ABOUT, status="not applicable", reason=reason, params=params)
     tables = {name: pl.DataFrame(rows[name], schema=schema) for name, schema in SCHEMAS.items()}
-    missing_sites = [site.label for site in state.sites if site not in seen and site.label not in state.long]
-    first = next(iter(seen.values()))
+    missing = [site.label for site in state.sites if site not in seen and site.label not in state.long]
+    unseen = tuple(not_seen(state.crossed, missing, sorted(state.long)))
     finding = Finding(
         "transport",
         ABOUT,
         tables=tables,
         figures=figures(tables, list(seen)),
-        method=method(first, state.step, state.params.distance),
-        warnings=warnings(tables, seen, lost, missing_sites, sorted(state.long), state.crossed, state.params.components),
+        method=method(next(iter(seen.values())), state.step, state.params.distance),
+        warnings=warnings(tables, seen, lost, unseen, params),
         params=params,
     )
     return replace(finding, headlines=headline(finding))
@@ -282,5 +282,5 @@ LENS = Lens(
     finish=finish,
     definition=definition,
     headline=headline,
-    invariant=frozenset({"qk", "rotated vo", "vo:layers", "heads"}),
+    invariant=frozenset({"qk", "rotated vo", "heads"}),
 )

@@ -85,7 +85,7 @@ Continue = Callable[[Site, Tensor, Tensor], AfterHeads]
 
 
 class PlannedWeights:
-    """The `WeightSource` of the lenses: a blueprint, somewhere to read matrices from, and layers where they are built."""
+    """The `WeightSource` of the lenses: a blueprint, somewhere to read matrices from, and layers if they are built."""
 
     def __init__(
         self,

@@ -150,7 +150,7 @@ class _Site:
 
         def linear(skipped: bool) -> _Stage:
             added = self.x if skipped else np.zeros_like(own)
-            of_half = [maps(self.p[half], skipped) for half in (0, 1)]
+            of_half = [maps(list(self.p[half]), skipped) for half in (0, 1)]
             of_flat = maps([self.flat for _ in heads], skipped)
             return _Stage(
                 (own + added)[:, here],
@@ -201,7 +201,9 @@ class _Site:
         both = [np.concatenate((self.x[w], z[w].swapaxes(0, 1).reshape(self.q, -1)), 1) for w in half_windows]
         mean = np.mean(both, 0)
         places = [i for i in self.at if i - self.t >= self.skip]
-        pairs = np.array([np.concatenate((y[i] - mean[i], y[i - self.t] - mean[i - self.t])) for y in both for i in places])
+        pairs = np.array(
+            [np.concatenate((y[i] - mean[i], y[i - self.t] - mean[i - self.t])) for y in both for i in places]
+        )
         many = max(DRAWS * len(places), len(pairs))
         generator = torch.Generator().manual_seed(2 * self.site.layer + half)
         noise = torch.randn(many, len(pairs), generator=generator, dtype=torch.float64).numpy()
@@ -257,7 +259,9 @@ class _Quantities:
         self.c = min(components, self.k, pairs)
         self.held = float(((rows[0] @ self.axes) ** 2).sum() / (rows[0] ** 2).sum()) if self.k else nan
         everyone = list(range(total))
-        self.sets = [everyone] + ([[w for w in everyone if w != out] for out in everyone] if n > 2 and not apart else [])
+        self.sets = [everyone] + (
+            [[w for w in everyone if w != out] for out in everyone] if n > 2 and not apart else []
+        )
         self.laws = [self.of_set(chosen) for chosen in self.sets]
         self.shapes = [self.shape(half) for half in (0, 1)] if stage.drawn is not None else None
 
@@ -333,7 +337,10 @@ class _Quantities:
             k = self.k
             added = None if shapes is None else [x[1].ravel() for x in shapes]
             parts = self.squares(covariance, added)
-            eye, more = np.eye(k).ravel(), 0.0 if added is None else float(np.eye(k).ravel() @ (added[0] + added[1])) / 2
+            eye, more = (
+                np.eye(k).ravel(),
+                0.0 if added is None else float(np.eye(k).ravel() @ (added[0] + added[1])) / 2,
+            )
             for key, name, extra in (("measured", "measured", 0.0), ("predicted", "own", more)):
                 parts[key] = [
                     extra + float(np.mean([eye @ covariance(laws[name, half]) for half in (0, 1)]))
@@ -341,17 +348,24 @@ class _Quantities:
                 ]
             found["covariance"] = one(parts, k)
             found["entropy"] = one(
-                self.signed(lambda law: _entropy(self.axes.T @ law[1] @ self.axes), None if shapes is None else [x[2] for x in shapes]), k
+                self.signed(
+                    lambda law: _entropy(self.axes.T @ law[1] @ self.axes),
+                    None if shapes is None else [x[2] for x in shapes],
+                ),
+                k,
             )
         if self.c:
             found["information"] = one(
-                self.signed(lambda law: _information(self.pair(law)), None if shapes is None else [x[3] for x in shapes]), self.c
+                self.signed(
+                    lambda law: _information(self.pair(law)), None if shapes is None else [x[3] for x in shapes]
+                ),
+                self.c,
             )
         if self.stage.uniform is not None:
-            found["vector"] = one(self.vector(), None)
+            found["vector"] = one(self.vector(self.stage.uniform), None)
         return found
 
-    def squares(self, of: Callable[[Law], Array], shapes: list[Array] | None) -> dict[str, list[float]]:
+    def squares(self, of: Callable[[Law], Array], shapes: Sequence[Array] | None) -> dict[str, list[float]]:
         parts: dict[str, list[float]] = {}
         fields = [{key: of(law) for key, law in laws.items()} for laws in self.laws]
 
@@ -415,11 +429,10 @@ class _Quantities:
                 parts.setdefault(name, []).append(x)
         return parts
 
-    def vector(self) -> dict[str, list[float]]:
+    def vector(self, uniform: Array) -> dict[str, list[float]]:
         parts: dict[str, list[float]] = {"error": [], "null": [], "measured": [], "predicted": []}
         t, total = self.stage.measured, len(self.stage.measured)
         rows = (total - 1) * t.shape[1]
-        uniform = self.stage.uniform
         for chosen in self.sets:
             # The spread of the others about their own mean, in units of the one about all.
             spread = float(((t[chosen] - t[chosen].mean(0)) ** 2).sum())
@@ -438,7 +451,9 @@ def _mixed(maps: Sequence[Array], sources: Array, shift: Array, t: int) -> Law:
     half = [m @ sigma for m in maps]
     cov = np.mean([h @ m.T for h, m in zip(half, maps, strict=True)], 0)
     blocks = [
-        np.block([[half[i] @ maps[i].T, half[i] @ maps[i - t].T], [half[i - t] @ maps[i].T, half[i - t] @ maps[i - t].T]])
+        np.block(
+            [[half[i] @ maps[i].T, half[i] @ maps[i - t].T], [half[i - t] @ maps[i].T, half[i - t] @ maps[i - t].T]]
+        )
         for i in range(t, len(maps))
     ]
     return means, cov, np.mean(blocks, 0) if blocks else np.zeros((2 * len(cov), 2 * len(cov)))
@@ -475,9 +490,11 @@ def _is_norm(normed: Array | None, summed: Array) -> bool:
 def _average(heads: Sequence[dict[str, _Number]]) -> dict[str, _Number]:
     found = {}
     for name in ("mean", "covariance", "entropy", "information", "vector"):
-        if all(name in one for one in heads):
-            some = [one[name] for one in heads]
-            parts = {key: np.nanmean([one.parts[key] for one in some], 0).tolist() for key in some[0].parts}
+        some = [one[name] for one in heads if name in one]
+        keys = ("error",) if name in ("mean", "covariance", "vector") else ("measured", "predicted")
+        some = [one for one in some if np.isfinite([one.parts[key] for key in keys]).all()]
+        if some:
+            parts = {key: np.mean([one.parts[key] for one in some], 0).tolist() for key in some[0].parts}
             sizes = [one.dimensions for one in some if one.dimensions is not None]
             held = float(np.mean([one.held for one in some]))
             found[name] = _Number(parts, min(sizes, default=None), held, some[0].samples, some[0].windows)

@@ -80,17 +80,17 @@ def estimates(shown: Shown, odd: Bool[Tensor, "windows"], components: int, dista
 
 
 def joined(several: Sequence[Mapping[str, Estimate]]) -> dict[str, Estimate]:
-    """The heads of a layer together: squares, products and numbers averaged over heads."""
+    """The heads of a layer together: squares, products and numbers averaged over the heads that have them."""
     found = {}
     for name in ("mean", "covariance", "entropy", "information", "vector"):
+        keys = ("error",) if name in LENGTHS else ("measured", "predicted")
         some = [one[name] for one in several if name in one]
-        if some and len(some) == len(several):
-            parts = {key: torch.stack([one.parts[key] for one in some]).nanmean(0) for key in some[0].parts}
-            dimensions = some[0].dimensions
-            if dimensions is not None:
-                dimensions = min(one.dimensions for one in some if one.dimensions is not None)
+        some = [one for one in some if all(bool(torch.isfinite(one.parts[key]).all()) for key in keys)]
+        if some:
+            parts = {key: torch.stack([one.parts[key] for one in some]).mean(0) for key in some[0].parts}
+            dimensions = [one.dimensions for one in some if one.dimensions is not None]
             held = sum(one.held for one in some) / len(some)
-            found[name] = Estimate(parts, dimensions, held, some[0].counts)
+            found[name] = Estimate(parts, min(dimensions, default=None), held, some[0].counts)
     return found
 
 
@@ -145,9 +145,7 @@ class _Laws:
         self.uniform, self.before = (
             None if x is None else [Law.of(x, frame, half) for half in (0, 1)] for x in (shown.uniform, shown.before)
         )
-        self.shapes = (
-            None if shown.drawn is None else [_Shape.of(shown.drawn, self.own[half], half) for half in (0, 1)]
-        )
+        self.shapes = None if shown.drawn is None else [_Shape.of(shown.drawn, self.own[half], half) for half in (0, 1)]
 
 
 @dataclass(frozen=True)
@@ -324,9 +322,7 @@ def _frame(shown: Shown, odd: Bool[Tensor, "windows"], components: int, distance
     halves = [(~odd).nonzero().squeeze(-1), odd.nonzero().squeeze(-1)]
     even = len(halves[0]) / len(odd)
     fixed = even * shown.fixed[0] + (1 - even) * shown.fixed[1]
-    centred = [
-        torch.cat([x[half] - x[half].mean(0) for half in halves]).flatten(0, 1) for x in (shown.measured, fixed)
-    ]
+    centred = [torch.cat([x[half] - x[half].mean(0) for half in halves]).flatten(0, 1) for x in (shown.measured, fixed)]
     axes = principal_axes(centred, k)
     rows = (n - 1) * (positions - distance) if 0 < distance < positions else 0
     pairs = min(components, axes.shape[1], rows // (2 * PER_DIMENSION))

@@ -86,8 +86,6 @@ def windows_of(
             "early": early[:, queries][:, :, keys],
             "corner_z": z[:, queries],
         }
-        priority = int.from_bytes(
-            hashlib.sha256(text[here].to(torch.int64).numpy().tobytes()).digest()[:8], "big"
-        )
+        priority = int.from_bytes(hashlib.sha256(text[here].to(torch.int64).numpy().tobytes()).digest()[:8], "big")
         found.append((priority, shown))
     return found

@@ -50,9 +50,7 @@ class Stages:
         x = one.x.to(torch.float64)
         output = Shown(measured[:, here], fixed[:, :, here], uniform[:, here], x[:, here])
         yield "output", output
-        skipped = Shown(
-            (x + measured)[:, here], (x + fixed)[:, :, here], (x + uniform)[:, here], x[:, here]
-        )
+        skipped = Shown((x + measured)[:, here], (x + fixed)[:, :, here], (x + uniform)[:, here], x[:, here])
         later = self._later(x + measured)
         if later is None:
             yield "skip", skipped
@@ -168,4 +166,4 @@ class Stages:
         centre = torch.cat((mean[at], mean[at - t]), -1)
         drawn = torch.cat((centre + gap, centre - gap)).reshape(-1, 2, width)
         d, heads = x.shape[-1], one.site.n_heads
-        return torch.cat((at, at)), drawn[..., :d], drawn[..., d:].unflatten(-1, (heads, -1)).movedim(2, 1)
+        return torch.cat((at, at)), drawn[..., :d], drawn[..., d:].reshape(len(drawn), 2, heads, -1).movedim(2, 1)

@@ -15,12 +15,14 @@ from headscope.lenses.mixed.kept import Kept, Shape
 class Stacked:
     """The windows of the commonest shape, in float64 head by head; the first `skip` queries are left out of all laws.
 
-    `weights` are the mean weights over the even and over the odd windows, `uniform` those of uniform attention.
+    `seen` windows have this shape, `others` another one. `weights` are the mean weights over the even and over the odd
+    windows, `uniform` those of uniform attention.
     """
 
     site: Site
     skip: int
     seen: int
+    others: int
     odd: Bool[Tensor, "windows"]
     x: Float[Tensor, "windows queries d_model"]
     z: Float[Tensor, "windows heads queries d_value"]
@@ -44,6 +46,7 @@ class Stacked:
             site,
             skip,
             one.seen,
+            sum(other.seen for other in kept.values()) - one.seen,
             odd,
             torch.stack([part.x for part in one.parts]),
             torch.stack([part.z for part in one.parts]),

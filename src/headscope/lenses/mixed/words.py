@@ -1,3 +1,247 @@
-def method(*a): return ""
-def sentences(*a): return ()
-def warnings(*a): return ()
+"""What the lens `transport` says in words: its method, its warnings and its headlines."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import polars as pl
+
+from headscope.core import Site
+from headscope.lenses.mixed.kept import KEYS
+from headscope.lenses.mixed.laws import PER_DIMENSION
+from headscope.lenses.mixed.tables import STAGES
+from headscope.lenses.mixed.windows import Stacked
+
+# What weights that depend on the data may change of a covariance for constant ones to be called right, or rough.
+SMALL, ROUGH = 0.1, 0.3
+# Fewer windows in a half than these are called few.
+FEW = 8
+_NAMES = {"output": "W_O", "skip": "the skip", "norm": "the norm", "layer": "the whole layer"}
+
+
+def method(stacked: Stacked, step: int, distance: int) -> str:
+    """How the numbers were obtained."""
+    layers = f" Every {step}th layer only: the windows of all would not fit." if step > 1 else ""
+    drawn = (
+        f"all {stacked.seen} windows"
+        if stacked.windows == stacked.seen
+        else f"{stacked.windows} of {stacked.seen} windows, drawn by a hash of their tokens"
+    )
+    skipped = stacked.skip
+    left = f" without the first {f'{skipped} tokens' if skipped > 1 else 'token'}" if skipped else ""
+    return (
+        f"Sampled: the first {stacked.queries} tokens{left} of {drawn}; mean weights over all {stacked.seen}. Even and "
+        "odd windows predict each other, and numbers are means over both directions. Covariances are averaged over "
+        f"positions, with at least {PER_DIMENSION} tokens of the smaller half per dimension; principal axes of "
+        f"measured and predicted tokens together. Mutual information of tokens {distance} apart, with its bias, which "
+        "predicted and measured share. The part of the weights, and its share, are less what differences between "
+        "windows give by chance (jackknife). Up to the sum with the skip everything is linear and the formula is "
+        "applied as it stands; behind it draws from the predicted Gaussian go through the model's own modules, two "
+        f"tokens at a time, in pairs of opposite sign, with mean and covariance matched exactly.{layers}"
+    )
+
+
+def warnings(
+    tables: Mapping[str, pl.DataFrame],
+    seen: Mapping[Site, Stacked],
+    lost: Sequence[str],
+    unseen: Sequence[str],
+    params: Mapping[str, int],
+) -> tuple[str, ...]:
+    """What could not be estimated, and why."""
+    first, fewest = next(iter(seen.values())), min(one.fewest for one in seen.values())
+    found = []
+    if fewest < 2:
+        found.append(
+            "Fewer than two windows in a half: no mean of a position could be told from its tokens, so all positions "
+            "were taken together, and there are no intervals."
+        )
+    elif fewest < FEW:
+        found.append(
+            f"Only {fewest} windows in the smaller half: mean weights and means of positions are rough, which shows "
+            "under sampling. A longer text helps."
+        )
+    if fewest == 2:
+        found.append("Two windows in a half give no intervals and no share: they need three.")
+    if first.others:
+        told = f"{first.others} windows of other length were" if first.others > 1 else "1 window of other length was"
+        found.append(f"{told} not used: positions must be comparable.")
+    return (*found, *_small(tables, seen, params["components"]), *_grouped(lost), *unseen)
+
+
+def _small(tables: Mapping[str, pl.DataFrame], seen: Mapping[Site, Stacked], components: int) -> Iterator[str]:
+    rows = tables["heads"].filter(pl.col("quantity") == "covariance")
+    if rows.is_empty():
+        yield f"Too few tokens for a covariance: {PER_DIMENSION} are needed in each half for every dimension."
+        return
+    width = max(site.d_value for site in seen)
+    low = rows.filter(pl.col("dimensions") < width)
+    if low.height:
+        least, share = min(low["dimensions"].to_list()), min(low["held"].drop_nulls().to_list(), default=0.0)
+        yield (
+            f"Covariance and entropy of heads in {least} of {width} principal components, which hold at least "
+            f"{100 * share:.0f} % of the variance: there are too few tokens for more, or no variance in the others."
+        )
+    pairs = tables["heads"].filter(pl.col("quantity") == "information")
+    used = min(pairs["dimensions"].to_list(), default=0)
+    if used < min(components, width):
+        yield (
+            f"Mutual information in {used} components, not {components}: too few pairs of tokens."
+            if used
+            else "No mutual information: too few pairs of tokens."
+        )
+
+
+def _grouped(lost: Sequence[str]) -> Iterator[str]:
+    """One sentence for each reason, with the sites it is about."""
+    reasons: dict[str, list[str]] = {}
+    for one in lost:
+        label, _, reason = one.partition(": ")
+        reasons.setdefault(reason, []).append(label)
+    for reason, labels in reasons.items():
+        told = ", ".join(labels[:4]) + (f" and {len(labels) - 4} more" if len(labels) > 4 else "")
+        yield f"Left out in {told}: {reason}."
+
+
+def not_seen(crossed: Sequence[Site], missing: Sequence[str], long: Sequence[str]) -> Iterator[str]:
+    """Which sites there is nothing about, and why."""
+    if crossed:
+        names = ", ".join(site.label for site in crossed)
+        yield f"Left out: {names}. Which keys of cross-attention are padding is not shown."
+    if long:
+        yield f"Left out: {', '.join(long)}, whose queries see more than {KEYS} keys. Use a shorter window."
+    if missing:
+        yield f"Too few windows or tokens of {', '.join(missing)} were seen."
+
+
+def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
+    """How well the formula predicts, in numbers."""
+    heads, layers = tables["heads"], tables["layers"]
+    told = (_answer(heads), _causes(heads, layers), _through(layers))
+    return tuple(sentence for sentence in told if sentence)
+
+
+def _middle(rows: pl.DataFrame, column: str) -> float | None:
+    values = rows[column].drop_nulls().to_numpy()
+    return float(np.median(values)) if len(values) else None
+
+
+def _of(table: pl.DataFrame, quantity: str) -> pl.DataFrame:
+    return table.filter(pl.col("quantity") == quantity, pl.col("value").is_not_null())
+
+
+def _two(value: float) -> str:
+    """Two decimals, and never −0.00."""
+    return f"{round(value, 2) + 0.0:.2f}"
+
+
+def _answer(heads: pl.DataFrame) -> str:
+    rows = _of(heads, "covariance").filter(pl.col("weights").is_not_null())
+    if rows.is_empty():
+        vectors = _of(heads, "vector")
+        if vectors.is_empty():
+            return ""
+        off, flat = (_two(_middle(vectors, name) or 0.0) for name in ("value", "null"))
+        return (
+            f"With the mean weights in the place of its own a head's output is off by {off} of its spread in the "
+            f"median of {vectors.height} heads (uniform attention: {flat}); there are too few windows to say more."
+        )
+    middle, many = _middle(rows, "weights") or 0.0, rows.height
+    right = rows.filter(pl.col("weights") < SMALL).height
+    verdict = (
+        "Constant weights carry the covariance through attention"
+        if middle < SMALL
+        else "Constant weights carry the covariance through attention only roughly"
+        if middle < ROUGH
+        else "Constant weights do not carry the covariance through attention"
+    )
+    ratio = float(np.median(rows["predicted"].to_numpy() / np.maximum(rows["measured"].to_numpy(), 1e-300)))
+    null = _middle(rows, "null")
+    return (
+        f"{verdict}: predicted for unseen windows it is off by {_two(_middle(rows, 'value') or 0.0)} of its size in "
+        f"the median of {many} heads (two texts differ by {_two(_middle(rows, 'sampling') or 0.0)}"
+        f"{'' if null is None else f', uniform attention is off by {_two(null)}'}), with {_two(ratio)} of the variance "
+        f"that is there; {right} heads have weights so constant that they change less than {SMALL:g} of "
+        f"it{_nats(heads)}."
+    )
+
+
+def _nats(heads: pl.DataFrame) -> str:
+    told = []
+    entropy, information = (_of(heads, name) for name in ("entropy", "information"))
+    if entropy.height:
+        told.append(f"entropy is predicted {_signed(_middle(entropy, 'value') or 0.0)} nats per component")
+    if information.height:
+        values = [_middle(information, name) or 0.0 for name in ("before", "measured", "predicted")]
+        told.append(
+            f"mutual information of neighbours, {_two(values[0])} nats in the values, becomes {_two(values[1])} where "
+            f"{_two(values[2])} are predicted"
+        )
+    return "".join(f"; {one}" for one in told)
+
+
+def _signed(value: float) -> str:
+    return f"{_two(abs(value))} too {'high' if value > 0 else 'low'}"
+
+
+def _causes(heads: pl.DataFrame, layers: pl.DataFrame) -> str:
+    """What the error is made of, whether the pattern helps, and what is left of single outputs."""
+    rows = _of(heads, "covariance").filter(pl.col("share").is_not_null())
+    vectors = _of(heads, "vector")
+    if rows.is_empty() or vectors.is_empty():
+        return ""
+    low, middle, high = np.quantile(rows["share"].to_numpy(), (0.05, 0.5, 0.95))
+    pooled = _of(layers, "covariance").filter(pl.col("stage") == "heads", pl.col("share_low").is_not_null())
+    inside = ""
+    if pooled.height:
+        ordered = pooled.sort("share", maintain_order=True)
+        row = ordered.row(ordered.height // 2, named=True)
+        inside = (
+            f"; all heads of {_where(row)}, the median layer: {_percent(row['share'])} with 95 % interval "
+            f"{_percent(row['share_low'])} to {_percent(row['share_high'])}"
+        )
+    beside = rows.filter(pl.col("null").is_not_null())
+    better = beside.filter(pl.col("value") < pl.col("null")).height
+    missed = float(np.median(vectors["value"].to_numpy())) ** 2
+    return (
+        f"Weights that depend on the data make up {_percent(middle)} of that squared error in the median head "
+        f"({_percent(low)} to {_percent(high)} in nine of ten{inside}); the mean pattern predicts better than uniform "
+        f"attention in {better} of {beside.height} heads, and leaves {_percent(missed)} of the variance of single "
+        "outputs unexplained in the median one."
+    )
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
+def _where(row: Mapping[str, object]) -> str:
+    stack = "" if row["stack"] == "only" else f"{row['stack']}."
+    return f"{stack}L{row['layer']}"
+
+
+def _through(layers: pl.DataFrame) -> str:
+    """The error behind each stage of the median layer, and what it is made of at the end."""
+    told, last = [], ""
+    for stage in STAGES[1:]:
+        rows = _of(layers, "covariance").filter(pl.col("stage") == stage)
+        if rows.height:
+            told.append(f"{_two(_middle(rows, 'value') or 0.0)} behind {_NAMES[stage]}")
+            last = stage
+    if not told:
+        return ""
+    rows = _of(layers, "covariance").filter(pl.col("stage") == last)
+    parts = [
+        f"{words} {_two(value)}"
+        for name, words in (("weights", "weights"), ("sampling", "other windows"), ("shape", "tokens not Gaussian"))
+        if (value := _middle(rows, name)) is not None
+    ]
+    entropy = _of(layers, "entropy").filter(pl.col("stage") == last)
+    nats = (
+        f"; entropy there is predicted {_signed(_middle(entropy, 'value') or 0.0)} nats per component"
+        if entropy.height
+        else ""
+    )
+    return (
+        f"Through a layer the covariance is off by {', '.join(told)} (median layer); {', '.join(parts)} at the "
+        f"end{nats}."
+    )
