@@ -60,14 +60,15 @@ ABOUT = About(
         r"\mathrm{share} = \langle D_w, D \rangle\,/\,\langle D, D \rangle, \qquad D = D_w + D_s + D_g",
     ),
     reading=(
-        "An error of 0.1 in the covariance means that predicted and measured differ by a tenth of the measured one "
-        "(Frobenius norm). Compare it with sampling, which would remain if weights were constant, and with the null: "
-        "a formula that is no better than uniform attention has learnt nothing from the pattern. A share near 1 says "
-        "that more text would not help: the weights depend on the data. It is a share along the error, so parts that "
-        "work against each other can give values outside 0 to 1. The vector says the same of single tokens: 0.5 means "
-        "that constant weights miss a quarter of the variance of the outputs. Behind the skip errors look small "
-        "because the stream itself is carried on untouched. Entropy predicted too low means that attention spreads its "
-        "outputs more than constant weights would."
+        "Entropy predicted too low means that attention spreads its outputs more than constant weights would; 0.1 nats "
+        "per component are a tenth in every standard deviation. An error of 0.1 in the covariance means that predicted "
+        "and measured differ by a tenth of the measured one (Frobenius norm: the largest directions, and tokens with "
+        "huge vectors, decide). Compare it with the floor, below which no prediction from the other half can be "
+        "expected, and with the null: a formula that is no better than uniform attention has learnt nothing from the "
+        "pattern. A share near 1 says that more text would not help: the weights depend on the data. It is a share "
+        "along the error, so parts that work against each other can give values outside 0 to 1. The vector says the "
+        "same of single tokens: 0.5 means that constant weights miss a quarter of the variance of the outputs. Behind "
+        "the skip errors look small because the stream itself is carried on untouched."
     ),
     reference=(
         "Wertich, Exploring the Hidden Structures of Attention Layers in Transformer Models through the Lens of "
@@ -95,13 +96,19 @@ ABOUT = About(
         "low": "lower end of the 95 % interval (jackknife over windows, Student t); needs three windows in each half",
         "high": "upper end. The mean weights, the principal axes and what Gaussian draws add are held fixed",
         "null": "the same error with uniform attention over the visible keys; none where it was not carried on",
+        "floor": (
+            "mean, covariance: the error of a prediction that takes what was measured in the other half: windows differ"
+        ),
         "measured": "mean: root mean square length; covariance, vector: variance, all components together; else nats",
         "predicted": "the same, predicted from the other half",
         "before": "entropy, information: of the values before attention; in a layer: of the stream that enters it",
         "weights": "the part of the error that is due to weights that depend on the data, alone",
         "sampling": "the part due to other windows, alone: what constant weights would leave",
         "shape": "the part due to tokens that are not Gaussian, alone; none where everything is linear",
-        "share": "of the error, what is due to weights that depend on the data",
+        "share": (
+            "of the error (mean, covariance: of its square), what is due to weights that depend on the data; entropy, "
+            "information: only where the interval of the error leaves 0 out"
+        ),
         "share_low": "lower end of its 95 % interval",
         "share_high": "upper end",
         "held": "share of the measured variance in the principal components",

@@ -389,6 +389,7 @@ class _Quantities:
             found = {
                 "error": sum(float(error(f, half) @ error(f, half)) for half in (0, 1)),
                 "sampling": sum(float(np.sum((f["own", half] - f["other", half]) ** 2)) for half in (0, 1)),
+                "floor": 2 * float(np.sum((f["measured", 0] - f["measured", 1]) ** 2)),
             }
             if len(fields) > 1:
                 found["weights"] = sum(float(weights(f, half) @ weights(f, half)) for half in (0, 1))
@@ -506,12 +507,16 @@ def _row(name: str, one: _Number) -> Row:
     if name in ("mean", "covariance", "vector"):
         value = [sqrt(x) for x in parts["error"]]
         share = [a / b for a, b in zip(parts["along"], parts["error"], strict=True)] if "along" in parts else [nan]
-        row |= {key: sqrt(max(0.0, parts[key][0])) for key in ("null", "weights", "sampling", "shape") if key in parts}
+        row |= {
+            key: sqrt(max(0.0, parts[key][0]))
+            for key in ("null", "floor", "weights", "sampling", "shape")
+            if key in parts
+        }
         power = 0.5 if name == "mean" else 1.0
         row |= {key: parts[key][0] ** power for key in ("measured", "predicted")}
     else:
         value = [a - b for a, b in zip(parts["predicted"], parts["measured"], strict=True)]
-        share = [nan]
+        share = [w / v for w, v in zip(parts["weights"], value, strict=True)]
         row |= {key: x[0] for key, x in parts.items()}
         if "null" in row:
             row["null"] -= row["measured"]
@@ -521,6 +526,8 @@ def _row(name: str, one: _Number) -> Row:
         if n > 1:
             half = stats.t.ppf(0.975, n - 1) * sqrt((n - 1) / n * float(((rest - rest.mean()) ** 2).sum()))
             row[low], row[high] = some[0] - half, some[0] + half
+    if name in ("entropy", "information") and not row.get("low", nan) * row.get("high", nan) > 0:
+        row = {key: x for key, x in row.items() if not key.startswith("share")}
     row["held"] = one.held
     told: Row = {key: float(x) for key, x in row.items() if isfinite(x)}
     return {"quantity": name, **told, "dimensions": one.dimensions, "samples": one.samples, "windows": one.windows}

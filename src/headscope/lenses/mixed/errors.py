@@ -102,7 +102,7 @@ def rows_of(found: Mapping[str, Estimate]) -> list[Row]:
 def _numbers(name: str, one: Estimate) -> Row:
     parts = one.parts
     if name in LENGTHS:
-        names = ("error", "null", "weights", "sampling", "shape")
+        names = ("error", "null", "floor", "weights", "sampling", "shape")
         lengths = {key: parts[key].clamp_min(0.0).sqrt() for key in names if key in parts}
         value = lengths.pop("error")
         share = parts["along"] / parts["error"] if "along" in parts else torch.full_like(value, nan)
@@ -112,7 +112,8 @@ def _numbers(name: str, one: Estimate) -> Row:
             numbers |= {key: numbers[key].square() for key in ("measured", "predicted")}
     else:
         value = parts["predicted"] - parts["measured"]
-        share = torch.full_like(value, nan)
+        # Parts with signs: their share of what may be 0 says nothing.
+        share = parts["weights"] / value if _clear(value) else torch.full_like(value, nan)
         numbers = {key: x[0] for key, x in parts.items()}
         if "null" in parts:
             numbers["null"] = parts["null"][0] - parts["measured"][0]
@@ -128,6 +129,11 @@ def _numbers(name: str, one: Estimate) -> Row:
         "held": one.held,
     }
     return {**{key: number(x) for key, x in told.items()}, "dimensions": one.dimensions, **one.counts}
+
+
+def _clear(value: Float[Tensor, "sets"]) -> bool:
+    """Whether 0 lies outside the interval."""
+    return len(value) > 1 and float(value[0].abs()) > float(_half_width(value))
 
 
 def _half_width(estimates: Float[Tensor, "sets"]) -> Tensor:
@@ -235,6 +241,8 @@ def _squares(
         add("error", error, error)
         add("said", predicted, predicted)
         add("sampling", a - b, a - b)
+        same = measured(half).flatten(1) - target
+        add("floor", same, same)
         if frame.jackknife:
             without = [1 + window for window in frame.members(1 - half)]
             add("weights", weights, weights, _chance(weights[without], weights[without]))

@@ -6,7 +6,7 @@ import polars as pl
 from torch import Tensor
 
 _PLACE = [("stack", pl.String), ("kind", pl.String), ("layer", pl.Int64), ("head", pl.Int64)]
-_NUMBERS = "value low high null measured predicted before weights sampling shape share share_low share_high held"
+_NUMBERS = "value low high null floor measured predicted before weights sampling shape share share_low share_high held"
 _COUNTS = [("dimensions", pl.Int64), ("samples", pl.Int64), ("windows", pl.Int64)]
 _REST = [("quantity", pl.String), *((name, pl.Float64) for name in _NUMBERS.split()), *_COUNTS]
 SCHEMAS = {

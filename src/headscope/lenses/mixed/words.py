@@ -11,8 +11,8 @@ from headscope.lenses.mixed.laws import PER_DIMENSION
 from headscope.lenses.mixed.tables import STAGES
 from headscope.lenses.mixed.windows import Stacked
 
-# What weights that depend on the data may change of a covariance for constant ones to be called right, or rough.
-SMALL, ROUGH = 0.1, 0.3
+# Errors of the entropy, in nats per component, up to which constant weights are called right, or rough.
+SMALL, ROUGH = 0.05, 0.2
 # Fewer windows in a half than these are called few.
 FEW = 8
 _NAMES = {"output": "W_O", "skip": "the skip", "norm": "the norm", "layer": "the whole layer"}
@@ -120,9 +120,10 @@ def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
     return tuple(sentence for sentence in told if sentence)
 
 
-def _middle(rows: pl.DataFrame, column: str) -> float | None:
+def _middle(rows: pl.DataFrame, column: str) -> float:
+    """The median of what is known; 0 where nothing is."""
     values = rows[column].drop_nulls().to_numpy()
-    return float(np.median(values)) if len(values) else None
+    return float(np.median(values)) if len(values) else 0.0
 
 
 def _of(table: pl.DataFrame, quantity: str) -> pl.DataFrame:
@@ -135,60 +136,60 @@ def _two(value: float) -> str:
 
 
 def _answer(heads: pl.DataFrame) -> str:
-    rows = _of(heads, "covariance").filter(pl.col("weights").is_not_null())
-    if rows.is_empty():
+    entropy, rows = _of(heads, "entropy"), _of(heads, "covariance")
+    if entropy.is_empty() or rows.is_empty():
         vectors = _of(heads, "vector")
         if vectors.is_empty():
             return ""
-        off, flat = (_two(_middle(vectors, name) or 0.0) for name in ("value", "null"))
+        off, flat = (_two(_middle(vectors, name)) for name in ("value", "null"))
         return (
             f"With the mean weights in the place of its own a head's output is off by {off} of its spread in the "
             f"median of {vectors.height} heads (uniform attention: {flat}); there are too few windows to say more."
         )
-    middle, many = _middle(rows, "weights") or 0.0, rows.height
-    right = rows.filter(pl.col("weights") < SMALL).height
+    middle = _middle(entropy, "value")
+    right = entropy.filter(pl.col("value").abs() < SMALL).height
     verdict = (
-        "Constant weights carry the covariance through attention"
-        if middle < SMALL
-        else "Constant weights carry the covariance through attention only roughly"
-        if middle < ROUGH
-        else "Constant weights do not carry the covariance through attention"
+        "carry the Gaussian of tokens through attention"
+        if abs(middle) < SMALL
+        else "carry the Gaussian of tokens through attention only roughly"
+        if abs(middle) < ROUGH
+        else "do not carry the Gaussian of tokens through attention"
     )
+    flat = f" ({_signed(_middle(entropy, 'null'))} with uniform attention)" if entropy["null"].count() else ""
     ratio = float(np.median(rows["predicted"].to_numpy() / np.maximum(rows["measured"].to_numpy(), 1e-300)))
-    null = _middle(rows, "null")
     return (
-        f"{verdict}: predicted for unseen windows it is off by {_two(_middle(rows, 'value') or 0.0)} of its size in "
-        f"the median of {many} heads (two texts differ by {_two(_middle(rows, 'sampling') or 0.0)}"
-        f"{'' if null is None else f', uniform attention is off by {_two(null)}'}), with {_two(ratio)} of the variance "
-        f"that is there; {right} heads have weights so constant that they change less than {SMALL:g} of "
-        f"it{_nats(heads)}."
+        f"Constant weights {verdict}: for unseen windows the entropy of a head's output is predicted {_signed(middle)} "
+        f"per component in the median of {entropy.height} heads{flat}, within {SMALL:g} in {right}; the covariance is "
+        f"off by {_two(_middle(rows, 'value'))} of its size (uniform attention by {_two(_middle(rows, 'null'))}, what "
+        f"was measured in the other half by {_two(_middle(rows, 'floor'))}), with {_two(ratio)} of the "
+        f"variance{_shared(heads)}."
     )
 
 
-def _nats(heads: pl.DataFrame) -> str:
-    told = []
-    entropy, information = (_of(heads, name) for name in ("entropy", "information"))
-    if entropy.height:
-        told.append(f"entropy is predicted {_signed(_middle(entropy, 'value') or 0.0)} nats per component")
-    if information.height:
-        values = [_middle(information, name) or 0.0 for name in ("before", "measured", "predicted")]
-        told.append(
-            f"mutual information of neighbours, {_two(values[0])} nats in the values, becomes {_two(values[1])} where "
-            f"{_two(values[2])} are predicted"
-        )
-    return "".join(f"; {one}" for one in told)
+def _shared(heads: pl.DataFrame) -> str:
+    rows = _of(heads, "information")
+    if rows.is_empty():
+        return ""
+    before, measured, predicted = (_two(_middle(rows, name)) for name in ("before", "measured", "predicted"))
+    return (
+        f"; mutual information of neighbours, {before} nats in the values, becomes {measured} where {predicted} are "
+        "predicted"
+    )
 
 
 def _signed(value: float) -> str:
-    return f"{_two(abs(value))} too {'high' if value > 0 else 'low'}"
+    return f"{_two(abs(value))} nats too {'high' if value > 0 else 'low'}"
 
 
 def _causes(heads: pl.DataFrame, layers: pl.DataFrame) -> str:
     """What the error is made of, whether the pattern helps, and what is left of single outputs."""
-    rows = _of(heads, "covariance").filter(pl.col("share").is_not_null())
-    vectors = _of(heads, "vector")
+    rows, vectors = _of(heads, "covariance").filter(pl.col("share").is_not_null()), _of(heads, "vector")
     if rows.is_empty() or vectors.is_empty():
         return ""
+    told = []
+    entropy = _of(heads, "entropy").filter(pl.col("share").is_not_null())
+    if entropy.height:
+        told.append(f"{_percent(_middle(entropy, 'share'))} of the error of the entropy in the median head")
     low, middle, high = np.quantile(rows["share"].to_numpy(), (0.05, 0.5, 0.95))
     pooled = _of(layers, "covariance").filter(pl.col("stage") == "heads", pl.col("share_low").is_not_null())
     inside = ""
@@ -196,22 +197,24 @@ def _causes(heads: pl.DataFrame, layers: pl.DataFrame) -> str:
         ordered = pooled.sort("share", maintain_order=True)
         row = ordered.row(ordered.height // 2, named=True)
         inside = (
-            f"; all heads of {_where(row)}, the median layer: {_percent(row['share'])} with 95 % interval "
+            f"; all heads of {_where(row)}, the median layer: {_percent(row['share'])}, 95 % interval over windows "
             f"{_percent(row['share_low'])} to {_percent(row['share_high'])}"
         )
-    beside = rows.filter(pl.col("null").is_not_null())
-    better = beside.filter(pl.col("value") < pl.col("null")).height
-    missed = float(np.median(vectors["value"].to_numpy())) ** 2
+    told.append(
+        f"{_percent(middle)} of the squared error of the covariance ({_percent(low)} to {_percent(high)} in nine of "
+        f"ten heads{inside})"
+    )
+    better = rows.filter(pl.col("value") < pl.col("null")).height
+    missed = _middle(vectors, "value") ** 2
     return (
-        f"Weights that depend on the data make up {_percent(middle)} of that squared error in the median head "
-        f"({_percent(low)} to {_percent(high)} in nine of ten{inside}); the mean pattern predicts better than uniform "
-        f"attention in {better} of {beside.height} heads, and leaves {_percent(missed)} of the variance of single "
-        "outputs unexplained in the median one."
+        f"Weights that depend on the data make up {' and '.join(told)}, the rest is that windows differ; the mean "
+        f"pattern predicts the covariance better than uniform attention in {better} of {rows.height} heads, and "
+        f"leaves {_percent(missed)} of the variance of single outputs unexplained in the median one."
     )
 
 
 def _percent(value: float) -> str:
-    return f"{100 * value:.0f} %"
+    return f"{100 * max(0.0, value):.0f} %"
 
 
 def _where(row: Mapping[str, object]) -> str:
@@ -225,23 +228,19 @@ def _through(layers: pl.DataFrame) -> str:
     for stage in STAGES[1:]:
         rows = _of(layers, "covariance").filter(pl.col("stage") == stage)
         if rows.height:
-            told.append(f"{_two(_middle(rows, 'value') or 0.0)} behind {_NAMES[stage]}")
+            told.append(f"{_two(_middle(rows, 'value'))} behind {_NAMES[stage]}")
             last = stage
     if not told:
         return ""
     rows = _of(layers, "covariance").filter(pl.col("stage") == last)
     parts = [
-        f"{words} {_two(value)}"
+        f"{words} {_two(_middle(rows, name))}"
         for name, words in (("weights", "weights"), ("sampling", "other windows"), ("shape", "tokens not Gaussian"))
-        if (value := _middle(rows, name)) is not None
+        if rows[name].count()
     ]
     entropy = _of(layers, "entropy").filter(pl.col("stage") == last)
-    nats = (
-        f"; entropy there is predicted {_signed(_middle(entropy, 'value') or 0.0)} nats per component"
-        if entropy.height
-        else ""
-    )
+    nats = f"; entropy is predicted {_signed(_middle(entropy, 'value'))} per component" if entropy.height else ""
     return (
-        f"Through a layer the covariance is off by {', '.join(told)} (median layer); {', '.join(parts)} at the "
-        f"end{nats}."
+        f"Through a layer the covariance is off by {', '.join(told)} (median layer); the parts at the end are "
+        f"{', '.join(parts)}{nats}."
     )
