@@ -102,7 +102,7 @@ def test_weights_that_follow_the_data_are_found(planted_case):
     assert covariance["predicted"] < 0.6 * covariance["measured"]
     assert entropy["high"] < -0.2
     assert entropy["share"] == pytest.approx(1, abs=0.1)
-    assert row(planted_case, "vector", head=1)["value"] > 0.5
+    assert row(planted_case, "vector", head=1)["value"] > 0.4
     assert planted_case.headlines[0].startswith("Constant weights")
     assert "too low" in planted_case.headlines[0]
 

@@ -402,8 +402,7 @@ class _Quantities:
                 )
             if shapes is not None:
                 found["shape"] = sum(float(x @ x) for x in shapes)
-            found = {name: x / target for name, x in found.items()}
-            found |= {"measured": target / 2, "predicted": sum(float(x @ x) for x in said) / 2}
+            found |= {"target": target, "measured": target / 2, "predicted": sum(float(x @ x) for x in said) / 2}
             for name, x in found.items():
                 parts.setdefault(name, []).append(x)
         return parts
@@ -431,14 +430,15 @@ class _Quantities:
         return parts
 
     def vector(self, uniform: Array) -> dict[str, list[float]]:
-        parts: dict[str, list[float]] = {"error": [], "null": [], "measured": [], "predicted": []}
+        parts: dict[str, list[float]] = {"error": [], "null": [], "target": [], "measured": [], "predicted": []}
         t, total = self.stage.measured, len(self.stage.measured)
         rows = (total - 1) * t.shape[1]
         for chosen in self.sets:
             # The spread of the others about their own mean, in units of the one about all.
             spread = float(((t[chosen] - t[chosen].mean(0)) ** 2).sum())
-            parts["error"].append(float(((t - self.all)[chosen] ** 2).sum()) / spread)
-            parts["null"].append(float(((t - uniform)[chosen] ** 2).sum()) / spread)
+            parts["error"].append(float(((t - self.all)[chosen] ** 2).sum()))
+            parts["null"].append(float(((t - uniform)[chosen] ** 2).sum()))
+            parts["target"].append(spread)
             parts["measured"].append(spread / rows)
             parts["predicted"].append(float(((self.all - self.all.mean(0)) ** 2).sum()) / rows)
         return parts
@@ -505,10 +505,10 @@ def _average(heads: Sequence[dict[str, _Number]]) -> dict[str, _Number]:
 def _row(name: str, one: _Number) -> Row:
     parts, row = one.parts, dict[str, float]()
     if name in ("mean", "covariance", "vector"):
-        value = [sqrt(x) for x in parts["error"]]
+        value = [sqrt(x / y) for x, y in zip(parts["error"], parts["target"], strict=True)]
         share = [a / b for a, b in zip(parts["along"], parts["error"], strict=True)] if "along" in parts else [nan]
         row |= {
-            key: sqrt(max(0.0, parts[key][0]))
+            key: sqrt(max(0.0, parts[key][0]) / parts["target"][0])
             for key in ("null", "floor", "weights", "sampling", "shape")
             if key in parts
         }

@@ -80,7 +80,11 @@ def estimates(shown: Shown, odd: Bool[Tensor, "windows"], components: int, dista
 
 
 def joined(several: Sequence[Mapping[str, Estimate]]) -> dict[str, Estimate]:
-    """The heads of a layer together: squares, products and numbers averaged over the heads that have them."""
+    """The heads of a layer together: squares, products and numbers averaged over the heads that have them.
+
+    Errors are then lengths of all heads' differences over that of all that is measured: a head that hardly varies, and
+    whose own relative error may be anything, counts little.
+    """
     found = {}
     for name in ("mean", "covariance", "entropy", "information", "vector"):
         keys = ("error",) if name in LENGTHS else ("measured", "predicted")
@@ -103,7 +107,7 @@ def _numbers(name: str, one: Estimate) -> Row:
     parts = one.parts
     if name in LENGTHS:
         names = ("error", "null", "floor", "weights", "sampling", "shape")
-        lengths = {key: parts[key].clamp_min(0.0).sqrt() for key in names if key in parts}
+        lengths = {key: (parts[key].clamp_min(0.0) / parts["target"]).sqrt() for key in names if key in parts}
         value = lengths.pop("error")
         share = parts["along"] / parts["error"] if "along" in parts else torch.full_like(value, nan)
         numbers = {key: x[0] for key, x in lengths.items()}
@@ -222,7 +226,7 @@ Field = Callable[[int], Float[Tensor, "sets *numbers"]]
 def _squares(
     frame: Frame, measured: Field, own: Field, other: Field, uniform: Field | None, shapes: Sequence[Tensor] | None
 ) -> dict[str, Tensor]:
-    """Squared lengths of the error and of its parts over that of what is measured, both halves together.
+    """Squared lengths of the error, of its parts, and of what is measured, both halves together.
 
     What windows differ by is in every part. From that of the weights, and from its product with the whole error, it is
     taken off: the jackknife over the windows of the half that is predicted tells how large it is.
@@ -253,9 +257,7 @@ def _squares(
         if shapes is not None:
             added = shapes[half].flatten().expand_as(error)
             add("shape", added, added)
-    target, said = sums.pop("target"), sums.pop("said")
-    found = {name: x / target for name, x in sums.items()}
-    return {**found, "measured": target / 2, "predicted": said / 2}
+    return {**sums, "measured": sums["target"] / 2, "predicted": sums.pop("said") / 2}
 
 
 def _chance(x: Float[Tensor, "left numbers"], y: Float[Tensor, "left numbers"]) -> Tensor:
@@ -312,9 +314,9 @@ def _vector(shown: Shown, uniform: Float[Tensor, "windows positions d"], frame: 
     # Without a window the mean of the others moves: its part counts n/(n − 1) times.
     target = left_out(spread, n / max(1, n - 1))
     rows = (n - 1) * shown.measured.shape[1]
-    found = {name: x / target for name, x in squares.items()}
     return {
-        **found,
+        **squares,
+        "target": target,
         "measured": target / rows,
         "predicted": (fixed - fixed.mean(0)).square().sum()[None].expand_as(target) / rows,
     }
