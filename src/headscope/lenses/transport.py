@@ -81,8 +81,8 @@ ABOUT = About(
         "layer": "counted from 0",
         "head": "counted from 0; empty where a row is about the whole layer",
         "stage": (
-            "heads: all heads side by side (entropy, information: their mean); output: what they write together through W_O; skip: stream plus output; "
-            "norm: what the feed-forward part reads; layer: what leaves the layer"
+            "heads: all heads side by side (entropy, information: their mean); output: what they write together "
+            "through W_O; skip: stream plus output; norm: what the feed-forward part reads; layer: what leaves it"
         ),
         "quantity": (
             "mean: of each position; covariance: of tokens around it; entropy: nats per principal component; "

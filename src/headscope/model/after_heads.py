@@ -1,8 +1,8 @@
 """What the rest of a layer makes of its heads: its own modules run on a stream and outputs of heads that are given.
 
-A layer (the nearest element of a module list around its attention) is called by itself, with the arguments that it got
-in a forward on tokens of the same number. What its heads give is exchanged where the output projection reads it, so
-that W_O, skips, norms and feed-forward part are the model's own, in any family.
+A layer (the nearest element of a module list around its attention and its feed-forward part) is called by itself, with
+the arguments that it got in a forward on tokens of the same number. What its heads give is exchanged where the output
+projection reads it, so that W_O, skips, norms and feed-forward part are the model's own, in any family.
 """
 
 from collections import Counter
@@ -18,7 +18,6 @@ from headscope.core.weights import AfterHeads, FeedForward
 from headscope.errors import WeightsRefused
 from headscope.model.blueprint import Rows
 from headscope.model.feeding import forward_options, probe_inputs
-from headscope.model.session import layer_of
 
 if TYPE_CHECKING:
     from headscope.model.opened import Model
@@ -35,7 +34,9 @@ class Rest:
     def __init__(self, model: "Model", feed_forward: tuple[FeedForward, ...]) -> None:
         self._model, self._hf = model, model.hf
         self._first = {(one.stack, one.layer): one.module for one in reversed(feed_forward) if _widens(one)}
-        self._layers = {site: layer_of(model.hf, site.module) for site in model.sites}
+        self._layers = {
+            site: _layer(model.hf, site.module, self._first.get((site.stack, site.layer), "")) for site in model.sites
+        }
         self._attends = Counter(self._layers.values())
         self._given: dict[tuple[int, int], dict[str, Given]] = {}
 
@@ -123,6 +124,17 @@ class Rest:
         if not exchanged or out is None or out.shape != stream.shape:
             raise WeightsRefused(f"{site.label}: its layer could not be run by itself")
         return AfterHeads(normed[0] if normed else None, out)
+
+
+def _layer(hf: nn.Module, attention: str, feed_forward: str) -> str:
+    """The nearest element of a module list that holds both, or the attention alone where the other is not known."""
+    parts = attention.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        name = ".".join(parts[:end])
+        within = not feed_forward or feed_forward.startswith(f"{name}.")
+        if within and isinstance(hf.get_submodule(name.rpartition(".")[0]), nn.ModuleList):
+            return name
+    return attention
 
 
 def _widens(one: FeedForward) -> bool:

@@ -380,7 +380,7 @@ class Session:
     def _watch_residual(self, capture: Capture) -> None:
         blocks: dict[str, list[Site]] = {}
         for site in capture.at:
-            blocks.setdefault(layer_of(self._hf, site.module), []).append(site)
+            blocks.setdefault(_block(self._hf, site.module), []).append(site)
         for name, sites in blocks.items():
             hook = _InputHook(capture, sites, "resid")
             handle = self._hf.get_submodule(name).register_forward_pre_hook(hook, with_kwargs=True)
@@ -472,7 +472,7 @@ def _with_heads(tensor: Tensor, heads: Heads, value: Tensor) -> Tensor:
     return changed
 
 
-def layer_of(hf: nn.Module, module: str) -> str:
+def _block(hf: nn.Module, module: str) -> str:
     """The nearest enclosing element of a module list: the layer that the attention belongs to."""
     parts = module.split(".")
     for end in range(len(parts), 0, -1):
