@@ -1,7 +1,8 @@
 """The lens contract: one file, one question about a model, as a fold over batches of text.
 
 A lens never calls the model. It declares what it needs; the pipeline unions the needs of all chosen lenses
-and runs the text once per variant of the model.
+and runs the text once per variant of the model. What the rest of a layer makes of other outputs of its heads is asked
+of the weights (`WeightSource.after_heads`).
 
     start(params, spec, sites) → state
     update(state, batch)       → state       once per batch and variant, or piece by piece (`Needs.pieces`)

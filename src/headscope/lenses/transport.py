@@ -5,8 +5,8 @@ formula. Here the constants are the mean weights over windows, the prediction is
 and its error is told apart: weights that depend on the data, windows that differ, and, behind norm and feed-forward
 part, tokens that are not Gaussian. What is computed from the kept windows stands in `mixed/`, one idea per file.
 
-Held are the first 64 tokens of at most 64 windows (their stream, their heads' outputs, the values they can see), and
-two sums of attention weights per site. Their size does not depend on the length of the text.
+Held are the first 64 tokens of at most 64 windows (their stream, their heads' outputs, the values they can see: 256 MB,
+or 16 windows), and two sums of attention weights per site. Their size does not depend on the length of the text.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ from headscope.lenses.mixed.errors import estimates, joined, rows_of
 from headscope.lenses.mixed.kept import CAPTURES, KEYS, Kept, Shape, windows_of
 from headscope.lenses.mixed.stages import Stages
 from headscope.lenses.mixed.tables import SCHEMAS, Row
-from headscope.lenses.mixed.windows import Stacked
+from headscope.lenses.mixed.windows import Counts, Stacked
 from headscope.lenses.mixed.words import method, not_seen, sentences, warnings
 
 ORDER = 8
@@ -193,11 +193,13 @@ def update(state: State, batch: Batch) -> State:
 def _with(
     state: State, before: Mapping[Shape, Kept], batch: Batch, captured: Mapping[str, Tensor]
 ) -> Mapping[Shape, Kept]:
-    found = dict(before)
+    found, shapes = dict(before), dict[Shape, list[tuple[int, dict[str, Tensor]]]]()
     for priority, shown in windows_of(batch.tokens, batch.real, captured):
         queries, keys = shown["early"].shape[1:]
-        shape = (queries, keys)
-        found[shape] = (found[shape] if shape in found else Kept.empty(state.room, shown["early"])).add(priority, shown)
+        shapes.setdefault((queries, keys), []).append((priority, shown))
+    for shape, windows in shapes.items():
+        one = found[shape] if shape in found else Kept.empty(state.room, windows[0][1]["early"])
+        found[shape] = one.add(windows)
     return found
 
 
@@ -216,13 +218,13 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
     """Everything from the kept windows, one site at a time."""
     params = asdict(state.params)
     rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
-    seen: dict[Site, Stacked] = {}
+    seen: dict[Site, Counts] = {}
     lost: list[str] = []
     for site in state.sites:
         stacked = Stacked.of(state.kept.get(site, {}), site, state.params.skip)
         if stacked is None:
             continue
-        seen[site] = stacked
+        seen[site] = stacked.counts
         heads, layer, without = _site_rows(stacked, state.params, weights)
         rows["heads"] += heads
         rows["layers"] += layer

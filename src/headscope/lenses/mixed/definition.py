@@ -19,7 +19,7 @@ from headscope.lenses.lens import Batch
 from headscope.lenses.mixed.tables import SCHEMAS, Row
 
 # As the lens has them: samples per dimension, first tokens, draws per position, and when a norm is recognised.
-PER_DIMENSION, FIRST, DRAWS, RECOGNISED = 10, 64, 8, 1e-4
+PER_DIMENSION, FIRST, DRAWS, RECOGNISED = 10, 64, 4, 1e-4
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 # Mean by position, covariance of a token, covariance of a pair; the last two are means over positions.

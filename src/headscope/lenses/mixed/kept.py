@@ -6,7 +6,7 @@ any split of the text ends with the same sample, and every site with the same wi
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -47,15 +47,17 @@ class Kept:
         """Of no windows yet, for patterns of this shape."""
         return cls(room, 0, torch.zeros(2, *pattern.shape, dtype=torch.float64))
 
-    def add(self, priority: int, shown: Mapping[str, Tensor]) -> "Kept":
-        """With one more window; its vectors are copied only where it is drawn."""
-        weights = self.weights.clone()
-        weights[self.seen % 2] += shown["early"]
-        found = replace(self, seen=self.seen + 1, weights=weights)
-        if len(self.parts) == self.room and priority >= self._worst:
-            return found
-        x, v, _, z = (shown[name].clone() for name in CAPTURES)
-        return found._of((*self.parts, Part(priority, self.seen, x, z, v)))
+    def add(self, windows: Sequence[tuple[int, Mapping[str, Tensor]]]) -> "Kept":
+        """With more windows, each with its hash; its vectors are copied only where it is drawn."""
+        found = replace(self, weights=self.weights.clone())
+        for priority, shown in windows:
+            found.weights[found.seen % 2] += shown["early"]
+            drawn = found.parts
+            if len(drawn) < self.room or priority < found._worst:
+                x, v, _, z = (shown[name].clone() for name in CAPTURES)
+                drawn = (*drawn, Part(priority, found.seen, x, z, v))
+            found = replace(found, seen=found.seen + 1)._of(drawn)
+        return found
 
     def merge(self, other: "Kept") -> "Kept":
         """Of both texts, this one's first: what is even there is odd where this one ends with an odd number."""

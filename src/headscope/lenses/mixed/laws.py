@@ -11,6 +11,7 @@ from math import log, nan, pi
 
 import torch
 from jaxtyping import Bool, Float
+from scipy import linalg
 from torch import Tensor
 
 # Samples for each dimension in which something is estimated.
@@ -91,8 +92,10 @@ def principal_axes(centred: Sequence[Float[Tensor, "_ d"]], most: int) -> Float[
     """Principal axes of rows in columns, the largest first; only those along which there is any variance."""
     rows = torch.cat(list(centred))
     n, d = rows.shape
-    gram = rows.T @ rows if d <= n else rows @ rows.T
-    values, vectors = torch.linalg.eigh(gram)
+    gram = (rows.T @ rows if d <= n else rows @ rows.T).numpy()
+    # torch has no solver for the largest ones alone, and all of them take several times as long.
+    wanted = (len(gram) - min(most, len(gram)), len(gram) - 1)
+    values, vectors = (torch.from_numpy(x) for x in linalg.eigh(gram, subset_by_index=wanted))
     some = values > 1e-13 * max(n, d) * values[-1].clamp_min(1e-300)
     values, vectors = values[some].flip(0)[:most], vectors[:, some].flip(1)[:, :most]
     axes: Tensor = vectors if d <= n else rows.T @ vectors / values.sqrt()

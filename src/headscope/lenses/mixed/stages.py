@@ -14,7 +14,7 @@ from headscope.lenses.mixed.errors import Drawn, Shown
 from headscope.lenses.mixed.windows import Stacked
 
 # Draws for each position at least, in pairs of opposite sign, and the rows on which a norm is recognised.
-DRAWS, ROWS = 8, 256
+DRAWS, ROWS = 4, 256
 # A norm is recognised where it leaves less of the variance than this.
 RECOGNISED = 1e-4
 
@@ -35,7 +35,7 @@ class Stages:
             here = slice(self.stacked.skip, self.stacked.queries)
             yield Shown(
                 self.stacked.z[:, head, here].to(torch.float64),
-                self.stacked.mixed(head)[..., here, :],
+                self.stacked.mixed[:, :, head, here],
                 self.stacked.flat(head)[:, here],
                 self.stacked.values(head)[:, here],
             )
@@ -75,7 +75,7 @@ class Stages:
         fixed = b_o.expand(2, *shape).clone()
         for head in range(one.site.n_heads):
             measured += one.z[:, head].to(torch.float64) @ w_o[head]
-            fixed += one.mixed(head) @ w_o[head]
+            fixed += one.mixed[:, :, head] @ w_o[head]
             uniform += one.flat(head) @ w_o[head]
         return measured, fixed, uniform
 
@@ -85,11 +85,10 @@ class Stages:
         if one.fewest < 2 or one.queries - one.skip <= self.distance:
             self.lost.append(f"{label}: norm and layer (too few windows or tokens to draw from their Gaussian)")
             return None
-        z = torch.stack([one.mixed(head) for head in range(one.site.n_heads)], 2)
         x = one.x.to(torch.float64)
         try:
-            runs = [self._run(x, one.z), *(self._run(x, z[half]) for half in (0, 1))]
-            drawn = [self._drawn(x, z[half], half) for half in (0, 1)]
+            runs = [self._run(x, one.z), *(self._run(x, one.mixed[half]) for half in (0, 1))]
+            drawn = [self._drawn(x, one.mixed[half], half) for half in (0, 1)]
             draws = [self._run(*two[1:]) for two in drawn]
         except WeightsRefused as refusal:
             self.lost.append(f"{refusal.message} (norm and layer)")

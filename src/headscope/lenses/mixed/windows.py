@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float
@@ -9,6 +10,18 @@ from torch import Tensor
 
 from headscope.core import Site
 from headscope.lenses.mixed.kept import Kept, Shape
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How much of a site was used; `seen` windows have the shape of those, `others` another one."""
+
+    skip: int
+    queries: int
+    windows: int
+    fewest: int
+    seen: int
+    others: int
 
 
 @dataclass(frozen=True)
@@ -70,13 +83,20 @@ class Stacked:
         """Windows of the smaller half."""
         return min(int(self.odd.sum()), int((~self.odd).sum()))
 
+    @property
+    def counts(self) -> "Counts":
+        """What is said about it."""
+        return Counts(self.skip, self.queries, self.windows, self.fewest, self.seen, self.others)
+
     def values(self, head: int) -> Float[Tensor, "windows keys d_value"]:
         """The values that a head reads."""
         return self.v[:, self.site.kv_head(head)].to(torch.float64)
 
-    def mixed(self, head: int) -> Float[Tensor, "halves windows queries d_value"]:
-        """What a head would give with the mean weights of the even windows, and with those of the odd ones."""
-        return self.weights[:, None, head] @ self.values(head)
+    @cached_property
+    def mixed(self) -> Float[Tensor, "halves windows heads queries d_value"]:
+        """What heads would give with the mean weights of the even windows, and with those of the odd ones."""
+        heads = range(self.site.n_heads)
+        return torch.stack([self.weights[:, None, head] @ self.values(head) for head in heads], 2)
 
     def flat(self, head: int) -> Float[Tensor, "windows queries d_value"]:
         """What it would give with uniform attention over the keys that are visible."""

@@ -9,7 +9,7 @@ from headscope.core import Site
 from headscope.lenses.mixed.kept import KEYS
 from headscope.lenses.mixed.laws import PER_DIMENSION
 from headscope.lenses.mixed.tables import STAGES
-from headscope.lenses.mixed.windows import Stacked
+from headscope.lenses.mixed.windows import Counts
 
 # Errors of the entropy, in nats per component, up to which constant weights are called right, or rough.
 SMALL, ROUGH = 0.05, 0.2
@@ -18,18 +18,18 @@ FEW = 8
 _NAMES = {"output": "W_O", "skip": "the skip", "norm": "the norm", "layer": "the whole layer"}
 
 
-def method(stacked: Stacked, step: int, distance: int) -> str:
+def method(counts: Counts, step: int, distance: int) -> str:
     """How the numbers were obtained."""
     layers = f" Every {step}th layer only: the windows of all would not fit." if step > 1 else ""
     drawn = (
-        f"all {stacked.seen} windows"
-        if stacked.windows == stacked.seen
-        else f"{stacked.windows} of {stacked.seen} windows, drawn by a hash of their tokens"
+        f"all {counts.seen} windows"
+        if counts.windows == counts.seen
+        else f"{counts.windows} of {counts.seen} windows, drawn by a hash of their tokens"
     )
-    skipped = stacked.skip
+    skipped = counts.skip
     left = f" without the first {f'{skipped} tokens' if skipped > 1 else 'token'}" if skipped else ""
     return (
-        f"Sampled: the first {stacked.queries} tokens{left} of {drawn}; mean weights over all {stacked.seen}. Even and "
+        f"Sampled: the first {counts.queries} tokens{left} of {drawn}; mean weights over all {counts.seen}. Even and "
         "odd windows predict each other, and numbers are means over both directions. Covariances are averaged over "
         f"positions, with at least {PER_DIMENSION} tokens of the smaller half per dimension; principal axes of "
         f"measured and predicted tokens together. Mutual information of tokens {distance} apart, with its bias, which "
@@ -42,7 +42,7 @@ def method(stacked: Stacked, step: int, distance: int) -> str:
 
 def warnings(
     tables: Mapping[str, pl.DataFrame],
-    seen: Mapping[Site, Stacked],
+    seen: Mapping[Site, Counts],
     lost: Sequence[str],
     unseen: Sequence[str],
     params: Mapping[str, int],
@@ -68,7 +68,7 @@ def warnings(
     return (*found, *_small(tables, seen, params["components"]), *_grouped(lost), *unseen)
 
 
-def _small(tables: Mapping[str, pl.DataFrame], seen: Mapping[Site, Stacked], components: int) -> Iterator[str]:
+def _small(tables: Mapping[str, pl.DataFrame], seen: Mapping[Site, Counts], components: int) -> Iterator[str]:
     rows = tables["heads"].filter(pl.col("quantity") == "covariance")
     if rows.is_empty():
         yield f"Too few tokens for a covariance: {PER_DIMENSION} are needed in each half for every dimension."
@@ -159,10 +159,10 @@ def _answer(heads: pl.DataFrame) -> str:
     ratio = float(np.median(rows["predicted"].to_numpy() / np.maximum(rows["measured"].to_numpy(), 1e-300)))
     return (
         f"Constant weights {verdict}: for unseen windows the entropy of a head's output is predicted {_signed(middle)} "
-        f"per component in the median of {entropy.height} heads{flat}, within {SMALL:g} in {right}; the covariance is "
-        f"off by {_two(_middle(rows, 'value'))} of its size (uniform attention by {_two(_middle(rows, 'null'))}, what "
-        f"was measured in the other half by {_two(_middle(rows, 'floor'))}), with {_two(ratio)} of the "
-        f"variance{_shared(heads)}."
+        f"per component in the median of {entropy.height} heads{flat}, and within {SMALL:g} nats in {right} of them; "
+        f"the covariance is off by {_two(_middle(rows, 'value'))} of its size (uniform attention by "
+        f"{_two(_middle(rows, 'null'))}, what was measured in the other half by {_two(_middle(rows, 'floor'))}), with "
+        f"{_two(ratio)} of the variance{_shared(heads)}."
     )
 
 
@@ -189,7 +189,8 @@ def _causes(heads: pl.DataFrame, layers: pl.DataFrame) -> str:
     told = []
     entropy = _of(heads, "entropy").filter(pl.col("share").is_not_null())
     if entropy.height:
-        told.append(f"{_percent(_middle(entropy, 'share'))} of the error of the entropy in the median head")
+        share = _middle(entropy, "share")
+        told.append(f"{'all' if share > 0.995 else _percent(share)} of the error of the entropy in the median head")
     low, middle, high = np.quantile(rows["share"].to_numpy(), (0.05, 0.5, 0.95))
     pooled = _of(layers, "covariance").filter(pl.col("stage") == "heads", pl.col("share_low").is_not_null())
     inside = ""
