@@ -160,10 +160,15 @@ def _answer(heads: pl.DataFrame) -> str:
     return (
         f"Constant weights {verdict}: for unseen windows the entropy of a head's output is predicted {_signed(middle)} "
         f"per component in the median of {entropy.height} heads{flat}, and within {SMALL:g} nats in {right} of them; "
-        f"the covariance is off by {_two(_middle(rows, 'value'))} of its size (uniform attention by "
-        f"{_two(_middle(rows, 'null'))}, what was measured in the other half by {_two(_middle(rows, 'floor'))}), with "
-        f"{_two(ratio)} of the variance{_shared(heads)}."
+        f"the mean is off by {_beside(_of(heads, 'mean'))} and the covariance by {_beside(rows)}, with {_two(ratio)} "
+        f"of the variance{_shared(heads)}."
     )
+
+
+def _beside(rows: pl.DataFrame) -> str:
+    """An error with what it is to be compared with."""
+    value, null, floor = (_two(_middle(rows, name)) for name in ("value", "null", "floor"))
+    return f"{value} of its size (uniform attention: {null}; what was measured in the other half: {floor})"
 
 
 def _shared(heads: pl.DataFrame) -> str:
