@@ -123,6 +123,9 @@ class FakeWeights:
     def embedding_table(self, one):
         raise WeightsRefused("made up")
 
+    def after_heads(self, site, stream, z):
+        raise WeightsRefused("made up")
+
     def status(self, site):
         return None
 

@@ -8,6 +8,7 @@ from headscope.attention.explicit import explicit_attention
 from headscope.attention.maps import (
     SAMPLED_ROWS,
     corner,
+    early,
     pairs_of,
     pattern,
     pattern_pairs,
@@ -80,6 +81,16 @@ def test_the_corner_is_part_of_the_pattern(kind: str, monkeypatch: pytest.Monkey
     found = corner(call)
     assert torch.allclose(found, pattern(call)[:, :, :3, :3], atol=1e-6)
     assert torch.allclose(corner(call, 5), pattern(call)[:, :, :5, :5], atol=1e-6)  # in two runs of rows
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_early_rows_are_whole(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = KINDS[kind]()
+    monkeypatch.setattr(maps, "CORNER", 3)
+    found, whole = early(call), pattern(call)[:, :, :3]
+    keys = found.shape[-1]
+    assert torch.allclose(found, whole[..., :keys], atol=1e-6)
+    assert not bool(whole[..., keys:].any())
 
 
 @pytest.mark.parametrize("kind", KINDS)

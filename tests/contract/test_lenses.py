@@ -268,7 +268,7 @@ def cut(name: str, x: torch.Tensor, index: int, n: int) -> torch.Tensor:
             return x
         case "resid" | "x" | "final":
             return x[index : index + 1, :n]
-        case "pattern" | "pairs" | "scores" | "rows" | "corner" | "corner:256":
+        case "pattern" | "pairs" | "scores" | "rows" | "corner" | "corner:256" | "early":
             return x[index : index + 1, :, :n, :n]
         case _:
             return x[index : index + 1, :, :n]
@@ -331,7 +331,7 @@ def permuted(table: pl.DataFrame, model: Planted) -> pl.DataFrame:
     old = pl.col("head").replace_strict({new: old for new, old in enumerate(order)}, return_dtype=pl.Int64)
     moved = table.with_columns(old)
     names = ("stack", "kind", "layer", "head", "variant", "matrix", "component", "distance", "position", "tokens")
-    names += ("quantity", "table", "word", "place", "relation", "previous")
+    names += ("stage", "quantity", "table", "word", "place", "relation", "previous")
     keys = [key for key in names if key in table.columns]
     reference = table.select(keys).with_columns(order_before)
     return reference.join(moved, on=keys, how="left", nulls_equal=True).sort("order before").select(table.columns)

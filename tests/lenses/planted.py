@@ -13,7 +13,7 @@ from torch import Tensor
 from headscope.attention.call import Call
 from headscope.attention.maps import CORNER, pairs_of, score_rows
 from headscope.attention.statistics import Request, pattern_statistics, uniform_statistics
-from headscope.core import Embedding, FeedForward, HeadWeights, ModelSpec, Site, Vocabulary, WeightStatus
+from headscope.core import AfterHeads, Embedding, FeedForward, HeadWeights, ModelSpec, Site, Vocabulary, WeightStatus
 from headscope.errors import WeightsRefused
 from headscope.lenses.lens import AS_IS, Batch
 
@@ -66,6 +66,15 @@ class Planted:
         if self.status(of).status == "refused":
             raise WeightsRefused(self.status(of).reason)
         return self.weights_of[of]
+
+    def after_heads(self, of: Site, stream: Tensor, z: Tensor) -> AfterHeads:
+        """W_O and skip, a norm by the root mean square, a rectifier between two matrices, and their skip."""
+        if any(one.kind == "cross" and one.stack == of.stack for one in self.sites):
+            raise WeightsRefused(f"{of.label}: its layer attends more than once")
+        up, down = (matrix for one, matrix in self.feeds.items() if (one.stack, one.layer) == (of.stack, of.layer))
+        summed = stream + torch.einsum("whtv,hvo->wto", z, self.weights_of[of].w_o.to(z.dtype))
+        normed = summed / summed.square().mean(-1, keepdim=True).sqrt()
+        return AfterHeads(normed, summed + torch.relu(normed @ up) @ down)
 
 
 def head_weights(of: Site, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor) -> HeadWeights:
@@ -209,7 +218,9 @@ def batches(
     for seed, lengths in enumerate(shapes):
         n = max(lengths)
         statistics, uniform = {}, {}
-        names = ("pattern", "pairs", "q", "k", "v", "z", "resid", "x", "rows", "scale", "corner", "corner_z")
+        names = (
+            "pattern", "pairs", "q", "k", "v", "z", "resid", "x", "rows", "scale", "corner", "corner_z", "early"
+        )  # fmt: skip
         captures: dict[str, dict[Site, Tensor]] = {name: {} for name in names}
         real = torch.zeros(0)
         for number, of in enumerate(model.sites):
@@ -224,6 +235,7 @@ def batches(
             parts["resid"] = parts["x"] = residual(model.weights_of[of], lengths, n, seed=100 * seed + number)
             parts["corner"], parts["corner_z"] = pattern[:, :, :CORNER, :CORNER], parts["z"][:, :, :CORNER]
             parts["corner:256"] = pattern[:, :, :256, :256]
+            parts["early"] = pattern[:, :, :CORNER, : CORNER if of.causal else None]
             for name, part in parts.items():
                 captures.setdefault(name, {})[of] = part
         last = {of.stack: of for of in model.sites if of.kind == "self"}.values()

@@ -75,14 +75,27 @@ def corner(call: Call, size: int = CORNER) -> Float[Tensor, "batch heads shown_q
     Properties:
         - that part of the whole pattern  (tested: test_the_corner_is_part_of_the_pattern)
     """
-    # Behind the corner no query of a causal call sees a key, but for keys that are older than the call.
-    alone = call.causal and call.offset is not None and call.offset <= 0
-    if alone:
+    if _sees_itself_alone(call):
         return pattern(call.take(slice(0, size), slice(0, size)))
     # Rows of all keys are many numbers: some rows at a time.
     queries = range(0, min(size, call.q.shape[2]), CORNER)
     runs = [slice(start, min(start + CORNER, size)) for start in queries]
     return torch.cat([pattern(call.take(run, slice(None)))[..., :size] for run in runs], dim=2)
+
+
+def early(call: Call) -> Float[Tensor, "batch heads shown_queries keys_seen"]:
+    """The pattern of the first queries with every key that they may see: O(n) memory however long the text.
+
+    Properties:
+        - those rows of the whole pattern, which are 0 behind the last key given  (tested: test_early_rows_are_whole)
+    """
+    first = slice(0, CORNER)
+    return pattern(call.take(first, first if _sees_itself_alone(call) else slice(None)))
+
+
+def _sees_itself_alone(call: Call) -> bool:
+    """Whether the first queries see no key behind them: in causal calls, unless there are keys older than the call."""
+    return call.causal and call.offset is not None and call.offset <= 0
 
 
 @lru_cache(maxsize=256)

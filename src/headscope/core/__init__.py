@@ -7,10 +7,19 @@ from headscope.core.run import Run, TextSpec
 from headscope.core.selection import Selection
 from headscope.core.site import Site
 from headscope.core.verdict import Comparison, Entry, Evidence, Ledger, Source, Trend, Verdict, verdict_of
-from headscope.core.weights import Embedding, FeedForward, HeadWeights, Vocabulary, WeightSource, WeightStatus
+from headscope.core.weights import (
+    AfterHeads,
+    Embedding,
+    FeedForward,
+    HeadWeights,
+    Vocabulary,
+    WeightSource,
+    WeightStatus,
+)
 
 __all__ = [
     "About",
+    "AfterHeads",
     "Comparison",
     "Curves",
     "Embedding",

@@ -110,6 +110,17 @@ class Vocabulary(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class AfterHeads:
+    """What a layer makes of its heads' outputs: the input of its feed-forward part where it has matrices, its output.
+
+    The input of the feed-forward part has been normalised in most families, before or behind the sum with the skip.
+    """
+
+    normed: Float[Tensor, "windows tokens d_model"] | None
+    out: Float[Tensor, "windows tokens d_model"]
+
+
 @runtime_checkable
 class WeightSource(Protocol):
     """Where weight-only lenses read: a file, one tensor at a time, or a built model."""
@@ -168,4 +179,16 @@ class WeightSource(Protocol):
     @property
     def vocabulary(self) -> Vocabulary | None:
         """What the tokens spell; None where the checkpoint has no tokenizer."""
+        ...
+
+    def after_heads(
+        self,
+        site: Site,
+        stream: Float[Tensor, "windows tokens d_model"],
+        z: Float[Tensor, "windows heads tokens d_value"],
+    ) -> AfterHeads:
+        """What the rest of a site's layer makes of a stream that enters it and of what its heads give.
+
+        Raises `WeightsRefused` where that cannot be told: weights in a file alone, a layer that attends twice.
+        """
         ...

@@ -1,7 +1,8 @@
 """The lens contract: one file, one question about a model, as a fold over batches of text.
 
 A lens never calls the model. It declares what it needs; the pipeline unions the needs of all chosen lenses
-and runs the text once per variant of the model.
+and runs the text once per variant of the model. What the rest of a layer makes of other outputs of its heads is asked
+of the weights (`WeightSource.after_heads`).
 
     start(params, spec, sites) → state
     update(state, batch)       → state       once per batch and variant, or piece by piece (`Needs.pieces`)
@@ -31,12 +32,13 @@ AS_IS = "as is"
 class Needs:
     """What a lens wants to be handed; the pipeline takes the union over the chosen lenses.
 
-    `captures` may name pattern, corner (its part of the first queries and keys; `corner:256` for as many), pairs (the
-    pattern among some tokens), scores, rows (the scores of some rows), scale, q, k, v, z, corner_z (the z of the
-    corner's queries), x (the input of the query projection), resid (the residual stream that enters a layer) and final
-    (the one that leaves the last layer of each stack, before any norm behind it; its key is the last self-attention of
-    the stack). What is `welcome` may be missing: it is captured where the family shows it, and the lens goes without it
-    elsewhere. `variants` are changed forms of the model on which the same text is run too:
+    `captures` may name pattern, corner (its part of the first queries and keys; `corner:256` for as many), early (its
+    rows of the first queries), pairs (the pattern among some tokens), scores, rows (the scores of some rows), scale, q,
+    k, v, z, corner_z (the z of the corner's queries), x (the input of the query projection), resid (the residual stream
+    that enters a layer) and final (the one that leaves the last layer of each stack, before any norm behind it; its key
+    is the last self-attention of the stack). What is `welcome` may be missing: it is captured where the family shows
+    it, and the lens goes without it elsewhere. `variants` are changed forms of the model on which the same text is run
+    too:
 
     - "initialised": the same architecture, freshly initialised;
     - "without skips": no skip connection carries anything, layers give what they would add;

@@ -13,6 +13,7 @@ from headscope.core.weights import HeadWeights, WeightSource, WeightStatus
 from headscope.errors import CaptureError, CheckpointError, HeadscopeError, UsageError, VariantRefused, WeightsRefused
 from headscope.fetch.progress import Progress
 from headscope.model import text as texts
+from headscope.model.after_heads import Rest
 from headscope.model.architecture import model_class, parsed_config
 from headscope.model.blueprint import Plan, make_blueprint
 from headscope.model.branches import Branches, find_branches
@@ -106,9 +107,9 @@ class Model:
     def weight_source(self, method: str = "read from the built model") -> WeightSource:
         """The weights of the built model, for lenses; `method` says why they are not read from the file."""
         plans = {site: self.plan(site) for site in self.sites}
-        return PlannedWeights(
-            self.spec, plans, Beside.of(self.hf, plans), ModelMatrices(self.hf), method, lambda: self.tokenizer
-        )
+        beside = Beside.of(self.hf, plans)
+        rest = Rest(self, beside.feed_forward.matrices)
+        return PlannedWeights(self.spec, plans, beside, ModelMatrices(self.hf), method, lambda: self.tokenizer, rest)
 
     def session(self) -> Session:
         """Read and change the attention while the model runs: `with model.session() as s:`."""

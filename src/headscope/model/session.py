@@ -25,7 +25,17 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from headscope.attention.call import Call
-from headscope.attention.maps import CORNER, corner, corner_size, pairs_of, pattern, pattern_pairs, score_rows, scores
+from headscope.attention.maps import (
+    CORNER,
+    corner,
+    corner_size,
+    early,
+    pairs_of,
+    pattern,
+    pattern_pairs,
+    score_rows,
+    scores,
+)
 from headscope.attention.mechanism import Mechanism
 from headscope.attention.statistics import Request, RowStatistics, observe, uniform_statistics
 from headscope.core.selection import Selection
@@ -42,9 +52,10 @@ if TYPE_CHECKING:
     from headscope.model.opened import Model
 
 QUANTITIES = (
-    "q", "k", "v", "scores", "rows", "scale", "pattern", "corner", "pairs", "z", "corner_z", "resid", "x", "final"
+    "q", "k", "v", "scores", "rows", "scale", "pattern", "corner", "early", "pairs", "z", "corner_z", "resid", "x",
+    "final",
 )  # fmt: skip
-_MAPS = {"scores": scores, "rows": score_rows, "pattern": pattern, "pairs": pattern_pairs}
+_MAPS = {"scores": scores, "rows": score_rows, "pattern": pattern, "early": early, "pairs": pattern_pairs}
 PATCHABLE = ("q", "k", "v", "pattern", "z")
 
 Where = Selection | str | Site | None
@@ -282,9 +293,9 @@ class Session:
         mapped = corner(part, size) if size else _MAPS[what](part)
         for change in changes:
             shared = tuple(head for head in heads if head in change.heads)
-            if size and change.what == "pattern" and shared:
+            if (size or what == "early") and change.what == "pattern" and shared:
                 raise CaptureError(
-                    f"{site.label}: the corner of a patched pattern cannot be captured: capture the pattern"
+                    f"{site.label}: the {what} part of a patched pattern cannot be captured: capture the pattern"
                 )
             if what == "pattern" and change.what == "pattern" and shared:
                 mapped = _patched(mapped, tuple(heads.index(head) for head in shared), change)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from headscope.core.model_spec import ModelSpec
 from headscope.core.site import Site
-from headscope.core.weights import Embedding, FeedForward, HeadWeights, Vocabulary, WeightStatus
+from headscope.core.weights import AfterHeads, Embedding, FeedForward, HeadWeights, Vocabulary, WeightStatus
 from headscope.errors import CheckpointError, WeightsRefused
 from headscope.model.blueprint import Plan, Rows
 from headscope.model.checkpoint import Checkpoint
@@ -113,8 +113,12 @@ class FileMatrices:
         return tensor
 
 
+# What the rest of a layer makes of a stream and its heads' outputs.
+Continue = Callable[[Site, Tensor, Tensor], AfterHeads]
+
+
 class PlannedWeights:
-    """The `WeightSource` of the lenses: a blueprint and somewhere to read matrices from.
+    """The `WeightSource` of the lenses: a blueprint, somewhere to read matrices from, and layers if they are built.
 
     `tokenizer` is asked for when a lens first wants to know what tokens spell.
     """
@@ -127,10 +131,11 @@ class PlannedWeights:
         matrices: Matrices,
         method: str,
         tokenizer: Callable[[], Any | None],
+        rest: Continue | None = None,
     ) -> None:
         self._spec, self._plans, self._matrices, self._method = spec, plans, matrices, method
         self._feed_forward, self._tables = beside.feed_forward, beside.tables
-        self._tokenizer = cache(tokenizer)
+        self._tokenizer, self._rest = cache(tokenizer), rest
 
     @property
     def spec(self) -> ModelSpec:
@@ -209,6 +214,17 @@ class PlannedWeights:
         """What the tokens spell; None where the checkpoint has no tokenizer."""
         tokenizer = self._tokenizer()
         return None if tokenizer is None else TokenizerVocabulary(tokenizer)
+
+    def after_heads(
+        self,
+        site: Site,
+        stream: Float[Tensor, "windows tokens d_model"],
+        z: Float[Tensor, "windows heads tokens d_value"],
+    ) -> AfterHeads:
+        """What the rest of a site's layer makes of a stream that enters it and of what its heads give."""
+        if self._rest is None:
+            raise WeightsRefused(f"{site.label}: the weights are read from a file, and no layer is built to be run")
+        return self._rest(site, stream, z)
 
 
 def _heads(matrices: Matrices, rows: Rows) -> Float[Tensor, "some_heads in width"]:

@@ -288,7 +288,7 @@ def _captured_per_row(name: str, sites: Sequence[Site], length: int) -> int:
         return -(-max(site.d_head for site in sites) // len(sites))
     if name == "rows":
         return SAMPLED_ROWS
-    if name == "corner_z" or corner_size(name):
+    if name in ("early", "corner_z") or corner_size(name):
         return min(length, corner_size(name) or CORNER)
     if name == "pairs":
         return -(-(len(sampled_tokens(length)) ** 2) // length)

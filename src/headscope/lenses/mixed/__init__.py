@@ -1,0 +1,1 @@
+"""What the lens `transport` computes, one idea per file."""

@@ -1,0 +1,125 @@
+"""Means and covariances of one half of the windows, and of that half without each of its windows.
+
+The covariance is that of a token around the mean of its position, averaged over positions: covariances of single
+positions would need as many windows as there are dimensions. With one window in a half there is no mean of a position:
+then the mean over positions takes its place.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log, nan, pi
+
+import torch
+from jaxtyping import Bool, Float
+from scipy import linalg
+from torch import Tensor
+
+# Samples for each dimension in which something is estimated.
+PER_DIMENSION = 10
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What all laws of one stage share: the halves, the axes, and how far apart the tokens of a pair are.
+
+    `pairs` is the number of axes kept for pairs of tokens, 0 where there are too few. `sets` are all windows and, where
+    `jackknife`, all but each.
+    """
+
+    odd: Bool[Tensor, "windows"]
+    axes: Float[Tensor, "d k"]
+    pairs: int
+    distance: int
+    jackknife: bool
+
+    @property
+    def sets(self) -> int:
+        """Sets of windows for which everything is estimated."""
+        return 1 + len(self.odd) if self.jackknife else 1
+
+    def members(self, half: int) -> list[int]:
+        """The windows of a half."""
+        return [index for index, odd in enumerate(self.odd.tolist()) if odd == bool(half)]
+
+
+@dataclass(frozen=True)
+class Law:
+    """One half: means by position, and covariances of tokens and of pairs, in every set of windows."""
+
+    frame: Frame
+    half: int
+    mean: Float[Tensor, "positions d"]
+    centred: Float[Tensor, "members positions d"]
+    covariance: Float[Tensor, "sets k k"]
+    joint: Float[Tensor, "sets both both"]
+
+    @classmethod
+    def of(cls, x: Float[Tensor, "windows positions d"], frame: Frame, half: int) -> "Law":
+        """Of the windows of a half."""
+        own = x[frame.members(half)]
+        mean = own.mean(0)
+        centred = own - mean
+        y = centred @ frame.axes
+        c, t = frame.pairs, frame.distance
+        joint = torch.cat((y[:, t:, :c], y[:, : y.shape[1] - t, :c]), -1)
+        return cls(frame, half, mean, centred, _covariances(y, frame, half), _covariances(joint, frame, half))
+
+    def means(self) -> Float[Tensor, "sets positions d"]:
+        """The means in every set: a window that is left out changes those of its half only."""
+        found = self.mean.expand(self.frame.sets, *self.mean.shape)
+        if self.frame.jackknife:
+            found = found.clone()
+            for window, deviation in zip(self.frame.members(self.half), self.centred, strict=True):
+                found[1 + window] -= deviation / (len(self.centred) - 1)
+        return found
+
+
+def _covariances(y: Float[Tensor, "members positions k"], frame: Frame, half: int) -> Float[Tensor, "sets k k"]:
+    n, positions = y.shape[:2]
+    scatter = y.mT @ y
+    total = scatter.sum(0)
+    whole = total / ((n - 1) * positions) if n > 1 else total * nan
+    found = whole.expand(frame.sets, *whole.shape)
+    if frame.jackknife:
+        found = found.clone()
+        for window, own in zip(frame.members(half), scatter, strict=True):
+            # Without a window the mean moves too: its part counts n/(n − 1) times.
+            found[1 + window] = (total - own * (n / (n - 1))) / ((n - 2) * positions)
+    return found
+
+
+def principal_axes(centred: Sequence[Float[Tensor, "_ d"]], most: int) -> Float[Tensor, "d k"]:
+    """Principal axes of rows in columns, the largest first; only those along which there is any variance."""
+    rows = torch.cat(list(centred))
+    n, d = rows.shape
+    gram = (rows.T @ rows if d <= n else rows @ rows.T).numpy()
+    # torch has no solver for the largest ones alone, and all of them take several times as long.
+    wanted = (len(gram) - min(most, len(gram)), len(gram) - 1)
+    values, vectors = (torch.from_numpy(x) for x in linalg.eigh(gram, subset_by_index=wanted))
+    some = values > 1e-13 * max(n, d) * values[-1].clamp_min(1e-300)
+    values, vectors = values[some].flip(0)[:most], vectors[:, some].flip(1)[:, :most]
+    axes: Tensor = vectors if d <= n else rows.T @ vectors / values.sqrt()
+    return axes
+
+
+def entropies(covariance: Float[Tensor, "*sets k k"]) -> Float[Tensor, "*sets"]:
+    """Entropy of Gaussians in nats per dimension; NaN where one has no density."""
+    k = max(1, covariance.shape[-1])
+    return 0.5 * (log(2 * pi) + 1 + _log_determinants(covariance) / k)
+
+
+def informations(joint: Float[Tensor, "*sets both both"]) -> Float[Tensor, "*sets"]:
+    """Mutual information of the two tokens of a pair in nats; NaN where one determines a part of the other."""
+    c = joint.shape[-1] // 2
+    alone = _log_determinants(joint[..., :c, :c]) + _log_determinants(joint[..., c:, c:])
+    return 0.5 * (alone - _log_determinants(joint))
+
+
+def _log_determinants(matrix: Float[Tensor, "*sets k k"]) -> Float[Tensor, "*sets"]:
+    if not matrix.shape[-1]:
+        return torch.full(matrix.shape[:-2], nan, dtype=torch.float64)
+    factor, info = torch.linalg.cholesky_ex(torch.nan_to_num(matrix))
+    diagonal = torch.diagonal(factor, dim1=-2, dim2=-1)
+    scale = torch.diagonal(matrix, dim1=-2, dim2=-1).amax(-1).clamp_min(1e-300).sqrt()
+    bad = (info != 0) | (diagonal.amin(-1) < 1e-7 * scale) | ~torch.isfinite(matrix).all(-1).all(-1)
+    return torch.where(bad, nan, 2 * diagonal.clamp_min(1e-300).log().sum(-1))

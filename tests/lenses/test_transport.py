@@ -1,0 +1,180 @@
+"""Known answers and planted cases of the lens `transport`."""
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+import torch
+
+from headscope.attention.statistics import Request
+from headscope.core import AfterHeads, WeightStatus
+from headscope.errors import UsageError
+from headscope.lenses.lens import AS_IS, Batch
+from headscope.lenses.mixed.kept import CAPTURES, KEYS
+from headscope.lenses.transport import LENS, Params
+from tests.contract.test_lenses import differences, folded
+from tests.lenses.planted import MODELS, SPEC, Planted, batches, planted, site
+
+D, HEADS, N, W = 5, 2, 24, 40
+OF = site(n_heads=HEADS, n_kv_heads=1, d_head=D)
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def causal(scores):
+    return torch.softmax(scores.masked_fill(torch.ones(N, N, dtype=torch.bool).triu(1), -torch.inf), -1)
+
+
+def batch_of(x, v, pattern, of=OF):
+    """Windows whose heads attend by these patterns [windows, heads, n, n] to these values [windows, n, d]."""
+    windows, n = x.shape[:2]
+    tokens = torch.randint(0, 50, (windows, n), generator=torch.Generator().manual_seed(3))
+    found = dict(zip(CAPTURES, (x, v[:, None], pattern, pattern @ v[:, None]), strict=True))
+    real = torch.ones(windows, n, dtype=torch.bool)
+    return Batch(AS_IS, tokens, real, {}, {}, {name: {of: value} for name, value in found.items()})
+
+
+def finding_of(batch, model=None, **params):
+    model = planted(OF) if model is None else model
+    return LENS.finish(folded(LENS, Params(**params), model, [batch]), model)
+
+
+def row(finding, quantity, head=0, stage=None):
+    table = finding.tables["heads" if stage is None else "layers"].filter(pl.col("quantity") == quantity)
+    chosen = table.filter(pl.col("head") == head) if stage is None else table.filter(pl.col("stage") == stage)
+    return chosen.row(0, named=True)
+
+
+@pytest.fixture(scope="module")
+def planted_case():
+    """Independent Gaussian tokens. Head 0 averages all before; head 1 takes the one that its query points at."""
+    x, v = normal(W, N, SPEC.d_model), normal(W, N, D, seed=1)
+    flat = causal(torch.zeros(W, N, N, dtype=torch.float64))
+    follows = causal(8 * (v @ v.mT))
+    return finding_of(batch_of(x, v, torch.stack((flat, follows), 1)))
+
+
+@pytest.mark.parametrize(("shape", "lengths"), [
+    ("one head", ((13,) * 8, (13, 12))), ("grouped queries", ((12,) * 7,)), ("encoder", ((12, 12), (12, 12, 12))),
+])  # fmt: skip
+def test_fold_equals_the_formulas_on_many_windows(shape, lengths):
+    """Covariances, information, jackknife and draws, which a few windows do not show."""
+    model, params = MODELS[shape], Params(components=2)
+    parts = batches(replace(model, weights_of=dict(list(model.weights_of.items())[:1])), Request(), shapes=lengths)
+    finding = LENS.finish(folded(LENS, params, model, parts), model)
+    assert {"norm", "layer"} <= set(finding.tables["layers"]["stage"])
+    assert finding.tables["heads"]["dimensions"].max() > 0
+    assert not differences(finding.tables, LENS.definition(params, model, parts))
+
+
+def test_constant_weights_are_carried_exactly(planted_case):
+    """What is left is that the halves differ; and uniform attention, being right here, is no worse."""
+    covariance, vector = row(planted_case, "covariance"), row(planted_case, "vector")
+    assert covariance["value"] == pytest.approx(covariance["sampling"], rel=1e-9)
+    assert covariance["value"] == pytest.approx(covariance["floor"], rel=1e-9)
+    assert covariance["value"] == pytest.approx(covariance["null"], rel=1e-9)
+    assert covariance["weights"] < 1e-9
+    assert abs(covariance["share"]) < 1e-9
+    assert vector["value"] < 1e-9
+    assert abs(row(planted_case, "entropy")["value"]) < 1e-9
+
+
+def test_averages_of_independent_tokens_have_their_closed_form(planted_case):
+    """The mean of i tokens has variance 1/i in each direction; two neighbours i and i + 1 correlate by √(i/(i + 1))."""
+    places = torch.arange(2, N + 1, dtype=torch.float64)
+    covariance, information = row(planted_case, "covariance"), row(planted_case, "information")
+    assert covariance["dimensions"] == D
+    assert covariance["predicted"] == pytest.approx(D * float((1 / places).mean()), rel=0.2)
+    joint = torch.tensor([[(1 / places[1:]).mean(), (1 / places[1:]).mean()], [0, (1 / places[:-1]).mean()]])
+    joint[1, 0] = joint[0, 1]
+    expected = -D / 2 * float(torch.logdet(joint) - joint.diagonal().log().sum())
+    assert information["predicted"] == pytest.approx(expected, rel=0.2)
+    assert information["before"] < 0.2, "independent tokens share nothing but the bias"
+
+
+def test_weights_that_follow_the_data_are_found(planted_case):
+    covariance, entropy = row(planted_case, "covariance", head=1), row(planted_case, "entropy", head=1)
+    assert covariance["share_low"] > 0.8
+    assert covariance["weights"] > 0.4
+    assert covariance["floor"] < 0.2
+    assert covariance["predicted"] < 0.6 * covariance["measured"]
+    assert entropy["high"] < -0.2
+    assert entropy["share"] == pytest.approx(1, abs=0.1)
+    assert row(planted_case, "vector", head=1)["value"] > 0.4
+    assert planted_case.headlines[0].startswith("Constant weights")
+    assert "too low" in planted_case.headlines[0]
+
+
+def test_gaussian_tokens_leave_no_error_of_shape(planted_case):
+    """Tokens that are Gaussian go through norm and rectifier as draws do; of tokens ±1 the norm knows better."""
+    assert row(planted_case, "covariance", stage="layer")["shape"] < 0.12
+    assert row(planted_case, "covariance", stage="skip")["shape"] is None
+    x, v = 6 * normal(W, N, SPEC.d_model).sign() * normal(W, N, 1, seed=8).exp(), normal(W, N, D, seed=1)
+    pattern = causal(torch.zeros(W, HEADS, N, N, dtype=torch.float64))
+    assert row(finding_of(batch_of(x, v, pattern)), "covariance", stage="norm")["shape"] > 0.3
+
+
+def test_layers_behind_refused_weights_are_left_out(planted_case):
+    model = replace(planted(OF), statuses={OF: WeightStatus("refused", "MLA has no such form")})
+    x, v = normal(6, N, SPEC.d_model), normal(6, N, D, seed=1)
+    finding = finding_of(batch_of(x, v, causal(torch.zeros(6, HEADS, N, N, dtype=torch.float64))), model)
+    assert set(finding.tables["layers"]["stage"]) == {"heads"}
+    assert any("MLA has no such form" in warning for warning in finding.warnings)
+
+
+class Parallel(Planted):
+    """The feed-forward part reads the stream beside attention, not behind it."""
+
+    def after_heads(self, of, stream, z):
+        normed = stream / stream.norm(dim=-1, keepdim=True)
+        return AfterHeads(normed, super().after_heads(of, stream, z).out)
+
+
+def test_a_norm_that_does_not_read_the_sum_is_no_stage():
+    model = Parallel(**vars(planted(OF)))
+    x, v = normal(6, N, SPEC.d_model), normal(6, N, D, seed=1)
+    finding = finding_of(batch_of(x, v, causal(torch.zeros(6, HEADS, N, N, dtype=torch.float64))), model)
+    assert set(finding.tables["layers"]["stage"]) == {"heads", "output", "layer"}
+    assert any("does not read a norm of the sum" in warning for warning in finding.warnings)
+
+
+def test_more_keys_than_fit_are_said():
+    of = replace(OF, causal=False)
+    pattern = torch.full((4, HEADS, 8, KEYS + 1), 1 / (KEYS + 1), dtype=torch.float64)
+    batch = batch_of(normal(4, 8, SPEC.d_model), normal(4, KEYS + 1, D), pattern, of)
+    finding = finding_of(batch, planted(of))
+    assert finding.status == "not applicable"
+    assert f"more than {KEYS} keys" in finding.reason
+
+
+def test_windows_are_drawn_and_their_halves_kept():
+    """With room for a few windows, mean weights are still those of all, and a merge moves even windows to odd ones."""
+    x, v = normal(9, N, SPEC.d_model), normal(9, N, D, seed=1)
+    batch = batch_of(x, v, causal(normal(9, HEADS, N, N, seed=2)))
+    model = planted(OF)
+
+    def part(some):
+        captures = {name: {OF: value[OF][some]} for name, value in batch.captures.items()}
+        return replace(batch, tokens=batch.tokens[some], real=batch.real[some], captures=captures)
+
+    def state(*parts):
+        found = replace(LENS.start(Params(), model.spec, model.sites), room=6)
+        for one in parts:
+            found = LENS.update(found, one)
+        return found
+
+    whole = state(batch)
+    (kept,) = whole.kept[OF].values()
+    assert kept.seen == 9
+    assert len(kept.parts) == 6
+    assert torch.allclose(kept.weights[0], batch.captures["early"][OF][::2].sum(0))
+    split = LENS.merge(state(part(slice(0, 3))), state(part(slice(3, 9))))
+    assert not differences(LENS.finish(whole, model).tables, LENS.finish(split, model).tables, tolerance=1e-9)
+
+
+@pytest.mark.parametrize("params", [{"components": 0}, {"skip": -1}, {"distance": 0}, {"distance": 64}])
+def test_senseless_parameters_are_refused(params):
+    with pytest.raises(UsageError):
+        LENS.needs(Params(**params), SPEC)
