@@ -44,11 +44,11 @@ def test_a_layer_gives_what_it_gave(name: str) -> None:
     assert_untouched(model, before)
 
 
-def test_windows_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three windows, two at a time: the last part is filled up, and what fills it is dropped."""
+def test_tokens_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer tokens at once than there are: the last part is filled up, and what fills it is dropped."""
+    monkeypatch.setattr(after_heads, "WINDOWS", 2)
     model, taken, behind = seen("llama_gqa")
     site = model.sites[0]
-    monkeypatch.setattr(after_heads, "TOKENS", 2 * taken["resid"][site].shape[1])
     found = model.weight_source().after_heads(site, taken["resid"][site], taken["z"][site])
     assert torch.allclose(found.out, behind[site], atol=1e-6)
     assert found.normed is not None

@@ -1,8 +1,10 @@
 """What the rest of a layer makes of its heads: its own modules run on a stream and outputs of heads that are given.
 
 A layer (the nearest element of a module list around its attention and its feed-forward part) is called by itself, with
-the arguments that it got in a forward on tokens of the same number. What its heads give is exchanged where the output
-projection reads it, so that W_O, skips, norms and feed-forward part are the model's own, in any family.
+the arguments that it got when the model was probed on a few random tokens. Behind its heads a layer treats every token
+alike, so that tokens are put into the shape of the probe, whatever windows they come from. What its heads give is
+exchanged where the output projection reads it, so that W_O, skips, norms and feed-forward part are the model's own, in
+any family.
 """
 
 from collections import Counter
@@ -22,8 +24,8 @@ from headscope.model.feeding import forward_options, probe_inputs
 if TYPE_CHECKING:
     from headscope.model.opened import Model
 
-# Tokens that a layer is given at once, and numbers of tokens whose arguments are kept.
-TOKENS, SHAPES = 4096, 2
+# Windows of the probe, of a few tokens each: what a layer is given at once.
+WINDOWS = 64
 
 Given = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -38,7 +40,7 @@ class Rest:
             site: _layer(model.hf, site.module, self._first.get((site.stack, site.layer), "")) for site in model.sites
         }
         self._attends = Counter(self._layers.values())
-        self._given: dict[tuple[int, int], dict[str, Given]] = {}
+        self._given: dict[str, tuple[Given, tuple[int, int]]] = {}
 
     def __call__(
         self,
@@ -48,20 +50,22 @@ class Rest:
     ) -> AfterHeads:
         """What the layer of a site makes of a stream that enters it and of what its heads give for each token."""
         output, layer = self._checked(site)
-        windows, tokens = stream.shape[:2]
-        size = min(windows, max(1, TOKENS // tokens))
-        args, kwargs = self._arguments(layer, size, tokens)
-        found: list[AfterHeads] = []
-        for start in range(0, windows, size):
-            part = slice(start, start + size)
-            missing = size - len(stream[part])
-            # Always the number of windows that the arguments are for.
-            rows, heads = (torch.cat((x[part], x[:1].expand(missing, *x.shape[1:]))) for x in (stream, z))
-            one = self._run(site, output, layer, (args, kwargs), rows, heads)
-            kept = size - missing
-            found.append(AfterHeads(None if one.normed is None else one.normed[:kept], one.out[:kept]))
-        normed = [one.normed for one in found if one.normed is not None]
-        return AfterHeads(torch.cat(normed) if normed else None, torch.cat([one.out for one in found]))
+        given, (windows, tokens) = self._arguments(layer)
+        rows, heads = stream.flatten(0, 1), z.movedim(1, 2).flatten(0, 1)
+        normed: list[Tensor] = []
+        out: list[Tensor] = []
+        for start in range(0, len(rows), windows * tokens):
+            part = slice(start, start + windows * tokens)
+            kept = len(rows[part])
+            # Always as many tokens as the arguments are for.
+            missing = windows * tokens - kept
+            filled = [torch.cat((x[part], x[:1].expand(missing, *x.shape[1:]))) for x in (rows, heads)]
+            one = self._run(site, output, layer, given, *(x.reshape(windows, tokens, *x.shape[1:]) for x in filled))
+            out.append(one.out.flatten(0, 1)[:kept])
+            if one.normed is not None:
+                normed.append(one.normed.flatten(0, 1)[:kept])
+        whole = torch.cat(normed).reshape(stream.shape) if normed else None
+        return AfterHeads(whole, torch.cat(out).reshape(stream.shape))
 
     def _checked(self, site: Site) -> tuple[Rows, str]:
         plan, layer = self._model.plan(site), self._layers[site]
@@ -73,33 +77,34 @@ class Rest:
             raise WeightsRefused(f"{site.label}: its layer attends more than once, or serves as several layers")
         return plan.projections.o, layer
 
-    def _arguments(self, layer: str, windows: int, tokens: int) -> Given:
-        """What each layer is given in a forward on so many tokens; the stream itself is left out."""
-        if (windows, tokens) not in self._given:
-            given: dict[str, Given] = {}
+    def _arguments(self, layer: str) -> tuple[Given, tuple[int, int]]:
+        """What a layer was given in a probe, the stream itself left out, and how many tokens of how many windows."""
+        if not self._given:
+            body = self._hf.base_model
 
             def keep(name: str) -> Any:
-                return lambda module, args, kwargs: given.__setitem__(name, _without_stream(args, kwargs))
+                return lambda module, args, kwargs: self._given.__setitem__(name, _without_stream(args, kwargs))
 
-            body = self._hf.base_model
-            ids = probe_inputs(self._hf, batch=1)["input_ids"][:, :1].expand(windows, tokens)
-            inputs = {"input_ids": ids}
-            if self._model.spec.kind == "encoder-decoder":
-                inputs["decoder_input_ids"] = ids
             with ExitStack() as stack, torch.no_grad():
                 for name in self._attends:
                     hook = self._hf.get_submodule(name).register_forward_pre_hook(keep(name), with_kwargs=True)
                     stack.callback(hook.remove)
-                body(**inputs, **forward_options(body))
-            while len(self._given) >= SHAPES:
-                self._given.pop(next(iter(self._given)))
-            self._given[windows, tokens] = given
-        return self._given[windows, tokens][layer]
+                # Not a call: hooks on the model are for forwards of a text, and this one only asks for arguments.
+                body.forward(**probe_inputs(self._hf, batch=WINDOWS), **forward_options(body))
+        return self._given[layer]
 
-    def _run(self, site: Site, output: Rows, layer: str, given: Given, stream: Tensor, z: Tensor) -> AfterHeads:
+    def _run(
+        self,
+        site: Site,
+        output: Rows,
+        layer: str,
+        given: Given,
+        stream: Float[Tensor, "windows tokens d_model"],
+        z: Float[Tensor, "windows tokens heads d_value"],
+    ) -> AfterHeads:
         """One call of the layer, with the heads' output exchanged and the input of its feed-forward part noted."""
         dtype = self._hf.dtype
-        heads = z.to(dtype).movedim(1, 2)  # as the output projection reads them: windows, tokens, heads, width
+        heads = z.to(dtype)
         normed: list[Tensor] = []
         exchanged: list[bool] = []
 
@@ -145,13 +150,13 @@ def _widens(one: FeedForward) -> bool:
 _STREAM = object()
 
 
-def _without_stream(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Given:
-    """The first tensor is the stream that enters: its place is marked, and it is not held."""
+def _without_stream(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Given, tuple[int, int]]:
+    """The first tensor is the stream that enters: its place is marked, its size noted, and it is not held."""
     for index, value in enumerate(args):
         if isinstance(value, Tensor):
-            return (*args[:index], _STREAM, *args[index + 1 :]), kwargs
-    name = next((key for key, value in kwargs.items() if isinstance(value, Tensor)), "")
-    return args, {**kwargs, name: _STREAM} if name else kwargs
+            return ((*args[:index], _STREAM, *args[index + 1 :]), kwargs), (value.shape[0], value.shape[1])
+    name, value = next((key, value) for key, value in kwargs.items() if isinstance(value, Tensor))
+    return (args, {**kwargs, name: _STREAM}), (value.shape[0], value.shape[1])
 
 
 def _with_stream(args: tuple[Any, ...], kwargs: dict[str, Any], stream: Tensor) -> Given:
