@@ -20,6 +20,8 @@ from headscope.lenses.figures.embeddings import figures
 from headscope.lenses.lens import Batch, Lens, Needs
 from headscope.lenses.raw_weights import origin
 
+ORDER = 4
+
 ABOUT = About(
     title="Vectors of tokens and positions",
     question="Do token vectors lie on a sphere, do they point everywhere alike, and do their directions add up to "

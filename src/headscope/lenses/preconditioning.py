@@ -24,6 +24,8 @@ from headscope.lenses.figures.preconditioning import figures
 from headscope.lenses.lens import AS_IS, Batch, Lens, Needs
 from headscope.lenses.sample import Plan, Sample
 
+ORDER = 5.5
+
 ABOUT = About(
     title="What the last token tells",
     question="Does the last token narrow down the next one, to few continuations and to a narrow Gaussian?",

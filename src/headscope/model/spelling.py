@@ -47,7 +47,8 @@ class TokenizerVocabulary:
         if len(both) != len(before) + 1 or both[:-1] != before:
             return None
         text = str(self._tokenizer.decode(both[-1:], clean_up_tokenization_spaces=False)).strip()
-        return both[-1] if text.lower() == word.lower() else None  # else: the token of unknown words
+        # Anything else is the token of unknown words, or a blank.
+        return both[-1] if text and text.lower() == word.lower() else None
 
     def spelled(self, tokens: Sequence[int]) -> tuple[str, ...]:
         """What each token spells behind another word, with a blank in front where a word begins."""
