@@ -163,7 +163,7 @@ def test_refused_forms_and_refused_weights():
     refused = replace(model, statuses={SITES[1]: WeightStatus("refused", "latent")})
     finding = found(shown("without skips", 0.5), refusal, shown(AS_IS, 0.8), model=refused)
     assert finding.status == "ok"
-    assert any("The model without skips could not be run: it multiplies." in warning for warning in finding.warnings)
+    assert any("could not be run: without skips. Reason: it multiplies." in warning for warning in finding.warnings)
     assert any("for L1: the weights of the values are not known there" in warning for warning in finding.warnings)
     assert finding.tables["rates"]["variant"].unique().to_list() == [AS_IS]
     assert value(finding.tables["rates"], "factor", "predicted", layer=1) is None

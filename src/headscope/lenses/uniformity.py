@@ -130,8 +130,14 @@ def needs(params: Params, spec: ModelSpec) -> Needs:
         raise UsageError(
             f"tokens={params.tokens} and skip={params.skip}: at least one token is read, and no fewer than 0 left out"
         )
-    captures = frozenset({"resid", "final", "x", "v", "z"})
-    return Needs(weights=True, captures=captures, variants=VARIANTS, pieces=True, tokens=params.tokens)
+    return Needs(
+        weights=True,
+        captures=frozenset({"resid", "final"}),
+        welcome=frozenset({"x", "v", "z"}),  # for the predictions
+        variants=VARIANTS,
+        pieces=True,
+        tokens=params.tokens,
+    )
 
 
 def start(params: Params, spec: ModelSpec, sites: tuple[Site, ...]) -> State:

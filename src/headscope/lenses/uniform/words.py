@@ -44,7 +44,10 @@ def warnings(
     tables: Mapping[str, pl.DataFrame], refused: Mapping[str, str], unknown: Sequence[str], cross: bool
 ) -> tuple[str, ...]:
     """What could not be told, and why."""
-    found = [f"The model {name} could not be run: {why}." for name, why in refused.items()]
+    reasons: dict[str, list[str]] = {}
+    for name, why in refused.items():
+        reasons.setdefault(why, []).append(name)
+    found = [f"Forms that could not be run: {_listed(names)}. Reason: {why}." for why, names in reasons.items()]
     if unknown:
         found.append(
             f"No predicted factors with skip connections, and no place in the plane, for {', '.join(unknown[:6])}"
