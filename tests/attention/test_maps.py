@@ -78,9 +78,16 @@ def test_sampled_rows_are_few_and_spread() -> None:
 def test_the_corner_is_part_of_the_pattern(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     call = KINDS[kind]()
     monkeypatch.setattr(maps, "CORNER", 3)
-    found = corner(call)
-    assert torch.allclose(found, pattern(call)[:, :, :3, :3], atol=1e-6)
-    assert torch.allclose(corner(call, 5), pattern(call)[:, :, :5, :5], atol=1e-6)  # in two runs of rows
+    for size in (3, 5):  # in one and in two runs of rows
+        assert torch.allclose(corner(call, size), pattern(call)[:, :, :size, :size], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("corner", 64), ("corner:256", 256), ("corner:0", None), ("corner:x", None), ("corner_z", None)]
+)
+def test_names_of_corners(name: str, size: int | None) -> None:
+    assert maps.CORNER == 64
+    assert maps.corner_size(name) == size
 
 
 @pytest.mark.parametrize("kind", KINDS)
