@@ -25,15 +25,21 @@ from headscope.model.source import Source, resolve
 # What a report of the default text runs: the shipped text has about this many tokens, in windows of this length.
 TOKENS = 5_000
 WINDOW = 512
+FORMS = 6  # the model as it is and its changed forms
 STREAMING = 3.0  # streaming statistics cost about three plain attention calls
 ALIGNMENT = 200.0  # SVDs of w_q and w_k of a head cost about this times d_model · d_head², all told
+# What is no matrix product: the lenses' own numbers for each head, and figures. Measured on reports of tiny, minilm and
+# smollm2 on two cores, whatever their speed.
+SECONDS_PER_HEAD, SECONDS_OF_DRAWING = 1.4, 30.0
+SAMPLES, SAMPLE_BYTES, SAMPLED_TOKENS = 3, 256 * 2**20, 64  # samples that lenses keep, and what each may take
 
 
 @dataclass(frozen=True)
 class Look:
     """The card of a checkpoint with estimates for a report on the default text.
 
-    Time is arithmetic (multiply-adds over this machine's measured speed), so expect it within a factor of two.
+    Time is arithmetic (multiply-adds over this machine's measured speed) and a fixed share for each head, so expect it
+    within a factor of two.
     """
 
     spec: ModelSpec
@@ -83,7 +89,7 @@ def look(what: str | Path, *, hub: bool = False, progress: Progress | None = Non
         sites=sites,
         weights=_weights_line([(status.status, status.reason) for status in statuses]),
         memory_bytes=_memory(spec, sites),
-        time_s=_flops(spec, sites, find_feed_forward(skeleton, plans).matrices) / (speed * 1e9),
+        time_s=_seconds(spec, sites, find_feed_forward(skeleton, plans).matrices, speed),
         gigaflops=speed,
     )
 
@@ -122,13 +128,23 @@ def _weights_line(statuses: list[tuple[str, str]]) -> str:
 
 
 def _memory(spec: ModelSpec, sites: tuple[Site, ...]) -> int:
-    """Weights in float32, twice for what transformers holds while loading, and one window's activations."""
+    """Weights in float32, three times while a fresh copy is drawn, one window's activations, and what lenses keep."""
     activations = 4 * WINDOW * (spec.d_model * 16 + sum(site.n_heads for site in sites) * 10)
-    return 2 * 4 * spec.n_parameters + activations + 500 * 2**20  # torch and transformers themselves
+    kept = sum(spec.d_model + site.n_heads * (2 * site.d_head + SAMPLED_TOKENS) for site in sites)
+    samples = SAMPLES * min(SAMPLE_BYTES, 4 * SAMPLED_TOKENS * kept * (TOKENS // WINDOW))
+    moments = 8 * (len(sites) + 1) * spec.d_model**2
+    return 3 * 4 * spec.n_parameters + activations + samples + moments + 500 * 2**20  # torch and transformers
+
+
+def _seconds(
+    spec: ModelSpec, sites: tuple[Site, ...], feed_forward: tuple[FeedForward, ...], gigaflops: float
+) -> float:
+    heads = sum(site.n_heads for site in sites)
+    return _flops(spec, sites, feed_forward) / (gigaflops * 1e9) + SECONDS_PER_HEAD * heads + SECONDS_OF_DRAWING
 
 
 def _flops(spec: ModelSpec, sites: tuple[Site, ...], feed_forward: tuple[FeedForward, ...]) -> float:
-    body = 2.0 * TOKENS * spec.n_parameters
+    body = 2.0 * TOKENS * spec.n_parameters * FORMS
     attention = sum(4.0 * TOKENS * WINDOW * site.n_heads * site.d_head for site in sites) * STREAMING
     matrices = [one.sizes for one in feed_forward]
     for site in sites:

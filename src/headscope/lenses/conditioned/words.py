@@ -95,7 +95,7 @@ def _few(text: Mapping[str, Mapping[str, Any]]) -> str:
     says = (
         "a few tokens dominate, as the thesis supposes"
         if five["value"] > 0.5
-        else "a few tokens do not dominate, as the thesis supposes they would"
+        else "a few tokens do not dominate, although the thesis supposes it"
         if five["value"] < 0.2
         else "a few tokens dominate only after some"
     )
