@@ -1,6 +1,6 @@
 """Weight-only lenses on sharded checkpoints: how much memory they take, and how much building the model would.
 
-    python -m benchmarks.large_checkpoint [--gigabytes 2.0] [--layers 2 4] [--folder DIR]
+    python -m benchmarks.large_checkpoint [--gigabytes 2.0] [--layers 2 4] [--lenses NAME …] [--folder DIR]
 
 The first checkpoint is a Llama of random float32 weights. The others have the shapes of Mistral 7B in bfloat16 and as
 many layers as `--layers` says: memory must not grow with depth. All are written shard by shard, so that making them
@@ -115,6 +115,7 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=2.0, help="of the first checkpoint; 0 leaves it out")
     parser.add_argument("--layers", type=int, nargs="*", default=[2, 4], help="of those with a 7B model's shapes")
     parser.add_argument("--folder", type=Path, default=None, help="where to write them (default: a temporary folder)")
+    parser.add_argument("--lenses", nargs="*", default=["spectra", "alignment", "embeddings"], help="asked about those")
     given = parser.parse_args()
     print("One thread\n\n| checkpoint | way | peak memory | time | how |\n|---|---|---|---|---|", flush=True)
     if given.gigabytes:
@@ -125,7 +126,7 @@ def main() -> None:
             print(_row(name, "building the model only", BUILD, folder), flush=True)
     for layers in given.layers:
         with _checkpoint(given.folder, MISTRAL_7B, layers) as (name, folder):
-            for lens in ("spectra", "alignment"):
+            for lens in given.lenses:
                 print(_row(name, f"lens {lens}", LENS, folder, lens), flush=True)
 
 

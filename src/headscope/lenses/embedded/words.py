@@ -37,7 +37,8 @@ def warnings(
     found += [note for note in weights.embedding_notes if note.startswith(_LEFT_OUT)]
     for one in tables:
         if one.empty:
-            found.append(f"{one.empty} rows of the table of {one.one.label} vectors are zero; they are not counted.")
+            empty = "1 row" if one.empty == 1 else f"{one.empty} rows"
+            found.append(f"Zero, and not counted: {empty} of the table of {one.one.label} vectors.")
     if not any(one.one.role == "position" for one in tables):
         found.append(_no_positions(spec.positions))
     vocabulary = weights.vocabulary
@@ -49,7 +50,8 @@ def warnings(
         return tuple(found)
     beyond = next(one.sizes[0] + one.empty for one in tables if one.one.role == "token") - vocabulary.size
     if beyond > 0:
-        found.append(f"{beyond} rows of the table of token vectors belong to no token of the tokenizer.")
+        idle = "1 row" if beyond == 1 else f"{beyond} rows"
+        found.append(f"Of no token of the tokenizer: {idle} of the table of token vectors.")
     missing = [word for word in words if vocabulary.token(word) is None]
     if missing:
         found.append(f"No nearest tokens of {', '.join(missing)}: not one token each in this vocabulary.")
