@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from math import sqrt
 
 import torch
@@ -54,8 +54,8 @@ class Table:
 
     @cached_property
     def moments(self) -> Moments:
-        """Mean and scatter of the rows."""
-        return Moments.of(self.rows)
+        """Mean and scatter of the rows; block by block, since all of them in float64 may be a gigabyte."""
+        return reduce(Moments.merge, map(Moments.of, blocks(self.rows)))
 
     @cached_property
     def directions(self) -> Directions:
