@@ -556,16 +556,6 @@ def _defined_factors(q: Tensor, k: Tensor) -> dict[str, Row]:
 
 
 LENS = Lens(
-    name="alignment",
-    about=ABOUT,
-    params=Params,
-    needs=needs,
-    start=start,
-    update=update,
-    merge=merge,
-    finish=finish,
-    definition=definition,
-    headline=headline,
-    # The factors' own numbers depend on the basis, unless G is a rotation.
+    "alignment", ABOUT, Params, needs, start, update, merge, finish, definition, headline,
     invariant=frozenset({"heads", "qk:heads", "qk:layers", "rotated qk", "vo"}),
-)
+)  # fmt: skip

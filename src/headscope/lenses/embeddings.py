@@ -302,16 +302,6 @@ def definition(params: Params, weights: WeightSource | None, batches: Sequence[B
 
 
 LENS = Lens(
-    name="embeddings",
-    about=ABOUT,
-    params=Params,
-    needs=needs,
-    start=start,
-    update=update,
-    merge=merge,
-    finish=finish,
-    definition=definition,
-    headline=headline,
-    # A table stands outside attention: no change of a head's basis or order touches it.
+    "embeddings", ABOUT, Params, needs, start, update, merge, finish, definition, headline,
     invariant=frozenset({"qk", "vo", "heads"}),
-)
+)  # fmt: skip

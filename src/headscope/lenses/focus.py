@@ -397,15 +397,6 @@ def _defined_rows(
 
 
 LENS = Lens(
-    name="focus",
-    about=ABOUT,
-    params=Params,
-    needs=needs,
-    start=start,
-    update=update,
-    merge=merge,
-    finish=finish,
-    definition=definition,
-    headline=headline,
+    "focus", ABOUT, Params, needs, start, update, merge, finish, definition, headline,
     invariant=frozenset({"qk", "vo", "heads"}),
-)
+)  # fmt: skip

@@ -611,15 +611,6 @@ def _defined_estimate(values: Sequence[float], null: float | None, most: float |
 
 
 LENS = Lens(
-    name="maps",
-    about=ABOUT,
-    params=Params,
-    needs=needs,
-    start=start,
-    update=update,
-    merge=merge,
-    finish=finish,
-    definition=definition,
-    headline=headline,
+    "maps", ABOUT, Params, needs, start, update, merge, finish, definition, headline,
     invariant=frozenset({"qk", "vo", "heads"}),
-)
+)  # fmt: skip

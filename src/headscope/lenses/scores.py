@@ -236,15 +236,6 @@ def definition(params: Params, weights: WeightSource | None, batches: Sequence[B
 
 
 LENS = Lens(
-    name="scores",
-    about=ABOUT,
-    params=Params,
-    needs=needs,
-    start=start,
-    update=update,
-    merge=merge,
-    finish=finish,
-    definition=definition,
-    headline=headline,
+    "scores", ABOUT, Params, needs, start, update, merge, finish, definition, headline,
     invariant=frozenset({"qk:heads", "rotated qk", "vo", "heads"}),
-)
+)  # fmt: skip

@@ -412,16 +412,6 @@ def definition(params: Params, weights: WeightSource | None, batches: Sequence[B
 
 
 LENS = Lens(
-    name="spectra",
-    about=ABOUT,
-    params=Params,
-    needs=needs,
-    start=start,
-    update=update,
-    merge=merge,
-    finish=finish,
-    definition=definition,
-    headline=headline,
-    # "symmetry:table" restricts a symmetry to one table; a rotation is an orthogonal G.
+    "spectra", ABOUT, Params, needs, start, update, merge, finish, definition, headline,
     invariant=frozenset({"heads", "qk:heads", "vo:heads", "rotated qk", "rotated vo"}),
-)
+)  # fmt: skip

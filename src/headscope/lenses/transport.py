@@ -281,15 +281,6 @@ def definition(params: Params, weights: WeightSource | None, batches: Sequence[B
 
 
 LENS = Lens(
-    name="transport",
-    about=ABOUT,
-    params=Params,
-    needs=needs,
-    start=start,
-    update=update,
-    merge=merge,
-    finish=finish,
-    definition=definition,
-    headline=headline,
+    "transport", ABOUT, Params, needs, start, update, merge, finish, definition, headline,
     invariant=frozenset({"qk", "rotated vo", "heads"}),
-)
+)  # fmt: skip

@@ -241,15 +241,6 @@ def definition(params: Params, weights: WeightSource | None, batches: Sequence[B
 
 
 LENS = Lens(
-    name="uniformity",
-    about=ABOUT,
-    params=Params,
-    needs=needs,
-    start=start,
-    update=update,
-    merge=merge,
-    finish=finish,
-    definition=definition,
-    headline=headline,
+    "uniformity", ABOUT, Params, needs, start, update, merge, finish, definition, headline,
     invariant=frozenset({"qk", "rotated vo", "vo:streams", "vo:layers", "heads"}),
-)
+)  # fmt: skip
