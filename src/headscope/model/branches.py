@@ -10,6 +10,7 @@ number there. A model in which some attention is not inside a skip connection is
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -116,7 +117,7 @@ class Adding(TorchFunctionMode):
         return func(*args, **given)
 
 
-class Watched:
+class Watched(ABC):
     """Follows which module's code is running inside the blocks, and counts the additions as wide as the stream."""
 
     def __init__(self, hf: Any, blocks: Sequence[str]) -> None:
@@ -173,11 +174,11 @@ class Watched:
         counts["additions"] += 1
         return self.added((name, number), func, a, b, kwargs)
 
+    @abstractmethod
     def added(self, place: Place, func: Any, a: Tensor, b: Tensor, kwargs: dict[str, Any]) -> Tensor:
         """What an addition gives."""
-        raise NotImplementedError
 
-    def left(self, name: str, additions: int) -> None:
+    def left(self, name: str, additions: int) -> None:  # noqa: B027  who only watches need not care
         """A module has run, and its own code has added so often."""
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from functools import partial
 from math import ceil, inf, log, sqrt
 
 import numpy as np
@@ -117,6 +118,14 @@ def _components(site: Site, seen: Sequence[Measured]) -> Iterator[Row]:
                 }  # fmt: skip
 
 
+def _course(
+    long: Sequence[Measured], sizes: Sequence[int], head: int, name: str, kind: int, out: int | None = None
+) -> list[float]:
+    """A quantity at each size, mean over windows but the one left out."""
+    kept = [one for i, one in enumerate(long) if i != out]
+    return [_mean([one[n][head][kind][name] for one in kept]) for n in sizes]
+
+
 def _growth(site: Site, seen: Sequence[Measured]) -> Iterator[Row]:
     most = max(len(one) for one in seen)
     long = [one for one in seen if len(one) == most]
@@ -126,11 +135,7 @@ def _growth(site: Site, seen: Sequence[Measured]) -> Iterator[Row]:
     itself = _power([float(n) for n in sizes], [log(n) for n in sizes])[0]
     for head in range(site.n_heads):
         for name in FITTED:
-
-            def course(kind: int, out: int | None = None) -> list[float]:
-                kept = [one for i, one in enumerate(long) if i != out]
-                return [_mean([one[n][head][kind][name] for one in kept]) for n in sizes]  # noqa: B023
-
+            course = partial(_course, long, sizes, head, name)
             n = [float(size) for size in sizes]
             power, left = _power(n, course(0))
             logarithm = _logarithm(n, course(0))
