@@ -18,7 +18,9 @@ from headscope.attention.blocks import origin, real_runs
 from headscope.attention.call import Call, Output
 from headscope.attention.gather import Gathered, Group
 from headscope.attention.lists import Lists, plan
+from headscope.attention.pair_counts import farthest
 from headscope.attention.parts import attention_over
+from headscope.attention.working_memory import FLOAT, band_bytes, band_is_narrow, masked_bytes
 
 COLUMN_ROWS = 1024  # queries per block over the gathered columns: the operator likes many
 GLOBAL_ROWS = 64  # rows per block over all keys, whose mask is as wide as the sequence
@@ -56,6 +58,15 @@ class Outside:
     def key_indices(self, positions: Sequence[int]) -> Int[Tensor, " some"]:
         """The indices of positions that the call has keys at."""
         return _inside(positions, self.first[1], self.sizes[1])
+
+
+def beside_bytes(n: int, d: int, left: int | None, right: int | None, columns: int) -> float:
+    """The working memory of a band and of columns beside it; that of the mask where the band is wide."""
+    width = farthest(n, left) + farthest(n, right)
+    if not band_is_narrow(n, width):
+        return masked_bytes(n, d)
+    rows = min(n, COLUMN_ROWS) if columns else 0
+    return band_bytes(n, d, width) + FLOAT * float(rows * (d + columns))
 
 
 Plans = Callable[[Outside], Sequence[Sequence[Group]]]

@@ -6,7 +6,7 @@ keys under a small mask; a query with a list of its own is a block of one row. B
 their list, rounded up.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -65,6 +65,20 @@ class Lists:
     def pairs(self) -> tuple[Int[Tensor, " total"], Int[Tensor, " total"]]:
         """Owner and member of every entry, in order."""
         return torch.repeat_interleave(torch.arange(len(self)), self.starts.diff()), self.members
+
+    def count(self, n: int) -> int:
+        """How many pairs lie among the first n positions."""
+        return self._count(n, lambda ahead: torch.ones_like(ahead, dtype=torch.bool))
+
+    def count_outside(self, n: int, left: int | None, right: int | None) -> int:
+        """How many pairs among the first n positions lie outside a band."""
+        behind = n if left is None else left
+        after = n if right is None else right
+        return self._count(n, lambda ahead: (ahead > behind) | (ahead < -after))
+
+    def _count(self, n: int, counts: Callable[[Tensor], Tensor]) -> int:
+        owners, members = self.pairs()
+        return int(((owners < n) & (members < n) & counts(owners - members)).sum())
 
     def hold(
         self, queries: Int[Tensor, "rows queries 1"], keys: Int[Tensor, "rows 1 keys"]

@@ -25,8 +25,15 @@ _FOLDER = "headscope.attention.mechanisms"
 class Cost:
     """What one head costs with n queries and n keys of width d, no limit but the mechanism's own.
 
-    `flops` counts a multiplication with its addition as two. `bytes` is the float32 working memory that the
-    mechanism holds at its peak beside q, k, v and the output.
+    `flops` counts the multiplications and additions of matrix products, factors and systems; a product with its
+    addition is two, an SVD of n × n is 20 n³, and work element by element is not counted. A softmax over a set of
+    pairs costs 4 d for each pair. The kernels work in blocks, so they also compute some masked pairs. `bytes` is the
+    memory that the forward of float32 vectors holds at its peak more than q, k, v and the output.
+
+    Properties:
+        - a softmax over a set counts its pairs exactly  (tested: test_flops_count_the_visible_pairs)
+        - the others count the products that torch runs  (tested: test_flops_count_the_products_that_run)
+        - bytes are within a factor of two of what torch allocates  (tested: test_bytes_count_the_allocations)
     """
 
     flops: float

@@ -22,15 +22,16 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from headscope.attention.band import BLOCK
-from headscope.attention.beside import Outside, band_and_beside, columns, single_pairs
+from headscope.attention.beside import Outside, band_and_beside, beside_bytes, columns, single_pairs
 from headscope.attention.call import Call, Output
 from headscope.attention.explicit import explicit_attention
 from headscope.attention.gather import Group
 from headscope.attention.lists import Lists
 from headscope.attention.mechanism import Cost
 from headscope.attention.mechanisms.dense import Dense, with_sinks
+from headscope.attention.pair_counts import band_pairs, column_pairs
 from headscope.attention.pattern import Pattern
+from headscope.attention.working_memory import gathered_bytes
 from headscope.errors import UsageError
 
 
@@ -124,11 +125,14 @@ class BandSparse(Pattern):
 
     def cost(self, n: int, d: int) -> Cost:
         """Two products over the band and the keys beside it."""
-        reach = sum(n - 1 if limit is None else min(limit, n - 1) for limit in (self.left, self.right))
-        lists = self.rows if isinstance(self.rows, Lists) else None
-        more = len(self.columns) if lists is None else len(lists.members) / max(1, len(lists))
-        pairs = min(float(n * n), n * (1 + reach + more))
-        return Cost(flops=4.0 * d * pairs, bytes=4.0 * (n + BLOCK * (BLOCK + reach + d)) + 8.0 * n * more)
+        band = n, self.left, self.right
+        if isinstance(self.rows, Lists):
+            outside = self.rows.count_outside(*band)
+            listed = gathered_bytes(outside * d)
+        else:
+            outside, listed = column_pairs(*band, self.columns), 0.0
+        memory = max(listed, beside_bytes(n, d, self.left, self.right, len(self.columns)))
+        return Cost(flops=4.0 * d * (band_pairs(*band) + outside), bytes=memory)
 
 
 MECHANISM = BandSparse

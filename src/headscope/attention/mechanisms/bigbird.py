@@ -28,9 +28,10 @@ from torch import Tensor
 from headscope.attention.blocks import only_limits, origin
 from headscope.attention.call import Call, Output
 from headscope.attention.explicit import explicit_attention
-from headscope.attention.gather import GROUP_ENTRIES, Gathered, Group, gathered_attention
+from headscope.attention.gather import Gathered, Group, gathered_attention
 from headscope.attention.mechanism import Cost, Mechanism
 from headscope.attention.mechanisms.dense import Dense, with_sinks
+from headscope.attention.working_memory import flash_bytes, gathered_bytes
 from headscope.errors import UsageError
 
 
@@ -170,10 +171,12 @@ class BigBird(Mechanism):
 
     def cost(self, n: int, d: int) -> Cost:
         """Two products over the blocks that each block sees, and over everything for the global ones."""
-        total = self.first + self.last
-        seen = min(n, self.block * (total + self.window + self.random))
-        pairs = n * seen + min(n, total * self.block) * (n - seen)
-        return Cost(flops=4.0 * d * pairs, bytes=4.0 * n + 8.0 * GROUP_ENTRIES + 8.0 * n * seen / self.block)
+        plan = _plan(self, n, False)
+        sizes = [min(self.block, n - start) for start in range(0, n, self.block)]
+        seen = [sum(sizes[block] for block in row.blocks) for row in plan.rows]
+        pairs = sum(rows * keys for rows, keys in zip(sizes, seen, strict=True))
+        gathered = sum(keys for keys in seen if keys < n)
+        return Cost(flops=4.0 * d * pairs, bytes=gathered_bytes(gathered * d) + flash_bytes(n, n, d))
 
 
 MECHANISM = BigBird

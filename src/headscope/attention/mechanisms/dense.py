@@ -22,6 +22,7 @@ from headscope.attention.call import Call, Output
 from headscope.attention.explicit import explicit_attention
 from headscope.attention.mechanism import Cost, Mechanism
 from headscope.attention.reach import sees_all
+from headscope.attention.working_memory import flash_bytes
 
 BANDED_ROWS = 256
 BLOCK_ENTRIES = 1 << 24
@@ -67,8 +68,8 @@ class Dense(Mechanism):
         return explicit_attention(call, call.visible())
 
     def cost(self, n: int, d: int) -> Cost:
-        """Two products of n × n × d; torch's kernel works on tiles of at most 256 × 512 scores."""
-        return Cost(flops=4.0 * n * n * d, bytes=4.0 * (n + min(n, 256) * (min(n, 512) + d + 2)))
+        """Two products of n × n × d, in the tiles of torch's kernel."""
+        return Cost(flops=4.0 * n * n * d, bytes=flash_bytes(n, n, d))
 
 
 MECHANISM = Dense

@@ -23,11 +23,12 @@ from torch import Tensor
 from headscope.attention.blocks import only_limits, origin
 from headscope.attention.call import Call, Output
 from headscope.attention.explicit import explicit_attention
-from headscope.attention.gather import GROUP_ENTRIES, Gathered, gathered_attention
+from headscope.attention.gather import Gathered, gathered_attention
 from headscope.attention.lists import Lists, plan_of
 from headscope.attention.mechanism import Cost
 from headscope.attention.mechanisms.dense import Dense, with_sinks
 from headscope.attention.pattern import Pattern
+from headscope.attention.working_memory import FLOAT, gathered_bytes
 from headscope.errors import UsageError
 
 
@@ -122,8 +123,10 @@ class Graph(Pattern):
 
     def cost(self, n: int, d: int) -> Cost:
         """Two products over the pairs; the keys of a few blocks at a time, and the plan."""
-        pairs = n * max(1.0, len(self.lists.members) / len(self.lists))
-        return Cost(flops=4.0 * d * pairs, bytes=4.0 * n + 8.0 * pairs + 8.0 * GROUP_ENTRIES)
+        groups = plan_of(self.lists, (n, n), (0, 0), (None, None))
+        entries = max((d * group.keys.numel() for group in groups if group.keys is not None), default=0)
+        # Beside the gathered keys: the output of a group, and what is merged into the rows.
+        return Cost(flops=4.0 * d * self.lists.count(n), bytes=gathered_bytes(entries) + FLOAT * n * (d + 2.0))
 
 
 MECHANISM = Graph

@@ -30,6 +30,7 @@ from headscope.attention.grouped import grouped_mix
 from headscope.attention.mechanism import Cost, Mechanism
 from headscope.attention.reach import is_causal_tail, sees_all
 from headscope.attention.recompute import by_rows
+from headscope.attention.working_memory import DOUBLE, FLOAT
 from headscope.errors import UsageError
 
 CHUNK = 64
@@ -120,12 +121,13 @@ class Intention(Mechanism):
         return Output((asked * crosses).sum(dim=-2))
 
     def cost(self, n: int, d: int) -> Cost:
-        """Causal: per chunk two factors, four triangular systems and the products; float64."""
-        size = min(n, CHUNK)
-        per_chunk = d**3 / 3 + size**3 / 3 + 2.0 * d * d * (2 * size + d) + 8.0 * size * d * d + 4.0 * size * size * d
-        return Cost(
-            flops=max(1.0, n / CHUNK) * per_chunk, bytes=8.0 * (min(n, ROWS) * 8.0 * max(d, size) + 3.0 * n * d)
-        )
+        """One factor and its system, on the smaller of both sides, and the products with keys and queries; float64."""
+        size = min(n, d)
+        moments = 4.0 * n * d * d if d <= n else 2.0 * n * n * d + 2.0 * n * d * d
+        solved = size**3 / 3 + 2.0 * size * size * d
+        # Blocks of rows in float64, the system, and the rows a second time when they are put together.
+        memory = DOUBLE * (1.5 * min(n, ROWS) * d + 4.0 * d * d) + (FLOAT * n * d if n > ROWS else 0.0)
+        return Cost(flops=moments + solved + 2.0 * n * d * d, bytes=memory)
 
     def _at_once(self, call: Call) -> Tensor:
         """One system; keys and queries in blocks, so that their float64 copies stay in the cache."""

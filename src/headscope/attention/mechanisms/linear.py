@@ -29,6 +29,7 @@ from headscope.attention.mechanism import Cost, Mechanism
 from headscope.attention.reach import is_causal_tail, sees_all
 from headscope.attention.recompute import by_rows
 from headscope.attention.running import CHUNK, ROWS, Running, running_sum
+from headscope.attention.working_memory import FLOAT
 from headscope.errors import UsageError
 
 State = Float[Tensor, "batch kv_heads features columns"]
@@ -136,13 +137,14 @@ class Linear(Mechanism):
         return Output(torch.where(total > 0, out / torch.where(total > 0, total, 1.0), 0.0))
 
     def cost(self, n: int, d: int) -> Cost:
-        """Causal: per chunk its own products, the state it reads and the one it adds."""
+        """One state of all keys, which every query reads; random features are two products more."""
         width = {"random": self.count, "taylor": d + 1}.get(self.feature, d)
-        states = 4.0 * n * width * d
-        inside = 2.0 * n * min(n, CHUNK) * (width + d)
-        made = 4.0 * n * d * width if self.feature == "random" else 2.0 * n * d
-        held = (4.0 if self.feature == "random" else 2.0) * n * width + 3.0 * width * d
-        return Cost(flops=states + inside + made, bytes=4.0 * (held + min(n, CHUNK) ** 2))
+        states = 4.0 * n * width * (d + self.normalise)
+        made = 4.0 * n * d * width if self.feature == "random" else 0.0
+        rows = min(n, ROWS)
+        # Features beside their parts, the values with a column of ones, and what is mixed.
+        copies = {"random": 8.0 * width, "identity": 2.0 * d if n > 4 * CHUNK else 0.0}.get(self.feature, 4.0 * width)
+        return Cost(flops=states + made, bytes=FLOAT * (rows * copies + 1.0 * width * d))
 
     def _featured(self, call: Call) -> Call:
         """The call with features for queries and keys, of which a padded key has none, and with what they mix."""

@@ -26,6 +26,7 @@ from headscope.attention.mechanism import Cost, Mechanism
 from headscope.attention.mechanisms.dense import Dense, with_sinks
 from headscope.attention.merging import merge
 from headscope.attention.projections import sign_projection
+from headscope.attention.working_memory import FLOAT, flash_bytes
 from headscope.errors import UsageError
 
 Projection = Float[Tensor, "*some_heads rank keys"]
@@ -155,10 +156,14 @@ class Linformer(Mechanism):
 
     def cost(self, n: int, d: int) -> Cost:
         """Projections of keys and values, and attention to what comes out of them and to the own segment."""
-        runs = 1 if self.segment is None else -(-n // self.segment)
-        own = 0 if self.segment is None else min(n, self.segment)
-        flops = 4.0 * n * self.rank * d + 4.0 * n * d * (runs * self.rank + own)
-        return Cost(flops=flops, bytes=4.0 * (2.0 * runs * self.rank * d + 4.0 * n * d + n * self.rank))
+        if self.segment is None:
+            flops = 8.0 * n * self.rank * d
+            return Cost(flops=flops, bytes=FLOAT * 2.0 * self.rank * d + flash_bytes(n, self.rank, d))
+        runs = -(-n // self.segment)
+        sizes = [min(self.segment, n - start) for start in range(0, n, self.segment)]
+        pairs = sum(size * size for size in sizes) + n * (runs - 1) * self.rank
+        # The parts before, inside and after the own segment, and the copies that merge them.
+        return Cost(flops=4.0 * d * (pairs + n * self.rank), bytes=FLOAT * 6.0 * n * d + flash_bytes(n, n, d))
 
     def _projections(self, length: int, call: Call, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """E and F for this many keys: [heads or 1, rank, length]."""

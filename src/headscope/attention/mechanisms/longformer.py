@@ -21,14 +21,15 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from headscope.attention.band import BLOCK
-from headscope.attention.beside import Outside, band_and_beside, columns, full_rows
+from headscope.attention.beside import Outside, band_and_beside, beside_bytes, columns, full_rows
 from headscope.attention.call import Call, Output
 from headscope.attention.explicit import explicit_attention
 from headscope.attention.gather import Group
 from headscope.attention.mechanism import Cost
 from headscope.attention.mechanisms.dense import Dense, with_sinks
+from headscope.attention.pair_counts import band_pairs, column_pairs, row_pairs
 from headscope.attention.pattern import Pattern
+from headscope.attention.working_memory import masked_bytes
 from headscope.errors import UsageError
 
 
@@ -113,10 +114,11 @@ class Longformer(Pattern):
 
     def cost(self, n: int, d: int) -> Cost:
         """Two products over the band, the global rows and the global columns."""
-        reach = sum(n - 1 if limit is None else min(limit, n - 1) for limit in (self.left, self.right))
-        some = min(len(self.global_positions), n)
-        pairs = min(n * n, n * (1 + reach) + 2 * n * some)
-        return Cost(flops=4.0 * d * pairs, bytes=4.0 * (n + BLOCK * (BLOCK + reach + d)) + 4.0 * n * some)
+        band = n, self.left, self.right
+        pairs = band_pairs(*band) + column_pairs(*band, self.global_positions) + row_pairs(*band, self.global_positions)
+        few = 4 * len(self.global_positions) <= n
+        memory = beside_bytes(n, d, self.left, self.right, len(self.global_positions)) if few else masked_bytes(n, d)
+        return Cost(flops=4.0 * d * pairs, bytes=memory)
 
 
 MECHANISM = Longformer

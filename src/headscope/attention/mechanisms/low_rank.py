@@ -29,9 +29,11 @@ from headscope.attention.call import Call, Output
 from headscope.attention.grouped import grouped_mix, grouped_products
 from headscope.attention.mechanism import Cost, Mechanism
 from headscope.attention.mechanisms.dense import Dense
+from headscope.attention.working_memory import DOUBLE
 from headscope.errors import UsageError
 
 METHODS = ("nystrom", "svd")
+SVD_FLOPS = 20.0  # per n³: the usual count for all singular values and vectors of a square matrix
 RCOND = 1e-6
 
 
@@ -166,11 +168,15 @@ class LowRank(Mechanism):
     def cost(self, n: int, d: int) -> Cost:
         """Two attentions of n × landmarks and the system; the whole map and its decomposition for `svd`."""
         if self.method == "svd":
-            return Cost(flops=20.0 * n**3 + 4.0 * n * n * d, bytes=8.0 * 4 * n * n)
+            cut = 2.0 * n * n * min(self.rank, n)
+            return Cost(flops=SVD_FLOPS * n**3 + 4.0 * n * n * d + cut, bytes=DOUBLE * 4.0 * n * n)
+        if self.segment == 1:
+            return Dense().cost(n, d)
         marks = -(-n // self.segment)
-        return Cost(
-            flops=8.0 * n * marks * d + 10.0 * marks**3, bytes=8.0 * (3.0 * marks * marks + 3.0 * marks * d) + 8.0 * n
-        )
+        system = (SVD_FLOPS + 2.0) * marks**3 + 4.0 * marks * marks * d
+        # The means of the queries are added up from a float64 copy of all of them.
+        memory = DOUBLE * (1.5 * n * d + 4.0 * marks * marks + 3.0 * marks * d)
+        return Cost(flops=8.0 * n * marks * d + system, bytes=memory)
 
 
 MECHANISM = LowRank

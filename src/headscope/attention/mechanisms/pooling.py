@@ -26,7 +26,11 @@ from headscope.attention.mechanisms.dense import Dense, with_sinks
 from headscope.attention.normalisers import NORMALISERS, normalised, softmax
 from headscope.attention.recompute import BLOCK_ENTRIES, by_rows
 from headscope.attention.scores import SCORES, random_weight
+from headscope.attention.working_memory import FLOAT
 from headscope.errors import UsageError
+
+# Bytes that a block holds for each of its pairs: float64 scores, what the normaliser makes of them, float32 weights.
+_PAIR_BYTES = {"none": 12.0, "softmax": 26.0, "relu": 26.0, "sparsemax": 52.0}
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,10 +152,14 @@ class Pooling(Mechanism):
 
     def cost(self, n: int, d: int) -> Cost:
         """All pairs: their scores, and the mix of the values; the additive score has its hidden units in between."""
-        width = self.hidden if self.score == "additive" else d
-        per_score = 3.0 * self.hidden if self.score == "additive" else 2.0 * d
-        block = max(min(BLOCK_ENTRIES, n * n * width), n * width)
-        return Cost(flops=n * n * (per_score + 2.0 * d) + 4.0 * n * d * width, bytes=4.0 * (block + 2 * n * width))
+        if (self.score, self.normaliser) == ("scaled_dot", "softmax"):
+            return Dense().cost(n, d)
+        per_score = 2.0 * (self.hidden if self.score == "additive" else d)
+        prepared = {"additive": 4.0 * n * d * self.hidden, "general": 2.0 * n * d * d}.get(self.score, 0.0)
+        units = 2.0 * self.hidden * FLOAT if self.score == "additive" else 0.0
+        per_pair = units + _PAIR_BYTES[self.normaliser]
+        pairs = max(n, min(n * n, BLOCK_ENTRIES // (2 * self.hidden if self.score == "additive" else 4)))
+        return Cost(flops=n * n * (per_score + 2.0 * d) + prepared, bytes=pairs * per_pair + FLOAT * 1.0 * n * d)
 
     def _weight(self, name: str, call: Call) -> Float[Tensor, "some_heads *width"]:
         """What was given or what the seed says, in float64, as x @ W would have it."""

@@ -19,12 +19,14 @@ from typing import ClassVar
 
 import torch
 
-from headscope.attention.band import BLOCK, band_attention, narrow_band
+from headscope.attention.band import band_attention, narrow_band
 from headscope.attention.blocks import blind, real_runs
 from headscope.attention.call import Call, Output
 from headscope.attention.explicit import explicit_attention
 from headscope.attention.mechanism import Cost, Mechanism
 from headscope.attention.mechanisms.dense import Dense, with_sinks
+from headscope.attention.pair_counts import farthest, side_pairs
+from headscope.attention.working_memory import FLOAT, band_bytes, band_is_narrow, flash_bytes, limited_bytes
 from headscope.errors import UsageError
 
 
@@ -108,19 +110,22 @@ class Window(Mechanism):
 
     def cost(self, n: int, d: int) -> Cost:
         """Two products over the pairs inside the window; the mean of the heads where they differ."""
-        sides = [_pairs(n, limit, step) for limit in (self.left, self.right) for step in self._dilations]
+        sides = [side_pairs(n, limit, step) for limit in (self.left, self.right) for step in self._dilations]
         pairs = n + sum(sides) / len(self._dilations)
-        reach = sum(n - 1 if limit is None else min(limit, n - 1) for limit in (self.left, self.right))
-        return Cost(flops=4.0 * d * pairs, bytes=4.0 * (n + BLOCK * (BLOCK + reach + d)))
+        return Cost(flops=4.0 * d * pairs, bytes=max(self._bytes(n, d, step) for step in self._dilations))
+
+    def _bytes(self, n: int, d: int, dilation: int) -> float:
+        """A dilated window is a plain one on copies of every so many positions."""
+        each = -(-n // dilation)
+        copies = 0.0 if dilation == 1 else 3.0 * FLOAT * each * d
+        if self.left is None and self.right is None:
+            return copies + flash_bytes(each, each, d)
+        limits = [None if limit is None else limit // dilation for limit in (self.left, self.right)]
+        width = sum(farthest(each, limit) for limit in limits)
+        return copies + (band_bytes(each, d, width) if band_is_narrow(each, width) else limited_bytes(each, d))
 
 
 MECHANISM = Window
-
-
-def _pairs(n: int, limit: int | None, dilation: int) -> int:
-    """Pairs of positions in 0…n−1 that are dilation, 2·dilation, … ≤ limit apart."""
-    steps = (n - 1 if limit is None else min(limit, n - 1)) // dilation
-    return steps * n - dilation * steps * (steps + 1) // 2
 
 
 def _windowed(call: Call, *, lse: bool) -> Output:
