@@ -128,6 +128,8 @@ def test_a_bounded_sample_of_windows(monkeypatch):
     assert set(whole.tables["heads"]["windows"]) == {3}
     again = LENS.finish(LENS.merge(folded(*parts[:4]), folded(*parts[4:])), None)
     assert not differences(again.tables, whole.tables, REORDERED)
+    assert again.method == whole.method  # which says how many windows there were
+    assert "7" in again.method
 
 
 def test_pieces_are_as_good_as_the_whole():

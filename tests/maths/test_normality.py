@@ -37,6 +37,16 @@ def test_mardia_of_gaussians(n):
         assert moved.value == pytest.approx(found[0].value)
 
 
+@pytest.mark.parametrize(("n", "d"), [(20, 3), (24, 12)])
+def test_the_variance_of_mardia_kurtosis_is_exact(n, d):
+    """Few samples, so that every factor of the variance counts: z of Gaussian samples has variance 1."""
+    z = torch.tensor([mardia_kurtosis(normal(n, d, seed=seed)).z for seed in range(3000)], dtype=torch.float64)
+    spread = float(z.var())
+    standard_error = float((z - z.mean()).square().std()) / len(z) ** 0.5
+    assert abs(spread - 1) < 4 * standard_error < 0.3
+    assert abs(float(z.mean())) < 4 / len(z) ** 0.5
+
+
 def test_mardia_known_values():
     """±e_i: every sample at the same Mahalanobis distance d, and symmetric."""
     x = torch.cat((torch.eye(4), -torch.eye(4))).repeat(5, 1).double()

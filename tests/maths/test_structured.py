@@ -34,6 +34,27 @@ def test_families_keep_their_form(n, width, seed):
         assert p.sum(-1).tolist() == pytest.approx([1.0] * n)
 
 
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 7, 11])
+def test_the_block_of_a_rare_token_lies_about_it(width):
+    """The token is in the middle of its block, or the block is moved inwards at an end of the text."""
+    n = 11
+    for seed in range(40):
+        token = int(torch.randperm(n, generator=generator(seed))[0])
+        rare = rare_token_head(n, width, 1, generator(seed))
+        rows = rare[:, token].nonzero()[:, 0].tolist()
+        first = min(max(token - width // 2, 0), n - width)
+        assert set(range(first, first + width)) | {token} == set(rows)
+        middle = 0 < first < n - width
+        assert not middle or token - rows[0] == width // 2
+
+
+def test_widths_and_positions_at_their_limits():
+    assert torch.equal(rare_token_head(4, 1, 0, generator()), positional_head(4))
+    assert rare_token_head(4, 4, 4, generator()).sum() == 4
+    assert torch.equal(syntactic_head(1, 1, 1.0, generator()), positional_head(1))
+    assert torch.equal(with_sparse_error(positional_head(3), 0, 0.0, generator()), positional_head(3))
+
+
 def test_dropped_share():
     p = syntactic_head(400, 3, 0.3, generator())
     beside = band(400, 3) & ~torch.eye(400, dtype=torch.bool)
@@ -55,6 +76,12 @@ def test_impossible_families():
         lambda: positional_head(0),
         lambda: syntactic_head(4, 1, 1.5, generator()),
         lambda: rare_token_head(4, 5, 1, generator()),
+        lambda: rare_token_head(4, 0, 1, generator()),
+        lambda: rare_token_head(4, 1, 5, generator()),
+        lambda: rare_token_head(4, 1, -1, generator()),
+        lambda: syntactic_head(4, 1, -0.1, generator()),
+        lambda: with_sparse_error(torch.eye(3), -1, 0.1, generator()),
+        lambda: with_sparse_error(torch.eye(3), 1, -0.1, generator()),
         lambda: with_sparse_error(torch.eye(3), 10, 0.1, generator()),
         lambda: normalised(torch.zeros(2, 2)),
     ):

@@ -196,7 +196,8 @@ def _gaussian_row(sigma: float, refinement: int) -> _GaussianRow:
     survived = torch.exp(-grown)
     decided = (-torch.expm1(-grown)) @ weight
     slope = (grown * survived) @ (weight * g)
-    log_phi = torch.log1p(-decided.clamp_max(1 - 1e-300))
+    # Rounding may lift a sum of weights above 1, where there is no logarithm.
+    log_phi = torch.log1p(-decided.clamp_max(1.0))
     return _GaussianRow(sigma, spacing, torch.exp(-u), log_phi, slope)
 
 
