@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check --no-inp
 OUT := out/tiny
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo fmt lint type test bench docs clean
+.PHONY: help setup demo fmt lint type test bench docs mutate clean
 
 help:
 	@echo "make demo    install and write a report on the embedded model"
@@ -18,6 +18,7 @@ help:
 	@echo "make type    mypy, strict"
 	@echo "make bench   speed and memory against peers, as ratios"
 	@echo "make docs    regenerate the pages of docs/ that are written from the code"
+	@echo "make mutate  change operators of the code one by one and see whether the tests notice (WHERE=maths COUNT=40 SEED=0)"
 	@echo "make clean   remove the environment, caches and reports"
 
 # A stamp per extra: pip runs again only when pyproject.toml changes.
@@ -62,6 +63,9 @@ bench: setup
 
 docs: setup
 	$(BIN)/python scripts/make_docs.py
+
+mutate: setup
+	$(BIN)/python scripts/mutate.py $(WHERE) --count $(or $(COUNT),40) --seed $(or $(SEED),0)
 
 clean:
 	rm -rf $(VENV) out headscope-report .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
