@@ -56,8 +56,17 @@ def test_independent_pairs_are_not_shifted():
     assert abs(float(found.added.mean())) < 0.05 * float(found.variance.mean())
 
 
+def test_queries_and_keys_may_be_exchanged():
+    scores = draws(pair(1.0), 6, copies=20)
+    there, back = crossed_moments(scores), crossed_moments(scores.mT)
+    for name in ("mean", "shift", "variance", "added", "measured"):
+        torch.testing.assert_close(getattr(there, name), getattr(back, name))
+
+
 def test_too_few_texts_are_refused():
     with pytest.raises(UsageError, match="at least 2 texts"):
         crossed_means(torch.zeros(1, 1))
     with pytest.raises(UsageError, match="at least 4 texts"):
         crossed_moments(torch.zeros(3, 3))
+    crossed_means(torch.zeros(2, 2))
+    crossed_moments(torch.zeros(4, 4))
