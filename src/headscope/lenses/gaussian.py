@@ -267,7 +267,7 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
         warnings=(
             *warnings(tables, unseen, state.params.checked_distances(), state.params.components),
             *sample_warning(
-                max(len(layer.rows) for layer in layers),
+                max(len(layer.position) for layer in layers),
                 max(layer.moments.count for layer in layers),
                 "rows of each layer for divergence, positions, normality and information",
             ),
@@ -279,7 +279,11 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
 
 def _tables(layers: Sequence[Layer], params: Params) -> dict[str, pl.DataFrame]:
     followers = {
-        a.site: b for a, b in pairwise(layers) if a.site.stack == b.site.stack and a.rows.shape == b.rows.shape
+        a.site: b
+        for a, b in pairwise(layers)
+        if a.site.stack == b.site.stack
+        and len(a.position) == len(b.position)
+        and a.parts[0].shape[1] == b.parts[0].shape[1]
     }
     rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
     for layer, pairs in paired(layers, params.checked_distances(), params.tokens):
