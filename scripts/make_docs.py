@@ -56,12 +56,12 @@ document and the beginning of the next. Of n windows a report reads 32: number â
 which the first few are spread over the text as well, since some lenses look at a few windows only. A text of 32 windows
 or fewer is read whole. `--first-tokens N` reads the beginning, `--all` everything.
 
-Memory does not grow with the text, unless `--all` is given: a file of more than 8 MiB stays on the disk, and a document of
-more than 131,072 characters is tokenised in pieces. Neighbouring pieces share 4,096 characters; their tokens in the
-middle of these must be the same, or the pieces are joined, so that the tokens are those of the whole document. A text
-of more than 16.8 million tokens is tokenised twice: to count its windows and to take some. Tokenizers that do not say
-where their tokens are (those written in Python) see each document whole. Standard input and pipes are held in memory, up
-to 1 GiB; a pipe that is silent for 20 seconds is given up.
+Memory does not grow with the text, unless `--all` is given: a file of more than 8 MiB stays on the disk, and a
+document of more than 131,072 characters is tokenised in pieces. Neighbouring pieces share 4,096 characters; their
+tokens in the middle of these must be the same, or the pieces are joined, so that the tokens are those of the whole
+document. A text of more than 16.8 million tokens is tokenised twice: to count its windows and to take some. Tokenizers
+that do not say where their tokens are (those written in Python) see each document whole. Standard input and pipes are
+held in memory, up to 1 GiB; a pipe that is silent for 20 seconds is given up.
 
 ## Splits
 
