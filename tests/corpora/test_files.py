@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from headscope.corpora import input_bytes as inputs
-from headscope.corpora import read_text, text
+from headscope.corpora import read_text, spelled_text, text
 from headscope.corpora.file_documents import LINE, FileDocuments
 from headscope.corpora.input_bytes import file_bytes
 from headscope.errors import UsageError
@@ -80,6 +80,12 @@ def test_bad_large_files_are_named_with_the_place(tmp_path, monkeypatch, content
     with pytest.raises(UsageError, match=says) as caught:
         read_text(path)
     assert "bad.txt" in caught.value.message
+
+
+@pytest.mark.parametrize(("name", "says"), [("x" * 300, "neither a text file"), ("x" * 300 + ".txt", "cannot be read")])
+def test_names_that_no_file_can_have(name, says):
+    with pytest.raises(UsageError, match=says):
+        spelled_text(name)
 
 
 def test_a_file_that_changes_is_refused(tmp_path, monkeypatch):

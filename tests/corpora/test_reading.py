@@ -87,6 +87,7 @@ def test_a_text_too_long_to_hold_is_read_twice(monkeypatch):
     assert len(passes) == 3
     assert again.windows.full.tolist() == held.windows.full.tolist()
     assert again.n_in_text == held.n_in_text == 100
+    assert read_windows(tokens, [], [], 400, Amount()).windows.n_tokens == 1003  # few windows, long ones
 
 
 def test_an_amount_that_makes_no_sense():

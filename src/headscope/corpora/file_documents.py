@@ -56,8 +56,8 @@ class FileDocuments(Sequence[str]):
     def __getitem__(self, index: int | slice) -> str | Sequence[str]:
         if isinstance(index, slice):
             return tuple(self)[index]
-        wanted = range(len(self))[index]
-        return next(document for at, document in enumerate(self) if at == wanted)
+        place = range(len(self))[index]
+        return next(document for at, document in enumerate(self) if at == place)
 
     def __iter__(self) -> Iterator[str]:
         return ("".join(parts) for parts in self.streams())

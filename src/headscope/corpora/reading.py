@@ -29,7 +29,7 @@ Tokens = Callable[[], Iterator[Sequence[int]]]  # the text's tokens in pieces, f
 
 @dataclass(frozen=True)
 class Amount:
-    """How much of a text is read: its first tokens, every window, or so many windows spread over it."""
+    """The part of a text that is read: its first tokens, all of it, or some windows."""
 
     first_tokens: int | None = None
     every: bool = False
@@ -73,21 +73,22 @@ def read_windows(tokens: Tokens, head: Sequence[int], tail: Sequence[int], lengt
         body, is_whole = _beginning(tokens(), amount.first_tokens)
         windows = windows_in(body, head, tail, room)
         return Reading(windows, windows.count if is_whole else None)
-    held, count = _held(tokens(), HELD if not amount.every else None)
+    body, count = _held(tokens(), HELD if not amount.every else None)
     if amount.every or count // room <= amount.spread:
-        windows = windows_in(held, head, tail, room)
+        whole_body = body if len(body) == count else _held(tokens(), None)[0]
+        windows = windows_in(whole_body, head, tail, room)
         return Reading(windows, windows.count)
     order = spread_order(count // room, amount.spread)
-    bodies = _picked(iter([held]) if len(held) == count else tokens(), frozenset(order), room)
+    bodies = _picked(iter([body]) if len(body) == count else tokens(), frozenset(order), room)
     rows = [[*head, *bodies[index], *tail] for index in order]
     return Reading(Windows(torch.tensor(rows, dtype=torch.long), None, 0), count // room)
 
 
-def spread_order(n: int, wanted: int) -> tuple[int, ...]:
-    """`wanted` of `n` windows, evenly spread, in an order in which the first few are evenly spread too."""
-    digits = max(1, (wanted - 1).bit_length())
+def spread_order(n: int, count: int) -> tuple[int, ...]:
+    """`count` of `n` windows, evenly spread; the first few of them are too."""
+    digits = max(1, (count - 1).bit_length())
     turned = (int(format(i, f"0{digits}b")[::-1], 2) for i in range(2**digits))
-    return tuple(i * n // wanted for i in turned if i < wanted)
+    return tuple(i * n // count for i in turned if i < count)
 
 
 def _beginning(pieces: Iterator[Sequence[int]], most: int) -> "tuple[array[int], bool]":
@@ -112,9 +113,9 @@ def _held(pieces: Iterator[Sequence[int]], most: int | None) -> "tuple[array[int
     return body, count
 
 
-def _picked(pieces: Iterator[Sequence[int]], wanted: frozenset[int], room: int) -> dict[int, list[int]]:
+def _picked(pieces: Iterator[Sequence[int]], indices: frozenset[int], room: int) -> dict[int, list[int]]:
     """The tokens of the wanted windows, by the number of the window."""
-    bodies: dict[int, list[int]] = {index: [] for index in wanted}
+    bodies: dict[int, list[int]] = {index: [] for index in indices}
     start = 0
     for piece in pieces:
         end = start + len(piece)

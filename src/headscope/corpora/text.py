@@ -94,8 +94,9 @@ def read_text(path: str | Path) -> Text:
         ) from error
     except IsADirectoryError as error:
         raise UsageError(f"{file} is a folder, expected a text file", hint="name one file in it") from error
-    except OSError as error:
-        raise UsageError(f"the text file {file} cannot be read: {error.strerror}") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"the text file {file} cannot be read: {reason}") from error
 
 
 def documents_in(content: str) -> tuple[str, ...]:
