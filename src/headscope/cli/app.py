@@ -17,6 +17,7 @@ from headscope.cli.intervene_command import INTERVENE_EXAMPLES, InterveneCommand
 from headscope.cli.lens_commands import LensGroup
 from headscope.cli.mechanism_commands import BENCH_EXAMPLES, MECHANISMS_EXAMPLES, bench_attention, mechanisms
 from headscope.cli.options import (
+    AllWindows,
     FigureFormat,
     FirstTokens,
     Form,
@@ -123,6 +124,7 @@ def report(
     seed: Seed = 0,
     window: Window = 512,
     first_tokens: FirstTokens = None,
+    all_windows: AllWindows = False,
 ) -> None:
     """Ask every lens about a model and write one self-contained report.html.
 
@@ -138,6 +140,7 @@ def report(
             seed=seed,
             window=window,
             first_tokens=first_tokens,
+            all_windows=all_windows,
             hub=hub,
             out=out,
             progress=progress,

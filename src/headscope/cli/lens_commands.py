@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperGroup
 
-from headscope.cli.options import FirstTokens, Form, Hub, Model, Out, Seed, TextFile, Window, examples
+from headscope.cli.options import AllWindows, FirstTokens, Form, Hub, Model, Out, Seed, TextFile, Window, examples
 from headscope.cli.output import Format, check_destination, show_finding
 from headscope.cli.screen import bars, note, resumable
 from headscope.errors import LensError, UsageError
@@ -23,6 +23,7 @@ _SHARED: dict[str, tuple[Any, Any]] = {
     "seed": (Seed, 0),
     "window": (Window, 512),
     "first_tokens": (FirstTokens, None),
+    "all_windows": (AllWindows, False),
     "out": (Out, None),
     "table": (
         Annotated[str | None, typer.Option("--table", metavar="NAME", help="Which table; default the main one.")],
@@ -109,6 +110,7 @@ def answer(
     seed: int,
     window: int,
     first_tokens: int | None,
+    all_windows: bool,
     out: Path | None,
     table: str | None,
     form: Format,
@@ -126,6 +128,7 @@ def answer(
             seed=seed,
             window=window,
             first_tokens=first_tokens,
+            all_windows=all_windows,
             hub=hub,
             out=out,
             progress=progress,

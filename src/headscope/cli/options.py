@@ -43,8 +43,14 @@ Window = Annotated[
 ]
 FirstTokens = Annotated[
     int | None,
-    typer.Option("--first-tokens", min=1, metavar="N", help="Read only the first N tokens of the text. Default: all."),
+    typer.Option(
+        "--first-tokens",
+        min=1,
+        metavar="N",
+        help="Read the first N tokens of the text. Default: 32 windows that are evenly spread over it.",
+    ),
 ]
+AllWindows = Annotated[bool, typer.Option("--all", help="Read the whole text, however long it is.")]
 Form = Annotated[Format, typer.Option("--format", help="How data is written to standard output.")]
 Out = Annotated[
     Path | None,

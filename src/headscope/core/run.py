@@ -15,7 +15,9 @@ from headscope.errors import UsageError
 class TextSpec:
     """The text that was run: where it is from, how much of it was used, and how it was cut.
 
-    `n_tokens` counts what was run, special tokens included; `n_dropped` is the tail too short for a window.
+    `n_tokens` and `n_windows` count what was run, special tokens included; `n_windows_in_text` is how many windows the
+    whole text has, 0 where reading ended before the text did, and `n_documents` how many documents. `n_dropped` is the
+    tail too short for a window.
     """
 
     name: str
@@ -25,6 +27,8 @@ class TextSpec:
     n_windows: int
     window: int
     n_dropped: int = 0
+    n_windows_in_text: int = 0
+    n_documents: int = 0
 
 
 @dataclass(frozen=True)

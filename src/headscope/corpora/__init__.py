@@ -2,18 +2,23 @@
 
 from headscope.corpora.given import spelled_text, text_of
 from headscope.corpora.listing import Found, Listed, find, texts
+from headscope.corpora.reading import SPREAD, Amount, Reading, read_windows
 from headscope.corpora.text import Text, joined, read_text, shipped_text
 from headscope.corpora.windows import Windows, cut
 
 __all__ = [
+    "SPREAD",
+    "Amount",
     "Found",
     "Listed",
+    "Reading",
     "Text",
     "Windows",
     "cut",
     "find",
     "joined",
     "read_text",
+    "read_windows",
     "shipped_text",
     "spelled_text",
     "text_of",

@@ -4,45 +4,67 @@ Documents are separated by a line that holds `***` and nothing else.
 """
 
 import hashlib
-import re
-import sys
-from collections.abc import Sequence
+import stat
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 
+from headscope.corpora.file_documents import FileDocuments
+from headscope.corpora.input_bytes import file_bytes, standard_input
+from headscope.corpora.separator import SEPARATOR
 from headscope.errors import UsageError
 
 SHIPPED, SHIPPED_FILE = "plain-english", "plain_english.txt"
-_SEPARATOR = re.compile(r"^[ \t]*\*\*\*[ \t]*$", re.MULTILINE)
+LARGE = 2**23  # bytes; a larger file stays on the disk and is read piece by piece
+_PART = 2**16  # characters
 
 
 @dataclass(frozen=True)
 class Text:
-    """Documents with a name for the report; their order is part of the text."""
+    """Documents with a name for the report; their order is part of the text.
+
+    The documents of a large file are on the disk: `streams` reads them in parts.
+    """
 
     name: str
-    documents: tuple[str, ...]
+    documents: Sequence[str]
 
     def __post_init__(self) -> None:
-        if not any(document.strip() for document in self.documents):
+        # A file's documents were looked at when it was scanned: each has a visible character.
+        are_scanned = isinstance(self.documents, FileDocuments)
+        if not (len(self.documents) if are_scanned else any(document.strip() for document in self.documents)):
             raise UsageError(f"{self.name}: the text is empty", hint="give a text with at least a few sentences")
 
     @property
     def n_characters(self) -> int:
         """Characters of all documents together."""
+        if isinstance(self.documents, FileDocuments):
+            return sum(size.characters for size in self.documents.sizes)
         return sum(map(len, self.documents))
+
+    def streams(self) -> Iterator[Iterator[str]]:
+        """Each document in parts; read those of one document before asking for the next."""
+        if isinstance(self.documents, FileDocuments):
+            return self.documents.streams()
+        return (_parts(document) for document in self.documents)
 
     @cached_property
     def sha256(self) -> str:
         """Hash of the documents, which is what the numbers depend on; the name is not part of it."""
         digest = hashlib.sha256()
-        for document in self.documents:
+        for n_bytes, parts in zip(self._byte_counts(), self.streams(), strict=True):
             # The length keeps two documents "ab", "c" apart from "a", "bc".
-            encoded = document.encode()
-            digest.update(f"{len(encoded)}:".encode() + encoded)
+            digest.update(f"{n_bytes}:".encode())
+            for part in parts:
+                digest.update(part.encode())
         return digest.hexdigest()
+
+    def _byte_counts(self) -> Iterator[int]:
+        if isinstance(self.documents, FileDocuments):
+            return (size.bytes for size in self.documents.sizes)
+        return (len(document.encode()) for document in self.documents)
 
 
 def shipped_text() -> Text:
@@ -55,17 +77,32 @@ def read_text(path: str | Path) -> Text:
     """The text of a UTF-8 file; `-` reads standard input.
 
     Raises:
-        UsageError: The file is missing, unreadable, binary, not UTF-8, or holds no text.
+        UsageError: The file is missing, unreadable, a device, a silent pipe, binary, not UTF-8, or holds no text.
     """
     if str(path) == "-":
-        return _decoded(sys.stdin.buffer.read(), "standard input")
-    return _decoded(_bytes_of(Path(path)), Path(path).name)
+        return _decoded(standard_input(), "standard input")
+    file = Path(path)
+    try:
+        status = file.stat()
+        if stat.S_ISREG(status.st_mode) and status.st_size > LARGE:
+            return Text(file.name, FileDocuments(file))
+        return _decoded(file_bytes(file), file.name)
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"the text file {file} does not exist (looked in {file.absolute().parent})",
+            hint="give the path of a UTF-8 text file, or `-` to read standard input",
+        ) from error
+    except IsADirectoryError as error:
+        raise UsageError(f"{file} is a folder, expected a text file", hint="name one file in it") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"the text file {file} cannot be read: {reason}") from error
 
 
 def documents_in(content: str) -> tuple[str, ...]:
     """Cut at the separator lines; documents without a visible character are left out."""
     unified = content.replace("\r\n", "\n").replace("\r", "\n")
-    return tuple(part.strip("\n") for part in _SEPARATOR.split(unified) if part.strip())
+    return tuple(part.strip("\n") for part in SEPARATOR.split(unified) if part.strip())
 
 
 def joined(documents: Sequence[str]) -> str:
@@ -73,32 +110,9 @@ def joined(documents: Sequence[str]) -> str:
     return "\n\n***\n\n".join(documents) + "\n"
 
 
-def _bytes_of(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise UsageError(
-            f"the text file {path} does not exist (looked in {path.absolute().parent})",
-            hint="give the path of a UTF-8 text file, or `-` to read standard input",
-        ) from error
-    except IsADirectoryError as error:
-        raise UsageError(f"{path} is a folder, expected a text file", hint="name one file in it") from error
-    except OSError as error:
-        raise UsageError(f"the text file {path} cannot be read: {error.strerror}") from error
-
-
 def _decoded(data: bytes, name: str) -> Text:
-    wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
-    if b"\0" in data and not wide:
-        raise UsageError(
-            f"{name} is a binary file (it has a zero byte at offset {data.index(0)}), expected UTF-8 text",
-            hint="give a plain text file; convert documents such as PDF or DOCX first",
-        )
-    try:
-        return Text(name, documents_in(data.decode("utf-8-sig")))
-    except UnicodeDecodeError as error:
-        encoding = "utf-16" if wide else "latin1"
-        raise UsageError(
-            f"{name} is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start} cannot be read",
-            hint=f"convert it first, e.g. `iconv -f {encoding} -t utf-8 FILE > text.txt`",
-        ) from error
+    return Text(name, documents_in(data.decode("utf-8-sig")))
+
+
+def _parts(document: str) -> Iterator[str]:
+    return (document[start : start + _PART] for start in range(0, len(document), _PART))

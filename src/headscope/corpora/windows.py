@@ -1,5 +1,8 @@
 """Cut a tokenised text into windows of equal length, without padding.
 
+Documents are set end to end, so that a window may hold the end of one document and the beginning of the next; a text
+of short documents loses nothing, and every window has the same length.
+
 document tokens:  [CLS] a b c [SEP]   [CLS] d e f g [SEP]
 body:             a b c d e f g                           special tokens removed
 windows of 5:     [CLS] a b c [SEP]   [CLS] d e f [SEP]   put back around each window
@@ -65,19 +68,25 @@ def cut(documents: Sequence[Sequence[int]], specials: Sequence[int], length: int
         most: Read no more than so many tokens, special ones not counted.
     """
     head, tail = _surroundings(documents, specials)
-    room = length - len(head) - len(tail)
-    if room < 1:
-        raise UsageError(
-            f"a window of {length} tokens leaves no room beside {len(specials)} special tokens",
-            hint=f"use a window of at least {len(specials) + 1} tokens",
-        )
+    room = room_for(length, len(head) + len(tail))
     body = [token for ids in documents for token in ids[len(head) : len(ids) - len(tail)]]
+    return windows_in(body[:most], head, tail, room)
+
+
+def room_for(length: int, n_specials: int) -> int:
+    """Tokens of the text in a window of `length`, beside its special tokens."""
+    if length - n_specials < 1:
+        raise UsageError(
+            f"a window of {length} tokens leaves no room beside {n_specials} special tokens",
+            hint=f"use a window of at least {n_specials + 1} tokens",
+        )
+    return length - n_specials
+
+
+def windows_in(body: Sequence[int], head: Sequence[int], tail: Sequence[int], room: int) -> Windows:
+    """The windows of a text's tokens, each with `room` of them between the special ones."""
     if not body:
         raise UsageError("the tokenizer makes no token of this text", hint="give a text with words in it")
-    return _windows(body[:most], head, tail, room)
-
-
-def _windows(body: list[int], head: list[int], tail: list[int], room: int) -> Windows:
     pieces = [body[start : start + room] for start in range(0, len(body), room)]
     rows = [[*head, *piece, *tail] for piece in pieces]
     rest = rows.pop() if len(pieces[-1]) < room else None

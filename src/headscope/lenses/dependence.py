@@ -30,6 +30,7 @@ from headscope.lenses.dependent.ranks import head_rows
 from headscope.lenses.dependent.tables import SCHEMAS, Row
 from headscope.lenses.dependent.windows import KEYS, Sampled, Shown
 from headscope.lenses.dependent.words import method, sentences, unseen, warnings
+from headscope.lenses.drawn import SAMPLE_BYTES, sample_warning
 from headscope.lenses.figures.dependence import figures
 from headscope.lenses.lens import AS_IS, Batch, Lens, Needs
 
@@ -134,7 +135,7 @@ ABOUT = About(
 
 # Windows kept at most, and at least, and what they may take with SHORT tokens each; beyond it not every layer. Of
 # longer windows a few more tokens are kept (64 of 512, 96 of 8,192), which makes them at most three times as large.
-WINDOWS, FEWEST_WINDOWS, SAMPLE_BYTES = 64, 16, 256 * 2**20
+WINDOWS, FEWEST_WINDOWS = 64, 16
 
 
 @dataclass(frozen=True)
@@ -227,13 +228,14 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
     tables["heads"], tables["pairs"] = adjusted(tables["heads"]), adjusted(tables["pairs"])
     first, drawn = next(iter(seen)), max(len(one.windows) for one in state.samples.values())
     missing = [site for site in state.sites if site not in seen]
+    held = sample_warning(drawn, max(sample.seen for sample in state.samples.values()), "windows")
     finding = Finding(
         "dependence",
         ABOUT,
         tables=tables,
         figures=figures(tables, list(seen)),
         method=method(state.samples[first], seen[first], state.params.skip, state.step),
-        warnings=(*unseen(state.crossed, missing), *warnings(tables, seen, drawn, components)),
+        warnings=(*unseen(state.crossed, missing), *warnings(tables, seen, drawn, components), *held),
         params=params,
     )
     return replace(finding, headlines=headline(finding))

@@ -24,10 +24,20 @@ class HasPriority(Protocol):
 
 T = TypeVar("T", bound=HasPriority)
 
+# What the sample of a lens may take; 32 windows of a model with 30 layers of 576 dimensions fit whole.
+SAMPLE_BYTES = 2**29
+
 
 def priority_of(tokens: Int[Tensor, "n"]) -> int:
     """The hash of a window: 64 bits."""
     return int.from_bytes(hashlib.sha256(tokens.to(torch.int64).numpy().tobytes()).digest()[:8], "big")
+
+
+def sample_warning(part: int, whole: int, what: str) -> tuple[str, ...]:
+    """The warning that a sample holds a part of the text only; none where it holds all of it."""
+    if part >= whole:
+        return ()
+    return (f"The lens holds {part:,} of {whole:,} {what}, since memory is limited. Its intervals rest on these.",)
 
 
 def drawn(windows: Sequence[T], room: int) -> tuple[T, ...]:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from headscope.core import About, Finding, ModelSpec, Site, WeightSource
 from headscope.errors import UsageError
+from headscope.lenses.drawn import sample_warning
 from headscope.lenses.figures.gaussian import figures
 from headscope.lenses.lens import AS_IS, Batch, Lens, Needs
 from headscope.lenses.residual.definition import defined
@@ -129,7 +130,7 @@ ABOUT = About(
 # Windows that the sample keeps at most, rows per layer, and rows of one window.
 WINDOWS, ROWS, PER_WINDOW = 64, 16384, 1024
 # What the sample of all layers and their covariances may take; beyond it fewer rows, and not every layer.
-SAMPLE_BYTES, COVARIANCE_BYTES = 256 * 2**20, 5 * 2**29
+SAMPLE_BYTES, COVARIANCE_BYTES = 5 * 2**28, 5 * 2**29
 
 
 @dataclass(frozen=True)
@@ -263,7 +264,14 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
             for name, values in (("mean", one.moments.mean), ("variances", one.spectrum[0]))
         },
         method=method(layers, state.params.skip, state.step),
-        warnings=warnings(tables, unseen, state.params.checked_distances(), state.params.components),
+        warnings=(
+            *warnings(tables, unseen, state.params.checked_distances(), state.params.components),
+            *sample_warning(
+                max(len(layer.position) for layer in layers),
+                max(layer.moments.count for layer in layers),
+                "rows of each layer for divergence, positions, normality and information",
+            ),
+        ),
         params=params,
     )
     return replace(finding, headlines=headline(finding))
@@ -271,7 +279,11 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
 
 def _tables(layers: Sequence[Layer], params: Params) -> dict[str, pl.DataFrame]:
     followers = {
-        a.site: b for a, b in pairwise(layers) if a.site.stack == b.site.stack and a.rows.shape == b.rows.shape
+        a.site: b
+        for a, b in pairwise(layers)
+        if a.site.stack == b.site.stack
+        and len(a.position) == len(b.position)
+        and a.parts[0].shape[1] == b.parts[0].shape[1]
     }
     rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
     for layer, pairs in paired(layers, params.checked_distances(), params.tokens):

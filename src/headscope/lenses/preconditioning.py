@@ -20,6 +20,7 @@ from headscope.lenses.conditioned.followers import Followers, spelling
 from headscope.lenses.conditioned.gaussians import Stream, measured_streams
 from headscope.lenses.conditioned.pairs import Pairs
 from headscope.lenses.conditioned.words import method, sentences, warnings
+from headscope.lenses.drawn import SAMPLE_BYTES, sample_warning
 from headscope.lenses.figures.preconditioning import figures
 from headscope.lenses.lens import AS_IS, Batch, Lens, Needs
 from headscope.lenses.sample import Plan, Sample
@@ -128,8 +129,8 @@ _NOWHERE: dict[str, object] = {"stack": None, "kind": None, "layer": None, "head
 
 # Streams of a stack that are looked at, the first and the last among them.
 DEPTHS = 5
-# Windows that the sample keeps at most, rows per stream, rows of one window, and the memory of all of them.
-WINDOWS, ROWS, PER_WINDOW, SAMPLE_BYTES = 64, 16384, 1024, 256 * 2**20
+# Windows that the sample keeps at most, rows per stream, rows of one window.
+WINDOWS, ROWS, PER_WINDOW = 64, 16384, 1024
 
 
 @dataclass(frozen=True)
@@ -257,7 +258,10 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
         tables=tables,
         figures=figures(followers, tables),
         method=method(state.pairs, followers, streams, state.params.skip),
-        warnings=warnings(state.pairs, followers, streams, state.params.components, tables),
+        warnings=(
+            *warnings(state.pairs, followers, streams, state.params.components, tables),
+            *sample_warning(*state.words.counts(), "rows of each stream for the Gaussians"),
+        ),
         params=params,
     )
     return replace(finding, headlines=headline(finding))

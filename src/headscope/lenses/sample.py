@@ -95,6 +95,13 @@ class Sample:
             self._thinned(drawn((*self.windows, *other.windows), self.plan.windows)), self.seen + other.seen
         )
 
+    def counts(self) -> tuple[int, int]:
+        """Rows of a stream that are held, and rows that there were; windows that are not held count as the others."""
+        first = [next(iter(window.streams.values())) for window in self.windows]
+        held = sum(len(stream.positions) for stream in first)
+        there = sum(max(stream.length - self.plan.skip, 0) for stream in first)
+        return held, there * self.seen // max(1, len(first))
+
     def _thinned(self, windows: tuple[Window, ...]) -> tuple[Window, ...]:
         room = self.plan.room(len(windows))
         return tuple(one.thinned(self.plan, room) for one in windows)

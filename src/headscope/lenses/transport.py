@@ -18,6 +18,7 @@ from torch import Tensor
 from headscope.attention.maps import CORNER
 from headscope.core import About, Finding, ModelSpec, Site, WeightSource
 from headscope.errors import UsageError
+from headscope.lenses.drawn import SAMPLE_BYTES, sample_warning
 from headscope.lenses.figures.layout import place
 from headscope.lenses.figures.transport import figures
 from headscope.lenses.lens import AS_IS, Batch, Lens, Needs
@@ -119,7 +120,7 @@ ABOUT = About(
 )
 
 # Windows kept at most, and at least, and what they may take; beyond it not every layer.
-WINDOWS, FEWEST_WINDOWS, SAMPLE_BYTES = 64, 16, 256 * 2**20
+WINDOWS, FEWEST_WINDOWS = 64, 16
 
 
 @dataclass(frozen=True)
@@ -244,10 +245,16 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
         tables=tables,
         figures=figures(tables, list(seen)),
         method=method(next(iter(seen.values())), state.step, state.params.distance),
-        warnings=warnings(tables, seen, lost, unseen, params),
+        warnings=(*warnings(tables, seen, lost, unseen, params), *_held(state)),
         params=params,
     )
     return replace(finding, headlines=headline(finding))
+
+
+def _held(state: State) -> tuple[str, ...]:
+    """The warning that not every window is held."""
+    windows = max((one for shapes in state.kept.values() for one in shapes.values()), key=lambda one: one.seen)
+    return sample_warning(len(windows.parts), windows.seen, "windows for means, covariances and vectors")
 
 
 def _too_long(long: frozenset[str]) -> str:

@@ -22,16 +22,17 @@ from headscope.model.opened import trace_skeleton
 from headscope.model.quiet import quiet
 from headscope.model.source import Source, resolve
 
-# What a report of the default text runs: the shipped text has about this many tokens, in windows of this length.
-TOKENS = 5_000
+# What a report of the default text runs: 32 windows of this length.
 WINDOW = 512
+TOKENS = 32 * WINDOW
 FORMS = 6  # the model as it is and its changed forms
 STREAMING = 3.0  # streaming statistics cost about three plain attention calls
 ALIGNMENT = 200.0  # SVDs of w_q and w_k of a head cost about this times d_model · d_head², all told
 # What is no matrix product: the lenses' own numbers for each head, and figures. Measured on reports of tiny, minilm and
 # smollm2 on two cores, whatever their speed.
-SECONDS_PER_HEAD, SECONDS_OF_DRAWING = 1.4, 30.0
-SAMPLES, SAMPLE_BYTES, SAMPLED_TOKENS = 3, 256 * 2**20, 64  # samples that lenses keep, and what each may take
+SECONDS_PER_HEAD, SECONDS_OF_DRAWING = 1.6, 22.0
+# Samples that lenses keep of single tokens, what each may take, and the sample of all rows that `gaussian` keeps.
+SAMPLES, SAMPLE_BYTES, SAMPLED_TOKENS, ROW_BYTES = 3, 2**29, 64, 5 * 2**28
 
 
 @dataclass(frozen=True)
@@ -128,12 +129,13 @@ def _weights_line(statuses: list[tuple[str, str]]) -> str:
 
 
 def _memory(spec: ModelSpec, sites: tuple[Site, ...]) -> int:
-    """Weights in float32, three times while a fresh copy is drawn, one window's activations, and what lenses keep."""
+    """Weights in float32, twice while a fresh copy is drawn, one window's activations, and what lenses keep."""
     activations = 4 * WINDOW * (spec.d_model * 16 + sum(site.n_heads for site in sites) * 10)
     kept = sum(spec.d_model + site.n_heads * (2 * site.d_head + SAMPLED_TOKENS) for site in sites)
     samples = SAMPLES * min(SAMPLE_BYTES, 4 * SAMPLED_TOKENS * kept * (TOKENS // WINDOW))
+    samples += min(ROW_BYTES, 4 * TOKENS * spec.d_model * (len(sites) + 1))
     moments = 8 * (len(sites) + 1) * spec.d_model**2
-    return 3 * 4 * spec.n_parameters + activations + samples + moments + 500 * 2**20  # torch and transformers
+    return 2 * 4 * spec.n_parameters + activations + samples + moments + 500 * 2**20  # torch and transformers
 
 
 def _seconds(

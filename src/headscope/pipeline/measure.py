@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from headscope.core import Finding, ModelSpec, Run
-from headscope.corpora import Text, Windows, text_of
+from headscope.corpora import Amount, Text, Windows, text_of
 from headscope.errors import LensError, UsageError
 from headscope.lenses.lens import Lens, Needs
 from headscope.pipeline.forwards import VARIANTS, Fold, observe
@@ -31,6 +31,7 @@ def measure(
     seed: int = 0,
     window: int = 512,
     first_tokens: int | None = None,
+    all_windows: bool = False,
     hub: bool = False,
     out: str | Path | None = None,
     progress: Progress | None = None,
@@ -45,7 +46,9 @@ def measure(
         params: Parameters by lens name, e.g. `{"focus": {"bands": (4, 16)}}`.
         seed: For the freshly initialised variant of the model and everything that is sampled.
         window: Tokens per window; the model's context where that is shorter.
-        first_tokens: Read only so many tokens of the text; None is all of it.
+        first_tokens: Read the first tokens of the text, so many of them. Without it and `all_windows`, 32 windows
+            that are evenly spread over the text are read, or all where it has no more.
+        all_windows: Read the whole text.
         hub: Whether a name may be fetched from the model hub.
         out: A run folder to keep findings in as they are made and to resume from.
         progress: Told about every step.
@@ -55,7 +58,7 @@ def measure(
             other things.
         CheckpointError: The model cannot be opened or its weights are not finite.
     """
-    chosen = questions(lenses, params)
+    chosen, amount = questions(lenses, params), Amount(first_tokens, all_windows)
     # What may be wrong with the arguments is looked at before a model is opened, which can take a minute.
     given = text_of(text)
     if out is not None:
@@ -65,7 +68,7 @@ def measure(
     asked, findings = _asked(chosen, subject)
     windows, text_spec = None, None
     if any(one.needs.text for one in asked):
-        windows, text_spec = windows_of(subject, given, window, first_tokens)
+        windows, text_spec = windows_of(subject, given, window, amount, hear)
     # A model handed over in Python may have been changed since it was opened: only a named one is resumed.
     circumstances = Circumstances(subject.spec, text_spec, seed) if is_source(what) else None
     keeper = Keeper.begin(out, circumstances)

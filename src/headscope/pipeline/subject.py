@@ -1,14 +1,16 @@
 """What is measured: a model that can run, or its weights alone."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headscope import model as models
 from headscope.core import ModelSpec, Site, TextSpec, WeightSource
-from headscope.corpora import Text, Windows, cut
+from headscope.corpora import Amount, Text, Windows, read_windows
 from headscope.errors import UsageError
-from headscope.pipeline.progress import Progress
+from headscope.model.token_pieces import SAMPLE, surroundings_of, token_pieces
+from headscope.pipeline.progress import Progress, Silent
 
 
 @dataclass(frozen=True)
@@ -45,29 +47,38 @@ def open_subject(what: Any, *, run: bool, hub: bool, seed: int, progress: Progre
     return Subject(built.spec, built.sites, built.weight_source(), built)
 
 
-def windows_of(subject: Subject, text: Text, length: int, most: int | None = None) -> tuple[Windows, TextSpec]:
-    """The text as the model's tokens, cut into windows no longer than its context; at most so many tokens of it."""
+def windows_of(
+    subject: Subject, text: Text, length: int, amount: Amount | None = None, progress: Progress | None = None
+) -> tuple[Windows, TextSpec]:
+    """The text as the model's tokens, cut into windows no longer than its context.
+
+    Tokens come piece by piece, so that memory does not grow with the text but where `amount` asks for all of it.
+    """
     if length < 1:
         raise UsageError(f"a window of {length} tokens cannot be cut", hint="use a window of a few hundred tokens")
-    if most is not None and most < 1:
-        raise UsageError(f"the first {most} tokens of a text are no text", hint="use a few thousand tokens")
+    tokenizer, hear = subject.model.tokenizer, progress or Silent()
+    sample = next((part for parts in text.streams() for part in parts), "")[:SAMPLE]
+    surroundings = surroundings_of(tokenizer, sample)
+
+    def tokens() -> Iterator[list[int]]:
+        n_documents = len(text.documents)
+        for done, parts in enumerate(text.streams()):
+            hear.step("tokenising the text", done, n_documents)
+            yield from token_pieces(tokenizer, parts, surroundings)
+
     limit = min(length, subject.spec.context or length)
-    specials = list(subject.model.tokenizer("")["input_ids"])
-    documents, left = list[list[int]](), most
-    for document in text.documents:
-        documents.append(subject.model.encode(document).tolist())
-        if left is not None:
-            left -= len(documents[-1]) - len(specials)
-            if left <= 0:
-                break
-    whole = left is None or (left >= 0 and len(documents) == len(text.documents))
-    windows = cut(documents, specials, limit, most)
+    chosen = amount or Amount()
+    reading = read_windows(tokens, surroundings.head, surroundings.tail, limit, chosen)
+    windows = reading.windows
+    is_cut = reading.n_in_text is None
     return windows, TextSpec(
-        text.name if whole else f"{text.name}, its first {most} tokens",
+        f"{text.name}, its first {chosen.first_tokens} tokens" if is_cut else text.name,
         text.sha256,
         text.n_characters,
         windows.n_tokens,
         windows.count,
         windows.length,
         windows.n_dropped,
+        reading.n_in_text or 0,
+        len(text.documents),
     )

@@ -13,8 +13,12 @@ _PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy", "polars")
 
 def versions() -> dict[str, str]:
     """Versions of headscope, of Python, and of the packages that compute."""
-    found = {name: metadata.version(name) for name in _PACKAGES}
-    return {"headscope": headscope.__version__, "python": platform.python_version(), **found}
+    return {"headscope": headscope.__version__, "python": platform.python_version(), **_package_versions()}
+
+
+@cache
+def _package_versions() -> dict[str, str]:
+    return {name: metadata.version(name) for name in _PACKAGES}
 
 
 @cache

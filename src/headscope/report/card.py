@@ -62,7 +62,11 @@ def _text_facts(text: TextSpec | None) -> Iterable[tuple[str, str]]:
         return
     windows = f"{count(text.n_windows)} {'window' if text.n_windows == 1 else 'windows'}"
     size = f"{count(text.n_tokens)} tokens in {windows} of {count(text.window)}"
-    origin = f"from {count(text.n_characters)} characters"
+    if text.n_windows_in_text > text.n_windows:
+        size = f"{count(text.n_tokens)} tokens, {count(text.n_windows)} of {count(text.n_windows_in_text)} windows"
+        size += f" of {count(text.window)} tokens, evenly spread"
+    documents = f" in {count(text.n_documents)} documents" if text.n_documents > 1 else ""
+    origin = f"from {count(text.n_characters)} characters{documents}"
     yield "Text", escape(f"{text.name}: {size}, {origin}") + _hash(text.sha256)
 
 

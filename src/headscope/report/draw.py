@@ -66,11 +66,11 @@ def encoded(figure: Figure, kind: str) -> bytes:
         return out.getvalue()
 
 
-def _drawn(figure: Figure, theme: Theme, titled: bool = False) -> Canvas:
+def _drawn(figure: Figure, theme: Theme, titled: bool = False, *, cells: bool = True) -> Canvas:
     _check(figure)
     match figure:
         case HeatMap():
-            canvas = heat_map.draw(figure, theme)
+            canvas = heat_map.draw(figure, theme, cells=cells)
         case Curves():
             canvas = curves.draw(figure, theme)
         case Histogram():
@@ -96,7 +96,7 @@ def _entitle(canvas: Canvas, title: str, theme: Theme) -> None:
 
 
 def _tree(figure: Figure, theme: Theme, titled: bool = False) -> Element:
-    root = svg.tree(_drawn(figure, theme, titled))
+    root = svg.tree(_drawn(figure, theme, titled, cells=False))
     if isinstance(figure, HeatMap):
         _draw_cells(root, figure, theme)
     elif isinstance(figure, (Curves, Histogram)):

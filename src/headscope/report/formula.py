@@ -3,14 +3,15 @@
 import html
 import re
 
+import numpy as np
 from matplotlib.font_manager import FontProperties
-from matplotlib.mathtext import MathTextParser
 from matplotlib.path import Path as Outline
-from matplotlib.textpath import TextPath
+from matplotlib.textpath import TextPath, text_to_path
 
 from headscope.report.canvas import settings
 from headscope.report.text import visible
 
+Point = tuple[float, float]
 _SIZE = 20.0  # points per em while setting; the page scales by em
 _MARGIN = 0.06  # em
 _INDEX = r"(?:\{[^{}]*\}|\\[a-zA-Z]+|\w)"
@@ -39,11 +40,11 @@ def _spaced(tex: str, display: bool) -> str:
 def _typeset(dollars: str, label: str) -> str:
     with settings():
         font = FontProperties(size=_SIZE, math_fontfamily="stix")
-        width, height, depth, _, _ = MathTextParser("path").parse(dollars, dpi=72, prop=font)
+        width, height, depth = _measured(dollars, font)
         outline = TextPath((0, 0), dollars, size=_SIZE, prop=font)
-    box = outline.get_extents()
-    left, right = min(0.0, box.x0), max(width, box.x1)
-    top, bottom = max(height - depth, box.y1), max(depth, -box.y0)
+    (x0, y0), (x1, y1) = _extents(outline)
+    left, right = min(0.0, x0), max(width, x1)
+    top, bottom = max(height - depth, y1), max(depth, -y0)
     pad = _MARGIN * _SIZE
     across, up = right - left + 2 * pad, top + bottom + 2 * pad
     return (
@@ -53,6 +54,37 @@ def _typeset(dollars: str, label: str) -> str:
         f'vertical-align:{-(bottom + pad) / _SIZE:.3f}em">'
         f'<path fill="currentColor" d="{_path_data(outline)}"/></svg>'
     )
+
+
+def _measured(dollars: str, font: FontProperties) -> tuple[float, float, float]:
+    """Width, height and depth, from the very parse that `TextPath` makes: parsing is slow, and this one is cached."""
+    large = font.copy()
+    large.set_size(text_to_path.FONT_SCALE)
+    width, height, depth, _, _ = text_to_path.mathtext_parser.parse(dollars, text_to_path.DPI, large)
+    scale = _SIZE / text_to_path.FONT_SCALE
+    return width * scale, height * scale, depth * scale
+
+
+def _extents(outline: Outline) -> tuple[Point, Point]:
+    r"""The corners of the smallest box around lines and quadratic curves.
+
+    A curve from a over the control point b to c turns at $t = (a - b) / (a - 2b + c)$ in each coordinate; where t is
+    in (0, 1), the curve reaches $a + (b - a) t$ there. `Path.get_extents` says the same, curve by curve.
+    """
+    codes = outline.codes
+    if codes is None or bool(np.isin(codes, (Outline.CURVE4,)).any()):
+        box = outline.get_extents()
+        return (box.x0, box.y0), (box.x1, box.y1)
+    points = outline.vertices[codes != Outline.CLOSEPOLY]
+    kinds = codes[codes != Outline.CLOSEPOLY]
+    controls = np.flatnonzero(kinds == Outline.CURVE3)[::2]
+    a, b, c = points[controls - 1], points[controls], points[controls + 1]
+    bend = a - 2 * b + c
+    turn = np.divide(a - b, bend, out=np.zeros_like(bend), where=bend != 0)
+    turns = np.where((turn > 0) & (turn < 1), a + (b - a) * turn, a)
+    reached = np.concatenate([np.delete(points, controls, axis=0), turns])
+    low, high = reached.min(0), reached.max(0)
+    return (float(low[0]), float(low[1])), (float(high[0]), float(high[1]))
 
 
 def _path_data(outline: Outline) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm, Colormap
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, MaxNLocator, ScalarFormatter
 
 from headscope.core import HeatMap
@@ -56,8 +57,8 @@ def scale_of(figure: HeatMap) -> Scale | None:
     return Scale(np.linspace(middle - reach, middle + reach, LEVELS + 1), low, high, diverging=True)
 
 
-def draw(figure: HeatMap, theme: Theme) -> Figure:
-    """The heat map on a matplotlib figure."""
+def draw(figure: HeatMap, theme: Theme, *, cells: bool = True) -> Figure:
+    """The heat map on a matplotlib figure; without `cells` their place is marked, for whoever draws them himself."""
     rows, columns = figure.values.shape
     width, height = cell_size(rows, columns) if figure.panels is None else _square(rows, columns)
     canvas, axes = panel(width * columns, height * rows)
@@ -66,8 +67,11 @@ def draw(figure: HeatMap, theme: Theme) -> Figure:
         axes.text(columns / 2, rows / 2, "no value", ha="center", va="center", color=theme.muted)
     else:
         colours = theme.diverging_map() if scale.diverging else theme.sequential_map()
-        _mesh(axes, figure.values, scale, colours, CELLS)
-        _colour_bar(canvas, figure, scale, theme, colours)
+        if cells:
+            _mesh(axes, figure.values, scale, colours, CELLS)
+        else:
+            _mark(axes, CELLS)
+        _colour_bar(canvas, figure, scale, theme, colours if cells else None)
     axes.set_xlim(0, columns)
     axes.set_ylim(rows, 0)
     _label(axes, figure, (width, height), theme)
@@ -111,7 +115,12 @@ def _mesh(axes: Axes, values: Array, scale: Scale, colours: Colormap, gid: str) 
     mesh.set_gid(gid)
 
 
-def _colour_bar(canvas: Figure, figure: HeatMap, scale: Scale, theme: Theme, colours: Colormap) -> None:
+def _mark(axes: Axes, gid: str) -> None:
+    """An empty shape where the cells belong, so that they can be drawn in its place."""
+    axes.add_patch(Rectangle((0, 0), 1, 1, fill=False, linewidth=0, gid=gid))
+
+
+def _colour_bar(canvas: Figure, figure: HeatMap, scale: Scale, theme: Theme, colours: Colormap | None) -> None:
     width, height = canvas.get_size_inches() * 72
     tall = min(max(height, 60.0), 140.0)
     gap = 9.0 if figure.reference is None else 24.0  # room for the name of the line
@@ -119,9 +128,14 @@ def _colour_bar(canvas: Figure, figure: HeatMap, scale: Scale, theme: Theme, col
     shown = scale.levels_shown
     edges = scale.bounds[shown.start : shown.stop + 1]
     middles = (edges[1:] + edges[:-1]) / 2
-    norm = BoundaryNorm(scale.bounds, LEVELS)
-    mesh = bar.pcolormesh([0, 1], edges, middles[:, None], cmap=colours, norm=norm, edgecolors="face", linewidth=0.15)
-    mesh.set_gid(BAR)
+    if colours is None:
+        _mark(bar, BAR)
+    else:
+        norm = BoundaryNorm(scale.bounds, LEVELS)
+        mesh = bar.pcolormesh(
+            [0, 1], edges, middles[:, None], cmap=colours, norm=norm, edgecolors="face", linewidth=0.15
+        )
+        mesh.set_gid(BAR)
     bar.set_xlim(0, 1)
     bar.set_ylim(edges[0], edges[-1])
     _finish_bar(bar, figure, theme)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.backends.backend_svg import FigureCanvasSVG, RendererSVG
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
 from headscope.report.text import SYMBOL
 
@@ -16,6 +17,7 @@ _XLINK = "{http://www.w3.org/1999/xlink}"
 _NUMBER = re.compile(r"-?\d+\.\d{3,}")
 _REFERENCE = re.compile(r"#([\w.-]+)")
 _WORDS = ("text", "tspan", "title")
+_PAD = 0.04  # inches around what is drawn
 Box = tuple[float, float, float, float]  # left, top, width, height
 
 
@@ -23,7 +25,7 @@ def tree(figure: Figure) -> Element:
     """The SVG of a matplotlib figure, cropped to what is drawn, without metadata, styles or namespaces."""
     FigureCanvasSVG(figure)
     out = io.StringIO()
-    figure.savefig(out, format="svg", bbox_inches="tight", pad_inches=0.04, transparent=True,
+    figure.savefig(out, format="svg", bbox_inches=_drawn_box(figure), transparent=True,
                    metadata={"Date": None, "Creator": None, "Format": None, "Type": None})  # fmt: skip
     root = ElementTree.fromstring(out.getvalue())
     for element in root.iter():
@@ -34,6 +36,15 @@ def tree(figure: Figure) -> Element:
     # What matplotlib says in a style sheet for "*", which would reach the whole page.
     root.set("stroke-linejoin", "round")
     return root
+
+
+def _drawn_box(figure: Figure) -> Bbox:
+    """The box of everything that is drawn, in inches.
+
+    `bbox_inches="tight"` gives the same box, but draws the whole figure once more to find it.
+    """
+    width, height = figure.get_size_inches() * figure.dpi
+    return figure.get_tightbbox(RendererSVG(width, height, io.StringIO())).padded(_PAD)
 
 
 def find(root: Element, id_: str) -> Element:

@@ -16,10 +16,10 @@ from headscope.maths.information import entropy, kl
 
 def next_row(layer: Layer, follower: Layer) -> Row:
     """D(this layer ‖ next layer), in this layer's principal components."""
-    k = min(layer.components, layer.rank, follower.rank, len(layer.rows) // PER_DIMENSION)
+    k = min(layer.components, layer.rank, follower.rank, len(layer.position) // PER_DIMENSION)
     own, other = (layer.projected(rows, k) for rows in (layer.rows, follower.rows))
     a, b = (Sums.of(y, layer.window, layer.n_windows) for y in (own, other))
-    return _kl_row(layer, "kl_next_nats", a, b, k, len(layer.rows))
+    return _kl_row(layer, "kl_next_nats", a, b, k, len(layer.position))
 
 
 def late_row(layer: Layer) -> Row:

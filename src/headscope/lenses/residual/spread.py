@@ -20,8 +20,9 @@ def spread_rows(layer: Layer) -> Iterator[Row]:
     counts = {"samples": n, "windows": layer.seen}
     weight = float(shrinkage_weight(layer.moments, "ledoit-wolf"))
     # In the dtype of the rows: it is the largest product of this function and only widths come of it.
-    centred = (layer.rows.to(torch.float64) - layer.moments.mean).to(layer.rows.dtype)
-    squares = (centred @ layer.spectrum[1].to(layer.rows.dtype)).square()
+    rows = layer.rows
+    centred = (rows.to(torch.float64) - layer.moments.mean).to(rows.dtype)
+    squares = (centred @ layer.spectrum[1].to(rows.dtype)).square()
 
     p = min(layer.rank, n // PER_DIMENSION)
     shrunk = ((1 - weight) * values + weight * float(values.mean()))[:p] * ((n - 1) / n)

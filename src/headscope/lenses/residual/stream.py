@@ -65,14 +65,14 @@ class Kept:
 class Layer:
     """One stream: its moments, its principal axes, and the sampled rows, window after window.
 
-    `left` are the tokens that are left out, with their windows in `left_window`; `lengths` says how many rows each
-    sampled window has, kept or not.
+    `parts` are the rows of each window. `left` are the tokens that are left out, with their windows in `left_window`;
+    `lengths` says how many rows each sampled window has, kept or not.
     """
 
     site: Site
     moments: Moments
     first: First
-    rows: Float[Tensor, "rows d"]
+    parts: tuple[Float[Tensor, "_ d"], ...]
     window: Int[Tensor, "rows"]
     position: Int[Tensor, "rows"]
     late: Int[Tensor, "rows"]
@@ -92,7 +92,7 @@ class Layer:
             site,
             kept.moments,
             kept.first,
-            torch.cat([one.rows for one in streams]),
+            tuple(one.rows for one in streams),
             torch.cat([torch.full_like(one.positions, index) for index, one in enumerate(streams)]),
             torch.cat([one.positions for one in streams]),
             torch.cat([(2 * one.positions >= one.length).to(torch.int64) for one in streams]),
@@ -102,6 +102,11 @@ class Layer:
             kept.sample.seen,
             components,
         )
+
+    @property
+    def rows(self) -> Float[Tensor, "rows d"]:
+        """The sampled rows; put together at each call, because a copy of all layers would double the memory."""
+        return torch.cat(self.parts)
 
     @property
     def n_windows(self) -> int:

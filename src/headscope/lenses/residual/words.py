@@ -15,7 +15,7 @@ from headscope.maths import normality
 def method(layers: Sequence[Layer], skipped: int, step: int) -> str:
     """How the numbers were obtained."""
     drawn, seen = max((one.n_windows, one.seen) for one in layers)
-    rows = max(len(one.rows) for one in layers)
+    rows = max(len(one.position) for one in layers)
     kept = rows == max(one.moments.count for one in layers)
     sampled = (
         f"every row of all {seen} windows"

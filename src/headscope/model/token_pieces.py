@@ -1,0 +1,190 @@
+r"""Tokenise a long document piece by piece, with the tokens of the whole document as the result.
+
+A tokenizer needs about 165 bytes per character while it works, so a long document is given to it in pieces:
+
+    piece A   |------------------------------|=========|
+    piece B                                  |=========|------------------------------|
+    overlap                                    ^^^^^^^    the middle half, where A and B must agree
+
+Definition:
+    Two neighbouring pieces share an overlap. Their tokens in the middle half of the overlap must be the same, by id and
+    by place. Then A gives the tokens before one of these tokens and B gives those from it on. The cut is next to white
+    space where the overlap has any. Where A and B do not agree, A is made twice as long and the comparison is repeated;
+    a document without any agreement is tokenised whole.
+    Documents of one piece, and tokenizers that do not say where their tokens are, see the whole document at once.
+Properties:
+    - the tokens are those of the whole document  (tested: test_pieces_give_the_tokens_of_the_whole_document)
+    - no more than a few pieces are held at once  (tested: test_a_long_document_is_never_held_whole)
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headscope.model.quiet import quiet
+
+# Characters of a piece and of the overlap: 20 MiB while a piece is tokenised.
+PIECE, OVERLAP = 2**17, 2**12
+SAMPLE = 256  # characters that show where a tokenizer puts its special tokens
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The special tokens that a tokenizer puts before and behind a text."""
+
+    head: tuple[int, ...] = ()
+    tail: tuple[int, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many special tokens there are."""
+        return len(self.head) + len(self.tail)
+
+    def body(self, ids: Sequence[int]) -> list[int]:
+        """The tokens without the special ones; all of them where these are not there."""
+        end = len(ids) - len(self.tail)
+        are_there = tuple(ids[: len(self.head)]) == self.head and tuple(ids[max(end, 0) :]) == self.tail
+        return list(ids[len(self.head) : end]) if are_there and end >= len(self.head) else list(ids)
+
+
+def surroundings_of(tokenizer: Any, sample: str) -> Surroundings:
+    """The special tokens around a text, seen on a short sample of it."""
+    with quiet():
+        specials, ids = tuple(tokenizer("")["input_ids"]), list(tokenizer(sample)["input_ids"])
+    for n_head in range(len(specials), -1, -1):
+        guess = Surroundings(specials[:n_head], specials[n_head:])
+        if len(guess.body(ids)) == len(ids) - len(specials):
+            return guess
+    return Surroundings()
+
+
+def token_pieces(
+    tokenizer: Any, chunks: Iterable[str], surroundings: Surroundings, piece: int = PIECE, overlap: int = OVERLAP
+) -> Iterator[list[int]]:
+    """The tokens of a document without special ones, a list per piece.
+
+    Args:
+        tokenizer: One of transformers, or what can be called like it.
+        chunks: The document, in parts of any length.
+        surroundings: What `surroundings_of` says about the tokenizer.
+        piece: Characters of a piece.
+        overlap: Characters that two pieces share.
+    """
+    reader = _Reader(iter(chunks))
+    start = reader.take(piece)
+    if reader.is_empty or not _shows_places(tokenizer, start[:SAMPLE], surroundings):
+        with quiet():
+            yield surroundings.body(tokenizer(start + reader.rest())["input_ids"])
+        return
+    yield from _stitched(tokenizer, start, reader, piece, overlap)
+
+
+def _stitched(tokenizer: Any, text: str, reader: "_Reader", piece: int, overlap: int) -> Iterator[list[int]]:
+    tokens, first = _tokenised(tokenizer, text, 0), 0
+    while not reader.is_empty:
+        origin = tokens.origin + len(text) - overlap
+        following = text[-overlap:] + reader.take(piece)
+        next_tokens = _tokenised(tokenizer, following, origin)
+        cut = _common_cut(tokens, next_tokens, following, overlap)
+        if cut is None:
+            text += following[overlap:] + reader.take(len(text))
+            tokens = _tokenised(tokenizer, text, tokens.origin)
+            continue
+        yield tokens.ids[first : cut[0]]
+        text, tokens, first = following, next_tokens, cut[1]
+    yield tokens.ids[first:]
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """Tokens with the places of their characters in the document."""
+
+    origin: int
+    ids: list[int]
+    starts: list[int]
+    ends: list[int]
+
+    def within(self, low: int, high: int) -> tuple[int, int]:
+        """Indices of the tokens that lie between two places."""
+        first = bisect_left(self.starts, low)
+        last = first
+        while last < len(self.ids) and self.ends[last] <= high:
+            last += 1
+        return first, last
+
+
+def _tokenised(tokenizer: Any, text: str, origin: int) -> _Tokens:
+    with quiet():
+        encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    places = encoding["offset_mapping"]
+    starts, ends = [origin + start for start, _ in places], [origin + end for _, end in places]
+    return _Tokens(origin, encoding["input_ids"], starts, ends)
+
+
+def _common_cut(left: _Tokens, right: _Tokens, text: str, overlap: int) -> tuple[int, int] | None:
+    """The index of the same token in both pieces, at which they can be joined; None where they disagree.
+
+    `text` is that of the right piece.
+    """
+    low, high = right.origin + overlap // 4, right.origin + 3 * overlap // 4
+    (a, a_end), (b, b_end) = left.within(low, high), right.within(low, high)
+    if a == a_end or _part(left, a, a_end) != _part(right, b, b_end):
+        return None
+    middle = (low + high) // 2
+    # The end of a token may lie behind the start of the next: some characters are several tokens.
+    borders = [at for at in range(1, b_end - b) if right.ends[b + at - 1] <= right.starts[b + at]]
+    if not borders:
+        return None
+    best = min(borders, key=lambda at: (not _is_blank(text, right, b + at), abs(right.starts[b + at] - middle)))
+    return a + best, b + best
+
+
+def _part(tokens: _Tokens, first: int, last: int) -> tuple[list[int], list[int], list[int]]:
+    return tokens.ids[first:last], tokens.starts[first:last], tokens.ends[first:last]
+
+
+def _is_blank(text: str, tokens: _Tokens, index: int) -> bool:
+    """Whether white space is just before a token or at its start."""
+    at = tokens.starts[index] - tokens.origin
+    return text[at - 1 : at + 1].strip() != text[at - 1 : at + 1]
+
+
+def _shows_places(tokenizer: Any, sample: str, surroundings: Surroundings) -> bool:
+    """Whether a tokenizer says where its tokens are, and adds special tokens at the ends of a text only."""
+    if not getattr(tokenizer, "is_fast", False):
+        return False
+    with quiet():
+        bare, whole = tokenizer(sample, add_special_tokens=False)["input_ids"], tokenizer(sample)["input_ids"]
+    return list(whole) == [*surroundings.head, *bare, *surroundings.tail]
+
+
+class _Reader:
+    """Takes as many characters as wanted from parts of any length."""
+
+    def __init__(self, chunks: Iterator[str]) -> None:
+        self._chunks = chunks
+        self._pending = next(chunks, "")
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything was taken."""
+        while not self._pending:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                return True
+            self._pending = chunk
+        return False
+
+    def take(self, count: int) -> str:
+        """The next characters, fewer only at the end."""
+        parts: list[str] = []
+        while count > 0 and not self.is_empty:
+            parts.append(self._pending[:count])
+            self._pending = self._pending[count:]
+            count -= len(parts[-1])
+        return "".join(parts)
+
+    def rest(self) -> str:
+        """Everything that is left."""
+        return "".join([self._pending, *self._chunks])
