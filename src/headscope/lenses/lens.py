@@ -73,7 +73,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Batch:
-    """What one forward pass on one variant showed, or a piece of it.
+    """What one forward pass on one variant showed, or a piece of it; on the CPU, wherever the model is.
 
     `uniform` holds the same statistics for attention that is uniform over the visible keys: the null. Padding
     is False in `real`, and rows of padding hold NaN in every statistic. `spelling` holds, for each window, the texts of

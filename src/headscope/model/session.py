@@ -84,7 +84,7 @@ class Session:
         self._reader = Reader()
         self._clock = Clock(self._hf)
         self._past = PastQueries()
-        self._uniform: dict[tuple[object, ...], RowStatistics] = {}
+        self._uniform: dict[tuple[object, ...], tuple[Call, RowStatistics]] = {}
         self._captures: list[Capture] = []
         self._streams: list[Stream] = []
         self._replaced: dict[Site, dict[int, Mechanism]] = {}
@@ -172,14 +172,15 @@ class Session:
         `each` is called after every attention call: who drains captures and streams there never holds those of more
         than one site. What the last layers give comes after the last call.
         """
-        body = self._hf.base_model
+        body, device = self._hf.base_model, self._hf.device
+        tokens = tokens.to(device)
         inputs: dict[str, Tensor] = {"input_ids": tokens}
         if real is not None:
-            inputs["attention_mask"] = real.long()
+            inputs["attention_mask"] = real.to(device).long()
         if self._model.spec.kind == "encoder-decoder":
             inputs["decoder_input_ids"] = tokens
             if real is not None:
-                inputs["decoder_attention_mask"] = real.long()
+                inputs["decoder_attention_mask"] = inputs["attention_mask"]
         self._each = each
         try:
             with torch.no_grad():
@@ -339,12 +340,13 @@ class Session:
 
     def _uniform_of(self, call: Call, request: Request, real: Tensor | None, positional: bool) -> RowStatistics:
         """The null depends only on what is visible, which most sites of a forward share: computed once."""
-        masks = [None if mask is None else mask.data_ptr() for mask in (call.key_padding, call.mask)]
         places = (int(call.query_positions[0, 0]), call.q.shape[2], call.k.shape[2])
-        key = (call.left, call.right, *masks, *places, request, positional)
+        key = (call.left, call.right, id(call.key_padding), id(call.mask), *places, request, positional)
         if key not in self._uniform:
-            self._uniform[key] = uniform_statistics(call, request, real_queries=real, positional=positional)
-        return self._uniform[key]
+            rows = uniform_statistics(call, request, real_queries=real, positional=positional)
+            # The call is held too: while its masks live, no other mask can have their identity.
+            self._uniform[key] = call, rows
+        return self._uniform[key][1]
 
     def _attended(self, site: Site, call: Call) -> Tensor:
         groups = self._groups(site, tuple(range(site.n_heads)))
@@ -460,7 +462,7 @@ def _patched(tensor: Tensor, heads: Heads, change: _Change) -> Tensor:
     before = tensor[:, list(heads)]
     value = change.value(before) if callable(change.value) else change.value
     try:
-        after = value.to(before.dtype).expand_as(before)
+        after = value.to(before.device, before.dtype).expand_as(before)
     except RuntimeError as error:
         raise UsageError(
             f"a patch of {change.what} has shape {tuple(value.shape)}, expected {tuple(before.shape)} or what "

@@ -216,10 +216,17 @@ class _Seen:
 
     def batch(self, variant: str, tokens: Int[Tensor, "batch tokens"], *, over: bool) -> Batch:
         """What the forward has shown since the last time; `over` says that it has ended."""
-        found = [None if one is None else one.take() if over else one.drain() for one in (self._stream, self._capture)]
-        statistics, uniform = found[0] or ({}, {})
+        rows, tensors = (
+            None if record is None else record.take() if over else record.drain()
+            for record in (self._stream, self._capture)
+        )
+        # The model may be on another device: lenses compute on the CPU, in float64, which not every device has.
+        statistics, uniform = ({site: each.cpu() for site, each in part.items()} for part in rows or ({}, {}))
+        captures = {
+            name: {site: tensor.cpu() for site, tensor in by_site.items()} for name, by_site in (tensors or {}).items()
+        }
         real = torch.ones_like(tokens, dtype=torch.bool)
-        return Batch(variant, tokens, real, statistics, uniform, found[1] or {})
+        return Batch(variant, tokens, real, statistics, uniform, captures)
 
 
 def _show(
