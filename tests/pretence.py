@@ -5,8 +5,6 @@ operands on two devices (a CPU tensor without axes is allowed, and CPU indices),
 device has none.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -122,7 +120,9 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if device is None or torch.device(device).type not in WHOLE:
         return result
     given = {id(x.inner): x for x in pretended}  # an operation in place gives back what it was given
-    return tree_map_only(Tensor, lambda x: given[id(x)] if id(x) in given else Pretended(x, WHOLE[torch.device(device).type]), result)
+    return tree_map_only(
+        Tensor, lambda x: given[id(x)] if id(x) in given else Pretended(x, WHOLE[torch.device(device).type]), result
+    )
 
 
 def _check(name: str, operands: list[Tensor], device: torch.device) -> None:

@@ -21,7 +21,7 @@ from headscope.errors import (
 )
 from headscope.lenses.lens import AS_IS, Lens, Needs
 from headscope.pipeline import measure
-from headscope.pipeline.forwards import BATCH_BYTES, batch_size, union
+from headscope.pipeline.forwards import BATCH_BYTES, BATCH_TOKENS, batch_size, union
 
 SITE = Site("only", "self", 0, 4, 4, 8, 8, True)
 SPEC = ModelSpec("fake", "test", "fake", "Fake", "decoder-only", 1, 4, 4, 32, 8, 300, 100, 1, "float32", sha256="f00d")
@@ -466,10 +466,10 @@ def test_unknown_lens_names_the_nearest():
 
 def test_batches_stay_within_their_memory():
     many = tuple(replace(SITE, layer=layer, n_heads=32) for layer in range(32))
-    for needs in (STATISTICS, Needs(captures=frozenset({"pattern"}))):
-        assert batch_size((SITE,), needs, 512) == 8
-        assert batch_size(many, needs, 4096) == 1
-    assert batch_size(many, STATISTICS, 64) * 64 * 32 * 32 * 2 * 10 * 8 <= BATCH_BYTES
+    assert batch_size((SITE,), 512) * 512 == BATCH_TOKENS
+    assert batch_size(many, 4096) == 1
+    for length in (64, 128, 200):  # every map of a batch fits, however many lenses ask for it
+        assert batch_size(many, length) * 32 * 32 * length**2 * 4 <= BATCH_BYTES
 
 
 @pytest.fixture

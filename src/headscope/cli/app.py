@@ -17,6 +17,7 @@ from headscope.cli.intervene_command import INTERVENE_EXAMPLES, InterveneCommand
 from headscope.cli.lens_commands import LensGroup
 from headscope.cli.mechanism_commands import BENCH_EXAMPLES, MECHANISMS_EXAMPLES, bench_attention, mechanisms
 from headscope.cli.options import (
+    Device,
     FigureFormat,
     FirstTokens,
     Form,
@@ -120,6 +121,7 @@ def report(
         typer.Option("--out", metavar="DIR", help="The run folder; an interrupted run in it is resumed."),
     ] = DEFAULT_FOLDER,
     hub: Hub = False,
+    device: Device = None,
     seed: Seed = 0,
     window: Window = 512,
     first_tokens: FirstTokens = None,
@@ -139,6 +141,7 @@ def report(
             window=window,
             first_tokens=first_tokens,
             hub=hub,
+            device=device,
             out=out,
             progress=progress,
         )
@@ -164,13 +167,15 @@ def look(model: Model, hub: Hub = False, form: Form = Format.TABLE) -> None:
 
 
 @app.command(epilog=examples("headscope verify minilm"))
-def verify(model: Model, text: TextFile = None, hub: Hub = False, form: Form = Format.TABLE) -> None:
+def verify(
+    model: Model, text: TextFile = None, hub: Hub = False, device: Device = None, form: Form = Format.TABLE
+) -> None:
     """Compare fast, definition and transformers on this very checkpoint; exit code 4 where they disagree."""
     from headscope import api
 
     with bars() as progress:
         given = None if text is None else "\n\n".join(api.text(text, progress=progress.step).documents)
-        opened = api.open(model, hub=hub, progress=progress.step)
+        opened = api.open(model, hub=hub, device=device, progress=progress.step)
         progress.step("comparing", 0, 1)
         checks = api.verify(opened, given)
     _list([dataclasses.asdict(check) for check in checks], form)

@@ -32,6 +32,7 @@ def measure(
     window: int = 512,
     first_tokens: int | None = None,
     hub: bool = False,
+    device: str | None = None,
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Run:
@@ -47,6 +48,8 @@ def measure(
         window: Tokens per window; the model's context where that is shorter.
         first_tokens: Read only so many tokens of the text; None is all of it.
         hub: Whether a name may be fetched from the model hub.
+        device: Where the model runs, e.g. "cuda"; None is the CPU, or where a loaded model is. Lenses compute on the
+            CPU, and weights alone are read there.
         out: A run folder to keep findings in as they are made and to resume from.
         progress: Told about every step.
 
@@ -61,7 +64,7 @@ def measure(
     if out is not None:
         check_folder(Path(out))
     hear = progress or Silent()
-    subject = _opened(what, chosen, hub=hub, seed=seed, progress=hear)
+    subject = _opened(what, chosen, device, hub=hub, seed=seed, progress=hear)
     asked, findings = _asked(chosen, subject)
     windows, text_spec = None, None
     if any(one.needs.text for one in asked):
@@ -80,17 +83,19 @@ def measure(
         keeper.release()
 
 
-def _opened(what: Any, chosen: Sequence[Question], *, hub: bool, seed: int, progress: Progress) -> Subject:
+def _opened(
+    what: Any, chosen: Sequence[Question], device: str | None, *, hub: bool, seed: int, progress: Progress
+) -> Subject:
     """Weights alone where no lens wants to see text.
 
     What a lens needs may depend on the model, and only opening tells what that is. So the lenses are asked about
     a model nothing is known of first; a guess of "weights only" is checked against the opened file.
     """
     if not is_source(what) or _any_text(chosen, UNKNOWN):
-        return open_subject(what, run=True, hub=hub, seed=seed, progress=progress)
+        return open_subject(what, run=True, hub=hub, seed=seed, progress=progress, device=device)
     subject = open_subject(what, run=False, hub=hub, seed=seed, progress=progress)
     if _any_text(chosen, subject.spec):
-        return open_subject(what, run=True, hub=hub, seed=seed, progress=progress)
+        return open_subject(what, run=True, hub=hub, seed=seed, progress=progress, device=device)
     return subject
 
 
