@@ -128,6 +128,7 @@ def intervene(
     new_tokens: int = 40,
     seed: int = 0,
     hub: bool = False,
+    device: str | None = None,
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Run:
@@ -146,6 +147,7 @@ def intervene(
         new_tokens: Tokens to write from each prompt, at most.
         seed: Of everything that is drawn.
         hub: Whether a name may be fetched from the model hub.
+        device: Where the model runs, e.g. "cuda"; None is the CPU, or where a loaded model is.
         out: A folder for the run and its `report.html`.
         progress: Told about every step.
 
@@ -160,7 +162,7 @@ def intervene(
     if out is not None:
         check_folder(Path(out))
     hear = progress or Silent()
-    model = open(what, hub=hub, seed=seed, progress=hear.step)
+    model = open(what, hub=hub, device=device, seed=seed, progress=hear.step)
     finding, spec = run_intervention(model, chosen, given, prompts, setting, hear.step)
     run = Run(model.spec, model.sites, {finding.lens: finding}, spec, versions(), seed)
     if out is not None:
@@ -182,6 +184,7 @@ def fewshot(
     layers: Selection | str | None = None,
     seed: int = 0,
     hub: bool = False,
+    device: str | None = None,
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Run:
@@ -199,6 +202,7 @@ def fewshot(
         layers: The layers whose maps are drawn with their words, e.g. `L0-3`; None for four from first to last.
         seed: Of the order of the words and everything else that is drawn.
         hub: Whether a name may be fetched from the model hub.
+        device: Where the model runs, e.g. "cuda"; None is the CPU, or where a loaded model is.
         out: A folder for the run and its `report.html`.
         progress: Told about every step.
 
@@ -211,7 +215,7 @@ def fewshot(
     if out is not None:
         check_folder(Path(out))
     hear = progress or Silent()
-    model = open(what, hub=hub, seed=seed, progress=hear.step)
+    model = open(what, hub=hub, device=device, seed=seed, progress=hear.step)
     finding, spec = run_fewshot(model, setting, hear.step)
     run = Run(model.spec, model.sites, {finding.lens: finding}, spec, versions(), seed)
     if out is not None:
@@ -226,6 +230,7 @@ def judge_claims(
     seed: int = 0,
     model: Any = None,
     hub: bool = False,
+    device: str | None = None,
     progress: Progress | None = None,
 ) -> Ledger:
     """The ledger: every claim (or those named) judged; with a model also those that a lens or experiment settles."""
@@ -233,14 +238,16 @@ def judge_claims(
     needed = lenses_needed(claims(ids)) if model is not None else ()
     asked = [one for one in needed if one in lenses()]
     if asked:
-        run = measure(model, lenses=asked, hub=hub, seed=seed, progress=progress)
+        run = measure(model, lenses=asked, hub=hub, device=device, seed=seed, progress=progress)
         findings, name = dict(run.findings), run.model.name
     if "intervene" in needed:
-        run = intervene(model, "scale 1/2", "scale 2", hub=hub, seed=seed, progress=progress)
+        run = intervene(model, "scale 1/2", "scale 2", hub=hub, device=device, seed=seed, progress=progress)
         findings, name = {**findings, **run.findings}, run.model.name
     if "fewshot" in needed:
         with suppress(UsageError):  # a model that predicts no next token: the claims go on waiting for one
-            run = fewshot(model, words=12, clues=0, initialised=False, hub=hub, seed=seed, progress=progress)
+            run = fewshot(
+                model, words=12, clues=0, initialised=False, hub=hub, device=device, seed=seed, progress=progress
+            )
             findings, name = {**findings, **run.findings}, run.model.name
     step = None if progress is None else progress.step
     return ledger(ids, seed=seed, findings=findings, model=name, step=step)
@@ -252,6 +259,7 @@ def reproduce(
     *,
     text: Any = None,
     hub: bool = False,
+    device: str | None = None,
     seed: int = 0,
     window: int = 512,
     out: str | Path | None = None,
@@ -264,6 +272,7 @@ def reproduce(
         model: What `open` takes.
         text: As in `measure`.
         hub: Whether a name may be fetched from the model hub.
+        device: Where the model runs, e.g. "cuda"; None is the CPU, or where a loaded model is.
         seed: Of everything that is drawn.
         window: Tokens per window.
         out: A folder for the run and its `report.html`.
@@ -273,7 +282,7 @@ def reproduce(
         check_folder(Path(out))
     needed = {*item.lenses, *lenses_needed(claims(item.claims) if item.claims else ())}
     chosen = [name for name in lenses() if name in needed]
-    run = measure(model, text=text, lenses=chosen, seed=seed, window=window, hub=hub, progress=progress)
+    run = measure(model, text=text, lenses=chosen, seed=seed, window=window, hub=hub, device=device, progress=progress)
     step = None if progress is None else progress.step
     judged = _judged(item, run, step)
     shown = page(item, run.findings, judged, run.model.name)

@@ -8,6 +8,7 @@ import torch
 
 import headscope.attention as attention
 from headscope.attention.compiled import build, is_used, row_sums, use
+from headscope.attention.compiled.rows import MOST_BANDS
 from headscope.attention.mechanisms.dense import Dense
 from headscope.attention.mechanisms.window import Window
 from headscope.attention.statistics import Request, observe, pattern_statistics, row_statistics
@@ -81,6 +82,16 @@ def test_statistics_of_every_kind_of_call(compiled, kind):
         assert torch.equal(a.isnan(), b.isnan())
         assert float((a - b).nan_to_num().abs().max()) <= STREAMED_STATISTICS * scale, name
     assert torch.allclose(output.out, Dense()(call).out, atol=1e-5)
+
+
+@can_build
+def test_a_band_does_not_depend_on_how_many_others_are_asked_for(compiled):
+    """The kernel takes so many at once; a request for more is answered by it too, and with the same numbers."""
+    call, many = make(150), Request(bands=tuple(range(1, 2 * MOST_BANDS + 3)))
+    few, all_of_them = row_statistics(call, Request(bands=(1, 30))), row_statistics(call, many)
+    assert "compiled" in all_of_them.method
+    assert all(torch.equal(few.bands[width], all_of_them.bands[width]) for width in (1, 30))
+    assert torch.equal(few.entropy_nats, all_of_them.entropy_nats)
 
 
 def _float64_pattern(call):

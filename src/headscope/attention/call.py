@@ -14,7 +14,7 @@ key j is not padding, and `mask`, where the model has a stranger one, allows it.
 sliding window of w keys is `left = w - 1`. None is no limit.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import torch
@@ -88,6 +88,14 @@ class Call:
         if self.key_padding is not None:
             allowed = allowed & self.key_padding[:, None, None, :]
         return allowed if self.mask is None else allowed & self.mask
+
+    def to(self, device: torch.device) -> "Call":
+        """The same call with all its tensors on another device; itself where they are there already."""
+        if self.q.device == device:
+            return self
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved = {name: value.to(device) for name, value in tensors.items() if isinstance(value, Tensor)}
+        return replace(self, **moved)
 
     def within(self, left: int | None, right: int | None) -> "Call":
         """The same call seen through a narrower band."""

@@ -28,6 +28,14 @@ class Group:
     keys: Int[Tensor, "blocks run"] | None  # None: every key of the sequence, which needs no copy
     allowed: Bool[Tensor, "mask_blocks rows run"] | None = None  # mask_blocks: 1 (shared) or blocks
 
+    def to(self, device: torch.device) -> "Group":
+        """The same indices on another device; itself where they are there already."""
+        if self.queries.device == device:
+            return self
+        moved = Group(*(None if x is None else x.to(device) for x in (self.queries, self.keys, self.allowed)))
+        moved.__dict__["start"] = self.start
+        return moved
+
     def split(self, blocks: int) -> Iterator["Group"]:
         """The same in groups of at most so many blocks."""
         for start in range(0, self.queries.shape[0], blocks):
@@ -158,7 +166,7 @@ class Gathered(Part):
         kv_heads, n, width = k.shape
         for group in self._whole_groups():
             run = n if group.keys is None else group.keys.shape[1]
-            yield from group.split(max(1, GROUP_ENTRIES // (kv_heads * max(run, 1) * width)))
+            yield from group.to(k.device).split(max(1, GROUP_ENTRIES // (kv_heads * max(run, 1) * width)))
 
     def _for_gathering(self, x: Tensor) -> Tensor:
         """A copy costs less than gathering much from swapped axes, and more than gathering little."""

@@ -4,8 +4,8 @@ Both ways give the same numbers: $\text{out} = \mathrm{softmax}(s)\,v$ and $\tex
 allowed keys, differentiable in q, k and v through out *and* lse (a merge by log-sum-exp needs both). A row
 that is allowed nothing has out = 0 and lse = −∞.
 
-torch returns the log-sum-exp on the CPU only from a private operator. `has_flash` guards it; without it the
-plain way is taken.
+torch returns the log-sum-exp on the CPU only from a private operator. `has_flash` guards it; without it, and on any
+other device, the plain way is taken, in blocks of rows.
 """
 
 import warnings

@@ -84,7 +84,7 @@ class Lists:
         self, queries: Int[Tensor, "rows queries 1"], keys: Int[Tensor, "rows 1 keys"]
     ) -> Bool[Tensor, "rows queries keys"]:
         """True where a key position is in the list of a query position; positions beyond the lists have none."""
-        owners, members = self.pairs()
+        owners, members = (each.to(keys.device) for each in self.pairs())
         width = max(int(members.max()) if len(members) else 0, int(keys.max()) if keys.numel() else 0) + 1
         known = torch.cat([owners * width + members, owners.new_tensor([-1])]).sort().values
         asked = queries * width + keys

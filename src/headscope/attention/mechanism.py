@@ -16,6 +16,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from headscope.attention.call import Call, Output
+from headscope.attention.devices import exact_device
 from headscope.errors import UsageError
 
 _FOLDER = "headscope.attention.mechanisms"
@@ -53,12 +54,19 @@ class Mechanism(ABC):
     name: ClassVar[str]
     # Whether a row of the output depends on the other queries: then a cached step must be given all of them.
     needs_all_queries: ClassVar[bool] = False
+    # Whether `attend` computes in float64: on a device that has none it is then given the call on the CPU.
+    uses_float64: ClassVar[bool] = False
 
     def __call__(self, call: Call, *, lse: bool = False) -> Output:
         """Attend; with `lse=True` the rows' log-sum-exp comes too, where the mechanism is a softmax."""
         refusal = self.supports(call)
         if refusal is not None:
             raise UsageError(f"{self!r} cannot honour this call: {refusal}")
+        exact = exact_device(call.q.device) if self.uses_float64 else call.q.device
+        if exact != call.q.device:
+            moved = self(call.to(exact), lse=lse)
+            rows = None if moved.lse is None else moved.lse.float().to(call.q.device)
+            return Output(moved.out.to(call.q.device), rows)
         device = call.q.device.type
         dtypes = {x.dtype for x in (call.q, call.k, call.v)}
         if len(dtypes) > 1 and not torch.is_autocast_enabled(device):

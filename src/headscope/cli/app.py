@@ -18,6 +18,7 @@ from headscope.cli.lens_commands import LensGroup
 from headscope.cli.mechanism_commands import BENCH_EXAMPLES, MECHANISMS_EXAMPLES, bench_attention, mechanisms
 from headscope.cli.options import (
     AllWindows,
+    Device,
     FigureFormat,
     FirstTokens,
     Form,
@@ -121,6 +122,7 @@ def report(
         typer.Option("--out", metavar="DIR", help="The run folder; an interrupted run in it is resumed."),
     ] = DEFAULT_FOLDER,
     hub: Hub = False,
+    device: Device = None,
     seed: Seed = 0,
     window: Window = 512,
     first_tokens: FirstTokens = None,
@@ -142,6 +144,7 @@ def report(
             first_tokens=first_tokens,
             all_windows=all_windows,
             hub=hub,
+            device=device,
             out=out,
             progress=progress,
         )
@@ -167,13 +170,15 @@ def look(model: Model, hub: Hub = False, form: Form = Format.TABLE) -> None:
 
 
 @app.command(epilog=examples("headscope verify minilm"))
-def verify(model: Model, text: TextFile = None, hub: Hub = False, form: Form = Format.TABLE) -> None:
+def verify(
+    model: Model, text: TextFile = None, hub: Hub = False, device: Device = None, form: Form = Format.TABLE
+) -> None:
     """Compare fast, definition and transformers on this very checkpoint; exit code 4 where they disagree."""
     from headscope import api
 
     with bars() as progress:
         given = None if text is None else "\n\n".join(api.text(text, progress=progress.step).documents)
-        opened = api.open(model, hub=hub, progress=progress.step)
+        opened = api.open(model, hub=hub, device=device, progress=progress.step)
         progress.step("comparing", 0, 1)
         checks = api.verify(opened, given)
     _list([dataclasses.asdict(check) for check in checks], form)

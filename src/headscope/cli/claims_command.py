@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headscope.cli.options import Hub, Seed, examples
+from headscope.cli.options import Device, Hub, Seed, examples
 from headscope.cli.output import show_json
 from headscope.cli.screen import bars, note
 
@@ -34,6 +34,7 @@ def claims(
         str | None, typer.Option("--model", metavar="MODEL", help="Also judge what a lens settles on this model.")
     ] = None,
     hub: Hub = False,
+    device: Device = None,
     seed: Seed = 0,
 ) -> None:
     """Judge every statement of the theory by executing it: what holds, what is refuted, and the correction.
@@ -45,7 +46,7 @@ def claims(
     from headscope import api
 
     with bars() as progress:
-        ledger = api.judge_claims(ids or (), seed=seed, model=model, hub=hub, progress=progress)
+        ledger = api.judge_claims(ids or (), seed=seed, model=model, hub=hub, device=device, progress=progress)
     if html is not None:
         note(f"the ledger: {api.write_ledger(ledger, html).resolve()}")
     if as_json:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headscope.cli.claims_command import COLOURS
-from headscope.cli.options import Form, Hub, Seed, TextFile, Window, examples
+from headscope.cli.options import Device, Form, Hub, Seed, TextFile, Window, examples
 from headscope.cli.output import Format, check_destination, show_json, show_table
 from headscope.cli.screen import bars, note
 from headscope.cli.words import lacking, run, takes
@@ -48,6 +48,7 @@ def index(
     ] = None,
     text: TextFile = None,
     hub: Hub = False,
+    device: Device = None,
     seed: Seed = 0,
     window: Window = 512,
     form: Form = Format.TABLE,
@@ -75,7 +76,7 @@ def index(
         _tell(item, form, seed)
         return
     folder = DRAWINGS / item.id.replace(":", "-") if out is None else out
-    _reproduce(item, model, folder, {"text": text, "hub": hub, "seed": seed, "window": window}, form)
+    _reproduce(item, model, folder, {"text": text, "hub": hub, "device": device, "seed": seed, "window": window}, form)
 
 
 def ways_of(item: "Item") -> "tuple[Way, ...]":
@@ -215,6 +216,8 @@ def _run(step: "Step", out: Path, options: dict[str, Any], form: Format) -> None
         words += ["--text", options["text"]]
     if takes(words, "hub") and options["hub"]:
         words += ["--hub"]
+    if takes(words, "device") and options["device"]:
+        words += ["--device", options["device"]]
     note(f"headscope {' '.join(words)}")
     run(words)
 

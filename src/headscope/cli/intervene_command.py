@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperCommand
 
-from headscope.cli.options import Form, Hub, Model, Seed, TextFile, examples
+from headscope.cli.options import Device, Form, Hub, Model, Seed, TextFile, examples
 from headscope.cli.output import Format, check_destination, show_experiment, show_headlines, show_table
 from headscope.cli.screen import bars
 
@@ -115,6 +115,7 @@ def intervene(
         str | None, typer.Option("--table", metavar="NAME", help="effects, texts, matrices or heads.")
     ] = None,
     hub: Hub = False,
+    device: Device = None,
     seed: Seed = 0,
     form: Form = Format.TABLE,
 ) -> None:
@@ -135,7 +136,8 @@ def intervene(
         given = None if text is None else api.text(text, progress=progress.step)
         run = api.intervene(
             model, *changes, matrices=matrices, at=at, text=given, prompts=prompt,
-            window=window, windows=windows, new_tokens=new_tokens, seed=seed, hub=hub, out=out, progress=progress,
+            window=window, windows=windows, new_tokens=new_tokens, seed=seed, hub=hub, device=device, out=out,
+            progress=progress,
         )  # fmt: skip
     show_experiment(run["intervene"], _tell, form, table, out)
 

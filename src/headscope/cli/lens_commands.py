@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperGroup
 
-from headscope.cli.options import AllWindows, FirstTokens, Form, Hub, Model, Out, Seed, TextFile, Window, examples
+from headscope.cli.options import (
+    AllWindows,
+    Device,
+    FirstTokens,
+    Form,
+    Hub,
+    Model,
+    Out,
+    Seed,
+    TextFile,
+    Window,
+    examples,
+)
 from headscope.cli.output import Format, check_destination, show_finding
 from headscope.cli.screen import bars, note, resumable
 from headscope.errors import LensError, UsageError
@@ -20,6 +32,7 @@ _SHARED: dict[str, tuple[Any, Any]] = {
     "model": (Model, inspect.Parameter.empty),
     "text": (TextFile, None),
     "hub": (Hub, False),
+    "device": (Device, None),
     "seed": (Seed, 0),
     "window": (Window, 512),
     "first_tokens": (FirstTokens, None),
@@ -107,6 +120,7 @@ def answer(
     model: str,
     text: str | None,
     hub: bool,
+    device: str | None,
     seed: int,
     window: int,
     first_tokens: int | None,
@@ -130,6 +144,7 @@ def answer(
             first_tokens=first_tokens,
             all_windows=all_windows,
             hub=hub,
+            device=device,
             out=out,
             progress=progress,
         )

@@ -37,6 +37,10 @@ TextFile = Annotated[
     ),
 ]
 Hub = Annotated[bool, typer.Option("--hub", help="Allow fetching the model from the hub.")]
+Device = Annotated[
+    str | None,
+    typer.Option("--device", metavar="NAME", help="Where the model runs: cpu, cuda, cuda:1, mps. Default: cpu."),
+]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of everything that is drawn at random.")]
 Window = Annotated[
     int, typer.Option("--window", min=1, help="Tokens per window; the model's context where that is shorter.")

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from headscope.cli.options import Form, Hub, Model, Seed, examples
+from headscope.cli.options import Device, Form, Hub, Model, Seed, examples
 from headscope.cli.output import Format, check_destination, show_experiment, show_headlines, show_table
 from headscope.cli.screen import bars
 
@@ -68,6 +68,7 @@ def fewshot(
         str | None, typer.Option("--table", metavar="NAME", help="shots, clues, quality, states, layers or heads.")
     ] = None,
     hub: Hub = False,
+    device: Device = None,
     seed: Seed = 0,
     form: Form = Format.TABLE,
 ) -> None:
@@ -83,7 +84,7 @@ def fewshot(
     with bars() as progress:
         run = api.fewshot(
             model, category=category, word=word, shots=shots, words=words, clues=clues, alphas=scales,
-            initialised=initialised, layers=layers, seed=seed, hub=hub, out=out, progress=progress,
+            initialised=initialised, layers=layers, seed=seed, hub=hub, device=device, out=out, progress=progress,
         )  # fmt: skip
     show_experiment(run["fewshot"], _tell, form, table, out)
 

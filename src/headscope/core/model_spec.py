@@ -33,6 +33,7 @@ class ModelSpec:
     licence: str = ""
     initial_sd: float | None = None
     notes: tuple[str, ...] = field(default=())
+    device: str = "cpu"  # where the model runs; other devices round otherwise
 
     @property
     def weight_warning(self) -> str:

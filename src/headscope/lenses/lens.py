@@ -46,8 +46,8 @@ class Needs:
     - "attention alone": without skips, and with the feed-forward parts passed by.
 
     A family may not allow some of them: the lens is then told (`Batch.refused`) and goes on with the others. `tokens`
-    says how much text from its beginning the changed forms need to see, in whole windows; they may be shown more, and
-    the model as it is sees all of it.
+    says how much text from its beginning the changed forms need to see: they are shown the whole batches that hold it,
+    whatever other lenses need, and the model as it is sees all of it.
 
     `spelling` asks for the texts of the first tokens of each window.
 
@@ -73,7 +73,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Batch:
-    """What one forward pass on one variant showed, or a piece of it.
+    """What one forward pass on one variant showed, or a piece of it; on the CPU, wherever the model is.
 
     `uniform` holds the same statistics for attention that is uniform over the visible keys: the null. Padding
     is False in `real`, and rows of padding hold NaN in every statistic. `spelling` holds, for each window, the texts of

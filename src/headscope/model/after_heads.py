@@ -103,8 +103,8 @@ class Rest:
         z: Float[Tensor, "windows tokens heads d_value"],
     ) -> AfterHeads:
         """One call of the layer, with the heads' output exchanged and the input of its feed-forward part noted."""
-        dtype = self._hf.dtype
-        heads = z.to(dtype)
+        device, dtype = self._hf.device, self._hf.dtype
+        heads = z.to(device, dtype)
         normed: list[Tensor] = []
         exchanged: list[bool] = []
 
@@ -123,12 +123,13 @@ class Rest:
                     lambda module, args: normed.append(args[0].detach().reshape(stream.shape).clone())
                 )
                 stack.callback(watch.remove)
-            args, kwargs = _with_stream(*given, stream.to(dtype).clone())
+            args, kwargs = _with_stream(*given, stream.to(device, dtype).clone())
             result = self._hf.get_submodule(layer)(*args, **kwargs)
         out = result if isinstance(result, Tensor) else next((x for x in result if isinstance(x, Tensor)), None)
         if not exchanged or out is None or out.shape != stream.shape:
             raise WeightsRefused(f"{site.label}: its layer could not be run by itself")
-        return AfterHeads(normed[0] if normed else None, out)
+        # Where the stream came from: lenses compute on the CPU, wherever the model is.
+        return AfterHeads(normed[0].to(stream.device) if normed else None, out.to(stream.device))
 
 
 def _layer(hf: nn.Module, attention: str, feed_forward: str) -> str:

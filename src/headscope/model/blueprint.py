@@ -107,7 +107,7 @@ class Tracer:
         batch, heads, queries, _ = raw.query.shape
         code = nonzero(torch.randn(batch, heads, queries, raw.value.shape[3], generator=self._generator))
         magnitude = torch.rand(batch, 1, queries, 1, generator=self._generator) * 1.5 + 0.5
-        return (code * magnitude).to(raw.query.dtype)
+        return (code * magnitude).to(raw.query.device, raw.query.dtype)
 
     def _trace_inputs(self, site: Site, raw: RawCall, out: Tensor) -> None:
         try:
@@ -170,9 +170,9 @@ def make_blueprint(model: Any, sites: tuple[Site, ...]) -> dict[Site, Plan]:
 
 
 def _channels(states: Tensor) -> Float[Tensor, "samples channels"]:
-    """[batch, heads, positions, width] as samples × channels, one sample per sequence and position."""
+    """[batch, heads, positions, width] as samples × channels on the CPU, one sample per sequence and position."""
     batch, heads, positions, width = states.shape
-    return states.float().transpose(1, 2).reshape(batch * positions, heads * width)
+    return states.float().cpu().transpose(1, 2).reshape(batch * positions, heads * width)
 
 
 def _same_input(a: CodedCall, b: CodedCall) -> bool:

@@ -128,7 +128,7 @@ def _coded_forward(
         code = nonzero(torch.randn(samples, width, generator=generator))
         code *= torch.rand(samples, 1, generator=generator) * 1.5 + 0.5
         rounded = code.to(x.dtype)
-        note(CodedCall(name, x.reshape(samples, -1).float(), rounded.float(), x.dtype))
-        return rounded.reshape(*x.shape[:-1], width)
+        note(CodedCall(name, x.reshape(samples, -1).float().cpu(), rounded.float(), x.dtype))
+        return rounded.reshape(*x.shape[:-1], width).to(x.device)
 
     return forward

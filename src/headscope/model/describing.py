@@ -6,7 +6,7 @@ from torch import nn
 
 from headscope.core.model_spec import ModelSpec
 from headscope.core.site import Site
-from headscope.model.feeding import vocabulary
+from headscope.model.feeding import device_of, vocabulary
 
 
 def describe(
@@ -45,6 +45,7 @@ def describe(
         licence=licence,
         initial_sd=None if dequantised or source == "gguf" else _initial_sd(config),
         notes=(*notes, *_unseen(hf.config, sites)),
+        device=str(device_of(hf)),
     )
 
 

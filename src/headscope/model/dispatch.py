@@ -10,8 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from headscope.attention.call import Call
+from headscope.attention.maps import pattern
 from headscope.attention.mechanisms.dense import Dense
 from headscope.errors import UsageError
 from headscope.model.reading import RawCall, Reader
@@ -25,6 +29,8 @@ NAME, EAGER_NAME = (
 
 
 DENSE = Dense()
+# Entries of the map of one head up to which attention is computed as transformers' eager attention does: 128 × 128.
+SMALL_MAP = 1 << 14
 Handler = Callable[[RawCall], Tensor]  # returns [batch, queries, heads, d_value], as transformers expects
 
 # Which open tap an attention module belongs to. Modules are keyed by identity and removed when the tap closes,
@@ -64,8 +70,21 @@ def _eager_attention(
 
 
 def plain_attention(raw: RawCall) -> Tensor:
-    """The model's own attention, computed by the dense mechanism."""
-    return as_transformers(DENSE(Reader().call(raw)).out)
+    """The model's own attention."""
+    return as_transformers(own_attention(Reader().call(raw)))
+
+
+def own_attention(call: Call) -> Float[Tensor, "batch heads queries d_value"]:
+    """What a model's own attention gives, by a rule of sizes alone: never by who is watching.
+
+    Another order of the same sums rounds otherwise, and every number of the layers above would follow. A small map is
+    written out and multiplied with the values, as transformers' eager attention does, so that maps agree with its own
+    to the last bits in deep layers too. A larger one goes through the fused kernel, and its deep layers agree with
+    eager ones as transformers' own sdpa does.
+    """
+    if call.q.shape[2] * call.k.shape[2] > SMALL_MAP or torch.is_autocast_enabled(call.q.device.type):
+        return DENSE(call).out
+    return pattern(call).to(call.v.dtype) @ call.v.repeat_interleave(call.groups, dim=1)
 
 
 def as_transformers(out: Tensor) -> Tensor:

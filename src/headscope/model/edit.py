@@ -195,14 +195,14 @@ class Edit:
         after = rule(named, _read(self._hf, rows, letter))
         if not bool(torch.isfinite(after).all()):
             raise UsageError(f"the edit of {letter} in {rows.module} gives values that are not finite")
-        index = rows.row.flatten()
+        index, place = rows.row.flatten(), {"device": linear.weight.device, "dtype": linear.weight.dtype}
         # Written as [out, in], rows are outputs (q, k, v); o is read by columns. Conv1D stores [in, out].
         by_rows = (letter != "o") == isinstance(linear, nn.Linear)
         with torch.no_grad():
             if by_rows:
-                linear.weight[index] = (after if letter == "o" else after.T).to(linear.weight.dtype)
+                linear.weight[index] = (after if letter == "o" else after.T).to(**place)
             else:
-                linear.weight[:, index] = (after.T if letter == "o" else after).to(linear.weight.dtype)
+                linear.weight[:, index] = (after.T if letter == "o" else after).to(**place)
 
     def _remember(self, name: str, parameter: Tensor) -> None:
         if name not in self._before:
@@ -240,7 +240,8 @@ def _selected(plan: Plan, site: Site, heads: tuple[int, ...], letter: Letters) -
 def _read(model: nn.Module, rows: Rows, letter: str) -> Matrix:
     """The selected heads' matrix: [d_model, heads · width] for q, k, v and [heads · width, d_model] for o."""
     linear: Any = model.get_submodule(rows.module)
-    matrix: Tensor = linear.weight.detach().T if isinstance(linear, nn.Linear) else linear.weight.detach()
+    weight = linear.weight.detach().cpu()  # rules compute in float64, which not every device has
+    matrix: Tensor = weight.T if isinstance(linear, nn.Linear) else weight
     index = rows.row.flatten()
     return matrix[index] if letter == "o" else matrix[:, index]
 

@@ -37,7 +37,14 @@ def probe_inputs(model: Any, *, batch: int, single_token: bool = False, seed: in
     inputs = {name: make[name]() for name in read_by(model)}
     if model.config.is_encoder_decoder and "decoder_input_ids" in _parameters(model):
         inputs["decoder_input_ids"] = _tokens(model.config, batch, decoder_length, generator)
-    return inputs
+    # Drawn on the CPU, so that they are the same numbers for a model on any device.
+    return {name: value.to(device_of(model)) for name, value in inputs.items()}
+
+
+def device_of(model: Any) -> torch.device:
+    """Where a model wants its inputs; a model without weights (the meta device) is run on the CPU."""
+    device: torch.device = model.device
+    return torch.device("cpu") if device.type == "meta" else device
 
 
 def read_by(model: Any) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from headscope.model.checkpoint import open_checkpoint
 from headscope.model.codes import coded
 from headscope.model.configuration import read_config
 from headscope.model.describing import describe
+from headscope.model.devices import device_named
 from headscope.model.edit import Edit
 from headscope.model.feeding import read_by, unmade
 from headscope.model.fit import check_file
@@ -150,20 +151,36 @@ def open_model(
     *,
     tokenizer: Any | None = None,
     dtype: str = "float32",
+    device: str | None = None,
     hub: bool = False,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Model:
-    """Open a checkpoint by name or path (see `headscope models`), or wrap a transformers model already loaded."""
+    """Open a checkpoint by name or path (see `headscope models`), or wrap a transformers model already loaded.
+
+    `device` says where it runs ("cuda", "mps"): by default a checkpoint on the CPU, and a loaded model where it is.
+    """
     if dtype not in DTYPES:
         raise UsageError(f"unknown dtype {dtype!r}", hint=f"one of {', '.join(DTYPES)}")
-    if isinstance(what, Model):
-        return what
+    place = None if device is None else device_named(device)
     if not isinstance(what, str | Path):
-        return _wrapped(what, tokenizer)
+        model = what if isinstance(what, Model) else _wrapped(what, tokenizer)
+        _check_place(model.hf.device, place)
+        return model
     source = resolve(what, hub=hub, seed=seed, progress=progress)
     loaded = load(source, dtype=DTYPES[dtype], progress=progress)
+    if place is not None:
+        loaded.model.to(place)
     return _opened(loaded, source, tokenizer)
+
+
+def _check_place(current: torch.device, wanted: torch.device | None) -> None:
+    """A model in memory is the caller's own: it is measured where it is, and not moved."""
+    if wanted is not None and (current.type, current.index or 0) != (wanted.type, wanted.index or 0):
+        raise UsageError(
+            f"this model is on {current}, and {wanted} was asked for",
+            hint=f"move it first with model.to({str(wanted)!r}), or leave the device out",
+        )
 
 
 def open_weights(

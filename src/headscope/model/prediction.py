@@ -38,24 +38,27 @@ def predicted(model: "Model", tokens: Int[Tensor, " tokens"], beside: States | N
 
     def read(module: Any, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         seen.append(args[0].detach())
-        return None if beside is None else (torch.cat([args[0], beside[None].to(args[0].dtype)]), *args[1:])
+        if beside is None:
+            return None
+        return (torch.cat([args[0], beside[None].to(args[0].device, args[0].dtype)]), *args[1:])
 
     handle = head.register_forward_pre_hook(read)
     try:
         with torch.no_grad():
-            logits = hf(input_ids=tokens[None], **forward_options(hf)).logits
+            logits = hf(input_ids=tokens[None].to(hf.device), **forward_options(hf)).logits
     finally:
         handle.remove()
     if len(seen) != 1 or seen[0].shape[:2] != (1, len(tokens)) or len(logits) != (1 if beside is None else 2):
         raise CaptureError(
             f"{model.spec.name} ({model.spec.architecture}) does not compute its logits by one call of its output head"
         )
-    return Predicted(logits[0], seen[0][0], None if beside is None else logits[1])
+    logits = logits.cpu()
+    return Predicted(logits[0], seen[0][0].cpu(), None if beside is None else logits[1])
 
 
 def embedding(model: "Model", tokens: Int[Tensor, " tokens"]) -> Float[Tensor, " d_model"]:
     """The mean of the last hidden states of a text, in float64: of the encoder where there is one."""
     body: Any = model.hf.get_encoder() if model.spec.kind == "encoder-decoder" else model.hf.base_model
     with torch.no_grad():
-        states: Tensor = body(input_ids=tokens[None], **forward_options(body)).last_hidden_state
-    return states[0].double().mean(0)
+        states: Tensor = body(input_ids=tokens[None].to(model.hf.device), **forward_options(body)).last_hidden_state
+    return states[0].cpu().double().mean(0)

@@ -37,12 +37,12 @@ from headscope.attention.maps import (
     scores,
 )
 from headscope.attention.mechanism import Mechanism
-from headscope.attention.statistics import Request, RowStatistics, observe, uniform_statistics
+from headscope.attention.statistics import Request, RowStatistics, row_statistics, uniform_statistics
 from headscope.core.selection import Selection
 from headscope.core.site import Site
 from headscope.errors import CaptureError, UsageError
 from headscope.model.clock import Clock
-from headscope.model.dispatch import DENSE, as_transformers, tapped
+from headscope.model.dispatch import as_transformers, own_attention, tapped
 from headscope.model.feeding import forward_options
 from headscope.model.past import PastQueries
 from headscope.model.reading import RawCall, Reader
@@ -84,7 +84,7 @@ class Session:
         self._reader = Reader()
         self._clock = Clock(self._hf)
         self._past = PastQueries()
-        self._uniform: dict[tuple[object, ...], RowStatistics] = {}
+        self._uniform: dict[tuple[object, ...], tuple[Call, RowStatistics]] = {}
         self._captures: list[Capture] = []
         self._streams: list[Stream] = []
         self._replaced: dict[Site, dict[int, Mechanism]] = {}
@@ -172,14 +172,15 @@ class Session:
         `each` is called after every attention call: who drains captures and streams there never holds those of more
         than one site. What the last layers give comes after the last call.
         """
-        body = self._hf.base_model
+        body, device = self._hf.base_model, self._hf.device
+        tokens = tokens.to(device)
         inputs: dict[str, Tensor] = {"input_ids": tokens}
         if real is not None:
-            inputs["attention_mask"] = real.long()
+            inputs["attention_mask"] = real.to(device).long()
         if self._model.spec.kind == "encoder-decoder":
             inputs["decoder_input_ids"] = tokens
             if real is not None:
-                inputs["decoder_attention_mask"] = real.long()
+                inputs["decoder_attention_mask"] = inputs["attention_mask"]
         self._each = each
         try:
             with torch.no_grad():
@@ -230,15 +231,11 @@ class Session:
         site = self._site_of(raw.module)
         call = self._reader.call(raw, query_offset=self._clock.offset(site.stack), cross=site.kind == "cross")
         call = self._patched_inputs(site, call)
-        mapped = self._capture_inputs(site, call)
-        streamed = self._streamed(site, call)
-        if mapped is not None:
-            # The map is at hand: mixing the values with it is what transformers' eager attention does, so that
-            # stored maps agree with its own to the last bits in deeper layers too.
-            out = mapped.to(call.v.dtype) @ call.v.repeat_interleave(call.groups, dim=1)
-        else:
-            out = self._attended(site, call) if streamed is None else streamed
-        finished = as_transformers(self._finished(site, call, out))
+        self._capture_inputs(site, call)
+        self._stream_rows(site, call)
+        # The output never comes from a map or a pass that someone asked to see: another order of the same sums would
+        # round otherwise, and every number behind it would depend on who is watching.
+        finished = as_transformers(self._finished(site, call, self._attended(site, call)))
         self._attended_to()
         return finished
 
@@ -262,9 +259,8 @@ class Session:
                 call = replace(call, v=_patched(call.v, shared, change))
         return call
 
-    def _capture_inputs(self, site: Site, call: Call) -> Tensor | None:
-        """Keep what was asked for; the pattern of all heads too is returned, where it was kept."""
-        whole = None
+    def _capture_inputs(self, site: Site, call: Call) -> None:
+        """Captures keep what they ask for, except z, which comes later."""
         for capture in self._captures:
             heads = capture.at.get(site, ())
             for what in capture.what if heads else ():
@@ -274,10 +270,7 @@ class Session:
                 elif what == "scale":
                     capture.keep(what, site, torch.tensor(call.scale, dtype=torch.float64))
                 elif what in _MAPS or corner_size(what):
-                    mapped = self._map(site, call, heads, what)
-                    capture.keep(what, site, mapped)
-                    whole = mapped if what == "pattern" and len(heads) == site.n_heads else whole
-        return whole
+                    capture.keep(what, site, self._map(site, call, heads, what))
 
     def _map(self, site: Site, call: Call, heads: Heads, what: str) -> Tensor:
         maps = [self._one_map(site, part, some, what) for part, some in self._parts(site, call, heads)]
@@ -322,9 +315,8 @@ class Session:
             groups[replaced.get(head)] = (*groups.get(replaced.get(head), ()), head)
         return groups
 
-    def _streamed(self, site: Site, call: Call) -> Tensor | None:
-        """Row statistics for every stream on this site; their output too, where it is the whole call's."""
-        out = None
+    def _stream_rows(self, site: Site, call: Call) -> None:
+        """Every stream on this site takes the statistics of its rows."""
         for stream in self._streams:
             heads = stream.at.get(site)
             if heads is None:
@@ -333,16 +325,11 @@ class Session:
             real = self._clock.real_queries(site.stack, call.q.shape[2])
             is_self = site.kind == "self"
             groups = self._parts(site, call, heads)
-            observed = [observe(part, stream.request, real_queries=real, positional=is_self) for part, _ in groups]
+            rows = [row_statistics(part, stream.request, real_queries=real, positional=is_self) for part, _ in groups]
             measured, uniform = stream.frames.current()
             order = [head for _, some in groups for head in some]
-            measured[site] = RowStatistics.of_heads(
-                [each.statistics for each in observed], [order.index(head) for head in heads]
-            )
+            measured[site] = RowStatistics.of_heads(rows, [order.index(head) for head in heads])
             uniform[site] = self._uniform_of(call, stream.request, real, is_self)
-            if len(groups) == 1 and groups[0][0] is call:
-                out = observed[0].output.out
-        return out
 
     def _refuse_patched_patterns(self, site: Site) -> None:
         if any(change.what == "pattern" for change in self._changes.get(site, ())):
@@ -353,23 +340,26 @@ class Session:
 
     def _uniform_of(self, call: Call, request: Request, real: Tensor | None, positional: bool) -> RowStatistics:
         """The null depends only on what is visible, which most sites of a forward share: computed once."""
-        masks = [None if mask is None else mask.data_ptr() for mask in (call.key_padding, call.mask)]
         places = (int(call.query_positions[0, 0]), call.q.shape[2], call.k.shape[2])
-        key = (call.left, call.right, *masks, *places, request, positional)
+        key = (call.left, call.right, id(call.key_padding), id(call.mask), *places, request, positional)
         if key not in self._uniform:
-            self._uniform[key] = uniform_statistics(call, request, real_queries=real, positional=positional)
-        return self._uniform[key]
+            rows = uniform_statistics(call, request, real_queries=real, positional=positional)
+            # The call is held too: while its masks live, no other mask can have their identity.
+            self._uniform[key] = call, rows
+        return self._uniform[key][1]
 
     def _attended(self, site: Site, call: Call) -> Tensor:
         groups = self._groups(site, tuple(range(site.n_heads)))
         if len(groups) == 1:
-            return self._mixed(site, next(iter(groups)) or DENSE, call)
+            return self._mixed(site, next(iter(groups)), call)
         out = call.q.new_empty(*call.q.shape[:3], call.v.shape[3])
         for mechanism, heads in groups.items():
-            out[:, list(heads)] = self._mixed(site, mechanism or DENSE, call.heads(heads))
+            out[:, list(heads)] = self._mixed(site, mechanism, call.heads(heads))
         return out
 
-    def _mixed(self, site: Site, mechanism: Mechanism, call: Call) -> Tensor:
+    def _mixed(self, site: Site, mechanism: Mechanism | None, call: Call) -> Tensor:
+        if mechanism is None:
+            return own_attention(call)
         if not mechanism.needs_all_queries:
             return mechanism(call).out
         whole = self._past.whole(site, mechanism, call, self._clock.offset(site.stack))
@@ -472,7 +462,7 @@ def _patched(tensor: Tensor, heads: Heads, change: _Change) -> Tensor:
     before = tensor[:, list(heads)]
     value = change.value(before) if callable(change.value) else change.value
     try:
-        after = value.to(before.dtype).expand_as(before)
+        after = value.to(before.device, before.dtype).expand_as(before)
     except RuntimeError as error:
         raise UsageError(
             f"a patch of {change.what} has shape {tuple(value.shape)}, expected {tuple(before.shape)} or what "

@@ -256,8 +256,8 @@ def _as_call(scores: Tensor) -> Call:
         k=scores.new_zeros(batch, heads, keys, 1),
         v=scores.new_zeros(batch, heads, keys, 1),
         scale=1.0,
-        query_positions=torch.arange(queries)[None],
-        key_positions=torch.arange(keys)[None],
+        query_positions=torch.arange(queries, device=scores.device)[None],
+        key_positions=torch.arange(keys, device=scores.device)[None],
         key_padding=real,
         mask=visible,
     )

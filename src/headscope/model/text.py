@@ -163,16 +163,17 @@ def generate_tokens(
     padding = hf.generation_config.pad_token_id
     with quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        prompt = tokens[None].to(hf.device)
         written: Tensor = hf.generate(
-            tokens[None],
-            attention_mask=torch.ones_like(tokens[None]),
+            prompt,
+            attention_mask=torch.ones_like(prompt),
             max_new_tokens=max_new_tokens,
             use_cache=cache,
             num_beams=1,
             pad_token_id=padding if padding is not None else _end_token(hf),
             **sampling,
         )
-    return written[0]
+    return written[0].cpu()
 
 
 def _end_token(hf: Any) -> int:
@@ -187,9 +188,9 @@ def _losses(hf: Any, tokens: Int[Tensor, " tokens"], window: int, stride: int) -
     while scored < len(tokens):
         piece = tokens[start : start + window]
         with torch.no_grad():
-            logits = hf(input_ids=piece[None], **forward_options(hf)).logits[0, :-1]
+            logits = hf(input_ids=piece[None].to(hf.device), **forward_options(hf)).logits[0, :-1]
         first = scored - start - 1  # the logits that predict the first token not scored yet
-        log_p = torch.log_softmax(logits[first:].float(), dim=-1)
+        log_p = torch.log_softmax(logits[first:].float(), dim=-1).cpu()
         yield -log_p.gather(1, piece[first + 1 :, None])[:, 0].double()
         scored = start + len(piece)
         start += stride

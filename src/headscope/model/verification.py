@@ -16,7 +16,7 @@ from headscope.attention.mechanisms.window import Window
 from headscope.attention.statistics import Request, pattern_statistics
 from headscope.core.site import Site
 from headscope.errors import HeadscopeError, UsageError
-from headscope.model.dispatch import as_transformers, implementation, tapped
+from headscope.model.dispatch import as_transformers, implementation, own_attention, tapped
 from headscope.model.feeding import forward_options, read_by, vocabulary
 from headscope.model.opened import Model
 from headscope.model.quiet import quiet
@@ -82,9 +82,9 @@ def _checked(
 def _tokens(model: Model, text: str | None) -> Int[Tensor, "1 tokens"]:
     limit = min(TOKENS, model.spec.context or TOKENS)
     if text is not None and model.reads_text:
-        return model.encode(text)[None, :limit]
+        return model.encode(text)[None, :limit].to(model.hf.device)
     generator = torch.Generator().manual_seed(0)
-    return torch.randint(3, vocabulary(model.hf.config), (1, limit), generator=generator)
+    return torch.randint(3, vocabulary(model.hf.config), (1, limit), generator=generator).to(model.hf.device)
 
 
 def _inputs(model: Model, tokens: Tensor) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _statistics(model: Model, tokens: Tensor) -> float:
 
 
 def _worst(a: Tensor, b: Tensor) -> float:
-    return float(torch.nan_to_num(a.double() - b.double(), nan=0.0).abs().max())
+    return float(torch.nan_to_num(a.cpu().double() - b.cpu().double(), nan=0.0).abs().max())
 
 
 class _Oracle:
@@ -167,11 +167,14 @@ class _Oracle:
         site = self._model.sites[len(self._found)]
         call = self._reader.call(raw, cross=site.kind == "cross")
         stored = _float64_map(call)
-        self._found.append(pattern_statistics(stored, call, self._request, positional=site.kind == "self"))
-        return as_transformers(Dense()(call).out)
+        there = call.to(stored.device)
+        self._found.append(pattern_statistics(stored, there, self._request, positional=site.kind == "self"))
+        # As a session computes it: the statistics then differ by their own rounding alone, not by the forward's.
+        return as_transformers(own_attention(call))
 
 
 def _float64_map(call: Call) -> Tensor:
+    call = call.to(torch.device("cpu"))
     wide = {name: getattr(call, name).double() for name in ("q", "k", "v")}
     bias = None if call.bias is None else call.bias.double()
     sinks = None if call.sinks is None else call.sinks.double()
@@ -207,8 +210,8 @@ def _definition(model: Model, tokens: Tensor) -> float:
 
     def compare(raw: RawCall) -> Tensor:
         call = reader.call(raw, cross=model.sites[len(errors)].kind == "cross")
-        out, exact = dense(call).out, dense.definition(call).out
-        errors.append(float((out.double() - exact).abs().max() / exact.abs().max()))
+        out, exact = dense(call).out, dense.definition(call.to(torch.device("cpu"))).out
+        errors.append(float((out.cpu().double() - exact).abs().max() / exact.abs().max()))
         return as_transformers(out)
 
     with tapped(model.hf, compare):
@@ -250,9 +253,9 @@ def _projection_error(
     weights, worst = model.weights(site), 0.0
     for what, rows in zip("qkv", _inputs_of(model, site), strict=True):
         w, b, gain = (getattr(weights, f"{part}_{what}") for part in ("w", "b", "gain"))
-        x = inputs[rows.module][site.call].double()
+        x = inputs[rows.module][site.call].cpu().double()
         made = gain[None, :, None] * (torch.einsum("bnm,hmd->bhnd", x, w.double()) + b[None, :, None])
-        seen = captured[what][site].double()
+        seen = captured[what][site].cpu().double()
         worst = max(worst, float((made - seen).abs().max() / seen.abs().max()))
     return worst
 

@@ -52,7 +52,7 @@ class Matrices(Protocol):
 
 
 class ModelMatrices:
-    """Matrices of a built model: views, no copies."""
+    """Matrices of a built model, on the CPU: views where the model is there, copies where it is not."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -60,18 +60,18 @@ class ModelMatrices:
     def matrix(self, module: str) -> Float[Tensor, "in out"]:
         """The module's matrix, rows acting on the right."""
         linear: Any = self._model.get_submodule(module)
-        weight: Tensor = linear.weight.detach()
+        weight: Tensor = linear.weight.detach().cpu()
         return weight.T if isinstance(linear, nn.Linear) else weight
 
     def bias(self, module: str) -> Float[Tensor, " out"] | None:
         """The module's bias, if it has one."""
         bias: Tensor | None = self._model.get_submodule(module).bias  # type: ignore[assignment]
-        return None if bias is None else bias.detach()
+        return None if bias is None else bias.detach().cpu()
 
     def table(self, module: str) -> Float[Tensor, "rows d"]:
         """The module's weight as it is stored."""
         weight: Tensor = self._model.get_submodule(module).weight  # type: ignore[assignment]
-        return weight.detach()
+        return weight.detach().cpu()
 
 
 class FileMatrices:

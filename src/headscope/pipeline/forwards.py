@@ -1,18 +1,19 @@
 """Run the text through the model, once per batch and variant, for every lens that wants to see it."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import accumulate
 from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from headscope.attention.maps import CORNER, SAMPLED_ROWS, corner_size, sampled_tokens
-from headscope.attention.statistics import Request
+from headscope.attention.maps import CORNER
+from headscope.attention.statistics import Request, RowStatistics
 from headscope.core import Site
 from headscope.corpora import Windows
 from headscope.errors import (
@@ -51,12 +52,10 @@ VARIANTS = (AS_IS, *_CHANGES)
 # Where a failure's traceback goes, for whoever listens (`--debug` does); its message goes into the finding.
 log = logging.getLogger("headscope")
 
-# What one batch may hold: enough to keep two cores busy, little enough for a laptop beside the model itself.
-BATCH_TOKENS = 4096
+# What one batch may hold: enough for a core to be busy (more is slower), little enough for a laptop beside the model.
+BATCH_TOKENS = 1024
 BATCH_BYTES = 256 * 2**20
 
-_STATISTICS_PER_ROW = 8
-_FLOAT64_BYTES = 8
 _FLOAT32_BYTES = 4
 
 
@@ -88,10 +87,14 @@ class Fold:
         return self
 
     def update(self, batch: Batch) -> None:
-        """Hand a batch over; a lens that raises is left out from then on and the others go on."""
-        if self.error is None and batch.variant in self.asked.needs.variants:
+        """Hand a batch over; a lens that raises is left out from then on and the others go on.
+
+        The lens is handed what it needs and nothing that only others need: it cannot tell whether it is alone.
+        """
+        needs = self.asked.needs
+        if self.error is None and batch.variant in needs.variants:
             with caught(self), seeded(self.seed):
-                self.state = self.asked.question.lens.update(self.state, batch)
+                self.state = self.asked.question.lens.update(self.state, _restricted(batch, needs))
 
 
 @contextmanager
@@ -169,28 +172,37 @@ def _can_see(subject: Subject, windows: Windows, fold: Fold) -> bool:
 
 def _run_text(model: Any, windows: Windows, folds: Sequence[Fold], progress: Progress) -> None:
     """One forward per batch and variant, whatever the number of folds."""
+    # The batches are the same whoever watches and however much of the text: other shapes would round otherwise.
+    batches = windows.batches(batch_size(model.sites, windows.length))
     for variant in union([fold.asked.needs for fold in folds]).variants:
         watching = [fold for fold in folds if variant in fold.asked.needs.variants]
         needs = union([fold.asked.needs for fold in watching])
-        # Pieces are dropped as soon as they are folded: what others want whole decides how much a batch may hold.
-        whole = union([fold.asked.needs for fold in watching if not fold.asked.needs.pieces])
-        shown = windows if variant == AS_IS or needs.tokens is None else windows.beginning(needs.tokens)
-        batches = shown.batches(batch_size(model.sites, whole, windows.length))
+        ends = [_batches_needed(batches, variant, fold.asked.needs) for fold in watching]
+        shown = batches[: max(ends)]
         label = "running the text" if variant == AS_IS else f"running the text, model {variant}"
         try:
             with changed(model, variant, folds[0].seed), model.session() as session:
                 seen = _Seen(session, needs)
-                progress.step(label, 0, len(batches))
-                for done, tokens in enumerate(batches):
+                progress.step(label, 0, len(shown))
+                for done, tokens in enumerate(shown):
                     spelling = _spelling(model, tokens) if needs.spelling else ()
-                    _show(seen, variant, tokens, watching, spelling)
-                    progress.step(label, done + 1, len(batches))
+                    waiting = [fold for fold, end in zip(watching, ends, strict=True) if done < end]
+                    _show(seen, variant, tokens, waiting, spelling)
+                    progress.step(label, done + 1, len(shown))
                     if all(fold.error is not None for fold in watching):
                         break
         except VariantRefused as refusal:
             nothing = windows.full[:0]
             for fold in watching:
                 fold.update(Batch(variant, nothing, nothing.bool(), refused=refusal.message))
+
+
+def _batches_needed(batches: Sequence[Int[Tensor, "_ _"]], variant: str, needs: Needs) -> int:
+    """How many of the first batches a lens sees: all of the model as it is, of a changed form as many as it needs."""
+    if variant == AS_IS or needs.tokens is None:
+        return len(batches)
+    ends = accumulate(tokens.numel() for tokens in batches)
+    return min(len(batches), 1 + sum(end < needs.tokens for end in ends))
 
 
 class _Seen:
@@ -204,10 +216,17 @@ class _Seen:
 
     def batch(self, variant: str, tokens: Int[Tensor, "batch tokens"], *, over: bool) -> Batch:
         """What the forward has shown since the last time; `over` says that it has ended."""
-        found = [None if one is None else one.take() if over else one.drain() for one in (self._stream, self._capture)]
-        statistics, uniform = found[0] or ({}, {})
+        rows, tensors = (
+            None if record is None else record.take() if over else record.drain()
+            for record in (self._stream, self._capture)
+        )
+        # The model may be on another device: lenses compute on the CPU, in float64, which not every device has.
+        statistics, uniform = ({site: each.cpu() for site, each in part.items()} for part in rows or ({}, {}))
+        captures = {
+            name: {site: tensor.cpu() for site, tensor in by_site.items()} for name, by_site in (tensors or {}).items()
+        }
         real = torch.ones_like(tokens, dtype=torch.bool)
-        return Batch(variant, tokens, real, statistics, uniform, found[1] or {})
+        return Batch(variant, tokens, real, statistics, uniform, captures)
 
 
 def _show(
@@ -238,10 +257,19 @@ def _show(
 
 def _restricted(batch: Batch, needs: Needs) -> Batch:
     """Only what is needed: the rest need not be held until the forward ends."""
-    captures = {name: found for name, found in batch.captures.items() if name in needs.captures | needs.welcome}
-    if needs.statistics is None:
-        return replace(batch, statistics={}, uniform={}, captures=captures)
-    return replace(batch, captures=captures)
+    captures = {name: by_site for name, by_site in batch.captures.items() if name in needs.captures | needs.welcome}
+    rows = [_requested(by_site, needs.statistics) for by_site in (batch.statistics, batch.uniform)]
+    spelling = batch.spelling if needs.spelling else ()
+    return replace(batch, statistics=rows[0], uniform=rows[1], captures=captures, spelling=spelling)
+
+
+def _requested(rows: Mapping[Site, RowStatistics], request: Request | None) -> dict[Site, RowStatistics]:
+    """The statistics with the bands that were requested, and no others."""
+    if request is None:
+        return {}
+    return {
+        site: replace(each, bands={width: each.bands[width] for width in request.bands}) for site, each in rows.items()
+    }
 
 
 def _joined(pieces: Sequence[Batch]) -> Batch:
@@ -270,26 +298,10 @@ def changed(model: Any, variant: str, seed: int) -> Iterator[None]:
             yield
 
 
-def batch_size(sites: Sequence[Site], needs: Needs, length: int) -> int:
-    """Windows per batch such that what the lenses are handed stays small; the same on every machine."""
-    heads = sum(site.n_heads for site in sites)
-    n_bands = len(needs.statistics.bands) if needs.statistics is not None else 0
-    # Statistics come twice: measured and uniform.
-    row_bytes = 2 * (_STATISTICS_PER_ROW + n_bands) * _FLOAT64_BYTES if needs.statistics is not None else 0
-    row_bytes += sum(_captured_per_row(name, sites, length) for name in needs.captures | needs.welcome) * _FLOAT32_BYTES
-    per_window = max(1, heads * length * row_bytes)
-    return max(1, min(BATCH_TOKENS // length, BATCH_BYTES // per_window))
+def batch_size(sites: Sequence[Site], length: int) -> int:
+    """Windows per batch, by the sizes of model and window alone: the same on every machine and whoever watches.
 
-
-def _captured_per_row(name: str, sites: Sequence[Site], length: int) -> int:
-    """Numbers per head and query; a residual stream is about as wide as its heads together."""
-    if name == "final":
-        # One stream of all layers.
-        return -(-max(site.d_head for site in sites) // len(sites))
-    if name == "rows":
-        return SAMPLED_ROWS
-    if name in ("early", "corner_z") or corner_size(name):
-        return min(length, corner_size(name) or CORNER)
-    if name == "pairs":
-        return -(-(len(sampled_tokens(length)) ** 2) // length)
-    return length if name in ("pattern", "scores") else max(site.d_head for site in sites)
+    So many that every map of a batch would fit BATCH_BYTES, the most that a lens can ask to be handed at once.
+    """
+    maps = sum(site.n_heads for site in sites) * length**2 * _FLOAT32_BYTES
+    return max(1, min(BATCH_TOKENS // length, BATCH_BYTES // maps))

@@ -33,6 +33,7 @@ def measure(
     first_tokens: int | None = None,
     all_windows: bool = False,
     hub: bool = False,
+    device: str | None = None,
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Run:
@@ -50,6 +51,8 @@ def measure(
             that are evenly spread over the text are read, or all where it has no more.
         all_windows: Read the whole text.
         hub: Whether a name may be fetched from the model hub.
+        device: Where the model runs, e.g. "cuda"; None is the CPU, or where a loaded model is. Lenses compute on the
+            CPU, and weights alone are read there.
         out: A run folder to keep findings in as they are made and to resume from.
         progress: Told about every step.
 
@@ -64,7 +67,7 @@ def measure(
     if out is not None:
         check_folder(Path(out))
     hear = progress or Silent()
-    subject = _opened(what, chosen, hub=hub, seed=seed, progress=hear)
+    subject = _opened(what, chosen, device, hub=hub, seed=seed, progress=hear)
     asked, findings = _asked(chosen, subject)
     windows, text_spec = None, None
     if any(one.needs.text for one in asked):
@@ -83,17 +86,19 @@ def measure(
         keeper.release()
 
 
-def _opened(what: Any, chosen: Sequence[Question], *, hub: bool, seed: int, progress: Progress) -> Subject:
+def _opened(
+    what: Any, chosen: Sequence[Question], device: str | None, *, hub: bool, seed: int, progress: Progress
+) -> Subject:
     """Weights alone where no lens wants to see text.
 
     What a lens needs may depend on the model, and only opening tells what that is. So the lenses are asked about
     a model nothing is known of first; a guess of "weights only" is checked against the opened file.
     """
     if not is_source(what) or _any_text(chosen, UNKNOWN):
-        return open_subject(what, run=True, hub=hub, seed=seed, progress=progress)
+        return open_subject(what, run=True, hub=hub, seed=seed, progress=progress, device=device)
     subject = open_subject(what, run=False, hub=hub, seed=seed, progress=progress)
     if _any_text(chosen, subject.spec):
-        return open_subject(what, run=True, hub=hub, seed=seed, progress=progress)
+        return open_subject(what, run=True, hub=hub, seed=seed, progress=progress, device=device)
     return subject
 
 

@@ -39,15 +39,24 @@ class Asked:
 
 
 def questions(chosen: Sequence[str | Lens] | None, params: Mapping[str, Any] | None) -> tuple[Question, ...]:
-    """The chosen lenses (None: all) with the given parameters or their defaults, each lens once."""
+    """The chosen lenses (None: all) with the given parameters or their defaults, each lens once.
+
+    They come in the order of `headscope lenses`, whatever the order in which they were chosen, so that the same
+    question gives the same report; a lens that is not listed there comes last.
+    """
     found = every_lens().values() if chosen is None else map(_lens, chosen)
-    every = {lens.name: lens for lens in found}
+    every = _in_order({lens.name: lens for lens in found})
     if not every:
         raise UsageError("no lens was chosen", hint="`headscope lenses` lists them")
     given = dict(params or {})
     if strangers := given.keys() - every.keys():
         raise UsageError(f"parameters for {', '.join(sorted(strangers))}, but the chosen lenses are {', '.join(every)}")
     return tuple(Question(lens, _params(lens, given.get(name))) for name, lens in every.items())
+
+
+def _in_order(chosen: Mapping[str, Lens]) -> dict[str, Lens]:
+    listed = [name for name in every_lens() if name in chosen]
+    return {name: chosen[name] for name in dict.fromkeys((*listed, *chosen))}
 
 
 def _lens(what: str | Lens) -> Lens:

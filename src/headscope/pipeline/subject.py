@@ -36,14 +36,20 @@ def is_source(what: Any) -> bool:
     return isinstance(what, (str, Path))
 
 
-def open_subject(what: Any, *, run: bool, hub: bool, seed: int, progress: Progress) -> Subject:
-    """Open what is needed and no more: without `run`, a named checkpoint's model is never built."""
+def open_subject(
+    what: Any, *, run: bool, hub: bool, seed: int, progress: Progress, device: str | None = None
+) -> Subject:
+    """Open what is needed and no more: without `run`, a named checkpoint's model is never built.
+
+    Weights alone are read on the CPU, whatever the device.
+    """
     if is_source(what) and not run:
         source = models.open_weights(what, hub=hub, seed=seed, progress=progress.step)
         return Subject(source.spec, source.sites, source)
     # A transformers model in memory has no weight source of its own: it is opened too.
     is_open = hasattr(what, "weight_source")
-    built = what if is_open else models.open_model(what, hub=hub, seed=seed, progress=progress.step)
+    named = {} if device is None else {"device": device}
+    built = what if is_open else models.open_model(what, hub=hub, seed=seed, progress=progress.step, **named)
     return Subject(built.spec, built.sites, built.weight_source(), built)
 
 

@@ -11,7 +11,7 @@ from headscope.attention.compiled.build import library
 
 FAR = 1 << 60  # a limit that never bites
 MOST_BANDS = 16
-_KEPT = 12  # what the kernel keeps of a row beside the bands
+BANDS = 12  # what the kernel keeps of a row beside the bands, which come after it
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def row_sums(
     if into is None:
         into = q.new_empty(queries, heads, d_value).transpose(0, 1), q.new_empty(heads, queries)
     out, lse = into
-    kept = None if bands is None else torch.empty(heads, queries, _KEPT + len(bands), dtype=torch.float64)
+    kept = None if bands is None else torch.empty(heads, queries, BANDS + len(bands), dtype=torch.float64)
     limits = [FAR if limit is None else limit for limit in (left, right)]
     library().headscope_rows(
         *pointers(q, k, v, centre, out, lse, kept),

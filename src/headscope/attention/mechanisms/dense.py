@@ -43,10 +43,11 @@ class Dense(Mechanism):
     def attend(self, call: Call, *, lse: bool) -> Output:
         """One fused call where the mask is trivial, else blocks of rows."""
         wanted = lse or call.sinks is not None
-        if call.plain and (sees_all(call) or _is_triangle(call)):
+        if call.plain and (sees_all(call) or _is_triangle(call)) and (_has_flash(call) or not wanted):
             out, rows = _attended(call, lse=wanted, causal=not sees_all(call))
         else:
-            parts = [_attended(call.take(*block), lse=wanted) for block in row_blocks(call, _rows(call))]
+            rows_at_once = _rows(call, maps=_needs_scores(call) or (wanted and not _has_flash(call)))
+            parts = [_attended(call.take(*block), lse=wanted) for block in row_blocks(call, rows_at_once)]
             out = torch.cat([part[0] for part in parts], dim=2)
             rows = torch.cat([part[1] for part in parts if part[1] is not None], dim=2) if wanted else None
         if rows is not None:
@@ -91,12 +92,17 @@ def _is_triangle(call: Call) -> bool:
     return call.causal and call.offset == 0 and (call.left is None or call.left >= call.q.shape[2] - 1)
 
 
-def _rows(call: Call) -> int:
-    """Rows per block: few where a band lets a block skip keys, else as many as its mask or scores may be large."""
+def _rows(call: Call, *, maps: bool) -> int:
+    """Rows per block: few where a band lets a block skip keys, else as many as its mask, or its maps, may be large."""
     banded = call.left is not None or call.right is not None
-    maps = call.q.shape[0] * (call.q.shape[1] if _needs_scores(call) else 1)
-    limit = max(1, BLOCK_ENTRIES // (maps * call.k.shape[2]))
+    held = call.q.shape[0] * (call.q.shape[1] if maps else 1)
+    limit = max(1, BLOCK_ENTRIES // (held * call.k.shape[2]))
     return min(BANDED_ROWS, limit) if banded else limit
+
+
+def _has_flash(call: Call) -> bool:
+    """Whether the operator that gives the log-sum-exp without a map is there for this call's device."""
+    return call.q.device.type == "cpu" and kernel.has_flash()
 
 
 def _needs_scores(call: Call) -> bool:
@@ -109,8 +115,7 @@ def _attended(call: Call, *, lse: bool, causal: bool = False) -> tuple[Tensor, T
     if call.k.shape[2] == 0:
         return blind(call)
     q, k, v, scale = call.q, call.k, call.v, call.scale
-    flash = call.q.device.type == "cpu" and kernel.has_flash()
-    if _needs_scores(call) or (lse and not flash):
+    if _needs_scores(call) or (lse and not _has_flash(call)):
         return kernel.plain(q, k, v, scale=scale, softcap=call.softcap, bias=call.bias, allowed=allowed_mask(call))
     mask = None if causal else _kernel_mask(call)
     if lse:

@@ -55,6 +55,7 @@ class Intention(Mechanism):
 
     ridge: float = 1.0
     name: ClassVar[str] = "intention"
+    uses_float64: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 < self.ridge < float("inf"):

@@ -52,6 +52,7 @@ class Linear(Mechanism):
     count: int = 128  # of random features
     seed: int = 0  # of the random features
     name: ClassVar[str] = "linear"
+    uses_float64: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.feature not in FEATURES:

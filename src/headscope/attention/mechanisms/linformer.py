@@ -53,6 +53,7 @@ class Linformer(Mechanism):
     keys: Projection | None = field(default=None, repr=False)
     values: Projection | None = field(default=None, repr=False)
     name: ClassVar[str] = "linformer"
+    uses_float64: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.rank < 1:

@@ -51,6 +51,7 @@ class LowRank(Mechanism):
     segment: int = 16
     rank: int = 16
     name: ClassVar[str] = "low_rank"
+    uses_float64: ClassVar[bool] = True
     needs_all_queries: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

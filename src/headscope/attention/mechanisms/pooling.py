@@ -58,6 +58,7 @@ class Pooling(Mechanism):
     key_weight: Float[Tensor, "*some_heads hidden d_head"] | None = field(default=None, repr=False)  # additive: W_k
     readout: Float[Tensor, "*some_heads hidden"] | None = field(default=None, repr=False)  # additive: u
     name: ClassVar[str] = "pooling"
+    uses_float64: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.score not in SCORES:

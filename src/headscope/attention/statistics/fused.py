@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headscope.attention import compiled
 from headscope.attention.call import Call
-from headscope.attention.compiled.rows import MOST_BANDS
+from headscope.attention.compiled.rows import BANDS, MOST_BANDS
 from headscope.attention.statistics.sums import Side, Sums
 from headscope.attention.statistics.visibility import first_key
 
@@ -17,22 +17,17 @@ def applies(call: Call, widths: tuple[int, ...]) -> bool:
     """Whether the kernel is used and knows everything that this call carries; a sink changes none of its sums."""
     plain = replace(call, sinks=None).plain and call.offset is not None
     fits = {x.dtype for x in (call.q, call.k, call.v)} == {torch.float32} and call.q.device.type == "cpu"
-    return plain and fits and len(widths) <= MOST_BANDS and call.k.shape[2] > 0 and compiled.is_used()
+    return plain and fits and call.k.shape[2] > 0 and compiled.is_used()
 
 
 def sums(call: Call, widths: tuple[int, ...], centre: Float[Tensor, "batch kv_heads d_head"], *, values: bool) -> Sums:
     """The sums of every row, relative to scores of centred keys."""
     if call.offset is None:
         raise ValueError("the kernel needs positions without gaps")
-    first = first_key(call).tolist()
-    found = [
-        compiled.row_sums(
-            call.q[b], call.k[b], call.v[b], scale=call.scale, left=call.left, right=call.right, offset=call.offset,
-            centre=centre[b], first=first[b], bands=widths,
-        )
-        for b in range(call.q.shape[0])
-    ]  # fmt: skip
-    kept = torch.stack([one.kept for one in found if one.kept is not None])
+    # The kernel knows so many bands at once; with more it runs again, and a band does not depend on the others.
+    runs = [_row_sums(call, widths[at : at + MOST_BANDS], centre) for at in range(0, len(widths), MOST_BANDS)]
+    kept, out = runs[0]
+    near = torch.cat([run[..., BANDS:] for run, _ in runs], dim=-1)
     start = call.key_positions[:, None, :1].double()
 
     def side(at: int) -> Side:
@@ -46,8 +41,22 @@ def sums(call: Call, widths: tuple[int, ...], centre: Float[Tensor, "batch kv_he
         first=kept[..., 10],
         spread=kept[..., 2],
         square=kept[..., 3],
-        near={width: kept[..., 12 + i] for i, width in enumerate(widths)},
+        near={width: near[..., i] for i, width in enumerate(widths)},
         before=side(4),
         after=None if call.causal else side(7),
-        mixed=torch.stack([one.out for one in found]).double() * mass[..., None] if values else None,
+        mixed=out.double() * mass[..., None] if values else None,
     )
+
+
+def _row_sums(call: Call, widths: tuple[int, ...], centre: Tensor) -> tuple[Tensor, Tensor]:
+    """What the kernel keeps of every row, and its output, of all sequences."""
+    first = first_key(call).tolist()
+    sequences = [
+        compiled.row_sums(
+            call.q[b], call.k[b], call.v[b], scale=call.scale, left=call.left, right=call.right,
+            offset=call.offset or 0, centre=centre[b], first=first[b], bands=widths,
+        )
+        for b in range(call.q.shape[0])
+    ]  # fmt: skip
+    kept = torch.stack([rows.kept for rows in sequences if rows.kept is not None])
+    return kept, torch.stack([rows.out for rows in sequences])

@@ -1,7 +1,7 @@
 """What can be asked about the rows of an attention pattern, and what is answered."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -28,7 +28,7 @@ class Request:
 
 @dataclass(frozen=True)
 class RowStatistics:
-    r"""Per row (query) of the attention pattern, in float64.
+    r"""Per row (query) of the attention pattern, in float64, on the device of the call where that has float64.
 
     p is the pattern as it would be stored: with a sink a row sums to 1 − `sink`. Rows that see no key and rows
     of padding hold NaN (and `n_visible` 0). Where keys have no position relative to the query
@@ -53,6 +53,12 @@ class RowStatistics:
     sink: Float[Tensor, "batch heads queries"] | None = None  # mass on the sink; None without sinks
     lse: Float[Tensor, "batch heads queries"] | None = None  # None where only the pattern was known
     method: str = ""  # how the numbers were obtained
+
+    def cpu(self) -> "RowStatistics":
+        """The same with all tensors on the CPU."""
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved = {name: value.cpu() for name, value in tensors.items() if isinstance(value, Tensor)}
+        return replace(self, bands={width: rows.cpu() for width, rows in self.bands.items()}, **moved)
 
     @classmethod
     def of_heads(cls, parts: Sequence["RowStatistics"], order: Sequence[int]) -> "RowStatistics":

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from headscope.attention.call import Call, Output
+from headscope.attention.devices import exact_device
 from headscope.attention.mechanisms.dense import Dense
 from headscope.attention.statistics.records import Observed, Request, RowStatistics
 from headscope.attention.statistics.slabs import Chunk, chunks
@@ -37,6 +38,7 @@ def row_statistics(
         - the same for any cut into slabs  (tested: test_any_cut_gives_the_same)
         - no n × n map is ever in memory  (tested: test_no_map_is_ever_stored)
     """
+    call, real_queries = _exact(call, real_queries)
     _, columns, method = _streamed(call, request, values=False)
     n_visible = visible_sums(call, ()).count.expand(call.q.shape[:3])
     return _statistics(request, columns, method, n_visible, real_queries, positional)
@@ -51,11 +53,13 @@ def observe(
 ) -> Observed:
     """The output of a call and the statistics of its rows, from one pass over the keys.
 
-    The pass keeps no gradients: where the call needs them, the output comes from `dense` instead.
+    The pass keeps no gradients: where the call needs them, the output comes from `dense` instead. Both are on the
+    device of the call where that has float64, else on the CPU.
 
     Properties:
         - the output is that of dense attention  (tested: test_observed_output_is_dense)
     """
+    call, real_queries = _exact(call, real_queries)
     tensors = (call.q, call.k, call.v, call.bias, call.sinks)
     learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
     out, columns, method = _streamed(call, request, values=not learns)
@@ -65,6 +69,12 @@ def observe(
         return Observed(Dense()(call, lse=True), statistics)
     lse = columns["lse"].masked_fill(n_visible == 0, -torch.inf)
     return Observed(Output(out.masked_fill((n_visible == 0)[..., None], 0.0), lse), statistics)
+
+
+def _exact(call: Call, real_queries: Tensor | None) -> tuple[Call, Tensor | None]:
+    """The call, and which of its queries are real, where there is float64."""
+    device = exact_device(call.q.device)
+    return call.to(device), None if real_queries is None else real_queries.to(device)
 
 
 def _streamed(call: Call, request: Request, *, values: bool) -> tuple[Tensor | None, dict[str, PerRow], str]:
@@ -118,7 +128,7 @@ def _columns(chunk: Chunk, sums: Sums) -> dict[str, PerRow]:
 
 def _relative_sink(chunk: Chunk, sums: Sums) -> PerRow:
     """The sink's score relative to the row's largest."""
-    sinks = torch.zeros(1) if chunk.call.sinks is None else chunk.call.sinks
+    sinks = torch.zeros(1, device=sums.top.device) if chunk.call.sinks is None else chunk.call.sinks
     return sinks.double()[:, None] - sums.top - chunk.shift
 
 

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headscope.attention.call import Call
+from headscope.attention.devices import exact_device
 from headscope.attention.statistics.records import Request, RowStatistics
 
 
@@ -21,7 +22,9 @@ def pattern_statistics(
     positional: bool = True,
 ) -> RowStatistics:
     """The statistics of a stored pattern; the call gives positions and visibility (its scores are not read)."""
-    p = pattern.double()
+    device = exact_device(pattern.device)
+    call, real_queries = call.to(device), None if real_queries is None else real_queries.to(device)
+    p = pattern.to(device).double()
     mass = p.sum(dim=-1)
     visible = call.visible().expand_as(p)
     gap = (call.query_positions[:, None, :, None] - call.key_positions[:, None, None, :]).abs()

@@ -9,6 +9,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from headscope.attention.call import Call
+from headscope.attention.devices import exact_device
 from headscope.attention.statistics.records import Request, RowStatistics
 from headscope.attention.statistics.visibility import visible_sums
 
@@ -27,6 +28,8 @@ def uniform_statistics(
     Properties:
         - the statistics of queries that are zero  (tested: test_uniform_is_attention_of_queries_that_are_zero)
     """
+    device = exact_device(call.q.device)
+    call, real_queries = call.to(device), None if real_queries is None else real_queries.to(device)
     batch, queries = call.q.shape[0], call.q.shape[2]
     sums = visible_sums(call, request.bands)
     counted = sums.count > 0

@@ -120,6 +120,6 @@ def clue_scores(model: Model, prompt: Prompt) -> list[float]:
 def token_scores(model: Model, tokens: Int[Tensor, " tokens"]) -> Float[Tensor, " scored"]:
     """The log-probability of each token but the first, in nats."""
     with torch.no_grad():
-        logits = model.hf(input_ids=tokens[None], **forward_options(model.hf)).logits[0, :-1]
+        logits = model.hf(input_ids=tokens[None].to(model.hf.device), **forward_options(model.hf)).logits[0, :-1].cpu()
     log_p = torch.log_softmax(logits.float(), dim=-1)
     return log_p.gather(1, tokens[1:, None])[:, 0].double()
