@@ -1,5 +1,6 @@
 """Model: a real transformer opened for measuring, and the functions that open one."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from headscope.model.edit import Edit
 from headscope.model.feeding import read_by, unmade
 from headscope.model.fit import check_file
 from headscope.model.load import Loaded, load
+from headscope.model.model_state import Change, restored
 from headscope.model.quiet import quiet
 from headscope.model.reason import reason
 from headscope.model.session import Session
@@ -87,7 +89,7 @@ class Model:
         if self._branches is None:
             if self._softmax is not None:
                 raise VariantRefused(f"the layers of {self.spec.family} models cannot be changed: {NOT_DISPATCHING}")
-            with quiet():
+            with quiet(), restored(self.hf):
                 self._branches = find_branches(self.hf, self.sites)
         return self._branches
 
@@ -267,13 +269,25 @@ def _opened(loaded: Loaded, source: Source, tokenizer: Any | None) -> Model:
 def _model(hf: Any, tokenizer: Any | None, **facts: Any) -> Model:
     with quiet():
         try:
-            sites, softmax = _probed(hf)
+            with restored(hf) as changes:
+                sites, softmax = _probed(hf)
         except HeadscopeError:
             raise
         except Exception as error:
             raise _not_run(hf, error) from error
-        spec = describe(hf, sites, **facts)
+        notes = (*facts.pop("notes", ()), *_switches(changes))
+        spec = describe(hf, sites, notes=notes, **facts)
     return Model(hf, tokenizer, spec, sites, softmax)
+
+
+def _switches(changes: list[Change]) -> Iterator[str]:
+    """A note on each switch that the model set while it was probed: it computes otherwise on other inputs."""
+    names = {(change.attribute, change.before, change.after) for change in changes if isinstance(change.before, str)}
+    for attribute, before, after in sorted(names, key=str):
+        yield (
+            f"on a short input this model sets {attribute} from {before!r} to {after!r}; headscope undoes this after "
+            "each forward, so every input is computed as the model as it was loaded computes it"
+        )
 
 
 def _not_run(hf: Any, error: Exception) -> CaptureError:
@@ -303,7 +317,8 @@ def _probed(hf: Any) -> tuple[tuple[Site, ...], SoftmaxSites | None]:
 def _traced(hf: Any, sites: tuple[Site, ...]) -> dict[Site, Plan]:
     with quiet():
         try:
-            return make_blueprint(hf, sites)
+            with restored(hf):
+                return make_blueprint(hf, sites)
         except UsageError:
             raise  # a session is open: it can be traced later
         except Exception as error:  # noqa: BLE001  a family may do anything with codes; its maps can still be read

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headscope.errors import UsageError
 from headscope.model.feeding import forward_options
+from headscope.model.model_state import restored
 from headscope.model.quiet import quiet
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def generate_tokens(
     """The tokens that generation returns: prompt and continuation, or the decoder's tokens."""
     sampling = {"do_sample": True, "temperature": temperature} if temperature > 0 else {"do_sample": False}
     padding = hf.generation_config.pad_token_id
-    with quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with quiet(), torch.no_grad(), restored(hf):
         torch.manual_seed(seed)
         written: Tensor = hf.generate(
             tokens[None],
@@ -186,7 +187,7 @@ def _losses(hf: Any, tokens: Int[Tensor, " tokens"], window: int, stride: int) -
     start = 0
     while scored < len(tokens):
         piece = tokens[start : start + window]
-        with torch.no_grad():
+        with torch.no_grad(), restored(hf):
             logits = hf(input_ids=piece[None], **forward_options(hf)).logits[0, :-1]
         first = scored - start - 1  # the logits that predict the first token not scored yet
         log_p = torch.log_softmax(logits[first:].float(), dim=-1)
