@@ -127,7 +127,7 @@ def _coded_forward(
         samples = x.shape[:-1].numel()
         code = nonzero(torch.randn(samples, width, generator=generator))
         code *= torch.rand(samples, 1, generator=generator) * 1.5 + 0.5
-        rounded = code.to(x.dtype)
+        rounded = nonzero(code.to(x.dtype))
         note(CodedCall(name, x.reshape(samples, -1).float(), rounded.float(), x.dtype))
         return rounded.reshape(*x.shape[:-1], width)
 

@@ -270,12 +270,12 @@ def _model(hf: Any, tokenizer: Any | None, **facts: Any) -> Model:
     with quiet():
         try:
             with restored(hf) as changes:
-                sites, softmax = _probed(hf)
+                sites, softmax, checks = _probed(hf)
         except HeadscopeError:
             raise
         except Exception as error:
             raise _not_run(hf, error) from error
-        notes = (*facts.pop("notes", ()), *_switches(changes))
+        notes = (*facts.pop("notes", ()), *checks, *_switches(changes))
         spec = describe(hf, sites, notes=notes, **facts)
     return Model(hf, tokenizer, spec, sites, softmax)
 
@@ -300,18 +300,18 @@ def _not_run(hf: Any, error: Exception) -> CaptureError:
     )
 
 
-def _probed(hf: Any) -> tuple[tuple[Site, ...], SoftmaxSites | None]:
+def _probed(hf: Any) -> tuple[tuple[Site, ...], SoftmaxSites | None, tuple[str, ...]]:
+    """The sites, how they are watched where that is at their softmax, and what the check of them could not do."""
     sites = find_sites(hf)
     if sites:
-        check_agreement(hf)
-        return sites, None
+        return sites, None, check_agreement(hf, len(sites))
     softmax = find_softmax_sites(hf)
     if isinstance(softmax, str):
         raise CaptureError(
             f"the attention of {hf.config.model_type} models cannot be read: {NOT_DISPATCHING}, and {softmax}",
             hint="ask transformers itself for output_attentions, if the family has them",
         )
-    return softmax.sites, softmax
+    return softmax.sites, softmax, ()
 
 
 def _traced(hf: Any, sites: tuple[Site, ...]) -> dict[Site, Plan]:
