@@ -61,7 +61,7 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 def generators() -> tuple[Any, ...]:
-    return str(np.random.get_state()), torch.get_rng_state().tolist()
+    return str(np.random.get_state()), torch.get_rng_state().tolist()  # noqa: NPY002
 
 
 def long_inputs(hf: Any, length: int) -> dict[str, Tensor]:
@@ -80,7 +80,7 @@ def output(hf: Any, inputs: dict[str, Tensor]) -> Tensor:
         return first_output(hf(**inputs, **forward_options(hf)))
 
 
-@pytest.mark.parametrize("family", (*DISPATCHING, *OUTSIDE, *SWITCHING[1:]), ids=by_name)
+@pytest.mark.parametrize("family", [*DISPATCHING, *OUTSIDE, *SWITCHING[1:]], ids=by_name)
 def test_opening_changes_nothing(family: Family) -> None:
     hf = family.build()
     inputs = long_inputs(hf, 60)
@@ -178,7 +178,7 @@ class Restless(nn.Module):
         self.config.rope_parameters["rope_theta"] = 1.0
         self.train()
         random.random()
-        np.random.rand()
+        np.random.rand()  # noqa: NPY002  as a model may
 
 
 def test_everything_is_restored() -> None:

@@ -1,10 +1,10 @@
 """The state of a model beside its weights, saved before a forward and restored after it.
 
-A forward may change the model that it runs: BigBird leaves its sparse attention for good when the text is short, dynamic
-rotary positions keep the longest text, some modules keep masks. So headscope saves, around every forward that it runs
-itself, all that hangs on the model: attributes of modules and of their configurations, the modules themselves, buffers,
-lists and dictionaries (hooks too: transformers installs some when it is asked for attentions), and the states of the
-random number generators. Weights are not copied: a forward that writes into one is refused.
+A forward may change the model that it runs: BigBird leaves its sparse attention for good when the text is short,
+dynamic rotary positions keep the longest text, some modules keep masks. So headscope saves, around every forward that
+it runs itself, all that hangs on the model: attributes of modules and of their configurations, the modules themselves,
+buffers, lists and dictionaries (hooks too: transformers installs some when it is asked for attentions), and the states
+of the random number generators. Weights are not copied: a forward that writes into one is refused.
 """
 
 import random
@@ -37,7 +37,7 @@ class ModelState:
 
     Properties:
         - after `restore` every attribute, buffer and module is as it was  (tested: test_everything_is_restored)
-        - a weight that was written into is reported, not hidden  (tested: test_a_forward_that_writes_weights_is_refused)
+        - a weight that was written into is an error  (tested: test_a_forward_that_writes_weights_is_refused)
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -121,7 +121,7 @@ def restored(model: nn.Module) -> Iterator[list[Change]]:
 def random_restored(model: nn.Module) -> Iterator[None]:
     """Leave the generators of torch (on the devices of the model), numpy and Python as they were."""
     devices = {weight.device for weight in model.parameters() if weight.device.type not in ("cpu", "meta")}
-    python, arrays = random.getstate(), np.random.get_state()
+    python, arrays = random.getstate(), np.random.get_state()  # noqa: NPY002  the generator that models draw from
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[]))
         for device in devices:
@@ -130,7 +130,7 @@ def random_restored(model: nn.Module) -> Iterator[None]:
             yield
         finally:
             random.setstate(python)
-            np.random.set_state(arrays)
+            np.random.set_state(arrays)  # noqa: NPY002
 
 
 def _version(tensor: Tensor) -> int | None:

@@ -50,7 +50,8 @@ NOT_DISPATCHING = "the family does not compute attention through transformers' a
 class Model:
     """A transformer opened for measuring: its sites, weights, sessions, edits and text.
 
-    Open one with `headscope.open`. `hf` is the transformers model itself, which is never changed for good.
+    Open one with `headscope.open`. `hf` is the transformers model itself, which is never changed for good. `origin` is
+    where its checkpoint was found; None for a model that was given in memory.
     """
 
     def __init__(
@@ -60,8 +61,10 @@ class Model:
         spec: ModelSpec,
         sites: tuple[Site, ...],
         softmax: SoftmaxSites | None,
+        origin: Source | None = None,
     ) -> None:
         self.hf = hf
+        self.origin = origin
         self.tokenizer = tokenizer
         self.spec = spec
         self.sites = sites
@@ -263,10 +266,11 @@ def _opened(loaded: Loaded, source: Source, tokenizer: Any | None) -> Model:
         sha256=loaded.sha256,
         licence=source.licence,
         notes=loaded.notes,
+        origin=source,
     )
 
 
-def _model(hf: Any, tokenizer: Any | None, **facts: Any) -> Model:
+def _model(hf: Any, tokenizer: Any | None, *, origin: Source | None = None, **facts: Any) -> Model:
     with quiet():
         try:
             with restored(hf) as changes:
@@ -277,7 +281,7 @@ def _model(hf: Any, tokenizer: Any | None, **facts: Any) -> Model:
             raise _not_run(hf, error) from error
         notes = (*facts.pop("notes", ()), *checks, *_switches(changes))
         spec = describe(hf, sites, notes=notes, **facts)
-    return Model(hf, tokenizer, spec, sites, softmax)
+    return Model(hf, tokenizer, spec, sites, softmax, origin)
 
 
 def _switches(changes: list[Change]) -> Iterator[str]:

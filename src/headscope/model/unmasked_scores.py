@@ -1,8 +1,8 @@
 r"""The scores of families that mask them before their softmax, as they were before the mask.
 
-Such a family computes $s_{ij}$ and then hides some keys: it adds a mask of 0 and very negative numbers, fills them in, or
-selects between score and constant. What reaches the softmax has lost the hidden scores. So the operations between are
-followed: where one applies a mask, the tensor before it is kept, and every later operation on the masked tensor is
+Such a family computes $s_{ij}$ and then hides some keys: it adds a mask of 0 and very negative numbers, fills them in,
+or selects between score and constant. What reaches the softmax has lost the hidden scores. So the operations between
+are followed: where one applies a mask, the tensor before it is kept, and every later operation on the masked tensor is
 applied to the kept one too. At the softmax both must be equal, bit for bit, wherever nothing is hidden.
 """
 
