@@ -46,9 +46,12 @@ class Trace:
         Magnitudes differ by up to a factor of four between samples, so a normalisation is far outside the
         tolerance, which only has to cover the rounding of the model's own dtype.
         """
-        tolerance = max(1e-4, 8 * torch.finfo(self.call.dtype).eps)
+        kind = torch.finfo(self.call.dtype)
+        tolerance = max(1e-4, 8 * kind.eps)
         middle = self.ratio.median(dim=0).values
-        steady = (self.ratio - middle).abs() <= tolerance * middle.abs()
+        # The smallest numbers of a dtype lie on a grid, and are rounded to it.
+        grid = 2 * kind.smallest_normal * kind.eps / self.call.code[:, self.row].abs()
+        steady = (self.ratio - middle).abs() <= tolerance * middle.abs() + grid
         return middle if bool(steady.all()) else None
 
 

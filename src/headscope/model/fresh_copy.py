@@ -12,11 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headscope.model import expansion
+from headscope.model.gguf_header import read_gguf_header
 from headscope.model.load import load
 from headscope.model.model_state import random_restored
 from headscope.model.quiet import quiet
 from headscope.model.reason import reason
 from headscope.model.source import Source
+
+# Attributes that say where a model came from, not what it computes.
+_ORIGIN = ("name_or_path", "is_quantized", "quantization_method")
 
 
 @dataclass(frozen=True)
@@ -41,22 +46,21 @@ def _reloaded(hf: Any, source: Source) -> FreshCopy:
         return FreshCopy(load(source, dtype=hf.dtype).model, "drawn again from the same configuration and seed")
     if getattr(source, "adapter", None) is not None:
         return FreshCopy(load(source, dtype=hf.dtype).model, "loaded again by headscope, with its adapter")
-    folder, file = source.folder, None
-    if source.gguf_file is not None:
-        folder, file = source.gguf_file.parent, source.gguf_file.name
     try:
-        model = type(hf).from_pretrained(
-            folder,
-            gguf_file=file,
-            dtype=hf.dtype,
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-        )
+        model = _by_transformers(hf, source)
     except Exception as error:  # noqa: BLE001  transformers may lack a package or refuse a file that headscope reads
         why = f"loaded again by headscope: transformers itself does not load it ({reason(error)})"
         return FreshCopy(load(source, dtype=hf.dtype).model, why)
     return FreshCopy(model, "loaded again by transformers itself")
+
+
+def _by_transformers(hf: Any, source: Source) -> Any:
+    file = source.gguf_file
+    if file is not None:
+        return expansion.build(file, read_gguf_header(file), expansion.read_gguf_config(file), hf.dtype)[0]
+    return type(hf).from_pretrained(
+        source.folder, dtype=hf.dtype, local_files_only=True, use_safetensors=True, trust_remote_code=False
+    )
 
 
 def _rebuilt(hf: Any) -> FreshCopy:
@@ -108,5 +112,5 @@ def _plain_attributes(module: nn.Module) -> dict[str, Any]:
     return {
         key: value
         for key, value in vars(module).items()
-        if not key.startswith("_") and key != "name_or_path" and isinstance(value, str | int | float | bool | None)
+        if not key.startswith("_") and key not in _ORIGIN and isinstance(value, str | int | float | bool | None)
     }

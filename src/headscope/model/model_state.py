@@ -89,12 +89,12 @@ class ModelState:
         changes: list[Change] = []
         for owner, before in self._attributes:
             changes += _restore_attributes(owner, before)
-        for container, before in self._containers:
-            _restore_container(container, before)
+        for container, contents in self._containers:
+            _restore_container(container, contents)
         with torch.no_grad():
-            for tensor, before, version in self._tensors:
+            for tensor, numbers, version in self._tensors:
                 if version is None or _version(tensor) != version:
-                    tensor.copy_(before)
+                    tensor.copy_(numbers)
         overwritten = [name for name, weight, version in self._weights if _version(weight) != version]
         if overwritten:
             raise CaptureError(

@@ -9,6 +9,7 @@ the copy is it judged in its own dtype, with twice the largest error that was me
 """
 
 import copy
+import math
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ def agreement(dtype: torch.dtype, sites: int) -> float:
     r"""How much two computations of a model may differ: 1e-4, or 4 ε √sites in a narrow dtype."""
     if not is_narrow(dtype):
         return AGREEMENT
-    return ROUNDINGS * torch.finfo(dtype).eps * float(max(sites, 1)) ** 0.5
+    return ROUNDINGS * float(torch.finfo(dtype).eps) * math.sqrt(max(sites, 1))
 
 
 def widened(model: Any) -> Any | None:

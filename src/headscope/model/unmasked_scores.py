@@ -86,21 +86,23 @@ class MaskWatch:
 def _masked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     """The tensor that an operation hides entries of; None where it hides none."""
     if func in _FILLED and len(args) == 3 and not kwargs:
-        return args[0] if _is_low(args[2]) else None
+        filled: Tensor = args[0]
+        return filled if _is_low(args[2]) else None
     if func in _SELECTED and len(args) == 3 and not kwargs:
         # Tensor.where has the tensor first, torch.where the condition.
         first, second = (args[0], args[2]) if func is Tensor.where else args[1:]
         return first if _is_low(second) else second if _is_low(first) else None
     if len(args) != 2 or kwargs or not all(isinstance(value, Tensor) and value.is_floating_point() for value in args):
         return None
-    first, second = args
+    x: Tensor = args[0]
+    mask: Tensor = args[1]
     if func in _RAISED:
-        return first if _is_low(second) else None
-    if func in _ADDED:
-        return first if _hides(second) and not _hides(first) else second if _hides(first) else None
-    if func in _SUBTRACTED and _hides(-second):
-        return first
-    return None
+        return x if _is_low(mask) else None
+    if func in _SUBTRACTED:
+        return x if _hides(-mask) else None
+    if func not in _ADDED or _hides(x) == _hides(mask):
+        return None  # two masks are one mask
+    return x if _hides(mask) else mask
 
 
 def _is_low(value: Any) -> bool:

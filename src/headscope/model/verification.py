@@ -211,11 +211,9 @@ def _answer(fresh: Any, inputs: dict[str, Any]) -> Answer:
 
 
 def _asked(fresh: Any, inputs: dict[str, Any]) -> Answer:
-    output = fresh(**inputs, output_attentions=True)
-    if not any(_attentions(output).values()):
-        # A model that exchanges its attention modules in its first forward shows their maps in the second.
-        output = fresh(**inputs, output_attentions=True)
-    return Answer(_attentions(output), _hidden(output))
+    # Two forwards: a model that exchanges its attention modules in the first one shows their maps in the second.
+    hidden = _hidden(fresh(**inputs))
+    return Answer(_attentions(fresh(**inputs, output_attentions=True)), hidden)
 
 
 def _in_float64(value: Any) -> Any:
