@@ -28,3 +28,7 @@ ROUNDINGS = 10
 # A real model of up to 30 layers whose attention is computed another, equally exact way, relative to the largest
 # hidden state: rounding at 1e-7 grows through the layers.
 SAME_REAL_MODEL = 2e-5
+
+# Scores against the logarithms of their pattern, or the product of queries and keys: float32 scores of size 10 and the
+# logarithm of a float32 weight, which is at least 1e-7 of the largest.
+SCORES_OF_A_MAP = 2e-5

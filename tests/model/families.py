@@ -33,7 +33,7 @@ class Family:
     config: str
     options: dict[str, Any]
     covers: str
-    weights: str = "exact"  # what model.weights should say: exact, normed or refused
+    weights: str = "exact"  # what model.weights should say: exact, clipped, normed or refused
 
     def build(self, seed: int = 0) -> Any:
         """The model in eval mode, seeded."""
@@ -125,6 +125,7 @@ DECODERS = (
     _family("phi3", "Phi3", GROUPED, "fused q, k, v in one Linear"),
     _family("stablelm", "StableLm", GROUPED, "partial rotary"),
     _family("olmo", "Olmo", GROUPED, "norms without weights"),
+    _family("olmo_clipped", "Olmo", {**GROUPED, "clip_qkv": 0.5}, "q, k, v cut off in place", weights="clipped"),
     _family("olmo2", "Olmo2", GROUPED, "QK-norm over all heads", weights="normed"),
     _family("cohere", "Cohere", GROUPED, "interleaved rotary, parallel block"),
     _family("starcoder2", "Starcoder2", {**GROUPED, "sliding_window": None}, "biases everywhere"),
@@ -170,5 +171,8 @@ OUTSIDE = (
     _family("deberta_v2", "DebertaV2", {**SMALL, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]}, "", head="ForMaskedLM"),
     _family("big_bird", "BigBird", {**SMALL, "attention_type": "block_sparse", "block_size": 8, "num_random_blocks": 1}, "", head="ForMaskedLM"),
 )  # fmt: skip
+
+# Its experts are one matrix, which no feed-forward reader knows: not among the others.
+DBRX = _family("dbrx", "Dbrx", {"vocab_size": 99, "d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 64, "attn_config": {"kv_n_heads": 2, "clip_qkv": 0.5, "rope_theta": 10000.0}, "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 2, "moe_top_k": 1, "hidden_size": 32}}, "fused q, k, v, cut off", weights="clipped")  # fmt: skip
 
 DISPATCHING = DECODERS + ENCODERS + ENCODER_DECODERS

@@ -13,6 +13,7 @@ from headscope.model import Model, open_model
 from headscope.model.dispatch import implementation
 from headscope.model.feeding import forward_options, probe_inputs
 from tests.model.families import DISPATCHING, OUTSIDE, Family
+from tests.model.opened_families import opened
 from tests.tolerances import MAP_AGREEMENT, SAME_FUNCTION
 
 
@@ -65,20 +66,20 @@ def worst_error(model: Model, inputs: dict[str, Tensor]) -> float:
 
 @pytest.mark.parametrize("family", DISPATCHING, ids=by_name)
 def test_maps_equal_eager_attention(family: Family) -> None:
-    model = open_model(family.build())
+    model = opened(family)
     assert worst_error(model, probe_inputs(model.hf, batch=2, seed=2)) <= MAP_AGREEMENT
     assert worst_error(model, padded_inputs(model.hf)) <= MAP_AGREEMENT
 
 
 @pytest.mark.parametrize("family", OUTSIDE, ids=by_name)
 def test_maps_of_families_outside_the_interface(family: Family) -> None:
-    model = open_model(family.build())
+    model = opened(family)
     assert worst_error(model, padded_inputs(model.hf)) <= MAP_AGREEMENT
 
 
 @pytest.mark.parametrize("family", OUTSIDE, ids=by_name)
 def test_streams_of_families_outside_the_interface(family: Family) -> None:
-    model = open_model(family.build())
+    model = opened(family)
     inputs, options = probe_inputs(model.hf, batch=2, seed=3), forward_options(model.hf)
     with model.session() as session, torch.no_grad():
         captured = session.capture("resid", "final", "pattern", "corner", "pairs")
@@ -112,7 +113,7 @@ def test_a_stream_that_is_not_known_is_not_shown(config: Any) -> None:
 
 @pytest.mark.parametrize("family", DISPATCHING, ids=by_name)
 def test_a_session_that_only_looks_changes_nothing(family: Family) -> None:
-    model = open_model(family.build())
+    model = opened(family)
     inputs, options = padded_inputs(model.hf), forward_options(model.hf)
     with torch.no_grad():
         before = first_output(model.hf(**inputs, **options))

@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 
-from headscope.errors import CaptureError, CheckpointError, UsageError
+from headscope.errors import CaptureError, CheckpointError
 from headscope.model import Model, open_model, verify
 from headscope.model.dispatch import implementation
 from headscope.model.feeding import probe_inputs
@@ -68,10 +68,11 @@ def test_maps_of_both_towers_equal_eager_attention(clip: Model) -> None:
     assert all(bool(rows.entropy_nats[1, :, -2:].isnan().all()) for rows in measured.values())
 
 
-def test_a_model_of_two_towers_is_not_run_on_text_alone(clip: Model) -> None:
+def test_a_model_of_two_towers_is_verified_on_texts_and_images(clip: Model) -> None:
     assert not clip.reads_text
-    with pytest.raises(UsageError, match="reads input_ids and pixel_values, and verify runs on tokens alone"):
-        verify(clip)
+    checks = {check.check: check for check in verify(clip)}
+    assert all(check.ok for check in checks.values())
+    assert checks["maps = transformers' eager attentions"].error is not None
 
 
 def test_an_encoder_that_is_not_seen_is_said_so() -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from headscope.core import Site
+from headscope.core import Site, WeightStatus
 from headscope.errors import WeightsRefused
 from headscope.model import Model, open_model, open_weights
 from headscope.model.checkpoint import open_checkpoint
 from headscope.model.feeding import forward_options, probe_inputs
 from headscope.model.weights import Beside, file_sources
-from tests.model.families import DISPATCHING, GROUPED, OUTSIDE, Family
+from tests.model.families import DBRX, DISPATCHING, GROUPED, OUTSIDE, Family, _family
 from tests.model.test_fidelity import by_name
 from tests.tolerances import WEIGHT_AGREEMENT
 
@@ -100,6 +100,34 @@ def test_qk_norm_shows(family: Family) -> None:
         # Normalised, not scaled: the signs follow the projection, the sizes do not.
         assert torch.equal(projected.sign(), seen["q"].sign())
         assert relative(projected, seen["q"]) > 0.01
+
+
+@pytest.mark.parametrize("family", [*(f for f in DISPATCHING if f.weights == "clipped"), DBRX], ids=by_name)
+def test_clipped_projections_show(family: Family) -> None:
+    """The equation holds up to the limit, which is found without reading the configuration."""
+    model = open_model(family.build())
+    for site in model.sites:
+        status = model.weight_status(site)
+        assert status == WeightStatus(
+            "clipped", "queries, keys and values beyond ±0.5 are cut off after the projection"
+        )
+        weights, seen = model.weights(site), projection_inputs(model, site)
+        projected = torch.einsum("bnm,hmd->bhnd", seen["q_in"], weights.w_q) + weights.b_q[None, :, None, :]
+        assert relative(projected, seen["q"]) > 0.01
+        assert relative(projected.clamp(-0.5, 0.5), seen["q"]) <= WEIGHT_AGREEMENT
+
+
+def test_a_limit_that_no_token_reaches_is_found_too() -> None:
+    """The published limit of OLMo is 8; where queries and keys are normalised, that of the values is told beside it."""
+    family = next(f for f in DISPATCHING if f.name == "olmo_clipped")
+    model = open_model(replace(family, options={**family.options, "clip_qkv": 8.0}).build())
+    status = model.weight_status(model.sites[0])
+    assert status.reason == "queries, keys and values beyond ±8 are cut off after the projection"
+    experts = {**family.options, "clip_qkv": 8.0, "num_experts": 2, "num_experts_per_tok": 1}
+    model = open_model(_family("olmoe", "Olmoe", experts, "normed and cut off").build())
+    status = model.weight_status(model.sites[0])
+    assert status.status == "normed"
+    assert status.reason.endswith("values beyond ±8 are cut off after the projection")
 
 
 def test_latent_attention_is_refused_with_the_reason() -> None:

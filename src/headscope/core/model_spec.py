@@ -25,9 +25,11 @@ class ModelSpec:
     d_head: int
     vocabulary: int
     context: int | None
-    n_parameters: int
+    n_parameters: int  # numbers in the weights; a weight that several modules share counts once
     dtype: str
-    positions: str = "unknown"  # "rotary" | "learned" | "relative bias" | "unknown"
+    positions: str = (
+        "unknown"  # "rotary" | "learned" | "sinusoidal" | "sinusoidal and learned" | "relative bias" | "unknown"
+    )
     dequantised: str = ""
     sha256: str = ""
     licence: str = ""

@@ -19,11 +19,12 @@ from headscope.core.site import Site, Stack
 class WeightStatus:
     """Whether a site's projections are known, and why not.
 
-    exact: the equation above holds as it stands. normed: q and k are normalised after it (QK-norm), so W_QK
-    is the form before normalisation. refused: there is no such form; `reason` says why.
+    exact: the equation above holds as it stands. clipped: it holds up to a size beyond which q, k or v are cut off;
+    `reason` says at what. normed: q and k are normalised after it (QK-norm), so W_QK is the form before normalisation.
+    refused: there is no such form; `reason` says why.
     """
 
-    status: Literal["exact", "normed", "refused"]
+    status: Literal["exact", "clipped", "normed", "refused"]
     reason: str = ""
 
 

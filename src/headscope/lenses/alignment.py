@@ -100,7 +100,8 @@ ABOUT = About(
             "(value − null) / sd; of largest_cosine on the scale ln(c²/(1 − c²)), c² at most 1 − 10⁻⁹. Empty where "
             "chance has no play"
         ),
-        "status": "exact; or normed: q and k are normalised afterwards, and W_QK is the form before that",
+        "status": "exact; clipped: q, k or v are cut off beyond some size; or normed: q and k are normalised "
+        "afterwards, and W_QK is the form before that",
         "weights": "as stored, or the quantised format they were expanded from (rounding noise included)",
     },
 )

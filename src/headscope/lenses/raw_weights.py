@@ -26,13 +26,19 @@ def gain_warning(gained: Sequence[Site], known: Sequence[Site], what: str) -> tu
 
 
 def status_warnings(spec: ModelSpec, statuses: Mapping[Site, WeightStatus], normed: str) -> tuple[str, ...]:
-    """Rounding noise, sites that normalise (`normed` says what that means here), sites left out and why."""
+    """Rounding noise, sites that normalise (`normed` says what that means here) or clip, sites left out and why."""
     found = [spec.weight_warning] if spec.weight_warning else []
     some = [site for site, one in statuses.items() if one.status == "normed"]
     if some:
         found.append(
             f"{len(some)} of {len(statuses)} sites (first {some[0].label}) normalise q and k after the "
             f"projection (QK-norm): {normed}."
+        )
+    clipped = [(site, one.reason) for site, one in statuses.items() if one.status == "clipped"]
+    if clipped:
+        found.append(
+            f"In {len(clipped)} of {len(statuses)} sites (first {clipped[0][0].label}) {clipped[0][1]}: "
+            "the numbers are those of the weights, without that."
         )
     reasons: dict[str, list[Site]] = {}
     for site, one in statuses.items():

@@ -111,7 +111,8 @@ ABOUT = About(
             "matrices (initializer_range; some families scale W_O or all of them further). Empty where it does not "
             "say, or where this equals the null"
         ),
-        "status": "exact; or normed: q and k are normalised afterwards, and W_QK is the form before that",
+        "status": "exact; clipped: q, k or v are cut off beyond some size; or normed: q and k are normalised "
+        "afterwards, and W_QK is the form before that",
         "weights": "as stored, or the quantised format they were expanded from (rounding noise included)",
     },
 )

@@ -20,6 +20,7 @@ from headscope.core.weights import AfterHeads, FeedForward
 from headscope.errors import WeightsRefused
 from headscope.model.blueprint import Rows
 from headscope.model.feeding import forward_options, probe_inputs
+from headscope.model.model_state import restored
 
 if TYPE_CHECKING:
     from headscope.model.opened import Model
@@ -85,7 +86,7 @@ class Rest:
             def keep(name: str) -> Any:
                 return lambda module, args, kwargs: self._given.__setitem__(name, _without_stream(args, kwargs))
 
-            with ExitStack() as stack, torch.no_grad():
+            with ExitStack() as stack, torch.no_grad(), restored(self._hf):
                 for name in self._attends:
                     hook = self._hf.get_submodule(name).register_forward_pre_hook(keep(name), with_kwargs=True)
                     stack.callback(hook.remove)
@@ -115,7 +116,7 @@ class Rest:
             return (read, *args[1:])
 
         first = self._first.get((site.stack, site.layer))
-        with ExitStack() as stack, torch.no_grad():
+        with ExitStack() as stack, torch.no_grad(), restored(self._hf.get_submodule(layer)):
             hook = self._hf.get_submodule(output.module).register_forward_pre_hook(exchange)
             stack.callback(hook.remove)
             if first is not None:

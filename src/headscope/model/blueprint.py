@@ -4,7 +4,7 @@ Made once per model by tracing codes (see `codes`); then read off a built model 
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,10 +13,11 @@ from torch import Tensor
 
 from headscope.core.site import Site
 from headscope.core.weights import WeightStatus
-from headscope.model.codes import SIGNATURE_BITS, CodedCall, Trace, coded, nonzero, trace
+from headscope.model.codes import SIGNATURE_BITS, CodedCall, Trace, channels_of, coded, nonzero, trace
 from headscope.model.dispatch import as_transformers, tapped
 from headscope.model.feeding import forward_options, probe_inputs
 from headscope.model.reading import RawCall
+from headscope.model.value_limits import Limits, find_limits, limit_reason
 
 EXACT = WeightStatus("exact")
 NORMED = WeightStatus("normed", "queries and keys are normalised after the projection (QK-norm)")
@@ -43,10 +44,11 @@ class Projections:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is known about one site's weights."""
+    """What is known about one site's weights; `limits` holds where q, k or v are cut off after the projection."""
 
     status: WeightStatus
     projections: Projections | None = None
+    limits: Limits = field(default_factory=dict)
 
 
 class _Refusal(Exception):
@@ -115,7 +117,7 @@ class Tracer:
         except _Refusal as refusal:
             self._refuse(site, str(refusal))
         else:
-            self._awaiting = (site, rows, status, _channels(out))
+            self._awaiting = (site, rows, status, channels_of(out))
 
     def _projected(self, site: Site, raw: RawCall) -> tuple[tuple[Rows, Rows, Rows], WeightStatus]:
         q, q_from, q_scaled = self._rows(raw.query, "queries")
@@ -130,7 +132,7 @@ class Tracer:
         return (q, k, v), EXACT if q_scaled and k_scaled else NORMED
 
     def _rows(self, states: Tensor, what: str) -> tuple[Rows, CodedCall, bool]:
-        channels = _channels(states)
+        channels = channels_of(states)
         if channels.shape[0] < SIGNATURE_BITS // 2:
             raise _Refusal(f"the probe gave only {channels.shape[0]} samples")
         found = self._find(channels)
@@ -160,19 +162,35 @@ class Tracer:
 
 
 def make_blueprint(model: Any, sites: tuple[Site, ...]) -> dict[Site, Plan]:
-    """Trace every site of a model, real or on the meta device, in one coded forward over single tokens."""
+    """Trace every site of a model, real or on the meta device, in two coded forwards over single tokens."""
     tracer = Tracer(model, sites)
     inputs = probe_inputs(model, batch=SIGNATURE_BITS, single_token=True)
     with torch.no_grad(), coded(model, tracer.note), tapped(model, tracer):
         model(**inputs, **forward_options(model))
     tracer.close()
-    return tracer.plans
+    return _with_limits(model, tracer.plans)
 
 
-def _channels(states: Tensor) -> Float[Tensor, "samples channels"]:
-    """[batch, heads, positions, width] as samples × channels on the CPU, one sample per sequence and position."""
-    batch, heads, positions, width = states.shape
-    return states.float().cpu().transpose(1, 2).reshape(batch * positions, heads * width)
+def _with_limits(model: Any, plans: dict[Site, Plan]) -> dict[Site, Plan]:
+    """The same plans; a site that cuts queries, keys or values off is not exact."""
+    rows_by_site = {site: _scaled_rows(plan) for site, plan in plans.items() if plan.projections is not None}
+    limits = find_limits(model, rows_by_site) if rows_by_site else {}
+    return {site: _limited(plan, limits.get(site, {})) for site, plan in plans.items()}
+
+
+def _scaled_rows(plan: Plan) -> dict[str, Rows]:
+    letters = "v" if plan.status.status == "normed" else "qkv"
+    return {letter: getattr(plan.projections, letter) for letter in letters}
+
+
+def _limited(plan: Plan, limits: Limits) -> Plan:
+    if not limits:
+        return plan
+    if plan.status.status == "normed":
+        status = WeightStatus("normed", f"{plan.status.reason}; {limit_reason(limits)}")
+    else:
+        status = WeightStatus("clipped", limit_reason(limits))
+    return replace(plan, status=status, limits=limits)
 
 
 def _same_input(a: CodedCall, b: CodedCall) -> bool:

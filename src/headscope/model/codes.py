@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+SMALL = 1 / 32  # size of codes: below every limit that families put on queries, keys and values
 SIGNATURE_BITS = 62  # samples used to recognise a code: two of them agree by chance with probability 2^-61
 
 
@@ -45,9 +46,12 @@ class Trace:
         Magnitudes differ by up to a factor of four between samples, so a normalisation is far outside the
         tolerance, which only has to cover the rounding of the model's own dtype.
         """
-        tolerance = max(1e-4, 8 * torch.finfo(self.call.dtype).eps)
+        kind = torch.finfo(self.call.dtype)
+        tolerance = max(1e-4, 8 * kind.eps)
         middle = self.ratio.median(dim=0).values
-        steady = (self.ratio - middle).abs() <= tolerance * middle.abs()
+        # The smallest numbers of a dtype lie on a grid, and are rounded to it.
+        grid = 2 * kind.smallest_normal * kind.eps / self.call.code[:, self.row].abs()
+        steady = (self.ratio - middle).abs() <= tolerance * middle.abs() + grid
         return middle if bool(steady.all()) else None
 
 
@@ -68,13 +72,16 @@ def out_features(module: nn.Module) -> int:
 
 
 @contextmanager
-def coded(model: nn.Module, note: Callable[[CodedCall], None], *, seed: int = 0) -> Iterator[None]:
-    """Let every linear module return codes and report each call to `note`; the model is as before on exit."""
+def coded(model: nn.Module, note: Callable[[CodedCall], None], *, seed: int = 0, size: float = SMALL) -> Iterator[None]:
+    """Let every linear module return codes and report each call to `note`; the model is as before on exit.
+
+    `size` is the standard deviation of a code, up to a factor between 1/2 and 2.
+    """
     generator = torch.Generator().manual_seed(seed)
     with ExitStack() as undo:
         for name, module in model.named_modules():
             if is_linear(module):
-                patch(module, _coded_forward(name, module, note, generator), undo)
+                patch(module, _coded_forward(name, module, note, generator, size), undo)
         yield
 
 
@@ -118,17 +125,24 @@ def nonzero(code: Tensor) -> Tensor:
     return torch.where(code == 0, torch.ones((), dtype=code.dtype), code)
 
 
+def channels_of(states: Float[Tensor, "batch heads positions width"]) -> Float[Tensor, "samples channels"]:
+    """Queries, keys or values as samples × channels on the CPU, one sample per sequence and position."""
+    batch, heads, positions, width = states.shape
+    return states.float().cpu().transpose(1, 2).reshape(batch * positions, heads * width)
+
+
 def _coded_forward(
-    name: str, module: nn.Module, note: Callable[[CodedCall], None], generator: torch.Generator
+    name: str, module: nn.Module, note: Callable[[CodedCall], None], generator: torch.Generator, size: float
 ) -> Callable[..., Tensor]:
     width = out_features(module)
 
     def forward(x: Tensor, *_: Any, **__: Any) -> Tensor:
         samples = x.shape[:-1].numel()
         code = nonzero(torch.randn(samples, width, generator=generator))
-        code *= torch.rand(samples, 1, generator=generator) * 1.5 + 0.5
-        rounded = code.to(x.dtype)
-        note(CodedCall(name, x.reshape(samples, -1).float().cpu(), rounded.float(), x.dtype))
+        code *= size * (torch.rand(samples, 1, generator=generator) * 1.5 + 0.5)
+        rounded = nonzero(code.to(x.dtype))
+        # A copy is noted: some families cut what a projection returns off in place.
+        note(CodedCall(name, x.reshape(samples, -1).float().cpu(), rounded.float().clone(), x.dtype))
         return rounded.reshape(*x.shape[:-1], width).to(x.device)
 
     return forward

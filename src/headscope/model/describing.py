@@ -7,6 +7,7 @@ from torch import nn
 from headscope.core.model_spec import ModelSpec
 from headscope.core.site import Site
 from headscope.model.feeding import device_of, vocabulary
+from headscope.model.position_kinds import position_kind
 
 
 def describe(
@@ -37,9 +38,9 @@ def describe(
         d_head=first.d_head if first else 0,
         vocabulary=vocabulary(hf.config),
         context=_context(hf, config),
-        n_parameters=sum(parameter.numel() for parameter in hf.parameters()),
+        n_parameters=parameter_count(hf),
         dtype=dtype,
-        positions=_positions(hf, config, sites),
+        positions=position_kind(hf, sites),
         dequantised=dequantised,
         sha256=sha256,
         licence=licence,
@@ -84,13 +85,13 @@ def _context(hf: Any, config: Any) -> int | None:
     return None
 
 
-def _positions(hf: Any, config: Any, sites: tuple[Site, ...]) -> str:
-    if any("bias" in site.extras for site in sites):
-        return "relative bias"
-    names = [type(module).__name__.lower() for module in hf.modules()]
-    if any("rotary" in name for name in names):
-        return "rotary"
-    parameters = [name.lower() for name, _ in hf.named_parameters()]
-    if any("position" in name or "wpe" in name for name in parameters):
-        return "learned"
-    return "unknown"
+def parameter_count(hf: Any) -> int:
+    """How many numbers the weights hold; a weight that several modules share counts once.
+
+    On a model without weights nothing is shared yet: there transformers' own list of what it ties tells.
+    """
+    tied = dict(getattr(hf, "all_tied_weights_keys", None) or {})
+    weights = dict(hf.named_parameters())
+    return sum(
+        weight.numel() for name, weight in weights.items() if tied.get(name, name) not in weights.keys() - {name}
+    )

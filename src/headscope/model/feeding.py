@@ -34,7 +34,7 @@ def probe_inputs(model: Any, *, batch: int, single_token: bool = False, seed: in
         "input_features": lambda: _spectrogram(model.config, batch, generator),
         "input_values": lambda: _sound(model.config, batch, generator),
     }
-    inputs = {name: make[name]() for name in read_by(model)}
+    inputs = {name: _in_dtype(make[name](), model.dtype) for name in read_by(model)}
     if model.config.is_encoder_decoder and "decoder_input_ids" in _parameters(model):
         inputs["decoder_input_ids"] = _tokens(model.config, batch, decoder_length, generator)
     # Drawn on the CPU, so that they are the same numbers for a model on any device.
@@ -45,6 +45,11 @@ def device_of(model: Any) -> torch.device:
     """Where a model wants its inputs; a model without weights (the meta device) is run on the CPU."""
     device: torch.device = model.device
     return torch.device("cpu") if device.type == "meta" else device
+
+
+def _in_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Images and sounds in the dtype that the model computes in; tokens are whole numbers."""
+    return values.to(dtype) if values.is_floating_point() else values
 
 
 def read_by(model: Any) -> tuple[str, ...]:

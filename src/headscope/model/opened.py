@@ -1,5 +1,6 @@
 """Model: a real transformer opened for measuring, and the functions that open one."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from headscope.model.edit import Edit
 from headscope.model.feeding import read_by, unmade
 from headscope.model.fit import check_file
 from headscope.model.load import Loaded, load
+from headscope.model.model_state import Change, restored
 from headscope.model.quiet import quiet
 from headscope.model.reason import reason
 from headscope.model.session import Session
@@ -49,7 +51,8 @@ NOT_DISPATCHING = "the family does not compute attention through transformers' a
 class Model:
     """A transformer opened for measuring: its sites, weights, sessions, edits and text.
 
-    Open one with `headscope.open`. `hf` is the transformers model itself, which is never changed for good.
+    Open one with `headscope.open`. `hf` is the transformers model itself, which is never changed for good. `origin` is
+    where its checkpoint was found; None for a model that was given in memory.
     """
 
     def __init__(
@@ -59,8 +62,10 @@ class Model:
         spec: ModelSpec,
         sites: tuple[Site, ...],
         softmax: SoftmaxSites | None,
+        origin: Source | None = None,
     ) -> None:
         self.hf = hf
+        self.origin = origin
         self.tokenizer = tokenizer
         self.spec = spec
         self.sites = sites
@@ -88,7 +93,7 @@ class Model:
         if self._branches is None:
             if self._softmax is not None:
                 raise VariantRefused(f"the layers of {self.spec.family} models cannot be changed: {NOT_DISPATCHING}")
-            with quiet():
+            with quiet(), restored(self.hf):
                 self._branches = find_branches(self.hf, self.sites)
         return self._branches
 
@@ -278,19 +283,32 @@ def _opened(loaded: Loaded, source: Source, tokenizer: Any | None) -> Model:
         sha256=loaded.sha256,
         licence=source.licence,
         notes=loaded.notes,
+        origin=source,
     )
 
 
-def _model(hf: Any, tokenizer: Any | None, **facts: Any) -> Model:
+def _model(hf: Any, tokenizer: Any | None, *, origin: Source | None = None, **facts: Any) -> Model:
     with quiet():
         try:
-            sites, softmax = _probed(hf)
+            with restored(hf) as changes:
+                sites, softmax, checks = _probed(hf)
         except HeadscopeError:
             raise
         except Exception as error:
             raise _not_run(hf, error) from error
-        spec = describe(hf, sites, **facts)
-    return Model(hf, tokenizer, spec, sites, softmax)
+        notes = (*facts.pop("notes", ()), *checks, *_switches(changes))
+        spec = describe(hf, sites, notes=notes, **facts)
+    return Model(hf, tokenizer, spec, sites, softmax, origin)
+
+
+def _switches(changes: list[Change]) -> Iterator[str]:
+    """A note on each switch that the model set while it was probed: it computes otherwise on other inputs."""
+    names = {(change.attribute, change.before, change.after) for change in changes if isinstance(change.before, str)}
+    for attribute, before, after in sorted(names, key=str):
+        yield (
+            f"on a short input this model sets {attribute} from {before!r} to {after!r}; headscope undoes this after "
+            "each forward, so every input is computed as the model as it was loaded computes it"
+        )
 
 
 def _not_run(hf: Any, error: Exception) -> CaptureError:
@@ -303,24 +321,25 @@ def _not_run(hf: Any, error: Exception) -> CaptureError:
     )
 
 
-def _probed(hf: Any) -> tuple[tuple[Site, ...], SoftmaxSites | None]:
+def _probed(hf: Any) -> tuple[tuple[Site, ...], SoftmaxSites | None, tuple[str, ...]]:
+    """The sites, how they are watched where that is at their softmax, and what the check of them could not do."""
     sites = find_sites(hf)
     if sites:
-        check_agreement(hf)
-        return sites, None
+        return sites, None, check_agreement(hf, len(sites))
     softmax = find_softmax_sites(hf)
     if isinstance(softmax, str):
         raise CaptureError(
             f"the attention of {hf.config.model_type} models cannot be read: {NOT_DISPATCHING}, and {softmax}",
             hint="ask transformers itself for output_attentions, if the family has them",
         )
-    return softmax.sites, softmax
+    return softmax.sites, softmax, ()
 
 
 def _traced(hf: Any, sites: tuple[Site, ...]) -> dict[Site, Plan]:
     with quiet():
         try:
-            return make_blueprint(hf, sites)
+            with restored(hf):
+                return make_blueprint(hf, sites)
         except UsageError:
             raise  # a session is open: it can be traced later
         except Exception as error:  # noqa: BLE001  a family may do anything with codes; its maps can still be read

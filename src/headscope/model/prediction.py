@@ -9,6 +9,7 @@ from torch import Tensor
 
 from headscope.errors import CaptureError
 from headscope.model.feeding import forward_options
+from headscope.model.model_state import restored
 
 if TYPE_CHECKING:
     from headscope.model.opened import Model
@@ -44,7 +45,7 @@ def predicted(model: "Model", tokens: Int[Tensor, " tokens"], beside: States | N
 
     handle = head.register_forward_pre_hook(read)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), restored(hf):
             logits = hf(input_ids=tokens[None].to(hf.device), **forward_options(hf)).logits
     finally:
         handle.remove()
@@ -59,6 +60,6 @@ def predicted(model: "Model", tokens: Int[Tensor, " tokens"], beside: States | N
 def embedding(model: "Model", tokens: Int[Tensor, " tokens"]) -> Float[Tensor, " d_model"]:
     """The mean of the last hidden states of a text, in float64: of the encoder where there is one."""
     body: Any = model.hf.get_encoder() if model.spec.kind == "encoder-decoder" else model.hf.base_model
-    with torch.no_grad():
+    with torch.no_grad(), restored(model.hf):
         states: Tensor = body(input_ids=tokens[None].to(model.hf.device), **forward_options(body)).last_hidden_state
     return states[0].cpu().double().mean(0)

@@ -56,7 +56,7 @@ class Look:
         heads = f"{spec.n_heads} heads{shared}"
         rows = {
             "model": f"{spec.name} ({spec.architecture}, {spec.family}, {spec.kind})",
-            "size": f"{spec.n_parameters / 1e6:.1f}M parameters, stored as {spec.dtype}",
+            "size": f"{spec.n_parameters:,} parameters, stored as {spec.dtype}",
             "attention": f"{len(self.sites)} sites in {spec.n_layers} layers, {heads}; "
             f"d_model {spec.d_model}, d_head {spec.d_head}",
             "positions": f"{spec.positions}; context {spec.context or 'without limit'}",
@@ -122,8 +122,8 @@ def _stored(source: Source) -> str:
 
 
 def _weights_line(statuses: list[tuple[str, str]]) -> str:
-    counts = {status: sum(s == status for s, _ in statuses) for status in ("exact", "normed", "refused")}
-    reasons = {reason for status, reason in statuses if status == "refused"}
+    counts = {status: sum(s == status for s, _ in statuses) for status in ("exact", "clipped", "normed", "refused")}
+    reasons = {reason for status, reason in statuses if status in ("clipped", "refused")}
     told = ", ".join(f"{count} sites {status}" for status, count in counts.items() if count)
     return f"{told} ({'; '.join(sorted(reasons))})" if reasons else told
 

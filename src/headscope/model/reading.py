@@ -47,7 +47,7 @@ class Reader:
     """Translates calls; remembers the translation of a mask, which all layers of a forward share."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[int, ...], tuple[Tensor, Visibility]] = {}
+        self._seen: dict[tuple[int | None, ...], tuple[Tensor, Visibility]] = {}
 
     def forget(self) -> None:
         """A new forward begins: its masks are new."""
@@ -82,18 +82,14 @@ class Reader:
         if raw.mask is None:
             return Visibility(right=0 if _is_causal(raw, query_positions, key_positions) else None), None
         allowed, bias = _boolean(raw.mask[..., : raw.key.shape[2]])
-        key = (
-            raw.mask.data_ptr(),
-            raw.mask._version,
-            int(query_positions[0, 0]),
-            *raw.query.shape,
-            *raw.key.shape,
-        )
-        if key not in self._seen:
+        # Tensors of inference mode do not count how often they were written into: their masks are read each time.
+        version = None if raw.mask.is_inference() else raw.mask._version
+        key = (raw.mask.data_ptr(), version, int(query_positions[0, 0]), *raw.query.shape, *raw.key.shape)
+        if version is None or key not in self._seen:
             expanded = allowed.expand(-1, -1, raw.query.shape[2], raw.key.shape[2])
             # The mask itself is kept beside its translation: while it lives its address cannot be reused.
-            found = _structure(expanded, query_positions, key_positions, raw.key.shape[0])
-            self._seen[key] = (raw.mask, found)
+            visibility = _structure(expanded, query_positions, key_positions, raw.key.shape[0])
+            self._seen[key] = (raw.mask, visibility)
         return self._seen[key][1], bias
 
 

@@ -60,7 +60,8 @@ class Capture:
     """Stored tensors: `take()` gives quantity → site → tensor of the one forward that ran.
 
     The heads axis holds the selected heads in order; for k and v the key/value heads that those read, each
-    once; q and k are as the scores see them, after rotary positions and norms. `rows` are the scores of some rows,
+    once; q and k are as the scores see them, after rotary positions and norms. `scores` are after scale, softcap and
+    bias, before the mask, in every family. `rows` are the scores of some rows,
     −∞ where masked (`attention.maps.score_rows`), `pairs` the pattern among some tokens
     (`attention.maps.pattern_pairs`), `scale` is the factor of q·k. `resid` is the residual stream entering the layer
     (the nearest enclosing element of a module list), `x` the input of the query projection, for the sites whose

@@ -44,6 +44,7 @@ from headscope.errors import CaptureError, UsageError
 from headscope.model.clock import Clock
 from headscope.model.dispatch import as_transformers, own_attention, tapped
 from headscope.model.feeding import forward_options
+from headscope.model.model_state import restored
 from headscope.model.past import PastQueries
 from headscope.model.reading import RawCall, Reader
 from headscope.model.recordings import Capture, Heads, Stream
@@ -183,7 +184,7 @@ class Session:
                 inputs["decoder_attention_mask"] = inputs["attention_mask"]
         self._each = each
         try:
-            with torch.no_grad():
+            with torch.no_grad(), restored(self._hf):
                 body(**inputs, **forward_options(body))
         finally:
             self._each = None

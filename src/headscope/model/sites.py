@@ -20,8 +20,9 @@ from headscope.errors import CaptureError, CheckpointError
 from headscope.model.dispatch import DENSE, as_transformers, implementation, tapped
 from headscope.model.feeding import DECODER_TOKENS, ENCODER_TOKENS, forward_options, has_two_towers, probe_inputs
 from headscope.model.reading import RawCall, Reader
+from headscope.model.rounding import agreement, widened
 
-AGREEMENT = 1e-4  # relative; float32 attention summed in another order differs by about 1e-6
+_SMALLEST = 1e-30  # nothing is divided by zero
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,24 @@ def _towers(sightings: list[Sighting]) -> tuple[Site, ...]:
     return tuple(_with_layers(sites))
 
 
-def check_agreement(model: Any) -> None:
-    """Refuse a family whose output changes when its attention is computed from what it tells the interface."""
+def check_agreement(model: Any, sites: int) -> tuple[str, ...]:
+    """Refuse a family whose output changes when its attention is computed from what it tells the interface.
+
+    A model in a narrow dtype is judged as a float32 copy (see `rounding`); a note says where that was not possible.
+    """
+    wide = widened(model)
+    judged = model if wide is None else wide
+    _check_agreement(judged, agreement(judged.dtype, sites))
+    if wide is not None:
+        return ()
+    dtype = str(model.dtype).removeprefix("torch.")
+    return (
+        f"there was no memory to check its attention in float32: it agrees with transformers' own in {dtype}, "
+        f"to within {agreement(model.dtype, sites):.1g} of the largest output",
+    )
+
+
+def _check_agreement(model: Any, tolerance: float) -> None:
     inputs = probe_inputs(model, batch=2, seed=1)
     options = forward_options(model)
     with torch.no_grad(), tapped(model, Watch(model)):
@@ -115,12 +132,12 @@ def check_agreement(model: Any) -> None:
             f"{type(model).__name__} answers random inputs with values that are not finite, in transformers too",
             hint="a number in the configuration may be damaged (an epsilon, a rotary base), or a weight is too large",
         )
-    error = float((ours - theirs).abs().max() / theirs.abs().max().clamp_min(1e-30))
-    if not error <= AGREEMENT:
+    error = float((ours - theirs).abs().max() / theirs.abs().max().clamp_min(_SMALLEST))
+    if not error <= tolerance:
         _refuse_random(model, theirs, _eager(model, inputs, options))
         raise CaptureError(
             f"{type(model).__name__}: attention computed from the call differs from transformers' eager attention "
-            f"by {error:.1e} (relative, tolerance {AGREEMENT:.0e}), so this family does something to its scores that "
+            f"by {error:.1e} (relative, tolerance {tolerance:.0e}), so this family does something to its scores that "
             "the attention interface does not show",
             hint="its maps can be had from transformers with attn_implementation='eager' and output_attentions=True",
         )

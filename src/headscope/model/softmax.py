@@ -24,32 +24,48 @@ from headscope.core.site import Site
 from headscope.errors import CaptureError
 from headscope.model.dispatch import implementation
 from headscope.model.feeding import forward_options, probe_inputs
+from headscope.model.reason import reason
 from headscope.model.session import Patch, Session, Where, enclosing_layer
+from headscope.model.unmasked_scores import MaskWatch
 
 if TYPE_CHECKING:
     from headscope.model.opened import Model
 
 TOLERANCE = 1e-6
-# What a map and its scores show, both at hand.
-_OF_MAPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "scores": lambda scores, _: scores,
-    "pattern": lambda _, pattern: pattern,
-    "pairs": lambda _, pattern: pairs_of(pattern),
-}
+# What a map shows.
+_OF_MAPS: dict[str, Callable[[Tensor], Tensor]] = {"pattern": lambda pattern: pattern, "pairs": pairs_of}
+_NOT_FOLLOWED = "the family masks its scores in a way that headscope does not follow, so the hidden ones are not known"
 _SOFTMAX = {torch.nn.functional.softmax, torch.softmax, torch.Tensor.softmax}
 
 
-class Watch(TorchFunctionMode):
-    """Reports the argument and the result of every softmax to `note`."""
+@dataclass(frozen=True)
+class Softmax:
+    """One softmax of a forward: what reached it, what it gave, and the scores before the mask.
 
-    def __init__(self, note: Callable[[Tensor, Tensor], None]) -> None:
+    `scores` is None where they were not followed, or where the way from them to the softmax is not understood.
+    """
+
+    reached: Tensor
+    pattern: Tensor
+    scores: Tensor | None
+
+
+class Watch(TorchFunctionMode):
+    """Reports every softmax to `note`; the scores before the mask too, while `follows` says so."""
+
+    def __init__(self, note: Callable[[Softmax], None], follows: Callable[[], bool]) -> None:
         super().__init__()
-        self._note = note
+        self._note, self._follows = note, follows
+        self._masks = MaskWatch()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+        options = kwargs or {}
+        follows = self._follows()
+        result = self._masks.run(func, args, options) if follows else func(*args, **options)
         if func in _SOFTMAX:
-            self._note(args[0] if args else kwargs["input"], result)
+            reached = args[0] if args else options["input"]
+            self._note(Softmax(reached, result, self._masks.scores(reached) if follows else None))
+            self._masks.forget()
         return result
 
 
@@ -58,13 +74,15 @@ class SoftmaxSites:
     """The sites of a model whose maps come from softmaxes, and which softmax of a forward each one is.
 
     `streams`: whether each layer is given what the one before it gave, and that as windows, tokens and features in this
-    order; only then is it known what the stream between layers is.
+    order; only then is it known what the stream between layers is. `scores`: why the scores before the mask cannot be
+    had; empty where they can.
     """
 
     sites: tuple[Site, ...]
     ordinal: dict[int, Site]
     total: int
     streams: bool
+    scores: str = ""
 
 
 def find_softmax_sites(model: Any) -> SoftmaxSites | str:
@@ -75,12 +93,12 @@ def find_softmax_sites(model: Any) -> SoftmaxSites | str:
     options = forward_options(model)
     passed: dict[str, list[list[Tensor]]] = {}
 
-    def note(running: list[str], result: Tensor) -> None:
-        taken.append(result)
+    def note(running: list[str], softmax: Softmax) -> None:
+        taken.append(softmax.pattern)
         inside.append(running[-1])
 
     with torch.no_grad(), implementation(model, "eager"):
-        with _followed(model, passed) as running, Watch(lambda _, result: note(running, result)):
+        with _followed(model, passed) as running, Watch(lambda softmax: note(running, softmax), lambda: False):
             plain = model(**inputs, **options)
         returned = getattr(model(**inputs, **options, output_attentions=True), "attentions", None)
     del plain
@@ -103,7 +121,23 @@ def find_softmax_sites(model: Any) -> SoftmaxSites | str:
     streams = all(len(layer) == 2 and layer[0].shape == shape for layer in layers) and all(
         torch.equal(before[1], after[0]) for before, after in itertools.pairwise(layers)
     )
-    return SoftmaxSites(sites, ordinal, len(taken), streams)
+    return SoftmaxSites(sites, ordinal, len(taken), streams, _lost_scores(model, inputs, frozenset(ordinal)))
+
+
+def _lost_scores(model: Any, inputs: dict[str, Tensor], places: frozenset[int]) -> str:
+    """Why the scores before the mask cannot be had, tried on a padded text; empty where they can."""
+    softmaxes: list[Softmax] = []
+    padded = dict(inputs)
+    if "input_ids" in inputs:
+        padded["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        padded["attention_mask"][1, -2:] = 0
+    try:
+        with torch.no_grad(), implementation(model, "eager"), Watch(softmaxes.append, lambda: True):
+            model(**padded, **forward_options(model))
+    except Exception as error:  # noqa: BLE001  a family may do anything with a mask; its maps can still be read
+        return f"the model could not be run on a padded text ({reason(error)})"
+    lost = [place for place in places if place >= len(softmaxes) or softmaxes[place].scores is None]
+    return _NOT_FOLLOWED if lost else ""
 
 
 @contextmanager
@@ -138,7 +172,9 @@ def _matching(attention: Tensor, taken: list[Tensor], used: Iterable[int]) -> in
     for index, result in enumerate(taken):
         if index in used or result.numel() != attention.numel() or result.shape[-2:] != attention.shape[-2:]:
             continue
-        if float((result.reshape(attention.shape) - attention).abs().max()) <= TOLERANCE:
+        # A softmax taken in float32 is rounded to the dtype of the model before it is returned.
+        rounded = result.reshape(attention.shape).to(attention.dtype)
+        if float((rounded - attention).abs().max()) <= TOLERANCE:
             return index
     return None
 
@@ -166,12 +202,13 @@ class SoftmaxSession(Session):
         for module in {id(m): m for m in (self._hf, self._hf.base_model)}.values():
             stack.callback(module.register_forward_pre_hook(self._begin, with_kwargs=True).remove)
             stack.callback(module.register_forward_hook(self._end, always_call=True).remove)
-        stack.enter_context(Watch(self._note))
+        stack.enter_context(Watch(self._note, self._wants_scores))
 
     @property
     def shown(self) -> frozenset[str]:
-        """Maps and scores; the stream where its layout is known."""
-        return frozenset({"corner", *_OF_MAPS, *(("resid", "final") if self._found.streams else ())})
+        """Maps, the scores where they are known before the mask, the stream where its layout is known."""
+        maps = {"corner", "scores", *_OF_MAPS, *(("resid", "final") if self._found.streams else ())}
+        return frozenset(maps - {"scores"} if self._found.scores else maps)
 
     def replace(self, at: Where, mechanism: Mechanism) -> None:
         """Refused: this family computes its attention itself."""
@@ -194,6 +231,11 @@ class SoftmaxSession(Session):
 
     def _check_quantities(self, what: tuple[str, ...]) -> None:
         super()._check_quantities(what)
+        if "scores" in what and self._found.scores:
+            raise CaptureError(
+                f"the scores of {self._model.spec.family} models cannot be captured: {self._found.scores}",
+                hint="capture the pattern, which is what the softmax gives",
+            )
         if hidden := [name for name in what if name not in self.shown and not corner_size(name)]:
             raise self._refusal(f"captured as {', '.join(hidden)}")
 
@@ -207,19 +249,29 @@ class SoftmaxSession(Session):
         if output is not None and self._taken != self._found.total:
             raise self._changed_form()
 
-    def _note(self, scores: Tensor, result: Tensor) -> None:
+    def _wants_scores(self) -> bool:
+        return self._running and any("scores" in capture.what for capture in self._captures)
+
+    def _note(self, softmax: Softmax) -> None:
         if not self._running:
             return
         site = self._found.ordinal.get(self._taken)
         self._taken += 1
         if site is not None:
-            self._record(site, self._as_map(site, scores), self._as_map(site, result))
+            self._record(site, softmax)
             self._attended_to()
 
     def _as_map(self, site: Site, tensor: Tensor) -> Tensor:
         if tensor.shape[-1] != tensor.shape[-2] or tensor.ndim not in (3, 4):
             raise self._changed_form()
         return tensor.detach().reshape(-1, site.n_heads, *tensor.shape[-2:])
+
+    def _scores(self, site: Site, softmax: Softmax) -> Tensor:
+        if softmax.scores is None:
+            raise CaptureError(f"{site.label}: the scores before the mask cannot be captured: {_NOT_FOLLOWED}")
+        # At least float32, as the scores of every family.
+        scores = softmax.scores.to(torch.promote_types(softmax.scores.dtype, torch.float32))
+        return self._as_map(site, scores).clone()
 
     def _changed_form(self) -> CaptureError:
         return CaptureError(
@@ -228,20 +280,23 @@ class SoftmaxSession(Session):
             hint="use a shorter text, without a cache",
         )
 
-    def _record(self, site: Site, scores: Tensor, pattern: Tensor) -> None:
+    def _record(self, site: Site, softmax: Softmax) -> None:
+        masked, pattern = self._as_map(site, softmax.reached), self._as_map(site, softmax.pattern)
         for capture in self._captures:
             for what in capture.what if site in capture.at else ():
                 chosen = list(capture.at[site])
                 if size := corner_size(what):
                     capture.keep(what, site, pattern[:, chosen, :size, :size])
+                elif what == "scores":
+                    capture.keep(what, site, self._scores(site, softmax)[:, chosen])
                 elif what in _OF_MAPS:
-                    capture.keep(what, site, _OF_MAPS[what](scores, pattern)[:, chosen])
+                    capture.keep(what, site, _OF_MAPS[what](pattern)[:, chosen])
         for stream in self._streams:
             if site in stream.at:
                 heads = list(stream.at[site])
                 measured, uniform = stream.frames.current()
-                call = _as_call(scores[:, heads])
-                real = self._clock.real_queries(site.stack, scores.shape[2])
+                call = _as_call(masked[:, heads])
+                real = self._clock.real_queries(site.stack, masked.shape[2])
                 measured[site] = pattern_statistics(pattern[:, heads], call, stream.request, real_queries=real)
                 uniform[site] = uniform_statistics(call, stream.request, real_queries=real)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headscope.errors import UsageError
 from headscope.model.feeding import forward_options
+from headscope.model.model_state import restored
 from headscope.model.quiet import quiet
 
 if TYPE_CHECKING:
@@ -157,11 +158,23 @@ def generate_tokens(
     temperature: float,
     cache: bool,
     seed: int,
+    start: int | None = None,
 ) -> Int[Tensor, " written"]:
-    """The tokens that generation returns: prompt and continuation, or the decoder's tokens."""
+    """The tokens that generation returns: prompt and continuation, or the decoder's tokens.
+
+    `start` is the token that a decoder begins with where the configuration names none.
+
+    Raises:
+        UsageError: A decoder beside an encoder has nothing to begin with.
+    """
+    if start is None and lacks_start(hf):
+        raise UsageError(
+            f"the configuration of this {hf.config.model_type} model names no token that its decoder begins with",
+            hint="set decoder_start_token_id in its generation_config",
+        )
     sampling = {"do_sample": True, "temperature": temperature} if temperature > 0 else {"do_sample": False}
     padding = hf.generation_config.pad_token_id
-    with quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with quiet(), torch.no_grad(), restored(hf):
         torch.manual_seed(seed)
         prompt = tokens[None].to(hf.device)
         written: Tensor = hf.generate(
@@ -171,9 +184,16 @@ def generate_tokens(
             use_cache=cache,
             num_beams=1,
             pad_token_id=padding if padding is not None else _end_token(hf),
+            **({} if start is None else {"decoder_start_token_id": start}),
             **sampling,
         )
     return written[0].cpu()
+
+
+def lacks_start(hf: Any) -> bool:
+    """Whether the decoder of an encoder–decoder has no token to begin with."""
+    named = (hf.generation_config.decoder_start_token_id, hf.generation_config.bos_token_id)
+    return bool(hf.config.is_encoder_decoder) and all(token is None for token in named)
 
 
 def _end_token(hf: Any) -> int:
@@ -187,7 +207,7 @@ def _losses(hf: Any, tokens: Int[Tensor, " tokens"], window: int, stride: int) -
     start = 0
     while scored < len(tokens):
         piece = tokens[start : start + window]
-        with torch.no_grad():
+        with torch.no_grad(), restored(hf):
             logits = hf(input_ids=piece[None].to(hf.device), **forward_options(hf)).logits[0, :-1]
         first = scored - start - 1  # the logits that predict the first token not scored yet
         log_p = torch.log_softmax(logits[first:].float(), dim=-1).cpu()

@@ -22,6 +22,7 @@ from headscope.errors import UsageError
 from headscope.experiments.fewshot.prompt import Part, Prompt, built
 from headscope.model import Model
 from headscope.model.feeding import forward_options
+from headscope.model.model_state import restored
 
 MOST = 8
 
@@ -119,7 +120,7 @@ def clue_scores(model: Model, prompt: Prompt) -> list[float]:
 
 def token_scores(model: Model, tokens: Int[Tensor, " tokens"]) -> Float[Tensor, " scored"]:
     """The log-probability of each token but the first, in nats."""
-    with torch.no_grad():
+    with torch.no_grad(), restored(model.hf):
         logits = model.hf(input_ids=tokens[None].to(model.hf.device), **forward_options(model.hf)).logits[0, :-1].cpu()
     log_p = torch.log_softmax(logits.float(), dim=-1)
     return log_p.gather(1, tokens[1:, None])[:, 0].double()

@@ -213,6 +213,9 @@ def _warnings(model: Model, most: int, setting: Setting) -> list[str]:
         )
     if setting.alphas and any(model.weight_status(site).status == "normed" for site in model.sites):
         found.append("Queries and keys are normalised after the projection: scaling W_Q and W_K does not scale scores.")
+    clipped = [status for site in model.sites if (status := model.weight_status(site)).status == "clipped"]
+    if setting.alphas and clipped:
+        found.append(f"In {len(clipped)} layers {clipped[0].reason}: scaling W_Q and W_K scales only smaller ones.")
     return found
 
 

@@ -168,6 +168,12 @@ def _warnings(
                 f"Queries and keys are normalised after the projection in {len(normed)} layers ({normed[0]} …): "
                 "scaling W_Q or W_K does not scale their scores."
             )
+        clipped = [site for site in chosen if model.weight_status(site).status == "clipped"]
+        if clipped:
+            found.append(
+                f"In {len(clipped)} layers ({clipped[0].label} …) {model.weight_status(clipped[0]).reason}: "
+                "scaling W_Q or W_K scales only the scores of smaller ones."
+            )
         weights = model.weights(next(iter(chosen)))
         if bool(weights.b_q.any()) or bool(weights.b_k.any()):
             found.append("Queries or keys have biases, which stay: scaling W_Q and W_K does not scale the whole score.")

@@ -65,6 +65,7 @@ def _no_positions(positions: str) -> str:
     why = {
         "rotary": "positions are rotary: they turn queries and keys inside the heads",
         "relative bias": "positions enter as a bias of the scores",
+        "sinusoidal": "positions are the sinusoidal formula, and no table of them was learned",
     }.get(positions, "the model has no table of learned positions as wide as its token vectors")
     return f"No position vectors: {why}, so nothing is added to the token vectors that could be measured."
 

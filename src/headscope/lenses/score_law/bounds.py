@@ -60,8 +60,11 @@ def bound_rows(site: Site, one: Seen, norms: Float[Tensor, " heads"] | None) -> 
 
 
 def weight_norms(weights: WeightSource, site: Site) -> Float[Tensor, " heads"] | None:
-    """Product of the operator norms of w_q and w_k, gains and biases included; None where they do not bound."""
-    if weights.status(site).status != "exact":
+    """Product of the operator norms of w_q and w_k, gains and biases included; None where they do not bound.
+
+    Clipping only shortens q and k, so that the bound holds there too.
+    """
+    if weights.status(site).status not in ("exact", "clipped"):
         return None
     w = weights.weights(site)
     of_q: Tensor = torch.linalg.matrix_norm(_with_bias(w, "q"), ord=2)

@@ -1,0 +1,163 @@
+"""The state of a model beside its weights, saved before a forward and restored after it.
+
+A forward may change the model that it runs: BigBird leaves its sparse attention for good when the text is short,
+dynamic rotary positions keep the longest text, some modules keep masks. So headscope saves, around every forward that
+it runs itself, all that hangs on the model: attributes of modules and of their configurations, the modules themselves,
+buffers, lists and dictionaries (hooks too: transformers installs some when it is asked for attentions), and the states
+of the random number generators. Weights are not copied: a forward that writes into one is refused.
+"""
+
+import random
+import types
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headscope.errors import CaptureError
+
+_MISSING = object()
+
+
+@dataclass(frozen=True)
+class Change:
+    """One attribute that a forward has set to another value."""
+
+    attribute: str
+    before: Any
+    after: Any
+
+
+class ModelState:
+    """What a model was like at one moment; `restore` brings it back.
+
+    Properties:
+        - after `restore` every attribute, buffer and module is as it was  (tested: test_everything_is_restored)
+        - a weight that was written into is an error  (tested: test_a_forward_that_writes_weights_is_refused)
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._packages = {type(module).__module__.partition(".")[0] for module in model.modules()} - {"torch"}
+        self._packages.add("transformers")
+        self._attributes: list[tuple[Any, dict[str, Any]]] = []
+        self._containers: list[tuple[Any, Any]] = []
+        self._tensors: list[tuple[Tensor, Tensor, int | None]] = []
+        self._weights = [(name, weight, _version(weight)) for name, weight in model.named_parameters()]
+        self._walk(model)
+
+    def _walk(self, model: nn.Module) -> None:
+        visited: set[int] = set()
+        waiting: list[Any] = [model]
+        while waiting:
+            value = waiting.pop()
+            if id(value) in visited or isinstance(value, nn.Parameter):
+                continue
+            visited.add(id(value))
+            if isinstance(value, Tensor):
+                self._tensors.append((value, value.detach().clone(), _version(value)))
+            elif isinstance(value, dict):
+                self._containers.append((value, dict(value)))
+                waiting += value.values()
+            elif isinstance(value, list | set):
+                self._containers.append((value, value.copy()))
+                waiting += value
+            elif isinstance(value, tuple):
+                waiting += value
+            elif self._is_part(value):
+                attributes = dict(value.__dict__)
+                self._attributes.append((value, attributes))
+                waiting += attributes.values()
+
+    def _is_part(self, value: Any) -> bool:
+        """Whether an object belongs to the model: a module, or an object of the packages that define its modules."""
+        if isinstance(value, nn.Module):
+            return True
+        if isinstance(value, type | types.FunctionType | types.MethodType | types.ModuleType):
+            return False
+        return type(value).__module__.partition(".")[0] in self._packages and hasattr(value, "__dict__")
+
+    def restore(self) -> tuple[Change, ...]:
+        """Bring everything back; which attributes had changed.
+
+        Raises:
+            CaptureError: The forward wrote into a weight, which was not copied.
+        """
+        changes: list[Change] = []
+        for owner, before in self._attributes:
+            changes += _restore_attributes(owner, before)
+        for container, contents in self._containers:
+            _restore_container(container, contents)
+        with torch.no_grad():
+            for tensor, numbers, version in self._tensors:
+                if version is None or _version(tensor) != version:
+                    tensor.copy_(numbers)
+        overwritten = [name for name, weight, version in self._weights if _version(weight) != version]
+        if overwritten:
+            raise CaptureError(
+                f"a forward of this model writes into its own weights ({', '.join(overwritten[:4])}), so what is "
+                "measured once would not be there the next time",
+                hint="headscope measures models whose forward leaves their weights alone",
+            )
+        return tuple(changes)
+
+
+@contextmanager
+def restored(model: nn.Module) -> Iterator[list[Change]]:
+    """Leave a model and the random number generators as they were; the list holds what had changed, afterwards."""
+    changes: list[Change] = []
+    with random_restored(model):
+        state = ModelState(model)
+        try:
+            yield changes
+        finally:
+            changes += state.restore()
+
+
+@contextmanager
+def random_restored(model: nn.Module) -> Iterator[None]:
+    """Leave the generators of torch (on the devices of the model), numpy and Python as they were."""
+    devices = {weight.device for weight in model.parameters() if weight.device.type not in ("cpu", "meta")}
+    python, arrays = random.getstate(), np.random.get_state()  # noqa: NPY002  the generator that models draw from
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        for device in devices:
+            stack.enter_context(torch.random.fork_rng(devices=[device.index or 0], device_type=device.type))
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(arrays)  # noqa: NPY002
+
+
+def _version(tensor: Tensor) -> int | None:
+    """How often a tensor was written into; None for tensors of inference mode, which do not count it."""
+    return None if tensor.is_inference() else tensor._version
+
+
+def _restore_attributes(owner: Any, before: dict[str, Any]) -> Iterator[Change]:
+    attributes = owner.__dict__
+    for name in [name for name in attributes if name not in before]:
+        yield Change(name, None, attributes.pop(name))
+    for name, value in before.items():
+        after = attributes.get(name, _MISSING)
+        if after is not value:
+            attributes[name] = value
+            if after is not _MISSING and not (isinstance(value, int | float | str) and after == value):
+                yield Change(name, value, after)
+
+
+def _restore_container(container: Any, before: Any) -> None:
+    if isinstance(container, list):
+        if len(container) != len(before) or any(a is not b for a, b in zip(container, before, strict=True)):
+            container[:] = before
+    elif isinstance(container, set):
+        if container != before:
+            container.clear()
+            container.update(before)
+    elif list(container) != list(before) or any(container[key] is not value for key, value in before.items()):
+        container.clear()
+        container.update(before)

@@ -1,0 +1,66 @@
+r"""How a model tells positions apart: rotary, relative bias, learned or sinusoidal; no table of families.
+
+A table of positions is sinusoidal where its class says that it computes the formula, or where its numbers do: each
+column holds $\sin(\omega p)$ or $\cos(\omega p)$, so that $x_{p-1} + x_{p+1} = 2 \cos(\omega)\, x_p$, and sines and
+cosines of the same frequencies make every row $\sqrt{d/2}$ long.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from headscope.core.site import Site
+
+# Roundings of the stored dtype that a formula may be off by; tables that were learned are off by thousands.
+ROUNDINGS = 16
+FEWEST_ROWS = 8
+
+
+def position_kind(hf: Any, sites: tuple[Site, ...]) -> str:
+    """One of the kinds, `sinusoidal and learned` where the stacks differ, `unknown` where nothing tells."""
+    if any("bias" in site.extras for site in sites):
+        return "relative bias"
+    if any("rotary" in type(module).__name__.lower() for module in hf.modules()):
+        return "rotary"
+    kinds = {_table_kind(module) for name, module in hf.named_modules() if _is_table(name, module)}
+    names = [name.lower() for name, _ in hf.named_parameters(recurse=True)]
+    if not kinds and any("position" in name or "wpe" in name for name in names):
+        return "learned"
+    return " and ".join(kind for kind in ("sinusoidal", "learned") if kind in kinds) or "unknown"
+
+
+def _is_table(name: str, module: nn.Module) -> bool:
+    if "sinusoid" in type(module).__name__.lower():
+        return True
+    last = name.rpartition(".")[2].lower()
+    return isinstance(module, nn.Embedding) and ("position" in last or last == "wpe")
+
+
+def _table_kind(module: Any) -> str:
+    if "sinusoid" in type(module).__name__.lower():
+        return "sinusoidal"
+    return "sinusoidal" if is_sinusoidal(module.weight.detach()) else "learned"
+
+
+def is_sinusoidal(table: Float[Tensor, "rows d"]) -> bool:
+    """Whether the rows of a table, those of zeros left out, are sines and cosines of their number.
+
+    Properties:
+        - true of the formula in every layout and dtype  (tested: test_the_formula_is_recognised)
+        - false of a smooth table that is not the formula  (tested: test_a_smooth_table_is_not_the_formula)
+    """
+    if table.is_meta:
+        return False
+    tolerance = ROUNDINGS * torch.finfo(table.dtype).eps
+    rows = table.double()
+    rows = rows[rows.norm(dim=1) > 0]
+    if len(rows) < FEWEST_ROWS:
+        return False
+    length = (table.shape[1] / 2) ** 0.5
+    if bool((rows.norm(dim=1) / length - 1).abs().max() > tolerance):
+        return False
+    before, middle, after = rows[:-2], rows[1:-1], rows[2:]
+    factor = ((before + after) * middle).sum(0) / middle.square().sum(0)
+    return bool((before + after - factor * middle).abs().max() <= 4 * tolerance)

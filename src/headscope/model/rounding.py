@@ -1,0 +1,48 @@
+r"""What rounding may do: the tolerances of opening and verifying, by the dtype of the model.
+
+In float32 and float64 two equally exact ways to compute a model differ by a few roundings, far below what a family
+that does something else would show; one tolerance serves both. In float16 and bfloat16 rounding alone is as large as
+such a difference: on 43 families of two layers, attention computed twice differs by up to 2 ε √sites relative to the
+largest output (ε = 2⁻¹⁰ and 2⁻⁷), and where experts are chosen by the largest score it may differ by anything. So a
+narrow model is judged as a float32 copy, to which its weights widen exactly. Only where the machine has no memory for
+the copy is it judged in its own dtype, with twice the largest error that was measured, and the model's notes say so.
+"""
+
+import copy
+import math
+from typing import Any
+
+import torch
+
+from headscope.model.memory import physical_bytes
+
+# Relative to the largest output: float32 attention summed in another order differs by about 1e-6.
+AGREEMENT = 1e-4
+# Roundings of a narrow dtype per square root of the number of attention sites: twice the largest that was measured.
+ROUNDINGS = 4.0
+
+
+def is_narrow(dtype: torch.dtype) -> bool:
+    """Whether a dtype has fewer digits than float32."""
+    return torch.finfo(dtype).eps > torch.finfo(torch.float32).eps
+
+
+def agreement(dtype: torch.dtype, sites: int) -> float:
+    r"""How much two computations of a model may differ: 1e-4, or 4 ε √sites in a narrow dtype."""
+    if not is_narrow(dtype):
+        return AGREEMENT
+    return ROUNDINGS * float(torch.finfo(dtype).eps) * math.sqrt(max(sites, 1))
+
+
+def widened(model: Any) -> Any | None:
+    """The model, or a float32 copy of one in a narrow dtype; None where there is no memory for the copy."""
+    if not is_narrow(model.dtype):
+        return model
+    numbers = sum(weight.numel() for weight in (*model.parameters(), *model.buffers()))
+    memory = physical_bytes()
+    if memory is not None and numbers * (model.dtype.itemsize + torch.float32.itemsize) > memory:
+        return None
+    try:
+        return copy.deepcopy(model).float()
+    except (MemoryError, torch.OutOfMemoryError):
+        return None

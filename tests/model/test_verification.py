@@ -1,0 +1,139 @@
+"""Verify: it passes on every kind of model, and fails on a model or a stream that is wrong."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from headscope.attention.statistics import RowStatistics
+from headscope.errors import UsageError
+from headscope.model import Check, Model, open_model, verify
+from headscope.model.recordings import Stream
+from headscope.model.text import generate_tokens
+from tests.model.families import DBRX, DISPATCHING, OUTSIDE, T5, Family, _family
+from tests.model.test_fidelity import by_name
+from tests.model.test_model_state import changed, state_of
+
+NAMED = {family.name: family for family in (*DISPATCHING, *OUTSIDE)}
+START = {key: value for key, value in T5.items() if key != "decoder_start_token_id"}
+WAV2VEC = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "conv_dim": [16, 16],
+    "conv_stride": [5, 2], "conv_kernel": [10, 3], "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4,
+}  # fmt: skip
+KINDS = (
+    NAMED["llama_gqa"],
+    NAMED["gpt_oss"],
+    NAMED["bert"],
+    NAMED["bloom"],
+    NAMED["big_bird"],
+    NAMED["olmo_clipped"],
+    DBRX,
+    NAMED["vit"],
+    NAMED["whisper"],
+    _family("t5_without_start", "T5", START, "", head="ForConditionalGeneration"),
+    _family("wav2vec2", "Wav2Vec2", WAV2VEC, "raw sound", head="Model"),
+)
+
+
+def failed(checks: list[Check]) -> list[Check]:
+    return [check for check in checks if not check.ok]
+
+
+def sharpened(family: Family, factor: float) -> Model:
+    """With weights so large that a row pays nearly all to one key, and float32 scores are rounded by 1e-4."""
+    hf = family.build()
+    with torch.no_grad():
+        for weight in hf.parameters():
+            if weight.ndim >= 2:
+                weight.mul_(factor)
+    return open_model(hf)
+
+
+@pytest.mark.parametrize("family", KINDS, ids=by_name)
+def test_every_kind_of_model_is_verified(family: Family) -> None:
+    checks = verify(open_model(family.build()))
+    assert failed(checks) == []
+    assert sum(check.error is not None for check in checks) >= 2
+
+
+@pytest.mark.parametrize("name", ["mt5", "modernbert"])
+def test_sharp_scores_are_no_disagreement(name: str) -> None:
+    assert failed(verify(sharpened(NAMED[name], 4.0))) == []
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_narrow_models_are_verified(dtype: str) -> None:
+    model = open_model("tiny", dtype=dtype) if dtype == "bfloat16" else NAMED["bert"].build().to(torch.float16)
+    assert failed(verify(open_model(model))) == []
+
+
+@pytest.mark.parametrize(("name", "factor"), [("modernbert", 1.0), ("modernbert", 4.0)], ids=["plain", "sharp"])
+def test_a_stream_that_is_wrong_by_one_per_cent_is_seen(
+    name: str, factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = Stream.take
+
+    def perturbed(self: Stream) -> tuple[dict[Any, RowStatistics], dict[Any, RowStatistics]]:
+        measured, uniform = take(self)
+        return {site: replace(rows, entropy_nats=1.01 * rows.entropy_nats) for site, rows in measured.items()}, uniform
+
+    monkeypatch.setattr(Stream, "take", perturbed)
+    assert [check.check for check in failed(verify(sharpened(NAMED[name], factor)))] == [
+        "streaming statistics = float64 of the same queries and keys"
+    ]
+
+
+def test_a_weight_that_was_changed_in_memory_is_seen() -> None:
+    """The checkpoint on disk is loaded again; the opened model is another one by then."""
+    model = open_model("tiny")
+    with torch.no_grad():
+        model.hf.model.layers[1].self_attn.q_proj.weight.mul_(1.01)
+    names = [check.check for check in failed(verify(model))]
+    assert "weights and state = a freshly loaded model's" in names
+    assert "maps = transformers' eager attentions" in names
+    state = verify(model)[0]
+    assert state.error == 1.0
+    assert "model.layers.1.self_attn.q_proj.weight" in state.note
+    assert "loaded again by transformers itself" in state.note
+
+
+def test_a_bird_that_has_left_its_sparse_attention_is_seen(tmp_path: Path) -> None:
+    """Which a comparison of the changed model with itself does not show."""
+    NAMED["big_bird"].build().save_pretrained(tmp_path)
+    model = open_model(tmp_path)
+    assert failed(verify(model)) == []
+    model.hf.bert.set_attention_type("original_full")
+    state = failed(verify(model))[0]
+    assert state.check == "weights and state = a freshly loaded model's"
+    assert "bert.attention_type" in state.note
+
+
+@pytest.mark.parametrize("kind", ["folder", "random"])
+def test_a_checkpoint_is_loaded_again(kind: str, tmp_path: Path) -> None:
+    NAMED["bert"].build().save_pretrained(tmp_path)
+    model = open_model(tmp_path if kind == "folder" else f"random:{tmp_path}")
+    checks = verify(model)
+    assert failed(checks) == []
+    assert (
+        checks[0].note
+        == {
+            "folder": "loaded again by transformers itself",
+            "random": "drawn again from the same configuration and seed",
+        }[kind]
+    )
+
+
+def test_generation_without_a_first_token_says_so() -> None:
+    model = open_model(KINDS[-2].build())
+    with pytest.raises(UsageError, match="names no token that its decoder begins with"):
+        generate_tokens(model.hf, torch.arange(3, 9), max_new_tokens=2, temperature=0.0, cache=True, seed=0)
+
+
+def test_verify_leaves_the_model_alone() -> None:
+    hf = NAMED["big_bird"].build()
+    model = open_model(hf)
+    before = state_of(hf)
+    verify(model)
+    assert changed(before, state_of(hf)) == []
