@@ -9,6 +9,7 @@ from headscope.model.header import file_size, unreadable
 from headscope.model.quiet import quiet
 
 _MAX_BYTES = 16_000_000
+_FLOAT_TAG = "__float__"
 
 # What else people have in hand when they lack a config.json, and what to do about it.
 _INSTEAD = {
@@ -66,14 +67,22 @@ def _parsed(file: Path) -> Any:
         raise CheckpointError(f"{file} is not JSON ({error})", hint="fetch it again, or mend it") from error
 
 
-def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unambiguous(pairs: list[tuple[str, Any]]) -> Any:
     """Python keeps the last of two equal keys, others the first: harmless only where both say the same."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found and found[key] != value:
-            raise ValueError(f"{key!r} is there twice, as {found[key]!r} and as {value!r}")
-        found[key] = value
-    return found
+        if key in values and values[key] != value:
+            raise ValueError(f"{key!r} is there twice, as {values[key]!r} and as {value!r}")
+        values[key] = value
+    return _tagged(values)
+
+
+def _tagged(values: dict[str, Any]) -> Any:
+    """transformers 5 writes infinity as `{"__float__": "Infinity"}`; any other object stays as it is."""
+    tag = values.get(_FLOAT_TAG)
+    if len(values) != 1 or tag not in ("Infinity", "-Infinity", "NaN"):
+        return values
+    return _number(tag)
 
 
 def _number(text: str) -> float:
