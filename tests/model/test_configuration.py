@@ -35,7 +35,10 @@ FAMILIES: dict[str, tuple[dict[str, Any], int]] = {
         {**SMALL, **STATE, "layers_block_type": ["mamba", "attention"], "mamba_num_heads": 4, "mamba_head_dim": 16},
         1,
     ),
-    "Mamba2": ({"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_heads": 4, "head_dim": 16, **STATE}, 0),
+    "Mamba2": (
+        {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_heads": 4, "head_dim": 16, **STATE},
+        0,
+    ),
 }
 
 

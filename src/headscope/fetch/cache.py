@@ -48,9 +48,7 @@ def about(folder: Path, *, contents: bool = False) -> dict[str, str] | None:
         return None
 
 
-def install(
-    folder: Path, fill: Callable[[Path], None], *, notes: Mapping[str, str], contents: bool = False
-) -> Path:
+def install(folder: Path, fill: Callable[[Path], None], *, notes: Mapping[str, str], contents: bool = False) -> Path:
     """Make `folder` by letting `fill` write into a temporary one beside it, then renaming that.
 
     A folder that is there already and is intact stays; `contents` says how closely that is looked at.

@@ -7,6 +7,7 @@ from torch import nn
 from headscope.core.model_spec import ModelSpec
 from headscope.core.site import Site
 from headscope.model.feeding import vocabulary
+from headscope.model.towers import silent_towers
 
 
 def describe(
@@ -44,7 +45,7 @@ def describe(
         sha256=sha256,
         licence=licence,
         initial_sd=None if dequantised or source == "gguf" else _initial_sd(config),
-        notes=(*notes, *_unseen(hf.config, sites)),
+        notes=(*notes, *_unseen(hf.config, sites), *silent_towers(hf, sites)),
     )
 
 

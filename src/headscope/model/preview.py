@@ -65,7 +65,8 @@ class Look:
         }
         if spec.dequantised:
             rows["warning"] = spec.weight_warning
-        return "\n".join(f"{name:<10} {value}" for name, value in rows.items())
+        notes = (("note", note) for note in spec.notes)
+        return "\n".join(f"{name:<10} {value}" for name, value in (*rows.items(), *notes))
 
 
 def look(what: str | Path, *, hub: bool = False, progress: Progress | None = None) -> Look:
