@@ -196,7 +196,7 @@ def models(form: Form = Format.TABLE) -> None:
     if form is Format.TABLE:
         note(
             "also: a folder (config.json and safetensors), a .gguf file, random:PATH (same shape, "
-            "fresh weights), a hub id with --hub"
+            "fresh weights), BASE+ADAPTER (a model and the folder of an adapter), a hub id with --hub"
         )
 
 

@@ -13,7 +13,7 @@ _FLOAT_TAG = "__float__"
 
 # What else people have in hand when they lack a config.json, and what to do about it.
 _INSTEAD = {
-    "adapter_config.json": "this is an adapter: merge it into its base model and save that",
+    "adapter_config.json": "this is an adapter: name its base model too, as BASE+ADAPTER",
     "model_index.json": "this is a pipeline of several models: give the folder of one of them",
     "params.json": "these are original weights: convert them to the Hugging Face form",
 }
@@ -26,9 +26,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder} is not a folder", hint="give a folder with config.json and safetensors")
     if not file.exists() and not file.is_symlink():
         raise CheckpointError(f"{folder} has no config.json", hint=_instead(folder))
-    config = _parsed(file)
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{file} holds {type(config).__name__}, expected an object", hint="fetch it again")
+    config = read_object(file)
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or not model_type:
         raise CheckpointError(
@@ -45,14 +43,20 @@ def generation_config(folder: Path, config: Any, raw: dict[str, Any]) -> Any:
     with quiet():
         said = GenerationConfig.from_model_config(config)
     file = folder / "generation_config.json"
-    wanted = _parsed(file) if file.is_file() else raw
-    if not isinstance(wanted, dict):
-        raise CheckpointError(f"{file} holds {type(wanted).__name__}, expected an object", hint="fetch it again")
+    wanted = read_object(file) if file.is_file() else raw
     # Only what is known: older config.json files hold settings such as forced_eos_token_id among their own.
     known = said.to_dict().keys() - {"transformers_version"}
     with quiet():
         said.update(**{key: value for key, value in wanted.items() if key in known and value is not None})
     return said
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """The object in a JSON file of a checkpoint; raises a clear error where it holds something else."""
+    content = _parsed(file)
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{file} holds {type(content).__name__}, expected an object", hint="fetch it again")
+    return content
 
 
 def _parsed(file: Path) -> Any:

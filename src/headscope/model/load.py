@@ -13,6 +13,8 @@ import torch
 from headscope.errors import WeightsRefused
 from headscope.fetch.progress import Progress
 from headscope.model import architecture, expansion, fit
+from headscope.model.adapter import hash_of_lines, read_adapter
+from headscope.model.adapter_merge import merge_adapter
 from headscope.model.checkpoint import Checkpoint, open_checkpoint
 from headscope.model.configuration import generation_config, read_config
 from headscope.model.digest import sha256_of
@@ -44,6 +46,8 @@ class Loaded:
 
 def load(source: Source, *, dtype: torch.dtype = torch.float32, progress: Progress | None = None) -> Loaded:
     """Open what `resolve` found; every weight is there, has the expected shape and is finite, or else."""
+    if source.adapter is not None:
+        return _with_adapter(load(replace(source, adapter=None), dtype=dtype, progress=progress), source.adapter)
     if source.gguf_file is not None:
         return _from_gguf(source, source.gguf_file, dtype, progress)
     if source.kind == "random":
@@ -53,6 +57,20 @@ def load(source: Source, *, dtype: torch.dtype = torch.float32, progress: Progre
         return _initialised(config, where, source.seed, dtype, tokenizer, notes)
     loaded = _from_folder(source.folder, dtype)
     return loaded if loaded.checkpoint is None else replace(loaded, sha256=loaded.checkpoint.sha256())
+
+
+def _with_adapter(loaded: Loaded, folder: Path) -> Loaded:
+    """The model with an adapter merged into its weights; its hash is that of the two hashes, base first."""
+    adapter = read_adapter(folder)
+    note = merge_adapter(loaded.model, adapter)
+    fit.check_finite(loaded.model, str(folder))
+    return replace(
+        loaded,
+        model=_ready(loaded.model),
+        checkpoint=None,
+        sha256=hash_of_lines(((loaded.sha256, "base"), (adapter.sha256(), "adapter"))),
+        notes=(note, *loaded.notes),
+    )
 
 
 def _from_folder(folder: Path, dtype: torch.dtype) -> Loaded:

@@ -13,6 +13,7 @@ from headscope.core.weights import HeadWeights, WeightSource, WeightStatus
 from headscope.errors import CaptureError, CheckpointError, HeadscopeError, UsageError, VariantRefused, WeightsRefused
 from headscope.fetch.progress import Progress
 from headscope.model import text as texts
+from headscope.model.adapter_merge import plain_model
 from headscope.model.after_heads import Rest
 from headscope.model.architecture import model_class, parsed_config
 from headscope.model.blueprint import Plan, make_blueprint
@@ -178,6 +179,9 @@ def open_weights(
     if source.gguf_file is not None:
         why = "read from the built model: a GGUF file stores quantised values and permuted rows"
         return _opened(load(source, progress=progress), source, None).weight_source(why)
+    if source.adapter is not None:
+        why = "read from the built model: an adapter is merged into its weights"
+        return _opened(load(source, progress=progress), source, None).weight_source(why)
     try:
         return _from_file(source)
     except WeightsRefused as refusal:
@@ -231,14 +235,15 @@ def trace_skeleton(cls: Any, config: Any, where: str) -> tuple[Any, tuple[Site, 
 def _wrapped(hf: Any, tokenizer: Any | None) -> Model:
     from transformers import PreTrainedModel
 
+    if getattr(hf, "training", False):
+        raise UsageError(
+            "this model is in training mode: dropout would blur every number", hint="call its eval() first"
+        )
+    hf, notes = plain_model(hf)
     if not isinstance(hf, PreTrainedModel):
         raise UsageError(
             f"cannot open a {type(hf).__name__}",
             hint="give a name, a path, or a transformers model that is loaded",
-        )
-    if hf.training:
-        raise UsageError(
-            "this model is in training mode: dropout would blur every number", hint="call its eval() first"
         )
     name = getattr(hf.config, "name_or_path", "") or hf.config.model_type
     return _model(
@@ -247,6 +252,7 @@ def _wrapped(hf: Any, tokenizer: Any | None) -> Model:
         name=name,
         source="a transformers model in memory",
         dtype=str(hf.dtype).removeprefix("torch."),
+        notes=notes,
     )
 
 

@@ -11,6 +11,7 @@ from headscope.core.model_spec import ModelSpec
 from headscope.core.site import Site
 from headscope.core.weights import FeedForward
 from headscope.fetch.progress import Progress
+from headscope.model.adapter import read_adapter
 from headscope.model.architecture import model_class, parsed_config
 from headscope.model.checkpoint import open_checkpoint
 from headscope.model.configuration import read_config
@@ -72,6 +73,8 @@ class Look:
 def look(what: str | Path, *, hub: bool = False, progress: Progress | None = None) -> Look:
     """The card of a checkpoint, from its configuration alone; a carrier is fetched first, if need be."""
     source = resolve(what, hub=hub, progress=progress)
+    if source.adapter is not None:
+        read_adapter(source.adapter)
     with quiet():
         config, where = _config(source)
         skeleton, sites, plans = trace_skeleton(model_class(config, where), config, where)
@@ -83,6 +86,7 @@ def look(what: str | Path, *, hub: bool = False, progress: Progress | None = Non
         source=source.kind,
         dtype=_stored(source),
         licence=source.licence,
+        notes=() if source.adapter is None else (f"an adapter is merged into the weights: {source.adapter.name}",),
     )
     speed = measured_speed()
     return Look(
