@@ -21,6 +21,7 @@ from headscope.model.digest import sha256_of
 from headscope.model.gguf_header import read_gguf_header
 from headscope.model.header import BITS
 from headscope.model.memory import check_memory
+from headscope.model.quantisation import plain_checkpoint
 from headscope.model.quiet import quiet
 from headscope.model.source import Source
 from headscope.model.vocabulary import open_tokenizer
@@ -75,7 +76,7 @@ def _with_adapter(loaded: Loaded, folder: Path) -> Loaded:
 
 def _from_folder(folder: Path, dtype: torch.dtype) -> Loaded:
     raw = read_config(folder)
-    checkpoint = open_checkpoint(folder)
+    checkpoint = plain_checkpoint(open_checkpoint(folder), raw)
     config = architecture.parsed_config(raw, str(folder / "config.json"))
     model, notes = _built(config, raw, checkpoint, dtype)
     fit.check_stored_as_floats(model, checkpoint.tensors)
@@ -85,8 +86,9 @@ def _from_folder(folder: Path, dtype: torch.dtype) -> Loaded:
         model=_ready(model),
         tokenizer=tokenizer,
         checkpoint=checkpoint,
-        dtype_on_disk=", ".join(checkpoint.dtypes),
-        notes=(*notes, *_narrowed(checkpoint, dtype), *said),
+        dtype_on_disk=checkpoint.stored,
+        dequantised=checkpoint.dequantised,
+        notes=(*notes, *checkpoint.notes, *_narrowed(checkpoint, dtype), *said),
     )
 
 

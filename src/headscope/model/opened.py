@@ -26,6 +26,7 @@ from headscope.model.edit import Edit
 from headscope.model.feeding import read_by, unmade
 from headscope.model.fit import check_file
 from headscope.model.load import Loaded, load
+from headscope.model.quantisation import plain_checkpoint
 from headscope.model.quiet import quiet
 from headscope.model.reason import reason
 from headscope.model.session import Session
@@ -190,10 +191,10 @@ def open_weights(
 
 
 def _from_file(source: Source) -> WeightSource:
-    checkpoint = open_checkpoint(source.folder)
-    where = str(source.folder / "config.json")
+    where, raw = str(source.folder / "config.json"), read_config(source.folder)
+    checkpoint = plain_checkpoint(open_checkpoint(source.folder), raw)
     with quiet():
-        config = parsed_config(read_config(source.folder), where)
+        config = parsed_config(raw, where)
         skeleton, sites, plans = trace_skeleton(model_class(config, where), config, where)
         check_file(skeleton, checkpoint.tensors, str(source.folder))
         sources, beside = file_sources(skeleton, checkpoint, plans, Beside.of(skeleton, plans))
@@ -202,9 +203,11 @@ def _from_file(source: Source) -> WeightSource:
             sites,
             name=source.name,
             source=source.kind,
-            dtype=", ".join(checkpoint.dtypes),
+            dtype=checkpoint.stored,
+            dequantised=checkpoint.dequantised,
             sha256=checkpoint.sha256(),
             licence=source.licence,
+            notes=checkpoint.notes,
         )
     files = ", ".join(file.name for file in checkpoint.files[:2]) + (" …" if len(checkpoint.files) > 2 else "")
     matrices = FileMatrices(skeleton, checkpoint, sources)
