@@ -64,14 +64,13 @@ def nested_maxima(
         $m_a = t_{c_a}\, M_{\lfloor a / \text{block} \rfloor} + \text{offset}$
     """
     outer = maxima.float().repeat_interleave(block)[: len(codes)]
-    maxima_of_blocks: Tensor = table.float()[codes.int()] * outer + offset
-    return maxima_of_blocks
+    return table.float()[codes.int()] * outer + offset
 
 
 def unpacked(words: Shaped[Tensor, "rows words"], bits: int) -> Int[Tensor, "rows codes"]:
     """The codes in integers of 32 bits, the lowest bits first, along the last axis."""
     shifts = torch.arange(0, WORD, bits)
-    codes = (words.long()[:, :, None] >> shifts) & (2**bits - 1)
+    codes: Tensor = (words.long()[:, :, None] >> shifts) & (2**bits - 1)
     return codes.reshape(len(words), -1)
 
 
