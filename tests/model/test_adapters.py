@@ -148,6 +148,33 @@ def test_a_gguf_base(lora: Path, own_cache: Path, tmp_path: Path) -> None:
     assert deviation(logits(model.hf), as_peft_computes(lora.parent / "base", lora)) < SAME_LOGITS
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_other_dtypes(dtype: torch.dtype, lora: Path) -> None:
+    """Merged in the dtype that was asked for; the roundings of a narrow one show."""
+    ours = load(resolve(lora), dtype=dtype).model
+    assert ours.dtype == dtype
+    assert deviation(logits(ours).float(), as_peft_computes(lora.parent / "base", lora)) < 8 * max(
+        torch.finfo(dtype).eps, SAME_LOGITS
+    )
+
+
+def test_a_quantised_base(lora: Path) -> None:
+    base = lora.parent / "base"
+    tensors = load_file(base / "model.safetensors")
+    for name in [name for name in tensors if "_proj" in name]:
+        scale = tensors[name].abs().amax(dim=1)
+        tensors[name.replace("weight", "SCB")] = scale
+        tensors[name] = (tensors[name] / scale[:, None] * 127).round().to(torch.int8)
+    exact = as_peft_computes(base, lora)
+    save_file(tensors, base / "model.safetensors", metadata={"format": "pt"})
+    said = {"quant_method": "bitsandbytes", "load_in_8bit": True}
+    change_json(base / "config.json", lambda config: config.update(quantization_config=said))
+    model = open_model(lora)
+    assert 0 < deviation(logits(model.hf), exact) < 0.02
+    assert "bitsandbytes int8" in model.spec.dequantised
+    assert "is merged into the weights" in model.spec.notes[0]
+
+
 def test_the_adapter_is_part_of_the_identity(lora: Path) -> None:
     base, first = load(resolve(lora.parent / "base")), load(resolve(lora))
     assert first.sha256 not in ("", base.sha256)
