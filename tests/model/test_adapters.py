@@ -68,11 +68,11 @@ def save_adapter(folder: Path, base: Any, config: Any) -> Any:
 
 @pytest.fixture
 def lora(tmp_path: Path) -> Path:
-    """A folder that holds only an adapter; its base is beside it, and named by its path."""
+    """A folder that holds only an adapter; its base is in another one, named by its path."""
     save_adapter(tmp_path / "lora", save_llama(tmp_path / "base"), METHODS["lora"]())
     change_json(
         tmp_path / "lora" / "adapter_config.json",
-        lambda said: said.update(base_model_name_or_path=str(tmp_path / "base")),
+        lambda settings: settings.update(base_model_name_or_path=str(tmp_path / "base")),
     )
     return tmp_path / "lora"
 
@@ -115,14 +115,14 @@ def test_the_weights_are_those_in_force(lora: Path) -> None:
 def test_an_adapter_alone_finds_its_base(lora: Path) -> None:
     expected = as_peft_computes(lora.parent / "base", lora)
     assert deviation(logits(open_model(lora).hf), expected) < SAME_LOGITS
-    change_json(lora / "adapter_config.json", lambda said: said.update(base_model_name_or_path="../base"))
+    change_json(lora / "adapter_config.json", lambda settings: settings.update(base_model_name_or_path="../base"))
     assert deviation(logits(open_model(lora).hf), expected) < SAME_LOGITS
 
 
 @pytest.mark.parametrize("name", ["someone/some-model", "", None, "/nowhere"])
 def test_the_base_can_be_named_with_a_plus(name: str | None, lora: Path) -> None:
     base, expected = lora.parent / "base", as_peft_computes(lora.parent / "base", lora)
-    change_json(lora / "adapter_config.json", lambda said: said.update(base_model_name_or_path=name))
+    change_json(lora / "adapter_config.json", lambda settings: settings.update(base_model_name_or_path=name))
     with pytest.raises(CheckpointError, match="an adapter without its base model") as caught:
         open_model(lora)
     assert f"BASE+{lora}" in caught.value.hint
@@ -133,7 +133,7 @@ def test_the_base_can_be_named_with_a_plus(name: str | None, lora: Path) -> None
 
 
 def test_a_base_on_the_hub_is_fetched(lora: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    change_json(lora / "adapter_config.json", lambda said: said.update(base_model_name_or_path="someone/base"))
+    change_json(lora / "adapter_config.json", lambda settings: settings.update(base_model_name_or_path="someone/base"))
     folders = {"someone/base": lora.parent / "base", "someone/lora": lora}
     monkeypatch.setattr("headscope.model.hub.fetch", lambda name, progress: folders[name])
     for name in (str(lora), "someone/lora", "someone/base+someone/lora"):
@@ -167,8 +167,8 @@ def test_a_quantised_base(lora: Path) -> None:
         tensors[name] = (tensors[name] / scale[:, None] * 127).round().to(torch.int8)
     exact = as_peft_computes(base, lora)
     save_file(tensors, base / "model.safetensors", metadata={"format": "pt"})
-    said = {"quant_method": "bitsandbytes", "load_in_8bit": True}
-    change_json(base / "config.json", lambda config: config.update(quantization_config=said))
+    settings = {"quant_method": "bitsandbytes", "load_in_8bit": True}
+    change_json(base / "config.json", lambda config: config.update(quantization_config=settings))
     model = open_model(lora)
     assert 0 < deviation(logits(model.hf), exact) < 0.02
     assert "bitsandbytes int8" in model.spec.dequantised
@@ -272,9 +272,9 @@ def virtual_tokens() -> Any:
 
 def test_virtual_tokens_are_no_weights(tmp_path: Path) -> None:
     theirs = save_adapter(tmp_path, save_llama(tmp_path), virtual_tokens())
-    for what in (theirs, tmp_path):
+    for source in (theirs, tmp_path):
         with pytest.raises(CheckpointError, match="PROMPT_TUNING adds inputs of its own"):
-            open_model(what)
+            open_model(source)
 
 
 def damage_pickle(folder: Path) -> None:
@@ -298,8 +298,8 @@ def change_adapter(change: Any) -> Any:
     return damage
 
 
-def change_settings(**settings: Any) -> Any:
-    return lambda folder: change_json(folder / "adapter_config.json", lambda said: said.update(settings))
+def change_settings(**changes: Any) -> Any:
+    return lambda folder: change_json(folder / "adapter_config.json", lambda settings: settings.update(changes))
 
 
 DAMAGE: dict[str, tuple[Any, str]] = {
@@ -335,6 +335,9 @@ def test_a_plus_without_an_adapter(lora: Path, tmp_path: Path) -> None:
             resolve(text)
     with pytest.raises(CheckpointError, match="holds an adapter itself"):
         resolve(f"{lora}+{lora}")
+    change_json(lora / "adapter_config.json", lambda settings: settings.update(base_model_name_or_path="."))
+    with pytest.raises(CheckpointError, match="holds an adapter itself"):
+        resolve(lora)
     plus = tmp_path / "a+b"
     save_llama(plus)
     assert resolve(str(plus)).folder == plus

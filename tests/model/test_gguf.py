@@ -93,6 +93,13 @@ def test_an_expansion_changed_at_equal_size_is_made_again(name: str, quantised: 
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+def test_a_file_put_into_an_expansion_is_noticed(quantised: Path) -> None:
+    folder = expansion.expanded(quantised).folder
+    (folder / "generation_config.json").write_text('{"eos_token_id": 5}')
+    assert load(resolve(quantised)).model.generation_config.eos_token_id != 5
+    assert not (folder / "generation_config.json").exists()
+
+
 def test_an_expansion_without_hashes_is_made_again(quantised: Path) -> None:
     """Earlier versions noted sizes only: what they kept cannot be checked."""
     folder = expansion.expanded(quantised).folder

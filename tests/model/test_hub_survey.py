@@ -100,7 +100,7 @@ def test_agreement_is_no_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "code", "said"),
+    ("names", "code", "message"),
     [
         (["good/llama"], 0, ""),
         (["good/llama", "pickle/only"], 3, "refused: 1"),
@@ -108,7 +108,7 @@ def test_agreement_is_no_error() -> None:
     ],
 )
 def test_the_command_reads_a_list(
-    names: list[str], code: int, said: str, hub: Path, capfd: pytest.CaptureFixture[str]
+    names: list[str], code: int, message: str, hub: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = hub / "list.txt"
     file.write_text("# models\n\n" + "\n".join(f"{name}  # a comment" for name in names))
@@ -117,7 +117,7 @@ def test_the_command_reads_a_list(
     out, err = capfd.readouterr()
     assert (ended.value.code or 0) == code
     assert [row["model"] for row in json.loads(out)] == names
-    assert said in err
+    assert message in err
 
 
 def test_a_disagreement_ends_with_4(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:

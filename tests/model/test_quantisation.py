@@ -295,7 +295,7 @@ FORMATS: dict[str, tuple[dict[str, Any], Quantiser, str]] = {
 
 def save_quantised(folder: Path, name: str) -> LlamaForCausalLM:
     """A checkpoint with every linear layer of its blocks quantised, and the model with the decoded weights."""
-    said, quantise, _ = FORMATS[name]
+    settings, quantise, _ = FORMATS[name]
     model = save_llama(folder, num_hidden_layers=1)
     tensors = load_file(folder / "model.safetensors")
     state = model.state_dict()
@@ -304,7 +304,7 @@ def save_quantised(folder: Path, name: str) -> LlamaForCausalLM:
         tensors |= {part: value.clone().contiguous() for part, value in parts.items()}
         state[key] = torch.from_numpy(decoded)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    change_json(folder / "config.json", lambda config: config.update(quantization_config=said))
+    change_json(folder / "config.json", lambda config: config.update(quantization_config=settings))
     model.load_state_dict(state)
     return model
 
@@ -433,11 +433,11 @@ def test_blocks_at_the_edge_are_smaller() -> None:
 
 
 def decoded_by_hand(name: str, tmp_path: Path) -> None:
-    said, quantise, _ = FORMATS[name]
+    settings, quantise, _ = FORMATS[name]
     weight = np.random.default_rng(0).normal(size=(24, 64))
     parts, expected = quantise("layer", weight)
     save_file({key: value.contiguous() for key, value in parts.items()}, tmp_path / "model.safetensors")
-    decoded = plain_checkpoint(open_checkpoint(tmp_path), {"quantization_config": said}).read("layer.weight")
+    decoded = plain_checkpoint(open_checkpoint(tmp_path), {"quantization_config": settings}).read("layer.weight")
     assert np.array_equal(decoded.numpy(), expected)
     assert 0 < np.abs(expected - weight).max() < 0.5 * np.abs(weight).max()
 

@@ -75,9 +75,9 @@ def test_a_tower_that_is_not_run_is_named(name: str, tmp_path: Path) -> None:
     assert model.spec.notes == (expected,)
     with quiet():
         hf.save_pretrained(tmp_path)
-    seen = look(tmp_path)
-    assert seen.spec.notes == (expected,)
-    assert f"note       {expected}" in str(seen)
+    card_of_files = look(tmp_path)
+    assert card_of_files.spec.notes == (expected,)
+    assert f"note       {expected}" in str(card_of_files)
     assert expected in card(Run(model.spec, model.sites, {}))
 
 

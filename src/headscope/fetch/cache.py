@@ -36,13 +36,17 @@ def cache_folder() -> Path:
 def about(folder: Path, *, contents: bool = False) -> dict[str, str] | None:
     """What was noted when `folder` was installed; None when it is not there or its files changed size.
 
-    With `contents` the sha256 of every file is compared too: a file that was changed at equal size is noticed.
+    With `contents` the sha256 of every file is compared too: a file that was changed at equal size is noticed, and so
+    is a file that was put there.
     """
     try:
         noted = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
         intact = all((folder / name).stat().st_size == size for name, size in noted["files"].items())
         if intact and contents:
-            intact = all(sha256_of(folder / name) == noted["sha256"][name] for name in noted["files"])
+            names = {path.name for path in folder.iterdir()} - {_MANIFEST}
+            intact = names == set(noted["files"]) and all(
+                sha256_of(folder / name) == noted["sha256"][name] for name in names
+            )
         return {str(key): str(value) for key, value in noted["about"].items()} if intact else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

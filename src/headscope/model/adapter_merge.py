@@ -70,17 +70,17 @@ def plain_model(hf: Any) -> tuple[Any, tuple[str, ...]]:
     check_memory(n_numbers(inner), inner.dtype, where)
     merged = copy.deepcopy(inner)
     active = _merge_layers(merged, where)
-    what = f"the adapter {listed(active)} is" if len(active) == 1 else f"the adapters {listed(active)} are"
+    verb = f"the adapter {listed(active)} is" if len(active) == 1 else f"the adapters {listed(active)} are"
     if not active:
         return merged, ("the adapters of this model are switched off: a copy of the base model is measured",)
-    return merged, (f"{what} merged into a copy of the model: what is measured is the adapted model",)
+    return merged, (f"{verb} merged into a copy of the model: what is measured is the adapted model",)
 
 
-def _peft(what: str) -> Any:
+def _peft(finding: str) -> Any:
     try:
         import peft
     except ImportError as error:
-        raise ResourceError(f"{what}, and peft, which applies it, is not installed", hint=INSTALL) from error
+        raise ResourceError(f"{finding}, and peft, which applies it, is not installed", hint=INSTALL) from error
     return peft
 
 
@@ -183,7 +183,7 @@ def _random_inputs(layer: Any, where: str) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     weight = getattr(base, "weight", None)
     if isinstance(base, nn.Embedding):
-        return torch.randint(base.num_embeddings, (1, 16 * _ROWS), generator=generator)
+        return torch.randint(base.num_embeddings, (1, 16 * _ROWS), generator=generator).to(base.weight.device)
     if isinstance(weight, Tensor) and weight.ndim <= 2 and not isinstance(base, nn.modules.conv._ConvNd):
         width = weight.shape[-1] if isinstance(base, nn.Linear) else weight.shape[0]
         return torch.randn(1, _ROWS, width, generator=generator).to(weight)

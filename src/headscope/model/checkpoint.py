@@ -29,9 +29,9 @@ _TORCH: dict[str, torch.dtype] = {
     "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64,
 }  # fmt: skip
 # Codes that mean nothing without their scales: read as they are, by those who know the scales.
-_CODES: dict[str, torch.dtype] = {
-    **_TORCH, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F8_E8M0": torch.float8_e8m0fnu,
-}  # fmt: skip
+_CODES: dict[str, torch.dtype] = {**_TORCH, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
+if hasattr(torch, "float8_e8m0fnu"):  # torch 2.6 has no such type
+    _CODES["F8_E8M0"] = torch.float8_e8m0fnu
 
 
 @dataclass(frozen=True)

@@ -44,15 +44,15 @@ _ERRORS: dict[Result, type[HeadscopeError]] = {
 }
 
 
-def is_list(what: str) -> bool:
-    """Whether `what` names a list of models rather than a model."""
-    path = Path(what)
-    return what == POPULAR or (path.is_file() and path.suffix.lower() not in (".gguf", ".safetensors", ".json"))
+def is_list(name: str) -> bool:
+    """Whether `name` names a list of models rather than a model."""
+    path = Path(name)
+    return name == POPULAR or (path.is_file() and path.suffix.lower() not in (".gguf", ".safetensors", ".json"))
 
 
-def read_list(what: str) -> tuple[str, ...]:
+def read_list(name: str) -> tuple[str, ...]:
     """The models that a list names: one a line, without comments, each once."""
-    file = _POPULAR_FILE if what == POPULAR else Path(what)
+    file = _POPULAR_FILE if name == POPULAR else Path(name)
     try:
         if file_size(file) > _MAX_BYTES:
             raise UsageError(f"{file} is larger than {_MAX_BYTES} bytes", hint="give a text file with one model a line")
@@ -79,10 +79,10 @@ def check_outcomes(outcomes: Sequence[Outcome]) -> None:
     counts = {result: sum(outcome.result == result for outcome in outcomes) for result in _ERRORS}
     worst = next((result for result, count in counts.items() if count), None)
     if worst is not None:
-        told = ", ".join(f"{result}: {count}" for result, count in counts.items() if count)
+        counts_text = ", ".join(f"{result}: {count}" for result, count in counts.items() if count)
         network = "a network is needed to fetch models; " if worst == "not fetched" else ""
         raise _ERRORS[worst](
-            f"not all of the {len(outcomes)} models could be shown to agree ({told})",
+            f"not all of the {len(outcomes)} models could be shown to agree ({counts_text})",
             hint=f"{network}the table has the reason of each",
         )
 

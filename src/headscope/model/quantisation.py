@@ -1,6 +1,6 @@
 """Quantised safetensors: which tensors together hold one weight, and how it is read back as plain numbers.
 
-`plain_checkpoint` gives a checkpoint whose quantised weights look like any others: under the name `….weight`, of their
+`plain_checkpoint` gives a checkpoint whose quantised weights look like plain ones: under the name `….weight`, of their
 full shape, decoded when they are read. A format is recognised by what config.json says and by the tensors that are
 there; whatever does not add up is refused. `weight_decoders` has the formulas.
 """
@@ -88,17 +88,17 @@ class DecodedCheckpoint(Checkpoint):
             return super().read(name, dtype)
         try:
             weight = packing.decode()
-        except (RuntimeError, IndexError, ValueError) as error:
+        except (RuntimeError, LookupError, ValueError, TypeError) as error:
             raise _damaged(self, name, reason(error)) from error
         return weight if dtype is None else weight.to(dtype)
 
 
 def check_method(raw: Mapping[str, Any], where: str) -> None:
     """Raise where config.json names a quantisation that headscope cannot undo."""
-    said = raw.get("quantization_config")
-    if not said:
+    settings = raw.get("quantization_config")
+    if not settings:
         return
-    method = said.get("quant_method", "an unnamed method") if isinstance(said, dict) else said
+    method = settings.get("quant_method", "an unnamed method") if isinstance(settings, dict) else settings
     if method not in METHODS:
         raise CheckpointError(
             f"{where}: the weights are quantised by {method}, expected float16, bfloat16 or float32",
@@ -108,8 +108,8 @@ def check_method(raw: Mapping[str, Any], where: str) -> None:
 
 def plain_checkpoint(checkpoint: Checkpoint, raw: Mapping[str, Any]) -> Checkpoint:
     """The checkpoint with its quantised weights as plain ones; itself where config.json names no quantisation."""
-    said = raw.get("quantization_config")
-    if not said:
+    settings = raw.get("quantization_config")
+    if not settings:
         return checkpoint
     check_method(raw, str(checkpoint.folder / "config.json"))
     formats = {
@@ -120,11 +120,11 @@ def plain_checkpoint(checkpoint: Checkpoint, raw: Mapping[str, Any]) -> Checkpoi
         "fbgemm_fp8": _scaled_floats,
         "compressed-tensors": _compressed,
     }
-    packings = formats[said["quant_method"]](checkpoint, said)
+    packings = formats[settings["quant_method"]](checkpoint, settings)
     if not packings:
         raise CheckpointError(
-            f"{checkpoint.folder}: config.json says that the weights are quantised by {said['quant_method']}, but no "
-            "tensor is",
+            f"{checkpoint.folder}: config.json says that the weights are quantised by {settings['quant_method']}, "
+            "but no tensor is",
             hint="config.json and weights do not belong together: fetch both again",
         )
     used = {part for packing in packings.values() for part in packing.parts}
@@ -132,21 +132,21 @@ def plain_checkpoint(checkpoint: Checkpoint, raw: Mapping[str, Any]) -> Checkpoi
     for name, packing in packings.items():
         entry = checkpoint.tensors[packing.parts[0]]
         tensors[name] = replace(entry, dtype="F32", shape=packing.shape)
-    return DecodedCheckpoint(checkpoint.folder, checkpoint.files, tensors, packings, _activations(said))
+    return DecodedCheckpoint(checkpoint.folder, checkpoint.files, tensors, packings, _activations(settings))
 
 
-def _activations(said: Mapping[str, Any]) -> tuple[str, ...]:
+def _activations(settings: Mapping[str, Any]) -> tuple[str, ...]:
     """A note where the checkpoint is meant to be run with quantised activations too."""
-    groups = said.get("config_groups")
+    groups = settings.get("config_groups")
     members = [group for group in groups.values() if isinstance(group, dict)] if isinstance(groups, dict) else []
     schemes = [group.get("input_activations") for group in members]
-    by_method = said.get("quant_method") in ("fp8", "fbgemm_fp8") or said.get("load_in_8bit") is True
+    by_method = settings.get("quant_method") in ("fp8", "fbgemm_fp8") or settings.get("load_in_8bit") is True
     if not by_method and not any(schemes):
         return ()
     return ("only the weights are dequantised: this checkpoint is meant to be run with quantised activations too",)
 
 
-def _bitsandbytes(checkpoint: Checkpoint, said: Mapping[str, Any]) -> dict[str, Packing]:
+def _bitsandbytes(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> dict[str, Packing]:
     packings: dict[str, Packing] = {}
     for name in checkpoint.tensors:
         weight, _, state = name.partition(".quant_state.bitsandbytes__")
@@ -210,9 +210,9 @@ def _int8_packing(checkpoint: Checkpoint, weight: str, scales: str) -> Packing:
     return Packing(parts, entry.shape, "bitsandbytes int8", decode)
 
 
-def _gptq(checkpoint: Checkpoint, said: Mapping[str, Any]) -> dict[str, Packing]:
-    bits = said.get("bits")
-    stored = said.get("checkpoint_format", "gptq")
+def _gptq(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> dict[str, Packing]:
+    bits = settings.get("bits")
+    stored = settings.get("checkpoint_format", "gptq")
     if bits not in _BITS or stored not in ("gptq", "gptq_v2"):
         raise CheckpointError(
             f"{checkpoint.folder}: GPTQ with {bits} bits in the form {stored!r}, expected 2, 4 or 8 bits in the form "
@@ -248,8 +248,12 @@ def _gptq_packing(checkpoint: Checkpoint, module: str, bits: int, shift: int) ->
     return Packing(parts, (outputs, inputs), f"GPTQ {bits}-bit", decode)
 
 
-def _awq(checkpoint: Checkpoint, said: Mapping[str, Any]) -> dict[str, Packing]:
-    bits, version, group = said.get("bits"), str(said.get("version", "gemm")).lower(), said.get("group_size")
+def _awq(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> dict[str, Packing]:
+    bits, version, group = (
+        settings.get("bits"),
+        str(settings.get("version", "gemm")).lower(),
+        settings.get("group_size"),
+    )
     if bits != 4 or version != "gemm" or type(group) is not int or group < 1:
         raise CheckpointError(
             f"{checkpoint.folder}: AWQ with {bits} bits, version {version!r} and group size {group!r}, expected "
@@ -275,26 +279,23 @@ def _awq_packing(checkpoint: Checkpoint, module: str, group: int) -> Packing:
     return Packing(parts, (outputs, inputs), "AWQ 4-bit", decode)
 
 
-def _scaled_floats(checkpoint: Checkpoint, said: Mapping[str, Any]) -> dict[str, Packing]:
+def _scaled_floats(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> dict[str, Packing]:
     """fp8 with `weight_scale_inv` or `weight_scale`, either of which multiplies the codes."""
     packings: dict[str, Packing] = {}
     for name, entry in checkpoint.tensors.items():
         if entry.dtype in _FP8 and name.endswith(".weight"):
-            scales = next(
-                (f"{name}{end}" for end in ("_scale_inv", "_scale") if f"{name}{end}" in checkpoint.tensors), ""
-            )
+            inverse = f"{name}_scale_inv"
+            scales = inverse if inverse in checkpoint.tensors else f"{name}_scale"
             form = f"fp8 {entry.dtype.removeprefix('F8_').lower()}"
-            packings[name] = _scaled_packing(
-                checkpoint, name, scales or f"{name}_scale", said.get("weight_block_size"), form
-            )
+            packings[name] = _scaled_packing(checkpoint, name, scales, settings.get("weight_block_size"), form)
     return packings
 
 
 def _scaled_packing(checkpoint: Checkpoint, weight: str, scales: str, block: Any, form: str) -> Packing:
     """Codes of one byte with one scale for all, for each row, for each group of a row, or for each block."""
     zeros, module = f"{weight}_zero_point", weight.removesuffix(".weight")
-    others = [f"{module}.{end}" for end in ("input_scale", "input_zero_point", "activation_scale")]
-    optional = [name for name in (zeros, f"{weight}_shape", *others) if name in checkpoint.tensors]
+    activation_names = [f"{module}.{end}" for end in ("input_scale", "input_zero_point", "activation_scale")]
+    optional = [name for name in (zeros, f"{weight}_shape", *activation_names) if name in checkpoint.tensors]
     parts = (weight, scales, *optional)
     entry = _matrix(checkpoint, weight, (*_FP8, "I8"), parts)
     grid, sizes = _grid(checkpoint, weight, scales, block)
@@ -325,9 +326,9 @@ def _grid(checkpoint: Checkpoint, weight: str, scales: str, block: Any) -> tuple
     )
 
 
-def _compressed(checkpoint: Checkpoint, said: Mapping[str, Any]) -> dict[str, Packing]:
+def _compressed(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> dict[str, Packing]:
     """compressed-tensors: codes of one byte with scales, or small integers packed along the rows."""
-    schemes = _schemes(checkpoint, said)
+    schemes = _schemes(checkpoint, settings)
     packings: dict[str, Packing] = {}
     for name, entry in checkpoint.tensors.items():
         if name.endswith(".weight_packed"):
@@ -340,21 +341,23 @@ def _compressed(checkpoint: Checkpoint, said: Mapping[str, Any]) -> dict[str, Pa
     return packings
 
 
-def _schemes(checkpoint: Checkpoint, said: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _schemes(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What config.json says about the weights, group by group; formats with a sense of their own are refused."""
-    said_groups = said.get("config_groups")
-    groups = list(said_groups.values()) if isinstance(said_groups, dict) else []
+    groups_by_name = settings.get("config_groups")
+    groups = list(groups_by_name.values()) if isinstance(groups_by_name, dict) else []
     schemes = [group.get("weights") if isinstance(group, dict) else None for group in groups]
-    known = ("int-quantized", "float-quantized", "naive-quantized", "pack-quantized", "mixed-precision", None)
-    sparse = said.get("sparsity_config") or {}
+    readable = ("int-quantized", "float-quantized", "naive-quantized", "pack-quantized", "mixed-precision", None)
+    sparse = settings.get("sparsity_config") or {}
     plain = bool(schemes) and all(isinstance(scheme, dict) for scheme in schemes)
-    if not plain or any(form not in known for form in (said.get("format"), *(group.get("format") for group in groups))):
+    if not plain or any(
+        form not in readable for form in (settings.get("format"), *(group.get("format") for group in groups))
+    ):
         raise CheckpointError(
-            f"{checkpoint.folder}: compressed-tensors in the format {said.get('format')!r}, expected "
-            f"{', '.join(str(form) for form in known[:4])}",
+            f"{checkpoint.folder}: compressed-tensors in the format {settings.get('format')!r}, expected "
+            f"{', '.join(str(form) for form in readable[:4])}",
             hint="decompress and save the model with compressed-tensors",
         )
-    if sparse.get("format", "dense") != "dense" or said.get("transform_config"):
+    if sparse.get("format", "dense") != "dense" or settings.get("transform_config"):
         raise CheckpointError(
             f"{checkpoint.folder}: compressed-tensors with sparse or transformed weights, expected plain ones",
             hint="decompress and save the model with compressed-tensors",

@@ -137,10 +137,13 @@ def _base(folder: Path, *, hub: bool, progress: Progress | None) -> Source:
     """The model that an adapter names as its base: a path, from here or from the adapter's folder, or a hub id."""
     name = base_name(folder)
     for path in (Path(name), folder / name) if name else ():
-        if _exists(path) and path.resolve() != folder.resolve():
-            return _without_adapter(resolve(path), str(path))
+        if _exists(path):
+            _refuse_adapter(path, name)
+            return resolve(path)
     if name and hub and _HUB_ID.fullmatch(name):
-        return _without_adapter(_from_hub(name, hub=hub, progress=progress), name)
+        fetched = hub_source.fetch(name, progress)
+        _refuse_adapter(fetched, name)
+        return Source(name, "hub", fetched, licence=licence_in(fetched))
     said = f"and names {name!r} as its base model, which is not here" if name else "and names no base model"
     fetch = " or pass --hub" if _HUB_ID.fullmatch(name) and not hub else ""
     raise CheckpointError(
@@ -149,13 +152,13 @@ def _base(folder: Path, *, hub: bool, progress: Progress | None) -> Source:
     )
 
 
-def _without_adapter(base: Source, name: str) -> Source:
-    if base.adapter is not None:
+def _refuse_adapter(folder: Path, name: str) -> None:
+    """Raise where a base model holds an adapter itself; adapters that name one another would never end."""
+    if folder.is_dir() and holds_adapter(folder):
         raise CheckpointError(
-            f"the base model {name} holds an adapter itself ({base.adapter}), expected a plain model",
+            f"the base model {name} holds an adapter itself, expected a plain model",
             hint="headscope applies one adapter: merge the first one and save the result",
         )
-    return base
 
 
 def _adapted(text: str, *, hub: bool, progress: Progress | None) -> Source:
@@ -169,7 +172,9 @@ def _adapted(text: str, *, hub: bool, progress: Progress | None) -> Source:
             f"{name!r} in {text!r} is no folder with an adapter (adapter_config.json and adapter_model.safetensors)",
             hint="write BASE+ADAPTER: a model, a plus sign and the folder of an adapter",
         )
-    source = _without_adapter(resolve(base, hub=hub, progress=progress), base)
+    source = resolve(base, hub=hub, progress=progress)
+    if source.adapter is not None:
+        _refuse_adapter(source.adapter, base)
     return replace(source, name=text, adapter=folder)
 
 
