@@ -32,6 +32,7 @@ from headscope.index import Item, Step, Way, document_of, documents, item_named,
 from headscope.index.page import published_table
 from headscope.lenses import lens_named, lenses
 from headscope.model import look, open_model, verify
+from headscope.model.hub_survey import check_outcomes, is_list, read_list, survey
 from headscope.model.source import sources as models
 from headscope.pipeline import Progress, measure
 from headscope.pipeline.progress import Silent
@@ -51,6 +52,7 @@ __all__ = [
     "Step",
     "Way",
     "bench_attention",
+    "check_outcomes",
     "document_of",
     "documents",
     "encoded_figure",
@@ -58,6 +60,7 @@ __all__ = [
     "find_text",
     "growth",
     "intervene",
+    "is_list",
     "item_named",
     "items",
     "joined_text",
@@ -74,11 +77,13 @@ __all__ = [
     "open",
     "pictures",
     "published_table",
+    "read_list",
     "report",
     "reproduce",
     "save_figure",
     "save_run",
     "spelled",
+    "survey",
     "text",
     "texts",
     "use_compiled",

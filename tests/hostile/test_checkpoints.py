@@ -137,9 +137,11 @@ CASES = [
     Case(
         "quantised-by-config",
         config(quantization_config={"quant_method": "gptq", "bits": 4}),
-        ("quantised by gptq",),
-        "dequantise",
+        ("quantised by gptq, but no tensor is",),
+        "fetch both again",
     ),
+    Case("quantised-otherwise", config(quantization_config={"quant_method": "hqq"}), ("by hqq",), "dequantise"),
+    Case("quantised-somehow", config(quantization_config=[4]), ("quantised by [4]",), "dequantise"),
     Case("config-nan", text(CONFIG, '{"model_type": "llama", "rms_norm_eps": NaN}'), ("a value is NaN",), "mend it"),
     Case(
         "config-says-two-things",
@@ -497,7 +499,7 @@ def test_a_file_that_shrinks_while_it_is_read(sound: Path, tmp_path: Path) -> No
 
 def test_hints_for_other_kinds_of_folders(tmp_path: Path) -> None:
     for name, hint in [
-        ("adapter_config.json", "merge"),
+        ("adapter_config.json", "BASE+"),
         ("model_index.json", "one of them"),
         ("x.gguf", "x.gguf"),
     ]:

@@ -15,7 +15,7 @@ from headscope.model.gguf_header import read_gguf_header
 from headscope.model.load import load
 from headscope.model.opened import open_model
 from headscope.model.source import resolve
-from tests.hostile.broken import save_gguf, save_llama
+from tests.hostile.broken import change_json, save_gguf, save_llama
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -69,6 +69,45 @@ def test_the_second_opening_comes_from_the_cache(quantised: Path, monkeypatch: p
     assert all(torch.equal(a[name], b[name]) for name in a)
     assert first.checkpoint is not None
     assert first.checkpoint.folder == expansion.expanded(quantised).folder
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_an_expansion_changed_at_equal_size_is_made_again(name: str, quantised: Path) -> None:
+    first = load(resolve(quantised))
+    file = expansion.expanded(quantised).folder / name
+    content = file.read_bytes()
+    changed = bytearray(content)
+    if name == "config.json":
+        changed[:] = content.replace(b'"rope_theta": 10000.0', b'"rope_theta": 90000.0')
+    else:
+        changed[-1] ^= 0x80  # the sign of the last weight
+    assert len(changed) == len(content)
+    assert bytes(changed) != content
+    file.write_bytes(changed)
+    heard: list[str] = []
+    again = load(resolve(quantised), progress=lambda what, done, total: heard.append(what))
+    assert heard == ["expanding quantised.gguf (once)"]
+    assert file.read_bytes() == content
+    assert again.model.config.rope_parameters == first.model.config.rope_parameters
+    a, b = first.model.state_dict(), again.model.state_dict()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_file_put_into_an_expansion_is_noticed(quantised: Path) -> None:
+    folder = expansion.expanded(quantised).folder
+    (folder / "generation_config.json").write_text('{"eos_token_id": 5}')
+    assert load(resolve(quantised)).model.generation_config.eos_token_id != 5
+    assert not (folder / "generation_config.json").exists()
+
+
+def test_an_expansion_without_hashes_is_made_again(quantised: Path) -> None:
+    """Earlier versions noted sizes only: what they kept cannot be checked."""
+    folder = expansion.expanded(quantised).folder
+    change_json(folder / "headscope-cache.json", lambda noted: noted.pop("sha256"))
+    heard: list[str] = []
+    load(resolve(quantised), progress=lambda what, done, total: heard.append(what))
+    assert heard == ["expanding quantised.gguf (once)"]
+    assert cache.about(folder, contents=True) is not None
 
 
 def test_a_changed_file_is_expanded_anew(exact: Path, tmp_path: Path) -> None:

@@ -230,6 +230,15 @@ def test_the_shape_of_every_tensor_is_checked(tmp_path: Path) -> None:
         load(resolve(tmp_path))
 
 
+@pytest.mark.parametrize("prefix", ["module", "_orig_mod"])
+def test_the_name_of_a_wrapper_is_pointed_out(prefix: str, tmp_path: Path) -> None:
+    save_llama(tmp_path)
+    change_tensors(tmp_path, lambda all_: [all_.update({f"{prefix}.{name}": all_.pop(name)}) for name in list(all_)])
+    with pytest.raises(CheckpointError, match="lacks 21 tensors") as caught:
+        load(resolve(tmp_path))
+    assert f"all names in the file begin with '{prefix}'" in caught.value.hint
+
+
 def words(folder: Path, last: int) -> None:
     from tokenizers import Tokenizer, models
 

@@ -17,6 +17,7 @@ from headscope.cli.intervene_command import INTERVENE_EXAMPLES, InterveneCommand
 from headscope.cli.lens_commands import LensGroup
 from headscope.cli.mechanism_commands import BENCH_EXAMPLES, MECHANISMS_EXAMPLES, bench_attention, mechanisms
 from headscope.cli.options import (
+    MODEL_HELP,
     AllWindows,
     Device,
     FigureFormat,
@@ -169,18 +170,40 @@ def look(model: Model, hub: Hub = False, form: Form = Format.TABLE) -> None:
         _list([dataclasses.asdict(site) | {"extras": " ".join(site.extras)} for site in card.sites], form)
 
 
-@app.command(epilog=examples("headscope verify minilm"))
+@app.command(epilog=examples("headscope verify minilm", "headscope verify --hub popular"))
 def verify(
-    model: Model, text: TextFile = None, hub: Hub = False, device: Device = None, form: Form = Format.TABLE
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help=f"{MODEL_HELP} With --hub also a list: a text file with one model a line, or `popular`, a list of "
+            "twenty small models that ships with headscope.",
+            show_default=False,
+        ),
+    ],
+    text: TextFile = None,
+    hub: Hub = False,
+    device: Device = None,
+    form: Form = Format.TABLE,
 ) -> None:
-    """Compare fast, definition and transformers on this very checkpoint; exit code 4 where they disagree."""
+    """Compare fast, definition and transformers on this very checkpoint; exit code 4 where they disagree.
+
+    With --hub and a list, every model of it is fetched and compared, and the table has one row for each.
+    """
     from headscope import api
 
     with bars() as progress:
         given = None if text is None else "\n\n".join(api.text(text, progress=progress.step).documents)
-        opened = api.open(model, hub=hub, device=device, progress=progress.step)
-        progress.step("comparing", 0, 1)
-        checks = api.verify(opened, given)
+        if hub and api.is_list(model):
+            outcomes = list(api.survey(api.read_list(model), given, progress.step))
+        else:
+            opened = api.open(model, hub=hub, device=device, progress=progress.step)
+            progress.step("comparing", 0, 1)
+            outcomes, checks = None, api.verify(opened, given)
+    if outcomes is not None:
+        _list([dataclasses.asdict(outcome) for outcome in outcomes], form)
+        api.check_outcomes(outcomes)
+        return
     _list([dataclasses.asdict(check) for check in checks], form)
     wrong = [check.check for check in checks if not check.ok]
     if wrong:
@@ -204,7 +227,7 @@ def models(form: Form = Format.TABLE) -> None:
     if form is Format.TABLE:
         note(
             "also: a folder (config.json and safetensors), a .gguf file, random:PATH (same shape, "
-            "fresh weights), a hub id with --hub"
+            "fresh weights), BASE+ADAPTER (a model and the folder of an adapter), a hub id with --hub"
         )
 
 

@@ -8,7 +8,7 @@ import typer
 
 from headscope.cli.output import Format
 
-MODEL_HELP = "tiny, smollm2, minilm, a folder, a .gguf file, random:PATH, or a hub id with --hub."
+MODEL_HELP = "tiny, smollm2, minilm, a folder, a .gguf file, random:PATH, BASE+ADAPTER, or a hub id with --hub."
 
 
 class FigureFormat(StrEnum):

@@ -1,4 +1,4 @@
-"""The cache folder: whole folders that appear at once, with a note of their sizes, or not at all.
+"""The cache folder: whole folders that appear at once, with a note of their sizes and hashes, or not at all.
 
 Several processes may want the same folder at the same time: each fills a temporary one and renames it; the
 first rename wins and the others use it.
@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from headscope.errors import ResourceError
+from headscope.fetch.digest import sha256_of
 
 _MANIFEST = "headscope-cache.json"
 _STALE_S = 24 * 3600
@@ -32,18 +33,30 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headscope"
 
 
-def about(folder: Path) -> dict[str, str] | None:
-    """What was noted when `folder` was installed; None when it is not there or its files changed size."""
+def about(folder: Path, *, contents: bool = False) -> dict[str, str] | None:
+    """What was noted when `folder` was installed; None when it is not there or its files changed size.
+
+    With `contents` the sha256 of every file is compared too: a file that was changed at equal size is noticed, and so
+    is a file that was put there.
+    """
     try:
         noted = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
         intact = all((folder / name).stat().st_size == size for name, size in noted["files"].items())
+        if intact and contents:
+            names = {path.name for path in folder.iterdir()} - {_MANIFEST}
+            intact = names == set(noted["files"]) and all(
+                sha256_of(folder / name) == noted["sha256"][name] for name in names
+            )
         return {str(key): str(value) for key, value in noted["about"].items()} if intact else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def install(folder: Path, fill: Callable[[Path], None], *, notes: Mapping[str, str]) -> Path:
-    """Make `folder` by letting `fill` write into a temporary one beside it, then renaming that."""
+def install(folder: Path, fill: Callable[[Path], None], *, notes: Mapping[str, str], contents: bool = False) -> Path:
+    """Make `folder` by letting `fill` write into a temporary one beside it, then renaming that.
+
+    A folder that is there already and is intact stays; `contents` says how closely that is looked at.
+    """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         _sweep(folder.parent)
@@ -52,7 +65,7 @@ def install(folder: Path, fill: Callable[[Path], None], *, notes: Mapping[str, s
             new.mkdir()
             fill(new)
             _write_manifest(new, notes)
-            _rename(new, folder)
+            _rename(new, folder, contents=contents)
     except OSError as error:
         raise disk_error(error, folder) from error
     return folder
@@ -72,16 +85,18 @@ def disk_error(error: OSError, where: Path) -> ResourceError:
 
 
 def _write_manifest(folder: Path, notes: Mapping[str, str]) -> None:
-    sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
-    text = json.dumps({"about": dict(notes), "files": sizes}, indent=2, sort_keys=True)
+    files = sorted(folder.iterdir())
+    sizes = {path.name: path.stat().st_size for path in files}
+    hashes = {path.name: sha256_of(path) for path in files}
+    text = json.dumps({"about": dict(notes), "files": sizes, "sha256": hashes}, indent=2, sort_keys=True)
     (folder / _MANIFEST).write_text(text, encoding="utf-8")
 
 
-def _rename(new: Path, folder: Path) -> None:
+def _rename(new: Path, folder: Path, *, contents: bool) -> None:
     try:
         new.rename(folder)
     except OSError:
-        if about(folder) is not None:
+        if about(folder, contents=contents) is not None:
             return  # another process was faster, and what it made is whole
         # Damaged leftovers are moved away rather than written into: nobody sees a mixture.
         folder.rename(new.with_name("damaged"))

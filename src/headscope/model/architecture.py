@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from headscope.errors import CheckpointError, ResourceError
+from headscope.model.quantisation import check_method
 from headscope.model.quiet import quiet
 from headscope.model.reason import reason
 
@@ -26,7 +27,7 @@ def parsed_config(raw: dict[str, Any], where: str) -> Any:
             f"unsupported family {family!r}{code} ({where}): this transformers does not know it",
             hint="update transformers if the family is new; headscope opens what transformers has built in",
         )
-    _check_quantisation(raw, where)
+    check_method(raw, where)
     check_depth(raw, where)
     # What could make transformers fetch or run something is not for a checkpoint to say.
     plain = {key: value for key, value in raw.items() if key not in _DROPPED}
@@ -125,15 +126,6 @@ def _mappings(config: Any) -> tuple[Any, ...]:
     if getattr(config, "is_decoder", False):
         return (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING)
     return (MODEL_FOR_MASKED_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING)
-
-
-def _check_quantisation(raw: dict[str, Any], where: str) -> None:
-    if said := raw.get("quantization_config"):
-        method = said.get("quant_method", "an unnamed method") if isinstance(said, dict) else said
-        raise CheckpointError(
-            f"{where}: the weights are quantised by {method}, expected float16, bfloat16 or float32",
-            hint="dequantise and save the model with transformers, or use a .gguf, which headscope expands",
-        )
 
 
 def check_depth(raw: Mapping[Any, Any], where: str) -> None:

@@ -28,6 +28,10 @@ _TORCH: dict[str, torch.dtype] = {
     "I64": torch.int64, "U16": torch.uint16, "U32": torch.uint32, "U64": torch.uint64,
     "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64,
 }  # fmt: skip
+# Codes that mean nothing without their scales: read as they are, by those who know the scales.
+_CODES: dict[str, torch.dtype] = {**_TORCH, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
+if hasattr(torch, "float8_e8m0fnu"):  # torch 2.6 has no such type
+    _CODES["F8_E8M0"] = torch.float8_e8m0fnu
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,21 @@ class Checkpoint:
     folder: Path
     files: tuple[Path, ...]
     tensors: Mapping[str, TensorEntry]
+
+    @property
+    def stored(self) -> str:
+        """How numbers are stored, for people: the floating dtypes."""
+        return ", ".join(self.dtypes)
+
+    @property
+    def dequantised(self) -> str:
+        """The quantised formats that weights are decoded from; none here, since tensors are read as they are."""
+        return ""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know about how tensors are read."""
+        return ()
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -63,9 +82,20 @@ class Checkpoint:
                 hint="headscope does not guess the scales of a quantised format: convert it to float16, bfloat16 or "
                 "float32",
             )
-        tensor = torch.empty(entry.shape, dtype=_TORCH[entry.dtype])
-        _fill(tensor, entry, name)
+        tensor = self.read_codes(name)
         return tensor if dtype is None or not tensor.is_floating_point() else tensor.to(dtype)
+
+    def read_codes(self, name: str) -> Tensor:
+        """One tensor in the dtype in which it is stored, whether or not its values mean anything by themselves."""
+        entry = self.tensors[name]
+        if entry.dtype not in _CODES:
+            raise CheckpointError(
+                f"{entry.file}: tensor {name!r} is stored as {entry.dtype}, which this torch cannot hold",
+                hint="convert the checkpoint to float32, float16 or bfloat16",
+            )
+        tensor = torch.empty(entry.shape, dtype=_CODES[entry.dtype])
+        _fill(tensor, entry, name)
+        return tensor
 
     def sha256(self) -> str:
         """The hash of the weights: of the file, or with several shards of the lines "hash  name" in order."""

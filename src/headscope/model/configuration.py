@@ -9,10 +9,11 @@ from headscope.model.header import file_size, unreadable
 from headscope.model.quiet import quiet
 
 _MAX_BYTES = 16_000_000
+_FLOAT_TAG = "__float__"
 
 # What else people have in hand when they lack a config.json, and what to do about it.
 _INSTEAD = {
-    "adapter_config.json": "this is an adapter: merge it into its base model and save that",
+    "adapter_config.json": "this is an adapter: name its base model too, as BASE+ADAPTER",
     "model_index.json": "this is a pipeline of several models: give the folder of one of them",
     "params.json": "these are original weights: convert them to the Hugging Face form",
 }
@@ -25,9 +26,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder} is not a folder", hint="give a folder with config.json and safetensors")
     if not file.exists() and not file.is_symlink():
         raise CheckpointError(f"{folder} has no config.json", hint=_instead(folder))
-    config = _parsed(file)
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{file} holds {type(config).__name__}, expected an object", hint="fetch it again")
+    config = read_object(file)
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or not model_type:
         raise CheckpointError(
@@ -44,14 +43,20 @@ def generation_config(folder: Path, config: Any, raw: dict[str, Any]) -> Any:
     with quiet():
         said = GenerationConfig.from_model_config(config)
     file = folder / "generation_config.json"
-    wanted = _parsed(file) if file.is_file() else raw
-    if not isinstance(wanted, dict):
-        raise CheckpointError(f"{file} holds {type(wanted).__name__}, expected an object", hint="fetch it again")
+    wanted = read_object(file) if file.is_file() else raw
     # Only what is known: older config.json files hold settings such as forced_eos_token_id among their own.
     known = said.to_dict().keys() - {"transformers_version"}
     with quiet():
         said.update(**{key: value for key, value in wanted.items() if key in known and value is not None})
     return said
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """The object in a JSON file of a checkpoint; raises a clear error where it holds something else."""
+    content = _parsed(file)
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{file} holds {type(content).__name__}, expected an object", hint="fetch it again")
+    return content
 
 
 def _parsed(file: Path) -> Any:
@@ -66,14 +71,22 @@ def _parsed(file: Path) -> Any:
         raise CheckpointError(f"{file} is not JSON ({error})", hint="fetch it again, or mend it") from error
 
 
-def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unambiguous(pairs: list[tuple[str, Any]]) -> Any:
     """Python keeps the last of two equal keys, others the first: harmless only where both say the same."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found and found[key] != value:
-            raise ValueError(f"{key!r} is there twice, as {found[key]!r} and as {value!r}")
-        found[key] = value
-    return found
+        if key in values and values[key] != value:
+            raise ValueError(f"{key!r} is there twice, as {values[key]!r} and as {value!r}")
+        values[key] = value
+    return _tagged(values)
+
+
+def _tagged(values: dict[str, Any]) -> Any:
+    """transformers 5 writes infinity as `{"__float__": "Infinity"}`; any other object stays as it is."""
+    tag = values.get(_FLOAT_TAG)
+    if len(values) != 1 or tag not in ("Infinity", "-Infinity", "NaN"):
+        return values
+    return _number(tag)
 
 
 def _number(text: str) -> float:

@@ -8,6 +8,7 @@ from headscope.core.model_spec import ModelSpec
 from headscope.core.site import Site
 from headscope.model.feeding import device_of, vocabulary
 from headscope.model.position_kinds import position_kind
+from headscope.model.towers import silent_towers
 
 
 def describe(
@@ -45,7 +46,7 @@ def describe(
         sha256=sha256,
         licence=licence,
         initial_sd=None if dequantised or source == "gguf" else _initial_sd(config),
-        notes=(*notes, *_unseen(hf.config, sites)),
+        notes=(*notes, *_unseen(hf.config, sites), *silent_towers(hf, sites)),
         device=str(device_of(hf)),
     )
 

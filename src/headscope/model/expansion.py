@@ -1,7 +1,9 @@
 """GGUF files: expanded once into float32 safetensors in the Hugging Face form, and kept in the cache.
 
 Expanding 135M parameters takes half a minute, most of it parsing in Python; opening the result takes a
-second or two. The folder is named by the hash of the GGUF file, so a changed file is never taken for the old.
+second or two. The folder is named by the hash of the GGUF file, so a changed file is never taken for the old. The
+hashes of the expanded files are noted when they are written and compared whenever they are used: an expansion that was
+changed since is made again.
 """
 
 import contextlib
@@ -47,12 +49,12 @@ def expanded(file: Path, progress: Progress | None = None) -> Expanded:
     if 4 * header.n_numbers > MAX_KEPT_BYTES:
         raise WeightsRefused(f"{file} is expanded in memory only: {4 * header.n_numbers / 1e9:.1f} GB are not kept")
     folder = cache.cache_folder() / "expanded" / f"{sha256[:32]}-v{_VERSION}"
-    if cache.about(folder) is None:
+    if cache.about(folder, contents=True) is None:
         if progress is not None:
             progress(f"expanding {file.name} (once)", 0, 0)
         notes = {"gguf": file.name, "sha256": sha256, "dequantised": header.dequantised}
         try:
-            cache.install(folder, lambda new: _write(file, header, new), notes=notes)
+            cache.install(folder, lambda new: _write(file, header, new), notes=notes, contents=True)
         except ResourceError as error:
             raise WeightsRefused(f"{file} is expanded in memory only: {error.message}", hint=error.hint) from error
     return Expanded(folder, sha256, header.types, header.dequantised)

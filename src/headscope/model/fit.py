@@ -57,7 +57,7 @@ def check(report: Report, model: Any, where: str, entries: Mapping[str, TensorEn
     if lost := report["missing_keys"] - pooler:
         raise CheckpointError(
             f"{where} lacks {len(lost)} tensors that {type(model).__name__} needs: {names(lost)}",
-            hint="a file is missing, or " + _OTHER_MODEL,
+            hint=_wrapper_hint(lost, entries or {}) or "a file is missing, or " + _OTHER_MODEL,
         )
     unused = set(report["unexpected_keys"])
     if strange := {name for name in unused if _changes_the_model(name, model, entries or {})}:
@@ -67,6 +67,15 @@ def check(report: Report, model: Any, where: str, entries: Mapping[str, TensorEn
         )
     notes = [f"missing from the checkpoint and not used: {names(pooler)}"] if pooler else []
     return (*notes, *([f"in the checkpoint but not used: {names(unused)}"] if unused else []))
+
+
+def _wrapper_hint(lost: set[str], entries: Mapping[str, TensorEntry]) -> str:
+    """What to do where a wrapper such as DataParallel or torch.compile was saved: its name precedes every tensor's."""
+    prefixes = {name.partition(".")[0] for name in entries}
+    prefix = next(iter(prefixes)) if len(prefixes) == 1 else ""
+    if not prefix or not all(f"{prefix}.{name}" in entries for name in lost):
+        return ""
+    return f"all names in the file begin with {prefix!r}: save the model inside that wrapper, or remove the prefix"
 
 
 def names(which: Iterable[str], most: int = 3) -> str:

@@ -28,7 +28,9 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
             f"the hub has no model {name!r} that may be fetched without signing in", hint="check the spelling"
         ) from error
     except (HfHubHTTPError, OSError) as error:
+        # Offline, the error is about the local cache; what kept it from the network is its cause.
+        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
         raise ResourceError(
-            f"cannot fetch {name!r} from the hub: {reason(error)}",
+            f"cannot fetch {name!r} from the hub: {reason(cause)}",
             hint="a network is needed; without one use tiny, smollm2, minilm or a local folder",
         ) from error

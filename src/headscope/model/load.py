@@ -13,12 +13,15 @@ import torch
 from headscope.errors import WeightsRefused
 from headscope.fetch.progress import Progress
 from headscope.model import architecture, expansion, fit
+from headscope.model.adapter import hash_of_lines, read_adapter
+from headscope.model.adapter_merge import merge_adapter
 from headscope.model.checkpoint import Checkpoint, open_checkpoint
 from headscope.model.configuration import generation_config, read_config
 from headscope.model.digest import sha256_of
 from headscope.model.gguf_header import read_gguf_header
 from headscope.model.header import BITS
 from headscope.model.memory import check_memory
+from headscope.model.quantisation import plain_checkpoint
 from headscope.model.quiet import quiet
 from headscope.model.source import Source
 from headscope.model.vocabulary import open_tokenizer
@@ -44,6 +47,8 @@ class Loaded:
 
 def load(source: Source, *, dtype: torch.dtype = torch.float32, progress: Progress | None = None) -> Loaded:
     """Open what `resolve` found; every weight is there, has the expected shape and is finite, or else."""
+    if source.adapter is not None:
+        return _with_adapter(load(replace(source, adapter=None), dtype=dtype, progress=progress), source.adapter)
     if source.gguf_file is not None:
         return _from_gguf(source, source.gguf_file, dtype, progress)
     if source.kind == "random":
@@ -55,9 +60,23 @@ def load(source: Source, *, dtype: torch.dtype = torch.float32, progress: Progre
     return loaded if loaded.checkpoint is None else replace(loaded, sha256=loaded.checkpoint.sha256())
 
 
+def _with_adapter(loaded: Loaded, folder: Path) -> Loaded:
+    """The model with an adapter merged into its weights; its hash is that of the two hashes, base first."""
+    adapter = read_adapter(folder)
+    note = merge_adapter(loaded.model, adapter)
+    fit.check_finite(loaded.model, str(folder))
+    return replace(
+        loaded,
+        model=_ready(loaded.model),
+        checkpoint=None,
+        sha256=hash_of_lines(((loaded.sha256, "base"), (adapter.sha256(), "adapter"))),
+        notes=(note, *loaded.notes),
+    )
+
+
 def _from_folder(folder: Path, dtype: torch.dtype) -> Loaded:
     raw = read_config(folder)
-    checkpoint = open_checkpoint(folder)
+    checkpoint = plain_checkpoint(open_checkpoint(folder), raw)
     config = architecture.parsed_config(raw, str(folder / "config.json"))
     model, notes = _built(config, raw, checkpoint, dtype)
     fit.check_stored_as_floats(model, checkpoint.tensors)
@@ -67,8 +86,9 @@ def _from_folder(folder: Path, dtype: torch.dtype) -> Loaded:
         model=_ready(model),
         tokenizer=tokenizer,
         checkpoint=checkpoint,
-        dtype_on_disk=", ".join(checkpoint.dtypes),
-        notes=(*notes, *_narrowed(checkpoint, dtype), *said),
+        dtype_on_disk=checkpoint.stored,
+        dequantised=checkpoint.dequantised,
+        notes=(*notes, *checkpoint.notes, *_narrowed(checkpoint, dtype), *said),
     )
 
 

@@ -14,6 +14,7 @@ from headscope.core.weights import HeadWeights, WeightSource, WeightStatus
 from headscope.errors import CaptureError, CheckpointError, HeadscopeError, UsageError, VariantRefused, WeightsRefused
 from headscope.fetch.progress import Progress
 from headscope.model import text as texts
+from headscope.model.adapter_merge import plain_model
 from headscope.model.after_heads import Rest
 from headscope.model.architecture import model_class, parsed_config
 from headscope.model.blueprint import Plan, make_blueprint
@@ -28,6 +29,7 @@ from headscope.model.feeding import read_by, unmade
 from headscope.model.fit import check_file
 from headscope.model.load import Loaded, load
 from headscope.model.model_state import Change, restored
+from headscope.model.quantisation import plain_checkpoint
 from headscope.model.quiet import quiet
 from headscope.model.reason import reason
 from headscope.model.session import Session
@@ -200,6 +202,9 @@ def open_weights(
     if source.gguf_file is not None:
         why = "read from the built model: a GGUF file stores quantised values and permuted rows"
         return _opened(load(source, progress=progress), source, None).weight_source(why)
+    if source.adapter is not None:
+        why = "read from the built model: an adapter is merged into its weights"
+        return _opened(load(source, progress=progress), source, None).weight_source(why)
     try:
         return _from_file(source)
     except WeightsRefused as refusal:
@@ -208,10 +213,10 @@ def open_weights(
 
 
 def _from_file(source: Source) -> WeightSource:
-    checkpoint = open_checkpoint(source.folder)
-    where = str(source.folder / "config.json")
+    where, raw = str(source.folder / "config.json"), read_config(source.folder)
+    checkpoint = plain_checkpoint(open_checkpoint(source.folder), raw)
     with quiet():
-        config = parsed_config(read_config(source.folder), where)
+        config = parsed_config(raw, where)
         skeleton, sites, plans = trace_skeleton(model_class(config, where), config, where)
         check_file(skeleton, checkpoint.tensors, str(source.folder))
         sources, beside = file_sources(skeleton, checkpoint, plans, Beside.of(skeleton, plans))
@@ -220,9 +225,11 @@ def _from_file(source: Source) -> WeightSource:
             sites,
             name=source.name,
             source=source.kind,
-            dtype=", ".join(checkpoint.dtypes),
+            dtype=checkpoint.stored,
+            dequantised=checkpoint.dequantised,
             sha256=checkpoint.sha256(),
             licence=source.licence,
+            notes=checkpoint.notes,
         )
     files = ", ".join(file.name for file in checkpoint.files[:2]) + (" …" if len(checkpoint.files) > 2 else "")
     matrices = FileMatrices(skeleton, checkpoint, sources)
@@ -253,14 +260,15 @@ def trace_skeleton(cls: Any, config: Any, where: str) -> tuple[Any, tuple[Site, 
 def _wrapped(hf: Any, tokenizer: Any | None) -> Model:
     from transformers import PreTrainedModel
 
+    if getattr(hf, "training", False):
+        raise UsageError(
+            "this model is in training mode: dropout would blur every number", hint="call its eval() first"
+        )
+    hf, notes = plain_model(hf)
     if not isinstance(hf, PreTrainedModel):
         raise UsageError(
             f"cannot open a {type(hf).__name__}",
             hint="give a name, a path, or a transformers model that is loaded",
-        )
-    if hf.training:
-        raise UsageError(
-            "this model is in training mode: dropout would blur every number", hint="call its eval() first"
         )
     name = getattr(hf.config, "name_or_path", "") or hf.config.model_type
     return _model(
@@ -269,6 +277,7 @@ def _wrapped(hf: Any, tokenizer: Any | None) -> Model:
         name=name,
         source="a transformers model in memory",
         dtype=str(hf.dtype).removeprefix("torch."),
+        notes=notes,
     )
 
 

@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -11,6 +11,7 @@ from headscope.core.model_spec import ModelSpec
 from headscope.core.site import Site
 from headscope.core.weights import FeedForward
 from headscope.fetch.progress import Progress
+from headscope.model.adapter import read_adapter
 from headscope.model.architecture import model_class, parsed_config
 from headscope.model.checkpoint import open_checkpoint
 from headscope.model.configuration import read_config
@@ -19,6 +20,7 @@ from headscope.model.expansion import read_gguf_config
 from headscope.model.feed_forward import find_feed_forward
 from headscope.model.gguf_header import read_gguf_header
 from headscope.model.opened import trace_skeleton
+from headscope.model.quantisation import plain_checkpoint
 from headscope.model.quiet import quiet
 from headscope.model.source import Source, resolve
 
@@ -66,12 +68,15 @@ class Look:
         }
         if spec.dequantised:
             rows["warning"] = spec.weight_warning
-        return "\n".join(f"{name:<10} {value}" for name, value in rows.items())
+        notes = (("note", note) for note in spec.notes)
+        return "\n".join(f"{name:<10} {value}" for name, value in (*rows.items(), *notes))
 
 
 def look(what: str | Path, *, hub: bool = False, progress: Progress | None = None) -> Look:
     """The card of a checkpoint, from its configuration alone; a carrier is fetched first, if need be."""
     source = resolve(what, hub=hub, progress=progress)
+    adapter = [] if source.adapter is None else [_adapter_note(source.adapter)]
+    stored = _stored(source)
     with quiet():
         config, where = _config(source)
         skeleton, sites, plans = trace_skeleton(model_class(config, where), config, where)
@@ -81,8 +86,10 @@ def look(what: str | Path, *, hub: bool = False, progress: Progress | None = Non
         sites,
         name=source.name,
         source=source.kind,
-        dtype=_stored(source),
+        dtype=stored.types,
+        dequantised=stored.dequantised,
         licence=source.licence,
+        notes=(*stored.notes, *adapter),
     )
     speed = measured_speed()
     return Look(
@@ -114,11 +121,27 @@ def _config(source: Source) -> tuple[Any, str]:
     return parsed_config(read_config(source.folder), where), where
 
 
-def _stored(source: Source) -> str:
-    """The types of the numbers on disk, as the files themselves say."""
+class _Stored(NamedTuple):
+    """What the files say about their numbers: the types on disk, the quantised formats, and notes."""
+
+    types: str
+    dequantised: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def _stored(source: Source) -> _Stored:
+    if source.kind == "random":
+        return _Stored("nothing yet")
     if source.gguf_file is not None:
-        return read_gguf_header(source.gguf_file).types
-    return "nothing yet" if source.kind == "random" else ", ".join(open_checkpoint(source.folder).dtypes)
+        header = read_gguf_header(source.gguf_file)
+        return _Stored(header.types, header.dequantised)
+    raw = read_config(source.folder)
+    checkpoint = plain_checkpoint(open_checkpoint(source.folder), raw)
+    return _Stored(checkpoint.stored, checkpoint.dequantised, checkpoint.notes)
+
+
+def _adapter_note(folder: Path) -> str:
+    return f"an adapter is merged into the weights: {read_adapter(folder).folder.name}"
 
 
 def _weights_line(statuses: list[tuple[str, str]]) -> str:

@@ -14,6 +14,7 @@ from headscope.errors import CheckpointError, UsageError
 from headscope.fetch.progress import Progress
 from headscope.model import carriers
 from headscope.model import hub as hub_source
+from headscope.model.adapter import base_name, holds_adapter
 from headscope.model.header import unreadable
 
 Kind = Literal["embedded", "carrier", "folder", "gguf", "random", "hub"]
@@ -28,7 +29,8 @@ _CARD_HEAD = 20_000  # characters of a model card that may be its front matter
 class Source:
     """A checkpoint that was found: `folder` holds config.json, or `gguf_file` is the whole model.
 
-    A source of kind `random` lends only its configuration (and tokenizer); `seed` draws its weights.
+    A source of kind `random` lends only its configuration (and tokenizer); `seed` draws its weights. `adapter` is the
+    folder of an adapter that is merged into the weights.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Source:
     gguf_file: Path | None = None
     licence: str = ""
     seed: int = 0
+    adapter: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,9 @@ class Listed:
 def resolve(what: str | Path, *, hub: bool = False, seed: int = 0, progress: Progress | None = None) -> Source:
     """Find what `what` names: a known name, a folder, a .gguf file, `random:PATH`, or (with `hub`) a hub id.
 
-    Known names come first; a folder that happens to be called `tiny` is reached as `./tiny`.
+    Known names come first; a folder that happens to be called `tiny` is reached as `./tiny`. `BASE+ADAPTER` is the
+    model BASE with the adapter in the folder ADAPTER; a folder with an adapter and its base, or its base's name, needs
+    no plus.
     """
     text = str(what)
     if isinstance(what, str) and text.startswith(_RANDOM):
@@ -64,7 +69,9 @@ def resolve(what: str | Path, *, hub: bool = False, seed: int = 0, progress: Pro
         raise UsageError("no model was named", hint=_FORMS)
     path = _path(what)
     if _exists(path):
-        return _local(path, text)
+        return _local(path, text, hub=hub, progress=progress)
+    if isinstance(what, str) and "+" in text:
+        return _adapted(text, hub=hub, progress=progress)
     if isinstance(what, str) and _HUB_ID.fullmatch(text):
         return _from_hub(text, hub=hub, progress=progress)
     raise _unknown(text)
@@ -106,13 +113,69 @@ def _exists(path: Path) -> bool:
         raise unreadable(path, error) from error
 
 
-def _local(path: Path, text: str) -> Source:
+def _local(path: Path, text: str, *, hub: bool, progress: Progress | None) -> Source:
     if path.is_dir():
-        return Source(text, "folder", path, licence=licence_in(path))
+        return _in_folder(Source(text, "folder", path, licence=licence_in(path)), hub=hub, progress=progress)
     if path.suffix.lower() == ".gguf":
         return Source(text, "gguf", path.parent, path)
     hint = "give the folder that holds it" if path.suffix == ".safetensors" else _FORMS
     raise UsageError(f"{text} is a file, but neither a folder nor a .gguf file", hint=hint)
+
+
+def _in_folder(source: Source, *, hub: bool, progress: Progress | None) -> Source:
+    """The source itself; with the adapter that its folder holds, and that adapter's base where the folder has none."""
+    folder = source.folder
+    if not holds_adapter(folder):
+        return source
+    if (folder / "config.json").exists():
+        return replace(source, adapter=folder)
+    base = _base(folder, hub=hub, progress=progress)
+    return replace(base, name=source.name, licence=source.licence or base.licence, adapter=folder)
+
+
+def _base(folder: Path, *, hub: bool, progress: Progress | None) -> Source:
+    """The model that an adapter names as its base: a path, from here or from the adapter's folder, or a hub id."""
+    name = base_name(folder)
+    for path in (Path(name), folder / name) if name else ():
+        if _exists(path):
+            _refuse_adapter(path, name)
+            return resolve(path)
+    if name and hub and _HUB_ID.fullmatch(name):
+        fetched = hub_source.fetch(name, progress)
+        _refuse_adapter(fetched, name)
+        return Source(name, "hub", fetched, licence=licence_in(fetched))
+    said = f"and names {name!r} as its base model, which is not here" if name else "and names no base model"
+    fetch = " or pass --hub" if _HUB_ID.fullmatch(name) and not hub else ""
+    raise CheckpointError(
+        f"{folder} holds an adapter without its base model, {said}",
+        hint=f"name the base model too, as BASE+{folder}{fetch}",
+    )
+
+
+def _refuse_adapter(folder: Path, name: str) -> None:
+    """Raise where a base model holds an adapter itself; adapters that name one another would never end."""
+    if folder.is_dir() and holds_adapter(folder):
+        raise CheckpointError(
+            f"the base model {name} holds an adapter itself, expected a plain model",
+            hint="headscope applies one adapter: merge the first one and save the result",
+        )
+
+
+def _adapted(text: str, *, hub: bool, progress: Progress | None) -> Source:
+    """BASE+ADAPTER."""
+    base, _, name = text.rpartition("+")
+    folder = _path(name)
+    if hub and not _exists(folder) and _HUB_ID.fullmatch(name):
+        folder = hub_source.fetch(name, progress)
+    if not folder.is_dir() or not holds_adapter(folder):
+        raise CheckpointError(
+            f"{name!r} in {text!r} is no folder with an adapter (adapter_config.json and adapter_model.safetensors)",
+            hint="write BASE+ADAPTER: a model, a plus sign and the folder of an adapter",
+        )
+    source = resolve(base, hub=hub, progress=progress)
+    if source.adapter is not None:
+        _refuse_adapter(source.adapter, base)
+    return replace(source, name=text, adapter=folder)
 
 
 def _random(text: str, *, hub: bool, seed: int, progress: Progress | None) -> Source:
@@ -126,7 +189,7 @@ def _random(text: str, *, hub: bool, seed: int, progress: Progress | None) -> So
         lender = Source(inner, "folder", path.parent)
     else:
         lender = resolve(inner, hub=hub, progress=progress)
-    return replace(lender, name=text, kind="random", seed=seed)
+    return replace(lender, name=text, kind="random", seed=seed, adapter=None)
 
 
 def _from_hub(name: str, *, hub: bool, progress: Progress | None) -> Source:
@@ -136,7 +199,7 @@ def _from_hub(name: str, *, hub: bool, progress: Progress | None) -> Source:
             hint="pass --hub (in Python hub=True) to fetch it from there",
         )
     folder = hub_source.fetch(name, progress)
-    return Source(name, "hub", folder, licence=licence_in(folder))
+    return _in_folder(Source(name, "hub", folder, licence=licence_in(folder)), hub=hub, progress=progress)
 
 
 def licence_in(folder: Path) -> str:
@@ -157,7 +220,7 @@ def licence_in(folder: Path) -> str:
 
 _FORMS = (
     "give tiny, smollm2, minilm, a folder with config.json and safetensors, a .gguf file, "
-    "random:PATH, or a hub id with --hub"
+    "random:PATH, BASE+ADAPTER, or a hub id with --hub"
 )
 
 
