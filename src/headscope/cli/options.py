@@ -37,7 +37,9 @@ TextFile = Annotated[
     ),
 ]
 Hub = Annotated[bool, typer.Option("--hub", help="Allow fetching the model from the hub.")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of everything that is drawn at random.")]
+# Larger whole numbers are not kept exactly by every reader of the manifest, nor taken by every random generator.
+MOST_SEED = 2**53
+Seed = Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED, help="Seed of everything that is drawn at random.")]
 Window = Annotated[
     int, typer.Option("--window", min=1, help="Tokens per window; the model's context where that is shorter.")
 ]

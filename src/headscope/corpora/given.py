@@ -56,16 +56,16 @@ def with_splits(name: str, progress: Progress | None = None) -> tuple[Text, tupl
 def cut_spelling(spelling: str) -> tuple[str, Split | None]:
     """The name and the split behind its last colon; a colon that belongs to the name of a file cuts nothing."""
     name, colon, split = spelling.rpartition(":")
-    is_split = colon and (split in SPLITS or name in names()) and not Path(spelling).exists()
+    is_split = colon and (split in SPLITS or name in names()) and not _exists(spelling)
     return (name, checked_split(split)) if is_split else (spelling, None)
 
 
 def _whole(name: str, progress: Progress | None) -> Text:
     if _is_fetched(name):
         return fetched.kept(SOURCES[name], progress).text
-    if name == SHIPPED and not Path(name).exists():
+    if name == SHIPPED and not _exists(name):
         return shipped_text()
-    if name == "-" or Path(name).exists() or Path(name).suffix:
+    if name == "-" or _exists(name) or Path(name).suffix:
         return read_text(name)
     near = " or ".join(difflib.get_close_matches(name, names(), n=3))
     raise UsageError(
@@ -76,4 +76,12 @@ def _whole(name: str, progress: Progress | None) -> Text:
 
 def _is_fetched(name: str) -> bool:
     """A file goes before a name."""
-    return name in SOURCES and not Path(name).exists()
+    return name in SOURCES and not _exists(name)
+
+
+def _exists(spelling: str) -> bool:
+    """Whether this is the path of a file; a name that no file can have is not."""
+    try:
+        return Path(spelling).exists()
+    except (OSError, ValueError):
+        return False

@@ -4,7 +4,10 @@ Documents are separated by a line that holds `***` and nothing else.
 """
 
 import hashlib
+import os
 import re
+import select
+import stat
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +17,7 @@ from pathlib import Path
 
 from headscope.errors import UsageError
 
+PATIENCE_S = 20.0  # how long a pipe may be silent before its first byte
 SHIPPED, SHIPPED_FILE = "plain-english", "plain_english.txt"
 _SEPARATOR = re.compile(r"^[ \t]*\*\*\*[ \t]*$", re.MULTILINE)
 
@@ -58,7 +62,7 @@ def read_text(path: str | Path) -> Text:
         UsageError: The file is missing, unreadable, binary, not UTF-8, or holds no text.
     """
     if str(path) == "-":
-        return _decoded(sys.stdin.buffer.read(), "standard input")
+        return _decoded(_standard_input(), "standard input")
     return _decoded(_bytes_of(Path(path)), Path(path).name)
 
 
@@ -73,9 +77,41 @@ def joined(documents: Sequence[str]) -> str:
     return "\n\n***\n\n".join(documents) + "\n"
 
 
+def _standard_input() -> bytes:
+    if sys.stdin is None:
+        raise UsageError("standard input is closed", hint="pipe a text into headscope, or give a file")
+    try:
+        return sys.stdin.buffer.read()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"standard input cannot be read: {error}", hint="pipe a text, or give a file") from error
+
+
+def _finite_bytes(path: Path) -> bytes:
+    """The content of a file, or of a pipe to which somebody writes; what would never end is refused."""
+    mode = path.stat().st_mode
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode) or stat.S_ISSOCK(mode):
+        raise UsageError(
+            f"{path} is a device or a socket, expected a text file",
+            hint="give a UTF-8 text file, or `-` to read standard input",
+        )
+    if not stat.S_ISFIFO(mode):
+        return path.read_bytes()
+    # Opening without O_NONBLOCK would wait for a writer for ever.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as pipe:
+        waiting = select.poll()
+        waiting.register(pipe, select.POLLIN)
+        if not waiting.poll(PATIENCE_S * 1000):
+            raise UsageError(
+                f"nothing was written to the pipe {path} for {PATIENCE_S:g} seconds",
+                hint="start its writer first, write the text to a file, or use `-` to wait on standard input",
+            )
+        os.set_blocking(pipe.fileno(), True)
+        return pipe.read()
+
+
 def _bytes_of(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return _finite_bytes(path)
     except FileNotFoundError as error:
         raise UsageError(
             f"the text file {path} does not exist (looked in {path.absolute().parent})",

@@ -8,6 +8,7 @@ from headscope import model as models
 from headscope.core import ModelSpec, Site, TextSpec, WeightSource
 from headscope.corpora import Text, Windows, cut
 from headscope.errors import UsageError
+from headscope.model.token_ids import check_token_ids
 from headscope.pipeline.progress import Progress
 
 
@@ -62,6 +63,8 @@ def windows_of(subject: Subject, text: Text, length: int, most: int | None = Non
                 break
     whole = left is None or (left >= 0 and len(documents) == len(text.documents))
     windows = cut(documents, specials, limit, most)
+    for batch in windows.batches(max(windows.count, 1)):
+        check_token_ids(batch, subject.spec)
     return windows, TextSpec(
         text.name if whole else f"{text.name}, its first {most} tokens",
         text.sha256,
