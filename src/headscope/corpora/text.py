@@ -97,7 +97,7 @@ def _finite_bytes(path: Path) -> bytes:
     if not stat.S_ISFIFO(mode):
         return path.read_bytes()
     # Opening without O_NONBLOCK would wait for a writer for ever.
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as pipe:
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as pipe:
         waiting = select.poll()
         waiting.register(pipe, select.POLLIN)
         if not waiting.poll(PATIENCE_S * 1000):
