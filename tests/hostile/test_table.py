@@ -47,7 +47,7 @@ def test_row(
         assert part in said
     if row.code != 0:
         message = re.findall(r"error: (.*?)(?= hint: |$)", said)
-        assert len(message) == 1 or "Usage: " in said
+        assert len(message) == 1 or "─ Error ─" in said
     if row.hints:
         assert row.hints in said.rpartition(" hint: ")[2]
     assert not list(folder.parent.rglob("pickle_was_run"))

@@ -1,5 +1,6 @@
 """Texts that are no texts, given to a lens; they are looked at before a model is opened."""
 
+import io
 import os
 import select
 import socket
@@ -44,7 +45,7 @@ def closed_input(scene: Scene) -> list[str]:
 
 
 def empty_input(scene: Scene) -> list[str]:
-    scene.patch.setattr(sys, "stdin", open(os.devnull))  # noqa: PTH123, SIM115  closed with the process
+    scene.patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     return spelled("-")(scene)
 
 

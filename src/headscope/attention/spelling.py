@@ -5,13 +5,13 @@ import ast
 from headscope.attention.mechanism import Mechanism, mechanism_named
 from headscope.errors import UsageError
 
-_LONGEST = 10_000  # characters; deeper nesting than this holds could exhaust the parser
+_LONGEST = 500  # characters: many times what any mechanism needs, and never enough to exhaust the parser
 
 
 def spelled(text: str) -> Mechanism:
     """The mechanism that `text` names, with the parameters that it gives; only literals are read, nothing is run."""
     if len(text) > _LONGEST:
-        raise _unreadable(f"{text[:40]} …")
+        raise _unreadable(f"{text[:40]} … ({len(text)} characters)")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):

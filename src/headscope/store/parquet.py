@@ -10,7 +10,8 @@ from headscope.store.plain import DAMAGED
 
 # A few bytes of parquet can stand for any number of rows: these bound what reading one may cost.
 MOST_CELLS = 20_000_000
-MOST_BYTES = 2**30
+MOST_BYTES = 2**28
+MOST_TEXT = 2**26  # bytes: a text that occurs in every row is stored once and read as often as it occurs
 _MOST_GROUPS = 1000
 
 
@@ -38,8 +39,8 @@ def table_in(content: bytes, source: str) -> pl.DataFrame:
         if not (dtype.is_numeric() or dtype in (pl.Boolean, pl.String, pl.Null)):
             raise _damaged(source, f"its column {name[:80]!r} holds {dtype}, expected numbers or texts")
     texts = sum(int(column.str.len_bytes().sum()) for column in table.get_columns() if column.dtype == pl.String)
-    if texts > MOST_BYTES:
-        raise _damaged(source, f"its texts have {texts} bytes, expected at most {MOST_BYTES}")
+    if texts > MOST_TEXT:
+        raise _damaged(source, f"its texts have {texts} bytes, expected at most {MOST_TEXT}")
     return table
 
 
