@@ -165,6 +165,13 @@ def test_replacing_a_run_leaves_nothing_of_it(tmp_path):
     assert bundle(tmp_path) == bundle(fresh)
 
 
+def test_a_table_that_a_lens_no_longer_makes_is_dropped(tmp_path):
+    save(a_run(), tmp_path)
+    smaller = replace(finding(), tables={"heads": finding().tables["heads"]})
+    save(replace(a_run(), findings={"focus": smaller}), tmp_path)
+    assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["focus.heads.parquet"]
+
+
 def test_names_in_a_journal_do_not_reach_outside(tmp_path):
     precious = tmp_path / "precious.txt"
     precious.write_text("x")

@@ -1,6 +1,7 @@
 """The machine around headscope: streams that are closed or full, folders that cannot be written, odd environments."""
 
 import errno
+import io
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ from tests.hostile.row import Row, Scene
 
 def onto_full_device(*line: str) -> Callable[[Scene], list[str]]:
     def prepare(scene: Scene) -> list[str]:
-        scene.patch.setattr(sys, "stdout", open("/dev/full", "w"))  # noqa: PTH123, SIM115  closed by the patch's end
+        scene.replace_stream("stdout", Path("/dev/full").open("w"))  # noqa: SIM115  the scene closes it
         return list(line)
 
     return prepare
@@ -33,7 +34,17 @@ def onto_broken_pipe(*line: str) -> Callable[[Scene], list[str]]:
     def prepare(scene: Scene) -> list[str]:
         reader, writer = os.pipe()
         os.close(reader)
-        scene.patch.setattr(sys, "stdout", os.fdopen(writer, "w"))
+        scene.replace_stream("stdout", os.fdopen(writer, "w"))
+        return list(line)
+
+    return prepare
+
+
+def errors_onto_full_device(*line: str) -> Callable[[Scene], list[str]]:
+    def prepare(scene: Scene) -> list[str]:
+        # Without a buffer: there is nothing left to write when it is closed.
+        device = Path("/dev/full").open("wb", buffering=0)  # noqa: SIM115  the scene closes it
+        scene.replace_stream("stderr", io.TextIOWrapper(device, write_through=True))
         return list(line)
 
     return prepare
@@ -119,6 +130,7 @@ ROWS = [
     Row("standard output is full", "full-json", onto_full_device("lenses", "--format", "json"), 5, (FULL,)),
     Row("standard output is full", "full-parquet", onto_full_device("lenses", "--format", "parquet"), 5, (FULL,)),
     Row("standard output is full", "full-table", onto_full_device("mechanisms"), 5, (FULL,)),
+    Row("standard error is full", "errors-full", errors_onto_full_device("look", "nope"), 2, ()),
     Row("standard output is closed", "closed-version", onto_nothing("--version"), 5, ("it is closed",)),
     Row("standard output is closed", "closed-models", onto_nothing("models"), 5, ("it is closed",)),
     Row("standard output is closed", "closed-csv", onto_nothing("lenses", "--format", "csv"), 5, ("it is closed",)),
@@ -146,7 +158,7 @@ ROWS = [
         "--out",
     ),
     Row("folder for output that cannot be", "out-long-path", out("x/" * 3000), 2, ("cannot be written",), "--out"),
-    Row("folder for output that cannot be", "out-zero-byte", out("a\0b"), 2, ("holds a zero byte",), "--out"),
+    Row("folder for output that cannot be", "out-zero-byte", out("a\0b"), 2, ("--out",), "--out"),
     Row(
         "folder for output that cannot be",
         "out-a-device",

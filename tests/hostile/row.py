@@ -1,10 +1,12 @@
 """A row of the table: how an input is damaged, the command that meets it, and how that must end."""
 
 import shutil
+import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 import pytest
 
@@ -27,6 +29,12 @@ class Scene:
     folder: Path
     seeds: Seeds
     patch: pytest.MonkeyPatch
+    streams: ExitStack
+
+    def replace_stream(self, name: str, stream: TextIO) -> None:
+        """Put a stream in the place of `sys.stdout` or `sys.stderr`; it is closed afterwards."""
+        self.streams.push(lambda *_: stream.close())
+        self.patch.setattr(sys, name, stream)
 
     def copy(self, seed: Path, name: str = "model") -> Path:
         """A copy of a seed to break."""

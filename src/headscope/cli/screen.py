@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -24,14 +24,20 @@ def err() -> Console:
 
 def note(message: str) -> None:
     """A line for people, beside the data."""
-    err().print(Text(_printable(message)))
+    _say(Text(_printable(message)))
 
 
 def complain(message: str, hint: str = "") -> None:
     """What was wrong, then what to do about it."""
-    err().print(Text.assemble(("error: ", "bold red"), _printable(message)))
+    _say(Text.assemble(("error: ", "bold red"), _printable(message)))
     if hint:
-        err().print(Text.assemble((" hint: ", "bold"), _printable(hint)))
+        _say(Text.assemble((" hint: ", "bold"), _printable(hint)))
+
+
+def _say(text: Text) -> None:
+    # Where standard error itself is full there is nobody left to tell; the exit code still says it.
+    with suppress(OSError):
+        err().print(text)
 
 
 def _printable(text: str) -> str:

@@ -38,7 +38,7 @@ def about(folder: Path) -> dict[str, str] | None:
         noted = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
         intact = all((folder / name).stat().st_size == size for name, size in noted["files"].items())
         return {str(key): str(value) for key, value in noted["about"].items()} if intact else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

@@ -106,6 +106,7 @@ class RunFolder:
     journal: dict[str, Any]
     lock: Lock
     hashes: dict[str, dict[str, str]] = field(default_factory=dict)
+    outdated: set[str] = field(default_factory=set)  # files of findings that were made again
 
     @classmethod
     def begin(cls, path: Path, *, fresh: bool = False) -> "RunFolder":
@@ -155,6 +156,7 @@ class RunFolder:
             (self.path / MANIFEST).unlink(missing_ok=True)
         self.hashes[finding.lens] = write_finding(self.path, finding)
         entry = {"key": key, "files": self.hashes[finding.lens], "written": _now()}
+        self.outdated.update(self.journal["findings"].get(finding.lens, {}).get("files", ()))
         self.journal["findings"][finding.lens] = entry
         self._write_journal()
 
@@ -180,7 +182,7 @@ class RunFolder:
         """Take back what an earlier run claimed and showed, and drop those of its files that this run does not have."""
         earlier = {name for entry in self.journal["findings"].values() for name in entry["files"]}
         with disk_errors(self.path):
-            for name in (MANIFEST, REPORT, *sorted(earlier - files.keys())):
+            for name in (MANIFEST, REPORT, *sorted((earlier | self.outdated) - files.keys())):
                 (self.path / name).unlink(missing_ok=True)
 
     def _write_journal(self) -> None:
