@@ -6,12 +6,15 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check --no-input
 OUT := out/tiny
 
+FUZZ := 2000
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo fmt lint type test bench docs mutate clean
+.PHONY: help setup demo fmt lint type test fuzz bench docs mutate clean
 
 help:
 	@echo "make demo    install and write a report on the embedded model"
 	@echo "make test    install the development tools; format, lint, types, tests"
+	@echo "make fuzz    $(FUZZ) new damaged inputs for every parser; FUZZ=… says how many"
 	@echo "make setup   install the development tools only"
 	@echo "make fmt     format and fix what can be fixed"
 	@echo "make lint    ruff: format and rules"
@@ -57,6 +60,9 @@ type: setup
 # Two workers with a thread each; the tests of a file stay together, since they share what is slow to make.
 test: lint type
 	$(BIN)/pytest --numprocesses 2 --dist loadfile
+
+fuzz: setup
+	HEADSCOPE_FUZZ=$(FUZZ) $(BIN)/pytest tests/hostile/test_fuzz.py
 
 bench: setup
 	$(BIN)/python -m benchmarks

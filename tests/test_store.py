@@ -1,8 +1,11 @@
 """Run folders: round trips, bytes, interruptions, strangers."""
 
 import errno
+import hashlib
 import json
+import shutil
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +14,7 @@ import pytest
 
 from headscope.core import About, Curves, Finding, HeatMap, Histogram, ModelSpec, Run, Series, Site, TextSpec
 from headscope.errors import LensError, ResourceError, UsageError
-from headscope.store import RunFolder, files, load, save
+from headscope.store import RunFolder, check_folder, files, load, save
 
 SPEC = ModelSpec(
     "m", "folder", "llama", "Llama", "decoder-only", 2, 4, 2, 64, 16, 100, None, 1234, "float32", sha256="ab"
@@ -114,7 +117,7 @@ def test_layout_and_hashes(tmp_path):
     }
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     for name, expected in manifest["files"].items():
-        assert files.sha256_of(tmp_path / name) == expected
+        assert hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() == expected
     assert set(manifest["files"]) == set(content(tmp_path)) - {"manifest.json", "run.json"}
 
 
@@ -162,6 +165,13 @@ def test_replacing_a_run_leaves_nothing_of_it(tmp_path):
     assert bundle(tmp_path) == bundle(fresh)
 
 
+def test_a_table_that_a_lens_no_longer_makes_is_dropped(tmp_path):
+    save(a_run(), tmp_path)
+    smaller = replace(finding(), tables={"heads": finding().tables["heads"]})
+    save(replace(a_run(), findings={"focus": smaller}), tmp_path)
+    assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["focus.heads.parquet"]
+
+
 def test_names_in_a_journal_do_not_reach_outside(tmp_path):
     precious = tmp_path / "precious.txt"
     precious.write_text("x")
@@ -173,8 +183,65 @@ def test_names_in_a_journal_do_not_reach_outside(tmp_path):
         "files": {"../precious.txt": "00", "tables/../../precious.txt": "00"},
     }
     (folder / "run.json").write_text(json.dumps(journal))
-    save(a_run(), folder)
+    with pytest.raises(UsageError, match=r"'\.\./precious\.txt' is not a file of the finding 'evil'"):
+        save(a_run(), folder)
     assert precious.exists()
+
+
+def test_a_damaged_journal_costs_nothing_of_a_finished_run(tmp_path):
+    save(a_run(), tmp_path)
+    (tmp_path / "report.html").write_text("mine")
+    for damage in ('{"schema": "headscope-run/1", "findings": {"focus": {"key": "k", "files": 7}}}', "no JSON"):
+        (tmp_path / "run.json").write_text(damage)
+        before = content(tmp_path)
+        for ask in (RunFolder.begin, check_folder, partial(save, a_run())):
+            with pytest.raises(UsageError, match=r"run\.json is damaged.*nothing was changed") as caught:
+                ask(tmp_path)
+            assert "delete this file" in caught.value.hint
+            assert content(tmp_path) == before
+    (tmp_path / "run.json").unlink()
+    assert_same(load(save(a_run(), tmp_path)), a_run())
+
+
+def test_a_finished_report_stays_until_the_new_run_is_complete(tmp_path):
+    save(a_run(), tmp_path)
+    (tmp_path / "report.html").write_text("mine")
+    folder = RunFolder.begin(tmp_path)
+    assert_same(load(tmp_path), a_run())
+    folder.keep(finding("other"))
+    assert (tmp_path / "report.html").read_text() == "mine"
+    with pytest.raises(UsageError, match="started there and not finished"):
+        load(tmp_path)
+    folder.close(replace(a_run(), findings={"other": finding("other")}))
+    assert not (tmp_path / "report.html").exists()
+    assert list(load(tmp_path).findings) == ["other"]
+
+
+def test_a_run_that_changes_nothing_keeps_its_report(tmp_path):
+    folder = RunFolder.begin(tmp_path)
+    run = replace(a_run(), findings={"done": finding("done")})
+    folder.keep(run["done"], "key")
+    folder.close(run)
+    (tmp_path / "report.html").write_text("mine")
+    again = RunFolder.begin(tmp_path)
+    assert again.kept("done", "key") is not None
+    again.close(run)
+    assert (tmp_path / "report.html").read_text() == "mine"
+
+
+@pytest.mark.parametrize("part", ["tables", "findings", "arrays", ".headscope-lock"])
+def test_nothing_is_written_through_a_link(tmp_path, part):
+    other, folder = tmp_path / "other", tmp_path / "run"
+    save(a_run(), folder)
+    if part == ".headscope-lock":
+        other.write_text("precious")
+    else:
+        shutil.move(folder / part, other)
+    (folder / part).symlink_to(other)
+    before = other.read_text() if other.is_file() else content(other)
+    with pytest.raises(UsageError, match=r"nothing was written|cannot be written"):
+        save(a_run(), folder)
+    assert (other.read_text() if other.is_file() else content(other)) == before
 
 
 class Full:

@@ -139,7 +139,6 @@ def test_its_contract_tests_appear(folder):
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
-        timeout=300,
         check=False,
     )
     names = [line for line in listed.stdout.splitlines() if "::" in line]

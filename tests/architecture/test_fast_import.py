@@ -11,7 +11,7 @@ HEAVY = ("torch", "transformers", "matplotlib", "polars", "pyarrow", "scipy", "n
 
 def loaded_after(code: str) -> set[str]:
     probe = f"{code}\nimport json, sys\nsys.stderr.write(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     return set(json.loads(done.stderr))
 
 

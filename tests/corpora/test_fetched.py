@@ -164,12 +164,19 @@ def test_many_at_once_get_one_whole_folder(demo, monkeypatch):
     meeting = threading.Barrier(3)
 
     def run(command, scratch, watch):
-        meeting.wait(timeout=10)  # all of them are past the look into the cache
+        meeting.wait()  # all of them are past the look into the cache
         return bringing(made)(command, scratch, watch)
 
     monkeypatch.setattr(clients, "run", run)
     found = []
-    threads = [threading.Thread(target=lambda: found.append(kept(source))) for _ in range(3)]
+
+    def bring():
+        try:
+            found.append(kept(source))
+        finally:
+            meeting.abort()  # nobody waits for a thread that has ended
+
+    threads = [threading.Thread(target=bring) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:

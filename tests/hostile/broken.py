@@ -41,6 +41,19 @@ def save_llama(folder: Path, *, shard_size: str = "50GB", **changes: Any) -> Lla
     return model
 
 
+def save_tokenizer(folder: Path, n_words: int) -> None:
+    """A tokenizer that knows the words w0, w1, …; every other word is w0."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+
+    tokenizer = Tokenizer(WordLevel({f"w{i}": i for i in range(n_words)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "w0"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
 def header_of(file: Path) -> tuple[dict[str, Any], bytes]:
     """The header of a safetensors file as an object, and the data behind it."""
     content = file.read_bytes()

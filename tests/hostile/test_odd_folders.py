@@ -15,7 +15,7 @@ from headscope.model import look, open_model, open_weights
 from headscope.model.source import licence_in
 from tests.hostile import broken
 from tests.hostile.broken import change_json, change_tensors
-from tests.hostile.test_checkpoints import CONFIG, config, pipe
+from tests.hostile.checkpoint_cases import CONFIG, config, pipe
 
 
 @pytest.fixture(scope="module")

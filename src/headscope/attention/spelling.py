@@ -5,9 +5,13 @@ import ast
 from headscope.attention.mechanism import Mechanism, mechanism_named
 from headscope.errors import UsageError
 
+_LONGEST = 500  # characters: many times what any mechanism needs, and never enough to exhaust the parser
+
 
 def spelled(text: str) -> Mechanism:
     """The mechanism that `text` names, with the parameters that it gives; only literals are read, nothing is run."""
+    if len(text) > _LONGEST:
+        raise _unreadable(f"{text[:40]} … ({len(text)} characters)")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -20,13 +24,15 @@ def spelled(text: str) -> Mechanism:
 
 
 def _parameters(text: str, call: ast.Call) -> dict[str, object]:
-    if call.args:
+    if call.args or any(keyword.arg is None for keyword in call.keywords):
         raise UsageError(f"{text!r}: parameters are given by name", hint="for example window(left=256)")
     found: dict[str, object] = {}
     for keyword in call.keywords:
+        if keyword.arg in found:
+            raise UsageError(f"{text!r}: {keyword.arg} is given twice", hint="give each parameter once")
         try:
             found[str(keyword.arg)] = ast.literal_eval(keyword.value)
-        except (ValueError, RecursionError):
+        except (ValueError, TypeError, RecursionError, MemoryError):
             value = ast.unparse(keyword.value)
             raise UsageError(
                 f"{text!r}: {keyword.arg} must be a number, a string, a tuple, True, False or None, got {value}"

@@ -34,7 +34,7 @@ from headscope.cli.options import (
 from headscope.cli.output import Format, show_json, show_table
 from headscope.cli.screen import bars, note, resumable
 from headscope.cli.study_commands import FEWSHOT_EXAMPLES, fewshot
-from headscope.errors import LensError, NumericsError
+from headscope.errors import HeadscopeError, LensError, NumericsError
 
 if TYPE_CHECKING:
     from headscope.core import Run
@@ -252,7 +252,22 @@ def figures(
         drawings = [(finding.lens, figure) for finding in stored.findings.values() for figure in finding.figures]
         for done, (lens, figure) in enumerate(drawings):
             progress.step("drawing", done, len(drawings))
-            typer.echo(str(api.save_figure(figure, target / f"{lens}.{figure.name}.{form.value}")))
+            typer.echo(str(_saved(figure, lens, target / f"{lens}.{figure.name}.{form.value}")))
+
+
+def _saved(figure: Any, lens: str, path: Path) -> Path:
+    """Save one stored figure; a folder from a stranger may hold one that nothing can draw."""
+    from headscope import api
+
+    try:
+        return api.save_figure(figure, path)
+    except (HeadscopeError, MemoryError):
+        raise
+    except Exception as error:
+        raise LensError(
+            f"the figure {figure.name!r} of {lens!r} cannot be drawn: {type(error).__name__}: {error}",
+            hint="the run may have been changed after it was made; --debug shows the traceback",
+        ) from error
 
 
 def _list(rows: list[dict[str, Any]], form: Format) -> None:

@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 from headscope.cli.options import Device, Form, Hub, Model, Seed, TextFile, examples
 from headscope.cli.output import Format, check_destination, show_experiment, show_headlines, show_table
 from headscope.cli.screen import bars
+from headscope.errors import UsageError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -128,6 +129,9 @@ def intervene(
     from headscope import api
 
     check_destination(form)
+    for words in prompt or ():
+        if any("\ud800" <= character <= "\udfff" for character in words):
+            raise UsageError("--prompt is not text: it holds bytes that are not UTF-8", hint="write it in UTF-8")
     changes = [f"scale {one}" for many in scale or () for one in many.split(",")]
     changes += [f"randomise {one.value}" for one in randomise or ()]
     changes += [f"rank {one}" for many in rank or () for one in many.split(",")]

@@ -90,7 +90,11 @@ def _function(lens: Any) -> Any:
         field.name: (
             Annotated[
                 hints[field.name],
-                typer.Option(help=_sentence(field.metadata.get("help", "")), rich_help_panel="Parameters of this lens"),
+                typer.Option(
+                    help=_sentence(field.metadata.get("help", "")),
+                    rich_help_panel="Parameters of this lens",
+                    min=0 if hints[field.name] is int else None,  # they count things
+                ),
             ],
             field.default,
         )

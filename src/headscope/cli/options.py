@@ -41,7 +41,9 @@ Device = Annotated[
     str | None,
     typer.Option("--device", metavar="NAME", help="Where the model runs: cpu, cuda, cuda:1, mps. Default: cpu."),
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of everything that is drawn at random.")]
+# Larger whole numbers are not kept exactly by every reader of the manifest, nor taken by every random generator.
+MOST_SEED = 2**53
+Seed = Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED, help="Seed of everything that is drawn at random.")]
 Window = Annotated[
     int, typer.Option("--window", min=1, help="Tokens per window; the model's context where that is shorter.")
 ]

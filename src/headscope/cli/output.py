@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headscope.cli.screen import note
+from headscope.cli.streams import output_errors
 from headscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -150,7 +151,9 @@ def _write_parquet(frame: "pl.DataFrame") -> None:
     check_destination(Format.PARQUET)
     buffer = io.BytesIO()
     frame.write_parquet(buffer)
-    sys.stdout.buffer.write(buffer.getvalue())
+    with output_errors():
+        sys.stdout.buffer.write(buffer.getvalue())
+        sys.stdout.buffer.flush()
 
 
 def _finite(what: Any) -> Any:

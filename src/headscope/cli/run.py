@@ -1,6 +1,6 @@
 """`main`: run a command and turn whatever it raises into one readable message and an exit code."""
 
-import io
+import errno
 import logging
 import os
 import sys
@@ -11,15 +11,19 @@ from typing import NoReturn
 
 from headscope.cli.app import app
 from headscope.cli.screen import INTERRUPTED, complain
+from headscope.cli.streams import TERMINATED, ReaderGone, Terminated, guarded_streams, termination
 from headscope.errors import HeadscopeError, ResourceError
 
 BROKEN_PIPE = 141
+
+_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run `headscope`; always ends by `SystemExit` with one of the documented codes.
 
     0 ok · 1 a bug · 2 usage · 3 checkpoint · 4 a lens failed or verify disagrees · 5 environment
+    130 and 143: stopped by Ctrl-C or SIGTERM · 141: the reader of standard output left
     """
     # Idle threads of torch sleep instead of spinning: the same numbers, and no fivefold cost on a busy machine.
     # Read when torch is loaded, which has not happened yet.
@@ -28,28 +32,37 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     debug = "--debug" in given or os.environ.get("HEADSCOPE_DEBUG", "") not in ("", "0")
     # Accepted anywhere on the line: whoever needs it has just seen an error and presses the up arrow.
     words = [word for word in given if word != "--debug"]
-    if debug:
-        logging.basicConfig(stream=sys.stderr, format="%(name)s: %(message)s")
-        logging.getLogger("headscope").setLevel(logging.INFO)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal without "≤" is no reason to fail
+    with guarded_streams(), termination():
+        if debug:
+            logging.basicConfig(stream=sys.stderr, format="%(name)s: %(message)s")
+            logging.getLogger("headscope").setLevel(logging.INFO)
+        _run(words, debug)
+    sys.exit(0)
+
+
+def _run(words: Sequence[str], debug: bool) -> None:
+    """Run one command and write all of its output; what it raises becomes a message and an exit code."""
     try:
-        app(words, prog_name="headscope")
+        try:
+            app(words, prog_name="headscope")
+        finally:
+            sys.stdout.flush()
     except HeadscopeError as error:
         _end(error, debug)
     except MemoryError as error:
         _end(_out_of_memory(error), debug)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        # The reader (`head`, `less`) has seen enough; Python would complain again while flushing.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except Terminated:
+        sys.exit(TERMINATED)
+    except ReaderGone:
         sys.exit(BROKEN_PIPE)
     except Exception as error:  # noqa: BLE001  the last place that can turn a bug into a message
         if "can't allocate memory" in str(error):
             _end(_out_of_memory(error), debug)
+        if isinstance(error, OSError) and error.errno in _MACHINE:
+            _end(_refused_by_machine(error), debug)
         _end_with_bug(error, debug)
-    sys.exit(0)
 
 
 def _end(error: HeadscopeError, debug: bool) -> NoReturn:
@@ -75,6 +88,16 @@ def _out_of_memory(error: BaseException) -> ResourceError:
     wrapped = ResourceError(
         "there is not enough memory for this",
         hint="try a smaller --window; `headscope look MODEL` estimates the memory",
+    )
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _refused_by_machine(error: OSError) -> ResourceError:
+    where = "" if error.filename is None else f": {error.filename}"
+    wrapped = ResourceError(
+        f"the system refuses to go on: {error.strerror}{where}",
+        hint="check the disk and who may write to it",
     )
     wrapped.__cause__ = error
     return wrapped

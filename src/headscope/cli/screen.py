@@ -1,15 +1,20 @@
 """What people see: errors, notes and progress on standard error; data goes to standard output."""
 
+import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from headscope.cli.streams import TERMINATED, Terminated
+
 INTERRUPTED = 130
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def err() -> Console:
@@ -19,14 +24,25 @@ def err() -> Console:
 
 def note(message: str) -> None:
     """A line for people, beside the data."""
-    err().print(Text(message))
+    _say(Text(_printable(message)))
 
 
 def complain(message: str, hint: str = "") -> None:
     """What was wrong, then what to do about it."""
-    err().print(Text.assemble(("error: ", "bold red"), message))
+    _say(Text.assemble(("error: ", "bold red"), _printable(message)))
     if hint:
-        err().print(Text.assemble((" hint: ", "bold"), hint))
+        _say(Text.assemble((" hint: ", "bold"), _printable(hint)))
+
+
+def _say(text: Text) -> None:
+    # Where standard error itself is full there is nobody left to tell; the exit code still says it.
+    with suppress(OSError):
+        err().print(text)
+
+
+def _printable(text: str) -> str:
+    """The text without characters that steer a terminal: names in it may come from a stranger."""
+    return _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
 
 
 class Bars:
@@ -51,13 +67,13 @@ class Bars:
 
 @contextmanager
 def resumable(folder: Path | None) -> Iterator[None]:
-    """On Ctrl-C say in one line what is kept and end with the code that shells expect."""
+    """On Ctrl-C or SIGTERM say in one line what is kept and end with the code that shells expect."""
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated) as stop:
         kept = f"; finished findings are in {folder}/, the same command goes on from there" if folder else ""
         err().print(Text(f"\nstopped{kept}"))
-        sys.exit(INTERRUPTED)
+        sys.exit(TERMINATED if isinstance(stop, Terminated) else INTERRUPTED)
 
 
 @contextmanager

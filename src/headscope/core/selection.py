@@ -21,6 +21,11 @@ from headscope.errors import UsageError
 _TERM = re.compile(r"(?:(?P<stack>enc|dec|only|text|image|sound))?(?:\.?L(?P<layers>\d+(?:-\d+)?))?"
                    r"(?:\.?(?P<kind>self|cross))?(?:\.?H(?P<heads>\d+(?:-\d+)?))?")  # fmt: skip
 
+# No model has ten thousand layers; a range of a billion would fill the memory before anyone could say so.
+_DIGITS = 4
+_LONGEST = 80  # characters of a selection that a message repeats
+_MOST_TERMS = 1000
+
 
 @dataclass(frozen=True)
 class Term:
@@ -54,7 +59,10 @@ class Selection:
     @classmethod
     def parse(cls, text: str) -> "Selection":
         """Read the grammar of the command line."""
-        terms = tuple(_parse_term(part.strip(), text) for part in text.split(","))
+        parts = text.split(",")
+        if len(parts) > _MOST_TERMS:
+            raise UsageError(f"a selection of {len(parts)} parts, expected at most {_MOST_TERMS}", hint="use ranges")
+        terms = tuple(_parse_term(part.strip(), text) for part in parts)
         return cls(terms, text)
 
     @classmethod
@@ -91,7 +99,7 @@ class Selection:
             last = sites[-1] if sites else None
             have = f"{sites[0].head_label(0)} … {last.head_label(last.n_heads - 1)}" if last else "no attention"
             raise UsageError(
-                f"selection {self.text!r} matches no head of this model, which has {have}",
+                f"selection {_shortened(self.text)} matches no head of this model, which has {have}",
                 hint="layers and heads count from zero; `headscope look MODEL` lists them",
             )
         return chosen
@@ -103,7 +111,7 @@ def _parse_term(part: str, whole: str) -> Term:
     match = _TERM.fullmatch(part)
     if not part or match is None:
         raise UsageError(
-            f"selection {whole!r}: cannot read {part!r}",
+            f"selection {_shortened(whole)}: cannot read {_shortened(part)}",
             hint="write L10-19, L3.H7, L3.H0-2, dec.cross, enc.L0.H1, a comma-separated union of these, or all",
         )
     return Term(
@@ -118,10 +126,19 @@ def _closed_range(text: str | None, whole: str) -> frozenset[int] | None:
     if text is None:
         return None
     first, _, last = text.partition("-")
+    if max(len(first), len(last)) > _DIGITS:
+        raise UsageError(
+            f"selection {_shortened(whole)}: a number has more than {_DIGITS} digits",
+            hint="`headscope look MODEL` lists the layers and heads of a model",
+        )
     low, high = int(first), int(last or first)
     if high < low:
-        raise UsageError(f"selection {whole!r}: the range {text} runs backwards", hint=f"write {high}-{low}")
+        raise UsageError(f"selection {_shortened(whole)}: the range {text} runs backwards", hint=f"write {high}-{low}")
     return frozenset(range(low, high + 1))
+
+
+def _shortened(text: str) -> str:
+    return repr(text) if len(text) <= _LONGEST else f"{text[:_LONGEST]!r} …"
 
 
 def _indices(what: int | Iterable[int] | None) -> frozenset[int] | None:

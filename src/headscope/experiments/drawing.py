@@ -34,8 +34,9 @@ def pictures(
     """Map, graph and receptive field of a mechanism at n positions; the weights too where it is no fixed pattern."""
     if not 1 <= n <= MOST_POSITIONS:
         raise UsageError(f"a picture shows 1 to {MOST_POSITIONS} positions, got {n}")
-    if layers < 1:
-        raise UsageError(f"layers must be at least 1, got {layers}")
+    if not 1 <= layers <= MOST_POSITIONS:
+        # After as many layers as there are positions nothing new is reached.
+        raise UsageError(f"a receptive field has 1 to {MOST_POSITIONS} layers, got {layers}")
     call = _gaussian(n, causal, seed)
     refusal = mechanism.supports(call)
     if refusal is not None:

@@ -48,7 +48,7 @@ def about(folder: Path, *, contents: bool = False) -> dict[str, str] | None:
                 sha256_of(folder / name) == noted["sha256"][name] for name in names
             )
         return {str(key): str(value) for key, value in noted["about"].items()} if intact else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

@@ -13,6 +13,7 @@ from headscope.errors import UsageError
 from headscope.model.feeding import forward_options
 from headscope.model.model_state import restored
 from headscope.model.quiet import quiet
+from headscope.model.token_ids import check_token_ids
 
 if TYPE_CHECKING:
     from headscope.model.opened import Model
@@ -63,7 +64,9 @@ def encode(model: "Model", text: str) -> Int[Tensor, " tokens"]:
         raise UsageError("the text is empty", hint="give some words")
     with quiet():
         ids = model.tokenizer(text)["input_ids"]
-    return torch.tensor(ids, dtype=torch.long)
+    tokens = torch.tensor(ids, dtype=torch.long)
+    check_token_ids(tokens, model.spec)
+    return tokens
 
 
 def decode(model: "Model", tokens: Int[Tensor, " tokens"]) -> str:

@@ -9,6 +9,7 @@ from headscope import model as models
 from headscope.core import ModelSpec, Site, TextSpec, WeightSource
 from headscope.corpora import Amount, Text, Windows, read_windows
 from headscope.errors import UsageError
+from headscope.model.token_ids import check_token_ids
 from headscope.model.token_pieces import SAMPLE, surroundings_of, token_pieces
 from headscope.pipeline.progress import Progress, Silent
 
@@ -77,6 +78,8 @@ def windows_of(
     reading = read_windows(tokens, surroundings.head, surroundings.tail, limit, chosen)
     windows = reading.windows
     is_cut = reading.n_in_text is None
+    for batch in windows.batches(max(windows.count, 1)):
+        check_token_ids(batch, subject.spec)
     return windows, TextSpec(
         f"{text.name}, its first {chosen.first_tokens} tokens" if is_cut else text.name,
         text.sha256,

@@ -14,6 +14,7 @@ from headscope.core import Curves, Figure, HeatMap, Histogram, Mosaic, Network
 from headscope.errors import UsageError
 from headscope.report import curves, heat_map, histogram, mosaic, network, svg
 from headscope.report.canvas import lettering, settings
+from headscope.report.figure_check import check_figure
 from headscope.report.files import write_bytes
 from headscope.report.heat_map import Scale
 from headscope.report.palette import Theme, on_page, paper, stand_ins
@@ -67,7 +68,7 @@ def encoded(figure: Figure, kind: str) -> bytes:
 
 
 def _drawn(figure: Figure, theme: Theme, titled: bool = False, *, cells: bool = True) -> Canvas:
-    _check(figure)
+    check_figure(figure)
     match figure:
         case HeatMap():
             canvas = heat_map.draw(figure, theme, cells=cells)
@@ -141,15 +142,3 @@ def _bar(box: svg.Box, scale: Scale, colours: tuple[str, ...]) -> list[tuple[svg
         ((left, top + (len(levels) - 1 - i) * step, width, step * 1.5 if i else step), colours[level], "")
         for i, level in reversed(list(enumerate(levels)))
     ]
-
-
-def _check(figure: Figure) -> None:
-    """Refuse data whose shapes contradict each other, before matplotlib does so in its own words."""
-    if isinstance(figure, HeatMap):
-        labels = (len(figure.row_labels), len(figure.column_labels))
-        if figure.values.shape != labels or figure.values.size == 0:
-            raise UsageError(f"the heat map {figure.name!r} has {figure.values.shape} values, but labels for {labels}")
-    if isinstance(figure, Histogram) and len(figure.edges) != len(figure.density) + 1:
-        raise UsageError(
-            f"the histogram {figure.name!r} has {len(figure.edges)} edges, expected {len(figure.density) + 1}"
-        )

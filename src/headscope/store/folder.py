@@ -2,25 +2,26 @@
 
 import os
 import platform
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from headscope.core import Finding, Run
 from headscope.errors import UsageError
-from headscope.store.files import disk_errors, read_json, sha256_of, sweep, write_json
-from headscope.store.findings import read_finding, write_finding
+from headscope.store.files import disk_errors, read_json, shortened, sweep, write_json
+from headscope.store.findings import finding_in, read_contents, write_finding
+from headscope.store.journal import NAME as JOURNAL
+from headscope.store.journal import SCHEMA, Entry, read_journal
 from headscope.store.lock import NAME as LOCK
 from headscope.store.lock import Lock, check_free
-from headscope.store.plain import from_json, to_json
+from headscope.store.manifest import NAME as MANIFEST
+from headscope.store.manifest import read_manifest
+from headscope.store.names import PARTS
+from headscope.store.plain import to_json
 
-SCHEMA = "headscope-run/1"
-
-# A run folder may come from a stranger: no name in it reaches outside of it.
-_NAME = re.compile(r"(findings|tables|arrays)/[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+REPORT = "report.html"
 
 
 def save(run: Run, folder: str | Path) -> Path:
@@ -46,28 +47,49 @@ def load(folder: str | Path) -> Run:
         UsageError: There is no finished run in the folder, or its files are not those of the manifest.
     """
     path = Path(folder)
-    manifest = _own(read_json(path / "manifest.json"))
+    manifest = read_manifest(path)
     if manifest is None:
         raise UsageError(
-            f"{path} holds no finished run: {_state(path)}",
+            f"{shortened(path)} holds no finished run: {_state(path)}",
             hint="make one with `headscope report --out FOLDER`",
         )
-    for name, expected in manifest["files"].items():
-        if not _NAME.fullmatch(name) or sha256_of(path / name) != expected:
+    findings = {lens: _stored(path, lens, manifest.files_of(lens)) for lens in manifest.lenses}
+    return replace(manifest.run, findings=findings)
+
+
+def _stored(path: Path, lens: str, files: Mapping[str, str]) -> Finding:
+    contents = dict[str, bytes]()
+    for name, content in read_contents(path, files).items():
+        if content is None:
             raise UsageError(
                 f"{path / name} is missing or was changed after the run: its sha256 is not the manifest's",
                 hint="run it again; findings that are intact are kept",
             )
-    bare: Run = from_json({**manifest["run"], "findings": {}}, Run, {})
-    return replace(bare, findings={lens: read_finding(path, lens) for lens in manifest["lenses"]})
+        contents[name] = content
+    return finding_in(contents, lens, path)
 
 
 def check_folder(path: Path) -> None:
-    """Refuse to write into a folder that holds anything but a run, or that another process is writing into."""
-    if path.exists() and not _is_ours(path):
-        what = "is not empty and holds no headscope run" if path.is_dir() else "is a file, expected a folder"
-        raise UsageError(f"{path} {what}; nothing was written", hint="choose another folder with --out")
+    """Refuse to write into a folder that cannot be one of runs, or that another process is writing into.
+
+    Everything that `RunFolder.begin` would refuse is refused here, before a model is opened for it.
+
+    Raises:
+        UsageError: The folder holds other things, cannot be made, leads elsewhere, or its journal is damaged.
+    """
+    if "\0" in str(path):
+        raise UsageError("the name of the run folder holds a zero byte", hint="choose another folder with --out")
     with disk_errors(path):
+        if path.exists() and not _is_ours(path):
+            what = "is not empty and holds no headscope run" if path.is_dir() else "is a file, expected a folder"
+            raise UsageError(f"{path} {what}; nothing was written", hint="choose another folder with --out")
+        for part in PARTS:
+            # Files are written and dropped below these: a link would do so somewhere else.
+            if (path / part).is_symlink() or ((path / part).exists() and not (path / part).is_dir()):
+                raise UsageError(
+                    f"{path / part} is not a folder of its own; nothing was written", hint="choose another with --out"
+                )
+        read_journal(path)
         check_free(path)
 
 
@@ -75,14 +97,16 @@ def check_folder(path: Path) -> None:
 class RunFolder:
     """A folder being filled, by one process at a time, until `release`.
 
-    `kept` answers with what an earlier run finished under the same key.
+    `kept` answers with what an earlier run finished under the same key. The manifest of an earlier run is withdrawn
+    when the first file changes, its report when the new run is complete: an interrupted run costs neither before.
     """
 
     path: Path
-    earlier: Mapping[str, Any]
+    earlier: Mapping[str, Entry]
     journal: dict[str, Any]
     lock: Lock
     hashes: dict[str, dict[str, str]] = field(default_factory=dict)
+    outdated: set[str] = field(default_factory=set)  # files of findings that were made again
 
     @classmethod
     def begin(cls, path: Path, *, fresh: bool = False) -> "RunFolder":
@@ -103,14 +127,11 @@ class RunFolder:
 
     @classmethod
     def _taken(cls, path: Path, lock: Lock, fresh: bool) -> "RunFolder":
-        journal = _own(read_json(path / "run.json")) or {}
+        earlier = read_journal(path)
         with disk_errors(path):
             sweep(path)
-            # From here to `close` the folder makes no claim: a reader finds no manifest, never a mixed one.
-            for claim in ("manifest.json", "report.html"):
-                (path / claim).unlink(missing_ok=True)
-        earlier = journal.get("findings", {})
-        started = {"schema": SCHEMA, "machine": _machine(), "started": _now(), "findings": dict(earlier)}
+        findings = {lens: asdict(entry) for lens, entry in earlier.items()}
+        started = {"schema": SCHEMA, "machine": _machine(), "started": _now(), "findings": findings}
         folder = cls(path, {} if fresh else earlier, started, lock)
         folder._write_journal()
         return folder
@@ -118,30 +139,38 @@ class RunFolder:
     def kept(self, lens: str, key: str) -> Finding | None:
         """The finding of `lens` if it is complete, intact and was made under the same key."""
         entry = self.earlier.get(lens)
-        if not key or entry is None or entry["key"] != key:
+        if not key or entry is None or entry.key != key:
             return None
-        if any(sha256_of(self.path / name) != expected for name, expected in entry["files"].items()):
-            return None
-        self.hashes[lens] = entry["files"]
-        return read_finding(self.path, lens)
+        contents = dict[str, bytes]()
+        for name, content in read_contents(self.path, entry.files).items():
+            if content is None:
+                return None
+            contents[name] = content
+        self.hashes[lens] = dict(entry.files)
+        return finding_in(contents, lens, self.path)
 
     def keep(self, finding: Finding, key: str = "") -> None:
         """Write one finding and note that it is complete; without a key it is never resumed from."""
+        with disk_errors(self.path):
+            # From here to `close` the folder makes no claim: a reader finds no manifest, never a mixed one.
+            (self.path / MANIFEST).unlink(missing_ok=True)
         self.hashes[finding.lens] = write_finding(self.path, finding)
         entry = {"key": key, "files": self.hashes[finding.lens], "written": _now()}
+        self.outdated.update(self.journal["findings"].get(finding.lens, {}).get("files", ()))
         self.journal["findings"][finding.lens] = entry
         self._write_journal()
 
     def close(self, run: Run) -> Path:
         """Drop files of earlier runs and write the manifest: from now on the folder is a run."""
         files = {name: digest for lens in run.findings for name, digest in sorted(self.hashes[lens].items())}
-        self._drop_strangers(files)
         bare = to_json(replace(run, findings={}), {}, "run")
         manifest = {"schema": SCHEMA, "run": bare, "lenses": list(run.findings), "files": files}
+        if read_json(self.path / MANIFEST) != manifest:
+            self._withdraw(files)
         self.journal["finished"] = _now()
         self.journal["findings"] = {lens: self.journal["findings"][lens] for lens in run.findings}
         self._write_journal()
-        write_json(self.path / "manifest.json", manifest)
+        write_json(self.path / MANIFEST, manifest)
         self.release()
         return self.path
 
@@ -149,24 +178,27 @@ class RunFolder:
         """Let other processes write here; harmless when done twice."""
         self.lock.release()
 
-    def _drop_strangers(self, files: Mapping[str, str]) -> None:
-        for entry in self.journal["findings"].values():
-            for name in filter(_NAME.fullmatch, entry["files"].keys() - files.keys()):
+    def _withdraw(self, files: Mapping[str, str]) -> None:
+        """Take back what an earlier run claimed and showed, and drop those of its files that this run does not have."""
+        earlier = {name for entry in self.journal["findings"].values() for name in entry["files"]}
+        with disk_errors(self.path):
+            for name in (MANIFEST, REPORT, *sorted((earlier | self.outdated) - files.keys())):
                 (self.path / name).unlink(missing_ok=True)
 
     def _write_journal(self) -> None:
-        write_json(self.path / "run.json", self.journal)
+        write_json(self.path / JOURNAL, self.journal)
 
 
 def _is_ours(path: Path) -> bool:
     if not path.is_dir():
         return False
-    marked = any(_own(read_json(path / name)) is not None for name in ("manifest.json", "run.json"))
+    marked = any(_is_marked(path / name) for name in (MANIFEST, JOURNAL))
     return marked or all(each.name == LOCK for each in path.iterdir())
 
 
-def _own(data: Any) -> dict[str, Any] | None:
-    return data if isinstance(data, dict) and data.get("schema") == SCHEMA else None
+def _is_marked(path: Path) -> bool:
+    data = read_json(path)
+    return isinstance(data, dict) and data.get("schema") == SCHEMA
 
 
 def _state(path: Path) -> str:
@@ -174,7 +206,9 @@ def _state(path: Path) -> str:
         return "it does not exist"
     if not path.is_dir():
         return "it is a file"
-    return "a run was started there and not finished" if _own(read_json(path / "run.json")) else "no manifest.json"
+    if (path / MANIFEST).exists():
+        return "its manifest.json is not one of a headscope run"
+    return "a run was started there and not finished" if _is_marked(path / JOURNAL) else "no manifest.json"
 
 
 def _machine() -> dict[str, Any]:

@@ -58,7 +58,8 @@ class Lock:
 
     def _opened(self) -> int:
         while True:
-            file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            # A link is not followed: it could lead to a file of the user, which would be emptied.
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
             try:
                 _take(file)
             except OSError as error:

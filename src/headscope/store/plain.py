@@ -5,10 +5,12 @@ union of dataclasses carries its class name. Numbers that JSON does not know tra
 """
 
 import math
+import re
+import sys
 import types
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,13 @@ from numpy.typing import NDArray
 from headscope.errors import UsageError
 
 Arrays = dict[str, NDArray[np.float64]]
+
+DAMAGED = "the run folder was changed or damaged after the run: make it again, or get another copy of it"
+
+_MOST = 2**63 - 1  # the largest whole number that tables and arrays can hold
+_NOT_FINITE = ("nan", "inf", "-inf")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_WORDS = {int: "a whole number", bool: "true or false"}
 
 
 def to_json(what: Any, arrays: Arrays, name: str) -> Any:
@@ -34,40 +43,128 @@ def to_json(what: Any, arrays: Arrays, name: str) -> Any:
     return _scalar(what)
 
 
-def from_json(data: Any, kind: Any, arrays: Mapping[str, NDArray[np.float64]]) -> Any:
-    """The inverse of `to_json`, given the annotated type."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
-        return from_json(data, _member(data, arguments), arrays)
-    if isinstance(data, dict) and data.keys() == {"array"}:
-        return arrays[data["array"]]
-    if isinstance(data, dict) and data.keys() == {"number"}:
-        return float(data["number"])
-    if is_dataclass(kind) and isinstance(kind, type):
-        hints = get_type_hints(kind)
-        return kind(**{f.name: from_json(data[f.name], hints[f.name], arrays) for f in fields(kind) if f.name in data})
-    if origin is tuple:
-        return tuple(_items(data, arguments, arrays))
-    if isinstance(data, dict) and len(arguments) == 2:
-        return {key: from_json(value, arguments[1], arrays) for key, value in data.items()}
-    return float(data) if kind is float and isinstance(data, int) else data
+def from_json(data: Any, kind: Any, arrays: Mapping[str, NDArray[np.float64]], source: str) -> Any:
+    """The inverse of `to_json`, given the annotated type; every value is checked against it.
+
+    Data may come from a stranger: what does not have the annotated type is refused, with its place in `source`.
+
+    Properties:
+        - whatever `to_json` gives is read back  (tested: test_round_trip)
+        - any other data is read or refused with a `UsageError`  (tested: test_findings)
+    """
+    return _Reader(arrays, source).value(data, kind, "")
 
 
-def _items(data: list[Any], arguments: tuple[Any, ...], arrays: Mapping[str, NDArray[np.float64]]) -> list[Any]:
-    if len(arguments) == 2 and arguments[1] is Ellipsis:
-        return [from_json(item, arguments[0], arrays) for item in data]
-    return [from_json(item, kind, arrays) for item, kind in zip(data, arguments, strict=True)]
+class _Reader:
+    """Reads values of annotated types; knows the file that they come from, for its errors."""
+
+    def __init__(self, arrays: Mapping[str, NDArray[np.float64]], source: str) -> None:
+        self._arrays = arrays
+        self._source = source
+
+    def value(self, data: Any, kind: Any, place: str) -> Any:
+        """The value of one annotated type; `place` says where in the file it is."""
+        origin, arguments = get_origin(kind), get_args(kind)
+        if origin in (Union, types.UnionType):
+            return self._member(data, arguments, place)
+        if origin is Literal:
+            return data if data in arguments else self._refuse(data, " or ".join(map(repr, arguments)), place)
+        if is_dataclass(kind) and isinstance(kind, type):
+            return self._record(data, kind, place)
+        if origin is np.ndarray:
+            return self._array(data, place)
+        if origin is tuple:
+            return self._items(data, arguments, place)
+        if origin is not None and issubclass(origin, Mapping):
+            return self._mapping(data, arguments[1], place)
+        return self._scalar(data, kind, place)
+
+    def _record(self, data: Any, kind: Any, place: str) -> Any:
+        if not isinstance(data, dict) or data.get("type", kind.__name__) != kind.__name__:
+            self._refuse(data, f"an object of the type {kind.__name__}", place)
+        hints, values = get_type_hints(kind), dict[str, Any]()
+        for field in fields(kind):
+            if field.name in data:
+                values[field.name] = self.value(data[field.name], hints[field.name], f"{place}.{field.name}")
+            elif field.default is MISSING and field.default_factory is MISSING:
+                self._refuse(data, f"an object with the field {field.name!r}", place)
+        return kind(**values)
+
+    def _array(self, data: Any, place: str) -> NDArray[np.float64]:
+        name = data["array"] if isinstance(data, dict) and data.keys() == {"array"} else None
+        if not isinstance(name, str) or name not in self._arrays:
+            self._refuse(data, "the name of a stored array", place)
+        return self._arrays[name]
+
+    def _items(self, data: Any, arguments: tuple[Any, ...], place: str) -> tuple[Any, ...]:
+        endless = len(arguments) == 2 and arguments[1] is Ellipsis
+        if not isinstance(data, list) or not (endless or len(data) == len(arguments)):
+            self._refuse(data, "a list" if endless else f"a list of {len(arguments)}", place)
+        kinds = arguments[:1] * len(data) if endless else arguments
+        pairs = zip(data, kinds, strict=True)
+        return tuple(self.value(item, kind, f"{place}[{i}]") for i, (item, kind) in enumerate(pairs))
+
+    def _mapping(self, data: Any, kind: Any, place: str) -> dict[str, Any]:
+        if not isinstance(data, dict):
+            self._refuse(data, "an object", place)
+        return {self._text(key, place): self.value(value, kind, f"{place}.{key}") for key, value in data.items()}
+
+    def _member(self, data: Any, members: tuple[Any, ...], place: str) -> Any:
+        """A value of a union: None, the class that it names, or the scalar that JSON kept."""
+        others = [member for member in members if member is not type(None)]
+        if data is None and len(others) < len(members):
+            return None
+        if len(others) == 1:
+            return self.value(data, others[0], place)
+        if any(is_dataclass(member) for member in others):
+            chosen = data.get("type") if isinstance(data, dict) else None
+            return self.value(data, self._class_named(chosen, data, others, place), place)
+        fitting = [member for member in others if type(data) is member]
+        return self.value(data, fitting[0] if fitting else float, place)
+
+    def _class_named(self, name: Any, data: Any, classes: list[Any], place: str) -> Any:
+        names = {member.__name__: member for member in classes}
+        if not isinstance(name, str) or name not in names:
+            self._refuse(data, f"an object of the type {', '.join(names)}", place)
+        return names[name]
+
+    def _scalar(self, data: Any, kind: Any, place: str) -> Any:
+        if kind is float:
+            return self._number(data, place)
+        if kind is str:
+            return self._text(data, place)
+        if kind is int and type(data) is int and -_MOST <= data <= _MOST:
+            return data
+        return data if kind is bool and type(data) is bool else self._refuse(data, _WORDS[kind], place)
+
+    def _number(self, data: Any, place: str) -> float:
+        if isinstance(data, dict) and data.keys() == {"number"} and data["number"] in _NOT_FINITE:
+            return float(data["number"])
+        if type(data) in (int, float) and abs(data) <= sys.float_info.max:
+            return float(data)
+        return self._refuse(data, "a number", place)
+
+    def _text(self, data: Any, place: str) -> str:
+        # A lone surrogate is no character: it could never be written to a file again.
+        if isinstance(data, str) and not _SURROGATE.search(data):
+            return data
+        return self._refuse(data, "a text", place)
+
+    def _refuse(self, data: Any, expected: str, place: str) -> NoReturn:
+        raise UsageError(
+            f"{self._source} is damaged: {place.lstrip('.') or 'it'} is {_brief(data)}, expected {expected}",
+            hint=DAMAGED,
+        )
 
 
-def _member(data: Any, members: tuple[Any, ...]) -> Any:
-    """Which member of a union the stored value belongs to."""
-    if data is None:
-        return type(None)
-    others = [member for member in members if member is not type(None)]
-    if isinstance(data, dict) and "type" in data:
-        return next(member for member in others if getattr(member, "__name__", "") == data["type"])
-    # A union of scalars keeps what JSON kept; only a lone member is converted (1 → 1.0 for `float | None`).
-    return others[0] if len(others) == 1 else object
+def _brief(data: Any) -> str:
+    """What the data is, in a few words whatever its size."""
+    if isinstance(data, (dict, list)):
+        return f"{'an object' if isinstance(data, dict) else 'a list'} of {len(data)}"
+    if type(data) is int and abs(data) > _MOST:
+        return f"a whole number of {data.bit_length()} bits"
+    text = ascii(data)
+    return text if len(text) <= 60 else f"{text[:60]} …"
 
 
 def _scalar(what: Any) -> Any:

@@ -38,6 +38,7 @@ from headscope.model import Model
 from headscope.model.edit import Named
 
 Kind = Literal["scale", "randomise", "rank", "remove"]
+_LONGEST = 80  # characters of a change as people write it
 CHOICES = {"randomise": ("init", "v", "u", "permute"), "remove": ("spikes", "bulk")}
 GRAMMAR = "scale 1/4, randomise init|v|u|permute, rank 8, remove spikes|bulk"
 LETTERS = "qkvo"
@@ -59,8 +60,8 @@ class Change:
         if isinstance(what, Change):
             return what
         words = what.replace("=", " ").split()
-        if len(words) != 2 or words[0] not in ("scale", "rank", *CHOICES):
-            raise UsageError(f"cannot read the change {what!r}", hint=f"write one of: {GRAMMAR}")
+        if len(what) > _LONGEST or len(words) != 2 or words[0] not in ("scale", "rank", *CHOICES):
+            raise UsageError(f"cannot read the change {what[:_LONGEST]!r}", hint=f"write one of: {GRAMMAR}")
         change = cls(words[0], words[1])  # type: ignore[arg-type]
         change.check()
         return change

@@ -1,0 +1,21 @@
+"""Token ids against the embedding table that they are looked up in."""
+
+from torch import Tensor
+
+from headscope.core.model_spec import ModelSpec
+from headscope.errors import CheckpointError
+
+
+def check_token_ids(tokens: Tensor, spec: ModelSpec) -> None:
+    """Refuse tokens for which the model has no vector: tokenizer and weights are then of two models.
+
+    Raises:
+        CheckpointError: An id is not below the size of the vocabulary.
+    """
+    largest = int(tokens.max()) if tokens.numel() else 0
+    if spec.vocabulary and largest >= spec.vocabulary:
+        raise CheckpointError(
+            f"{spec.name}: the tokenizer makes the token {largest} of this text, "
+            f"but the embedding table has {spec.vocabulary} rows",
+            hint="tokenizer and weights belong to different models: fetch both from the same place",
+        )
