@@ -19,6 +19,7 @@ from headscope.core import About, Finding, ModelSpec, Site, WeightSource
 from headscope.errors import UsageError
 from headscope.lenses.figures.gaussian import figures
 from headscope.lenses.lens import AS_IS, Batch, Lens, Needs
+from headscope.lenses.residual.component_curve import information_curve_rows, kurtosis_rows
 from headscope.lenses.residual.definition import defined
 from headscope.lenses.residual.divergence import late_row, next_row, position_rows
 from headscope.lenses.residual.information import information_rows, joint_rows, paired
@@ -273,6 +274,10 @@ def _tables(layers: Sequence[Layer], params: Params) -> dict[str, pl.DataFrame]:
     followers = {
         a.site: b for a, b in pairwise(layers) if a.site.stack == b.site.stack and a.rows.shape == b.rows.shape
     }
+    stacks = [
+        [layer.site for layer in layers if layer.site.stack == name] for name in {one.site.stack for one in layers}
+    ]
+    curved = {sites[index] for sites in stacks for index in (0, len(sites) // 2, len(sites) - 1)}
     rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
     for layer, pairs in paired(layers, params.checked_distances(), params.tokens):
         rows["layers"] += spread_rows(layer)
@@ -281,6 +286,9 @@ def _tables(layers: Sequence[Layer], params: Params) -> dict[str, pl.DataFrame]:
         rows["layers"].append(late_row(layer))
         rows["positions"] += position_rows(layer)
         rows["normality"] += normality_rows(layer)
+        rows["components"] += kurtosis_rows(layer)
+        if layer.site in curved:
+            rows["components"] += information_curve_rows(layer, pairs)
         rows["information"] += information_rows(layer, pairs)
         rows["joint"] += joint_rows(layer, pairs)
     return {name: pl.DataFrame(found, schema=SCHEMAS[name]) for name, found in rows.items()}
