@@ -22,6 +22,7 @@ from headscope.core import About, Finding, ModelSpec, Site, WeightSource
 from headscope.errors import UsageError
 from headscope.lenses.dependent.definition import defined
 from headscope.lenses.dependent.jackknife import adjusted
+from headscope.lenses.dependent.joint import joint_rows
 from headscope.lenses.dependent.moments import pair_rows
 from headscope.lenses.dependent.pairs import CAPTURES, PairSample
 from headscope.lenses.dependent.pooled import pooled_pairs
@@ -207,6 +208,7 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
     params, components = asdict(state.params), state.params.components
     rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
     seen: dict[Site, Shown] = {}
+    excess: dict[Site, dict[str, Tensor]] = {}
     for site in (site for site in state.sites if site in state.samples):
         # One site at a time: in float64 all of them would take several times the sample.
         sampled = Sampled.of(state.samples[site], site, state.params.skip)
@@ -214,7 +216,8 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
             continue
         seen[site] = Shown(len(sampled.positions), sampled.windows, sampled.length)
         pooled = pooled_pairs(sampled, components)
-        rows["heads"] += head_rows(sampled, pooled)
+        of_heads, excess[site] = head_rows(sampled, pooled)
+        rows["heads"] += of_heads
         rows["pairs"] += pair_rows(sampled)
         rows["profile"] += profile_rows(sampled, pooled) if pooled else []
     if not seen:
@@ -223,6 +226,7 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
             "out, was shown to the lens"
         )
         return Finding("dependence", ABOUT, status="not applicable", reason=reason, params=params)
+    rows["joint"] = list(joint_rows(excess))
     tables = {name: pl.DataFrame(rows[name], schema=schema) for name, schema in SCHEMAS.items()}
     tables["heads"], tables["pairs"] = adjusted(tables["heads"]), adjusted(tables["pairs"])
     first, drawn = next(iter(seen)), max(len(one.windows) for one in state.samples.values())

@@ -215,7 +215,9 @@ class _Defined:
             where = {"position": int(found.min()), "until": int(found.max())}
             rows = [one[some] for one, some in zip(y, here, strict=True)]
             value, null = _entropy(np.concatenate(rows)), _entropy(np.concatenate(y))
-            half = self.jackknife([_entropy(_without(rows, i)) for i in range(len(y))] if len(y) > 1 else [])
+            rest = [_entropy(_without(rows, i)) for i in range(len(y))] if len(y) > 1 else []
+            half = self.jackknife(rest)
+            value = len(y) * value - (len(y) - 1) * float(np.mean(rest)) if rest else value
             yield where | self.row("entropy_nats", (value, value - half, value + half, null), k, n)
             fewer = min(n, behind)
             if behind >= PER_DIMENSION:
@@ -236,8 +238,9 @@ class _Defined:
             two = [a[i] if i // run % 2 else b[i] for i in used]
             mixed.append(self.kl(np.concatenate(one), np.concatenate(two)))
             run *= 2
-        low = max(value - half, 0.0) if half == half else nan
-        return self.row(quantity, (value, low, value + half, float(np.mean(mixed)) if mixed else nan), k, n)
+        null = float(np.mean(mixed)) if mixed else nan
+        low = max(value - null - half, 0.0) if half == half else nan
+        return self.row(quantity, (value, low, value + half, null), k, n)
 
     def kl(self, a: Array, b: Array) -> float:
         k = a.shape[1]
@@ -367,7 +370,9 @@ class _Defined:
             beside = [one[1] for one in others] if f == 0 else shuffled
             expected = (float(np.mean(beside)) if beside else (f or freedom[1]) / (2 * n)) * (1 if f else -1)
             value = raw - expected
-            numbers = {"value": value, "low": value - half, "high": value + half, "null": null, "raw": raw}
+            slack = max(abs(expected) - (f or freedom[1]) / (2 * n), 0.0)
+            low, high = (value - half, value + half + slack) if f else (value - half - slack, value + half)
+            numbers = {"value": value, "low": low, "high": high, "null": null, "raw": raw}
             numbers["analytic"] = bias if f else nan
             cells = {name: x if x == x else None for name, x in numbers.items()}
             yield {**cells, "dimensions": k, "samples": n, "windows": w}

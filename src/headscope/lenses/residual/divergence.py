@@ -61,7 +61,9 @@ def _entropy_row(layer: Layer, here: Bool[Tensor, "rows"]) -> Row:
         null = float(entropy(Sums.of(y, layer.window, layer.n_windows).pooled(whole).gaussian()))
     except NumericsError:
         return estimate_row(layer.site, "entropy_nats", (nan,) * 4, counts)
-    value, half = float(found[0]), jackknife_half_width(found)
+    half, w = jackknife_half_width(found), layer.n_windows
+    # A covariance of few rows has too small a determinant; the jackknife over windows estimates by how much.
+    value = w * float(found[0]) - (w - 1) * float(found[1:].mean()) if w > 1 else float(found[0])
     return estimate_row(layer.site, "entropy_nats", (value, value - half, value + half, null), counts)
 
 
@@ -87,7 +89,8 @@ def _kl_row(layer: Layer, quantity: str, a: Sums, b: Sums, k: int, samples: int)
     except NumericsError:
         return estimate_row(layer.site, quantity, missing, counts)
     value, half = float(estimates[0]), jackknife_half_width(estimates)
-    low = max(value - half, 0.0) if half < inf else nan
+    # The bias of a divergence lies between 0 and what the exchanged windows show, so the interval reaches down by that.
+    low = max(value - null - half, 0.0) if half < inf else nan
     return estimate_row(layer.site, quantity, (value, low, value + half, null), counts)
 
 

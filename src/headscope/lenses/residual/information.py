@@ -127,14 +127,19 @@ def _shared(found: Estimates, freedom: Sequence[int], n: int) -> Iterator[dict[s
     What shuffled windows give is the bias of the estimate, for rows as dependent as these, and what positions alone
     tell. Where a single window leaves nothing to shuffle, the bias of independent rows, f / 2n, is subtracted instead.
     An entropy (f = 0) is that of single tokens less the total correlation, which follows it in the list.
+
+    Tokens that depend on each other can have less bias than shuffled ones, but no less than independent rows. The
+    interval reaches up by the difference of the two, an entropy's down.
     """
     estimates, shuffled = found
     analytic = [f / (2 * n) for f in freedom]
     chance = [float(values.mean()) if len(values) else bias for values, bias in zip(shuffled, analytic, strict=True)]
     for index, f in enumerate(freedom):
         raw, half = float(estimates[index, 0]), jackknife_half_width(estimates[index])
-        value = raw - chance[index] if f else raw + chance[index + 1]
-        numbers = {"value": value, "low": value - half, "high": value + half, "raw": raw}
+        term = index if f else index + 1
+        value, slack = raw - chance[index] if f else raw + chance[term], max(chance[term] - analytic[term], 0.0)
+        low, high = value - half - (0.0 if f else slack), value + half + (slack if f else 0.0)
+        numbers = {"value": value, "low": low, "high": high, "raw": raw}
         numbers["null"] = float(shuffled[index].mean()) if len(shuffled[index]) else nan
         numbers["analytic"] = analytic[index] if f else nan
         yield {name: number(x) for name, x in numbers.items()}
