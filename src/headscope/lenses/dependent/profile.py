@@ -12,7 +12,7 @@ from headscope.lenses.figures.layout import place
 def profile_rows(sampled: Sampled, pooled: Pooled) -> Iterator[Row]:
     """A row for each pool of distances: the information less that of different windows, and its interval.
 
-    The bias lies between that of independent pairs and that of shuffled ones: the interval reaches up by the difference.
+    The bias lies between that of independent pairs and that of shuffled ones, and the interval allows for both.
     """
     w, k = sampled.windows, pooled.components
     every = pooled.information.T.roll(1, 0)

@@ -20,8 +20,11 @@ SCHEMAS = {
         [*_NAMED, *((name, pl.Float64) for name in _CORRELATIONS.split()), ("dimensions", pl.Int64), *_COUNTS]
     ),
     "joint": pl.Schema(
-        [*_NAMED, *((name, pl.Float64) for name in _JOINT.split())]
-        + [("positive", pl.Int64), ("heads", pl.Int64), ("windows", pl.Int64)]
+        [
+            *_NAMED,
+            *((name, pl.Float64) for name in _JOINT.split()),
+            *((name, pl.Int64) for name in ("positive", "heads", "windows")),
+        ]
     ),
     "pairs": pl.Schema([*_NAMED, *((name, pl.Float64) for name in _SCORES.split()), *_COUNTS]),
     "profile": pl.Schema(

@@ -177,8 +177,8 @@ def _tails(table: pl.DataFrame, sites: Sequence[Site]) -> Curves:
     return Curves(
         "tails",
         "How much heavier than Gaussian the tails are, by layer",
-        "Mardia's kurtosis over its Gaussian value, less 1, in the first principal components, with 95 % intervals over "
-        "windows. Dotted: a Gaussian.",
+        "Mardia's kurtosis over its Gaussian value, less 1, in the first principal components, with 95 % intervals "
+        "over windows. Dotted: a Gaussian.",
         "layer",
         "relative excess kurtosis",
         tuple(series),

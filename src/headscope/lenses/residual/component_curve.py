@@ -5,10 +5,6 @@ Few components hold few of the directions of a stream: what is true in 8 of them
 
 from collections.abc import Iterator, Sequence
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
-
 from headscope.lenses.figures.layout import place
 from headscope.lenses.residual.information import Pairings, distance_row
 from headscope.lenses.residual.stream import PER_DIMENSION, Layer
@@ -51,8 +47,8 @@ def component_counts(layer: Layer, most: int) -> Sequence[int]:
 
 
 def _row(layer: Layer, quantity: str, cells: dict[str, float | None], k: int, samples: int) -> Row:
-    values: Float[Tensor, "d"] = layer.spectrum[0].clamp_min(0.0)
-    held = float(values[:k].sum() / values.sum()) if bool(values.sum() > 0) else torch.nan
+    variances = layer.spectrum[0]
+    held = float(variances[:k].sum() / variances.sum())
     named = {name: None if value is None else number(value) for name, value in (cells | {"held": held}).items()}
     counts = {"dimensions": k, "samples": samples, "windows": layer.n_windows}
     return {**place(layer.site, None), "quantity": quantity, "distance": None, **named, **counts}
