@@ -7,7 +7,7 @@ from math import log, nan
 
 import torch
 from jaxtyping import Float, Int
-from scipy import stats
+from scipy import special, stats
 from torch import Tensor
 
 from headscope.core import Vocabulary
@@ -211,7 +211,7 @@ def spelling(vocabulary: Vocabulary | None) -> Names:
 def _numbers(counts: Tensor) -> Float[Tensor, " columns"]:
     """The columns of one group; the likeliest five of a sample carry no less than the true five do in it."""
     fewest, largest = carriers(counts, SHARE), counts.sort(descending=True).values[:FEW]
-    chance = float(stats.binom.cdf(int(largest.sum()), int(counts.sum()), SHARE))
+    chance = float(special.bdtr(int(largest.sum()), int(counts.sum()), SHARE))
     return torch.tensor([float(fewest), float(fewest <= FEW), coverage_entropy(counts), chance], dtype=torch.float64)
 
 
