@@ -35,11 +35,11 @@ def layer_of(x, number):
     def sample(rows, first):
         positions = torch.arange(first, first + rows.shape[1])
         streams = [Stream(positions, window, LENGTH) for window in rows[:DRAWN]]
-        return Sample(plan, tuple(Window(index, {of: one}) for index, one in enumerate(streams)), SEEN)
+        return Sample(plan, tuple(Window(index, {of: stream}) for index, stream in enumerate(streams)), SEEN)
 
     rows = x[:, 1:]
-    kept = Kept(Moments.of(rows.reshape(-1, D)), First.of(skipped.reshape(-1, D)), sample(rows, 1), sample(skipped, 0))
-    return Layer.of(kept, of, D)
+    fold = Kept(Moments.of(rows.reshape(-1, D)), First.of(skipped.reshape(-1, D)), sample(rows, 1), sample(skipped, 0))
+    return Layer.of(fold, of, D)
 
 
 def truths():
@@ -73,10 +73,10 @@ def rows_of(seed):
     generator = torch.Generator().manual_seed(seed)
     layer, follower = (layer_of(autoregressive(generator) * factor + shift, number) for number, factor, shift in
                        ((0, 1.0, 0.0), (1, FACTOR, 1 - FACTOR + 1)))  # fmt: skip
-    found = {row["quantity"]: row for row in spread_rows(layer)}
-    found["kl_next_nats"] = next_row(layer, follower)
-    found["position_entropy"] = next(row for row in position_rows(layer) if row["quantity"] == "entropy_nats")
+    rows_by_name = {row["quantity"]: row for row in spread_rows(layer)}
+    rows_by_name["kl_next_nats"] = next_row(layer, follower)
+    rows_by_name["position_entropy"] = next(row for row in position_rows(layer) if row["quantity"] == "entropy_nats")
     ((_, pairs),) = paired([layer], (1, 2), TOKENS)
-    found |= {f"information {row['distance']}": row for row in information_rows(layer, pairs)}
-    found |= {row["quantity"]: row for row in joint_rows(layer, pairs)}
-    return found | {"relative_kurtosis": list(kurtosis_rows(layer))[-1]}
+    rows_by_name |= {f"information {row['distance']}": row for row in information_rows(layer, pairs)}
+    rows_by_name |= {row["quantity"]: row for row in joint_rows(layer, pairs)}
+    return rows_by_name | {"relative_kurtosis": list(kurtosis_rows(layer))[-1]}

@@ -60,35 +60,35 @@ def skewed(windows, columns, seed):
 def left_out(statistic, values):
     """The statistic of all windows, then of all but each of the first 64."""
     sets = [torch.arange(len(values)) != out for out in range(min(DRAWN, len(values)))]
-    return torch.stack([statistic(values), *(statistic(values[chosen]) for chosen in sets)])
+    return torch.stack([statistic(values), *(statistic(values[members]) for members in sets)])
 
 
 @cache
 def of_the_jackknife():
     """A ratio of two sums over windows: two thirds of what one is worth the other."""
     x, y = skewed(DRAWN, 300, 1), skewed(DRAWN, 300, 2) * 1.5
-    both = torch.stack((x, y), -1)
-    value, half = jackknife(left_out(lambda some: some[..., 0].sum(0) / some[..., 1].sum(0), both))
+    pairs = torch.stack((x, y), -1)
+    value, half = jackknife(left_out(lambda windows: windows[..., 0].sum(0) / windows[..., 1].sum(0), pairs))
     return repetitions(value, half, 2 / 3)
 
 
 @cache
 def of_the_jackknife_of_some_windows():
     """The logarithm of a mean over 250 windows, 64 of which are left out in turn."""
-    value, half = jackknife(left_out(lambda some: some.mean(0).log(), skewed(SEEN, 300, 3)), SEEN)
+    value, half = jackknife(left_out(lambda windows: windows.mean(0).log(), skewed(SEEN, 300, 3)), SEEN)
     return repetitions(value, half, 0.0)
 
 
 @cache
 def of_the_clustered_mean():
     """Windows of unequal length whose rows have a level in common; the truth is 2."""
-    generator, found = torch.Generator().manual_seed(4), []
+    generator, cases = torch.Generator().manual_seed(4), []
     for index in range(300):
         counts = torch.randint(5, 40, (SEEN,), generator=generator).double()
         level = 1 + skewed(SEEN, 1, 100 + index)[:, 0]
-        one = clustered_mean(counts * level, counts)
-        found.append((one.mean, one.low, one.high, 2.0))
-    return torch.tensor(found, dtype=torch.float64)
+        mean = clustered_mean(counts * level, counts)
+        cases.append((mean.mean, mean.low, mean.high, 2.0))
+    return torch.tensor(cases, dtype=torch.float64)
 
 
 def of_focus():
@@ -128,35 +128,37 @@ def of_perplexity():
     """The mean nats per token over blocks of text."""
     columns = skewed(SEEN, 300, 11).T
     ends = [text._interval(float(column.mean()), column) for column in columns]
-    return torch.tensor([(float(c.mean()), *two, 1.0) for c, two in zip(columns, ends, strict=True)]).double()
+    return torch.tensor(
+        [(float(column.mean()), *pair, 1.0) for column, pair in zip(columns, ends, strict=True)]
+    ).double()
 
 
 def of_claims():
     """The standard errors that claims state, taken twice."""
-    found = []
+    cases = []
     for index in range(150):
         samples = normal(400, seed=1000 + index)
-        found += [(mean_of("", 0.0, samples), 0.0), (variance_of("", 1.0, samples), 1.0)]
-    return torch.cat([repetitions([one.measured], 1.96 * one.error, truth) for one, truth in found])
+        cases += [(mean_of("", 0.0, samples), 0.0), (variance_of("", 1.0, samples), 1.0)]
+    return torch.cat([repetitions([stated.measured], 1.96 * stated.error, truth) for stated, truth in cases])
 
 
 @cache
 def of_groups():
     """The distance from their null of groups of unequal size."""
-    found = []
+    cases = []
     for index in range(300):
         sizes = torch.randint(10, 300, (40,), generator=torch.Generator().manual_seed(index)).double()
         null = sizes.log()
         value, half = paired(null + skewed(40, 1, 2000 + index)[:, 0], null, sizes)
         weighted = float((null * sizes).sum() / sizes.sum())
-        found.append(repetitions([value], half, 1 + weighted))
-    return torch.cat(found)
+        cases.append(repetitions([value], half, 1 + weighted))
+    return torch.cat(cases)
 
 
 @cache
 def of_analogies():
     """The share of analogies that are right where each pair of words is a good or a bad one."""
-    found = []
+    cases = []
     pairs = [(f"a{number}", f"b{number}") for number in range(16)]
     order = [(x, y) for x in range(16) for y in range(16) if x != y]
     words = tuple((*pairs[x], *pairs[y]) for x, y in order)
@@ -166,8 +168,8 @@ def of_analogies():
         ranks = torch.where(right, 1, 2)
         nothing = torch.zeros_like(ranks)
         row = Analogies(("all",) * len(words), words, ranks, nothing + 2, nothing, 100)._of(torch.ones_like(right))
-        found.append((row["value"], row["low"], row["high"], 0.49))
-    return torch.tensor(found, dtype=torch.float64)
+        cases.append((row["value"], row["low"], row["high"], 0.49))
+    return torch.tensor(cases, dtype=torch.float64)
 
 
 def of_dependence():
@@ -188,10 +190,10 @@ def _excess_rows():
         noise = normal(24, 5, 7, 7, seed=4000 + index) + normal(24, 1, 7, 7, seed=5000 + index)
         attention = row_ranks(noise, mask)
         ranks = row_ranks(normal(24, 1, 7, 7, seed=6000 + index), mask)
-        own, null = (beyond_positions(attention, one, mask) for one in (ranks, ranks.roll(1, 0)))
-        value, half = jackknife(own - null)
+        excess = beyond_positions(attention, ranks, mask) - beyond_positions(attention, ranks.roll(1, 0), mask)
+        value, half = jackknife(excess)
         single.append(repetitions(value, half, 0.0))
-        row = next(iter(joint_of({site(): {"pointwise": own - null}})))
+        row = next(iter(joint_of({site(): {"pointwise": excess}})))
         joint.append((row["value"], row["low"], row["high"], 0.0))
     return torch.cat(single), torch.tensor(joint, dtype=torch.float64)
 
@@ -202,7 +204,7 @@ CONTINUATIONS = torch.stack([(torch.arange(4) + token) % 12 for token in range(1
 
 @cache
 def _text_rows():
-    found = {"conditional_entropy_nats": [], "information_nats": []}
+    cases = {"conditional_entropy_nats": [], "information_nats": []}
     for index in range(24):
         generator = torch.Generator().manual_seed(7000 + index)
         tokens = torch.randint(12, (80, 1), generator=generator)
@@ -210,25 +212,25 @@ def _text_rows():
             step = torch.randint(4, (80,), generator=generator)
             tokens = torch.cat((tokens, CONTINUATIONS[tokens[:, -1], step][:, None]), 1)
         pairs = Pairs.empty().add(tokens[:, :-1].flatten(), tokens[:, 1:].flatten())
-        windows = [TextWindow(number, one) for number, one in enumerate(tokens[:DRAWN])]
+        windows = [TextWindow(number, window) for number, window in enumerate(tokens[:DRAWN])]
         followers = Followers.of(pairs, 10, windows, 0, len(tokens))
         truth = {"conditional_entropy_nats": 4.0, "information_nats": 3.0}
         for row in followers.text_rows():
             if row["quantity"] in truth:
                 right = float(torch.tensor(truth[row["quantity"]]).double().log())
-                found[row["quantity"]].append((row["value"], row["low"], row["high"], right))
-    return {name: torch.tensor(rows, dtype=torch.float64) for name, rows in found.items()}
+                cases[row["quantity"]].append((row["value"], row["low"], row["high"], right))
+    return {name: torch.tensor(rows, dtype=torch.float64) for name, rows in cases.items()}
 
 
 @cache
 def _stream_rows():
     truths = streams.truths()
-    found = {name: [] for name in truths}
+    cases = {name: [] for name in truths}
     for seed in range(60):
         rows = streams.rows_of(seed)
         for name, truth in truths.items():
-            found[name].append((rows[name]["value"], rows[name]["low"], rows[name]["high"], truth))
-    return {name: torch.tensor(rows, dtype=torch.float64) for name, rows in found.items()}
+            cases[name].append((rows[name]["value"], rows[name]["low"], rows[name]["high"], truth))
+    return {name: torch.tensor(rows, dtype=torch.float64) for name, rows in cases.items()}
 
 
 KINDS: dict[str, Callable[[], Repetitions]] = {
@@ -260,26 +262,26 @@ WIDER = {
 }  # fmt: skip
 
 
-def hits(found: Repetitions) -> int:
-    _, low, high, truth = found.unbind(-1)
+def hits(cases: Repetitions) -> int:
+    _, low, high, truth = cases.unbind(-1)
     return int(((low <= truth) & (truth <= high)).sum())
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_intervals_cover(kind):
-    found = KINDS[kind]()
-    least, most = (int(stats.binom.ppf(tail, len(found), 0.95)) for tail in (TAIL, 1 - TAIL))
-    assert least <= hits(found) <= (len(found) if kind in WIDER else most), (hits(found), len(found))
+    cases = KINDS[kind]()
+    least, most = (int(stats.binom.ppf(tail, len(cases), 0.95)) for tail in (TAIL, 1 - TAIL))
+    assert least <= hits(cases) <= (len(cases) if kind in WIDER else most), (hits(cases), len(cases))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in WIDER])
 def test_intervals_of_a_larger_text_would_not_cover(kind):
     """Ends that are √(64/250) as far away, as if the sample were the text: the test above is red for them."""
-    found = KINDS[kind]()
-    value, low, high, truth = found.unbind(-1)
+    cases = KINDS[kind]()
+    value, low, high, truth = cases.unbind(-1)
     share = (DRAWN / SEEN) ** 0.5
     narrow = torch.stack((value, value - share * (value - low), value + share * (high - value), truth), -1)
-    assert hits(narrow) < int(stats.binom.ppf(TAIL, len(found), 0.95))
+    assert hits(narrow) < int(stats.binom.ppf(TAIL, len(cases), 0.95))
 
 
 def test_a_sample_of_windows_has_its_own_error():
@@ -289,17 +291,17 @@ def test_a_sample_of_windows_has_its_own_error():
     tokens = torch.randint(0, 50, (100, 12), generator=generator)
     params = Params(components=3, distances="1", tokens=2)
 
-    def folded(chosen):
-        real = torch.ones(len(chosen), 12, dtype=torch.bool)
-        batch = Batch(AS_IS, tokens[chosen], real, {}, {}, {"resid": {site(): x[chosen]}})
+    def folded(numbers):
+        real = torch.ones(len(numbers), 12, dtype=torch.bool)
+        batch = Batch(AS_IS, tokens[numbers], real, {}, {}, {"resid": {site(): x[numbers]}})
         return LENS.update(LENS.start(params, replace(SPEC, d_model=3), (site(),)), batch)
 
-    whole = folded(torch.arange(100))
-    priorities = [window.priority for window in whole.kept[site()].sample.windows]
+    every = folded(torch.arange(100))
+    priorities = [window.priority for window in every.kept[site()].sample.windows]
     alone = [folded(torch.tensor([index])).kept[site()].sample.windows[0].priority for index in range(100)]
-    drawn = torch.tensor([index for index in range(100) if alone[index] in priorities])
-    assert len(drawn) == 64
-    ours, theirs = (LENS.finish(state, None).tables["information"] for state in (whole, folded(drawn)))
+    sampled = torch.tensor([index for index in range(100) if alone[index] in priorities])
+    assert len(sampled) == 64
+    ours, theirs = (LENS.finish(state, None).tables["information"] for state in (every, folded(sampled)))
     for end in ("low", "high"):
         gap, expected = (float((table[end] - table["value"]).item()) for table in (ours, theirs))
         assert gap == pytest.approx(expected, rel=1e-9)

@@ -106,11 +106,11 @@ class Followers:
         The entropy given the previous token is too small by a bias that no one knows. It lies between nothing and the
         bias of as many drawn tokens, whose entropy is that of the text: the intervals allow for both.
         """
-        whole = coverage_entropy(self.following.counts)
+        entropy = coverage_entropy(self.following.counts)
         everything = {"samples": self.following.total, "groups": None, "windows": self.windows}
-        yield _row("entropy_nats", whole, null=log(len(self.following.counts))) | everything
+        yield _row("entropy_nats", entropy, null=log(len(self.following.counts))) | everything
         left, half, null = self._mean(ENTROPY), self._half_width(ENTROPY), self._null(ENTROPY)
-        bias = max(whole - null, 0.0)
+        bias = max(entropy - null, 0.0)
         ends = max(left - half, 0.0), left + half + bias
         yield _row("conditional_entropy_nats", left, ends, null) | self._counts()
         yield (

@@ -76,8 +76,8 @@ def warnings(
 def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
     """What the text tells and what it cannot, and the Gaussians; each with interval, null and windows."""
     text = {row["quantity"]: row for row in tables["text"].iter_rows(named=True)}
-    found = [_information_sentence(text, windows_phrase(tables["text"])), _continuations_sentence(text)]
-    return (*found, _gaussian_sentence(tables["layers"])) if "layers" in tables else tuple(found)
+    lines = [_information_sentence(text, windows_phrase(tables["text"])), _continuations_sentence(text)]
+    return (*lines, _gaussian_sentence(tables["layers"])) if "layers" in tables else tuple(lines)
 
 
 _ENDS = ("low", "high")
@@ -122,7 +122,7 @@ def _gaussian_sentence(layers: pl.DataFrame) -> str:
     parts = []
     for where, row in (("at the embeddings", first), ("behind the last layer", last)):
         rows = layers.filter(pl.col("stack") == row["stack"], pl.col("layer") == row["layer"])
-        parts.append(f"{where} {_narrowed({one['quantity']: one for one in rows.iter_rows(named=True)})}")
+        parts.append(f"{where} {_narrowed({line['quantity']: line for line in rows.iter_rows(named=True)})}")
     tokens = f"{first['groups']} previous tokens, {windows_phrase(layers)}"
     return f"The Gaussian of a token's vector given the token before it has {'; '.join(parts)} ({tokens})."
 

@@ -37,7 +37,7 @@ def joint_rows(excess: Excess) -> Iterator[Row]:
 def _comparable(sites: Sequence[Site], excess: Excess, name: str) -> Sequence[Site]:
     """The sites with the commonest number of windows: only equal windows can be left out together."""
     sizes = [len(excess[site][name]) for site in sites]
-    size = max(sizes, key=lambda one: (sizes.count(one), one), default=0)
+    size = max(sizes, key=lambda length: (sizes.count(length), length), default=0)
     return [site for site in sites if len(excess[site][name]) == size]
 
 
@@ -51,7 +51,7 @@ def _row(parts: Sequence[Float[Tensor, "sets heads"]]) -> Row | None:
         return None
     windows = len(values) - 1
     mean, half = jackknife(values.mean(1))
-    cells = {
+    cells: dict[str, Tensor | float] = {
         "value": mean,
         "low": mean - half,
         "high": mean + half,

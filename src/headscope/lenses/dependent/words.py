@@ -76,8 +76,8 @@ def _of_site(table: pl.DataFrame, site: Site) -> pl.DataFrame:
 
 def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
     """The joint effect, what single heads show, and scores; each with interval, null and windows."""
-    found = (_joint_sentence(tables["joint"]), _single_sentence(tables["heads"]), _further_sentences(tables))
-    return tuple(sentence for sentence in found if sentence)
+    lines = (_joint_sentence(tables["joint"]), _single_sentence(tables["heads"]), _further_sentences(tables))
+    return tuple(line for line in lines if line)
 
 
 _ENDS = ("low", "high")

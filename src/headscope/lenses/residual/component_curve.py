@@ -3,7 +3,7 @@ r"""Kurtosis and mutual information against the number of principal components i
 Few components hold few of the directions of a stream: what is true in 8 of them need not be true in 128.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from headscope.lenses.figures.layout import place
 from headscope.lenses.residual.information import Pairings, distance_row
@@ -46,9 +46,9 @@ def component_counts(layer: Layer, most: int) -> Sequence[int]:
     return sorted({k for k in (*COMPONENTS, min(layer.components, limit)) if 0 < k <= limit})
 
 
-def _row(layer: Layer, quantity: str, cells: dict[str, float | None], k: int, samples: int) -> Row:
+def _row(layer: Layer, quantity: str, cells: Mapping[str, float | None], k: int, samples: int) -> Row:
     variances = layer.spectrum[0]
-    held = float(variances[:k].sum() / variances.sum())
-    named = {name: None if value is None else number(value) for name, value in (cells | {"held": held}).items()}
+    share = float(variances[:k].sum() / variances.sum())
+    named = {name: None if value is None else number(value) for name, value in {**cells, "held": share}.items()}
     counts = {"dimensions": k, "samples": samples, "windows": layer.n_windows}
     return {**place(layer.site, None), "quantity": quantity, "distance": None, **named, **counts}

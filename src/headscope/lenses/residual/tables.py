@@ -20,11 +20,8 @@ POSITIONS = pl.Schema(
 )
 JOINT = pl.Schema([*_PLACE, ("quantity", pl.String), *_ESTIMATE, *_FURTHER, ("tokens", pl.Int64), *_COUNTS])
 INFORMATION = pl.Schema([*_PLACE, ("distance", pl.Int64), *_ESTIMATE, *_FURTHER, *_COUNTS])
-COMPONENTS = pl.Schema(
-    [*_PLACE, ("quantity", pl.String), ("distance", pl.Int64), *_ESTIMATE]
-    + [(name, pl.Float64) for name in ("raw", "held")]
-    + _COUNTS
-)
+_SHARES = [(name, pl.Float64) for name in ("raw", "held")]
+COMPONENTS = pl.Schema([*_PLACE, ("quantity", pl.String), ("distance", pl.Int64), *_ESTIMATE, *_SHARES, *_COUNTS])
 SCHEMAS = {
     "layers": LAYERS,
     "positions": POSITIONS,

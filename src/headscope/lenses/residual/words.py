@@ -69,12 +69,12 @@ def warnings(
 
 def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
     """The effects with interval, null and number of windows."""
-    found = (
+    lines = (
         _kurtosis_sentence(tables["components"]),
         _dimension_sentence(tables["layers"]),
         _information_sentence(tables),
     )
-    return tuple(sentence for sentence in found if sentence)
+    return tuple(line for line in lines if line)
 
 
 _ENDS = ("low", "high")
@@ -198,8 +198,8 @@ def _curve_clause(table: pl.DataFrame, place: Mapping[str, object], near: Mappin
     rows = _of_layer(table, place).filter(pl.col("quantity") == "information_nats", pl.col("value").is_not_null())
     rows = rows.filter(pl.col("dimensions") != near["dimensions"]).sort("dimensions")
     ends = rows[[0, -1]] if rows.height > 1 else rows
-    said = [f"{two_digits(row['value'])} in {row['dimensions']}" for row in ends.iter_rows(named=True)]
-    return f"; the number depends on how many components are used: {' and '.join(said)}" if said else ""
+    values = [f"{two_digits(row['value'])} in {row['dimensions']}" for row in ends.iter_rows(named=True)]
+    return f"; the number depends on how many components are used: {' and '.join(values)}" if values else ""
 
 
 def _reach_clause(layer: pl.DataFrame) -> str:
