@@ -144,14 +144,14 @@ def of_claims():
 
 @cache
 def of_groups():
-    """The distance from their null of groups of unequal size."""
+    """The distance from their null of twelve groups of unequal size."""
     cases = []
     for index in range(300):
-        sizes = torch.randint(10, 300, (40,), generator=torch.Generator().manual_seed(index)).double()
+        sizes = torch.randint(80, 300, (12,), generator=torch.Generator().manual_seed(index)).double()
         null = sizes.log()
-        value, half = paired(null + skewed(40, 1, 2000 + index)[:, 0], null, sizes)
+        value, half = paired(null + normal(12, 1, seed=2000 + index)[:, 0], null, sizes)
         weighted = float((null * sizes).sum() / sizes.sum())
-        cases.append(repetitions([value], half, 1 + weighted))
+        cases.append(repetitions([value], half, weighted))
     return torch.cat(cases)
 
 
@@ -198,23 +198,23 @@ def _excess_rows():
     return torch.cat(single), torch.tensor(joint, dtype=torch.float64)
 
 
-# A source of 12 tokens, each of which has four equally likely continuations: ln 12 of entropy, ln 4 given the last.
-CONTINUATIONS = torch.stack([(torch.arange(4) + token) % 12 for token in range(12)])
+# A source of 6 tokens, each of which has two equally likely continuations: ln 6 of entropy, ln 2 given the last.
+CONTINUATIONS = torch.stack([(torch.arange(2) + token) % 6 for token in range(6)])
 
 
 @cache
 def _text_rows():
     cases = {"conditional_entropy_nats": [], "information_nats": []}
-    for index in range(24):
+    for index in range(20):
         generator = torch.Generator().manual_seed(7000 + index)
-        tokens = torch.randint(12, (80, 1), generator=generator)
+        tokens = torch.randint(6, (80, 1), generator=generator)
         for _ in range(12):
-            step = torch.randint(4, (80,), generator=generator)
+            step = torch.randint(2, (80,), generator=generator)
             tokens = torch.cat((tokens, CONTINUATIONS[tokens[:, -1], step][:, None]), 1)
         pairs = Pairs.empty().add(tokens[:, :-1].flatten(), tokens[:, 1:].flatten())
         windows = [TextWindow(number, window) for number, window in enumerate(tokens[:DRAWN])]
         followers = Followers.of(pairs, 10, windows, 0, len(tokens))
-        truth = {"conditional_entropy_nats": 4.0, "information_nats": 3.0}
+        truth = {"conditional_entropy_nats": 2.0, "information_nats": 3.0}
         for row in followers.text_rows():
             if row["quantity"] in truth:
                 right = float(torch.tensor(truth[row["quantity"]]).double().log())

@@ -73,8 +73,11 @@ def _mean(values: Rows, null: Rows, n: Rows) -> tuple[float, float | None, float
         return mean, None, None
     gap = values - null
     centre = float((gap * n).sum() / n.sum())
-    error = sqrt(m / (m - 1) * float((n**2 * (gap - centre) ** 2).sum())) / float(n.sum())
-    half = float(stats.t.ppf(0.975, m - 1)) * error
+    share = n / n.sum()
+    alike = [1 - 2 * float(a) + float((share**2).sum()) for a in share]
+    error = sqrt(sum(float(a * (x - centre)) ** 2 / e for a, x, e in zip(share, gap, alike, strict=True)))
+    freedom = float((share**2).sum()) ** 2 / float((share**4).sum()) - 1
+    half = float(stats.t.ppf(0.975, max(freedom, 1.0))) * error
     return mean, mean - half, mean + half
 
 
