@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
-from math import comb, log, nan, pi, sqrt
+from math import log, nan, pi, sqrt
 
 import numpy as np
 import torch
@@ -55,8 +55,7 @@ def _numbers(counts: Sequence[int]) -> tuple[float, float, float, float]:
     p = [covered * c / n for c in counts]
     entropy = -sum(x * log(x) / (1 - (1 - x) ** n) for x in p)
     top = sum(ordered[:5])
-    chance = sum(comb(n, j) * 0.9**j * 0.1 ** (n - j) for j in range(top + 1))
-    return float(k), float(k <= 5), entropy, chance
+    return float(k), float(k <= 5), entropy, float(stats.binom.cdf(top, n, 0.9))
 
 
 def _excluded(chances: Sequence[float], sizes: Sequence[float], pairs: int) -> float:
@@ -117,11 +116,10 @@ def _text(
     null = np.array(draws)  # draws, groups, numbers
     sets = []
     for out in range(len(windows) if len(windows) > 1 else 0):
-        some = _counted([window for index, window in enumerate(windows) if index != out], skip, chosen)
-        left = [(_numbers(list(some[p].values())), some[p].total()) for p in chosen if some[p]]
-        sets.append(
-            [sum(numbers[c] * size for numbers, size in left) / sum(size for _, size in left) for c in (0, 1, 2)]
-        )
+        others = _counted([window for index, window in enumerate(windows) if index != out], skip, chosen)
+        groups = [(_numbers(list(others[p].values())), others[p].total()) for p in chosen if others[p]]
+        total = sum(size for _, size in groups) or nan
+        sets.append([sum(numbers[c] * size for numbers, size in groups) / total for c in (0, 1, 2)])
     mean = [float((ours[:, c] * n).sum() / n.sum()) for c in range(3)]
     chance = [float(((null[:, :, c] * n).sum(1) / n.sum()).mean()) for c in range(3)]
     half = [nan] * 3

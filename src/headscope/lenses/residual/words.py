@@ -104,7 +104,7 @@ def _kurtosis_sentence(table: pl.DataFrame) -> str:
     first = next((rows_of_size for rows_of_size in picked.values() if rows_of_size.height), None)
     if first is not None:
         effects.insert(0, _kurtosis_effect(first.row(0, named=True)))
-    counts = f"{heavier} of {most.height} layers lie above 0 and {lighter} below"
+    counts = f"{heavier} of {most.height} layers lie above 0 and {lighter} below (by chance: one in forty each)"
     least, largest = most.row(0, named=True), most.row(-1, named=True)
     span = (
         f", from {percent(least['value'])} in {_where(least)} to {percent(largest['value'])} in {_where(largest)}"
@@ -113,8 +113,8 @@ def _kurtosis_sentence(table: pl.DataFrame) -> str:
     )
     return (
         f"{verdict}: in the median layer, {_where(median)}, Mardia's kurtosis differs from that of Gaussian samples by "
-        f"{' and by '.join(effects)}{span}; in {sizes[-1]} components the intervals of {counts} "
-        f"({windows_phrase(rows)}){_detectable_clause(most) if not heavier + lighter else ''}."
+        f"{' and by '.join(effects)}{span}; in {sizes[-1]} components the intervals of {counts}, "
+        f"{windows_phrase(rows)} in all{_detectable_clause(most) if not heavier + lighter else ''}."
     )
 
 
