@@ -89,9 +89,8 @@ def test_heads_that_follow_dependence_are_found(planted):
     assert rows[AWAY]["beyond_high"] < -0.1
     for row in rows:
         assert abs(row["beyond_null"]) < 0.03, "another window's query has nothing to do with these keys"
-    assert planted.headlines[0].startswith(
-        "Attention follows dependence beyond distance in some heads only: of 5 heads 1 follow it and 1 look away"
-    )
+    assert "Of 5 single heads 1 lie above their null and 1 below it" in planted.headlines[1]
+    assert "16 windows" in planted.headlines[0]
 
 
 def test_a_head_that_looks_at_near_tokens_follows_distance_only(planted):
@@ -145,7 +144,48 @@ def test_scores_against_dependence_are_lowered():
     x = autoregressive(12, 24)
     finding = finding_of(batch_of(x, planted_scores(x)[:, :1], q=-x[:, None]))
     assert rows_of(finding, "dependent", "pairs")[0]["shift_high"] < 0
-    assert "lowers it in 1" in finding.headlines[2]
+    assert "tokens 1 to 8 apart in 0 of 1 heads and lower in 1" in finding.headlines[2]
+
+
+@pytest.fixture(scope="module")
+def faint():
+    """Twelve heads of which each follows dependence too little to be seen by itself in ten windows."""
+    x = autoregressive(10, 28, seed=3)
+    noise = torch.randn(10, 12, 28, 28, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    return finding_of(batch_of(x, 0.06 * true_pointwise(x)[:, None] + noise))
+
+
+def test_heads_are_judged_together(faint):
+    """The mean over heads is clear where single heads are not, and the sentence says what they could have shown."""
+    single = faint.tables["heads"].filter(pl.col("quantity") == "pointwise")
+    assert (single["adjusted"] < 0.05).sum() < 4
+    row = faint.tables["joint"].filter(pl.col("quantity") == "pointwise", pl.col("layer").is_null()).row(0, named=True)
+    assert row["low"] > 0
+    assert row["p"] < 0.01
+    assert row["heads"] == 12
+    assert row["positive"] >= 9
+    assert row["value"] == pytest.approx(single["excess"].mean())
+    assert row["detectable"] < single["detectable"].median() / 2
+    assert faint.headlines[0].startswith("Keys that depend more on the query get more attention")
+    assert "one test detects" in faint.headlines[1]
+    assert "follow" not in " ".join(faint.headlines)
+
+
+def test_without_dependence_it_is_said_what_would_have_been_detected():
+    x = autoregressive(10, 28, seed=6)
+    noise = torch.randn(10, 6, 28, 28, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
+    finding = finding_of(batch_of(x, noise))
+    row = finding.tables["joint"].row(0, named=True)
+    assert row["low"] < 0 < row["high"]
+    assert finding.headlines[0].startswith("No relation of attention and dependence beyond distance was detected")
+    assert f"a mean of {row['detectable']:.3f} would have been detected" in finding.headlines[0]
+
+
+def test_the_test_is_against_the_null(planted):
+    """p asks whether the excess over the null is 0, not whether the correlation itself is."""
+    for row in rows_of(planted, "pointwise"):
+        assert row["excess"] == pytest.approx(row["beyond"] - row["beyond_null"])
+        assert (row["p"] < 0.05) == (not row["excess_low"] < 0 < row["excess_high"])
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -101,7 +101,9 @@ def test_planted_analogies_are_found():
     near = finding.tables["neighbours"]
     assert near["neighbour"][0] == "near king"
     assert near["null"][0] == pytest.approx(0.42, abs=0.1)  # the largest of 434 random cosines in 48 dimensions
-    assert "directions add up" in finding.headlines[2]
+    assert "): directions add up." in finding.headlines[2]
+    assert 0 < row["low"] < 1, "five pairs that all agree still leave the share uncertain"
+    assert row["gain_low"] > 0
     assert any("nobody" in one for one in finding.warnings)
     assert judged_as(finding)["W-2.3a"] == "holds"
 

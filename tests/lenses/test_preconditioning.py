@@ -67,9 +67,14 @@ def test_four_continuations_are_found():
     assert number(finding, "rank", table="layers", layer=0) == 3
     assert number(finding, "rank", "null", table="layers", layer=0) > 15
     assert number(finding, "effective_dimension", table="layers", layer=0) <= 3
-    assert number(finding, "effective_dimension", "z", table="layers", layer=0) < -10
-    assert number(finding, "entropy_nats", "z", table="layers", layer=0) < -3
-    assert "a few tokens dominate, as the thesis supposes" in finding.headlines[1]
+    for quantity in ("effective_dimension", "entropy_nats"):
+        high, null = (number(finding, quantity, column, table="layers", layer=0) for column in ("high", "null"))
+        assert high < null, quantity
+    assert number(finding, "five_excluded_90") == 0
+    assert number(finding, "five_excluded_90", "null") > 0.95
+    assert number(finding, "counted_share") == 1
+    assert "is excluded after no previous token" in finding.headlines[1]
+    assert "30 windows" in finding.headlines[0]
     assert finding.headlines[2].count("conditioning narrows it to fewer directions") == 2
     assert finding.tables["tokens"]["continuations"].to_list() == [4] * 20
     assert re.fullmatch(r"t\d+ \d\d %, t\d+ \d\d %, t\d+ \d\d %", finding.tables["tokens"]["likeliest"][0])
@@ -79,11 +84,53 @@ def test_independent_tokens_tell_nothing():
     tokens = torch.randint(VOCABULARY, (30, 81), generator=torch.Generator().manual_seed(3))
     finding = finding_of(batch_of(tokens, VECTORS))
     assert number(finding, "information_nats") == pytest.approx(0, abs=0.02)
-    assert abs(number(finding, "information_nats", "z")) < 4
+    assert number(finding, "information_nats", "low") < 0 < number(finding, "information_nats", "high")
     for quantity in ("entropy_nats", "effective_dimension", "variance_share"):
-        assert abs(number(finding, quantity, "z", table="layers", layer=0)) < 5, quantity
-    assert "do not dominate" in finding.headlines[1]
-    assert "does not clearly narrow it" in finding.headlines[2]
+        low, high, null = (
+            number(finding, quantity, column, table="layers", layer=0) for column in ("low", "high", "null")
+        )
+        assert low - 0.5 * (high - low) < null < high + 0.5 * (high - low), quantity
+    assert (
+        "5 continuations cannot carry 90 % after the last token in at least 100 % of the pairs" in finding.headlines[1]
+    )
+    assert "no narrowing was detected" in finding.headlines[2]
+
+
+def test_the_numbers_of_the_headline_subtract():
+    """What is told is what is left of the drawn tokens' entropy, by the same estimator and after rounding."""
+    table = torch.stack([(torch.arange(9) * 7 + 3 * token) % VOCABULARY for token in range(VOCABULARY)])
+    finding = finding_of(batch_of(walk(table, 12, 41), VECTORS))
+    rows = {row["quantity"]: row for row in finding.tables["text"].iter_rows(named=True)}
+    left, told = rows["conditional_entropy_nats"], rows["information_nats"]
+    assert told["value"] == pytest.approx(left["null"] - left["value"], abs=1e-12)
+    gain, rest, drawn = (
+        float(re.search(pattern, finding.headlines[0])[1])
+        for pattern in (r"tells (\S+) nats", r": (\S+) nats of entropy", r"and (\S+) for as many")
+    )
+    assert gain == pytest.approx(drawn - rest, abs=1e-9)
+    assert "nothing of the model enters" in finding.headlines[0]
+
+
+def test_rare_previous_tokens_are_not_spoken_for():
+    """Half of the pairs have a previous token that is seen once: the sentence says what the text does not decide."""
+    generator = torch.Generator().manual_seed(6)
+    common = torch.randint(4, (20, 41), generator=generator)
+    common[:, ::2] = 4 + torch.arange(20 * 21).reshape(20, 21)
+    vectors = torch.randn(500, D, generator=generator, dtype=torch.float64)
+    state = LENS.update(LENS.start(Params(skip=0), SPEC, SITES), batch_of(common, vectors))
+    finding = LENS.finish(state, None)
+    assert number(finding, "counted_share") == pytest.approx(0.5, abs=0.02)
+    assert number(finding, "five_excluded_90") == pytest.approx(0.5, abs=0.02)
+    assert "for the other 50 % this text does not decide" in finding.headlines[1]
+    assert "dominate" not in finding.headlines[1]
+
+
+def test_intervals_stay_where_the_quantity_can_be():
+    table = torch.stack([(torch.arange(6) * 3 + token) % VOCABULARY for token in range(VOCABULARY)])
+    finding = finding_of(batch_of(walk(table, 4, 81), VECTORS))
+    assert 0 <= number(finding, "five_carry_90", "low") <= number(finding, "five_carry_90", "high") <= 1
+    assert number(finding, "conditional_entropy_nats", "low") >= 0
+    assert number(finding, "continuations_90", "low") >= 1
 
 
 def test_one_continuation_has_no_entropy():

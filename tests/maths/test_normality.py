@@ -5,7 +5,14 @@ import torch
 from scipy import stats
 
 from headscope.errors import UsageError
-from headscope.maths.normality import excess_kurtosis, mardia_kurtosis, mardia_skewness, omnibus_p, skewness
+from headscope.maths.normality import (
+    excess_kurtosis,
+    mardia_kurtosis,
+    mardia_skewness,
+    omnibus_p,
+    relative_kurtosis,
+    skewness,
+)
 
 
 def normal(*shape, seed=0):
@@ -85,3 +92,37 @@ def test_omnibus_equals_scipy():
         skew, tails = c.pow(3).mean(0) / second**1.5, c.pow(4).mean(0) / second**2 - 3
         expected = torch.from_numpy(stats.normaltest(x.numpy()).pvalue)
         assert torch.allclose(omnibus_p(skew, tails, torch.full((7,), float(n)).double()), expected, rtol=1e-9)
+
+
+def test_relative_kurtosis_is_mardias():
+    x = normal(200, 7, seed=4) ** 3 @ normal(7, 7, seed=5)
+    for k, (excess, _) in zip((2, 7), relative_kurtosis(x, (2, 7)), strict=True):
+        test = mardia_kurtosis(x[:, :k])
+        assert excess == pytest.approx(test.value / test.expected - 1)
+    single = relative_kurtosis(x, (1,))[0][0]
+    assert single == pytest.approx((stats.kurtosis(x[:, 0].numpy()) + 3) / (3 * 199 / 201) - 1)
+
+
+def test_relative_kurtosis_of_a_mixture():
+    """A radius of 1 or 2, equally likely: E r⁴ / (E r²)² − 1 = 8.5 / 6.25 − 1 in any number of dimensions."""
+    radius = 1 + (normal(40000, 1, seed=6) > 0).double()
+    for excess, _ in relative_kurtosis(radius * normal(40000, 16, seed=7), (1, 4, 16)):
+        assert excess == pytest.approx(0.36, abs=0.05)
+
+
+def test_influence_on_the_kurtosis():
+    """The change of the kurtosis when the weight of a sample grows, by a central difference."""
+    x = normal(60, 3, seed=8).exp()
+
+    def weighted(weights):
+        p = weights / weights.sum()
+        c = x - p @ x
+        lengths = (c @ torch.linalg.inv((p[:, None] * c).mT @ c) * c).sum(-1)
+        return float(p @ lengths.square()) / (3 * 5 * 59 / 61)
+
+    influence = relative_kurtosis(x, (3,))[0][1]
+    for index in (0, 17, 41):
+        step = torch.zeros(60, dtype=torch.float64)
+        step[index] = 1e-5
+        slope = (weighted(1 + step) - weighted(1 - step)) / 2e-5
+        assert float(influence[index] - influence.mean()) / 60 == pytest.approx(slope, rel=1e-6, abs=1e-9)

@@ -1,4 +1,4 @@
-r"""Dependence: does attention follow statistical dependence?
+r"""Dependence: do the keys that get attention also depend on the query?
 
 A fold over text that keeps a bounded sample of pairs of tokens. Per head: do the keys that rank high in a row of the
 attention pattern also rank high by their dependence on the query, beyond what their distance tells, and more than they
@@ -22,6 +22,7 @@ from headscope.core import About, Finding, ModelSpec, Site, WeightSource
 from headscope.errors import UsageError
 from headscope.lenses.dependent.definition import defined
 from headscope.lenses.dependent.jackknife import adjusted
+from headscope.lenses.dependent.joint import joint_rows
 from headscope.lenses.dependent.moments import pair_rows
 from headscope.lenses.dependent.pairs import CAPTURES, PairSample
 from headscope.lenses.dependent.pooled import pooled_pairs
@@ -38,7 +39,7 @@ ORDER = 7
 
 ABOUT = About(
     title="Attention and statistical dependence",
-    question="Does attention follow statistical dependence?",
+    question="Do the keys that get attention also depend on the query, beyond what distance explains?",
     definition=(
         "Within each row of a head's attention pattern the visible keys are ranked by the attention they get, and by "
         "how strongly they depend on the query; the number is the correlation of the two ranks, over all rows. "
@@ -51,7 +52,9 @@ ABOUT = About(
         "from each rank the mean over windows at the same two positions is taken away, and the mean that the key has "
         "with all queries of its window. What remains belongs to the pair. The null puts the query of another "
         "window, at the same position, in the place of the query: keys, positions and distances stay, the dependence "
-        "goes. The token itself and the first token of each window are no keys here. Scores are ⟨q, k⟩ before any "
+        "goes. A head's excess is its correlation less that null; its test asks whether the excess is 0. All heads "
+        "are also tested together: the mean excess over heads, with windows and not heads as the units of its error. "
+        "The token itself and the first token of each window are no keys here. Scores are ⟨q, k⟩ before any "
         "scale, with the positions that the model turns into them. Means and variances of the scores of a token with "
         "itself, with its neighbours (1 to 8 tokens away), and of those neighbours with the query of another window "
         "stand beside the formulas."
@@ -69,14 +72,16 @@ ABOUT = About(
         r"a = C \mu_j, \qquad b = C^\top \mu_i",
     ),
     reading=(
-        "Look at beyond: above 0 a head looks at those keys that depend on this very query, below 0 it looks away from "
-        "them, and the adjusted p says whether that could be chance among so many heads. Sizes below 0.02 are not "
-        "counted: a head that looks at certain keys whatever the query can leave as much. A large value with nothing "
+        "Look at the joint table first: whether keys that depend on the query get more attention over all heads. Then "
+        "at excess: above 0 a head attends more to keys that depend on this very query, below 0 less, and the adjusted "
+        "p says whether that could be chance among so many heads. A head that is not counted may still have an effect: "
+        "detectable says how large it had to be. The stream already holds what earlier layers copied from one token to "
+        "another, so dependence is in part made by attention: none of this shows a cause. A large value with nothing "
         "beyond is a head that looks at near tokens, which are also the dependent ones. Only linear dependence in the "
         "largest directions of the stream is seen. The mean of scores is an identity for any law: predicted and "
         "measured must agree, and what can be learnt from it is the sign and size of the shift; the variance of self "
         "and dependent pairs is predicted only if vectors are Gaussian. The thesis has Σ_XY where it must be Σ_YX, and "
-        "says that dependence raises scores; it raises them only in heads whose form is aligned with it."
+        "says that dependence raises scores; that is so only in heads whose form is aligned with it."
     ),
     reference=(
         "Wertich, Exploring the Hidden Structures of Attention Layers in Transformer Models through the Lens of "
@@ -87,8 +92,8 @@ ABOUT = About(
     columns={
         "stack": "enc, dec, or only where the model has one stack; text, image or sound for towers side by side",
         "kind": "self; cross-attention is left out: its keys come from vectors that are not shown",
-        "layer": "counted from 0",
-        "head": "counted from 0; empty where a row is about the stream that enters the layer",
+        "layer": "counted from 0; empty where a row is about all layers of the stack",
+        "head": "counted from 0; empty where a row is about all heads, or about the stream that enters the layer",
         "distance": "|i − j| in tokens from which on pairs are pooled",
         "upto": "and the last distance that is pooled with it",
         "quantity": (
@@ -98,14 +103,17 @@ ABOUT = About(
             "independent, the same with the query of another window"
         ),
         "value": (
-            "heads: rank correlation, −1 to 1. pairs: mean score ⟨q, k⟩. profile: mutual information in nats, less its "
-            "bias, which the jackknife estimates. Empty where it cannot be estimated"
+            "heads: rank correlation, −1 to 1. joint: mean excess over heads. pairs: mean score ⟨q, k⟩. profile: "
+            "mutual information in nats, raw less null. Empty where it cannot be estimated"
         ),
         "low": "lower end of the 95 % interval (jackknife over windows, Student t); empty with fewer than two windows",
-        "high": "upper end",
+        "high": (
+            "upper end. profile: dependent tokens can have less bias than shuffled ones; the interval reaches up by "
+            "the difference between the null and the bias of independent pairs, k² / 2n"
+        ),
         "null": (
-            "heads: the same with queries of other windows (nearness: 0; information, trace: as estimated from "
-            "queries and keys of different windows). profile: tokens of different windows, bias included"
+            "joint: 0. heads: the same with queries of other windows (nearness: 0; information, trace: as estimated "
+            "from queries and keys of different windows). profile: tokens of different windows, bias included"
         ),
         "raw": "mutual information with its bias; to be compared with the null",
         "given_distance": (
@@ -116,7 +124,16 @@ ABOUT = About(
         "beyond_low": "lower end of its 95 % interval; empty with fewer than three windows",
         "beyond_high": "upper end",
         "beyond_null": "the same with queries of other windows",
-        "p": "whether it is 0; two-sided, Student t over windows. heads: beyond (nearness: value); pairs: shift",
+        "excess": "beyond − beyond_null",
+        "excess_low": "lower end of its 95 % interval; empty with fewer than three windows",
+        "excess_high": "upper end",
+        "detectable": "the smallest effect that one test at the 5 % level finds in four of five texts this long",
+        "positive": "heads with an excess above 0",
+        "heads": "heads in the mean",
+        "p": (
+            "whether it is 0; two-sided, Student t over windows. heads: excess (nearness: value); joint: value; pairs: "
+            "shift"
+        ),
         "adjusted": "p for so many heads at once (Benjamini and Hochberg); below 0.05: counted in the sentences",
         "predicted": "mean by the formula, from means and covariances over windows",
         "shift": "what dependence adds to the mean: Tr(C Σ_ji)",
@@ -208,6 +225,7 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
     params, components = asdict(state.params), state.params.components
     rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
     seen: dict[Site, Shown] = {}
+    excess: dict[Site, dict[str, Tensor]] = {}
     for site in (site for site in state.sites if site in state.samples):
         # One site at a time: in float64 all of them would take several times the sample.
         sampled = Sampled.of(state.samples[site], site, state.params.skip)
@@ -215,7 +233,8 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
             continue
         seen[site] = Shown(len(sampled.positions), sampled.windows, sampled.length)
         pooled = pooled_pairs(sampled, components)
-        rows["heads"] += head_rows(sampled, pooled)
+        of_heads, excess[site] = head_rows(sampled, pooled)
+        rows["heads"] += of_heads
         rows["pairs"] += pair_rows(sampled)
         rows["profile"] += profile_rows(sampled, pooled) if pooled else []
     if not seen:
@@ -224,6 +243,7 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
             "out, was shown to the lens"
         )
         return Finding("dependence", ABOUT, status="not applicable", reason=reason, params=params)
+    rows["joint"] = list(joint_rows(excess))
     tables = {name: pl.DataFrame(rows[name], schema=schema) for name, schema in SCHEMAS.items()}
     tables["heads"], tables["pairs"] = adjusted(tables["heads"]), adjusted(tables["pairs"])
     first, drawn = next(iter(seen)), max(len(one.windows) for one in state.samples.values())
@@ -242,7 +262,7 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
 
 
 def headline(finding: Finding) -> tuple[str, ...]:
-    """Whether attention follows dependence, in numbers."""
+    """What attention and dependence have in common, in numbers."""
     return sentences(finding.tables) if finding.status == "ok" else ()
 
 

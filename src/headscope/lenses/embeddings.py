@@ -90,7 +90,7 @@ ABOUT = About(
         ),
         "low": (
             "lower end of the 95 % interval. Related words: over pairs of words (Student t); analogies: jackknife over "
-            "pairs of words"
+            "n pairs of words, with an error of no less than 1/2n"
         ),
         "high": "upper end",
         "null": (
@@ -116,6 +116,9 @@ ABOUT = About(
         "neighbour": "what the token spells; … in front where it goes on with a word",
         "relation": "of a to b, as of c to d; all: every relation together",
         "baseline": "the share in which the right answer is the nearest token of c alone",
+        "gain": "value − baseline: what the two other words add",
+        "gain_low": "lower end of its 95 % interval (jackknife over pairs of words)",
+        "gain_high": "upper end",
         "rank": "median rank of the right answer, 1 is the nearest",
         "baseline_rank": "median rank among the neighbours of c alone",
         "null_rank": "mean rank of a random token",
@@ -150,6 +153,9 @@ SCHEMAS = {
         | _INTERVAL
         | {
             "baseline": pl.Float64,
+            "gain": pl.Float64,
+            "gain_low": pl.Float64,
+            "gain_high": pl.Float64,
             "z": pl.Float64,
             "rank": pl.Float64,
             "baseline_rank": pl.Float64,

@@ -22,6 +22,7 @@ from headscope.errors import UsageError
 from headscope.lenses.figures.focus import figures, tokens
 from headscope.lenses.figures.layout import label_of, place
 from headscope.lenses.lens import AS_IS, Batch, Lens, Needs
+from headscope.lenses.phrases import interval_phrase, percent, windows_phrase
 
 ORDER = 2
 
@@ -289,27 +290,35 @@ def headline(finding: Finding) -> tuple[str, ...]:
 
 
 def _half_sentence(table: pl.DataFrame, quantity: str, where: str) -> str:
+    """How many heads have more than half of their mass somewhere, and the head that has the most."""
     rows = table.filter(pl.col("quantity") == quantity, pl.col("value").is_not_null())
     if rows.is_empty():
         return ""
-    many = rows.filter(pl.col("value") > 0.5).height
+    many, surely = rows.filter(pl.col("value") > 0.5).height, rows.filter(pl.col("low") > 0.5).height
     top = rows.sort("value", descending=True, maintain_order=True).row(0, named=True)
     who = f"{many or 'None'} of {rows.height} heads {'put' if many > 1 else 'puts'}"
     uniform = 100 * float(np.mean(rows["uniform"].to_numpy()))
+    clear = f"; in {surely} the whole interval lies above one half" if many and rows["low"].count() else ""
     return (
         f"{who} more than half of {'their' if many > 1 else 'its'} mass {where} (uniform attention: "
-        f"{uniform:.2g} %); {label_of(top)} has the most, {100 * top['value']:.0f} %."
+        f"{uniform:.2g} %; {windows_phrase(rows)}){clear}; {label_of(top)} has the most, {_percent_of(top)}."
     )
+
+
+def _percent_of(row: Mapping[str, object]) -> str:
+    """A share with its interval."""
+    return f"{100 * float(str(row['value'])):.0f} % ({interval_phrase(row, percent, ('low', 'high'))})"
 
 
 def _entropy_sentence(table: pl.DataFrame) -> str:
     rows = table.filter(pl.col("quantity") == "entropy_share").sort("value", maintain_order=True)
     sharpest, flattest = rows.row(0, named=True), rows.row(-1, named=True)
-    middle = float(np.median(rows["value"].to_numpy()))
+    median = float(np.median(rows["value"].to_numpy()))
+    uniform = float(np.mean(rows["uniform"].to_numpy()))
     return (
-        f"The median head has {100 * middle:.0f} % of the largest possible entropy; the sharpest, "
-        f"{label_of(sharpest)}, {100 * sharpest['value']:.0f} %, the flattest, {label_of(flattest)}, "
-        f"{100 * flattest['value']:.0f} %."
+        f"The median head has {100 * median:.0f} % of the largest possible entropy (uniform attention: "
+        f"{percent(uniform)}; {windows_phrase(rows)}); the sharpest, {label_of(sharpest)}, {_percent_of(sharpest)}, "
+        f"the flattest, {label_of(flattest)}, {_percent_of(flattest)}."
     )
 
 

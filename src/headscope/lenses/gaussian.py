@@ -20,6 +20,7 @@ from headscope.errors import UsageError
 from headscope.lenses.drawn import sample_warning
 from headscope.lenses.figures.gaussian import figures
 from headscope.lenses.lens import AS_IS, Batch, Lens, Needs
+from headscope.lenses.residual.component_curve import information_curve_rows, kurtosis_rows
 from headscope.lenses.residual.definition import defined
 from headscope.lenses.residual.divergence import late_row, next_row, position_rows
 from headscope.lenses.residual.information import information_rows, joint_rows, paired
@@ -42,11 +43,13 @@ ABOUT = About(
         "samples for. The stream that leaves the last layer counts as one layer more. Two Gaussians are compared by "
         "their divergence: a layer with the next one, the first half of the windows with the second, positions from "
         "one power of two to the next with those behind them. Whether the samples are Gaussian at all is tested by "
-        "skewness and kurtosis, along each principal component and in all of them together. The mutual information of "
-        "two tokens at distance |i − j| is that of a joint Gaussian of their principal components: it counts linear "
-        "dependence only. Neighbouring tokens have a joint Gaussian too: its entropy, what they share in all, and what "
-        "the last one shares with those before it. The first token of each window is left out: many models mark it by "
-        "a huge vector that would be all of the covariance."
+        "skewness and kurtosis, along each principal component and in all of them together; how far from it they are "
+        "is the kurtosis over that of Gaussian samples, for several numbers of components, since a few of them say "
+        "little about the others. The mutual information of two tokens at distance |i − j| is that of a joint Gaussian "
+        "of their principal components, less that of tokens of different windows: it counts linear dependence only, "
+        "and grows with the number of components. Neighbouring tokens have a joint Gaussian too: its entropy, what "
+        "they share in all, and what the last one shares with those before it. The first token of each window is left "
+        "out: many models mark it by a huge vector that would be all of the covariance."
     ),
     formulas=(
         r"H = \frac{1}{2} \sum_{i \leq p} \ln(2 \pi e\,\lambda_i), \qquad "
@@ -58,14 +61,16 @@ ABOUT = About(
         r"C = \sum_i H(X_i) - H(X_1, \ldots, X_T)",
         r"I(X_T; X_1 \ldots X_{T-1}) = H(X_T) + H(X_1, \ldots, X_{T-1}) - H(X_1, \ldots, X_T)",
         r"b_1 = \frac{1}{n^2} \sum_{ij} (c_i^\top S^{-1} c_j)^3, \qquad "
-        r"b_2 = \frac{1}{n} \sum_i (c_i^\top S^{-1} c_i)^2",
+        r"b_2 = \frac{1}{n} \sum_i (c_i^\top S^{-1} c_i)^2, \qquad "
+        r"\mathrm{relative\ kurtosis} = \frac{b_2}{k(k+2)} \cdot \frac{n+1}{n-1} - 1",
     ),
     reading=(
         "Entropy follows the size of the vectors: compare it with the isotropic Gaussian of the same variance, never "
         "with another number of dimensions. A small effective dimension means that a few directions hold the variance. "
         "Normality that is rejected does not make the other numbers wrong as statements about means and covariances, "
         "but the entropy is then only an upper bound, and the mutual information leaves out whatever is not linear. "
-        "Mutual information above the shuffled one is what tokens of one text share beyond their positions. Values "
+        "Look at relative_kurtosis in many components before calling a stream Gaussian; with few samples per component "
+        "it is too small. Mutual information is what tokens of one text share beyond their positions. Values "
         "with different numbers of dimensions must not be compared."
     ),
     reference=(
@@ -91,30 +96,31 @@ ABOUT = About(
             "kl_next_nats: D(this layer ‖ next layer), in the table of positions D(this group ‖ next group); "
             "kl_late_nats: D(first half ‖ second half of the windows); skewness, excess_kurtosis: of one component; "
             "mardia_skewness, mardia_kurtosis: of all of them; joint_entropy_nats, total_correlation_nats: H and C of "
-            "neighbouring tokens; last_token_nats: what the last of them shares with those before it"
+            "neighbouring tokens, H as the entropies of single tokens less C; last_token_nats: what the last of them "
+            "shares with those before it; relative_kurtosis: Mardia's kurtosis over that of Gaussian samples, less 1; "
+            "information_nats: mutual information in so many components, in three streams of each stack"
         ),
         "value": (
-            "the estimate; empty where there were too few samples. Mutual information: less its bias, which the "
-            "jackknife over windows estimates"
+            "the estimate; empty where there were too few samples. Mutual information, C: raw less null (of a single "
+            "window: less analytic). Entropy of positions: less its bias, which the jackknife over windows estimates"
         ),
-        "raw": "mutual information as estimated, bias included; to be compared with the null",
+        "raw": "as estimated, bias included",
+        "held": "share of the variance in these components",
         "low": "lower end of the 95 % interval; empty with fewer than two windows",
         "high": (
             "upper end. Jackknife over windows (Student t), since rows of one window depend on each other. Not the "
-            "bootstrap: windows drawn twice would look like information"
+            "bootstrap: windows drawn twice would look like information. Where the bias is only bounded, the interval "
+            "allows for both bounds: 0 and the null for divergences, analytic and the null for information"
         ),
         "null": (
             "what chance gives. Entropy, effective dimension: isotropic Gaussian samples with the same variance and "
             "number, and in the table of positions all positions together; mean_share: rows around 0, as dependent; "
             "shrinkage: Gaussian rows with the same covariance; first_share: the share of rows; divergences: the two "
-            "sides exchanged in half of the windows; normality: Gaussian samples of the same number; mutual "
-            "information and joint Gaussian: each token from another window, at the same position, bias included; what "
-            "positions alone tell is in it"
+            "sides exchanged in half of the windows; normality: Gaussian samples of the same number; "
+            "relative_kurtosis: 0; mutual information and joint Gaussian: each token from another window, at the same "
+            "position, bias included; what positions alone tell is in it"
         ),
-        "z": (
-            "distance from the null in its standard deviations; mutual information: the deviation among shuffles, or "
-            "that of independent pairs where it is larger"
-        ),
+        "z": "normality: distance from the null in its standard deviations",
         "p": "p-value of the test, two-sided but for mardia_skewness",
         "analytic": "k² / 2n: the bias of independent pairs; in a joint Gaussian that for each pair of its tokens",
         "tokens": "neighbouring tokens in the joint Gaussian, T in the formulas",
@@ -285,6 +291,10 @@ def _tables(layers: Sequence[Layer], params: Params) -> dict[str, pl.DataFrame]:
         and len(a.position) == len(b.position)
         and a.parts[0].shape[1] == b.parts[0].shape[1]
     }
+    stacks = [
+        [layer.site for layer in layers if layer.site.stack == name] for name in {one.site.stack for one in layers}
+    ]
+    curved = {sites[index] for sites in stacks for index in (0, len(sites) // 2, len(sites) - 1)}
     rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
     for layer, pairs in paired(layers, params.checked_distances(), params.tokens):
         rows["layers"] += spread_rows(layer)
@@ -293,6 +303,9 @@ def _tables(layers: Sequence[Layer], params: Params) -> dict[str, pl.DataFrame]:
         rows["layers"].append(late_row(layer))
         rows["positions"] += position_rows(layer)
         rows["normality"] += normality_rows(layer)
+        rows["components"] += kurtosis_rows(layer)
+        if layer.site in curved:
+            rows["components"] += information_curve_rows(layer, pairs)
         rows["information"] += information_rows(layer, pairs)
         rows["joint"] += joint_rows(layer, pairs)
     return {name: pl.DataFrame(found, schema=SCHEMAS[name]) for name, found in rows.items()}

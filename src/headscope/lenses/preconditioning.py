@@ -16,11 +16,11 @@ from torch import Tensor
 from headscope.core import About, Finding, ModelSpec, Site, WeightSource
 from headscope.errors import UsageError
 from headscope.lenses.conditioned.definition import defined
-from headscope.lenses.conditioned.followers import Followers, spelling
+from headscope.lenses.conditioned.followers import Followers, TextWindow, spelling
 from headscope.lenses.conditioned.gaussians import Stream, measured_streams
 from headscope.lenses.conditioned.pairs import Pairs
 from headscope.lenses.conditioned.words import method, sentences, warnings
-from headscope.lenses.drawn import SAMPLE_BYTES, sample_warning
+from headscope.lenses.drawn import SAMPLE_BYTES, drawn, priority_of, sample_warning
 from headscope.lenses.figures.preconditioning import figures
 from headscope.lenses.lens import AS_IS, Batch, Lens, Needs
 from headscope.lenses.sample import Plan, Sample
@@ -31,11 +31,16 @@ ABOUT = About(
     title="What the last token tells",
     question="Does the last token narrow down the next one, to few continuations and to a narrow Gaussian?",
     definition=(
-        "In the text: for each previous token that is frequent enough, the continuations are counted. The fewest that "
-        "carry 90 % of them and the entropy of their shares are set beside the same numbers for as many tokens drawn "
-        "from the whole text, which know nothing of the previous one. Few occurrences show few continuations and "
-        "little entropy whatever the truth is: the draws have that bias too, and the entropy is also corrected for it "
-        "as Miller and Madow say. In the vectors: the covariance of the vectors of all tokens that follow the same "
+        "In the text, where nothing of the model enters: for each previous token that is frequent enough, the "
+        "continuations are counted. The fewest that carry 90 % of them and their entropy are set beside the same "
+        "numbers for as many tokens drawn from the whole text, which know nothing of the previous one. Few occurrences "
+        "show few continuations and little entropy whatever the truth is. The entropy is therefore corrected for "
+        "continuations that were not seen, as Chao and Shen say, and the draws have the bias that is left. What the "
+        "previous token tells is the entropy of the draws less that of the continuations. Rare previous tokens say "
+        "nothing: what share of all pairs is counted is told, and the frequent ones (articles, commas) have the most "
+        "varied continuations. Whether five continuations can carry 90 % is tested for each previous token: the "
+        "likeliest five of a sample carry no less of it than the true five, so too small a share excludes it. In the "
+        "vectors: the covariance of the vectors of all tokens that follow the same "
         "token, at the embeddings and at some layers. Its entropy is taken in the first principal components of all "
         "rows, shrunk, with at least ten rows for each; its effective dimension, its rank and the number of components "
         "that hold 90 % of its variance in all dimensions. Each beside the same for random groups of the same sizes "
@@ -43,7 +48,8 @@ ABOUT = About(
     ),
     formulas=(
         r"k_{90}(p) = \min \{\,k : \sum_{i \leq k} P_{(i)}(x\,|\,p) \geq 0.9\,\}, \qquad "
-        r"H(X\,|\,p) = -\sum_x P(x\,|\,p) \ln P(x\,|\,p) + \frac{K_p - 1}{2 n_p}",
+        r"H(X\,|\,p) = -\sum_x \frac{\tilde{P}_x \ln \tilde{P}_x}{1 - (1 - \tilde{P}_x)^{n_p}}, \qquad "
+        r"\tilde{P}_x = \left(1 - \frac{f_1}{n_p}\right) P(x\,|\,p)",
         r"H(X\,|\,P) = \sum_p \frac{n_p}{n} H(X\,|\,p), \qquad I(P; X) = H_{\mathrm{drawn}}(X\,|\,P) - H(X\,|\,P)",
         r"\Sigma_p = \sum_x P(x\,|\,p)\,(v_x - \mu_p)(v_x - \mu_p)^{\top}, \qquad "
         r"\mathrm{effective\ dimension} = (\mathrm{Tr}\,\Sigma_p)^2\,/\,\mathrm{Tr}\,\Sigma_p^2",
@@ -51,9 +57,11 @@ ABOUT = About(
     ),
     reading=(
         "The thesis expects a few continuations, five say, to carry more than 0.9 and so to make the Gaussian of the "
-        "next token one of few directions. The first is answered by the share of previous tokens for which that is so, "
-        "beside the draws: with ten occurrences nine continuations are the most there can be. The second holds where "
-        "effective dimension and entropy lie clearly below those of random groups; it need not follow, since a few "
+        "next token one of few directions. A text can exclude the first for frequent previous tokens only: "
+        "five_excluded_90 is a lower bound of the share of pairs for which it is false, and for the rest the text is "
+        "too short. The number of continuations grows with the text and is no property of the language. The second "
+        "holds where the intervals of effective dimension and entropy lie below those of random groups; it need not "
+        "follow, since a few "
         "dozen continuations can point anywhere. At the embeddings of a model without added positions a group of k "
         "different continuations has rank k − 1 at most. Deeper layers have mixed in the previous token itself, so "
         "that groups differ there because the vectors know what came before. A short text shows frequent tokens only; "
@@ -62,8 +70,8 @@ ABOUT = About(
     reference=(
         "Wertich, Exploring the Hidden Structures of Attention Layers in Transformer Models through the Lens of "
         "Gaussian Distributions, sections 4.2.3 (Bayesian preconditioning; what it calls a 1-gram model conditions on "
-        "one token, a bigram) and 4.3.1 (the Gaussian of a few likely tokens). Miller (1955), Note on the bias of "
-        "information estimates. Ledoit and Wolf (2004), Journal of Multivariate Analysis 88, 365."
+        "one token, a bigram) and 4.3.1 (the Gaussian of a few likely tokens). Chao and Shen (2003), Environmental "
+        "and Ecological Statistics 10, 429. Ledoit and Wolf (2004), Journal of Multivariate Analysis 88, 365."
     ),
     columns={
         "stack": "enc, dec, or only where the model has one stack; empty where a row is about the text",
@@ -74,54 +82,57 @@ ABOUT = About(
         "quantity": (
             "entropy_nats: in the table text of all tokens that follow another one (null: all equally likely), else "
             "that of the Gaussian; conditional_entropy_nats: given the previous token; information_nats: what the "
-            "previous token tells, plain entropies of both sides (their bias makes it too small, not too large); "
-            "continuations_90: the fewest that carry 90 %; five_carry_90: share of occurrences "
-            "after whose token five continuations do; five_carry_90_types: share of previous tokens; "
+            "previous token tells, null − value of conditional_entropy_nats; continuations_90: the fewest that carry "
+            "90 %, in a text of this length; five_carry_90: share of the counted pairs after whose previous token five "
+            "of the continuations that were seen do; five_carry_90_types: share of previous tokens; five_excluded_90: "
+            "share of all pairs after whose previous token five continuations cannot carry 90 % (binomial test, false "
+            "discoveries held at 5 %); counted_share: share of all pairs whose previous token is frequent enough; "
             "effective_dimension; components_90: principal components of the group that hold 90 % of its variance; "
             "rank: directions with any variance; variance_share: Tr Σ_p over that of all rows"
         ),
         "value": "measured; in the table tokens the fewest continuations that carry 90 %",
         "low": (
-            "lower end of the 95 % interval over previous tokens (Student t) of the distance from the null: that "
-            "larger groups have larger numbers is in both and cancels"
+            "lower end of the 95 % interval. Text: jackknife over windows. Gaussians: over previous tokens (Student "
+            "t), of the distance from the null: that larger groups have larger numbers is in both and cancels"
         ),
-        "high": "upper end",
+        "high": (
+            "upper end. The bias of conditional_entropy_nats lies between 0 and that of the drawn tokens: its interval "
+            "and that of information_nats reach up by entropy_nats less the null"
+        ),
         "null": (
             "in the text: as many tokens drawn from the whole text, 20 times; of a Gaussian: random groups of the same "
             "sizes, 10 times"
         ),
-        "z": "distance from the null in standard deviations among the draws",
         "unconditional": "of all rows together",
-        "entropy_nats": "entropy of the continuations, corrected as Miller and Madow say",
+        "entropy_nats": "entropy of the continuations, corrected for those not seen as Chao and Shen say",
         "entropy_null": "the same of the drawn tokens",
         "likeliest": "the three most frequent continuations",
         "continuations": "different continuations",
         "dimensions": "principal components of the entropy, dimensions of the stream otherwise",
         "samples": "pairs of tokens, or rows",
         "groups": "previous tokens",
+        "windows": "windows of text",
     },
 )
 
 _Types = dict[str, type[pl.DataType]]
 _PLACE: _Types = {"stack": pl.String, "kind": pl.String, "layer": pl.Int64, "head": pl.Int64}
-_ESTIMATE: _Types = {"value": pl.Float64, "low": pl.Float64, "high": pl.Float64, "null": pl.Float64, "z": pl.Float64}
+_ESTIMATE: _Types = {"value": pl.Float64, "low": pl.Float64, "high": pl.Float64, "null": pl.Float64}
+_SIZES: _Types = {"samples": pl.Int64, "groups": pl.Int64, "windows": pl.Int64}
 SCHEMAS = {
-    "text": pl.Schema(_PLACE | {"quantity": pl.String} | _ESTIMATE | {"samples": pl.Int64, "groups": pl.Int64}),
+    "text": pl.Schema(_PLACE | {"quantity": pl.String} | _ESTIMATE | _SIZES),
     "layers": pl.Schema(
-        _PLACE
-        | {"quantity": pl.String}
-        | _ESTIMATE
-        | {"unconditional": pl.Float64, "dimensions": pl.Int64, "samples": pl.Int64, "groups": pl.Int64}
+        _PLACE | {"quantity": pl.String} | _ESTIMATE | {"unconditional": pl.Float64, "dimensions": pl.Int64} | _SIZES
     ),
     "tokens": pl.Schema(
         _PLACE
-        | {"previous": pl.String, "value": pl.Float64, "null": pl.Float64, "z": pl.Float64}
+        | {"previous": pl.String, "value": pl.Float64, "null": pl.Float64}
         | {"entropy_nats": pl.Float64, "entropy_null": pl.Float64, "likeliest": pl.String}
         | {"continuations": pl.Int64, "samples": pl.Int64}
     ),
     "gaussians": pl.Schema(
         _PLACE
-        | {"previous": pl.String, "quantity": pl.String, "value": pl.Float64, "null": pl.Float64, "z": pl.Float64}
+        | {"previous": pl.String, "quantity": pl.String, "value": pl.Float64, "null": pl.Float64}
         | {"continuations": pl.Int64, "dimensions": pl.Int64, "samples": pl.Int64}
     ),
 }
@@ -147,7 +158,7 @@ class State:
     """Counts of pairs, and a sample of rows of each stream; neither grows with the text beyond a bound.
 
     `behind` names the stream that leaves the last layer of a stack by the site of that layer; `words` holds for each
-    sampled row its token and the one before it.
+    sampled row its token and the one before it, `texts` the tokens of the windows that are left out in turn.
     """
 
     params: Params
@@ -156,6 +167,7 @@ class State:
     plan: Plan
     pairs: Pairs
     words: Sample
+    texts: tuple[TextWindow, ...] = ()
     samples: Mapping[Site, Sample] = field(default_factory=dict)
 
 
@@ -203,7 +215,7 @@ def _in_step(x: Float[Tensor, "batch n d"], batch: Batch) -> bool:
 
 
 def _counted(state: State, batch: Batch) -> State:
-    skip, pairs, words = state.params.skip, state.pairs, state.words
+    skip, pairs, words, texts = state.params.skip, state.pairs, state.words, state.texts
     for tokens, real in zip(batch.tokens, batch.real, strict=True):
         window = tokens[real]
         if len(window) > skip + 1:
@@ -211,7 +223,8 @@ def _counted(state: State, batch: Batch) -> State:
             before = torch.cat((window.new_full((1,), -1), window[:-1]))
             both = torch.stack((window, before), 1).to(torch.float64)
             words = words.add(window, {state.streams[0]: both})
-    return replace(state, pairs=pairs, words=words)
+            texts = drawn((*texts, TextWindow(priority_of(window), window.clone())), WINDOWS)
+    return replace(state, pairs=pairs, words=words, texts=texts)
 
 
 def _sampled(state: State, site: Site, x: Float[Tensor, "batch n d"], batch: Batch) -> Sample:
@@ -229,6 +242,7 @@ def merge(a: State, b: State) -> State:
         a,
         pairs=a.pairs.merge(b.pairs),
         words=a.words.merge(b.words),
+        texts=drawn((*a.texts, *b.texts), WINDOWS),
         samples={**a.samples, **both},
     )
 
@@ -236,7 +250,7 @@ def merge(a: State, b: State) -> State:
 def finish(state: State, weights: WeightSource | None) -> Finding:
     """Everything from the counts and the sample."""
     params = asdict(state.params)
-    followers = Followers.of(state.pairs, state.params.least)
+    followers = Followers.of(state.pairs, state.params.least, state.texts, state.params.skip, state.words.seen)
     if followers is None:
         reason = (
             f"no token of the text is followed by another one {state.params.least} times "
@@ -277,7 +291,8 @@ def _streams(state: State) -> list[Stream]:
         if site in state.samples:
             rows = torch.cat([window.streams[site].rows for window in state.samples[site].windows])
             if len(rows) == len(words):
-                found.append(Stream(site, rows, words[:, 1], words[:, 0], state.params.components))
+                windows = len(state.words.windows)
+                found.append(Stream(site, rows, words[:, 1], words[:, 0], state.params.components, windows))
     return found
 
 

@@ -38,8 +38,8 @@ ABOUT = About(
     definition=(
         "With constant weights P the output of a head is a linear map of the values, so that their Gaussian is carried "
         "on by the two formulas below, and with it entropy and mutual information. Here P is the mean of a head's "
-        "attention pattern over windows, position by position. Windows are split in two halves, one after the other: "
-        "from the weights, means and covariances of one half the other one is predicted, and set beside what was "
+        "attention pattern over windows, position by position. Windows are split in two halves, the even and the odd "
+        "ones: from the weights, means and covariances of one half the other one is predicted, and set beside what was "
         "measured there. The error has three parts, which add up. Weights: in the half that is predicted, each "
         "window's own weights are replaced by the mean ones of the other half; what that changes is due to weights "
         "that depend on the data. Sampling: the two halves differ, and with constant weights the formula is exact up "

@@ -4,8 +4,6 @@ A finite number of draws shows fewer values than there are, so both numbers come
 from a known distribution show by how much.
 """
 
-from math import log
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -13,30 +11,27 @@ from torch import Tensor
 from headscope.errors import NumericsError
 
 
-def plain_entropy(counts: Int[Tensor, " values"]) -> float:
-    r"""Entropy of the shares of the counts, in nats; too small by about $(K - 1)/2n$ for K values and n draws.
+def coverage_entropy(counts: Int[Tensor, " values"]) -> float:
+    r"""Entropy of the distribution that the counts were drawn from, in nats, with unseen values allowed for.
 
     Definition:
-        $H = -\sum_v \frac{c_v}{n} \ln \frac{c_v}{n}$.
+        $H = -\sum_v \frac{p_v \ln p_v}{1 - (1 - p_v)^n}$ with $p_v = C c_v / n$: the share of the values that were seen
+        is about $C = 1 - f_1/n$, $f_1$ of them seen once, and a value was seen at all with probability
+        $1 - (1 - p_v)^n$. Where every value was seen once, $f_1 = n - 1$ is taken.
     Properties:
-        - ln K for equal counts, 0 for one value  (tested: test_entropy_of_equal_counts)
+        - ln K for many equal counts, 0 for one value  (tested: test_entropy_of_equal_counts)
+        - nearer to the truth than the shares themselves where many values are rare  (tested: test_the_correction_pays)
+    Numerics:
+        Still too small where most of the distribution was never seen.
+    Reference:
+        Chao and Shen (2003), Nonparametric estimation of Shannon's index of diversity, Environmental and Ecological
+        Statistics 10, 429.
     """
     c = _checked(counts)
     n = float(c.sum())
-    return log(n) - float((c * c.log()).sum()) / n
-
-
-def corrected_entropy(counts: Int[Tensor, " values"]) -> float:
-    r"""Entropy with the correction of Miller and Madow: $H + (K - 1)/2n$, K the values that were seen.
-
-    Properties:
-        - nearer to the truth than the plain one  (tested: test_the_correction_pays)
-    Reference:
-        Miller (1955), Note on the bias of information estimates. The correction is the first term of an expansion in
-        1/n; where most values were seen once it is not enough.
-    """
-    c = _checked(counts)
-    return plain_entropy(counts) + (len(c) - 1) / (2 * float(c.sum()))
+    once = float((c == 1).sum())
+    p = c / n * (1 - min(once, n - 1) / n)
+    return float(-(p * p.log() / (1 - (1 - p) ** n)).sum()) + 0.0
 
 
 def carriers(counts: Int[Tensor, " values"], share: float = 0.9) -> int:

@@ -24,14 +24,18 @@ def clustered_mean(sums: Float[Tensor, " clusters"], counts: Float[Tensor, " clu
     r"""The mean over all members of clusters of unequal size, and how far it may be off.
 
     Definition:
-        $\bar x = \sum_w s_w / \sum_w n_w$, with the error of a ratio of two sums:
-        $\frac{1}{\sum_w n_w} \sqrt{\frac{m}{m-1} \sum_w (s_w - \bar x\, n_w)^2}$ over m clusters, Student's t with
-        m − 1 degrees of freedom. Clusters without members do not count.
+        $\bar x = \sum_w s_w / \sum_w n_w$ with the error of a ratio of two sums over m clusters,
+        $\sqrt{\sum_w \frac{a_w^2 (s_w / n_w - \bar x)^2}{1 - 2 a_w + \sum_v a_v^2}}$, where $a_w = n_w / \sum_v n_v$.
+        Each square is over its expectation for clusters that vary alike. Student's t with $(\sum a^2)^2 / \sum a^4 - 1$
+        degrees of freedom, at least 1: a few large clusters tell little about the error. Clusters without members do
+        not count.
     Properties:
         - equal sizes: the interval of the clusters' means  (tested: test_equal_clusters_are_a_plain_sample)
         - covers the truth in 95 of 100 samples  (tested: test_clustered_intervals_cover)
+        - also with few clusters of very unequal size  (tested: test_few_unequal_clusters_cover)
     Reference:
-        Cochran (1977), Sampling techniques, section 6.3.
+        Cochran (1977), Sampling techniques, section 6.3. Bell and McCaffrey (2002), Survey Methodology 28, 169 (few
+        clusters).
     """
     kept = counts > 0
     s, n = sums[kept].double(), counts[kept].double()
@@ -41,8 +45,11 @@ def clustered_mean(sums: Float[Tensor, " clusters"], counts: Float[Tensor, " clu
     mean = float(s.sum() / n.sum())
     if m == 1:
         return Estimate(mean, nan, nan)
-    error = sqrt(m / (m - 1) * float((s - mean * n).square().sum())) / float(n.sum())
-    half = float(stats.t.ppf(0.975, m - 1)) * error
+    share = n / n.sum()
+    squares = share.square()
+    error = sqrt(float((squares * (s / n - mean).square() / (1 - 2 * share + squares.sum())).sum()))
+    freedom = float(squares.sum().square() / squares.square().sum()) - 1
+    half = float(stats.t.ppf(0.975, max(freedom, 1.0))) * error
     return Estimate(mean, mean - half, mean + half)
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
-from math import log, pi, sqrt
+from math import log, nan, pi, sqrt
 
 import numpy as np
 import torch
@@ -36,25 +36,33 @@ def defined(
     chosen = sorted((p for p in seen if seen[p] >= least), key=lambda p: (-seen[p], p))[:256]
     if not chosen:
         return found
-    _text(found, pairs, chosen, names)
+    _text(found, [window for window in windows if len(window) > skip + 1], skip, chosen, names)
     for site, rows in _streams(batches, skip):
-        _gaussians(found, site, rows, pairs, components, names)
+        _gaussians(found, site, rows, pairs, components, names, sum(len(window) > skip + 1 for window in windows))
     return found
 
 
-def _h(counts: Sequence[int]) -> float:
-    n = sum(counts)
-    return -sum(c / n * log(c / n) for c in counts)
-
-
 def _numbers(counts: Sequence[int]) -> tuple[float, float, float, float]:
-    """Continuations that carry 90 %, whether five do, the entropy, and the corrected entropy."""
+    """Continuations that carry 90 %, whether five do, the entropy by Chao and Shen, and the p-value of five doing."""
     n, carried, k = sum(counts), 0, 0
-    for c in sorted(counts, reverse=True):
+    ordered = sorted(counts, reverse=True)
+    for c in ordered:
         if 10 * carried >= 9 * n:
             break
         carried, k = carried + c, k + 1
-    return float(k), float(k <= 5), _h(counts), _h(counts) + (len(counts) - 1) / (2 * n)
+    once = sum(c == 1 for c in counts)
+    covered = 1 - (n - 1 if once == n else once) / n
+    p = [covered * c / n for c in counts]
+    entropy = -sum(x * log(x) / (1 - (1 - x) ** n) for x in p)
+    top = sum(ordered[:5])
+    return float(k), float(k <= 5), entropy, float(stats.binom.cdf(top, n, 0.9))
+
+
+def _excluded(chances: Sequence[float], sizes: Sequence[float], pairs: int) -> float:
+    """The share of pairs in groups whose p-value stays below 5 % when false discoveries are held there."""
+    order = sorted(range(len(chances)), key=lambda index: chances[index])
+    ranks = [rank for rank, index in enumerate(order, 1) if chances[index] * len(order) / rank < 0.05]
+    return sum(sizes[index] for index in order[: max(ranks, default=0)]) / pairs
 
 
 def _mean(values: Rows, null: Rows, n: Rows) -> tuple[float, float | None, float | None]:
@@ -64,16 +72,34 @@ def _mean(values: Rows, null: Rows, n: Rows) -> tuple[float, float | None, float
         return mean, None, None
     gap = values - null
     centre = float((gap * n).sum() / n.sum())
-    error = sqrt(m / (m - 1) * float((n**2 * (gap - centre) ** 2).sum())) / float(n.sum())
-    half = float(stats.t.ppf(0.975, m - 1)) * error
+    share = n / n.sum()
+    alike = [1 - 2 * float(a) + float((share**2).sum()) for a in share]
+    error = sqrt(sum(float(a * (x - centre)) ** 2 / e for a, x, e in zip(share, gap, alike, strict=True)))
+    freedom = float((share**2).sum()) ** 2 / float((share**4).sum()) - 1
+    half = float(stats.t.ppf(0.975, max(freedom, 1.0))) * error
     return mean, mean - half, mean + half
 
 
+def _counted(windows: Sequence[Sequence[int]], skip: int, chosen: Sequence[int]) -> dict[int, Counter[int]]:
+    """What follows each chosen token in these windows."""
+    after: dict[int, Counter[int]] = {p: Counter() for p in chosen}
+    for window in windows:
+        for i in range(skip + 1, len(window)):
+            if window[i - 1] in after:
+                after[window[i - 1]][window[i]] += 1
+    return after
+
+
 def _text(
-    found: dict[str, list[Row]], pairs: Sequence[tuple[int, int]], chosen: Sequence[int], names: dict[int, str]
+    found: dict[str, list[Row]],
+    windows: Sequence[Sequence[int]],
+    skip: int,
+    chosen: Sequence[int],
+    names: dict[int, str],
 ) -> None:
     nowhere: Row = {"stack": None, "kind": None, "layer": None, "head": None}
-    after = {p: Counter(token for previous, token in pairs if previous == p) for p in chosen}
+    pairs = [(window[i - 1], window[i]) for window in windows for i in range(skip + 1, len(window))]
+    after = _counted(windows, skip, chosen)
     whole = Counter(token for _, token in pairs)
     order = sorted(whole)
     ends = [total / len(pairs) for total in accumulate(whole[token] for token in order)]
@@ -88,52 +114,61 @@ def _text(
             drawn.append(_numbers(list(Counter(bisect_right(ends, u) for u in uniform).values())))
         draws.append(drawn)
     null = np.array(draws)  # draws, groups, numbers
-    counts: Row = {"samples": int(n.sum()), "groups": len(chosen)}
+    sets = []
+    for out in range(len(windows) if len(windows) > 1 else 0):
+        others = _counted([window for index, window in enumerate(windows) if index != out], skip, chosen)
+        groups = [(_numbers(list(others[p].values())), others[p].total()) for p in chosen if others[p]]
+        total = sum(size for _, size in groups) or nan
+        sets.append([sum(numbers[c] * size for numbers, size in groups) / total for c in (0, 1, 2)])
+    mean = [float((ours[:, c] * n).sum() / n.sum()) for c in range(3)]
+    chance = [float(((null[:, :, c] * n).sum(1) / n.sum()).mean()) for c in range(3)]
+    half = [nan] * 3
+    if sets:
+        w, rest = len(sets), np.array(sets)
+        half = (stats.t.ppf(0.975, w - 1) * np.sqrt((w - 1) / w * ((rest - rest.mean(0)) ** 2).sum(0))).tolist()
+    counts: Row = {"samples": int(n.sum()), "groups": len(chosen), "windows": len(windows)}
 
-    def z(column: int) -> float | None:
-        chance = (null[:, :, column] * n).sum(1) / n.sum()
-        spread = float(chance.std(ddof=1))
-        return (float((ours[:, column] * n).sum() / n.sum()) - float(chance.mean())) / spread if spread else None
+    def row(quantity: str, value: float, low: float, high: float, null: float | None) -> Row:
+        cells = {"low": low if low == low else None, "high": high if high == high else None, "null": null}
+        return {"quantity": quantity, "value": value} | cells | counts
 
-    def row(quantity: str, column: int) -> Row:
-        mean, low, high = _mean(ours[:, column], null[:, :, column].mean(0), n)
-        chance = float(((null[:, :, column] * n).sum(1) / n.sum()).mean())
-        return {"quantity": quantity, "value": mean, "low": low, "high": high, "null": chance, "z": z(column)} | counts
-
-    everything = {"low": None, "high": None, "null": log(len(whole)), "z": None, "samples": len(pairs), "groups": None}
-    first = {"quantity": "entropy_nats", "value": _numbers(list(whole.values()))[3]} | everything
-    told, low, high = _mean(null[:, :, 2].mean(0) - ours[:, 2], np.zeros(len(n)), n)
-    minus = z(2)
-    told_z = None if minus is None else -minus
+    entropy = _numbers(list(whole.values()))[2]
+    bias, told = max(entropy - chance[2], 0.0), chance[2] - mean[2]
+    excluded = _excluded(ours[:, 3].tolist(), n.tolist(), len(pairs))
+    by_chance = float(np.mean([_excluded(one[:, 3].tolist(), n.tolist(), len(pairs)) for one in null]))
+    lowest = [one - h if h == h else nan for one, h in zip(mean, half, strict=True)]
     rows = [
-        first,
-        row("conditional_entropy_nats", 3),
-        {"quantity": "information_nats", "value": told, "low": low, "high": high, "null": 0.0, "z": told_z} | counts,
-        row("continuations_90", 0),
-        row("five_carry_90", 1),
-        {"quantity": "five_carry_90_types", "value": float(ours[:, 1].mean()), "low": None, "high": None}
-        | {"null": float(null[:, :, 1].mean()), "z": None}
-        | counts,
+        row("entropy_nats", entropy, nan, nan, log(len(whole))) | {"samples": len(pairs), "groups": None},
+        row("conditional_entropy_nats", mean[2], _most(lowest[2], 0.0), mean[2] + half[2] + bias, chance[2]),
+        row("information_nats", told, told - half[2], told + half[2] + bias, 0.0),
+        row("continuations_90", mean[0], _most(lowest[0], 1.0), mean[0] + half[0], chance[0]),
+        row("five_carry_90", mean[1], _most(lowest[1], 0.0), -_most(-mean[1] - half[1], -1.0), chance[1]),
+        row("five_carry_90_types", float(ours[:, 1].mean()), nan, nan, float(null[:, :, 1].mean())),
+        row("five_excluded_90", excluded, nan, nan, by_chance),
+        row("counted_share", float(n.sum()) / len(pairs), nan, nan, None),
     ]
     found["text"] = [nowhere | one for one in rows]
     for index, p in enumerate(chosen[:24]):
-        chance, spread = float(null[:, index, 0].mean()), float(null[:, index, 0].std(ddof=1))
-        value, size = float(ours[index, 0]), after[p].total()
+        size = after[p].total()
         likely = sorted(after[p].items(), key=lambda item: (-item[1], item[0]))[:3]
         found["tokens"].append(
             nowhere
             | {
                 "previous": names.get(p, f"#{p}"),
-                "value": value,
-                "null": chance,
-                "z": (value - chance) / spread if spread else None,
-                "entropy_nats": float(ours[index, 3]),
-                "entropy_null": float(null[:, index, 3].mean()),
+                "value": float(ours[index, 0]),
+                "null": float(null[:, index, 0].mean()),
+                "entropy_nats": float(ours[index, 2]),
+                "entropy_null": float(null[:, index, 2].mean()),
                 "likeliest": ", ".join(f"{names.get(t, f'#{t}')} {100 * c / size:.0f} %" for t, c in likely),
                 "continuations": len(after[p]),
                 "samples": size,
             }
         )
+
+
+def _most(end: float, limit: float) -> float:
+    """The end of an interval, no lower than the limit; NaN stays."""
+    return max(end, limit) if end == end else nan
 
 
 def _streams(batches: Sequence[Batch], skip: int) -> list[tuple[Site, Rows]]:
@@ -163,6 +198,7 @@ def _gaussians(
     pairs: Sequence[tuple[int, int]],
     components: int,
     names: dict[int, str],
+    windows: int,
 ) -> None:
     seen = Counter(previous for previous, _ in pairs)
     d, k = x.shape[1], min(components, max(seen.values()) // 10, x.shape[1])
@@ -192,18 +228,14 @@ def _gaussians(
     quantities = ("entropy_nats", "effective_dimension", "components_90", "rank", "variance_share")
     place: Row = {"stack": site.stack, "kind": site.kind, "layer": site.layer, "head": None}
 
-    def z(value: float, chance: Rows) -> float | None:
-        spread = float(chance.std(ddof=1))
-        return (value - float(chance.mean())) / spread if spread > 1e-9 * abs(float(chance.mean())) else None
-
     for at, quantity in enumerate(quantities):
         mean, low, high = _mean(ours[:, at], null[:, :, at].mean(0), n)
         chance = (null[:, :, at] * n).sum(1) / n.sum()
         found["layers"].append(
             place
             | {"quantity": quantity, "value": mean, "low": low, "high": high, "null": float(chance.mean())}
-            | {"z": z(mean, chance), "unconditional": everything[at], "dimensions": k if at == 0 else d}
-            | {"samples": int(n.sum()), "groups": len(n)}
+            | {"unconditional": everything[at], "dimensions": k if at == 0 else d}
+            | {"samples": int(n.sum()), "groups": len(n), "windows": windows}
         )
     for index, (p, where) in enumerate(groups.items()):
         for at, quantity in enumerate(quantities):
@@ -211,7 +243,7 @@ def _gaussians(
             found["gaussians"].append(
                 place
                 | {"previous": names.get(p, f"#{p}"), "quantity": quantity, "value": value}
-                | {"null": float(chance.mean()), "z": z(value, chance)}
+                | {"null": float(chance.mean())}
                 | {"continuations": len({pairs[i][1] for i in where}), "dimensions": k if at == 0 else d}
                 | {"samples": len(where)}
             )

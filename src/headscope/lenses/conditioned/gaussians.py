@@ -35,6 +35,7 @@ class Stream:
     previous: Int[Tensor, " rows"]
     token: Int[Tensor, " rows"]
     components: int
+    windows: int
 
     @cached_property
     def groups(self) -> list[tuple[int, Int[Tensor, " some"]]]:
@@ -134,19 +135,19 @@ class Stream:
                 continue
             n, values = self.sizes[known], self.measured[known, at]
             mean, half = paired(values, self.null[:, known, at].mean(0), n)
-            null = (self.null[:, known, at] * n).sum(1) / n.sum()
+            null = float(((self.null[:, known, at] * n).sum(1) / n.sum()).mean())
             yield {
                 **place(self.site, None),
                 "quantity": quantity,
                 "value": mean,
                 "low": _known(mean - half),
                 "high": _known(mean + half),
-                "null": float(null.mean()),
-                "z": _z(mean, null),
+                "null": null,
                 "unconditional": _known(float(self.unconditional[at])),
                 "dimensions": self.dimensions if quantity == "entropy_nats" else self.rows.shape[1],
                 "samples": int(n.sum()),
                 "groups": int(known.sum()),
+                "windows": self.windows,
             }
 
     def token_rows(self, names: Names) -> Iterator[Row]:
@@ -160,19 +161,10 @@ class Stream:
                     "quantity": quantity,
                     "value": _known(value),
                     "null": _known(float(null.mean())),
-                    "z": _z(value, null),
                     "continuations": len(torch.unique(self.token[where])),
                     "dimensions": self.dimensions if quantity == "entropy_nats" else self.rows.shape[1],
                     "samples": len(where),
                 }
-
-
-def _z(value: float, null: Float[Tensor, " shuffles"]) -> float | None:
-    spread = float(null.std())
-    # Where every shuffle gives the same up to rounding there is no scale to measure with.
-    if not spread > 1e-9 * abs(float(null.mean())) or value != value:
-        return None
-    return (value - float(null.mean())) / spread
 
 
 def _known(x: float) -> float | None:

@@ -9,9 +9,7 @@ from headscope.lenses.conditioned.followers import DRAWS, FEW, GROUPS, Followers
 from headscope.lenses.conditioned.gaussians import GROUPS as GAUSSIANS
 from headscope.lenses.conditioned.gaussians import PER_DIMENSION, ROWS, SHUFFLES, Stream
 from headscope.lenses.conditioned.pairs import Pairs
-
-# Standard deviations of the random groups from which a difference is called one.
-_CLEAR = 3.0
+from headscope.lenses.phrases import interval_phrase, percent, windows_phrase
 
 
 def method(pairs: Pairs, followers: Followers, streams: Sequence[Stream], skipped: int) -> str:
@@ -20,7 +18,8 @@ def method(pairs: Pairs, followers: Followers, streams: Sequence[Stream], skippe
         f"Counts of all {pairs.following.total} pairs of neighbours in one window, special tokens included"
         f"{f'; the first {skipped} of each window are no previous tokens' if skipped else ''}. Previous tokens: "
         f"{len(followers.tokens)}{f' (the {GROUPS} most frequent)' if len(followers.tokens) == GROUPS else ''}. Null: "
-        f"{DRAWS} draws of as many tokens from the whole text."
+        f"{DRAWS} draws of as many tokens from the whole text. Intervals: jackknife over {len(followers.left_out)} of "
+        f"{followers.windows} windows."
     )
     if not streams:
         return said
@@ -75,59 +74,78 @@ def warnings(
 
 
 def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
-    """What stands out, in numbers."""
+    """What the text tells and what it cannot, and the Gaussians; each with interval, null and windows."""
     text = {row["quantity"]: row for row in tables["text"].iter_rows(named=True)}
-    found = [_told(text), _few(text)]
-    return (*found, _gaussian(tables["layers"])) if "layers" in tables else tuple(found)
+    lines = [_information_sentence(text, windows_phrase(tables["text"])), _continuations_sentence(text)]
+    return (*lines, _gaussian_sentence(tables["layers"])) if "layers" in tables else tuple(lines)
 
 
-def _told(text: Mapping[str, Mapping[str, Any]]) -> str:
-    left, told = text["conditional_entropy_nats"], text["information_nats"]
+_ENDS = ("low", "high")
+
+
+def _nats(value: float) -> str:
+    return f"{round(value, 2) + 0.0:.2f}"
+
+
+def _information_sentence(text: Mapping[str, Mapping[str, Any]], windows: str) -> str:
+    left, gain, share = (text[name] for name in ("conditional_entropy_nats", "information_nats", "counted_share"))
+    # Rounded first, so that the numbers of the sentence subtract.
+    difference = round(left["null"], 2) - round(left["value"], 2)
+    groups = f"{left['groups']} previous token{'s' if left['groups'] > 1 else ''}"
     return (
-        f"Given the last token, {left['value']:.2f} nats of entropy are left about the next one ({left['groups']} "
-        f"previous tokens; {left['null']:.2f} for as many tokens drawn from the whole text): it tells "
-        f"{told['value']:.2f} nats{_beyond(told['z'])}."
+        f"In the text, where nothing of the model enters, the last token tells {_nats(difference)} nats about the next "
+        f"({interval_phrase(gain, _nats, _ENDS)}; {windows}): {_nats(left['value'])} nats of entropy are left, and "
+        f"{_nats(left['null'])} for as many tokens drawn from the whole text. This is about the {groups} that are "
+        f"frequent enough, {percent(share['value'])} of the pairs."
     )
 
 
-def _few(text: Mapping[str, Mapping[str, Any]]) -> str:
-    carry, five = text["continuations_90"], text["five_carry_90"]
-    says = (
-        "a few tokens dominate, as the thesis supposes"
-        if five["value"] > 0.5
-        else "a few tokens do not dominate, although the thesis supposes it"
-        if five["value"] < 0.2
-        else "a few tokens dominate only after some"
+def _continuations_sentence(text: Mapping[str, Mapping[str, Any]]) -> str:
+    carry, excluded, share = (text[name] for name in ("continuations_90", "five_excluded_90", "counted_share"))
+    decided = excluded["value"]
+    verdict = (
+        f"{FEW} continuations cannot carry 90 % after the last token in at least {percent(decided)} of the pairs "
+        f"(drawn tokens: {percent(excluded['null'])}); for the other {percent(1 - decided)} this text does not decide"
+        if decided > 0
+        else f"That {FEW} continuations carry 90 % is excluded after no previous token (drawn tokens: "
+        f"{percent(excluded['null'])} of the pairs); it could have been for {percent(share['value'])} of the pairs"
     )
     return (
-        f"On average {carry['value']:.0f} continuations carry 90 % (drawn tokens: {carry['null']:.0f}); {FEW} are "
-        f"enough in {100 * five['value']:.0f} % of the cases (drawn tokens: {100 * five['null']:.0f} %): {says}."
+        f"{verdict}. After the frequent tokens {carry['value']:.0f} of the continuations that were seen carry 90 % "
+        f"({interval_phrase(carry, lambda value: f'{value:.0f}', _ENDS)}; drawn tokens: {carry['null']:.0f}), a number "
+        "that grows with the text."
     )
 
 
-def _gaussian(layers: pl.DataFrame) -> str:
+def _gaussian_sentence(layers: pl.DataFrame) -> str:
     first, last = layers.row(0, named=True), layers.row(-1, named=True)
     parts = []
     for where, row in (("at the embeddings", first), ("behind the last layer", last)):
-        own = layers.filter(pl.col("stack") == row["stack"], pl.col("layer") == row["layer"])
-        parts.append(f"{where} {_narrowed({one['quantity']: one for one in own.iter_rows(named=True)})}")
-    return f"The Gaussian of a token's vector given the token before it has {'; '.join(parts)}."
+        rows = layers.filter(pl.col("stack") == row["stack"], pl.col("layer") == row["layer"])
+        parts.append(f"{where} {_narrowed({line['quantity']: line for line in rows.iter_rows(named=True)})}")
+    tokens = f"{first['groups']} previous tokens, {windows_phrase(layers)}"
+    return f"The Gaussian of a token's vector given the token before it has {'; '.join(parts)} ({tokens})."
 
 
 def _narrowed(numbers: Mapping[str, Mapping[str, Any]]) -> str:
-    """The size of a conditional Gaussian beside that of random groups, and what follows."""
+    """The size of a conditional Gaussian beside that of random groups, and what its interval says."""
     size, entropy = numbers["effective_dimension"], numbers.get("entropy_nats")
-    fewer = size["z"] is not None and size["z"] < -_CLEAR
-    smaller = entropy is not None and entropy["z"] is not None and entropy["z"] < -_CLEAR
-    says = {
+    fewer, smaller = _below(size), entropy is not None and _below(entropy)
+    verdict = {
         (True, True): "conditioning narrows it to fewer directions",
-        (True, False): "conditioning narrows it to fewer directions, but does not clearly make it smaller",
-        (False, True): "conditioning makes it smaller, but not in fewer directions",
-        (False, False): "conditioning does not clearly narrow it",
+        (True, False): "conditioning narrows it to fewer directions, but a smaller entropy was not detected",
+        (False, True): "conditioning makes it smaller, but fewer directions were not detected",
+        (False, False): "no narrowing was detected",
     }[fewer, smaller]
-    gap = "" if entropy is None else f" and {entropy['value'] - entropy['null']:+.1f} nats of entropy from theirs"
-    return f"{size['value']:.1f} effective dimensions (random groups: {size['null']:.1f}){gap}: {says}"
+    gap = ""
+    if entropy is not None:
+        shifted = {end: None if entropy[end] is None else entropy[end] - entropy["null"] for end in _ENDS}
+        gap = f" and {entropy['value'] - entropy['null']:+.1f} nats of entropy from theirs ("
+        gap += f"{interval_phrase(shifted, lambda value: f'{value + 0.0:.1f}', _ENDS)})"
+    ends = interval_phrase(size, lambda value: f"{value:.1f}", _ENDS)
+    return f"{size['value']:.1f} effective dimensions ({ends}; random groups: {size['null']:.1f}){gap}: {verdict}"
 
 
-def _beyond(z: float | None) -> str:
-    return "" if z is None else f", {abs(z):.0f} standard deviations {'beyond' if z > 0 else 'below'} chance"
+def _below(row: Mapping[str, Any]) -> bool:
+    """Whether the interval lies below the null."""
+    return row["high"] is not None and row["high"] < row["null"]

@@ -25,12 +25,15 @@ MEASURES = ("pointwise", "cosine", "nearness", "information", "trace")
 def defined(batches: Sequence[Batch], components: int, skip: int) -> dict[str, pl.DataFrame]:
     """The tables of the lens, from the windows of the commonest length."""
     tables: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
+    sites: list[_Defined] = []
     for site in batches[0].captures["resid"] if batches else ():
         if site.kind == "self":
             one = _Defined(components, skip, site, batches)
             where = {"stack": site.stack, "kind": site.kind, "layer": site.layer}
             for name, rows in (("heads", one.heads()), ("pairs", one.pairs()), ("profile", one.profile())):
                 tables[name] += [where | row for row in rows]
+            sites.append(one)
+    tables["joint"] = list(_joint(sites))
     for name in ("heads", "pairs"):
         for quantity in {row["quantity"] for row in tables[name]}:
             told = [row for row in tables[name] if row["quantity"] == quantity and row.get("p") is not None]
@@ -71,6 +74,8 @@ class _Defined:
         # What is asked for again and again: fits, and ranks of a measure by window.
         self.known: dict[tuple[int, int | None, int], tuple[Array, Array]] = {}
         self.ranked: dict[tuple[str, int, int], list[Array] | None] = {}
+        # What each head's correlation exceeds its null by, of all windows and of all but each, by measure.
+        self.excess: dict[str, list[list[float]]] = {}
         self.prepare()
 
     def prepare(self) -> None:
@@ -244,9 +249,15 @@ class _Defined:
                 if name in ("pointwise", "cosine"):
                     further = [self.residual_correlation(columns, only) for only in sets]
                     ends = dict(zip(("beyond", "beyond_low", "beyond_high"), self.interval(further), strict=True))
-                    chance = [self.residual_correlation(one, sets[0]) for one in swapped]
-                    row |= ends | {"beyond_null": float(np.mean(chance)) if chance else nan}
-                    row |= {"p": self.p_value(further), "given_distance": own[0][1]}
+                    row |= ends | {"given_distance": own[0][1]}
+                    if swapped:
+                        chance = [[self.residual_correlation(one, only) for one in swapped] for only in sets]
+                        more = [a - float(np.mean(b)) for a, b in zip(further, chance, strict=True)]
+                        excess, low, high = self.interval(more)
+                        row |= {"beyond_null": float(np.mean(chance[0])), "p": self.p_value(more)}
+                        row |= {"excess": excess, "excess_low": low, "excess_high": high}
+                        row |= {"detectable": self.detectable(more)}
+                        self.excess.setdefault(name, []).append(more)
                 cells = {key: float(number) if number == number else None for key, number in row.items()}
                 k = self.dimensions if self.pool and name in ("pointwise", "information") else None
                 samples = self.w * sum(len(keys) for keys in self.keys)
@@ -261,6 +272,13 @@ class _Defined:
         value, w = estimates[0], len(estimates) - 1
         half = float(stats.t.ppf(0.975, w - 1)) * self.error(estimates) if w > 1 else nan
         return value, value - half, value + half
+
+    def detectable(self, estimates: Sequence[float]) -> float:
+        """What a test at the 5 % level finds with a power of 80 %."""
+        freedom = len(estimates) - 2
+        if freedom < 1:
+            return nan
+        return float(stats.t.ppf(0.975, freedom) + stats.t.ppf(0.8, freedom)) * self.error(estimates)
 
     def p_value(self, estimates: Sequence[float]) -> float:
         error = self.error(estimates)
@@ -364,13 +382,15 @@ class _Defined:
             k, members = self.dimensions, self.members(pool)
             raw = self.information(pool, None)
             rest = [self.information(pool, out) for out in range(self.w)]
-            value = self.w * raw - (self.w - 1) * float(np.mean(rest))
+            null = self.shuffled(pool, None, self.shifts())
+            value = raw - null
             half = self.interval([raw, *rest])[2] - raw
+            slack = max(null - k * k / (2 * self.w * len(members)), 0.0)
             numbers = {
                 "value": value,
                 "low": value - half,
-                "high": value + half,
-                "null": self.shuffled(pool, None, self.shifts()),
+                "high": value + half + slack,
+                "null": null,
                 "raw": raw,
                 "covariance": float(np.trace(self.fit(pool, None)[1][:k, k:])),
             }
@@ -389,6 +409,27 @@ def _kept(arrays: Sequence[Array], real: Sequence[bool]) -> tuple[int, tuple[int
     here = [kept[number] for number in some]
     x, q, k, a = arrays
     return sum(real), tuple(sum(real[:t]) for t in here), [x[here], q[:, here], k[:, here], a[:, some][:, :, some]]
+
+
+def _joint(sites: Sequence["_Defined"]) -> Iterator[Row]:
+    """The mean over all heads of a stack, and over those of each layer, with windows left out of all heads at once."""
+    for name in ("pointwise", "cosine"):
+        for stack in dict.fromkeys((one.site.stack, one.site.kind) for one in sites):
+            members = [one for one in sites if (one.site.stack, one.site.kind) == stack and name in one.excess]
+            sizes = [one.w for one in members]
+            common = [one for one in members if one.w == max(sizes, key=lambda w: (sizes.count(w), w))]
+            for layer, group in ((None, common), *((one.site.layer, [one]) for one in members)):
+                heads = [more for one in group for more in one.excess[name] if more[0] == more[0]]
+                if not heads:
+                    continue
+                mean = [float(np.mean(values)) for values in zip(*heads, strict=True)]
+                value, low, high = group[0].interval(mean)
+                cells = {"value": value, "low": low, "high": high, "null": 0.0, "p": group[0].p_value(mean)}
+                cells["detectable"] = group[0].detectable(mean)
+                row: Row = {"stack": stack[0], "kind": stack[1], "layer": layer, "head": None, "quantity": name}
+                row |= {key: number if number == number else None for key, number in cells.items()}
+                positive = sum(more[0] > 0 for more in heads)
+                yield row | {"positive": positive, "heads": len(heads), "windows": group[0].w}
 
 
 def _sorted(pair: tuple[int, int]) -> tuple[int, int]:

@@ -8,12 +8,23 @@ from torch import Tensor
 _PLACE = [("stack", pl.String), ("kind", pl.String), ("layer", pl.Int64), ("head", pl.Int64)]
 _NAMED = [*_PLACE, ("quantity", pl.String)]
 _COUNTS = [("samples", pl.Int64), ("windows", pl.Int64)]
-_CORRELATIONS = "value low high null given_distance beyond beyond_low beyond_high beyond_null p adjusted"
+_CORRELATIONS = (
+    "value low high null given_distance beyond beyond_low beyond_high beyond_null excess excess_low excess_high "
+    "detectable p adjusted"
+)
+_JOINT = "value low high null p detectable"
 _SCORES = "value low high predicted shift shift_low shift_high p adjusted variance predicted_variance attention uniform"
 _INFORMATION = "value low high null raw covariance"
 SCHEMAS = {
     "heads": pl.Schema(
         [*_NAMED, *((name, pl.Float64) for name in _CORRELATIONS.split()), ("dimensions", pl.Int64), *_COUNTS]
+    ),
+    "joint": pl.Schema(
+        [
+            *_NAMED,
+            *((name, pl.Float64) for name in _JOINT.split()),
+            *((name, pl.Int64) for name in ("positive", "heads", "windows")),
+        ]
     ),
     "pairs": pl.Schema([*_NAMED, *((name, pl.Float64) for name in _SCORES.split()), *_COUNTS]),
     "profile": pl.Schema(

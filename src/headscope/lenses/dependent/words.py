@@ -10,9 +10,10 @@ from headscope.lenses.dependent.pairs import PairSample
 from headscope.lenses.dependent.pooled import PER_DIMENSION
 from headscope.lenses.dependent.windows import KEYS, SHIFTS, Shown
 from headscope.lenses.figures.layout import label_of
+from headscope.lenses.phrases import interval_phrase, two_digits, windows_phrase
 
-# Heads are counted below this adjusted p, from this size on: less can be left over from what a key does by itself.
-LEVEL, SMALL = 0.05, 0.02
+# The share of false discoveries among the heads that are counted.
+LEVEL = 0.05
 # Fewer windows than these are called few.
 FEW = 8
 
@@ -74,17 +75,73 @@ def _of_site(table: pl.DataFrame, site: Site) -> pl.DataFrame:
 
 
 def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
-    """Whether attention follows dependence, in numbers."""
-    heads = tables["heads"]
-    told = (_answer(heads), _compared(heads), _scores_sentence(tables["pairs"]))
-    return tuple(sentence for sentence in told if sentence)
+    """The joint effect, what single heads show, and scores; each with interval, null and windows."""
+    lines = (_joint_sentence(tables["joint"]), _single_sentence(tables["heads"]), _further_sentences(tables))
+    return tuple(line for line in lines if line)
 
 
-def _followers(heads: pl.DataFrame, measure: str) -> tuple[pl.DataFrame, int, int]:
-    """The heads that could be judged, and how many of them follow a measure beyond positions and look away from it."""
-    judged = heads.filter(pl.col("quantity") == measure, pl.col("adjusted").is_not_null())
-    clear = judged.filter(pl.col("adjusted") < LEVEL, pl.col("beyond").abs() >= SMALL)
-    return judged, clear.filter(pl.col("beyond") > 0).height, clear.filter(pl.col("beyond") < 0).height
+_ENDS = ("low", "high")
+
+
+def _joint_sentence(joint: pl.DataFrame) -> str:
+    """The mean over all heads, tested with windows as units."""
+    rows = joint.filter(pl.col("layer").is_null(), pl.col("low").is_not_null())
+    pointwise = rows.filter(pl.col("quantity") == "pointwise")
+    if pointwise.is_empty():
+        return ""
+    row = pointwise.sort("heads", descending=True, maintain_order=True).row(0, named=True)
+    stack = "" if row["stack"] == "only" else f" of {row['stack']}"
+    verdict = (
+        "Keys that depend more on the query get more attention, beyond what distance explains"
+        if row["low"] > 0
+        else "Keys that depend more on the query get less attention, beyond what distance explains"
+        if row["high"] < 0
+        else "No relation of attention and dependence beyond distance was detected"
+    )
+    missed = (
+        f"; a mean of {three_decimals(row['detectable'])} would have been detected in four of five texts"
+        if row["low"] <= 0 <= row["high"]
+        else ""
+    )
+    return (
+        f"{verdict}: over all {row['heads']} heads{stack} the rank correlation with the pointwise mutual information "
+        f"at fixed positions exceeds that with another window's query by {three_decimals(row['value'])} in the mean "
+        f"({interval_phrase(row, three_decimals, _ENDS)}; {windows_phrase(pointwise)}), and {row['positive']} heads "
+        f"lie above 0{_cosine_clause(rows, row['stack'])}{missed}."
+    )
+
+
+def _cosine_clause(rows: pl.DataFrame, stack: str) -> str:
+    cosine = rows.filter(pl.col("quantity") == "cosine", pl.col("stack") == stack)
+    if cosine.is_empty():
+        return ""
+    row = cosine.row(0, named=True)
+    return f" (cosine of the inputs: {three_decimals(row['value'])}, {interval_phrase(row, three_decimals, _ENDS)})"
+
+
+def three_decimals(value: float) -> str:
+    """Three decimals, and never −0.000."""
+    return f"{round(value, 3) + 0.0:.3f}"
+
+
+def _single_sentence(heads: pl.DataFrame) -> str:
+    """How many single heads differ from their null, what could have been detected, and what it does not show."""
+    judged = heads.filter(pl.col("quantity") == "pointwise", pl.col("adjusted").is_not_null())
+    if judged.is_empty():
+        return ""
+    clear = judged.filter(pl.col("adjusted") < LEVEL)
+    up, down = (clear.filter(test).height for test in (pl.col("excess") > 0, pl.col("excess") < 0))
+    effect, size = (float(np.median(judged[name].abs().to_numpy())) for name in ("excess", "detectable"))
+    ordered = judged.sort("excess", maintain_order=True)
+    least, most = ordered.row(0, named=True), ordered.row(-1, named=True)
+    ends = ("excess_low", "excess_high")
+    return (
+        f"Of {judged.height} single heads {up} lie above their null and {down} below it (false discoveries held at "
+        f"5 %, {windows_phrase(judged)}); the median size is {three_decimals(effect)}, and one test detects "
+        f"{three_decimals(size)} in four of five texts; the largest is {_two(most['excess'])} in {label_of(most)} "
+        f"({interval_phrase(most, _two, ends)}), the smallest {_two(least['excess'])} in {label_of(least)}. The stream "
+        "already holds what earlier layers copied, so this does not show that dependence causes attention."
+    )
 
 
 def _two(value: float) -> str:
@@ -92,72 +149,56 @@ def _two(value: float) -> str:
     return f"{round(value, 2) + 0.0:.2f}"
 
 
-def _answer(heads: pl.DataFrame) -> str:
-    judged, up, down = _followers(heads, "pointwise")
-    if judged.is_empty():
-        return ""
-    ordered = judged.sort("beyond", maintain_order=True)
-    least, most = ordered.row(0, named=True), ordered.row(-1, named=True)
-    middle, chance = (float(np.median(judged[name].to_numpy())) for name in ("beyond", "beyond_null"))
-    many, windows = judged.height, max(judged["windows"].to_list())
-    verdict = (
-        "Attention mostly follows dependence beyond distance"
-        if up > many / 2
-        else "Attention mostly looks away from dependence beyond distance"
-        if down > many / 2
-        else "Attention follows dependence beyond distance in some heads only"
-        if up
-        else "No head was found whose attention follows dependence beyond distance"
-    )
-    return (
-        f"{verdict}: of {many} heads {up} follow it and {down} look away from it (false discoveries held at 5 %, "
-        f"{windows} windows); the rank correlation with the pointwise mutual information at fixed "
-        f"positions is {_two(middle)} in the median head (with another window's query {_two(chance)}) and goes from "
-        f"{_two(least['beyond'])} in {label_of(least)} to {_two(most['beyond'])} in {label_of(most)}."
-    )
+def _further_sentences(tables: Mapping[str, pl.DataFrame]) -> str:
+    return " ".join(text for text in (_compared(tables["heads"]), _scores_sentence(tables["pairs"])) if text)
 
 
 def _compared(heads: pl.DataFrame) -> str:
     """The median correlation of each measure, without any control."""
     names = {
         "nearness": "nearness",
-        "information": "mutual information at that distance",
+        "information": "the mutual information at that distance",
         "trace": "Tr(CΣ_ji)",
-        "cosine": "cosine",
-        "pointwise": "pointwise information",
+        "cosine": "the cosine",
+        "pointwise": "the pointwise information",
     }
-    told = []
+    parts = []
     for name, words in names.items():
         rows = heads.filter(pl.col("quantity") == name, pl.col("value").is_not_null())
         if rows.height:
             null = rows["null"].drop_nulls().to_numpy()
-            beside = f" (null {_two(float(np.median(null)))})" if len(null) and name != "nearness" else ""
-            told.append(f"{words} {_two(float(np.median(rows['value'].to_numpy())))}{beside}")
-    if not told:
+            chance = f" (null {_two(float(np.median(null)))})" if len(null) and name != "nearness" else ""
+            parts.append(f"{words} {_two(float(np.median(rows['value'].to_numpy())))}{chance}")
+    if not parts:
         return ""
-    judged, up, down = _followers(heads, "cosine")
-    beyond = f"; at fixed positions {up} heads follow the cosine and {down} go against it" if judged.height else ""
-    return f"Rank correlation of the pattern in the median head, distance included: with {', '.join(told)}{beyond}."
+    windows = windows_phrase(heads)
+    return f"With distance included, the rank correlation of the median head is: {', '.join(parts)} ({windows})."
 
 
 def _scores_sentence(pairs: pl.DataFrame) -> str:
-    told = []
+    """In how many heads mean scores of one text differ from those of different texts, and the variances."""
+    parts = []
     for name, words in (("dependent", "tokens 1 to 8 apart"), ("self", "a token with itself")):
         rows = pairs.filter(pl.col("quantity") == name, pl.col("adjusted").is_not_null())
         if rows.is_empty():
             continue
         clear = rows.filter(pl.col("adjusted") < LEVEL)
         up, down = (clear.filter(test).height for test in (pl.col("shift") > 0, pl.col("shift") < 0))
-        told.append(f"of {words} in {up} of {rows.height} heads and lowers it in {down}")
-    if not told:
+        half = (rows["shift_high"] - rows["shift_low"]).to_numpy() / 2 / np.sqrt(rows["variance"].to_numpy())
+        limit = float(np.median(half[np.isfinite(half)])) if np.isfinite(half).any() else 0.0
+        parts.append(
+            f"for {words} in {up} of {rows.height} heads and lower in {down} (median half of an interval: "
+            f"{two_digits(limit)} standard deviations of the score)"
+        )
+    if not parts:
         return ""
     judged = pairs.filter(pl.col("quantity") == "dependent", pl.col("predicted_variance") > 0, pl.col("variance") > 0)
     ratio = ""
     if judged.height:
         shares = judged["variance"].to_numpy() / judged["predicted_variance"].to_numpy()
-        low, middle, high = np.quantile(shares, (0.05, 0.5, 0.95))
+        low, median, high = np.quantile(shares, (0.05, 0.5, 0.95))
         ratio = (
-            f"; their variance is {middle:.2f} times the Gaussian prediction in the median head ({low:.2f} to "
-            f"{high:.2f} in nine of ten)"
+            f"; their variance is {median:.2f} times the Gaussian prediction in the median head ({low:.2f} to "
+            f"{high:.2f} in nine of ten heads)"
         )
-    return f"Dependence raises the mean score {', '.join(told)}{ratio}."
+    return f"Mean scores are higher than with queries of other windows {', '.join(parts)}{ratio}."

@@ -202,7 +202,8 @@ def _analogies(weights: WeightSource, x: Vectors) -> Iterator[Row]:
                 solved.append(Solved(relation, first, second, ranks[0], ranks[1], nearest in (a, b, c)))
     for relation in dict.fromkeys(["all", *(one.relation for one in solved)]) if solved else ():
         ones = [one for one in solved if relation in ("all", one.relation)]
-        low, high, z = _interval(ones)
+        low, high, gain_low, gain_high, z = _interval(ones)
+        gain = float(np.mean([(one.rank == 1) - (one.baseline == 1) for one in ones]))
         best = min(ones, key=lambda one: one.rank)
         yield {
             "relation": relation,
@@ -211,6 +212,9 @@ def _analogies(weights: WeightSource, x: Vectors) -> Iterator[Row]:
             "high": high,
             "null": 1 / others,
             "baseline": float(np.mean([one.baseline == 1 for one in ones])),
+            "gain": gain,
+            "gain_low": gain_low,
+            "gain_high": gain_high,
             "z": z,
             "rank": float(np.median([one.rank for one in ones])),
             "baseline_rank": float(np.median([one.baseline for one in ones])),
@@ -221,18 +225,21 @@ def _analogies(weights: WeightSource, x: Vectors) -> Iterator[Row]:
         }
 
 
-def _interval(ones: Sequence[Solved]) -> tuple[float | None, float | None, float | None]:
-    """Ends of the interval of the share, and the gain over the baseline in its standard errors."""
+def _interval(ones: Sequence[Solved]) -> tuple[float | None, ...]:
+    """Ends of the intervals of the share and of the gain over the baseline, and the gain in its standard errors."""
     left, gains = [], []
     pairs = sorted({one.first for one in ones} | {one.second for one in ones})
     for pair in pairs:
         without = [one for one in ones if pair not in (one.first, one.second)]
         if not without or len(pairs) < 3:
-            return None, None, None
+            return (None,) * 5
         left.append(float(np.mean([one.rank == 1 for one in without])))
         gains.append(float(np.mean([(one.rank == 1) - (one.baseline == 1) for one in without])))
-    half = float(stats.t.ppf(0.975, len(left) - 1)) * sqrt((len(left) - 1) * float(np.var(left)))
+    # No less than half a pair, also where all pairs agree.
+    least = 1 / (2 * len(pairs))
+    share, more = (max(sqrt((len(left) - 1) * float(np.var(rest))), least) for rest in (left, gains))
     mean = float(np.mean([one.rank == 1 for one in ones]))
     gain = float(np.mean([(one.rank == 1) - (one.baseline == 1) for one in ones]))
-    error = max(sqrt((len(left) - 1) * float(np.var(gains))), 1 / (2 * len(pairs)))
-    return max(0.0, mean - half), min(1.0, mean + half), gain / error
+    t = float(stats.t.ppf(0.975, len(left) - 1))
+    ends = max(0.0, mean - t * share), min(1.0, mean + t * share)
+    return *ends, max(-1.0, gain - t * more), min(1.0, gain + t * more), gain / more

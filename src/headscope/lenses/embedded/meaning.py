@@ -7,13 +7,13 @@ from math import sqrt
 
 import torch
 from jaxtyping import Float, Int
-from scipy import stats
 from torch import Tensor
 
 from headscope.core import Vocabulary
 from headscope.core.words import shown
 from headscope.lenses.embedded.lists import RELATED, RELATIONS
 from headscope.maths.cosines import blocks, largest_cosine
+from headscope.maths.resampling.jackknife import student_quantile
 
 Row = dict[str, object]
 ALL = "all"
@@ -81,7 +81,7 @@ def related_rows(spelt: Spelt) -> list[Row]:
     own, mismatched = cosines.diagonal(), cosines[other]
     null, sd = float(mismatched.mean()), float(mismatched.std())
     n, mean = len(pairs), float(own.mean())
-    half = float(stats.t.ppf(0.975, n - 1)) * float(own.std()) / sqrt(n)
+    half = student_quantile(n) * float(own.std()) / sqrt(n)
     first: Row = {"word": ALL, "other": "", "value": mean, "low": mean - half, "high": mean + half, "null": null}
     rows: list[Row] = [first | {"z": (mean - null) / sd * sqrt(n) if sd else None, "pairs": n}]
     for (word, also, _, _), cosine in zip(pairs, own.tolist(), strict=True):
@@ -133,10 +133,10 @@ class Analogies:
         words = [one for one, some in zip(self.words, chosen.tolist(), strict=True) if some]
         right = (ranks == 1).double()
         gain = right - (baseline == 1).double()
-        error, spread = _jackknife(right, words), _jackknife(gain, words)
         n_pairs = len({one[:2] for one in words})
-        half = None if error is None else float(stats.t.ppf(0.975, n_pairs - 1)) * error
-        mean = float(right.mean())
+        mean, more = float(right.mean()), float(gain.mean())
+        error, spread = _jackknife(right, words), _jackknife(gain, words)
+        half, wide = (None if one is None else student_quantile(n_pairs) * one for one in (error, spread))
         best = int(ranks.argmin())
         a, b, c, d = words[best]
         return {
@@ -145,8 +145,10 @@ class Analogies:
             "high": None if half is None else min(1.0, mean + half),
             "null": 1 / self.others,
             "baseline": float((baseline == 1).double().mean()),
-            # Words that all agree leave no spread: what n pairs can tell ends at half a pair.
-            "z": None if spread is None else float(gain.mean()) / max(spread, 0.5 / n_pairs),
+            "gain": more,
+            "gain_low": None if wide is None else max(-1.0, more - wide),
+            "gain_high": None if wide is None else min(1.0, more + wide),
+            "z": None if spread is None else more / spread,
             "rank": float(ranks.quantile(0.5)),
             "baseline_rank": float(baseline.quantile(0.5)),
             "null_rank": (self.others + 1) / 2,
@@ -185,10 +187,14 @@ def _ranks(
 
 
 def _jackknife(values: Float[Tensor, " n"], words: Sequence[tuple[str, str, str, str]]) -> float | None:
-    """Standard error of a mean over analogies, each pair of words left out in turn with all that have it."""
+    """Standard error of a mean over analogies, each pair of words left out in turn with all that have it.
+
+    Words that all agree leave no spread: what n pairs can tell ends at half a pair.
+    """
     pairs = sorted({one[:2] for one in words} | {one[2:] for one in words})
     kept = [[at for at, one in enumerate(words) if pair not in (one[:2], one[2:])] for pair in pairs]
     if len(pairs) < 3 or not all(kept):
         return None
     left = torch.stack([values[some].mean() for some in kept])
-    return sqrt((len(left) - 1) / len(left) * float((left - left.mean()).square().sum()))
+    error = sqrt((len(left) - 1) / len(left) * float((left - left.mean()).square().sum()))
+    return max(error, 0.5 / len(pairs))

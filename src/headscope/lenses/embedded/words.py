@@ -9,11 +9,10 @@ import polars as pl
 from headscope.core import WeightSource
 from headscope.lenses.embedded.meaning import ALL
 from headscope.lenses.embedded.shape import Summary
+from headscope.lenses.phrases import percent
 
 # Up to this relative spread lengths are called nearly equal.
 NEARLY = 0.1
-# Standard errors from which a gain over the baseline is called one.
-_CLEAR = 2.0
 _LEFT_OUT = "Left out"
 
 
@@ -128,20 +127,31 @@ def _meaning(tables: Mapping[str, pl.DataFrame]) -> str:
     if "related" in tables:
         row = tables["related"].filter(pl.col("word") == ALL).row(0, named=True)
         parts.append(
-            f"Related words have a mean cosine of {row['value']:.3f} ({row['pairs']} pairs; the same words paired "
-            f"otherwise: {row['null']:.3f})."
+            f"Related words have a mean cosine of {row['value']:.3f} (95 % interval {row['low']:.3f} to "
+            f"{row['high']:.3f}, {row['pairs']} pairs; the same words paired otherwise: {row['null']:.3f})."
         )
     if "analogies" in tables:
-        row = tables["analogies"].filter(pl.col("relation") == ALL).row(0, named=True)
-        better = row["z"] is not None and row["z"] > _CLEAR
-        says = "directions add up" if better else "adding directions does not clearly find more"
-        gap = "" if row["z"] is None else f", {row['z']:.1f} standard errors apart"
-        parts.append(
-            f"In {100 * row['value']:.0f} % of {row['analogies']} analogies the right answer is nearest, median rank "
-            f"{row['rank']:.0f} of {2 * row['null_rank'] - 1:.0f} (nearest to the third word alone in "
-            f"{100 * row['baseline']:.0f} %{gap}; random token: {100 * row['null']:.2g} %): {says}."
-        )
+        parts.append(_analogies(tables["analogies"].filter(pl.col("relation") == ALL).row(0, named=True)))
     return " ".join(parts)
+
+
+def _analogies(row: Mapping[str, Any]) -> str:
+    """How often the right answer is nearest, and what the two other words add to the third."""
+    if row["gain_low"] is None:
+        verdict, gain = "there are too few pairs of words for an interval", ""
+    else:
+        gain = f", 95 % interval of the difference {percent(row['gain_low'])} to {percent(row['gain_high'])}"
+        verdict = (
+            "directions add up"
+            if row["gain_low"] > 0
+            else "that directions add up was not detected; a difference of "
+            f"{percent((row['gain_high'] - row['gain_low']) / 2)} would have been"
+        )
+    return (
+        f"In {percent(row['value'])} of {row['analogies']} analogies the right answer is nearest, median rank "
+        f"{row['rank']:.0f} of {2 * row['null_rank'] - 1:.0f} (nearest to the third word alone in "
+        f"{percent(row['baseline'])}{gain}; random token: {100 * row['null']:.2g} %): {verdict}."
+    )
 
 
 def _positions(tables: Mapping[str, pl.DataFrame]) -> str:

@@ -1,4 +1,4 @@
-"""Figures of the dependence lens: who follows dependence beyond distance, over heads, layers and distances."""
+"""Figures of the lens `dependence`: correlation beyond distance over heads, layers and distances."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -17,10 +17,11 @@ def figures(tables: Mapping[str, pl.DataFrame], sites: Sequence[Site]) -> tuple[
         _map(
             heads,
             sites,
-            ("pointwise", "beyond"),
+            ("pointwise", "excess"),
             "Attention and dependence, beyond distance",
             "Rank correlation of the pattern with the pointwise mutual information at fixed positions, the key's own "
-            "mean taken off. Above 0 a head looks at keys that depend on the query.",
+            "mean taken off, less the same with queries of other windows. Above 0 keys that depend on the query get "
+            "more attention.",
         ),
         _map(
             heads,
@@ -48,7 +49,7 @@ def figures(tables: Mapping[str, pl.DataFrame], sites: Sequence[Site]) -> tuple[
             "standard deviations",
         ),
     )
-    curves = (_by_layer(heads, sites), _profile(tables["profile"], sites), _variances(pairs, sites))
+    curves = (_by_layer(tables["joint"], sites), _profile(tables["profile"], sites), _variances(pairs, sites))
     return (
         *(one for one in maps if one is not None and np.isfinite(one.values).any()),
         *(one for one in curves if one.series),
@@ -101,20 +102,26 @@ def _course(
             yield group, np.array([float(layer) for layer in cells]), middle, low, high
 
 
-def _by_layer(heads: pl.DataFrame, sites: Sequence[Site]) -> Curves:
+def _by_layer(joint: pl.DataFrame, sites: Sequence[Site]) -> Curves:
     series: list[Series] = []
     for name in ("pointwise", "cosine"):
-        rows = heads.filter(pl.col("quantity") == name)
-        for group, x, middle, low, high in _course(rows, sites, "beyond"):
-            series.append(Series(f"{group} {name}".strip(), x, middle, low, high))
-        for group, x, middle, _, _ in _course(rows, sites, "beyond_null"):
-            series.append(Series(f"{group} {name}, other window's query".strip(), x, middle, role="null"))
+        rows = joint.filter(pl.col("quantity") == name, pl.col("layer").is_not_null())
+        for group, members in groups(sites).items():
+            course = pl.concat([_of(rows, site) for site in members])
+            if course.is_empty():
+                continue
+            x, value, low, high = (_column(course, column) for column in ("layer", "value", "low", "high"))
+            ends = (low, high) if np.isfinite(low).any() else (None, None)
+            series.append(Series(f"{group} {name}".strip(), x, value, *ends))
+    if series:
+        x = max((one.x for one in series), key=len)
+        series.append(Series("other window's query", x, np.zeros_like(x), role="null"))
     return Curves(
         "beyond_by_layer",
         "Correlation with dependence beyond distance, by layer",
         "Rank correlation of the pattern with the pointwise mutual information and with the cosine of the inputs, at "
-        "fixed positions. Line: the median head; band: from the smallest to the largest. Dotted: the median head, with "
-        "the query of another window in the place of the query.",
+        "fixed positions, less that with the query of another window: mean over the heads of a layer, with 95 % "
+        "intervals over windows.",
         "layer",
         "rank correlation",
         tuple(series),

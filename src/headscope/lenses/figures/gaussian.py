@@ -19,13 +19,14 @@ def figures(tables: Mapping[str, pl.DataFrame], sites: Sequence[Site]) -> tuple[
             "neighbours",
             "What a token shares with those before it, by layer",
             f"Mutual information of the last of {_most(tables['joint'], 'tokens')} neighbours with the others, "
-            f"in {_most(tables['joint'], 'dimensions')} principal components each, less its bias. Dotted: every "
-            "token from another window, bias included.",
+            f"in {_most(tables['joint'], 'dimensions')} principal components each, less what tokens of different "
+            "windows give. Dotted: those.",
             "layer",
             "nats",
             tuple(_course(tables["joint"], "last_token_nats", sites, "shuffled")),
         ),
-        _tails(tables["normality"], sites),
+        _curve(tables["components"], sites),
+        _tails(tables["components"], sites),
         Curves(
             "effective_dimension",
             "Effective dimension, by layer",
@@ -137,11 +138,11 @@ def _information(table: pl.DataFrame, sites: Sequence[Site]) -> Curves:
             if rows.is_empty():
                 continue
             x, label = _column(rows, "distance"), members[index].label
-            null, shift = _column(rows, "null"), _column(rows, "raw") - _column(rows, "value")
-            low, high = (None if end is None else end + shift for end in _interval(rows))
+            null, raw, value = (_column(rows, name) for name in ("null", "raw", "value"))
+            low, high = (None if end is None else end + raw - value for end in _interval(rows))
             # On a logarithmic axis an interval that reaches 0 is cut off.
-            floor = 0.2 * np.nanmin(np.fmin(_column(rows, "raw"), null))
-            series.append(Series(label, x, _column(rows, "raw"), None if low is None else np.fmax(low, floor), high))
+            floor = 0.2 * np.nanmin(np.fmin(raw, null))
+            series.append(Series(label, x, raw, None if low is None else np.fmax(low, floor), high))
             if np.isfinite(null).any():
                 series.append(Series(f"{label} shuffled", x, null, role="null"))
     return Curves(
@@ -159,28 +160,51 @@ def _information(table: pl.DataFrame, sites: Sequence[Site]) -> Curves:
 
 
 def _tails(table: pl.DataFrame, sites: Sequence[Site]) -> Curves:
-    """The kurtosis test of the median component of each layer, from the smallest to the largest."""
-    rows = table.filter(pl.col("quantity") == "excess_kurtosis", pl.col("z").is_not_null())
-    skew = table.filter(pl.col("quantity") == "skewness", pl.col("z").is_not_null())
+    """Kurtosis over that of Gaussian samples by layer, for a few, some and many components."""
+    rows = table.filter(pl.col("quantity") == "relative_kurtosis", pl.col("value").is_not_null())
+    sizes = sorted(set(rows["dimensions"].to_list()))
     series: list[Series] = []
     for group, members in groups(sites).items():
-        for name, found in (("excess kurtosis", rows), ("skewness", skew)):
-            cells = {site.layer: np.abs(_column(_of(found, site), "z")) for site in members}
-            cells = {layer: z for layer, z in cells.items() if len(z)}
-            if not cells:
+        for size in sorted({sizes[index] for index in (0, len(sizes) // 2, len(sizes) - 1)} if sizes else ()):
+            course = pl.concat([_of(rows, site) for site in members]).filter(pl.col("dimensions") == size)
+            if course.is_empty():
                 continue
-            x = np.array([float(layer) for layer in cells])
-            middle, low, high = (np.array([f(z) for z in cells.values()]) for f in (np.median, np.min, np.max))
-            series.append(Series(f"{group} {name}".strip(), x, middle, low, high))
+            label = f"{group} {size} components".strip()
+            series.append(Series(label, _column(course, "layer"), _column(course, "value"), *_interval(course)))
     if series:
         x = max((one.x for one in series), key=len)
-        series.append(Series("1 % level of one test", x, np.full_like(x, 2.5758), role="null"))
+        series.append(Series("Gaussian", x, np.zeros_like(x), role="null"))
     return Curves(
-        "normality",
-        "How far from Gaussian the principal components are, by layer",
-        "|z| of the tests of skewness and kurtosis: line, the median component; band, from the smallest to the "
-        "largest. Gaussian samples stay below the dotted line 99 times in 100.",
+        "tails",
+        "How much heavier than Gaussian the tails are, by layer",
+        "Mardia's kurtosis over its Gaussian value, less 1, in the first principal components, with 95 % intervals "
+        "over windows. Dotted: a Gaussian.",
         "layer",
-        "|z|",
+        "relative excess kurtosis",
         tuple(series),
+    )
+
+
+def _curve(table: pl.DataFrame, sites: Sequence[Site]) -> Curves:
+    """Information of neighbours against the number of components, in three layers."""
+    rows = table.filter(pl.col("quantity") == "information_nats", pl.col("value").is_not_null())
+    series: list[Series] = []
+    for members in groups(sites).values():
+        for index in sorted({0, len(members) // 2, len(members) - 1}):
+            course = _of(rows, members[index]).sort("dimensions")
+            if course.height < 2:
+                continue
+            x, label = _column(course, "dimensions"), members[index].label
+            series.append(Series(label, x, _column(course, "value"), *_interval(course)))
+            if course["null"].null_count() < course.height:
+                series.append(Series(f"{label} shuffled", x, _column(course, "null"), role="null"))
+    return Curves(
+        "information_components",
+        "Mutual information of neighbours against the number of components",
+        "Less what tokens of different windows give, with 95 % intervals over windows, in the first, the middle and "
+        "the last stream. Dotted: tokens of different windows.",
+        "principal components of each token",
+        "nats",
+        tuple(series),
+        log_x=True,
     )

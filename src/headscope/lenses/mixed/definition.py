@@ -526,6 +526,8 @@ def _row(name: str, one: _Number) -> Row:
         if n > 1:
             half = stats.t.ppf(0.975, n - 1) * sqrt((n - 1) / n * float(((rest - rest.mean()) ** 2).sum()))
             row[low], row[high] = some[0] - half, some[0] + half
+            if key == "value" and name in ("mean", "covariance", "vector"):
+                row[low] = max(row[low], 0.0)
     if name in ("entropy", "information") and not row.get("low", nan) * row.get("high", nan) > 0:
         row = {key: x for key, x in row.items() if not key.startswith("share")}
     row["held"] = one.held

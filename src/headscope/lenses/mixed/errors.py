@@ -124,7 +124,8 @@ def _numbers(name: str, one: Estimate) -> Row:
     half, wide = (_half_width(x) for x in (value, share))
     told: dict[str, Tensor | float] = {
         "value": value[0],
-        "low": value[0] - half,
+        # A length is not negative.
+        "low": (value[0] - half).clamp_min(0.0) if name in LENGTHS else value[0] - half,
         "high": value[0] + half,
         **numbers,
         "share": share[0],

@@ -10,6 +10,7 @@ from headscope.lenses.mixed.kept import KEYS
 from headscope.lenses.mixed.laws import PER_DIMENSION
 from headscope.lenses.mixed.tables import STAGES
 from headscope.lenses.mixed.windows import Counts
+from headscope.lenses.phrases import interval_phrase, windows_phrase
 
 # Errors of the entropy, in nats per component, up to which constant weights are called right, or rough.
 SMALL, ROUGH = 0.05, 0.2
@@ -116,7 +117,7 @@ def not_seen(crossed: Sequence[Site], missing: Sequence[str], long: Sequence[str
 def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
     """How well the formula predicts, in numbers."""
     heads, layers = tables["heads"], tables["layers"]
-    told = (_answer(heads), _causes(heads, layers), _through(layers))
+    told = (_answer(heads, layers), _causes(heads, layers), _through(layers))
     return tuple(sentence for sentence in told if sentence)
 
 
@@ -135,7 +136,7 @@ def _two(value: float) -> str:
     return f"{round(value, 2) + 0.0:.2f}"
 
 
-def _answer(heads: pl.DataFrame) -> str:
+def _answer(heads: pl.DataFrame, layers: pl.DataFrame) -> str:
     entropy, rows = _of(heads, "entropy"), _of(heads, "covariance")
     if entropy.is_empty() or rows.is_empty():
         vectors = _of(heads, "vector")
@@ -143,25 +144,48 @@ def _answer(heads: pl.DataFrame) -> str:
             return ""
         off, flat = (_two(_middle(vectors, name)) for name in ("value", "null"))
         return (
-            f"With the mean weights in the place of its own a head's output is off by {off} of its spread in the "
-            f"median of {vectors.height} heads (uniform attention: {flat}); there are too few windows to say more."
+            f"With mean weights a head's output is off by {off} of its spread in the median of {vectors.height} heads "
+            f"(uniform attention: {flat}; {windows_phrase(vectors)}); there are too few windows to say more."
         )
-    middle = _middle(entropy, "value")
-    right = entropy.filter(pl.col("value").abs() < SMALL).height
+    median = _middle(entropy, "value")
     verdict = (
-        "carry the Gaussian of tokens through attention"
-        if abs(middle) < SMALL
-        else "carry the Gaussian of tokens through attention only roughly"
-        if abs(middle) < ROUGH
-        else "do not carry the Gaussian of tokens through attention"
+        "carry the entropy of tokens through attention nearly right"
+        if abs(median) < SMALL
+        else "carry the entropy of tokens through attention only roughly"
+        if abs(median) < ROUGH
+        else "do not carry the entropy of tokens through attention"
     )
-    flat = f" ({_signed(_middle(entropy, 'null'))} with uniform attention)" if entropy["null"].count() else ""
+    flat = f"; with uniform attention: {_signed(_middle(entropy, 'null'))}" if entropy["null"].count() else ""
     ratio = float(np.median(rows["predicted"].to_numpy() / np.maximum(rows["measured"].to_numpy(), 1e-300)))
     return (
-        f"Constant weights {verdict}: for unseen windows the entropy of a head's output is predicted {_signed(middle)} "
-        f"per component in the median of {entropy.height} heads{flat}, and within {SMALL:g} nats in {right} of them; "
+        f"Constant weights {verdict}: for windows that they were not taken from, the entropy of a head's output is "
+        f"predicted {_signed(median)} per component in the median of {entropy.height} heads "
+        f"({windows_phrase(entropy)}{flat}){_pooled_clause(layers)}{_clear_clause(entropy)}; "
         f"the mean is off by {_beside(_of(heads, 'mean'))} and the covariance by {_beside(rows)}, with {_two(ratio)} "
         f"of the variance{_shared(heads)}."
+    )
+
+
+def _pooled_clause(layers: pl.DataFrame) -> str:
+    """The error of the entropy over all heads of the median layer, with its interval."""
+    rows = _of(layers, "entropy").filter(pl.col("stage") == "heads", pl.col("low").is_not_null())
+    if rows.is_empty():
+        return ""
+    row = rows.sort("value", maintain_order=True).row(rows.height // 2, named=True)
+    ends = interval_phrase(row, _two, ("low", "high"))
+    return f", over all heads of {_where(row)}, the median layer, {_two(row['value'])} ({ends})"
+
+
+def _clear_clause(entropy: pl.DataFrame) -> str:
+    """In how many heads the interval of the error leaves 0 out, and how wide it is."""
+    rows = entropy.filter(pl.col("low").is_not_null())
+    if rows.is_empty():
+        return ""
+    clear = rows.filter((pl.col("low") > 0) | (pl.col("high") < 0)).height
+    half = float(np.median((rows["high"] - rows["low"]).to_numpy())) / 2
+    return (
+        f"; the interval of {clear} of {rows.height} heads leaves 0 out (by chance: one in twenty; half of it is "
+        f"{_two(half)} nats in the median head)"
     )
 
 
@@ -215,12 +239,13 @@ def _causes(heads: pl.DataFrame, layers: pl.DataFrame) -> str:
     return (
         f"Weights that depend on the data make up {' and '.join(told)}, the rest is that windows differ; the mean "
         f"pattern predicts the covariance better than uniform attention in {better} of {rows.height} heads, and "
-        f"leaves {_percent(missed)} of the variance of single outputs unexplained in the median one."
+        f"leaves {_percent(missed)} of the variance of single outputs unexplained in the median one "
+        f"({windows_phrase(rows)})."
     )
 
 
 def _percent(value: float) -> str:
-    return f"{100 * max(0.0, value):.0f} %"
+    return f"{100 * value + 0.0:.0f} %"
 
 
 def _where(row: Mapping[str, object]) -> str:
@@ -246,7 +271,9 @@ def _through(layers: pl.DataFrame) -> str:
     ]
     entropy = _of(layers, "entropy").filter(pl.col("stage") == last)
     nats = f"; entropy is predicted {_signed(_middle(entropy, 'value'))} per component" if entropy.height else ""
+    row = rows.sort("value", maintain_order=True).row(rows.height // 2, named=True)
+    ends = f"{interval_phrase(row, _two, ('low', 'high'))} in {_where(row)}, {windows_phrase(rows)}"
     return (
-        f"Through a layer the covariance is off by {', '.join(told)} (median layer); the parts at the end are "
+        f"Through a layer the covariance is off by {', '.join(told)} (median layer; {ends}); the parts at the end are "
         f"{', '.join(parts)}{nats}."
     )

@@ -27,7 +27,11 @@ def defined(
     """The tables of the lens."""
     streams = _streams(batches)
     tables: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
-    for (site, windows), behind in zip(streams, [*streams[1:], None], strict=True):
+    middle: dict[str, tuple[int, ...]] = {}
+    for stack in {site.stack for site, _ in streams}:
+        numbers = [number for number, (site, _) in enumerate(streams) if site.stack == stack]
+        middle[stack] = (numbers[0], numbers[len(numbers) // 2], numbers[-1])
+    for number, ((site, windows), behind) in enumerate(zip(streams, [*streams[1:], None], strict=True)):
         following = behind[1] if behind is not None and behind[0].stack == site.stack else None
         one = _Defined(components, skip, windows, following)
         where = {"stack": site.stack, "kind": site.kind, "layer": site.layer, "head": None}
@@ -35,6 +39,7 @@ def defined(
             "layers": one.layer_rows(),
             "positions": one.position_rows(),
             "normality": one.normality_rows(),
+            "components": one.component_rows(distances, number in middle.get(site.stack, ())),
             "information": one.information_rows(distances),
             "joint": one.joint_rows(tokens),
         }
@@ -210,7 +215,9 @@ class _Defined:
             where = {"position": int(found.min()), "until": int(found.max())}
             rows = [one[some] for one, some in zip(y, here, strict=True)]
             value, null = _entropy(np.concatenate(rows)), _entropy(np.concatenate(y))
-            half = self.jackknife([_entropy(_without(rows, i)) for i in range(len(y))] if len(y) > 1 else [])
+            rest = [_entropy(_without(rows, i)) for i in range(len(y))] if len(y) > 1 else []
+            half = self.jackknife(rest)
+            value = len(y) * value - (len(y) - 1) * float(np.mean(rest)) if rest else value
             yield where | self.row("entropy_nats", (value, value - half, value + half, null), k, n)
             fewer = min(n, behind)
             if behind >= PER_DIMENSION:
@@ -231,8 +238,9 @@ class _Defined:
             two = [a[i] if i // run % 2 else b[i] for i in used]
             mixed.append(self.kl(np.concatenate(one), np.concatenate(two)))
             run *= 2
-        low = max(value - half, 0.0) if half == half else nan
-        return self.row(quantity, (value, low, value + half, float(np.mean(mixed)) if mixed else nan), k, n)
+        null = float(np.mean(mixed)) if mixed else nan
+        low = max(value - null - half, 0.0) if half == half else nan
+        return self.row(quantity, (value, low, value + half, null), k, n)
 
     def kl(self, a: Array, b: Array) -> float:
         k = a.shape[1]
@@ -284,6 +292,43 @@ class _Defined:
             for row in self.shared((0, t), k, measure, (k * k,)):
                 yield {"distance": t} | row
 
+    def component_rows(self, distances: Sequence[int], curve: bool) -> Iterator[Row]:
+        """Kurtosis over that of Gaussian rows for several numbers of components, and information at one distance."""
+        w = len(self.windows)
+        for k in self.sizes(self.n // PER_DIMENSION if self.n >= 2 * PER_DIMENSION else 0):
+            y = self.scores(self.windows, k)
+            c = np.concatenate(y)
+            c = c - c.mean(0)
+            inverse = np.linalg.inv(c.T @ c / self.n)
+            length = np.array([float(row @ inverse @ row) for row in c])
+            gaussian = k * (k + 2) * (self.n - 1) / (self.n + 1)
+            value = float((length**2).mean()) / gaussian - 1
+            turned = inverse @ (c.T @ (length[:, None] * c) / self.n) @ inverse
+            pull = inverse @ (length[:, None] * c).mean(0)
+            moved = length**2 - 2 * np.array([float(row @ turned @ row) for row in c]) - 4 * c @ pull
+            ends = np.cumsum([len(one) for one in y])[:-1]
+            half = self.half(np.split(moved / gaussian, ends))
+            row = self.row("relative_kurtosis", (value, value - half, value + half, 0.0), k, self.n)
+            yield row | {"held": self.held(k)}
+        t = min(distances)
+        n = sum(max(len(one) - t, 0) for one in self.windows)
+        for k in self.sizes(min(n // (2 * PER_DIMENSION), max(32, self.components))) if curve else ():
+
+            def measure(pairs: Array, k: int = k) -> tuple[float, ...]:
+                return (_entropy(pairs[:, :k]) + _entropy(pairs[:, k:]) - _entropy(pairs),)
+
+            for cells in self.shared((0, t), k, measure, (k * k,)):
+                named = {name: cells[name] for name in ("value", "low", "high", "null", "raw")}
+                counts = {"dimensions": k, "samples": n, "windows": w}
+                yield {"quantity": "information_nats", "distance": t, **named, "held": self.held(k), **counts}
+
+    def sizes(self, most: int) -> list[int]:
+        limit = min(self.rank, most)
+        return sorted({k for k in (4, 8, 16, 32, 64, 128, min(self.components, limit)) if 0 < k <= limit})
+
+    def held(self, k: int) -> float:
+        return float(self.values[:k].sum() / self.values.sum())
+
     def joint_rows(self, tokens: int) -> Iterator[Row]:
         n = sum(max(len(one) - tokens + 1, 0) for one in self.windows)
         k = min(self.components, self.rank, n // (tokens * PER_DIMENSION))
@@ -320,11 +365,14 @@ class _Defined:
         for index, (raw, f) in enumerate(zip(raws, freedom, strict=True)):
             rest, shuffled = [one[index] for one in rests], [one[index] for one in others]
             null = float(np.mean(shuffled)) if shuffled else nan
-            spread = float(np.std(shuffled, ddof=1)) if len(shuffled) > 1 else 0.0
             half, bias = self.jackknife(rest), f / (2 * n)
-            value = w * raw - (w - 1) / w * sum(rest) if rest else raw - bias
-            z = (raw - null) / max(spread, sqrt(2 * (f or max(freedom))) / (2 * n))
-            numbers = {"value": value, "low": value - half, "high": value + half, "null": null, "raw": raw, "z": z}
+            # An entropy is that of single tokens less the total correlation, whose bias is the next one's null.
+            beside = [one[1] for one in others] if f == 0 else shuffled
+            expected = (float(np.mean(beside)) if beside else (f or freedom[1]) / (2 * n)) * (1 if f else -1)
+            value = raw - expected
+            slack = max(abs(expected) - (f or freedom[1]) / (2 * n), 0.0)
+            low, high = (value - half, value + half + slack) if f else (value - half - slack, value + half)
+            numbers = {"value": value, "low": low, "high": high, "null": null, "raw": raw}
             numbers["analytic"] = bias if f else nan
             cells = {name: x if x == x else None for name, x in numbers.items()}
             yield {**cells, "dimensions": k, "samples": n, "windows": w}

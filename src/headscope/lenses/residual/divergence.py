@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headscope.errors import NumericsError
-from headscope.lenses.residual.stream import PER_DIMENSION, Layer, jackknife
+from headscope.lenses.residual.stream import PER_DIMENSION, Layer, jackknife_half_width
 from headscope.lenses.residual.sums import Sums, left_out
 from headscope.lenses.residual.tables import Row, estimate_row
 from headscope.maths.information import entropy, kl
@@ -61,7 +61,9 @@ def _entropy_row(layer: Layer, here: Bool[Tensor, "rows"]) -> Row:
         null = float(entropy(Sums.of(y, layer.window, layer.n_windows).pooled(whole).gaussian()))
     except NumericsError:
         return estimate_row(layer.site, "entropy_nats", (nan,) * 4, counts)
-    value, half = float(found[0]), jackknife(found, layer)
+    half, w = jackknife_half_width(found), layer.n_windows
+    # A covariance of few rows has too small a determinant; the jackknife over windows estimates by how much.
+    value = w * float(found[0]) - (w - 1) * float(found[1:].mean()) if w > 1 else float(found[0])
     return estimate_row(layer.site, "entropy_nats", (value, value - half, value + half, null), counts)
 
 
@@ -86,8 +88,9 @@ def _kl_row(layer: Layer, quantity: str, a: Sums, b: Sums, k: int, samples: int)
         null = float(kl(*mixed).mean()) if len(kept) else nan
     except NumericsError:
         return estimate_row(layer.site, quantity, missing, counts)
-    value, half = float(estimates[0]), jackknife(estimates, layer)
-    low = max(value - half, 0.0) if half < inf else nan
+    value, half = float(estimates[0]), jackknife_half_width(estimates)
+    # The bias of a divergence lies between 0 and what the exchanged windows show, so the interval reaches down by that.
+    low = max(value - null - half, 0.0) if half < inf else nan
     return estimate_row(layer.site, quantity, (value, low, value + half, null), counts)
 
 

@@ -1,7 +1,7 @@
 """What tokens tell of each other: mutual information by distance, and the joint Gaussian of neighbouring tokens."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import nan, sqrt
+from math import nan
 
 import torch
 from jaxtyping import Float, Int
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headscope.errors import NumericsError, UsageError
 from headscope.lenses.figures.layout import place
-from headscope.lenses.residual.stream import PER_DIMENSION, Layer, jackknife
+from headscope.lenses.residual.stream import PER_DIMENSION, Layer, jackknife_half_width
 from headscope.lenses.residual.sums import Sums, left_out, stacked, summed
 from headscope.lenses.residual.tables import Row, number
 from headscope.maths.gaussian import Gaussian
@@ -69,10 +69,16 @@ def information_rows(layer: Layer, pairings: Pairings) -> Iterator[Row]:
     most = max(len(groups[0][0]) for groups in pairings[0].values())
     k = min(layer.components, layer.rank, most // (2 * PER_DIMENSION))
     for distance, groups in pairings[0].items():
-        found = _estimates(layer, groups, k, lambda g: mutual_information(g, range(k), range(k, 2 * k))[None])
-        for numbers in () if found is None else _shared(layer, found, (k * k,), len(groups[0][0])):
+        for numbers in distance_row(layer, groups, k):
             counts = {"dimensions": k, "samples": len(groups[0][0]), "windows": layer.n_windows}
             yield {**place(layer.site, None), "distance": distance, **numbers, **counts}
+
+
+def distance_row(layer: Layer, groups: Groups, k: int) -> Iterator[dict[str, float | None]]:
+    """The information of two tokens at one distance in k components; nothing where pairs are too few."""
+    found = _estimates(layer, groups, k, lambda g: mutual_information(g, range(k), range(k, 2 * k))[None])
+    if found is not None:
+        yield from _shared(found, (k * k,), len(groups[0][0]))
 
 
 def joint_rows(layer: Layer, pairings: Pairings) -> Iterator[Row]:
@@ -90,7 +96,7 @@ def joint_rows(layer: Layer, pairings: Pairings) -> Iterator[Row]:
     found = _estimates(layer, groups, k, measures)
     freedom = (0, k * k * tokens * (tokens - 1) // 2, k * k * (tokens - 1))
     names = ("joint_entropy_nats", "total_correlation_nats", "last_token_nats")
-    for name, numbers in () if found is None else zip(names, _shared(layer, found, freedom, n), strict=True):
+    for name, numbers in () if found is None else zip(names, _shared(found, freedom, n), strict=True):
         counts = {"tokens": tokens, "dimensions": k, "samples": n, "windows": layer.n_windows}
         yield {**place(layer.site, None), "quantity": name, **numbers, **counts}
 
@@ -115,20 +121,25 @@ def _estimates(layer: Layer, groups: Groups, k: int, measure: Measure) -> Estima
     return found[:, : len(sets)], found[:, len(sets) :]
 
 
-def _shared(layer: Layer, found: Estimates, freedom: Sequence[int], n: int) -> Iterator[dict[str, float | None]]:
-    r"""Each quantity with its bias taken off, its interval, and its distance from the shuffled one.
+def _shared(found: Estimates, freedom: Sequence[int], n: int) -> Iterator[dict[str, float | None]]:
+    r"""Each quantity less what tokens of different windows give, with its interval.
 
-    The jackknife over windows knows the bias of dependent rows, which f / 2n does not; that one is taken where there is
-    a single window. Shifts are few and share windows, so their spread alone may be too small by chance. For independent
-    tokens 2nI follows a χ² with f degrees of freedom, k² for a pair: the larger of the two deviations is taken.
+    What shuffled windows give is the bias of the estimate, for rows as dependent as these, and what positions alone
+    tell. Where a single window leaves nothing to shuffle, the bias of independent rows, f / 2n, is subtracted instead.
+    An entropy (f = 0) is that of single tokens less the total correlation, which follows it in the list.
+
+    Tokens that depend on each other can have less bias than shuffled ones, but no less than independent rows. The
+    interval reaches up by the difference of the two, an entropy's down.
     """
-    for estimates, shuffled, f in zip(*found, freedom, strict=True):
-        raw, w = float(estimates[0]), len(estimates) - 1
-        bias, half = f / (2 * n), jackknife(estimates, layer)
-        value = w * raw - (w - 1) * float(estimates[1:].mean()) if w else raw - bias
-        null = float(shuffled.mean()) if len(shuffled) else nan
-        spread = float(shuffled.std()) if len(shuffled) > 1 else 0.0
-        least = sqrt(2 * (f or max(freedom))) / (2 * n)
-        numbers = {"value": value, "low": value - half, "high": value + half, "null": null, "raw": raw}
-        numbers |= {"z": (raw - null) / max(spread, least), "analytic": bias if f else nan}
+    estimates, shuffled = found
+    analytic = [f / (2 * n) for f in freedom]
+    chance = [float(values.mean()) if len(values) else bias for values, bias in zip(shuffled, analytic, strict=True)]
+    for index, f in enumerate(freedom):
+        raw, half = float(estimates[index, 0]), jackknife_half_width(estimates[index])
+        term = index if f else index + 1
+        value, slack = raw - chance[index] if f else raw + chance[term], max(chance[term] - analytic[term], 0.0)
+        low, high = value - half - (0.0 if f else slack), value + half + (slack if f else 0.0)
+        numbers = {"value": value, "low": low, "high": high, "raw": raw}
+        numbers["null"] = float(shuffled[index].mean()) if len(shuffled[index]) else nan
+        numbers["analytic"] = analytic[index] if f else nan
         yield {name: number(x) for name, x in numbers.items()}

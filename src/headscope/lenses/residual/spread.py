@@ -7,9 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscope.lenses.residual.stream import PER_DIMENSION, First, Layer, student
+from headscope.lenses.residual.stream import PER_DIMENSION, First, Layer
 from headscope.lenses.residual.tables import Row, estimate_row
 from headscope.maths.gaussian import shrinkage_weight
+from headscope.maths.resampling.jackknife import student_quantile
 
 Numbers = tuple[float, float, float, float]
 
@@ -123,4 +124,4 @@ def _first_share(layer: Layer) -> Numbers:
     everything = everything.index_add(0, layer.left_window, left)
     gap = own - (1 - share) * everything
     error = sqrt(w / (w - 1) * float((gap - gap.mean()).square().sum())) / float(everything.sum())
-    return share, *_clipped(share, student(w) * error * layer.share_drawn, 0.0, 1.0), null
+    return share, *_clipped(share, student_quantile(w) * error * layer.share_drawn, 0.0, 1.0), null

@@ -6,13 +6,13 @@ from math import nan, sqrt
 
 import torch
 from jaxtyping import Float, Int
-from scipy import stats
 from torch import Tensor
 
 from headscope.core import Site
 from headscope.lenses.sample import Sample
 from headscope.maths.gaussian import eigen
 from headscope.maths.moments import Moments
+from headscope.maths.resampling.jackknife import jackknife, student_quantile
 
 # The rule of the lens: samples for each dimension in which something is estimated.
 PER_DIMENSION = 10
@@ -126,12 +126,16 @@ class Layer:
 
     @cached_property
     def share_drawn(self) -> float:
-        """Standard errors of a statistic over all windows are this part of those over the sampled ones."""
+        """The error of a statistic over all windows, as a part of its error over the sampled windows alone.
+
+        Only statistics whose value rests on every row (the moments) are this much better known. What is estimated from
+        the sampled rows has the error of the sample.
+        """
         return sqrt(self.n_windows / max(self.seen, self.n_windows))
 
     def scores(self, k: int) -> Float[Tensor, "rows k"]:
-        """The first k principal components of the sampled rows."""
-        return self._most_scores[:, :k]
+        """The first k principal components of the sampled rows; the usual number of them is projected once."""
+        return self._most_scores[:, :k] if k <= self.components else self.projected(self.rows, k)
 
     @cached_property
     def _most_scores(self) -> Float[Tensor, "rows k"]:
@@ -149,24 +153,19 @@ class Layer:
         return zeros.index_add(0, self.window, x.to(torch.float64)) * self.lengths / kept
 
     def half_width(self, influence: Float[Tensor, "rows"]) -> float:
-        """Half of the 95 % interval of a mean over rows that come in windows."""
+        """Half of the 95 % interval of a statistic of every row; sampled rows estimate its error."""
+        return self.sample_half_width(influence) * self.share_drawn
+
+    def sample_half_width(self, influence: Float[Tensor, "rows"]) -> float:
+        """Half of the 95 % interval of a statistic of the sampled rows, from how much each row moves it."""
         if self.n_windows < 2:
             return nan
         residual = (influence - influence.mean()).to(torch.float64)
         sums = torch.zeros(self.n_windows, dtype=torch.float64).index_add(0, self.window, residual)
         error = sqrt(self.n_windows / (self.n_windows - 1) * float(sums.square().sum())) / len(influence)
-        return student(self.n_windows) * error * self.share_drawn
+        return student_quantile(self.n_windows) * error
 
 
-def student(windows: int) -> float:
-    """Half of a 95 % interval in standard errors that so many windows estimate."""
-    return float(stats.t.ppf(0.975, windows - 1))
-
-
-def jackknife(estimates: Float[Tensor, "sets"], layer: Layer) -> float:
-    """Half of the 95 % interval of the first, from the others, which leave out one window each."""
-    w = len(estimates) - 1
-    if w < 2:
-        return nan
-    spread = float((estimates[1:] - estimates[1:].mean()).square().sum())
-    return student(w) * sqrt((w - 1) / w * spread) * layer.share_drawn
+def jackknife_half_width(estimates: Float[Tensor, "sets"]) -> float:
+    """Half of the 95 % interval of the first estimate, from the others, which leave out one sampled window each."""
+    return float(jackknife(estimates)[1])

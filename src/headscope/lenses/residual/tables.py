@@ -11,7 +11,7 @@ from headscope.lenses.figures.layout import place
 _PLACE = [("stack", pl.String), ("kind", pl.String), ("layer", pl.Int64), ("head", pl.Int64)]
 _ESTIMATE = [(name, pl.Float64) for name in ("value", "low", "high", "null")]
 _TEST = [(name, pl.Float64) for name in ("value", "null", "z", "p")]
-_FURTHER = [(name, pl.Float64) for name in ("raw", "z", "analytic")]
+_FURTHER = [(name, pl.Float64) for name in ("raw", "analytic")]
 _COUNTS = [(name, pl.Int64) for name in ("dimensions", "samples", "windows")]
 LAYERS = pl.Schema([*_PLACE, ("quantity", pl.String), *_ESTIMATE, *_COUNTS])
 NORMALITY = pl.Schema([*_PLACE, ("component", pl.Int64), ("quantity", pl.String), *_TEST, *_COUNTS])
@@ -20,10 +20,13 @@ POSITIONS = pl.Schema(
 )
 JOINT = pl.Schema([*_PLACE, ("quantity", pl.String), *_ESTIMATE, *_FURTHER, ("tokens", pl.Int64), *_COUNTS])
 INFORMATION = pl.Schema([*_PLACE, ("distance", pl.Int64), *_ESTIMATE, *_FURTHER, *_COUNTS])
+_SHARES = [(name, pl.Float64) for name in ("raw", "held")]
+COMPONENTS = pl.Schema([*_PLACE, ("quantity", pl.String), ("distance", pl.Int64), *_ESTIMATE, *_SHARES, *_COUNTS])
 SCHEMAS = {
     "layers": LAYERS,
     "positions": POSITIONS,
     "normality": NORMALITY,
+    "components": COMPONENTS,
     "information": INFORMATION,
     "joint": JOINT,
 }

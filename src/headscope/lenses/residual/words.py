@@ -1,15 +1,18 @@
 """What the lens `gaussian` says in words: its method, its warnings and its headlines."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
 from scipy import stats
 
+from headscope.lenses.phrases import interval_phrase, percent, two_digits, windows_phrase
 from headscope.lenses.residual.information import SHUFFLES
 from headscope.lenses.residual.normality import APART
 from headscope.lenses.residual.stream import PER_DIMENSION, Layer
 from headscope.maths import normality
+from headscope.maths.resampling.jackknife import detectable
 
 
 def method(layers: Sequence[Layer], skipped: int, step: int) -> str:
@@ -27,7 +30,7 @@ def method(layers: Sequence[Layer], skipped: int, step: int) -> str:
     return (
         "Layers: every row, moments in float64, Ledoit–Wolf shrinkage for the entropy; intervals from the sample. "
         f"Divergence, positions, normality, information and joint Gaussian: {sampled}; for normality rows at least "
-        f"{APART} tokens apart. "
+        f"{APART} tokens apart; kurtosis in several numbers of components: all of the sample. "
         f"At least {PER_DIMENSION} samples per dimension everywhere. Null of the information: up to {SHUFFLES} "
         f"pairings of each window with another.{left}{layered}"
     )
@@ -65,52 +68,69 @@ def warnings(
 
 
 def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
-    """What stands out, in numbers."""
-    found = (
-        _normality_sentence(tables["normality"]),
+    """The effects with interval, null and number of windows."""
+    lines = (
+        _kurtosis_sentence(tables["components"]),
         _dimension_sentence(tables["layers"]),
-        _information_sentence(tables["information"], tables["joint"]),
+        _information_sentence(tables),
     )
-    return tuple(sentence for sentence in found if sentence)
+    return tuple(line for line in lines if line)
 
 
-LEVEL = 0.01
-# Skewness and excess kurtosis beyond which a distribution looks different, not only tests so.
-FAR = (0.5, 1.0)
-# Information is told apart from the shuffled one beyond so many standard deviations.
-CLEAR = 3.0
+_ENDS = ("low", "high")
 
 
-def _normality_sentence(table: pl.DataFrame) -> str:
-    single = table.filter(pl.col("component").is_not_null(), pl.col("p").is_not_null())
-    if single.is_empty():
+def _kurtosis_sentence(table: pl.DataFrame) -> str:
+    """Tails beside Gaussian ones, in few and in many components of the median layer, and in how many layers."""
+    rows = table.filter(pl.col("quantity") == "relative_kurtosis", pl.col("value").is_not_null())
+    if rows.is_empty():
         return ""
-    keys = ["stack", "kind", "layer", "component"]
-    # Two tests per component: half the level each.
-    least = single.group_by(keys).agg(pl.col("p").min())
-    many, rejected = least.height, least.filter(pl.col("p") < LEVEL / 2).height
-    chance = float(stats.binom.sf(rejected - 1, many, LEVEL)) if rejected else 1.0
-    skew, tails = (
-        float(np.median(np.abs(single.filter(pl.col("quantity") == name)["value"].to_numpy())))
-        for name in ("skewness", "excess_kurtosis")
-    )
+    sizes = sorted(set(rows["dimensions"].to_list()))
+    most = rows.filter(pl.col("dimensions") == sizes[-1]).sort("value", maintain_order=True)
+    median = most.row(most.height // 2, named=True)
+    heavier, lighter = most.filter(pl.col("low") > 0).height, most.filter(pl.col("high") < 0).height
     verdict = (
-        "are far from Gaussian"
-        if rejected > many / 2 and (skew > FAR[0] or tails > FAR[1])
-        else "are not Gaussian, but not far from it either"
-        if rejected > many / 2
-        else "are not quite Gaussian"
-        if chance < LEVEL
-        else "show no sign of not being Gaussian"
+        "Residual streams have heavier tails than a Gaussian"
+        if heavier > most.height / 2
+        else "Residual streams have lighter tails than a Gaussian"
+        if lighter > most.height / 2
+        else "Tails that differ from a Gaussian were detected in some residual streams only"
+        if heavier + lighter
+        else "No tails that differ from a Gaussian were detected"
     )
-    together = table.filter(pl.col("quantity") == "mardia_kurtosis").sort("z", maintain_order=True)
-    middle = together.row(together.height // 2, named=True)
+    effects = [_kurtosis_effect(median)]
+    fewer = _of_layer(rows, median).filter(pl.col("dimensions").is_in(sizes[:-1]))
+    picked = {size: fewer.filter(pl.col("dimensions") == size) for size in (8, sizes[0])}
+    first = next((rows_of_size for rows_of_size in picked.values() if rows_of_size.height), None)
+    if first is not None:
+        effects.insert(0, _kurtosis_effect(first.row(0, named=True)))
+    counts = f"{heavier} of {most.height} layers lie above 0 and {lighter} below (by chance: one in forty each)"
+    least, largest = most.row(0, named=True), most.row(-1, named=True)
+    span = (
+        f", from {percent(least['value'])} in {_where(least)} to {percent(largest['value'])} in {_where(largest)}"
+        if most.height > 1
+        else ""
+    )
     return (
-        f"Residual streams {verdict}: {rejected} of {many} principal components reject it at the 1 % level (chance: "
-        f"{LEVEL * many:.2g}), the median one has |skewness| {skew:.2g} and |excess kurtosis| {tails:.2g}; Mardia's "
-        f"kurtosis in the median layer, {_where(middle)}, is {middle['value']:.3g} where "
-        f"Gaussian samples have {middle['null']:.3g} (z = {middle['z']:.1f})."
+        f"{verdict}: in the median layer, {_where(median)}, Mardia's kurtosis differs from that of Gaussian samples by "
+        f"{' and by '.join(effects)}{span}; in {sizes[-1]} components the intervals of {counts}, "
+        f"{windows_phrase(rows)} in all{_detectable_clause(most) if not heavier + lighter else ''}."
     )
+
+
+def _kurtosis_effect(row: Mapping[str, Any]) -> str:
+    components = f"{row['dimensions']} principal component{'s' if row['dimensions'] > 1 else ''}"
+    return f"{percent(row['value'])} ({interval_phrase(row, percent, _ENDS)}) in {components}"
+
+
+def _detectable_clause(rows: pl.DataFrame) -> str:
+    """What would have been detected where nothing was."""
+    widths = ((rows["high"] - rows["low"]) / 2).drop_nulls().to_torch()
+    if not len(widths):
+        return "; one window detects nothing"
+    windows = min(rows["windows"].to_list())
+    size = float(detectable(widths, windows).quantile(0.5))
+    return f"; {percent(size)} would have been detected in four of five texts"
 
 
 def _where(row: Mapping[str, object]) -> str:
@@ -125,11 +145,12 @@ def _dimension_sentence(table: pl.DataFrame) -> str:
     rows = rows.sort("value", maintain_order=True)
     least, most = rows.row(0, named=True), rows.row(-1, named=True)
     entropy = table.filter(pl.col("quantity") == "entropy_nats", pl.col("value").is_not_null())
-    span = f"The effective dimension is {least['value']:.3g} in {_where(least)}"
+    ends = interval_phrase(least, lambda value: f"{value:.3g}", _ENDS)
+    span = f"The effective dimension is {least['value']:.3g} ({ends}) in {_where(least)}"
     if rows.height > 1:
         span = (
-            f"The effective dimension goes from {least['value']:.3g} in {_where(least)} to {most['value']:.3g} in "
-            f"{_where(most)}"
+            f"The effective dimension goes from {least['value']:.3g} ({ends}) in {_where(least)} to "
+            f"{most['value']:.3g} in {_where(most)}"
         )
     lack = ""
     if not entropy.is_empty():
@@ -138,7 +159,10 @@ def _dimension_sentence(table: pl.DataFrame) -> str:
             f"; the entropy of the median layer lies {float(np.median(gaps)):.2g} nats per dimension below that of the "
             "isotropic Gaussian with its variance"
         )
-    return f"{span} (of {least['dimensions']}; isotropic samples: {least['null']:.3g}){lack}{_first_clause(table)}."
+    return (
+        f"{span} (of {least['dimensions']}; isotropic samples: {least['null']:.3g}; {windows_phrase(rows)}){lack}"
+        f"{_first_clause(table)}."
+    )
 
 
 def _first_clause(table: pl.DataFrame) -> str:
@@ -153,31 +177,54 @@ def _first_clause(table: pl.DataFrame) -> str:
     )
 
 
-def _information_sentence(table: pl.DataFrame, joint: pl.DataFrame) -> str:
-    rows = table.filter(pl.col("value").is_not_null())
+def _information_sentence(tables: Mapping[str, pl.DataFrame]) -> str:
+    """What neighbours share beyond tokens of different windows, how far that reaches, and in other components."""
+    rows = tables["information"].filter(pl.col("value").is_not_null())
     if rows.is_empty():
         return ""
     layers = rows.select("stack", "kind", "layer").unique(maintain_order=True)
-    middle = layers.row(layers.height // 2, named=True)
-    here = rows.filter(*(pl.col(key) == value for key, value in middle.items())).sort("distance")
-    near, judged = here.row(0, named=True), here.filter(pl.col("z").is_not_null())
-    told = f"tokens at distance {near['distance']} share {near['value']:.2g} nats"
-    if near["z"] is None:
-        chance = "; there are too few windows to shuffle"
-    else:
-        far = judged.row(-1, named=True)
-        clear = judged.filter(pl.col("z") > CLEAR)["distance"].to_list()
-        reach = f"up to distance {clear[-1]}" if clear else "at no distance"
-        chance = (
-            f" where those of shuffled windows share {near['null']:.2g} (z = {near['z']:.1f}); they share clearly more "
-            f"than shuffled ones {reach}"
-        )
-        if judged.height > 1:
-            chance += f" (at {far['distance']}: z = {far['z']:.1f})"
-    return (
-        f"In {near['dimensions']} principal components of {_where(middle)}, {told}{chance}{_fall_clause(rows)}"
-        f"{_joint_clause(joint, middle)}."
+    place = layers.row(layers.height // 2, named=True)
+    layer = _of_layer(rows, place).sort("distance")
+    near = layer.row(0, named=True)
+    effect = f"{two_digits(near['value'])} nats ({interval_phrase(near, two_digits, _ENDS)}; {windows_phrase(rows)})"
+    chance = (
+        "less the bias of independent pairs, since one window cannot be shuffled"
+        if near["null"] is None
+        else f"beyond tokens of different windows, which give {two_digits(near['null'])}"
     )
+    return (
+        f"In {near['dimensions']} principal components of {_where(place)}, tokens at distance {near['distance']} share "
+        f"{effect} {chance}{_curve_clause(tables['components'], place, near)}{_reach_clause(layer)}"
+        f"{_fall_clause(rows)}{_joint_clause(tables['joint'], place)}."
+    )
+
+
+def _curve_clause(table: pl.DataFrame, place: Mapping[str, object], near: Mapping[str, Any]) -> str:
+    """The same in the smallest and in the largest number of components."""
+    rows = _of_layer(table, place).filter(pl.col("quantity") == "information_nats", pl.col("value").is_not_null())
+    rows = rows.filter(pl.col("dimensions") != near["dimensions"]).sort("dimensions")
+    ends = rows[[0, -1]] if rows.height > 1 else rows
+    values = [f"{two_digits(row['value'])} in {row['dimensions']}" for row in ends.iter_rows(named=True)]
+    return f"; the number depends on how many components are used: {' and '.join(values)}" if values else ""
+
+
+def _reach_clause(layer: pl.DataFrame) -> str:
+    """Up to which distance the interval lies above 0."""
+    if layer["low"].null_count() == layer.height:
+        return ""
+    clear = layer.filter(pl.col("low") > 0)["distance"].to_list()
+    far = layer.row(-1, named=True)
+    if far["distance"] in clear:
+        return f"; the interval lies above 0 at every distance up to {far['distance']}"
+    reach = f"up to distance {max(clear)}" if clear else "at no distance"
+    return (
+        f"; the interval lies above 0 {reach} (at {far['distance']}: {two_digits(far['value'])}, "
+        f"{interval_phrase(far, two_digits, _ENDS)})"
+    )
+
+
+def _of_layer(table: pl.DataFrame, place: Mapping[str, object]) -> pl.DataFrame:
+    return table.filter(*(pl.col(key) == place[key] for key in ("stack", "kind", "layer")))
 
 
 def _fall_clause(rows: pl.DataFrame) -> str:
@@ -189,21 +236,20 @@ def _fall_clause(rows: pl.DataFrame) -> str:
     falling = [one for one in found if one < 0]
     if not found:
         return ""
-    assumed = "as the theory assumes" if len(falling) == len(found) else "where the theory assumes it in all"
     return (
-        f"; it falls with distance in {len(falling)} of {len(found)} layers, {assumed} (median rank correlation "
-        f"{float(np.median(found)):.2f})"
+        f"; it falls with distance in {len(falling)} of {len(found)} layers (the theory assumes all; median rank "
+        f"correlation {float(np.median(found)):.2f})"
     )
 
 
 def _joint_clause(joint: pl.DataFrame, place: Mapping[str, object]) -> str:
-    """What a run of neighbours shares, in as many components as there are samples for."""
-    rows = joint.filter(
-        pl.col("quantity") == "last_token_nats", *(pl.col(key) == value for key, value in place.items())
-    )
-    if rows.is_empty() or rows["value"].item() is None:
+    """What a token shares with its neighbours, in as many components as there are samples for."""
+    rows = _of_layer(joint, place).filter(pl.col("quantity") == "last_token_nats", pl.col("value").is_not_null())
+    if rows.is_empty():
         return ""
     row = rows.row(0, named=True)
-    null = "" if row["null"] is None else f" (shuffled: {row['null']:.2g})"
     before = f"the {row['tokens'] - 1} before it" if row["tokens"] > 2 else "the one before it"
-    return f"; in {row['dimensions']} components a token shares {row['value']:.2g} nats with {before}{null}"
+    return (
+        f"; in {row['dimensions']} components a token shares {two_digits(row['value'])} nats "
+        f"({interval_phrase(row, two_digits, _ENDS)}) with {before}"
+    )
