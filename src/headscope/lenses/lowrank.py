@@ -592,7 +592,7 @@ def _popular_sentence(last: pl.DataFrame) -> str:
     half = (rows["difference_high"] - rows["difference_low"]) / 2
     return (
         f"Compared with popular keys alone, {fewer} of {rows.height} heads need fewer components for 90 % and {more} "
-        f"need more (paired in {rows['null_windows'][0]} windows, false discovery rate {100 * FALSE_DISCOVERIES:.0f} %). "
+        f"need more (paired in {rows['null_windows'][0]} windows, false discovery rate 5 %). "
         f"The median difference is {_median(rows, 'difference'):+.2g} components; half of the 95 % interval of a "
         f"difference is {float(half.to_torch().quantile(0.5)):.2g} in the median head, so a smaller one can go unseen."
     )
