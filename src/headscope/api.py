@@ -127,6 +127,7 @@ def intervene(
     windows: int = 12,
     new_tokens: int = 40,
     seed: int = 0,
+    draws: int = 3,
     hub: bool = False,
     out: str | Path | None = None,
     progress: Progress | None = None,
@@ -145,6 +146,7 @@ def intervene(
         windows: How many windows of the text, evenly spread over it.
         new_tokens: Tokens to write from each prompt, at most.
         seed: Of everything that is drawn.
+        draws: Controls that are drawn for each change.
         hub: Whether a name may be fetched from the model hub.
         out: A folder for the run and its `report.html`.
         progress: Told about every step.
@@ -153,7 +155,7 @@ def intervene(
         UsageError: A change, selection or prompt that makes no sense for this model.
         WeightsRefused: The projections of the chosen layers are not known.
     """
-    setting = Setting(matrices, at, window, windows, new_tokens, seed)
+    setting = Setting(matrices, at, window, windows, new_tokens, seed, draws)
     chosen = [Change.of(change) for change in changes]
     place_of(matrices, at)
     given = text_of(text)
