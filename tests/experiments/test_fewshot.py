@@ -207,7 +207,7 @@ def test_exchanged_shots_do_not_hold_the_answer(words):
         true = next(clue.word for clue in clues if clue.clue == target.clue)
         assert true != target.word
         assert true not in {shot.word for shot in shots}
-    with pytest.raises(UsageError, match="use at least 10 words|too few to exchange"):
+    with pytest.raises(UsageError, match="too few to exchange"):
         Circle("letters", clues[:9]).exchanged(8)
 
 
