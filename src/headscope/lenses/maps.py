@@ -458,8 +458,8 @@ def _hidden(layers: pl.DataFrame) -> str:
     windows = max(int(_number(row, "windows")) for row in rows)
     return (
         f"Over {windows} window{'' if windows == 1 else 's'}, the average over heads hides "
-        f"{'' if shown > 0.5 else 'at least '}{100 * _median(rows):.0f} % of the mass in the median layer (equal heads: "
-        f"0 %, heads that share no key: {100 * most:.0f} %), and most in {_where(top)}: {_percent(top)}; "
+        f"{'' if shown > 0.5 else 'at least '}{100 * _median(rows):.0f} % of the mass in the median layer (equal "
+        f"heads: 0 %, heads that share no key: {100 * most:.0f} %), and most in {_where(top)}: {_percent(top)}; "
         f"{100 * shown:.0f} % of the mass lies between the tokens that are shown."
     )
 

@@ -44,8 +44,8 @@ ABOUT = About(
         "normal and the weights of the softmax log-normal, and the variance of the row alone gives its mean entropy. "
         f"Measured: at most {SAMPLED_ROWS} equally spaced rows of each window, with all the keys that they see; every "
         "row counts alike. The first token of each window is left out, as query and as key, where nothing else is "
-        "said: many models give it a key unlike all others. Where positions are added to the tokens, the variance within "
-        "rows of the first layer is split into what position and content of query and key contribute: the part of a "
+        "said: many models give it a key unlike all others. Where positions are added to the tokens, the variance "
+        "within rows of the first layer is split into what position and content of query and key contribute: the part of a "
         "vector that depends on its position is its mean over windows, without the noise of that mean."
     ),
     formulas=(
