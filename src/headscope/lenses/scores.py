@@ -45,8 +45,8 @@ ABOUT = About(
         f"Measured: at most {SAMPLED_ROWS} equally spaced rows of each window, with all the keys that they see; every "
         "row counts alike. The first token of each window is left out, as query and as key, where nothing else is "
         "said: many models give it a key unlike all others. Where positions are added to the tokens, the variance "
-        "within rows of the first layer is split into what position and content of query and key contribute: the part of a "
-        "vector that depends on its position is its mean over windows, without the noise of that mean."
+        "within rows of the first layer is split into what position and content of query and key contribute: the part "
+        "of a vector that depends on its position is its mean over windows, without the noise of that mean."
     ),
     formulas=(
         r"E[s] = \alpha\,\mu_q^\top \mu_k, \qquad \mathrm{Var}(s) = \alpha^2 \left( \mathrm{Tr}(\Sigma_q \Sigma_k) + "

@@ -322,8 +322,8 @@ def _edge_sentence(layers: pl.DataFrame, noise: str) -> str:
     return (
         f"In the median layer {of_q:.0f} singular values of W_Q lie beyond the edge of a random matrix and hold "
         f"{100 * q_energy:.0f} % of its energy; of W_V it is {of_v:.0f} with {100 * v_energy:.0f} %{noise}. The "
-        f"largest value is {_largest(layers)} times that of a random matrix in the median projection, and beyond chance "
-        f"(Tracy–Widom, false discovery rate 5 %) in {_rare(layers)} projections"
+        f"largest value is {_largest(layers)} times that of a random matrix in the median projection, and beyond "
+        f"chance (Tracy–Widom, false discovery rate 5 %) in {_rare(layers)} projections"
         f"{_bulks(layers, 'W_')}."
     )
 
@@ -332,8 +332,9 @@ def _feed_forward_sentence(fed: pl.DataFrame, layers: pl.DataFrame, noise: str) 
     spikes, attention = (_median(table, "energy_in_spikes") for table in (fed, layers))
     return (
         f"The largest value is {_largest(fed)} times that of a random matrix in the median feed-forward matrix, and "
-        f"beyond chance in {_rare(fed)} feed-forward matrices; in the median one the spikes above the bulk hold {100 * spikes:.0f} % of the energy{noise} (in the projections of attention "
-        f"{100 * attention:.0f} %){_bulks(fed, '')}."
+        f"beyond chance in {_rare(fed)} feed-forward matrices; in the median one the spikes above the bulk hold "
+        f"{100 * spikes:.0f} % of the energy{noise} (in the projections of attention {100 * attention:.0f} %)"
+        f"{_bulks(fed, '')}."
     )
 
 
