@@ -9,7 +9,8 @@ import torch
 from headscope.attention.statistics import Request
 from headscope.errors import UsageError
 from headscope.lenses.lens import AS_IS, Batch
-from headscope.lenses.lowrank import LENS, Params, _adjusted
+from headscope.lenses.lowrank import LENS, Params
+from headscope.lenses.window_tests import adjusted
 from tests.contract.test_lenses import differences
 from tests.lenses.planted import MODELS, batches, planted, site
 
@@ -142,7 +143,7 @@ def test_heads_are_judged_together():
     table = pl.DataFrame(
         {"quantity": ["a"] * 200, "p": torch.rand(200, generator=generator, dtype=torch.float64).tolist()}
     )
-    judged = _adjusted(table, ["quantity"])
+    judged = adjusted(table, ["quantity"])
     assert judged.filter(pl.col("p") < 0.05).height > 3
     assert judged.filter(pl.col("adjusted") < 0.05).is_empty()
 

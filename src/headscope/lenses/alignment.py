@@ -24,6 +24,7 @@ from headscope.lenses.figures.alignment import figures
 from headscope.lenses.figures.layout import label_of, place
 from headscope.lenses.lens import Batch, Lens, Needs
 from headscope.lenses.raw_weights import gain_warning, has_gain, method_of, origin, status_warnings
+from headscope.lenses.window_tests import FALSE_DISCOVERIES
 from headscope.maths.base_alignment import (
     FormMoments,
     alignment,
@@ -115,7 +116,6 @@ SCHEMA = pl.Schema(
     | dict.fromkeys(("value", "null", "sd", "z"), pl.Float64)
     | {"status": pl.String, "weights": pl.String}
 )
-FALSE_DISCOVERIES = 0.05
 _ALMOST_ONE = 1 - 1e-9
 _HOW = (
     "Exact, in float64, from the factors: W_QK is never formed. The nulls are exact means and variances over random "

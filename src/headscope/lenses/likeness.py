@@ -12,7 +12,6 @@ import numpy as np
 import polars as pl
 import torch
 from jaxtyping import Float
-from scipy import stats
 from torch import Tensor
 
 from headscope.core import About, Finding, ModelSpec, Site, WeightSource
@@ -22,6 +21,7 @@ from headscope.lenses.dependent.jackknife import jackknife, p_value
 from headscope.lenses.figures.layout import label_of, place
 from headscope.lenses.figures.likeness import figures
 from headscope.lenses.lens import AS_IS, Batch, Lens, Needs
+from headscope.lenses.window_tests import FALSE_DISCOVERIES, adjusted, left_out
 
 ORDER = 3.5
 
@@ -84,7 +84,6 @@ SCHEMA = pl.Schema(
     | {"pairs": pl.Int64, "windows": pl.Int64}
 )
 DISTANCES = (0, 1, 4, 16, 64)
-FALSE_DISCOVERIES = 0.05
 Row = dict[str, object]
 
 
@@ -217,7 +216,7 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
     if not rows:
         reason = "no two windows of self-attention with queries and keys were shown to the lens"
         return Finding("likeness", ABOUT, status="not applicable", reason=reason, params=params)
-    table = _adjusted(pl.DataFrame(rows, schema=SCHEMA))
+    table = adjusted(pl.DataFrame(rows, schema=SCHEMA), ["distance"])
     finding = Finding(
         "likeness",
         ABOUT,
@@ -261,7 +260,7 @@ def _rows(site: Site, sums: Sums, predictions: Float[Tensor, "two heads"] | None
         if not len(near):
             continue
         values = near[:, 0] / near[:, 2] - far[:, 0] / far[:, 2]
-        estimates = _left_out(values)
+        estimates = left_out(values)
         value, half = jackknife(estimates)
         p = p_value(estimates)
         total = far.sum(0)
@@ -290,22 +289,6 @@ def _rows(site: Site, sums: Sums, predictions: Float[Tensor, "two heads"] | None
 
 def _number(value: float) -> float | None:
     return value if value == value else None
-
-
-def _left_out(values: Float[Tensor, "windows heads"]) -> Float[Tensor, "sets heads"]:
-    """The mean over all windows, then over all but each."""
-    total, w = values.sum(0), len(values)
-    return torch.cat((total[None] / w, (total - values) / (w - 1) if w > 1 else values))
-
-
-def _adjusted(table: pl.DataFrame) -> pl.DataFrame:
-    """With p-values adjusted for the number of heads, distance by distance."""
-    column: list[float | None] = [None] * table.height
-    sure = table.with_row_index().filter(pl.col("p").is_not_null())
-    for group in sure.partition_by("distance", maintain_order=True):
-        for index, p in zip(group["index"], stats.false_discovery_control(group["p"].to_numpy()), strict=True):
-            column[index] = float(p)
-    return table.with_columns(pl.Series("adjusted", column, dtype=pl.Float64))
 
 
 def _warnings(state: State, table: pl.DataFrame) -> tuple[str, ...]:

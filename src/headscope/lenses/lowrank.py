@@ -12,7 +12,6 @@ from math import ceil, log
 import polars as pl
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy import stats
 from torch import Tensor
 
 from headscope.core import About, Finding, ModelSpec, Site, WeightSource
@@ -23,6 +22,7 @@ from headscope.lenses.drawn import priority_of
 from headscope.lenses.figures.layout import label_of, place
 from headscope.lenses.figures.lowrank import figures
 from headscope.lenses.lens import AS_IS, Batch, Lens, Needs
+from headscope.lenses.window_tests import FALSE_DISCOVERIES, adjusted, left_out
 from headscope.maths.growth import Growth, growth
 from headscope.maths.margins import TOLERANCE
 from headscope.maths.placement import gumbel, popular_placement
@@ -129,7 +129,6 @@ QUANTITIES = ("components_90", "components_99", "nuclear_90", "stable_rank", "be
 GROWING = ("components_90", "components_99", "stable_rank")
 SMALLEST, LARGEST = 8, 1024
 NULL_WINDOWS = 8  # each null map costs several times what a pattern costs
-FALSE_DISCOVERIES = 0.05
 FITS = 0.1  # the misfit up to which a law is said to hold
 
 _HEAD = {"stack": pl.String, "kind": pl.String, "layer": pl.Int64, "head": pl.Int64}
@@ -362,20 +361,10 @@ def _sigma(windows: Sequence[Window]) -> Float[Tensor, "two heads rank"]:
 def _tables(rows: Mapping[str, list[Row]]) -> dict[str, pl.DataFrame]:
     """Without the table of growth where there are too few sizes for it."""
     tables = {name: pl.DataFrame(rows[name], schema=SCHEMAS[name]) for name in SCHEMAS if rows[name]}
-    tables["components"] = _adjusted(tables["components"], ["tokens", "quantity"])
+    tables["components"] = adjusted(tables["components"], ["tokens", "quantity"])
     if "growth" in tables:
-        tables["growth"] = _with_laws(_adjusted(tables["growth"], ["quantity"]))
+        tables["growth"] = _with_laws(adjusted(tables["growth"], ["quantity"]))
     return tables
-
-
-def _adjusted(table: pl.DataFrame, family: list[str]) -> pl.DataFrame:
-    """With p-values adjusted for the number of heads, in each family of rows that ask the same."""
-    column: list[float | None] = [None] * table.height
-    groups = table.with_row_index().filter(pl.col("p").is_not_null()).partition_by(family, maintain_order=True)
-    for group in groups:
-        for index, p in zip(group["index"], stats.false_discovery_control(group["p"].to_numpy()), strict=True):
-            column[index] = float(p)
-    return table.with_columns(pl.Series("adjusted", column, dtype=pl.Float64))
 
 
 def _with_laws(fits: pl.DataFrame) -> pl.DataFrame:
@@ -401,21 +390,15 @@ def longest(windows: Sequence[Window]) -> list[Window]:
     return [one for one in windows if len(one.sizes) == most]
 
 
-def _left_out(values: Float[Tensor, "windows *rest"]) -> Float[Tensor, "sets *rest"]:
-    """The mean over all windows, then over all but each; a single window stands for itself."""
-    total, w = values.sum(0), len(values)
-    return torch.cat((total[None] / w, (total - values) / (w - 1) if w > 1 else values))
-
-
 def _component_rows(site: Site, windows: Sequence[Window]) -> Iterator[Row]:
     for step, size in enumerate(longest(windows)[0].sizes):
         long = [one for one in windows if len(one.sizes) > step]
         found = torch.stack([one.measured[step] for one in long])
         uniform = torch.stack([one.uniform[step] for one in long]).mean(0)
-        value, half = jackknife(_left_out(found))
+        value, half = jackknife(left_out(found))
         nulls = _nulls(long, step)
         popular, shuffled = nulls.mean(0)
-        differences = _left_out(found[: len(nulls)] - nulls[:, 0])
+        differences = left_out(found[: len(nulls)] - nulls[:, 0])
         difference, difference_half = jackknife(differences)
         p = _chances(differences)
         itself = _numbers(torch.ones(size, dtype=torch.float64), size)
@@ -457,7 +440,7 @@ def _growth_rows(site: Site, windows: Sequence[Window]) -> Iterator[Row]:
     chosen = [QUANTITIES.index(name) for name in GROWING]
     found = torch.stack([one.measured[:, chosen] for one in windows])  # windows, sizes, quantities, heads
     flat = growth(n, torch.stack([one.uniform[:, chosen] for one in windows]).mean(0).T).exponent
-    own: Growth = growth(n, _left_out(found).movedim(1, -1))
+    own: Growth = growth(n, left_out(found).movedim(1, -1))
     nulls = torch.stack([_nulls(windows, step)[:, :, chosen] for step in range(len(sizes))], -1)
     popular, shuffled = growth(n, nulls.mean(0)).exponent
     itself = float(growth(n, n.log()).exponent)
