@@ -24,6 +24,7 @@ from headscope.lenses.lens import AS_IS, Batch, Lens, Needs
 from headscope.lenses.window_tests import FALSE_DISCOVERIES, adjusted, left_out
 
 ORDER = 3.5
+PLACES = 512  # tokens of a window that are used: one window of every site is held until the next has come
 
 ABOUT = About(
     title="Likeness: scores of related tokens",
@@ -36,7 +37,8 @@ ABOUT = About(
         "distances are other forms. At distance 0 a token meets itself. Beside it stand two predictions from the "
         "weights, in the same units, both for distance 0: isotropic, the trace of W_QK times the mean variance of a "
         "coordinate of what the head reads, and folded, the same with each coordinate's own variance, which holds the "
-        "gains of the norm before it. The first tokens of each window are left out. The p-value of a difference is "
+        "gains of the norm before it. The first tokens of each window are left out, and those behind the first "
+        f"{PLACES}. The p-value of a difference is "
         "adjusted for the number of heads (Benjamini and Hochberg)."
     ),
     formulas=(
@@ -158,7 +160,7 @@ def _windows(site: Site, batch: Batch) -> Iterator[Tokens]:
     q, k = batch.captures["q"][site], batch.captures["k"][site]
     for index, real in enumerate(batch.real):
         # Copies: the window before must not keep the whole batch alive.
-        yield Tokens(_real(q[index], real).clone(), _real(k[index], real).clone())
+        yield Tokens(*(_real(x[index], real)[:, :PLACES].clone() for x in (q, k)))
 
 
 def _input_sums(params: Params, batch: Batch, site: Site) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"], int]:
@@ -223,9 +225,10 @@ def finish(state: State, weights: WeightSource | None) -> Finding:
         tables={"heads": table},
         figures=figures(table, [site for site in state.sites if site in state.sums]),
         method=(
-            "Products of queries and keys as the model computes them (rotated, where positions are rotary), sums in "
-            "float64; each window with the one before it as its unrelated text. Successive differences share a window, "
-            "which makes their intervals a little wider than needed."
+            f"Products of queries and keys of the first {PLACES} tokens of each window, as the model computes them "
+            "(rotated, where positions are rotary), sums in float64; each window with the one before it as its "
+            "unrelated text. Successive differences share a window, which makes their intervals a little wider than "
+            "needed."
         ),
         warnings=_warnings(state, table),
         params=params,

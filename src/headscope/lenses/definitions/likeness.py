@@ -13,6 +13,7 @@ from headscope.lenses.lens import Batch
 Array = NDArray[np.float64]
 Row = dict[str, object]
 BACK = (0, 1, 4, 16, 64)
+USED = 512  # tokens of a window
 
 
 def defined(weights: WeightSource, batches: Sequence[Batch], skip: int) -> list[Row]:
@@ -41,7 +42,7 @@ def _rows_of(batches: Sequence[Batch], name: str, site: Site) -> list[Array]:
 
 
 def _site(weights: WeightSource, batches: Sequence[Batch], site: Site, skip: int) -> list[Row]:
-    queries, keys = (_rows_of(batches, name, site) for name in ("q", "k"))
+    queries, keys = ([rows[:, :USED] for rows in _rows_of(batches, name, site)] for name in ("q", "k"))
     scale = float(batches[0].captures["scale"][site])
     share = site.n_heads // site.n_kv_heads
     predicted = _predicted(weights, batches, site, skip)
