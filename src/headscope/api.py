@@ -132,6 +132,7 @@ def intervene(
     windows: int = 12,
     new_tokens: int = 40,
     seed: int = 0,
+    draws: int = 3,
     hub: bool = False,
     device: str | None = None,
     out: str | Path | None = None,
@@ -151,6 +152,7 @@ def intervene(
         windows: How many windows of the text, evenly spread over it.
         new_tokens: Tokens to write from each prompt, at most.
         seed: Of everything that is drawn.
+        draws: Controls that are drawn for each change.
         hub: Whether a name may be fetched from the model hub.
         device: Where the model runs, e.g. "cuda"; None is the CPU, or where a loaded model is.
         out: A folder for the run and its `report.html`.
@@ -160,7 +162,7 @@ def intervene(
         UsageError: A change, selection or prompt that makes no sense for this model.
         WeightsRefused: The projections of the chosen layers are not known.
     """
-    setting = Setting(matrices, at, window, windows, new_tokens, seed)
+    setting = Setting(matrices, at, window, windows, new_tokens, seed, draws)
     chosen = [Change.of(change) for change in changes]
     place_of(matrices, at)
     given = text_of(text)

@@ -197,6 +197,20 @@ def test_scores_are_those_of_the_tokens_of_the_clue(tiny):
         assert found == pytest.approx(sum(by_hand) / len(by_hand), abs=1e-4)
 
 
+@pytest.mark.parametrize("words", [10, 12, 17, 18, 30])
+def test_exchanged_shots_do_not_hold_the_answer(words):
+    clues = tuple(Clue(f"w{index}", f"c{index}") for index in range(words))
+    circle = Circle("letters", clues)
+    other = circle.exchanged(8)
+    for index in range(words):
+        target, shots = other.clues[index], other.shots(index, 8)
+        true = next(clue.word for clue in clues if clue.clue == target.clue)
+        assert true != target.word
+        assert true not in {shot.word for shot in shots}
+    with pytest.raises(UsageError, match="too few to exchange"):
+        Circle("letters", clues[:9]).exchanged(8)
+
+
 def test_words_are_exchanged_and_clues_stay():
     circle = Circle.of(category_named("music"), None, seed=0, first="Tuba")
     other = circle.exchanged()

@@ -15,8 +15,8 @@ from headscope.corpora import shipped_text
 from headscope.errors import UsageError
 from headscope.experiments.intervention import Change, place_of
 from headscope.experiments.intervention.changes import _RULES, along_random_directions, changed, controlled
-from headscope.experiments.intervention.sentences import headlines
-from headscope.experiments.intervention.writing import runs_of, share_in_runs, share_repeated
+from headscope.experiments.intervention.sentences import headlines, number
+from headscope.experiments.intervention.writing import needed_tokens, runs_of, share_in_runs, share_repeated
 from headscope.model import open_model
 from headscope.model.blueprint import Rows
 from headscope.model.edit import Named
@@ -155,6 +155,58 @@ def test_shared_key_heads_are_told(tiny):
     assert place_of("q", "L1.H0").changed_heads(tiny.sites) == {tiny.sites[1]: (0,)}
     finding = headscope.intervene(tiny, "scale 2", matrices="k", at="L1.H0", **SMALL)["intervene"]
     assert any("also changes 1 other heads (L1.H1)" in warning for warning in finding.warnings)
+
+
+def test_controls_do_not_share_their_directions(tiny):
+    """Every change has its own control, and every draw another one; they were one set of directions."""
+    place, weights = place_of("q", "L0"), {}
+    before = tiny.weights(tiny.sites[0]).w_q.double().clone()
+    for label, draw in (("scale 2", 0), ("scale 2", 1), ("scale 1/2", 0)):
+        change = Change.of(label)
+        with changed(tiny, change, place, 0) as touched:
+            pass
+        with controlled(tiny, change, place, touched, 0, draw) as moved:
+            weights[label, draw] = (tiny.weights(tiny.sites[0]).w_q.double() - before).flatten()
+        assert {matrix.kept for matrix in moved} == {0}  # a random matrix was added: no direction stays
+    pairs = [(a, b) for a in weights for b in weights if a < b]
+    for a, b in pairs:
+        cosine = float(torch.nn.functional.cosine_similarity(weights[a], weights[b], dim=0))
+        assert abs(cosine) < 0.2, (a, b)
+
+
+def test_controls_are_drawn_several_times(tiny):
+    finding = headscope.intervene(tiny, "scale 4", **SMALL)["intervene"]
+    control = finding.tables["effects"].filter(pl.col("which") == "control").row(0, named=True)
+    assert control["draws"] == 3
+    assert control["ratio_least"] < control["ratio"] < control["ratio_most"]
+    assert f"({number(control['perplexity_least'])} to {number(control['perplexity_most'])})" in finding.headlines[0]
+    assert "mean of 3 draws" in finding.headlines[0]
+    heads = finding.tables["heads"].filter(pl.col("which") == "change")
+    assert heads.filter(pl.col("entropy_share_low") < pl.col("entropy_share")).height == heads.height
+    assert heads.filter(pl.col("moved_high") > pl.col("moved")).height == heads.height
+    with pytest.raises(UsageError, match="at least once"):
+        headscope.intervene(tiny, "scale 4", draws=0, **SMALL)
+
+
+def test_how_much_text_a_verdict_needs():
+    ordinary, shuffled = (torch.tensor([x, x + 2.0] * 50, dtype=torch.float64) for x in (3.0, 7.0))
+    spread = float(ordinary.std())
+    assert needed_tokens(ordinary, shuffled) == max(8, math.ceil((2 * 1.96 * spread / 4) ** 2))
+    assert needed_tokens(ordinary, ordinary + 0.5) == math.ceil((2 * 1.96 * spread / 0.5) ** 2)
+    assert needed_tokens(shuffled, ordinary) > 10**9
+
+
+def test_one_token_is_no_language():
+    rows = [
+        {"prompt": "p", "change": change, "which": which, "text": "t", "tokens": 1, "surprise": nats, "copied": None,
+         "repeated": None, "ordinary": 4.0, "shuffled": 8.0, "needed": 12.0}
+        for change, which, nats in (("original", "original", 1.0), ("scale 1/2", "change", 7.0))
+    ]  # fmt: skip
+    schema = {"copied": pl.Float64, "repeated": pl.Float64}
+    texts = pl.DataFrame(rows, schema_overrides=schema)
+    said = " ".join(headlines({**planted(0.7), "texts": texts}, "qk"))
+    assert "too short to judge, 1 of 12 tokens" in said
+    assert "noise: that is what comes" not in said
 
 
 def test_the_control_is_another_draw_for_another_seed(tiny):

@@ -48,7 +48,7 @@ def test_random_weights_show_nothing():
         assert 0.6 < np.sqrt(np.mean(z**2)) < 1.5, quantity
     for table, quantity in (("layers", "trace"), ("factors", "trace"), ("factors", "inner_overlap")):
         assert np.abs(column(finding, quantity, "z", table)).max() < 4, quantity
-    assert "of 32 heads 0 score" in finding.headlines[0].lower()
+    assert "0 heads are above and 0 below what chance gives" in finding.headlines[0]
 
 
 def test_keys_equal_to_queries_are_found():
@@ -58,7 +58,12 @@ def test_keys_equal_to_queries_are_found():
     assert column(finding, "trace", "z").min() > 5
     assert column(finding, "symmetric_share", "z").min() > 10
     assert column(finding, "largest_cosine", "z").min() > 10
-    assert "Of 4 heads 4 score tokens like the query itself higher" in finding.headlines[0]
+    assert "+1.000 of its largest possible value" in finding.headlines[0]
+    assert "4 heads are above and 0 below" in finding.headlines[0]
+    # Weights are told as weights, and nothing is ranked by z.
+    assert finding.headlines[0].startswith("In the weights")
+    assert "score" not in finding.headlines[0]
+    assert "z =" not in " ".join(finding.headlines)
 
 
 def test_opposite_keys_are_found():
@@ -66,7 +71,7 @@ def test_opposite_keys_are_found():
     finding = finding_of(model)
     assert column(finding, "trace_share") == pytest.approx(-np.ones(4))
     assert column(finding, "symmetric_share") == pytest.approx(np.ones(4))
-    assert "and 4 lower" in finding.headlines[0]
+    assert "0 heads are above and 4 below" in finding.headlines[0]
 
 
 def test_antisymmetric_form_cancels_in_the_trace_but_not_in_the_overlaps():
@@ -100,8 +105,8 @@ def test_one_planted_head_stands_out():
     w_q = w.w_q.clone()
     w_q[5] += 0.8 * w.w_k[2]
     finding = finding_of(replace(model, weights_of=model.weights_of | {of: replace(w, w_q=w_q)}))
-    assert "Of 32 heads 1 score tokens" in finding.headlines[0]
-    assert "Highest L2.H5" in finding.headlines[0]
+    assert "1 heads are above and 0 below" in finding.headlines[0]
+    assert "in L2.H5." in finding.headlines[0]
     trace_map = finding.figures[0]
     assert isinstance(trace_map, HeatMap)
     assert np.unravel_index(np.nanargmax(trace_map.values), trace_map.values.shape) == (2, 5)

@@ -10,6 +10,7 @@ from headscope.attention.statistics import Request
 from headscope.errors import UsageError
 from headscope.lenses.lens import AS_IS, Batch
 from headscope.lenses.lowrank import LENS, Params
+from headscope.lenses.window_tests import adjusted
 from tests.contract.test_lenses import differences
 from tests.lenses.planted import MODELS, batches, planted, site
 
@@ -57,14 +58,19 @@ def test_known_patterns_have_their_ranks():
         assert row(finding, "components", 1, "beyond_log", tokens=n)["value"] == pytest.approx(1 - ceil(log(n)) / n)
         flat = row(finding, "components", 2, "stable_rank", tokens=n)
         assert flat["value"] == pytest.approx(flat["uniform"])
-    assert "1 a logarithm" not in finding.headlines[1]  # one window: no interval, so nothing is told
-    assert row(finding, "growth", 0, "components_90")["value"] == 0
+    # One window: no interval, so no law is named but that of the head that does not grow.
+    assert [row(finding, "growth", head, "components_90")["law"] for head in range(2)] == ["none", "undecided"]
+    assert "cannot be tested" in finding.headlines[1]
+    assert row(finding, "growth", 0, "components_90")["value"] == pytest.approx(0, abs=1e-12)
     assert row(finding, "growth", 1, "components_90")["value"] == pytest.approx(1.0, abs=0.03)
     assert row(finding, "growth", 3, "components_99")["value"] == pytest.approx(0.5, abs=0.1)
     # Shuffled, the first token's weight lies anywhere: the rank of a random map.
     shuffled = row(finding, "components", 0, "components_90", tokens=256)["shuffled"]
     assert 30 < shuffled < 150
     assert row(finding, "components", 1, "components_90", tokens=256)["shuffled"] < 200
+    # With the popularity of its one key kept, the first head is explained; uniform attention is its own null.
+    for name in ("value", "popular"):
+        assert row(finding, "components", 0, "components_99", tokens=256)[name] == 1
     assert any("one window" in warning.lower() for warning in finding.warnings)
 
 
@@ -72,16 +78,16 @@ def test_known_patterns_have_their_ranks():
 def test_growth_equals_its_definition(shape):
     """Windows long enough for three sizes, which those of the contract are not."""
     model, params = MODELS[shape], Params()
-    parts = batches(model, Request(), shapes=((33, 40), (36,), (20,)))
+    parts = batches(model, Request(), shapes=((33,), (36,), (20,)))
     state = LENS.start(params, model.spec, model.sites)
     for part in parts:
         state = LENS.update(state, part)
     finding = LENS.finish(state, model)
     assert not differences(finding.tables, LENS.definition(params, model, parts))
     fits = finding.tables["growth"]
-    assert set(fits["windows"]) == {3}  # the one of 20 tokens does not reach n = 32
+    assert set(fits["windows"]) == {2}  # the one of 20 tokens does not reach n = 32
     assert set(fits["sizes"]) == {3}
-    assert "power" in finding.headlines[1]
+    assert "power" in finding.headlines[2]
 
 
 def test_a_logarithm_is_told_from_a_power():
@@ -98,7 +104,70 @@ def test_a_logarithm_is_told_from_a_power():
     fit = row(finding, "growth", 0, "components_99")
     assert fit["gain"] < 0
     assert fit["log_misfit"] < 0.5 * fit["power_misfit"]
-    assert "4 a logarithm" in finding.headlines[1]
+    assert fit["law"] == "logarithm"
+    assert "4 a logarithm" in finding.headlines[3]
+
+
+def sink(generator: torch.Generator, n: int = 64) -> torch.Tensor:
+    """A head with four fifths of each row on the first key, the rest at random."""
+    rest = torch.rand(n, n, generator=generator, dtype=torch.float64).pow(20).tril() + 1e-12
+    pattern = 0.2 * rest.tril() / rest.tril().sum(-1, keepdim=True)
+    pattern[:, 0] += 0.8
+    return pattern
+
+
+def test_popular_keys_are_told_from_low_rank():
+    """A sink and nothing else is explained by popular keys; rows that also share their other keys are not."""
+    generator = torch.Generator().manual_seed(5)
+    windows = torch.stack([torch.stack([sink(generator) for _ in range(4)]) for _ in range(12)])
+    finding = found(shown(windows))
+    at = {"tokens": 64, "quantity": "stable_rank"}
+    for head in range(2):
+        plain = row(finding, "components", head, **at)
+        assert plain["value"] < 0.3 * plain["shuffled"]  # beside weights anywhere it would be called low rank
+        assert abs(plain["difference"]) < 0.02 * plain["value"]
+    # Rows of two kinds that look at one half of the keys each: every key is equally popular.
+    halves = torch.rand(12, 4, 64, 64, generator=generator, dtype=torch.float64).pow(4)
+    halves[..., ::2, ::2] *= 1e-3
+    halves[..., 1::2, 1::2] *= 1e-3
+    finding = found(shown(halves.tril() / halves.tril().sum(-1, keepdim=True)))
+    shared = row(finding, "components", 2, "components_90", tokens=64)
+    assert shared["difference"] < -0.1 * shared["popular"]
+    assert shared["adjusted"] < 0.001
+    assert "4 of 4 heads need fewer" in finding.headlines[1]
+
+
+def test_heads_are_judged_together():
+    """By 95 % intervals alone some of many heads without any difference are called different."""
+    generator = torch.Generator().manual_seed(11)
+    table = pl.DataFrame(
+        {"quantity": ["a"] * 200, "p": torch.rand(200, generator=generator, dtype=torch.float64).tolist()}
+    )
+    judged = adjusted(table, ["quantity"])
+    assert judged.filter(pl.col("p") < 0.05).height > 3
+    assert judged.filter(pl.col("adjusted") < 0.05).is_empty()
+
+
+def test_neither_law_is_said_where_neither_fits():
+    """Components that jump: 1 up to n = 64, then 200. A power is the better of two bad laws."""
+    pattern = torch.zeros(4, 4, 256, 256, dtype=torch.float64)
+    pattern[:, :, :64, 0] = 1.0
+    pattern[:, :, torch.arange(64, 256), torch.arange(64, 256)] = 1.0 + 0.01 * torch.arange(4).double()[:, None, None]
+    finding = found(shown(pattern))
+    fit = row(finding, "growth", 0, "components_99")
+    assert min(fit["power_misfit"], fit["log_misfit"]) > 0.1
+    assert fit["law"] == "neither"
+    assert "4 neither" in finding.headlines[3]
+
+
+def test_the_number_of_windows_is_said():
+    finding = found(shown(patterns(16)[None].expand(3, -1, -1, -1)))
+    assert "over 3 windows" in finding.headlines[0]
+    assert "all 3 windows" in finding.method
+    model, params = planted(OF), Params(windows=2)
+    state = LENS.update(LENS.start(params, model.spec, (OF,)), shown(patterns(16)[None].expand(3, -1, -1, -1)))
+    assert "the first 2 windows" in LENS.finish(state, model).method
+    assert "1 more" in LENS.finish(state, model).method
 
 
 def test_a_text_that_is_too_short_is_said_so():

@@ -11,8 +11,13 @@ from headscope.attention.call import Call
 from headscope.attention.maps import score_rows
 from headscope.errors import UsageError
 from headscope.lenses.lens import AS_IS, Batch
+from headscope.lenses.score_law.seen import Seen
+from headscope.lenses.score_law.tables import BOUNDS, HEADS, TERMS
+from headscope.lenses.score_law.terms import grouped, term_rows
+from headscope.lenses.score_law.words import sentences
 from headscope.lenses.scores import LENS, Params
 from headscope.maths.bilinear import GaussianPair, score_mean, score_variance
+from headscope.maths.moments import Moments
 from tests.lenses.planted import SPEC, Planted, head_weights, site
 
 M, D = 12, 6
@@ -92,8 +97,10 @@ def test_gaussian_tokens_are_explained(gaussian):
         low, predicted, high = (cell(finding, "pair_kurtosis", head, name) for name in ("low", "predicted", "high"))
         assert 0 < low < predicted < high
         assert abs(cell(finding, "row_kurtosis", head)) < 0.1
-    assert finding.headlines[0].startswith("Independent Gaussian tokens explain how much")
-    assert "2 of 2" in finding.headlines[0]
+    assert finding.headlines[0].startswith("Over 24 windows, the variance of scores within a row")
+    assert "independence explains it in 2 of 2 heads" in finding.headlines[0]
+    assert "is not detected" in finding.headlines[0]
+    assert "Gaussian" not in finding.headlines[0]  # a variance needs independence alone
 
 
 def test_heavy_tails_are_seen(gaussian):
@@ -112,6 +119,21 @@ def test_tokens_of_one_window_that_are_alike(gaussian):
     ratio = cell(finding, "row_variance") / cell(finding, "row_variance", column="predicted")
     assert ratio < 0.8
     assert cell(finding, "row_variance", column="high") < cell(finding, "row_variance", column="predicted")
+    assert "explains it in 0 of 2 heads, 0 vary more and 2 less" in finding.headlines[0]
+
+
+def test_a_small_deviation_beyond_its_interval_is_one():
+    """Within a quarter of the prediction, and yet outside of the interval: no explanation."""
+    row = {"stack": "only", "kind": "self", "layer": 0, "head": 0, "quantity": "row_variance", "windows": 32}
+    rows = [
+        row | {"value": 1.1, "low": 1.05, "high": 1.15, "predicted": 1.0},
+        row | {"value": 1.1, "low": 0.9, "high": 1.3, "predicted": 1.0},
+    ]
+    heads = pl.DataFrame(rows, schema=HEADS)
+    sentence = sentences({"heads": heads, "bounds": pl.DataFrame(schema=BOUNDS), "terms": pl.DataFrame(schema=TERMS)})[
+        0
+    ]
+    assert "explains it in 1 of 2 heads, 1 vary more and 0 less" in sentence
 
 
 def test_positions_and_content_are_told_apart():
@@ -130,8 +152,25 @@ def test_positions_and_content_are_told_apart():
     shares = {row["quantity"]: row for row in both.tables["terms"].filter(pl.col("head") == 0).iter_rows(named=True)}
     assert sum(row["share"] for row in shares.values()) == pytest.approx(1)
     assert shares["content_position"]["share"] > 0.1  # mixed terms are not suppressed by orthogonality
+    assert 0 < shares["content_position"]["share_low"] < shares["content_position"]["share"]
     total = sum(row["value"] for row in shares.values())
     assert total == pytest.approx(cell(both, "row_variance", column="predicted"))
+    two = finding_of(x[:2], weights_of(reads, reads, of)).tables["terms"]
+    assert two["low"].null_count() == two.height  # nothing is left of two windows when one of them is left out
+
+
+def test_intervals_of_terms_cover():
+    """Content alone, in many texts: the share of content is 1, and its interval says so as often as stated."""
+    texts, covered = 200, 0
+    of = replace(OF, n_heads=1, n_kv_heads=1)
+    for seed in range(texts):
+        tokens = list(normal(8, 1, 20, D, seed=100 + seed))
+        moments = Moments.of(torch.cat(tokens, 1))
+        seen = Seen(1.0, (), (), (), moments, moments, torch.zeros(1, dtype=torch.int64), grouped(tokens, tokens))
+        rows = {str(row["quantity"]): row for row in term_rows(of, seen)}
+        own = rows["content_content"]
+        covered += own["share_low"] <= 1 <= own["share_high"]
+    assert covered >= 0.91 * texts  # 0.95 less 2.6 standard errors of 200 texts
 
 
 def test_rotary_positions_have_no_terms(gaussian):

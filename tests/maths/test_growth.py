@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from scipy import optimize
 
 from headscope.errors import NumericsError, UsageError
 from headscope.maths.growth import growth
@@ -28,6 +29,27 @@ def test_growth_ignores_a_factor():
     one, other = growth(N, values), growth(N, 7 * values)
     for a, b in zip(one, other, strict=True):
         assert torch.allclose(a, b, rtol=1e-9)
+
+
+def test_both_fits_have_the_least_misfit():
+    """By a search that knows nothing of the fit; values far from either law, where logarithms would fit otherwise."""
+    values = 1 + 9 * torch.rand(20, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    fitted = growth(N, values)
+    for index, r in enumerate(values.numpy()):
+        for law, misfit in (
+            (lambda c, p: c * N.numpy() ** p, fitted.power_misfit[index]),
+            (lambda a, b: a + b * N.log().numpy(), fitted.log_misfit[index]),
+        ):
+
+            def left_over(numbers, law=law, r=r):
+                return law(*numbers) / r - 1
+
+            best = min(
+                float(optimize.least_squares(left_over, (size, slope), xtol=1e-14, ftol=1e-14, gtol=1e-14).cost)
+                for size in (1.0, 5.0)
+                for slope in (-0.5, 0.0, 0.5)
+            )
+            assert float(misfit) == pytest.approx((2 * best / len(r)) ** 0.5, rel=1e-6)
 
 
 def test_what_cannot_be_fitted_is_an_error():

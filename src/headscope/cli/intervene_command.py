@@ -109,6 +109,7 @@ def intervene(
     window: Annotated[int, typer.Option("--window", min=2, help="Tokens per window.")] = 256,
     windows: Annotated[int, typer.Option("--windows", min=1, help="Windows of the text, evenly spread.")] = 12,
     new_tokens: Annotated[int, typer.Option("--new-tokens", min=1, help="Tokens written from a prompt.")] = 40,
+    draws: Annotated[int, typer.Option("--draws", min=1, help="Controls that are drawn for each change.")] = 3,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Write the run and its report.html there.")
     ] = None,
@@ -140,8 +141,8 @@ def intervene(
         given = None if text is None else api.text(text, progress=progress.step)
         run = api.intervene(
             model, *changes, matrices=matrices, at=at, text=given, prompts=prompt,
-            window=window, windows=windows, new_tokens=new_tokens, seed=seed, hub=hub, device=device, out=out,
-            progress=progress,
+            window=window, windows=windows, new_tokens=new_tokens, seed=seed, draws=draws, hub=hub, device=device,
+            out=out, progress=progress,
         )  # fmt: skip
     show_experiment(run["intervene"], _tell, form, table, out)
 

@@ -1,8 +1,9 @@
 r"""Alignment: do queries and keys look for the same things?
 
-Weights only. A head scores a pair of tokens by the form W_QK = w_q w_kᵀ. Its trace, its symmetric share and the
-overlap of what its two sides read say whether a token matches tokens like itself; each stands beside what is left
-when the queries' side is turned at random against the keys' side.
+Weights only, one tensor at a time. A head scores a pair of tokens by the form W_QK = w_q w_kᵀ. Its trace, its symmetric
+share and the overlap of what its two sides read say how the two sides of the weights lie to each other; each stands
+beside what is left when the queries' side is turned at random against the keys' side. What the head does on a text is
+another question: the lens `likeness` measures it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ import polars as pl
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
+from scipy import stats
 from torch import Tensor
 
 from headscope.core import About, Finding, HeadWeights, ModelSpec, Site, WeightSource
@@ -22,6 +24,7 @@ from headscope.lenses.figures.alignment import figures
 from headscope.lenses.figures.layout import label_of, place
 from headscope.lenses.lens import Batch, Lens, Needs
 from headscope.lenses.raw_weights import gain_warning, has_gain, method_of, origin, status_warnings
+from headscope.lenses.window_tests import FALSE_DISCOVERIES
 from headscope.maths.base_alignment import (
     FormMoments,
     alignment,
@@ -63,9 +66,12 @@ ABOUT = About(
         r"\mathrm{weighted\ overlap} = \|W^2\|_F^2\,/\,\|W\|_F^4, \qquad \mathrm{random:}\ 1\,/\,n",
     ),
     reading=(
-        "A trace far above 0: a token scores high with tokens like itself. Far below: it avoids them. A head of the "
-        "first kind attends to repetitions or to itself, one of the second to what differs. z counts standard "
-        "deviations of the null; with hundreds of heads a few beyond 3 are chance. A symmetric share of 1 is a head "
+        "A trace above 0: tokens of independent coordinates would score themselves higher than other tokens. Below 0: "
+        "lower. Real tokens have no independent coordinates, and norms multiply each coordinate by a gain that is not "
+        "in W_QK, so the sign on a text can be another one: the lens `likeness` measures Tr Cov(q, k) there. The trace "
+        "share is the effect: 1 where both sides are the same, −1 where they are opposite. z compares it with a random "
+        "rotation, which nothing trained resembles: it says whether chance could do it, not how much it is, and large "
+        "values are not to be compared with each other. A symmetric share of 1 is a head "
         "that does not tell query from key, near 0 one for which every match is one-way. A subspace overlap above "
         "the random one means that both sides read the same features, whatever the sign of the match. A trace near "
         "0 does not say that the two sides are unrelated: opposite matches cancel in it, the overlaps see them. "
@@ -97,8 +103,8 @@ ABOUT = About(
         "null": "mean of the null: one side turned at random; in the table of factors see quantity",
         "sd": "standard deviation of the null; of largest_cosine an approximation (Tracy–Widom)",
         "z": (
-            "(value − null) / sd; of largest_cosine on the scale ln(c²/(1 − c²)), c² at most 1 − 10⁻⁹. Empty where "
-            "chance has no play"
+            "(value − null) / sd: whether a random rotation gives as much, not the size of an effect; of "
+            "largest_cosine on the scale ln(c²/(1 − c²)), c² at most 1 − 10⁻⁹. Empty where chance has no play"
         ),
         "status": "exact; clipped: q, k or v are cut off beyond some size; or normed: q and k are normalised "
         "afterwards, and W_QK is the form before that",
@@ -111,8 +117,6 @@ SCHEMA = pl.Schema(
     | dict.fromkeys(("value", "null", "sd", "z"), pl.Float64)
     | {"status": pl.String, "weights": pl.String}
 )
-FAR = 3.0  # standard deviations
-BEYOND = 0.0027  # the chance of a normal variable to be as far
 _ALMOST_ONE = 1 - 1e-9
 _HOW = (
     "Exact, in float64, from the factors: W_QK is never formed. The nulls are exact means and variances over random "
@@ -399,16 +403,27 @@ def _of(table: pl.DataFrame, quantity: str) -> pl.DataFrame:
 
 
 def _trace_sentence(heads: pl.DataFrame, noise: str) -> str:
-    rows = _of(heads, "trace").filter(pl.col("z").is_not_null()).sort("z", maintain_order=True)
+    """The traces as effects; how many are beyond chance, after adjusting for the number of heads."""
+    rows = _of(heads, "trace_share").filter(pl.col("z").is_not_null()).sort("value", maintain_order=True)
     if rows.is_empty():
         return f"All {_of(heads, 'trace').height} heads have a W_QK of 0."
-    above, below = (rows.filter(far).height for far in (pl.col("z") > FAR, pl.col("z") < -FAR))
+    p = stats.false_discovery_control(2 * stats.norm.sf(np.abs(rows["z"].to_numpy())))
+    sure = rows.filter(pl.Series(p < FALSE_DISCOVERIES))
+    above, below = (sure.filter(side).height for side in (pl.col("value") > 0, pl.col("value") < 0))
     low, high = rows.row(0, named=True), rows.row(-1, named=True)
+    middle, random = float(np.median(rows["value"].to_numpy())), float(np.median(rows["sd"].to_numpy()))
     return (
-        f"Of {rows.height} heads {above} score tokens like the query itself higher than chance and {below} lower: "
-        f"Tr W_QK is more than {FAR:.0f} standard deviations from 0 (chance: {BEYOND * rows.height:.2g} heads{noise}). "
-        f"Highest {label_of(high)} (z = {high['z']:.1f}), lowest {label_of(low)} (z = {low['z']:.1f})."
+        f"In the weights, the trace of W_QK is {middle:+.3f} of its largest possible value in the median of "
+        f"{rows.height} heads (one side turned at random: 0 ± {random:.2g}{noise}), from {low['value']:+.2f} in "
+        f"{label_of(low)} to {high['value']:+.2f} in {label_of(high)}. {above} heads are above and {below} below what "
+        f"chance gives (false discovery rate {100 * FALSE_DISCOVERIES:.0f} %; a share below {_detectable(rows):.2g} is "
+        "not told from chance). What the heads do on a text is measured by the lens likeness."
     )
+
+
+def _detectable(rows: pl.DataFrame) -> float:
+    """The trace share from which on the median head would be told from chance, if it were the only one."""
+    return 1.96 * float(np.median(rows["sd"].to_numpy()))
 
 
 def _share_sentence(heads: pl.DataFrame) -> str:

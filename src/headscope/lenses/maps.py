@@ -442,6 +442,12 @@ def _where(row: Mapping[str, object]) -> str:
     return f"{stack}L{row['layer']}" + (".cross" if row["kind"] == "cross" else "")
 
 
+def _percent(row: Mapping[str, object], digits: int = 0) -> str:
+    """A share in percent, with its 95 % interval over windows."""
+    value, low, high = (f"{100 * _number(row, name):.{digits}f}" for name in ("value", "low", "high"))
+    return f"{value} %" if row["low"] is None else f"{value} % ({low} to {high})"
+
+
 def _hidden(layers: pl.DataFrame) -> str:
     rows = _rows(layers, "hidden")
     top = max(rows, key=_number)
@@ -449,10 +455,12 @@ def _hidden(layers: pl.DataFrame) -> str:
     shown = _median(_rows(layers, "shown"))
     if most == 0:
         return "There is 1 head per layer: the average over heads is the head, and hides 0 % of the mass."
+    windows = max(int(_number(row, "windows")) for row in rows)
     return (
-        f"The average over heads hides {'' if shown > 0.5 else 'at least '}{100 * _median(rows):.0f} % of the mass in "
-        f"the median layer (equal heads: 0 %, heads that share no key: {100 * most:.0f} %), and most in {_where(top)}: "
-        f"{100 * _number(top):.0f} %; {100 * shown:.0f} % of the mass lies between the tokens that are shown."
+        f"Over {windows} window{'' if windows == 1 else 's'}, the average over heads hides "
+        f"{'' if shown > 0.5 else 'at least '}{100 * _median(rows):.0f} % of the mass in the median layer (equal "
+        f"heads: 0 %, heads that share no key: {100 * most:.0f} %), and most in {_where(top)}: {_percent(top)}; "
+        f"{100 * shown:.0f} % of the mass lies between the tokens that are shown."
     )
 
 
@@ -464,7 +472,7 @@ def _weighted(layers: pl.DataFrame) -> str:
     count = max(_number(row, "null") for row in heads)
     return (
         f"Weighted by what each head writes through W_O the averaged map moves by {100 * _median(gaps):.1f} % of its "
-        f"mass in the median layer, {100 * _number(top):.1f} % in {_where(top)}; the writing is shared as by "
+        f"mass in the median layer, most in {_where(top)}: {_percent(top, 1)}; the writing is shared as by "
         f"{_median(heads):.1f} of {count:.0f} heads."
     )
 
@@ -474,12 +482,7 @@ def _largest(layers: pl.DataFrame) -> str:
     top = max(average, key=_number)
     return (
         f"The largest weight of an averaged map is {_median(average):.2f} in the median layer and {_number(top):.2f} "
-        f"in {_where(top)}, that of a single head {_median(single):.2f}: "
-        + (
-            "a flat average is not a flat head."
-            if _median(single) > 2 * _median(average)
-            else "averages and heads are about as sharp."
-        )
+        f"in {_where(top)}, that of a single head {_median(single):.2f}."
     )
 
 

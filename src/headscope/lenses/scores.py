@@ -25,7 +25,7 @@ from headscope.lenses.score_law.heads import head_rows
 from headscope.lenses.score_law.seen import Seen
 from headscope.lenses.score_law.sums import summed
 from headscope.lenses.score_law.tables import SCHEMAS, Row
-from headscope.lenses.score_law.terms import NOT_ADDED, position_sums, term_rows
+from headscope.lenses.score_law.terms import NOT_ADDED, grouped, term_rows
 from headscope.lenses.score_law.window import windows_of
 from headscope.lenses.score_law.words import method, sentences, warnings
 from headscope.maths.moments import Moments
@@ -38,15 +38,15 @@ ABOUT = About(
     question="What law do the raw scores of a head follow, and does that law explain how sharply the head attends?",
     definition=(
         "A score is scale · q·k, where q and k are linear images of the tokens (rotated, where positions are rotary). "
-        "If tokens were independent draws from one Gaussian, the mean and covariance of q and of k would give mean, "
-        "variance and kurtosis of the scores exactly; these are the same numbers that W_QK gives with the mean and "
-        "covariance of the tokens. Within a row the query is fixed: there the scores of Gaussian keys are normal and "
-        "the weights of the softmax log-normal, and the variance of the row alone gives its mean entropy. Measured: "
-        f"at most {SAMPLED_ROWS} equally spaced rows of each window, with all the keys that they see; every row "
-        "counts alike. The first token of each window is left out, as query and as key, where nothing else is said: "
-        "many models give it a key unlike all others. Where positions are added to the tokens, the variance within "
-        "rows of the first layer is split into what position and content of query and key contribute: the part of a "
-        "vector that depends on its position is its mean over windows, without the noise of that mean."
+        "If tokens were independent draws, the mean and covariance of q and of k would give mean and variance of the "
+        "scores exactly, and if they were Gaussian also the kurtosis; these are the same numbers that W_QK gives with "
+        "the mean and covariance of the tokens. Within a row the query is fixed: there the scores of Gaussian keys are "
+        "normal and the weights of the softmax log-normal, and the variance of the row alone gives its mean entropy. "
+        f"Measured: at most {SAMPLED_ROWS} equally spaced rows of each window, with all the keys that they see; every "
+        "row counts alike. The first token of each window is left out, as query and as key, where nothing else is "
+        "said: many models give it a key unlike all others. Where positions are added to the tokens, the variance "
+        "within rows of the first layer is split into what position and content of query and key contribute: the part "
+        "of a vector that depends on its position is its mean over windows, without the noise of that mean."
     ),
     formulas=(
         r"E[s] = \alpha\,\mu_q^\top \mu_k, \qquad \mathrm{Var}(s) = \alpha^2 \left( \mathrm{Tr}(\Sigma_q \Sigma_k) + "
@@ -94,8 +94,11 @@ ABOUT = About(
             "table of terms query_key: constant (the mean query), position, content"
         ),
         "value": "measured; in the table of bounds the largest |score|; in the table of terms the variance in a row",
-        "low": "lower end of the 95 % interval; empty with fewer than two windows",
-        "high": "upper end: jackknife over windows (Student t), since rows of one window depend on each other",
+        "low": "lower end of the 95 % interval; empty with fewer than two windows, in the table of terms than three",
+        "high": (
+            "upper end: jackknife over windows (Student t), since rows of one window depend on each other; in the "
+            "table of terms over eight groups of windows"
+        ),
         "predicted": (
             "mean, variances, pair_kurtosis, freezing: from mean and covariance of q and k, tokens independent; "
             "row_skewness, row_kurtosis: a normal sample; log_mean_exp, entropy: Gaussian scores with the measured "
@@ -107,6 +110,8 @@ ABOUT = About(
             "that the sizes of the parts alone would give, with random matrices"
         ),
         "share": "the part of the row variance; all six sum to 1",
+        "share_low": "lower end of its 95 % interval: jackknife over eight groups of windows (Student t)",
+        "share_high": "upper end",
         "bound": "scale · |q| |k| of the pair with the largest |score|",
         "weights_bound": (
             "scale · |w_q| |w_k| |x| |y| of that pair, operator norms, the bias counted as one more input; empty where "
@@ -185,7 +190,7 @@ def _seen(state: State, site: Site, batch: Batch) -> Seen:
         Moments.of(torch.cat(kept_q, 1)),
         Moments.of(torch.cat(kept_k, 1)),
         torch.stack([one.histogram for one in found]).sum(0),
-        position_sums(kept_q, kept_k) if site in state.added else None,
+        grouped(kept_q, kept_k) if site in state.added else None,
     )
 
 

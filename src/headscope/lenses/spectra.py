@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
+from scipy import stats
 from torch import Tensor
 
 from headscope.core import About, FeedForward, Finding, HeadWeights, ModelSpec, Site, WeightSource
@@ -129,7 +130,7 @@ _NUMBERS = {
 SCHEMA = pl.Schema(_PLACE | _NUMBERS)
 FEED_FORWARD_SCHEMA = pl.Schema(_PLACE | {"shape": pl.String} | _NUMBERS)
 
-_RARE = 0.001  # a p-value that few of the matrices of a model have by chance
+_FALSE_DISCOVERIES = 0.05
 _HOW = (
     "Exact, in float64: eigenvalues of the Gram matrix of the smaller side; for W_QK and W_OV, QR of both factors "
     "and an SVD of the core. The nulls are laws for large matrices, not samples."
@@ -322,7 +323,8 @@ def _edge_sentence(layers: pl.DataFrame, noise: str) -> str:
     return (
         f"In the median layer {of_q:.0f} singular values of W_Q lie beyond the edge of a random matrix and hold "
         f"{100 * q_energy:.0f} % of its energy; of W_V it is {of_v:.0f} with {100 * v_energy:.0f} %{noise}. The "
-        f"largest value is beyond chance (Tracy–Widom, p < {_RARE}) in {_rare(layers)} projections"
+        f"largest value is {_largest(layers)} times that of a random matrix in the median projection, and beyond "
+        f"chance (Tracy–Widom, false discovery rate 5 %) in {_rare(layers)} projections"
         f"{_bulks(layers, 'W_')}."
     )
 
@@ -330,15 +332,26 @@ def _edge_sentence(layers: pl.DataFrame, noise: str) -> str:
 def _feed_forward_sentence(fed: pl.DataFrame, layers: pl.DataFrame, noise: str) -> str:
     spikes, attention = (_median(table, "energy_in_spikes") for table in (fed, layers))
     return (
-        f"The largest value is beyond chance in {_rare(fed)} feed-forward matrices; in the median one the spikes above "
-        f"the bulk hold {100 * spikes:.0f} % of the energy{noise} (in the projections of attention "
-        f"{100 * attention:.0f} %){_bulks(fed, '')}."
+        f"The largest value is {_largest(fed)} times that of a random matrix in the median feed-forward matrix, and "
+        f"beyond chance in {_rare(fed)} feed-forward matrices; in the median one the spikes above the bulk hold "
+        f"{100 * spikes:.0f} % of the energy{noise} (in the projections of attention {100 * attention:.0f} %)"
+        f"{_bulks(fed, '')}."
+    )
+
+
+def _largest(table: pl.DataFrame) -> str:
+    """The effect: the largest singular value over that of the null, in the median matrix."""
+    rows = table.filter(pl.col("quantity") == "largest", pl.col("null") > 0)
+    return (
+        f"{float(np.median((rows['value'] / rows['null']).to_numpy())):.2f}" if rows.height else "an unknown number of"
     )
 
 
 def _rare(table: pl.DataFrame) -> str:
+    """How many matrices have a largest value beyond chance, adjusted for their number."""
     tested = table.filter(pl.col("quantity") == "largest_p_value", pl.col("value").is_not_null())
-    return f"{tested.filter(pl.col('value') < _RARE).height} of {tested.height}"
+    adjusted = stats.false_discovery_control(tested["value"].to_numpy()) if tested.height else np.zeros(0)
+    return f"{int((adjusted < _FALSE_DISCOVERIES).sum())} of {tested.height}"
 
 
 def _median(table: pl.DataFrame, quantity: str) -> float:

@@ -87,15 +87,22 @@ ABOUT = About(
             "predicted where attention is flat; fastest_factor: the same where the common part lies along the "
             "strongest direction of the value map"
         ),
-        "value": "mean over windows; empty or left out where differences are no more than rounding",
+        "value": "mean over windows; empty or left out where differences can be rounding",
+        "rounding": (
+            "sizes of differences below this can be rounding: the machine's relative error times the root of the "
+            "stream's width"
+        ),
         "low": "lower end of the 95 % interval over windows; empty with one window",
         "high": "upper end",
         "null": (
             "independent isotropic tokens of the same number and dimension; for operator_norm and stretch random "
             "matrices of the same shapes"
         ),
-        "z": "distance of the mean cosine from 0 in standard deviations of independent tokens",
+        "z": "distance of the mean cosine from 0 in standard deviations of independent tokens: no size of an effect",
         "predicted": "the factor that averaging makes, by the second formula; without attention 1",
+        "ratio": "measured over predicted factor, geometric mean over windows; 1 where averaging explains the layer",
+        "ratio_low": "lower end of its 95 % interval over windows",
+        "ratio_high": "upper end",
         "dimensions": "width of the stream",
         "samples": "tokens of a window that were used, at most",
         "windows": "windows of text",

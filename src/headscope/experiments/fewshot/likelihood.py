@@ -54,9 +54,25 @@ class Circle:
         """`length` entries from one on."""
         return [self.clues[(start + step) % len(self.clues)] for step in range(length)]
 
-    def exchanged(self) -> "Circle":
-        """The same clues, each behind a word from the other side."""
-        far = len(self.clues) // 2
+    def exchanged(self, most: int = 0) -> "Circle":
+        """The same clues, each behind a word from the other side.
+
+        None of the `most` shots before a target holds the word that the target's clue belongs to: the words come from
+        more than `most` places away.
+
+        Properties:
+            - no shot holds the target's true word  (tested: test_exchanged_shots_do_not_hold_the_answer)
+        Raises:
+            UsageError: There are too few words for that.
+        """
+        n = len(self.clues)
+        far = max(n // 2, most + 1)
+        if far >= n:
+            raise UsageError(
+                f"{n} words are too few to exchange words with {most} shots: a shot would hold the word that is asked "
+                "for",
+                hint=f"use at least {most + 2} words",
+            )
         pairs = zip(self.clues, (*self.clues[far:], *self.clues[:far]), strict=True)
         return Circle(self.category, tuple(Clue(other.word, one.clue) for one, other in pairs))
 

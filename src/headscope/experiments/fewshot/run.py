@@ -100,7 +100,7 @@ def fewshot(model: Model, setting: Setting, step: Step) -> tuple[Finding, TextSp
     whole = Plan(circle, plan.shots, most, plan.measured, range(len(circle.clues)), setting.seed)
     original = observe(model, State(ORIGINAL), whole, step)
     exchanged = log_probabilities(
-        model, circle.exchanged(), most, whole.scored, lambda done, total: step("words exchanged", done, total)
+        model, circle.exchanged(most), most, whole.scored, lambda done, total: step("words exchanged", done, total)
     )
     written = _written(model, circle, most, setting, step)
     states = [original, *(observe(model, state, plan, step) for state in _states(setting))]

@@ -14,12 +14,15 @@ ABOUT = About(
         "Biases are not touched.\n\n"
         "The control of scale and randomise is W plus a matrix with exactly the singular values of the change, and so "
         "with its Frobenius norm, along Haar-random directions on both sides. The control of rank and remove sets as "
-        "many singular values to 0, of directions drawn at random among those of W. Each is one draw from the "
-        "seed.\n\n"
+        "many singular values to 0, of directions drawn at random among those of W. Each change has several controls "
+        "of its own, which share no directions with each other or with those of other changes. The table has their "
+        "mean (of perplexities the geometric one), the least and the most.\n\n"
         "Perplexity is that of non-overlapping windows; KL is that of the next-token distribution from the "
         "original's. A map has moved by half the sum of the absolute differences of a row: the share of its mass that "
         "lies elsewhere.\n\n"
-        "A text counts as noise when its surprise to the original model is nearer to that of shuffled than of "
+        "A text is judged when it has as many tokens as the column needed says: so many that its mean surprise is "
+        "known to half the gap between ordinary and shuffled text (95 %, from the spread of both per token), and at "
+        "least eight. It counts as noise when its surprise to the original model is nearer to that of shuffled than of "
         "ordinary text, as a loop when more than half of its tokens repeat a run of four that stood in it before, as "
         "broken language when it surprises more than ordinary text, and else as language; it repeats the prompt when "
         "more than a quarter of its tokens, and more than in the original's text, lie in a run of four from the "
@@ -62,7 +65,11 @@ ABOUT = About(
         "is_changed": "whether the head reads a changed matrix",
         "matrix, heads": "which projection, and of which heads (W_K, W_V: key/value heads)",
         "norm, change_norm": "Frobenius norm of the matrix before, and of the change",
-        "kept": "singular directions that stayed",
+        "kept": "singular directions of the matrix that stayed; 0 where a random matrix was added",
+        "draws": "controls that were drawn",
+        "ratio_least, ratio_most": "of the draws of a control; so for perplexity, kl and cosine",
+        "low, high": "in the table of heads: ends of the 95 % interval of each quantity, over windows",
+        "needed": "tokens that the texts from all prompts together need to be judged",
         "text, tokens": "what was written from the prompt, greedily (↵ is a new line), and how long it is",
         "surprise": "nats per token of this text to the original model, given the prompt",
         "ordinary, shuffled": "nats per token of the measured text to the original model, as it is and with its "

@@ -18,6 +18,7 @@ change, and says what any change of that size does. For `rank` and `remove`: as 
 change, but the directions are drawn at random among those of W; so it says what the choice of the directions does.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -175,10 +176,20 @@ def check(model: Model, changes: Sequence[Change], place: Place) -> None:
         edit.map_matrix(place.at, place.matrices, rule)
 
 
+def seeded(seed: int, *purpose: str) -> torch.Generator:
+    """A generator of its own for every purpose: no two changes or controls share their directions.
+
+    Properties:
+        - another purpose, another stream  (tested: test_controls_do_not_share_their_directions)
+    """
+    digest = hashlib.sha256("\n".join((str(seed), *purpose)).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+
+
 @contextmanager
 def changed(model: Model, change: Change, place: Place, seed: int) -> Iterator[list[Touched]]:
     """The model with the change, for as long as the context lasts."""
-    generator = torch.Generator().manual_seed(2 * seed)
+    generator = seeded(seed, change.label, "change")
     touched: list[Touched] = []
     with model.edit() as edit:
         initial = edit.initial_matrices(seed) if change == Change("randomise", "init") else None
@@ -197,19 +208,21 @@ def changed(model: Model, change: Change, place: Place, seed: int) -> Iterator[l
 
 @contextmanager
 def controlled(
-    model: Model, change: Change, place: Place, touched: Sequence[Touched], seed: int
+    model: Model, change: Change, place: Place, touched: Sequence[Touched], seed: int, draw: int = 0
 ) -> Iterator[list[Touched]]:
-    """The model with the control of a change, which is known by what it touched."""
-    generator = torch.Generator().manual_seed(2 * seed + 1)
+    """The model with a control of a change, which is known by what it touched; every draw is another control."""
+    generator = seeded(seed, change.label, f"control {draw}")
     before, done = iter(touched), []
 
     def rule(named: Named, w: Matrix) -> Matrix:
         model_of = next(before)
         if change.picks_directions:
-            after = _with_some_directions(w, model_of.kept, generator)
+            after, stay = _with_some_directions(w, model_of.kept, generator), model_of.kept
         else:
+            # A random matrix is added: no singular direction of W stays, unless nothing is added.
             after = w + along_random_directions(model_of.sigma, w.shape[0], w.shape[1], generator)
-        done.append(_touched(named, w, after, model_of.kept))
+            stay = 0 if bool(model_of.sigma.any()) else model_of.kept
+        done.append(_touched(named, w, after, stay))
         return after
 
     with model.edit() as edit:

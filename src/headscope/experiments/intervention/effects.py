@@ -11,10 +11,10 @@ vocabulary, nor with the number of changes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from headscope.attention.statistics import Request
@@ -48,7 +48,7 @@ class Embedded:
     """Cosine of each sentence with its original embedding, and whether that one is the nearest of all originals."""
 
     cosine: Float[Tensor, " sentences"]
-    is_nearest: Bool[Tensor, " sentences"]
+    is_nearest: Float[Tensor, " sentences"]
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Observer:
     new_tokens: int
     original: Original = field(default_factory=Original)
 
-    def __call__(self, step: Callable[[int, int], None]) -> Effects:
+    def __call__(self, step: Callable[[int, int], None], *, write_texts: bool = True) -> Effects:
         """Everything about the model as it is now; `step` hears how far it is."""
         parts = len(self.material.windows) + 2
         predicts = predicts_next_token(self.model)
@@ -95,7 +95,9 @@ class Observer:
             maps=self._shown(),
             predictions=predictions,
             embedded=None if predicts else self._embedded(),
-            texts=write(self.model, [tokens for _, tokens in self.material.prompts], self.new_tokens),
+            texts=write(self.model, [tokens for _, tokens in self.material.prompts], self.new_tokens)
+            if write_texts
+            else (),
         )
         step(parts, parts)
         return effects
@@ -155,7 +157,30 @@ class Observer:
             self.original.embeddings = now
         unit = torch.nn.functional.normalize(self.original.embeddings, dim=-1)
         cosines = torch.nn.functional.normalize(now, dim=-1) @ unit.T
-        return Embedded(cosines.diagonal().clone(), cosines.argmax(-1) == torch.arange(len(cosines)))
+        return Embedded(cosines.diagonal().clone(), (cosines.argmax(-1) == torch.arange(len(cosines))).double())
+
+
+def mean_effects(draws: Sequence[Effects]) -> Effects:
+    """Window by window the mean over draws of nats, KL, embeddings and moved mass; rows, maps and text of the first.
+
+    The mean of nats makes the perplexity a geometric mean.
+    """
+    first = draws[0]
+
+    def mean(parts: Sequence[Tensor]) -> Tensor:
+        return torch.stack(list(parts)).mean(0)
+
+    predictions, embedded = first.predictions, first.embedded
+    if predictions is not None:
+        every = [draw.predictions for draw in draws if draw.predictions is not None]
+        predictions = Predictions(
+            mean([part.nats for part in every]), mean([part.kl for part in every]), predictions.tokens
+        )
+    if embedded is not None:
+        found = [draw.embedded for draw in draws if draw.embedded is not None]
+        embedded = Embedded(mean([part.cosine for part in found]), mean([part.is_nearest for part in found]))
+    moved = {site: mean([draw.moved[site] for draw in draws]) for site in first.moved}
+    return replace(first, predictions=predictions, embedded=embedded, moved=moved)
 
 
 def _maps(session: Session, windows: Sequence[Tokens]) -> Iterator[Maps]:

@@ -127,8 +127,8 @@ def _costs(variants: Sequence[Variant], effects: pl.DataFrame) -> list[Curves]:
         series = [_against_alpha(effects, name, which, original) for which in ("change", "control")]
         level = Series("original", np.array(alphas), np.full(len(alphas), original), role="null")
         caption = (
-            "With 95 % intervals over windows of text. Control: a change with the same singular values along random "
-            "directions."
+            "Changes with 95 % intervals over windows of text. Control: a change with the same singular values along "
+            "random directions; mean of several draws, and the band from the least to the most of them."
         )
         drawn.append(Curves(f"cost_{name}", title, caption, "α", axis, (*series, level), log_x=True, log_y=log_y))
     return drawn
@@ -139,7 +139,8 @@ def _against_alpha(effects: pl.DataFrame, name: str, which: str, original: float
     for row in effects.iter_rows(named=True):
         if row["which"] == which and row["change"].startswith("scale "):
             value = row[name]
-            ends = [row[f"{name}_{end}"] for end in ("low", "high")]
+            suffixes = ("low", "high") if which == "change" else ("least", "most")
+            ends = [row.get(f"{name}_{end}") for end in suffixes]
             points.append((Change.of(row["change"]).alpha, value, *(value if end is None else end for end in ends)))
     x, y, low, high = torch.tensor(sorted(points), dtype=torch.float64).T.numpy()
     label = "all singular values times α" if which == "change" else "control"

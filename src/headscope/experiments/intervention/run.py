@@ -13,9 +13,10 @@ import torch
 
 from headscope.core import Finding, Selection, TextSpec
 from headscope.corpora import Text
+from headscope.errors import UsageError
 from headscope.experiments.intervention.about import ABOUT
 from headscope.experiments.intervention.changes import Change, Place, changed, check, controlled, place_of
-from headscope.experiments.intervention.effects import Effects, Observer
+from headscope.experiments.intervention.effects import Effects, Observer, mean_effects
 from headscope.experiments.intervention.figures import figures
 from headscope.experiments.intervention.material import Material, gathered
 from headscope.experiments.intervention.sentences import headlines
@@ -26,7 +27,7 @@ from headscope.experiments.intervention.tables import (
     matrices_table,
     texts_table,
 )
-from headscope.experiments.intervention.writing import judged, surprise
+from headscope.experiments.intervention.writing import judged, needed_tokens, surprises
 from headscope.model import Model
 from headscope.model.text import has_chat_template, predicts_next_token
 
@@ -45,6 +46,7 @@ class Setting:
     windows: int = 12
     new_tokens: int = 40
     seed: int = 0
+    draws: int = 3
 
 
 def intervene(
@@ -64,6 +66,8 @@ def intervene(
     """
     chosen = list(dict.fromkeys(Change.of(change) for change in (changes or DEFAULT)))
     place = place_of(setting.matrices, setting.at)
+    if setting.draws < 1:
+        raise UsageError(f"draws={setting.draws}: a control is drawn at least once")
     check(model, chosen, place)
     sizes = {"window": setting.window, "windows": setting.windows, "new_tokens": setting.new_tokens}
     material = gathered(model, text, prompts, **sizes)
@@ -71,7 +75,7 @@ def intervene(
     observe = Observer(model, material, heads, setting.new_tokens)
     variants = [Variant("original", None, observe(_named(step, "original")))]
     for change in chosen:
-        variants += _tried(model, change, place, setting.seed, observe, step)
+        variants += _tried(model, change, place, setting, observe, step)
     tables = {"effects": effects_table(variants, heads)}
     if material.prompts:
         tables["texts"] = _texts(model, variants, material, setting.seed)
@@ -90,13 +94,18 @@ def intervene(
 
 
 def _tried(
-    model: Model, change: Change, place: Place, seed: int, observe: Callable[[Callable[[int, int], None]], Effects],
-    step: Step,
-) -> list[Variant]:  # fmt: skip
-    with changed(model, change, place, seed) as touched:
+    model: Model, change: Change, place: Place, setting: Setting, observe: Observer, step: Step
+) -> list[Variant]:
+    """The change, and its control: the mean of several draws, which are kept too."""
+    with changed(model, change, place, setting.seed) as touched:
         done = Variant("change", change, observe(_named(step, change.label)), touched)
-    with controlled(model, change, place, touched, seed) as moved:
-        return [done, Variant("control", change, observe(_named(step, f"{change.label}, control")), moved)]
+    draws: list[Effects] = []
+    for draw in range(setting.draws):
+        with controlled(model, change, place, touched, setting.seed, draw) as moved:
+            name = f"{change.label}, control" if setting.draws == 1 else f"{change.label}, control {draw + 1}"
+            draws.append(observe(_named(step, name), write_texts=draw == 0))
+            first = moved if draw == 0 else first
+    return [done, Variant("control", change, mean_effects(draws), first, tuple(draws))]
 
 
 def _named(step: Step, what: str) -> Callable[[int, int], None]:
@@ -115,7 +124,12 @@ def _references(model: Model, material: Material, seed: int) -> dict[str, float]
     generator = torch.Generator().manual_seed(seed)
     tokens = material.windows[0]
     mixed = torch.cat([tokens[:1], tokens[1:][torch.randperm(len(tokens) - 1, generator=generator)]])
-    return {name: surprise(model, ids[:1], ids[1:]) for name, ids in (("ordinary", tokens), ("shuffled", mixed))}
+    ordinary, shuffled = (surprises(model, ids[:1], ids[1:]) for ids in (tokens, mixed))
+    return {
+        "ordinary": float(ordinary.mean()),
+        "shuffled": float(shuffled.mean()),
+        "needed": float(needed_tokens(ordinary, shuffled)),
+    }
 
 
 def _params(changes: Sequence[Change], place: Place, setting: Setting) -> dict[str, str | int | float | bool | None]:
@@ -127,6 +141,7 @@ def _params(changes: Sequence[Change], place: Place, setting: Setting) -> dict[s
         "windows": setting.windows,
         "new_tokens": setting.new_tokens,
         "seed": setting.seed,
+        "draws": setting.draws,
     }
 
 
@@ -136,6 +151,9 @@ def _method(model: Model, material: Material, setting: Setting) -> str:
         f"{spec.n_windows} windows of {spec.window} tokens, evenly spread over the text; row statistics are streamed "
         f"over them, maps are compared on {len(material.mapped)} windows of {max(map(len, material.mapped))} tokens.",
         "Intervals: Student t over windows (embeddings: over sentences).",
+        f"Controls: {setting.draws} draw{'s' if setting.draws > 1 else ''} for each change, every one with its own "
+        "directions. Predictions, embeddings and moved mass are means over draws, with the least and the most of them "
+        "beside; other rows of the control, its maps and its text are of the first draw.",
     ]
     if predicts_next_token(model):
         told.append(

@@ -18,6 +18,7 @@ PREDOMINANT = 0.5
 COPIES = 0.25  # a text repeats the prompt when more of it is copied, and more than of the original's
 LOOPS = 0.5  # a text is a loop when more of it has stood before
 LANGUAGE, BROKEN, LOOP, NOISE = "language", "broken language", "a loop", "noise"
+_LIKENESS = ("surprise", "copied", "repeated")
 CITED = "Section 8.5 of Wertich's thesis"
 
 
@@ -51,18 +52,32 @@ def _costs(effects: Sequence[Row]) -> list[str]:
             f"{row['change']}"
             for row in changes
         ]
-        beside = [f"{number(controls[row['change']]['perplexity'])}" for row in changes]
+        beside = [_beside(controls[row["change"]], "perplexity") for row in changes]
         return [
-            f"Perplexity goes from {number(effects[0]['perplexity'])} to {_listed(each)}; under the controls, in "
-            f"random directions, to {_listed(beside)}."
+            f"Perplexity goes from {number(effects[0]['perplexity'])} to {_listed(each)}. Under the controls, in "
+            f"random directions{_drawn(controls)}, it goes to {_listed(beside)}."
         ]
     each = [f"{row['cosine']:.3f} ({_interval(row, 'cosine')}) under {row['change']}" for row in changes]
-    beside = [f"{controls[row['change']]['cosine']:.3f}" for row in changes]
+    beside = [_beside(controls[row["change"]], "cosine") for row in changes]
     found = _listed([f"{100 * row['found']:.0f} %" for row in changes])
     return [
         f"The sentence embeddings keep a cosine with the original of {_listed(each)}; under the controls, in random "
-        f"directions, of {_listed(beside)}. {found} of the sentences are still nearest to their own original."
+        f"directions{_drawn(controls)}, of {_listed(beside)}. {found} of the sentences are still nearest to their own "
+        "original."
     ]
+
+
+def _drawn(controls: dict[str, Row]) -> str:
+    """How many controls were drawn, and what stands in brackets behind their mean."""
+    draws = max((int(row.get("draws") or 1) for row in controls.values()), default=1)
+    return f" (mean of {draws} draws, and their range)" if draws > 1 else " (one draw)"
+
+
+def _beside(row: Row, name: str) -> str:
+    """A control's number, with the range of its draws."""
+    least, most = row.get(f"{name}_least"), row.get(f"{name}_most")
+    value = number(row[name])
+    return value if least is None or most is None else f"{value} ({number(least)} to {number(most)})"
 
 
 def _interval(row: Row, name: str) -> str:
@@ -131,10 +146,15 @@ def _self(original: Row, scaled: Sequence[Row]) -> list[str]:
 
 def _texts(texts: pl.DataFrame) -> list[str]:
     """(3) and (4): is the text still language, and does it repeat the prompt?"""
-    means = texts.filter(pl.col("which") != "control").group_by("change", maintain_order=True).agg(
-        pl.col("surprise", "copied", "repeated", "ordinary", "shuffled").mean(), pl.col("tokens").sum(),
-        pl.col("text").first()
-    )  # fmt: skip
+    # Token by token: a prompt that is answered with one token counts as one token.
+    said_something = texts.filter(pl.col("which") != "control")
+    if "needed" not in said_something.columns:
+        said_something = said_something.with_columns(pl.lit(8.0).alias("needed"))
+    weight = pl.col("tokens")
+    means = said_something.group_by("change", maintain_order=True).agg(
+        *((pl.col(name) * weight).sum() / weight.filter(pl.col(name).is_not_null()).sum() for name in _LIKENESS),
+        pl.col("ordinary", "shuffled", "needed").first(), weight.sum(),
+    ).with_columns(pl.col(name).fill_nan(None) for name in _LIKENESS)  # fmt: skip
     rows = means.to_dicts()
     said = []
     for up in (True, False):
@@ -171,6 +191,8 @@ def _kind(row: Row) -> str:
     """
     if row["surprise"] is None:
         return "nothing"
+    if row["tokens"] < row["needed"]:
+        return f"too short to judge, {row['tokens']} of {row['needed']:.0f} tokens,"
     if row["surprise"] > (row["ordinary"] + row["shuffled"]) / 2:
         return NOISE
     if (row["repeated"] or 0.0) > LOOPS:

@@ -1,12 +1,15 @@
 """The tables of an intervention: a row per state of the model, per head, per matrix, per text."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, inf, isfinite, sqrt
+from math import exp, inf, isfinite, nan, sqrt
 from typing import Literal
 
 import polars as pl
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from headscope.core import Site
 from headscope.experiments.intervention.changes import Change, Touched
@@ -30,6 +33,7 @@ class Variant:
     change: Change | None
     effects: Effects
     touched: Sequence[Touched] = ()
+    draws: Sequence[Effects] = ()  # of a control: what each draw showed
 
     @property
     def label(self) -> str:
@@ -40,9 +44,12 @@ class Variant:
 def effects_table(variants: Sequence[Variant], heads: Heads) -> pl.DataFrame:
     """A row per state; the original first. Intervals are 95 %, over windows of text (or sentences)."""
     original = variants[0].effects
-    rows = [{"change": one.label, "which": one.which} | _row(one, original, heads) for one in variants]
+    rows = [
+        {"change": one.label, "which": one.which} | _row(one, original, heads) | _draws(one, original)
+        for one in variants
+    ]
     # An interval stays where its mean is, also where one window gives none.
-    means = [(name, name.removesuffix("_low").removesuffix("_high")) for name in _ORDER]
+    means = [(name, re.sub("_(low|high|least|most)$", "", name)) for name in _ORDER]
     shown = [name for name, mean in means if any(row.get(mean) is not None for row in rows)]
     words = {"change": pl.String, "which": pl.String}
     return pl.DataFrame(rows, schema=words | dict.fromkeys(shown, pl.Float64))
@@ -54,7 +61,31 @@ _ORDER = (
     "entropy_share", "keys", "self", "first", "size",
     *(f"{name}_{end}" for name in _MAIN for end in ("low", "high") if name not in ("ratio", "cosine")),
     "self_uniform", "first_uniform", "keys_uniform",
+    *(f"{name}_{end}" for name in ("perplexity", "ratio", "kl", "cosine") for end in ("least", "most")), "draws",
 )  # fmt: skip
+
+
+def _draws(variant: Variant, original: Effects) -> dict[str, float | None]:
+    """The least and the most of what the draws of a control showed, and how many they are."""
+    if not variant.draws:
+        return {}
+    found: dict[str, list[float]] = {}
+    for draw in variant.draws:
+        if draw.predictions is not None and original.predictions is not None:
+            now, before = draw.predictions, original.predictions
+            total = float(now.tokens.sum())
+            numbers = {
+                "perplexity": exp(min(float(now.nats.sum()) / total, 700.0)),
+                "ratio": exp(min(float((now.nats - before.nats).sum()) / total, 700.0)),
+                "kl": float(now.kl.sum()) / total,
+            }
+        else:
+            numbers = {"cosine": float(draw.embedded.cosine.mean())} if draw.embedded is not None else {}
+        for name, number in numbers.items():
+            found.setdefault(name, []).append(number)
+    ends = {f"{name}_least": min(values) for name, values in found.items()}
+    ends |= {f"{name}_most": max(values) for name, values in found.items()}
+    return {**ends, "draws": float(len(variant.draws))}
 
 
 def _row(variant: Variant, original: Effects, heads: Heads) -> dict[str, float | None]:
@@ -132,28 +163,41 @@ def heads_table(variants: Sequence[Variant], sites: Sequence[Site], changed: Hea
         for site in sites:
             means = {name: _by_head(one.effects.rows, site, quantity) for quantity, name in ROWS.items()}
             means["distance"] = _by_head(one.effects.rows, site, "distance")
-            moved = one.effects.moved[site].mean(0).tolist() if site in one.effects.moved else None
+            means["moved"] = None
+            if site in one.effects.moved and one.which != "original":
+                moved = one.effects.moved[site].double()
+                means["moved"] = _ends(moved, torch.ones_like(moved))
             for head in range(site.n_heads):
-                numbers = {name: None if column is None else column[head] for name, column in means.items()}
+                numbers: dict[str, float | None] = {}
+                for name, ends in means.items():
+                    for row, suffix in enumerate(("", "_low", "_high")):
+                        numbers[name + suffix] = None if ends is None else _finite(float(ends[row, head]))
                 rows.append(
                     {"change": one.label, "which": one.which}
                     | place(site, head)
                     | {"is_changed": one.which != "original" and head in changed.get(site, ())}
                     | numbers
-                    | {"moved": None if moved is None or one.which == "original" else moved[head]}
                 )
     schema: dict[str, type[pl.DataType]] = {"change": pl.String, "which": pl.String, "stack": pl.String}
     schema |= {"kind": pl.String, "layer": pl.Int64, "head": pl.Int64, "is_changed": pl.Boolean}
-    return pl.DataFrame(rows, schema=schema | dict.fromkeys((*ROWS.values(), "distance", "moved"), pl.Float64))
+    names = (*ROWS.values(), "distance", "moved")
+    schema |= dict.fromkeys((*names, *(f"{name}_{end}" for name in names for end in ("low", "high"))), pl.Float64)
+    return pl.DataFrame(rows, schema=schema)
 
 
-def _by_head(state: focus.State, site: Site, quantity: str) -> list[float | None] | None:
+def _ends(sums: Float[Tensor, "windows heads"], counts: Float[Tensor, "windows heads"]) -> Float[Tensor, "3 heads"]:
+    """Means of all heads, and both ends of their 95 % intervals over windows."""
+    nothing = Estimate(nan, nan, nan)
+    ends = [clustered_mean(s, n) if bool((n > 0).any()) else nothing for s, n in zip(sums.T, counts.T, strict=True)]
+    return torch.tensor([[end.mean, end.low, end.high] for end in ends], dtype=torch.float64).T
+
+
+def _by_head(state: focus.State, site: Site, quantity: str) -> Float[Tensor, "3 heads"] | None:
     if site not in state.seen or (site.kind == "cross" and quantity in _POSITIONAL):
         return None
     index = focus.quantities(state.params, site).index(quantity)
-    sums = torch.cat([part.measured[:, index] for part in state.seen[site]]).sum(0)
-    counts = torch.cat([part.rows for part in state.seen[site]]).sum(0)
-    return [_finite(float(x)) for x in sums / counts]
+    sums = torch.cat([part.measured[:, index] for part in state.seen[site]])
+    return _ends(sums, torch.cat([part.rows for part in state.seen[site]]))
 
 
 def matrices_table(variants: Sequence[Variant]) -> pl.DataFrame:

@@ -6,11 +6,13 @@ text (or below: greedy text is predictable) as long as it is language, and near 
 that stood in the text before.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from headscope.model import Model
@@ -69,9 +71,31 @@ def _judged(model: Model, said: str, prompt: Tokens, text: Tokens) -> Writing:
 
 def surprise(model: Model, prompt: Tokens, text: Tokens) -> float:
     """Nats per token of a text behind a prompt."""
+    return float(surprises(model, prompt, text).mean())
+
+
+def surprises(model: Model, prompt: Tokens, text: Tokens) -> Float[Tensor, " tokens"]:
+    """Nats of each token of a text behind a prompt."""
     logits = predicted(model, torch.cat([prompt, text])).logits[len(prompt) - 1 : -1]
     log_p = torch.log_softmax(logits.double(), dim=-1)
-    return float(-log_p.gather(1, text[:, None]).mean())
+    return -log_p.gather(1, text[:, None])[:, 0]
+
+
+def needed_tokens(ordinary: Float[Tensor, " tokens"], shuffled: Float[Tensor, " tokens"]) -> int:
+    r"""How many tokens a text must have to be told from noise.
+
+    Definition:
+        Their mean surprise must be known to half the gap between ordinary and shuffled text:
+        $1.96\,s/\sqrt{n} \leq g/2$, with s the larger of the two standard deviations per token; at least eight, two
+        runs of four. Without a gap no text is enough.
+    Properties:
+        - from the gap and the spread  (tested: test_how_much_text_a_verdict_needs)
+    """
+    gap = float(shuffled.mean() - ordinary.mean())
+    if gap <= 0 or len(ordinary) < 2:
+        return sys.maxsize
+    spread = max(float(part.std()) for part in (ordinary, shuffled))
+    return max(2 * RUN, ceil((2 * 1.96 * spread / gap) ** 2))
 
 
 def runs_of(tokens: Sequence[int]) -> set[tuple[int, ...]]:

@@ -86,10 +86,23 @@ def _ranks(heads: pl.DataFrame) -> str:
     clear = rows.filter(pl.col("adjusted") < LEVEL)
     up, down = (clear.filter(test).height for test in (pl.col("given_distance") > 0, pl.col("given_distance") < 0))
     return (
-        f"{told[0]}; {told[1]}, and goes from {_two(least['value'])} in {label_of(least)} to {_two(most['value'])} in "
-        f"{label_of(most)}. Given the distance {up} of {rows.height} heads look at tokens whose inputs are like their "
-        f"own and {down} away from them (false discoveries held at 5 %, {rows['windows'][0]} windows)."
+        f"Over {rows['windows'][0]} windows: {told[0]}; {told[1]}, and goes from {_two(least['value'])} in "
+        f"{label_of(least)}{_ends(least)} to {_two(most['value'])} in {label_of(most)}{_ends(most)}. Given the "
+        f"distance {up} of {rows.height} heads look at tokens whose inputs are like their own and {down} away from "
+        f"them (false discoveries held at 5 %{_detectable(rows)})."
     )
+
+
+def _ends(row: Mapping[str, object]) -> str:
+    """The 95 % interval of a row."""
+    low, high = row["low"], row["high"]
+    return f" ({low:.2f} to {high:.2f})" if isinstance(low, float) and isinstance(high, float) else ""
+
+
+def _detectable(rows: pl.DataFrame) -> str:
+    """Half of the 95 % interval of a correlation in the median head: what is smaller can go unseen."""
+    half = ((rows["high"] - rows["low"]) / 2).drop_nulls().drop_nans().to_numpy()
+    return f"; a correlation below {float(np.median(half)):.2g} is not detected in the median head" if len(half) else ""
 
 
 def _related(heads: pl.DataFrame, name: str, words: str) -> str:
@@ -103,7 +116,7 @@ def _related(heads: pl.DataFrame, name: str, words: str) -> str:
     given = median(heads, quantity, "given_distance")
     beside = f", given the distance {_two(given)}" if given == given else ""
     return (
-        f"{'The angles of the' if name == 'embedding' else 'those of the'} {words} are {verdict} attention in the "
+        f"{'the angles of the' if name == 'embedding' else 'those of the'} {words} are {verdict} attention in the "
         f"typical head: their rank correlation within rows is {_two(median(heads, quantity))} in the median head (in "
         f"size {_two(typical)}, tokens shuffled {_two(median(heads, quantity, 'null'))}{beside})"
     )

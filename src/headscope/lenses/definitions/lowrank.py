@@ -17,6 +17,7 @@ Array = NDArray[np.float64]
 Row = dict[str, object]
 # As the lens has them: the smallest block, and what is measured; of the laws only some.
 FIRST = 8
+NULL_WINDOWS = 8  # windows behind the nulls
 SHARES = {"components_90": (0.9, 2), "components_99": (0.99, 2), "nuclear_90": (0.9, 1)}
 FITTED = ("components_90", "components_99", "stable_rank")
 
@@ -35,11 +36,15 @@ def defined(batches: Sequence[Batch], tokens: int, windows: int) -> dict[str, li
             where = {"stack": site.stack, "kind": site.kind, "layer": site.layer}
             tables["components"] += [where | row for row in _components(site, seen)]
             tables["growth"] += [where | row for row in _growth(site, seen)]
+    adjusted(tables["components"], ("tokens", "quantity"))
+    adjusted(tables["growth"], ("quantity",))
+    for row in tables["growth"]:
+        row["law"] = _law(row)
     return tables
 
 
-# By n: for each head, what was measured, with shuffled rows, and with uniform attention.
-Measured = dict[int, list[tuple[dict[str, float], dict[str, float], dict[str, float]]]]
+# By n: for each head, what was measured, with popular keys alone, with shuffled rows, and with uniform attention.
+Measured = dict[int, list[tuple[dict[str, float], ...]]]
 
 
 def _measured(site: Site, pattern: Array, batch: Batch, index: int, tokens: int) -> Measured:
@@ -67,9 +72,41 @@ def _measured(site: Site, pattern: Array, batch: Batch, index: int, tokens: int)
             for i, keys_seen in enumerate(seen):
                 order = sorted(keys_seen, key=lambda j: places[i, j])
                 mixed[i, keys_seen] = head[i, order]
-            found[n].append((_numbers(head), _numbers(mixed), _numbers(uniform)))
+            visible = np.array([[float(j in keys_seen) for j in range(n)] for keys_seen in seen])
+            popular = _popular(head, visible, places[:n, :n])
+            found[n].append((_numbers(head), _numbers(popular), _numbers(mixed), _numbers(uniform)))
         n *= 2
     return found
+
+
+def _popular(pattern: Array, visible: Array, places: Array) -> Array:
+    """Weights dealt out in a random order that prefers popular keys, then scaled to the sums of the pattern."""
+    n = len(pattern)
+    columns = pattern.sum(0)
+    most = np.array([sum(pattern[i].max() for i in range(n) if visible[i, j]) for j in range(n)])
+    strength = [log(max(columns[j] / max(visible[:, j].sum(), 1), 1e-9)) for j in range(n)]
+    best, nearest = np.zeros((n, n)), inf
+    for _ in range(8):
+        x = np.zeros((n, n))
+        for i in range(n):
+            keys = [j for j in range(n) if visible[i, j]]
+            order = sorted(keys, key=lambda j: -(strength[j] - log(-log(places[i, j]))))
+            x[i, order] = sorted((float(pattern[i, j]) for j in keys), reverse=True)
+        distance = float(np.abs(x.sum(0) - columns).sum())
+        if distance < (1 - 1e-9) * nearest:
+            best, nearest = x, distance
+        for j in range(n):
+            wanted, dealt = (log(max(c, 1e-9) / max(most[j] - c, 1e-9)) for c in (columns[j], x[:, j].sum()))
+            strength[j] += min(max(wanted - dealt, -4.0), 4.0)
+    x = best + 1e-9 * visible
+    for _ in range(200):
+        for j in range(n):
+            x[:, j] *= columns[j] / x[:, j].sum() if x[:, j].sum() > 0 else 0.0
+        for i in range(n):
+            x[i] *= pattern[i].sum() / x[i].sum() if x[i].sum() > 0 else 0.0
+        if np.abs(x.sum(0) - columns).sum() / 2 <= 1e-3 * columns.sum():
+            return x
+    return x
 
 
 def _numbers(p: Array) -> dict[str, float]:
@@ -108,22 +145,76 @@ def _components(site: Site, seen: Sequence[Measured]) -> Iterator[Row]:
         itself = _numbers(np.eye(n))
         for head in range(site.n_heads):
             for name in itself:
-                values, mixed, flat = ([one[head][kind][name] for one in long] for kind in range(3))
-                without = [_mean(values[:i] + values[i + 1 :]) for i in range(len(values))] if len(values) > 1 else []
-                low, high = _interval(_mean(values), without)
+                values, popular, mixed, flat = ([one[head][kind][name] for one in long] for kind in range(4))
+                low, high = _interval(_mean(values), _left_out(values))
+                popular, mixed = popular[:NULL_WINDOWS], mixed[:NULL_WINDOWS]
+                gaps = [a - b for a, b in zip(values, popular, strict=False)]
+                gap_low, gap_high = _interval(_mean(gaps), _left_out(gaps))
                 yield {
                     "head": head, "tokens": n, "quantity": name, "value": _mean(values),
-                    "low": None if low is None else max(low, 0.0), "high": high, "shuffled": _mean(mixed),
+                    "low": None if low is None else max(low, 0.0), "high": high, "popular": _mean(popular),
+                    "difference": _mean(gaps), "difference_low": gap_low, "difference_high": gap_high,
+                    "p": _chance(_mean(gaps), _left_out(gaps)), "shuffled": _mean(mixed),
                     "uniform": _mean(flat), "most": itself[name], "windows": len(long),
+                    "null_windows": len(mixed),
                 }  # fmt: skip
+
+
+def _left_out(values: Sequence[float]) -> list[float]:
+    """The mean without each window in turn."""
+    return [_mean([*values[:i], *values[i + 1 :]]) for i in range(len(values))] if len(values) > 1 else []
+
+
+def _chance(value: float, without: Sequence[float]) -> float | None:
+    """How likely the jackknife's t is to be as far from 0."""
+    w = len(without)
+    if w < 2:
+        return None
+    mean = sum(without) / w
+    error = sqrt((w - 1) / w * sum((one - mean) ** 2 for one in without))
+    if all(one == value for one in without):
+        return 1.0 if value == 0 else 0.0
+    return float(2 * stats.t.sf(abs(value) / error, w - 1))
+
+
+def adjusted(rows: Sequence[Row], family: Sequence[str]) -> None:
+    """Adjust p by Benjamini and Hochberg: the least m p / rank among those that are as large or larger."""
+    for row in rows:
+        others = sorted(
+            float(str(other["p"]))
+            for other in rows
+            if other["p"] is not None and all(other[name] == row[name] for name in family)
+        )
+        if row["p"] is None:
+            row["adjusted"] = None
+            continue
+        m = len(others)
+        larger = [m * p / (rank + 1) for rank, p in enumerate(others) if p >= float(str(row["p"]))]
+        row["adjusted"] = min([1.0, *larger])
+
+
+def _law(row: Row) -> str:
+    power, logarithm, p = (
+        None if row[name] is None else float(str(row[name])) for name in ("power_misfit", "log_misfit", "adjusted")
+    )
+    if power is None or logarithm is None:
+        raise ValueError("a row of growth has no misfit")
+    if power < 1e-9 and abs(float(str(row["value"]))) < 1e-9:
+        return "none"
+    if power > 0.1 and logarithm > 0.1:
+        return "neither"
+    if p is None or p >= 0.05:
+        return "undecided"
+    return "power" if power < logarithm else "logarithm"
 
 
 def _course(
     long: Sequence[Measured], sizes: Sequence[int], head: int, name: str, kind: int, out: int | None = None
 ) -> list[float]:
     """A quantity at each size, mean over windows but the one left out."""
-    kept = [one for i, one in enumerate(long) if i != out]
-    return [_mean([one[n][head][kind][name] for one in kept]) for n in sizes]
+    rest = [one for i, one in enumerate(long) if i != out]
+    rest = rest[:NULL_WINDOWS] if kind in (1, 2) else rest
+    return [_mean([one[n][head][kind][name] for one in rest]) for n in sizes]
 
 
 def _growth(site: Site, seen: Sequence[Measured]) -> Iterator[Row]:
@@ -145,17 +236,25 @@ def _growth(site: Site, seen: Sequence[Measured]) -> Iterator[Row]:
             gain_low, gain_high = _interval(logarithm - left, gains)
             yield {
                 "head": head, "quantity": name, "value": power, "low": low, "high": high,
-                "shuffled": _power(n, course(1))[0], "uniform": _power(n, course(2))[0], "logarithm": itself,
+                "popular": _power(n, course(1))[0], "shuffled": _power(n, course(2))[0],
+                "uniform": _power(n, course(3))[0], "logarithm": itself,
                 "power_misfit": left, "log_misfit": logarithm, "gain": logarithm - left, "gain_low": gain_low,
-                "gain_high": gain_high, "sizes": len(sizes), "windows": len(long),
+                "gain_high": gain_high, "p": _chance(logarithm - left, gains),
+                "sizes": len(sizes), "windows": len(long),
+                "null_windows": min(len(long), NULL_WINDOWS),
             }  # fmt: skip
 
 
 def _power(n: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
-    """The power, and the size of the relative deviations."""
-    line = stats.linregress(np.log(n), np.log(values))
-    fit = np.exp(line.intercept + line.slope * np.log(n))
-    return float(line.slope), float(np.sqrt(np.mean((fit / np.array(values) - 1) ** 2)))
+    """The power with the smallest relative deviations, and their size."""
+    x, r = np.log(n), np.array(values)
+    start = stats.linregress(x, np.log(r))
+    solved = optimize.least_squares(
+        lambda numbers: np.exp(numbers[0] + numbers[1] * x) / r - 1,
+        (start.intercept, start.slope),
+        xtol=1e-15, ftol=1e-15, gtol=1e-15,
+    )  # fmt: skip
+    return float(solved.x[1]), float(np.sqrt(np.mean(solved.fun**2)))
 
 
 def _logarithm(n: Sequence[float], values: Sequence[float]) -> float:

@@ -24,7 +24,7 @@ def _trace_map(heads: Heads) -> HeatMap:
         _cells(heads, "trace_share", 0),
         name="trace_share",
         title="Trace of W_QK over the sum of its singular values",
-        caption="1: a token matches exactly what is like it; −1: what is opposite; 0: neither. By chance 0 ± "
+        caption="1: both sides of the weights are the same; −1: opposite; 0: neither. By chance 0 ± "
         f"{_middle(heads, 'trace_share', 2):.2g} (one standard deviation).",
         unit="Tr W_QK / Σσ",
         reference=0.0,

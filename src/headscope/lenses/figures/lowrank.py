@@ -31,15 +31,16 @@ def _growth(table: pl.DataFrame) -> Curves:
         )
         series.append(Series(f"{told}, median head", x, middle, low, high))
     # One null only: nulls are drawn alike.
-    mixed = np.array([np.median(one["shuffled"].to_numpy()) for one in rows])
-    series.append(Series("99 %, weights in random places", x, mixed, role="null"))
+    popular = np.array([np.median(one["popular"].to_numpy()) for one in rows])
+    series.append(Series("99 %, popular keys alone", x, popular, role="null"))
     series.append(Series("ln n", x, np.log(x), role="theory"))
     series.append(Series("n", x, x, role="theory"))
     return Curves(
         "growth",
         "Components of the pattern as the text grows",
         "Singular components that carry 90 % and 99 % of the energy of the leading n × n block. Line: the median head; "
-        "band: from the tenth to the ninetieth of a hundred. Each token looking at itself would need them all (n); a "
+        "band: from the tenth to the ninetieth of a hundred. Dotted: popular keys alone, with weights in random places "
+        "and row and column sums kept. Each token looking at itself would need them all (n); a "
         "rank of order log n would run beside ln n.",
         "n, tokens",
         "components",
@@ -95,13 +96,13 @@ def _spectra(sigma: Mapping[Site, Array]) -> Curves:
     series: list[Series] = []
     for members in groups(list(sigma)).values():
         for index in sorted({0, len(members) // 2, len(members) - 1}):
-            own, mixed = np.median(sigma[members[index]], axis=1)
+            own, popular = np.median(sigma[members[index]], axis=1)
             x = np.arange(1, len(own) + 1, dtype=np.float64)
-            own, mixed = (np.maximum(one / one[0], _FLOOR) for one in (own, mixed))
+            own, popular = (np.maximum(values / values[0], _FLOOR) for values in (own, popular))
             series.append(Series(members[index].label, x, own))
             if index == len(members) // 2:
                 # One null of a kind: nulls are drawn alike.
-                series.append(Series(f"{members[index].label}, weights in random places", x, mixed, role="null"))
+                series.append(Series(f"{members[index].label}, popular keys alone", x, popular, role="null"))
     n = max(len(found[0, 0]) for found in sigma.values())
     few = np.log(n)
     series.append(Series("ln n", np.array([few, few]), np.array([_FLOOR, 1.0]), role="theory"))

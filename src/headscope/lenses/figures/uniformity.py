@@ -32,7 +32,8 @@ def figures(tables: Mapping[str, pl.DataFrame]) -> tuple[Curves, ...]:
             "differences",
             "What is left of the differences between tokens",
             "The share of the tokens' length that distinguishes them, |X − 1x̄ᵀ| / |X|, on a logarithmic axis: a "
-            "straight line falls by the same factor in every layer, a bent one ever faster. A floor is rounding.",
+            "straight line falls by the same factor in every layer, a bent one ever faster. Values that can be "
+            "rounding are left out: a line ends there.",
             "layer",
             "share that distinguishes tokens",
             tuple(_courses(streams, "residual_share")),

@@ -248,15 +248,37 @@ class _Head:
         return size, lengths, np.append(one.x[i], 1.0), np.append(y, 1.0)
 
     def term_rows(self) -> Iterator[Row]:
-        of_q = self.split([one.q[self.head, [i for i in one.queries if i >= one.skip]] for one in self.windows])
-        of_k = self.split([one.k[self.kv, [j for j in one.keys if j >= one.skip]] for one in self.windows])
-        values = {(a, b): self.scale**2 * np.trace(of_q[a] @ of_k[b]) for a in of_q for b in of_k if b != "constant"}
-        sizes = {(a, b): np.trace(of_q[a]) * np.trace(of_k[b]) for a, b in values}
+        values, sizes = self.terms(self.windows)
         longest = max(sum(len(one.queries) > i for one in self.windows) for i in range(self.windows[0].skip, 99))
+        groups = min(8, len(self.windows))
+        rest = [
+            self.terms([window for index, window in enumerate(self.windows) if index % 8 != group])[0]
+            for group in range(groups)
+        ]
         for (a, b), value in values.items():
             share, null = value / sum(values.values()), sizes[a, b] / sum(sizes.values())
-            numbers = {"value": value, "share": share, "null": null, "samples": len(self.q), "windows": longest}
-            yield {**self.where, "quantity": f"{a}_{b}", **numbers}
+            without = [part[a, b] for part in rest]
+            low, high = self.ends(value, without)
+            share_low, share_high = self.ends(share, [part[a, b] / sum(part.values()) for part in rest])
+            yield {
+                **self.where, "quantity": f"{a}_{b}", "value": value, "low": low, "high": high, "share": share,
+                "share_low": share_low, "share_high": share_high, "null": null, "samples": len(self.q),
+                "windows": longest,
+            }  # fmt: skip
+
+    def ends(self, value: float, without: Sequence[float]) -> tuple[float, float]:
+        """Jackknife over groups of windows."""
+        g = len(without)
+        mean = sum(without) / g
+        half = float(stats.t.ppf(0.975, g - 1)) * sqrt((g - 1) / g * sum((x - mean) ** 2 for x in without))
+        return value - half, value + half
+
+    def terms(self, windows: Sequence[_Window]) -> tuple[dict[tuple[str, str], float], dict[tuple[str, str], float]]:
+        of_q = self.split([one.q[self.head, [i for i in one.queries if i >= one.skip]] for one in windows])
+        of_k = self.split([one.k[self.kv, [j for j in one.keys if j >= one.skip]] for one in windows])
+        pairs = [(a, b) for a in of_q for b in of_k if b != "constant"]
+        values = {(a, b): self.scale**2 * float(np.trace(of_q[a] @ of_k[b])) for a, b in pairs}
+        return values, {(a, b): float(np.trace(of_q[a]) * np.trace(of_k[b])) for a, b in pairs}
 
     def split(self, windows: Sequence[Array]) -> dict[str, Array]:
         """Products of different windows at one position, each pair once either way round."""

@@ -7,8 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscope.core import Site
+from headscope.lenses.dependent.jackknife import jackknife
 from headscope.lenses.figures.layout import place
-from headscope.lenses.score_law.seen import Positions, Seen
+from headscope.lenses.score_law.seen import GROUPS, Group, Groups, Positions, Seen
 from headscope.lenses.score_law.tables import Row, number
 from headscope.maths.moments import Moments
 
@@ -30,30 +31,68 @@ def position_sums(q: Sequence[Tensor], k: Sequence[Tensor]) -> Positions:
     return Positions(total_q, total_k, count)
 
 
+def grouped(q: Sequence[Tensor], k: Sequence[Tensor]) -> Groups:
+    """The windows of a batch, dealt out to groups in turn."""
+    members = []
+    for first in range(min(GROUPS, len(q))):
+        some_q, some_k = q[first::GROUPS], k[first::GROUPS]
+        moments = (Moments.of(torch.cat(list(part), 1)) for part in (some_q, some_k))
+        members.append(Group(position_sums(some_q, some_k), *moments))
+    return Groups(len(q), tuple(members))
+
+
+NAMES = [f"{a}_{b}" for a in PARTS for b in PARTS[1:]]
+
+
 def term_rows(site: Site, one: Seen) -> Iterator[Row]:
     """The row variance of independent tokens, split by what depends on position; needs two windows."""
-    at = one.positions
-    if at is None or float(at.count.max() if len(at.count) else 0.0) < 2 or min(one.q.count, one.k.count) < 2:
+    whole = None if one.groups is None else one.groups.without(None)
+    if one.groups is None or whole is None or not _splits(whole):
         return
-    groups = site.n_heads // site.n_kv_heads
-    of_q = dict(zip(PARTS[1:], _split(at.q, at.count, one.q), strict=True))
-    of_q["constant"] = one.q.mean[:, :, None] * one.q.mean[:, None, :]
-    of_k = dict(zip(PARTS[1:], (x.repeat_interleave(groups, 0) for x in _split(at.k, at.count, one.k)), strict=True))
-    names = [(a, b) for a in PARTS for b in PARTS[1:]]
-    values = {f"{a}_{b}": one.scale**2 * (of_q[a] * of_k[b]).sum((-2, -1)) for a, b in names}
-    sizes = {f"{a}_{b}": _trace(of_q[a]) * _trace(of_k[b]) for a, b in names}
-    total, lengths = (torch.stack(list(x.values())).sum(0) for x in (values, sizes))
+    values, shares, nulls = _terms(site, one.scale, whole)
+    left_out = [one.groups.without(index) for index in range(len(one.groups.members))] if one.groups.windows > 2 else []
+    rest = [_terms(site, one.scale, group) for group in left_out if _splits(group)]
+    sure = len(rest) > 1 and len(rest) == len(left_out)
+    ends = {
+        name: jackknife(torch.stack([measured, *(found[index] for found in rest)]))[1] if sure else None
+        for index, (name, measured) in enumerate((("value", values), ("share", shares)))
+    }
     for head in range(site.n_heads):
-        for name, value in values.items():
+        for index, name in enumerate(NAMES):
+            at = index, head
+            cells = {}
+            for part, measured, prefix in (("value", values, ""), ("share", shares, "share_")):
+                half = ends[part]
+                cells[f"{prefix}low"] = None if half is None else number(float(measured[at] - half[at]))
+                cells[f"{prefix}high"] = None if half is None else number(float(measured[at] + half[at]))
             yield {
                 **place(site, head),
                 "quantity": name,
-                "value": float(value[head]),
-                "share": number(float(value[head] / total[head])),
-                "null": number(float(sizes[name][head] / lengths[head])),
-                "samples": one.q.count,
-                "windows": int(at.count.max()),
+                "value": float(values[at]),
+                "share": number(float(shares[at])),
+                **cells,
+                "null": number(float(nulls[at])),
+                "samples": whole.q.count,
+                "windows": int(whole.positions.count.max()),
             }
+
+
+def _splits(group: Group) -> bool:
+    """Whether some position was seen in two windows."""
+    count = group.positions.count
+    return len(count) > 0 and float(count.max()) >= 2 and min(group.q.count, group.k.count) >= 2
+
+
+def _terms(site: Site, scale: float, group: Group) -> tuple[Tensor, Tensor, Tensor]:
+    """The six parts of the row variance, their shares, and the shares by sizes alone: terms × heads each."""
+    groups, at = site.n_heads // site.n_kv_heads, group.positions
+    of_q = dict(zip(PARTS[1:], _split(at.q, at.count, group.q), strict=True))
+    of_q["constant"] = group.q.mean[:, :, None] * group.q.mean[:, None, :]
+    of_k = dict(zip(PARTS[1:], (x.repeat_interleave(groups, 0) for x in _split(at.k, at.count, group.k)), strict=True))
+    pairs = [(a, b) for a in PARTS for b in PARTS[1:]]
+    values = torch.stack([scale**2 * (of_q[a] * of_k[b]).sum((-2, -1)) for a, b in pairs])
+    sizes = torch.stack([_trace(of_q[a]) * _trace(of_k[b]) for a, b in pairs])
+    return values, values / values.sum(0), sizes / sizes.sum(0)
 
 
 def _split(

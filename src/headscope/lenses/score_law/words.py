@@ -62,7 +62,7 @@ def warnings(
             f"{100 * wide / rows:.2g} % of the rows have a variance above {LARGEST_VARIANCE:g}: their predicted "
             "entropy is that of this variance, an upper bound."
         )
-    if not any(one.positions is not None for one in seen.values()):
+    if not any(one.groups is not None for one in seen.values()):
         found.append(
             f"Positions are not added to the tokens of this model ({positions}): the scores have no terms of "
             "content and position."
@@ -73,7 +73,7 @@ def warnings(
 
 
 def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
-    """Whether independent Gaussian tokens explain the variance, and whether the variance explains the entropy."""
+    """Whether independent tokens explain the variance, and whether the variance explains the entropy."""
     found = (_variance_sentence(tables["heads"]), _entropy_sentence(tables["heads"]), _last_sentence(tables))
     return tuple(sentence for sentence in found if sentence)
 
@@ -83,18 +83,34 @@ def _rows_of(table: pl.DataFrame, quantity: str) -> pl.DataFrame:
 
 
 def _variance_sentence(table: pl.DataFrame) -> str:
+    """How many predictions lie inside the measured intervals. A variance needs no Gaussian, only independence."""
     rows = _rows_of(table, "row_variance").filter(pl.col("predicted") > 0)
     if rows.is_empty():
         return f"Scores of {_rows_of(table, 'mean').height} heads were seen, too few tokens to predict them."
     ratio = (rows["value"] / rows["predicted"]).to_numpy()
-    near = int(((ratio > 1 / 1.25) & (ratio < 1.25)).sum())
     top = rows.row(int(ratio.argmax()), named=True)
-    holds = "explain" if near > 0.9 * len(ratio) else "explain in part" if near > 0.5 * len(ratio) else "do not explain"
-    return (
-        f"Independent Gaussian tokens {holds} how much scores differ within a row: the measured variance is "
-        f"{np.median(ratio):.2f} times the predicted one in the median head, within 25 % of it in {near} of "
-        f"{len(ratio)}; the most in {label_of(top)}, {ratio.max():.2g} times."
+    text = (
+        f"Over {_windows(rows)}, the variance of scores within a row is {np.median(ratio):.2f} times what independent "
+        f"tokens would have, in the median of {rows.height} heads; the most in {label_of(top)}, {ratio.max():.2g} times"
     )
+    sure = rows.filter(pl.col("low").is_not_null())
+    if sure.is_empty():
+        return f"{text}. One window gives no interval."
+    inside = sure.filter(pl.col("predicted").is_between("low", "high")).height
+    more, less = (
+        sure.filter(side).height for side in (pl.col("low") > pl.col("predicted"), pl.col("high") < pl.col("predicted"))
+    )
+    half = float(np.median(((sure["high"] - sure["low"]) / 2 / sure["value"]).to_numpy()))
+    return (
+        f"{text} ({top['low'] / top['predicted']:.2g} to {top['high'] / top['predicted']:.2g}). By the 95 % intervals "
+        f"independence explains it in {inside} of {sure.height} heads, {more} vary more and {less} less; a deviation "
+        f"below {100 * half:.0f} % is not detected in the median head."
+    )
+
+
+def _windows(rows: pl.DataFrame) -> str:
+    count = max(rows["windows"].to_list())
+    return f"{count} window{'' if count == 1 else 's'}"
 
 
 def _entropy_sentence(table: pl.DataFrame) -> str:
@@ -102,18 +118,30 @@ def _entropy_sentence(table: pl.DataFrame) -> str:
     if rows.is_empty():
         return ""
     value, predicted = rows["value"].to_numpy(), rows["predicted"].to_numpy()
-    gap = np.abs(value - predicted)
-    frozen = _rows_of(table, "freezing")["value"].to_numpy()
+    gap = value - predicted
+    inside = rows.filter(pl.col("predicted").is_between("low", "high")).height
+    sure = rows.filter(pl.col("low").is_not_null()).height
+    judged = f"; {inside} of {sure} predictions lie inside the 95 % interval of the measurement" if sure else ""
     tested = _rows_of(table, "rejected_share")["value"].to_numpy()
     normal = ""
     if len(tested):
-        normal = f"; normality of a row is rejected in {100 * np.median(tested):.0f} % of rows (chance: 5 %)"
+        normal = f" Normality of a row is rejected in {100 * np.median(tested):.0f} % of rows (chance: 5 %)."
     return (
         f"From the variance of a row alone Gaussian scores would have {100 * np.median(predicted):.0f} % of the "
-        f"largest entropy in the median head, measured are {100 * np.median(value):.0f} %, and the two differ by "
-        f"{100 * np.median(gap):.1f} points in the median; {int((frozen > 1).sum())} of {len(frozen)} heads are beyond "
-        f"freezing{normal}."
+        f"largest entropy in the median head and {100 * np.median(value):.0f} % are measured, a median difference of "
+        f"{100 * np.median(gap):+.1f} points{judged}. {_frozen(table)}{normal}"
     )
+
+
+def _frozen(table: pl.DataFrame) -> str:
+    """How many heads are beyond freezing, by their intervals where there are any."""
+    rows = _rows_of(table, "freezing")
+    sure = rows.filter(pl.col("low").is_not_null())
+    if sure.is_empty():
+        return f"{rows.filter(pl.col('value') > 1).height} of {rows.height} heads are beyond freezing."
+    beyond = sure.filter(pl.col("low") > 1).height
+    unsure = sure.filter((pl.col("low") <= 1) & (pl.col("high") > 1)).height
+    return f"{beyond} of {sure.height} heads are beyond freezing by their 95 % intervals, and {unsure} cannot be told."
 
 
 def _last_sentence(tables: Mapping[str, pl.DataFrame]) -> str:
@@ -132,11 +160,13 @@ def _last_sentence(tables: Mapping[str, pl.DataFrame]) -> str:
             parts[-1] += f" (with the cosine of the tokens in it the bound fails in {int((stated > 0).sum())} heads)"
     if not terms.is_empty():
         mixed = terms.filter(pl.col("quantity").is_in(["position_content", "content_position"]))
-        sums = mixed.group_by("stack", "layer", "head").agg(pl.col("share", "null").sum())
+        sums = mixed.group_by("stack", "layer", "head", maintain_order=True).agg(pl.col("share", "null").sum())
         share, null = (100 * float(np.median(sums[name].to_numpy())) for name in ("share", "null"))
+        half = ((mixed["share_high"] - mixed["share_low"]) / 2).drop_nulls().to_numpy()
+        margin = f", ± {100 * float(np.median(half)):.1g} for one term of the median head" if len(half) else ""
         parts.append(
-            f"the mixed terms of content and position hold {share:.0f} % of the first layer's row variance (by the "
-            f"sizes of the parts alone {null:.0f} %)"
+            f"the mixed terms of content and position hold {share:.0f} % of the first layer's row "
+            f"variance{margin} (by the sizes of the parts alone {null:.0f} %)"
         )
     text = "; ".join(parts)
     return text[:1].upper() + text[1:] + "." if text else ""

@@ -20,12 +20,12 @@ Row = dict[str, object]
 _TEXT, _INT, _REAL = pl.String, pl.Int64, pl.Float64
 _PLACE = {"stack": _TEXT, "kind": _TEXT, "layer": _INT, "head": _INT}
 _STREAMS = {
-    **_PLACE, "variant": _TEXT, "quantity": _TEXT, "value": _REAL, "low": _REAL, "high": _REAL, "null": _REAL,
-    "z": _REAL, "dimensions": _INT, "samples": _INT, "windows": _INT,
+    **_PLACE, "variant": _TEXT, "quantity": _TEXT, "value": _REAL, "low": _REAL, "high": _REAL,
+    "rounding": _REAL, "null": _REAL, "z": _REAL, "dimensions": _INT, "samples": _INT, "windows": _INT,
 }  # fmt: skip
 _RATES = {
     **_PLACE, "variant": _TEXT, "quantity": _TEXT, "value": _REAL, "low": _REAL, "high": _REAL, "predicted": _REAL,
-    "windows": _INT,
+    "ratio": _REAL, "ratio_low": _REAL, "ratio_high": _REAL, "windows": _INT,
 }  # fmt: skip
 _LAYERS = {**_PLACE, "quantity": _TEXT, "value": _REAL, "null": _REAL}
 _ORDER = ("as is", "initialised", "without skips", "without mlp", "without attention", "attention alone")
@@ -70,10 +70,10 @@ def defined(batches: Sequence[Batch], weights: WeightSource | None, skip: int, t
         for chain in chains.values():
             taus: list[list[float]] = []
             for site in chain:
-                streams += _stream(shown.windows["resid", site], site, site.layer, name)
+                streams += _stream(shown.windows["resid", site], site, site.layer, name, shown.rounding)
                 taus.append([_tau(x) for x in shown.windows["resid", site]])
             last = chain[-1]
-            streams += _stream(shown.windows["final", last], last, last.layer + 1, name)
+            streams += _stream(shown.windows["final", last], last, last.layer + 1, name, shown.rounding)
             taus.append([_tau(x) for x in shown.windows["final", last]])
             told, whole, found = _rates(shown, chain, taus, name, weights)
             rates += [*told, whole]
@@ -161,7 +161,7 @@ def _alike(x: Array) -> dict[str, float]:
     }
 
 
-def _stream(windows: Sequence[Array], site: Site, layer: int, variant: str) -> list[Row]:
+def _stream(windows: Sequence[Array], site: Site, layer: int, variant: str, rounding: float) -> list[Row]:
     sized = [x for x in windows if len(x) > 1]
     if not sized:
         return []
@@ -178,11 +178,15 @@ def _stream(windows: Sequence[Array], site: Site, layer: int, variant: str) -> l
     rows: list[Row] = []
     for quantity in (*nulls, "differences", "length"):
         value, low, high = _interval([one[quantity] for one in found])
+        bound = rounding * sqrt(sized[0].shape[1]) if quantity.endswith("_share") or quantity == "differences" else nan
+        if any(one["differences"] <= bound for one in found):
+            value, low, high = nan, nan, nan
         rows.append(
             {
-                **_place(site, layer), "variant": variant, "quantity": quantity, "value": value, "low": _cell(low),
-                "high": _cell(high), "null": _cell(nulls.get(quantity, nan)),
-                "z": value / deviation if quantity == "mean_cosine" else None, "dimensions": sized[0].shape[1],
+                **_place(site, layer), "variant": variant, "quantity": quantity, "value": _cell(value),
+                "low": _cell(low), "high": _cell(high), "rounding": _cell(bound),
+                "null": _cell(nulls.get(quantity, nan)), "z": value / deviation if quantity == "mean_cosine" else None,
+                "dimensions": sized[0].shape[1],
                 "samples": min(128, longest) if quantity in ("participation_ratio", "effective_rank") else longest,
                 "windows": len(found),
             }
@@ -198,7 +202,7 @@ def _rates(
     logs: dict[int, list[float]] = {}
     guesses: dict[int, list[float]] = {}
     complete = True
-    floor = 30 * shown.rounding
+    floor = shown.rounding * sqrt(shown.windows["resid", chain[0]][0].shape[1])
     for number, site in enumerate(chain):
         windows = len(taus[number])
         kept, common = _averaged(shown.windows["v", site], shown.windows["z", site], site)
@@ -227,7 +231,7 @@ def _rates(
                 mean, low, high = _interval(known)
                 rows.append(
                     {**_place(site, site.layer), "variant": variant, "quantity": quantity, "value": mean,
-                     "low": _cell(low), "high": _cell(high), "predicted": None, "windows": len(known)}
+                     "low": _cell(low), "high": _cell(high), "windows": len(known)}
                 )  # fmt: skip
         known = [gain for gain in gains if np.isfinite(gain)]
         if form is not None and known:
@@ -243,9 +247,14 @@ def _factor(
     site: Site, layer: int | None, variant: str, quantity: str, logs: Sequence[float], guesses: Sequence[float]
 ) -> Row:
     value, low, high = (exp(one) for one in _interval(logs))
+    gaps = (
+        [_cell(exp(one)) for one in _interval([a - b for a, b in zip(logs, guesses, strict=True)])] if guesses else []
+    )
+    ratio, ratio_low, ratio_high = gaps or (None, None, None)
     return {
         **_place(site, layer), "variant": variant, "quantity": quantity, "value": value, "low": _cell(low),
-        "high": _cell(high), "predicted": exp(sum(guesses) / len(guesses)) if guesses else None, "windows": len(logs),
+        "high": _cell(high), "predicted": exp(sum(guesses) / len(guesses)) if guesses else None,
+        "ratio": ratio, "ratio_low": ratio_low, "ratio_high": ratio_high, "windows": len(logs),
     }  # fmt: skip
 
 

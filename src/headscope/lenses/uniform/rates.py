@@ -12,7 +12,7 @@ from headscope.core import Site, WeightSource
 from headscope.errors import WeightsRefused
 from headscope.lenses.figures.layout import place
 from headscope.lenses.lens import AS_IS
-from headscope.lenses.uniform.records import AVERAGED, READ, STREAM, Key, Rows
+from headscope.lenses.uniform.records import AVERAGED, READ, STREAM, Key, Rows, rounding_bound
 from headscope.lenses.uniform.tables import Row, cell, estimate, named
 from headscope.maths.collapse import averaging_rate
 from headscope.maths.spectrum import form_singular_values
@@ -24,8 +24,6 @@ VARIANTS = (AS_IS, INITIALISED, WITHOUT_SKIPS, WITHOUT_MLP, WITHOUT_ATTENTION, A
 
 # Skip connections of each variant; the weights of the initialised model are not at hand.
 _STRENGTH = {AS_IS: 1.0, WITHOUT_MLP: 1.0, WITHOUT_SKIPS: 0.0, ATTENTION_ALONE: 0.0}
-# Differences smaller than so many roundings of the common part are rounding.
-ROUNDINGS = 30
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,8 @@ def steps(
         windows = min(len(here.values), len(there.values))
 
         before, after = (rows.column(STREAM, "differences")[:windows] for rows in (here, there))
-        floor = ROUNDINGS * max(here.rounding, there.rounding)
+        width = float(here.column(STREAM, "dimensions")[:windows].max()) if windows else 1.0
+        floor = rounding_bound(max(here.rounding, there.rounding), width)
         told = (before > floor) & (after > floor) & before.isfinite() & after.isfinite()
         kept, common = (
             (_of(seen, ("z", site), AVERAGED, name, windows) / _of(seen, ("v", site), AVERAGED, name, windows)).sqrt()
@@ -171,10 +170,13 @@ def _factor_row(
     # The mean of the predictions is over the same layers as that of the measurements, or there is none.
     whole = bool((known == (factor.isfinite() & (factor > 0))).all())
     guess = _mean_log(predicted, known) if whole else logs[:0]
+    gaps = (logs - guess)[logs.isfinite() & guess.isfinite()] if whole else logs[:0]
     logs, guess = logs[logs.isfinite()], guess[guess.isfinite()]
+    ratios = [cell(end) for end in estimate(gaps).exp().tolist()] if len(gaps) else [None] * 3
     return {
         **named(site, variant, "factor", estimate(logs).exp()),
         "predicted": cell(exp(float(guess.mean()))) if len(guess) else None,
+        **dict(zip(("ratio", "ratio_low", "ratio_high"), ratios, strict=True)),
         "windows": len(logs),
     }
 

@@ -110,6 +110,16 @@ def read_row(x: Float[Tensor, "n d"]) -> list[float]:
     return [float(x.to(torch.float64).square().sum(-1).mean().sqrt()) if len(x) > 1 else nan]
 
 
+def rounding_bound(rounding: float, dimensions: float) -> float:
+    r"""The share of a vector's length below which differences between tokens can be rounding.
+
+    Every coordinate of a stream comes out of sums of d products. Rounded with a relative error of $\epsilon$ each,
+    these are off by about $\epsilon \sqrt{d}$ of their size, each token in its own way: errors have either sign (Higham
+    and Mary (2019), SIAM J. Sci. Comput. 41, A2815).
+    """
+    return rounding * sqrt(dimensions)
+
+
 def merged(a: Mapping[Key, Rows], b: Mapping[Key, Rows]) -> dict[Key, Rows]:
     """What both have seen, a's windows first."""
     return {**a, **{key: a[key].merge(rows) if key in a else rows for key, rows in b.items()}}

@@ -8,11 +8,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscope.core import Site
-from headscope.lenses.uniform.records import RANK_TOKENS, STREAM, Rows
+from headscope.lenses.uniform.records import RANK_TOKENS, STREAM, Rows, rounding_bound
 from headscope.lenses.uniform.tables import Row, cell, estimate, named
 from headscope.maths.collapse import isotropic_ranks
 
 QUANTITIES = STREAM[:7]
+# Sizes of the differences between tokens: they say nothing where the differences can be rounding.
+SIZES = ("residual_share", "composite_share", "differences")
 
 
 def stream_rows(site: Site, variant: str, rows: Rows) -> list[Row]:
@@ -24,14 +26,18 @@ def stream_rows(site: Site, variant: str, rows: Rows) -> list[Row]:
     nulls = _nulls(columns["tokens"], columns["dimensions"])
     found: list[Row] = []
     estimates = estimate(valid)
+    bound = rounding_bound(rows.rounding, float(columns["dimensions"][0]))
     for index, quantity in enumerate(QUANTITIES):
         numbers = estimates[:, index]
         ranked = quantity in ("participation_ratio", "effective_rank")
         most = int(columns["tokens"].max())
         null, spread = nulls.get(quantity, (nan, nan))
+        if quantity in SIZES and bool((valid[:, STREAM.index("differences")] <= bound).any()):
+            numbers = torch.full_like(numbers, nan)
         found.append(
             {
                 **named(site, variant, quantity, numbers),
+                "rounding": bound if quantity in SIZES else None,
                 "null": cell(null),
                 "z": cell((float(numbers[0]) - null) / spread),
                 "dimensions": int(columns["dimensions"][0]),

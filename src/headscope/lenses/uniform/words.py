@@ -2,14 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import polars as pl
 
 from headscope.lenses.lens import AS_IS
 from headscope.lenses.uniform.rates import (
     ATTENTION_ALONE,
     INITIALISED,
-    ROUNDINGS,
     WITHOUT_ATTENTION,
     WITHOUT_MLP,
     WITHOUT_SKIPS,
@@ -20,8 +18,6 @@ from headscope.lenses.uniform.records import RANK_TOKENS
 ONE = 0.1
 # How far cosines or shares must be apart to be told apart where there is one window, and so no interval.
 MARGIN = 0.05
-# How close a predicted speed, the logarithm of a factor, is called right; where nothing happens, how close to nothing.
-CLOSE, SLOW = 0.25, 0.02
 
 
 def method(tokens: int, windows: int, seen: int, skip: int, variants: Sequence[str]) -> str:
@@ -35,8 +31,9 @@ def method(tokens: int, windows: int, seen: int, skip: int, variants: Sequence[s
     return (
         f"Every form of the model ({', '.join(variants)}) on {text}, in float64 from what the model computed. Means "
         f"over windows, 95 % intervals from their spread (Student t). Ranks from up to {RANK_TOKENS} tokens of a "
-        f"window at equal steps. Factors where differences are above {ROUNDINGS} roundings. Value maps exactly, "
-        f"from the weights; their null is one random draw.{left}"
+        f"window at equal steps. Sizes of differences, and factors, only where differences are above the rounding "
+        "of a sum over the stream's width (column rounding). Value maps exactly, from the weights; their null is one "
+        f"random draw.{left}"
     )
 
 
@@ -86,22 +83,32 @@ def _number(row: Mapping[str, object], name: str) -> float:
     return float(value) if isinstance(value, float) else float("nan")
 
 
+def _windows(rows: Sequence[Mapping[str, object]]) -> str:
+    count = max(int(str(row["windows"])) for row in rows)
+    return f"{count} window{'' if count == 1 else 's'}"
+
+
+def _ends(row: Mapping[str, object]) -> str:
+    """A number with its 95 % interval."""
+    value = f"{_number(row, 'value'):.2f}"
+    return value if row["low"] is None else f"{value} ({_number(row, 'low'):.2f} to {_number(row, 'high'):.2f})"
+
+
 def _growth(streams: pl.DataFrame) -> str:
     """Of the last stack: whether tokens grow alike, and whether they become one."""
     stack = _stacks(streams)[-1]
     cosines = _course(streams, "mean_cosine", AS_IS, stack)
-    shares = _course(streams, "residual_share", AS_IS, stack)
-    if not cosines or not shares:
+    shares = _last(streams, "residual_share", AS_IS, stack)
+    if not cosines or shares is None:
         return ""
     first, last = cosines[0], cosines[-1]
     top = max(cosines, key=lambda row: _number(row, "value"))
-    rose, fell = _above(last, first), _above(first, last)
     course = (
         "grow more alike with depth"
-        if rose
+        if _above(last, first)
         else "grow less alike with depth"
-        if fell
-        else "stay about as alike as at first"
+        if _above(first, last)
+        else "do not detectably change their likeness"
     )
     where = "" if stack == "only" else f" of the {'decoder' if stack == 'dec' else stack}"
     peak = "" if top is last or top is first else f", at most {_number(top, 'value'):.2f} in L{top['layer']}"
@@ -109,14 +116,36 @@ def _growth(streams: pl.DataFrame) -> str:
     null = (
         f"; freshly initialised {_number(fresh[0], 'value'):.2f} to {_number(fresh[-1], 'value'):.2f}" if fresh else ""
     )
-    chance = _number(last, "value") / _number(last, "z")
-    share = _number(shares[-1], "value")
-    one = "they have become nearly one" if share < ONE else "they do not become one"
+    high, low = _end(shares, "high"), _end(shares, "low")
+    one = ", so they have become nearly one" if high < ONE else ", so they do not become one" if low > ONE else ""
     return (
-        f"Tokens{where} {course}: two of them have a mean cosine of {_number(first, 'value'):.2f} at the first layer "
-        f"and {_number(last, 'value'):.2f} behind the last{peak} (independent tokens: 0 ± {chance:.1g}{null}); "
-        f"{_percent(share)} of their length still distinguishes them, so {one}."
+        f"Over {_windows(cosines)}, tokens{where} {course}: two of them have a mean cosine of {_ends(first)} at the "
+        f"first layer and {_ends(last)} behind the last{peak} (independent tokens: 0{null}). "
+        f"{_share(shares)} of their length still distinguishes them{one}."
     )
+
+
+def _last(table: pl.DataFrame, quantity: str, variant: str, stack: str) -> dict[str, object] | None:
+    """The row behind the last layer, also where its value is below rounding."""
+    rows = table.filter(
+        pl.col("quantity") == quantity, pl.col("variant") == variant, pl.col("stack") == stack
+    ).to_dicts()
+    return rows[-1] if rows else None
+
+
+def _end(row: Mapping[str, object], name: str) -> float:
+    """An end of an interval; of a value below rounding 0 and the bound, without an interval the value."""
+    if row["value"] is None:
+        return _number(row, "rounding") if name == "high" else 0.0
+    return _number(row, "value") if row[name] is None else _number(row, name)
+
+
+def _share(row: Mapping[str, object]) -> str:
+    """A share in percent with its interval, or that it is below rounding."""
+    if row["value"] is None:
+        return f"Less than {_percent(_number(row, 'rounding'))} (rounding)"
+    interval = "" if row["low"] is None else f" ({_percent(_end(row, 'low'))} to {_percent(_end(row, 'high'))})"
+    return f"{_percent(_number(row, 'value'))}{interval}"
 
 
 _PARTS = {WITHOUT_SKIPS: "skip connections", WITHOUT_MLP: "feed-forward parts", WITHOUT_ATTENTION: "attention"}
@@ -125,18 +154,22 @@ _PARTS = {WITHOUT_SKIPS: "skip connections", WITHOUT_MLP: "feed-forward parts", 
 def _causes(streams: pl.DataFrame) -> str:
     """What each part does, by how much would distinguish tokens without it."""
     stack = _stacks(streams)[-1]
-    courses = {name: _course(streams, "residual_share", name, stack) for name in (AS_IS, *_PARTS, ATTENTION_ALONE)}
-    ends = {name: course[-1] for name, course in courses.items() if course}
+    rows = {name: _last(streams, "residual_share", name, stack) for name in (AS_IS, *_PARTS, ATTENTION_ALONE)}
+    ends = {name: row for name, row in rows.items() if row is not None}
     if AS_IS not in ends or len(ends) < 2:
         return ""
-    left = [f"{name} {_percent(_number(row, 'value'))}" for name, row in _renamed(ends)]
+    left = [f"{name} {_lower(_share(row))}" for name, row in _renamed(ends)]
     effects: dict[str, list[str]] = {}
     for name, part in _PARTS.items():
         if name in ends:
             effects.setdefault(_effect(ends[AS_IS], ends[name]), []).append(part)
-    told = [f"{_listed(parts)} {effect}" for effect, parts in effects.items()]
-    verdict = f", so {'; '.join(told)}" if told else ""
+    causes = [f"{_listed(parts)} {effect}" for effect, parts in effects.items()]
+    verdict = f". By these intervals {'; '.join(causes)}" if causes else ""
     return f"What would distinguish them at the end: {_listed(left)}{verdict}."
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
 
 
 def _renamed(ends: Mapping[str, Mapping[str, object]]) -> list[tuple[str, Mapping[str, object]]]:
@@ -155,49 +188,64 @@ def _percent(share: float) -> str:
 
 def _above(a: Mapping[str, object], b: Mapping[str, object]) -> bool:
     """Whether a is clearly larger: the intervals are apart, or without intervals the values by more than MARGIN."""
-    if a["low"] is None or b["high"] is None:
-        return _number(a, "value") > _number(b, "value") + MARGIN
-    return _number(a, "low") > _number(b, "high")
+    alone = any(row["value"] is not None and row["low"] is None for row in (a, b))
+    return _end(a, "low") > _end(b, "high") + (MARGIN if alone else 0.0)
 
 
 def _effect(whole: Mapping[str, object], without: Mapping[str, object]) -> str:
     """Whether a part keeps tokens apart: its absence leaves less."""
     if _above(whole, without):
         return "kept them apart"
-    return "brought them together" if _above(without, whole) else "made little difference"
+    if _above(without, whole):
+        return "brought them together"
+    return "made no difference that can be told (the intervals overlap)"
+
+
+# The prediction is about these forms: they have no feed-forward parts, which it leaves out.
+_JUDGED = {ATTENTION_ALONE: "attention alone", WITHOUT_MLP: "the model without feed-forward parts"}
+_BESIDE = {WITHOUT_SKIPS: "the model without skip connections", AS_IS: "the model as it is"}
 
 
 def _prediction(rates: pl.DataFrame) -> str:
-    """Measured factors beside predicted ones."""
+    """Measured factors beside predicted ones, judged by the interval of their ratio."""
     if rates.is_empty():
         return ""
     # A decoder beside an encoder adds what it reads there, too: the theory is about the encoder.
     stack = _stacks(rates)[0]
-    named = {
-        ATTENTION_ALONE: "attention alone",
-        WITHOUT_SKIPS: "the model without skip connections",
-        WITHOUT_MLP: "the model without feed-forward parts",
-        AS_IS: "the model as it is",
+    rows = {
+        name: course[0]
+        for name in (*_JUDGED, *_BESIDE)
+        if (course := _course(rates, "factor_over_depth", name, stack)) and course[0]["predicted"] is not None
     }
-    told, right, wrong = [], list[str](), list[str]()
-    for variant, name in named.items():
-        rows = _course(rates, "factor_over_depth", variant, stack)
-        if not rows or rows[0]["predicted"] is None:
-            continue
-        value, predicted = _number(rows[0], "value"), _number(rows[0], "predicted")
-        told.append(f"{value:.2g} in {name} (predicted {predicted:.2g})")
-        # Speeds are logarithms: a factor of 0.98 is twice as fast as one of 0.99.
-        speed, expected = -float(np.log(value)), -float(np.log(predicted))
-        (right if abs(speed - expected) <= max(CLOSE * abs(expected), SLOW) else wrong).append(name)
-    if not told:
-        return ""
-    verdict = [
-        f"averaging tells the speed to a quarter in {_listed(right)}" if right else "",
-        f"not in {_listed(wrong)}" if right and wrong else "averaging tells none of these speeds" if wrong else "",
+    judged = [
+        f"{_factor(rows[name])} in {text}, which {_verdict(rows[name])}"
+        for name, text in _JUDGED.items()
+        if name in rows
     ]
+    others = [f"{_factor(rows[name])} in {text}" for name, text in _BESIDE.items() if name in rows]
+    if not rows:
+        return ""
     where = " of the encoder" if stack == "enc" else ""
-    return (
-        f"From layer to layer{where} their differences, in units of what they share, change by a factor of "
-        f"{_listed(told)}: "
-        f"{', '.join(one for one in verdict if one)}."
-    )
+    start = f"From layer to layer{where} their differences, in units of what they share, change by a factor of "
+    if not judged:
+        return f"{start}{_listed(others)}; the prediction leaves out feed-forward parts."
+    rest = f" With feed-forward parts, which the prediction leaves out: {_listed(others)}." if others else ""
+    return f"{start}{'; of '.join(judged)}.{rest}"
+
+
+def _factor(row: Mapping[str, object]) -> str:
+    """A measured factor with its interval, and the predicted one."""
+    value = f"{_number(row, 'value'):.3g}"
+    interval = "" if row["low"] is None else f" ({_number(row, 'low'):.3g} to {_number(row, 'high'):.3g})"
+    return f"{value}{interval}, predicted {_number(row, 'predicted'):.3g},"
+
+
+def _verdict(row: Mapping[str, object]) -> str:
+    """Whether measured over predicted can be 1, window by window."""
+    if row["ratio_low"] is None:
+        return "one window cannot judge"
+    low, high = _number(row, "ratio_low"), _number(row, "ratio_high")
+    ratio = f"{_number(row, 'ratio'):.3g} times the prediction ({low:.3g} to {high:.3g})"
+    if low <= 1 <= high:
+        return f"averaging explains: {ratio}"
+    return f"averaging does not explain: {ratio}"

@@ -1,0 +1,53 @@
+"""Laws and known answers of `headscope.maths.placement`."""
+
+import pytest
+import torch
+
+from headscope.maths.placement import gumbel, popular_placement
+from headscope.maths.spectrum import energy_beyond, singular_values
+
+N = 64
+SEEN = torch.ones(N, N, dtype=torch.bool).tril()
+
+
+def noise(generator: torch.Generator) -> torch.Tensor:
+    return gumbel(torch.rand(N, N, generator=generator, dtype=torch.float64))
+
+
+def sink(generator: torch.Generator, share: float) -> torch.Tensor:
+    """A share of each row on the first key, the rest unevenly and at random."""
+    rest = torch.rand(N, N, generator=generator, dtype=torch.float64).pow(8).tril()
+    pattern = (1 - share) * rest / rest.sum(-1, keepdim=True)
+    pattern[:, 0] += share
+    return pattern
+
+
+def test_placement_has_the_margins():
+    generator = torch.Generator().manual_seed(0)
+    pattern = sink(generator, 0.3)
+    placed = popular_placement(pattern, SEEN, noise(generator))
+    torch.testing.assert_close(placed.matrix.sum(-1), pattern.sum(-1), rtol=1e-12, atol=0)
+    assert float((placed.matrix.sum(0) - pattern.sum(0)).abs().sum()) / 2 <= 1e-3 * N
+    assert float(placed.misplaced) <= 1e-3
+    assert bool((placed.matrix[~SEEN] == 0).all())
+
+
+def test_a_sink_stays_a_sink():
+    generator = torch.Generator().manual_seed(1)
+    pattern = sink(generator, 0.8)
+    placed = popular_placement(pattern, SEEN, noise(generator)).matrix
+    assert bool((placed[8:].argmax(-1) == 0).all())
+    assert float((placed[8:, 0] - pattern[8:, 0]).abs().max()) < 0.1
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.8])
+def test_a_sink_has_the_spectrum_of_its_placement(share):
+    """Rows that share nothing but the sink: the null is calibrated, which that of weights anywhere is not."""
+    generator = torch.Generator().manual_seed(2)
+    pairs = []
+    for _ in range(12):
+        pattern = sink(generator, share)
+        placed = popular_placement(pattern, SEEN, noise(generator)).matrix
+        pairs.append([float(energy_beyond(singular_values(x), 5)) for x in (pattern, placed)])
+    values, nulls = torch.tensor(pairs, dtype=torch.float64).T
+    assert float(nulls.mean() / values.mean()) == pytest.approx(1.0, abs=0.15)
