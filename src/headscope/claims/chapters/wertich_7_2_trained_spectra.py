@@ -6,7 +6,7 @@ import polars as pl
 import torch
 from scipy.stats import chi2
 
-from headscope.claims.lab import Lab, exact, fact, mean_of
+from headscope.claims.lab import Lab, exact, fact, less_than, mean_of, more_than, rounded, trend_of
 from headscope.claims.works import wertich
 from headscope.core import Finding
 from headscope.core.verdict import Comparison, Evidence
@@ -80,7 +80,7 @@ CHAPTER.of_a_model(
     slip=True,
 )
 def random_vector_length(lab: Lab) -> Evidence:
-    n, draws = 64, 2_000
+    n, draws = 64, 800
     stated, corrected = [], []
     for share in (10, 20):
         w = lab.normal(draws, n, n, purpose=f"{share}")
@@ -90,7 +90,8 @@ def random_vector_length(lab: Lab) -> Evidence:
         name = f"squared singular values sum to n/{share}"
         stated.append(mean_of(f"{name}: length of W x over that of x", 1 / 10, ratio))
         corrected.append(mean_of(f"{name}: its mean square", 1 / share, ratio.square()))
-        corrected.append(fact(f"{name}: length between 0.22 and 0.32", 0.215 < float(ratio.mean()) < 0.32))
+        corrected.append(rounded(f"{name}: root of its mean square", {10: "0.32", 20: "0.22"}[share],
+                                 float(ratio.square().mean().sqrt())))  # fmt: skip
     wide = lab.normal(draws, 16, n, purpose="wide")
     wide *= math.sqrt(16 / 10) / wide.norm(dim=(1, 2), keepdim=True)
     x = lab.normal(draws, n, 1, purpose="vectors wide")
@@ -98,7 +99,14 @@ def random_vector_length(lab: Lab) -> Evidence:
     corrected.append(
         mean_of("16 × 64, squared singular values sum to 16/10: mean square of the factor", 1 / 40, squares)
     )
-    return Evidence(tuple(stated), tuple(corrected))
+    sizes, errors, spreads = (16, 32, 64), [], []
+    for size in sizes:
+        turned = lab.normal(400, size, size, purpose=f"{size}") @ lab.normal(400, size, 1, purpose=f"x {size}")
+        lengths = turned.norm(dim=(1, 2)) / math.sqrt(10) / size  # a vector of length √n, entries of variance 1/(10n)
+        errors.append(abs(0.1 - float(lengths.mean())) / float(lengths.mean()))
+        spreads.append(0.1 * float(lengths.std()) / 400**0.5 / float(lengths.mean()) ** 2)
+    trend = trend_of("relative error of a tenth, squared singular values sum to n/10", "n", sizes, errors, 0.0, spreads)
+    return Evidence(tuple(stated), tuple(corrected), trend)
 
 
 @CHAPTER.claim(
