@@ -15,15 +15,17 @@ rule, in the order in which it is applied:
 5. **Approximate.** What fails are numbers, the statement does not claim exactness (`core.wording`), and the relative
    error vanishes on the way into the regime: it falls to a tenth or less, and its measured order is the order that
    the correction states, within the measured uncertainty of that order.
-6. **Refuted.** All else: also a printed number that its own rounding does not cover. A trend is no favour that a check grants: where the words claim an approximation, or where
-   every failing number is off by a tenth or less, a trend must decide, and its absence is an error. A trend whose
-   order is not the one that the correction states is an error too.
+6. **Refuted.** All else: also a printed number that its own rounding does not cover. A trend is no favour that a
+   check grants: where the words claim an approximation, or where every failing number is off by a tenth or less, a
+   trend must decide, and its absence is an error. A trend whose order is not the one that the correction states is
+   an error too. The regime is a limit of a size that the statement names or that its formula holds.
 7. **On one model.** A general statement that is judged on one model reads "holds on MODEL" or "refuted on MODEL". Its
    correction is printed only if its own comparisons agree on that model; it may have none. Where an interval holds
    the limit, nothing is decided and the statement goes on waiting ("needs a model").
 
-A **slip** is a mark on a refuted statement: putting right one symbol (a sign, a factor, an exponent or root, an index
-or letter, the order of two factors) or one word for its opposite makes it true, and nothing else has to change.
+A **slip** is a mark on a refuted statement in which only symbols are wrong: a sign, a factor, an exponent or root, an
+index, letter or number, the order of two factors, or one word for its opposite. With these put right it is true, and
+what it argues stands.
 """
 
 import math
@@ -36,9 +38,7 @@ from headscope.core.figure import Figure
 from headscope.core.wording import Wording
 from headscope.errors import NumericsError
 
-Verdict = Literal[
-    "refuted", "approximate", "holds", "true but empty", "open question", "needs a model", "not testable"
-]
+Verdict = Literal["refuted", "approximate", "holds", "true but empty", "open question", "needs a model", "not testable"]
 MEANINGS: dict[Verdict, str] = {
     "refuted": "contradicted by its numbers; the correction, where there is one, passes",
     "approximate": "not exact; the error vanishes in a regime, with the order that the correction states",

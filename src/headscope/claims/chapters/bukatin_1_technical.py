@@ -32,12 +32,18 @@ def vocabulary(lab: Lab) -> Evidence:
     attention = d * 3 * d + 3 * d + d * d + d
     feed_forward = d * 4 * d + 4 * d + 4 * d * d + d
     rest = positions * d + blocks * (attention + feed_forward + 4 * d) + 2 * d
-    return Evidence(  # fmt: skip
+    return Evidence(
         (
-            counted("rows that the published number of parameters leaves to the table of tokens", 50257,
-                    (published - rest) / d),
-            counted("of these, rows beyond the 256 bytes and the end of text: a round number of merges", 0,
-                    (published - rest) / d % 1000 - 257),
+            counted(
+                "rows that the published number of parameters leaves to the table of tokens",
+                50257,
+                (published - rest) / d,
+            ),
+            counted(
+                "of these, rows beyond the 256 bytes and the end of text: a round number of merges",
+                0,
+                (published - rest) / d % 1000 - 257,
+            ),
         )
     )
 

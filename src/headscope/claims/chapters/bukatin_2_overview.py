@@ -72,9 +72,9 @@ def arxiv_number(lab: Lab) -> Evidence:
     statement="The features that a sparse autoencoder extracts are linear combinations of neurons.",
     formula=r"x = b + \sum_i f_i\, d_i, \quad d_i = \sum_j D_{ij}\, e_j \quad (e_j\ \mathrm{neurons})",
     correction="The directions are, by construction. The strengths are not linear combinations of neurons once there "
-    "are more features than neurons, as in every such autoencoder: a linear reading mixes in the other active features, "
-    "with a mean square of their squared strengths over the number m of neurons, so its relative error falls like "
-    "m^(−1/2) for a fixed number of active ones. Bias and ReLU of the encoder are there to cut that off.",
+    "are more features than neurons, as in every such autoencoder: a linear reading mixes in the other active "
+    "features, with a mean square of their squared strengths over the number m of neurons, so its relative error "
+    "falls like m^(−1/2) for a fixed number of active ones. Bias and ReLU of the encoder are there to cut that off.",
     corrected=r"\langle x, d_i \rangle = f_i + \sum_{j \neq i} f_j \langle d_j, d_i \rangle, \quad "
     r"E \langle d_j, d_i \rangle^2 = \frac{1}{m}",
     lesson="A feature is a direction in the space of neurons: many neurons take part in it, and each neuron takes part "
@@ -374,8 +374,11 @@ def generalises(lab: Lab) -> Evidence:
             ),
         ),
         (
-            exact("keys with KᵀK = 4·1: (α + 4) · Intention at α = 10 is linear attention", (q @ even.mT) @ even_v,
-                  14 * least_squares_attention(q, even, even_v, 10.0)),
+            exact(
+                "keys with KᵀK = 4·1: (α + 4) · Intention at α = 10 is linear attention",
+                (q @ even.mT) @ even_v,
+                14 * least_squares_attention(q, even, even_v, 10.0),
+            ),
             order_of("power of α in what is left after the next term, −Q KᵀK KᵀV/α", "α", -2.0, sizes[:3], left),
         ),
         trend=trend_of("relative difference of α · Intention and linear attention", "α", sizes, errors, -1.0),

@@ -222,9 +222,9 @@ def kernels_and_features(lab: Lab) -> Evidence:
     "length 1 makes this non-negative.",
     formula=r"e^{Q_i^{\top} K_j} \approx 1 + Q_i^{\top} K_j, \quad -1 \leq Q_i^{\top} K_j \leq 1",
     lesson="By Cauchy and Schwarz unit vectors have inner products between −1 and 1, so the weights 1 + x are never "
-    "negative. They are a first-order expansion and no exponential: what is left out is at most (e − 2)x², which is 26 % "
-    "at a score of 1 and everything at −1, where 1 + x is 0. The largest weight is at most 2, so such attention cannot "
-    "be sharp.",
+    "negative. They are a first-order expansion and no exponential: what is left out is at most (e − 2)x², which is "
+    "26 % at a score of 1 and everything at −1, where 1 + x is 0. The largest weight is at most 2, so such attention "
+    "cannot be sharp.",
 )
 def first_order_exponential(lab: Lab) -> Evidence:
     q, k = (torch.nn.functional.normalize(lab.normal(400, 3, purpose=name), dim=-1) for name in "qk")

@@ -208,8 +208,9 @@ def full_graph(lab: Lab) -> Evidence:
     corrected=r"\| A_G / p - A_{K_n} \| \,/\, n \approx 2 \sqrt{\frac{1 - p}{n p}}",
     lesson="A random graph spreads information almost like the complete one, because all eigenvalues but the first "
     "stay small. How small depends on the number of neighbours, not on the share of edges: 16 random neighbours "
-    "give an error of a half among 256 tokens and among 512, while half of all edges give an eleventh. With the 2 or 3 random tokens of BigBird there is "
-    "no such approximation, which is one reason why it also has a window and global tokens.",
+    "give an error of a half among 256 tokens and among 512, while half of all edges give an eleventh. With the 2 or "
+    "3 random tokens of BigBird there is no such approximation, which is one reason why it also has a window and "
+    "global tokens.",
 )
 def random_graphs(lab: Lab) -> Evidence:
     sizes, draws = (128, 256, 512), 6

@@ -284,6 +284,7 @@ def volume(lab: Lab) -> Evidence:
     lesson="Diagonalisable means that there is a basis of eigenvectors, and nothing says that they are perpendicular. "
     "QΛQᵀ is its own transpose whatever Q and Λ are, so no matrix that is not symmetric can be written so. A data "
     "matrix has no reason to be symmetric: its rows are features and its columns are points.",
+    slip=True,
 )
 def diagonalisable(lab: Lab) -> Evidence:
     x = torch.tensor([[2.0, 1.0, 0.0], [0.0, 1.0, 0.5], [0.0, 0.0, -1.0]], dtype=torch.float64)  # eigenvalues 2, 1, −1

@@ -3,11 +3,11 @@ r"""Wertich, section 2.3: embeddings, positions, layer normalisation, heads."""
 import math
 
 import numpy as np
-import polars as pl
 import torch
 from torch import Tensor
 
-from headscope.claims.lab import Lab, counted, exact, fact, less_than, mean_of, more_than
+from headscope.claims.lab import Lab, exact, less_than, mean_of, more_than, trend_of
+from headscope.claims.reading import errors, rows_of
 from headscope.claims.works import wertich
 from headscope.core import Finding
 from headscope.core.figure import Curves, Histogram, Series
@@ -17,44 +17,39 @@ CHAPTER = wertich()
 
 
 def _meaning(finding: Finding) -> Evidence | None:
-    """Related words beside the same words paired otherwise; analogies beside the neighbours of the third word."""
-    if "related" not in finding.tables or "analogies" not in finding.tables:
-        return None
-    related = finding.tables["related"].filter(pl.col("word") == "all").row(0, named=True)
-    added = finding.tables["analogies"].filter(pl.col("relation") == "all").row(0, named=True)
-    if related["pairs"] < 10 or added["z"] is None:
+    """Related words beside the same words paired otherwise; analogies beside chance and the third word alone."""
+    related = rows_of(finding, "related", ("value", "null", "z"), word="all")
+    added = rows_of(finding, "analogies", ("value", "low", "high", "null", "baseline", "z"), relation="all")
+    if related is None or added is None or related["pairs"][0] < 10:
         return None  # too few of the words are single tokens of this model
-    stated = (
-        fact(
-            f"mean cosine of {related['pairs']} related pairs {related['value']:.3f}, the same words paired otherwise "
-            f"{related['null']:.3f} ({related['z']:.1f} standard errors apart): higher",
-            related["z"] > STANDARD_ERRORS,
-        ),
-        fact(
-            f"median rank of the right answer in {added['analogies']} analogies {added['rank']:.0f}, of a random token "
-            f"{added['null_rank']:.0f}: among the ten nearest",
-            added["rank"] <= 10,
-        ),
-        fact(
-            f"the right answer is nearest in {100 * added['value']:.0f} %, nearest to the third word alone in "
-            f"{100 * added['baseline']:.0f} % ({added['z']:.1f} standard errors apart): the two other words help",
-            added["z"] > 2,
-        ),
-    )
-    inside = sum(one.measured == 1 for one in stated)
-    return Evidence(stated, (fact(f"{inside} of {len(stated)} are so: not all", inside < len(stated)),))
-
-
-def _lengths(finding: Finding) -> Evidence:
-    rows = finding.tables["tables"].filter(pl.col("table") == "token", pl.col("quantity") == "length_spread")
-    row = rows.row(0, named=True)
-    what = (
-        f"spread of the lengths of {row['rows']} token vectors, over their mean: {row['value']:.3f} (random vectors "
-        f"{row['null']:.3f})"
-    )
+    pairs, analogies = related.row(0, named=True), added.row(0, named=True)
+    closer, better = pairs["value"] - pairs["null"], analogies["value"] - analogies["baseline"]
     return Evidence(
-        (fact(f"{what}: below 0.1", row["value"] < 0.1),), (fact(f"{what}: not below 0.1", row["value"] >= 0.1),)
-    )
+        (
+            more_than(f"mean cosine of {pairs['pairs']} related pairs ({pairs['value']:.3f}) less that of the same "
+                      "words paired otherwise", 0.0, closer, abs(closer / pairs["z"])),
+            more_than(f"share of {analogies['analogies']} analogies whose right answer is nearest of all tokens, "
+                      "beside chance", analogies["null"], analogies["value"], float(errors(added)[0])),
+            more_than("that share less the one that is nearest to the third word alone", 0.0, better,
+                      abs(better / analogies["z"])),
+        )
+    )  # fmt: skip
+
+
+def _lengths(finding: Finding) -> Evidence | None:
+    """The spread of the lengths beside that of a cloud with the same covariance, which prefers no sphere."""
+    found = rows_of(finding, "tables", ("value", "null", "gaussian", "rows"), table="token", quantity="length_spread")
+    if found is None:
+        return None
+    row = found.row(0, named=True)
+    what = f"spread of the lengths of {row['rows']} token vectors over their mean"
+    error = row["value"] / (2 * row["rows"]) ** 0.5  # of a standard deviation of so many numbers
+    return Evidence(
+        (less_than(f"{what}, beside that of Gaussian vectors with the same covariance", row["gaussian"], row["value"],
+                   error),),
+        (more_than(f"{what}, beside twice that of random vectors of this width", 2 * row["null"], row["value"],
+                   error),),
+    )  # fmt: skip
 
 
 CHAPTER.of_a_model(
@@ -64,8 +59,6 @@ CHAPTER.of_a_model(
     "Paris minus France plus Italy lies near Rome.",
     formula=r"\mathrm{emb}(\mathrm{Paris}) - \mathrm{emb}(\mathrm{France}) + \mathrm{emb}(\mathrm{Italy}) \approx "
     r"\mathrm{emb}(\mathrm{Rome})",
-    correction="Not in this model: related words are not clearly more alike than the same words paired otherwise, or "
-    "adding and subtracting finds the right answer no better than the third word alone.",
     lens="embeddings",
     judge=_meaning,
     reason="needs trained embeddings: cosines of related and of unrelated words, and the rank of the right answer "
@@ -80,14 +73,16 @@ CHAPTER.of_a_model(
     section="2.3",
     statement="The embedding vectors of a model have nearly the same length, so that they lie close to a sphere.",
     formula=r"\|\mathrm{emb}(w)\|_2 \approx l",
-    correction="In this model lengths spread by a tenth of their mean or more: a thick shell rather than a sphere.",
+    correction="The lengths spread more than twice as much as those of random vectors of the same width.",
+    corrected=r"\frac{\mathrm{sd}\,\|\mathrm{emb}(w)\|}{\mathrm{mean}\,\|\mathrm{emb}(w)\|} > 2 \cdot "
+    r"\frac{1}{\sqrt{2 d}}",
     lens="embeddings",
     judge=_lengths,
     reason="needs trained embeddings: the spread of the lengths over the vocabulary, beside the 1/√(2d) of random "
     "vectors",
     lesson="Random vectors in d dimensions have lengths that agree up to a relative 1/√(2d), about 2.6 % for d = 768. "
-    "Training can widen this, since frequent and rare tokens are moved by different amounts. Only a measurement on the "
-    "model at hand can tell.",
+    "Training can widen this, since frequent and rare tokens are moved by different amounts. Whether lengths gather "
+    "about a sphere is asked beside a Gaussian cloud with the covariance of the embeddings, which does not.",
 )
 
 
@@ -112,10 +107,11 @@ def kernel(distance: Tensor, d: int) -> Tensor:
     formula=r"\cos(e_i + p_i, e_j + p_j) > \cos(e_i, e_j) \ (|i-j|\ \mathrm{small}), \qquad \cos(p_i, e_j) \approx 0",
     lesson="The scalar product of two encodings depends only on their distance, because cos a cos b + sin a sin b = "
     "cos(a − b). It is largest for neighbours and falls slowly, since most of the frequencies are low. In many "
-    "dimensions two unrelated directions are almost perpendicular: the root mean square cosine is 1/√d, 0.04 at d = 512; "
-    "for trained embeddings that must be measured. The similarity of two tokens of equal length becomes an average of "
-    "their own cosine and of k(i − j), so it rises where theirs is below k: 0.97 for neighbours at d = 512, still 0.5 "
-    "at distance 50. Distant tokens are raised as well; only neighbours that are nearly equal already are lowered.",
+    "dimensions two unrelated directions are almost perpendicular: the root mean square cosine is 1/√d, 0.04 at d = "
+    "512; for trained embeddings that must be measured. The similarity of two tokens of equal length becomes an "
+    "average of their own cosine and of k(i − j), so it rises where theirs is below k: 0.97 for neighbours at d = "
+    "512, still 0.5 at distance 50. Distant tokens are raised as well; only neighbours that are nearly equal already "
+    "are lowered.",
 )
 def sinusoidal_positions(lab: Lab) -> Evidence:
     d, pairs = 512, 2000
@@ -239,6 +235,12 @@ def central_limit(lab: Lab) -> Evidence:
         ),
     )  # fmt: skip
     name = "skewness of standardised exponential features, 20,000 tokens"
+    sizes, shapes, spreads = (500, 2000, 8000), [], []
+    for size in sizes:
+        several = -torch.log1p(-lab.uniform(size, 200, purpose=f"{size}"))
+        skews = ((several - several.mean(0)) / several.std(0)).pow(3).mean(0)
+        shapes.append(float(skews.mean()))
+        spreads.append(float(skews.std()) / len(skews) ** 0.5)
     return Evidence(
         stated=(mean_of(name, 0.0, skewness),),
         corrected=(
@@ -247,6 +249,7 @@ def central_limit(lab: Lab) -> Evidence:
             mean_of("fourth moment of one coordinate of layer-normalised Gaussian tokens, d = 64",
                     3 * (d - 1) / (d + 1), token[:, 0].pow(4)),
         ),
+        trend=trend_of("skewness of standardised features, 0 for a normal law", "n", sizes, shapes, 0.0, spreads),
         figures=(figure,),
     )  # fmt: skip
 

@@ -450,8 +450,8 @@ def scaling_down(lab: Lab) -> Evidence:
     r"= I(X_{i+1}; X_{i-1}, \ldots | X_i)",
     lesson="An n-gram is a run of n tokens, so a model of pairs is a bigram model, and its table has V² entries. In "
     "the chain checked here the difference is large: the 1-gram model knows only how frequent each token is. The "
-    "idea of the section, to fit a Gaussian to the few likely successors, needs the bigram. That a few tokens could then "
-    "hold most of the probability is put there as a possibility; the lens preconditioning measures it on a text.",
+    "idea of the section, to fit a Gaussian to the few likely successors, needs the bigram. That a few tokens could "
+    "then hold most of the probability is put there as a possibility; the lens preconditioning measures it on a text.",
     slip=True,
 )
 def order_of_the_model(lab: Lab) -> Evidence:

@@ -216,6 +216,7 @@ def hypersphere(lab: Lab) -> Evidence:
         squares = (lengths - 1).square()
         spreads.append(float(squares.mean().sqrt()))
         errors.append(float(squares.std()) / math.sqrt(draws) / (2 * spreads[-1]))
+    thick = lab.normal(50_000, 16, purpose="thick").norm(dim=1) / 4
     d = 256
     variances = torch.full((d,), 0.1 / (d - 3), dtype=torch.float64)
     variances[:3] = 0.3  # three directions hold 0.9 of the variance
@@ -236,8 +237,8 @@ def hypersphere(lab: Lab) -> Evidence:
             mean_of("mean squared deviation of |x|/√d from 1, d = 1024", 0.0, (lengths - 1).square()),
         ),
         corrected=(
-            mean_of("mean squared deviation of |x|/√d from 1, d = 1024, from 2 − 2 E|x|/√d",
-                    2 - 2 * _mean_length(1024) / 32, (lengths - 1).square()),
+            mean_of("mean squared deviation of |x|/√d from 1, d = 16, from 2 − 2 E|x|/√d",
+                    2 - 2 * _mean_length(16) / 4, (thick - 1).square()),
             mean_of("mean squared deviation of |x|² with three dominant directions, from 2/d_eff", 2 / effective,
                     (squared - 1).square()),
         ),

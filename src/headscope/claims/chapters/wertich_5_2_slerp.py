@@ -100,9 +100,7 @@ def cross_entropy_along_an_arc(lab: Lab) -> Evidence:
     corrected.append(_equal_means("the same at angle 1, radius 5, t = 0.3", other, moved))
     radii = (0.02, 0.01, 0.005, 0.0025)
     falling = [float(_residuals(_divergences(lab, 24, radius, centred=True)).median()) for radius in radii]
-    corrected.append(
-        order_of("power of the radius in the relative deviation, centred pairs", "l", 1.0, radii, falling)
-    )
+    corrected.append(order_of("power of the radius in the relative deviation, centred pairs", "l", 1.0, radii, falling))
     # Divergence against half the variance of u − w, and what is left of a sinusoid, on the way to radius 0.
     sizes = (1e-2, 5e-3, 2.5e-3)
     gaps, left = [], []
@@ -358,7 +356,8 @@ def _curves_by_radius(lab: Lab) -> Curves:
     statement="The entropy of the softmax of a random vector on the sphere is almost always the same and very close "
     "to log n.",
     formula=r"H(\mathrm{Softmax}(v)) \approx \ln n, \quad v \in S_1^{n-1}",
-    correction="What is missing is l²/(2n) nats to leading order: it falls like 1/n. It holds as long as l is well below √n, and fails for longer vectors.",
+    correction="What is missing is l²/(2n) nats to leading order: it falls like 1/n. It holds as long as l is well "
+    "below √n, and fails for longer vectors.",
     corrected=r"H = \ln n - \frac{l^2}{2n} + \ldots",
     lesson="A unit vector with many entries has tiny entries of size 1/√n, and a softmax of nearly equal scores is "
     "nearly uniform. The entropy lacks half the variance of the scores. For real attention scores, whose spread is "

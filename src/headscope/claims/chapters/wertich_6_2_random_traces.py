@@ -215,7 +215,11 @@ def diagonal_in_the_middle(lab: Lab) -> Evidence:
     traces = (d_a[:, None] * w.mT @ (d_b[:, None] * w)).diagonal(dim1=-2, dim2=-1).sum(-1)
     weighted = (w.square() * d_b[:, None] * d_a).sum((-2, -1))
     return Evidence(
-        (mean_of("mean trace of D_A WᵀD_B W over uniform W, against Σσ_aσ_b, n = 5", float((d_a * d_b).sum()), traces),),
+        (
+            mean_of(
+                "mean trace of D_A WᵀD_B W over uniform W, against Σσ_aσ_b, n = 5", float((d_a * d_b).sum()), traces
+            ),
+        ),
         (
             exact("traces against the weighted sums, 20,000 W (the worst one)", weighted, traces),
             mean_of("mean over uniform W", float(d_a.sum() * d_b.sum()) / n, traces),

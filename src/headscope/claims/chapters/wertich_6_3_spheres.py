@@ -178,9 +178,9 @@ def correlated_parts(lab: Lab) -> Evidence:
     scores, apart = (c @ mean_y) @ v.mean(0), (c @ mean_y) @ u.mean(0)
     stated = k * k * (1 / k**4) / n  # nine parts, each of variance 1/n and weight 1/9
     sizes, errors, spreads = (8, 16, 32), [], []
-    for size in sizes:
+    for size, forms in zip(sizes, (20_000, 16_000, 8000), strict=True):
         mean_x, mean_w = _prescribed(lab, size, k, cosine)
-        found = variance_of("", 0.0, (lab.normal(6000, size, size, purpose=f"{size}") @ mean_w) @ mean_x / size**0.5)
+        found = variance_of("", 0.0, (lab.normal(forms, size, size, purpose=f"{size}") @ mean_w) @ mean_x / size**0.5)
         parts = 1 / (k**2 * size)
         errors.append(abs(parts - found.measured) / found.measured)
         spreads.append(parts * found.error / found.measured**2)
@@ -194,6 +194,11 @@ def correlated_parts(lab: Lab) -> Evidence:
         ),
         (
             variance_of("variance of μ_XᵀCμ_Y, exact formula", exact_variance, scores),
+            exact(
+                "that formula against the sum over all pairs of parts",
+                exact_variance,
+                float((v @ v.mT).sum() * (w @ w.mT).sum()) / k**4 / n,
+            ),
             variance_of("the same with v_i orthogonal to one another: the stated sum", stated, apart),
         ),
         trend_of("relative error of the stated sum, cosines 0.5", "n", sizes, errors, 0.0, spreads),
@@ -346,7 +351,7 @@ def angle_in_the_variance(lab: Lab) -> Evidence:
     sizes, off, spreads = (2, 6, 18), [], []
     for size in sizes:
         # What the angle adds to the variance, times n: k² as stated, nothing in truth.
-        near_by, apart = (variance_of("", 0.0, random_scores(lab, size, cosine, 15_000)) for cosine in (0.95, 0.0))
+        near_by, apart = (variance_of("", 0.0, random_scores(lab, size, cosine, 25_000)) for cosine in (0.95, 0.0))
         off.append(abs(0.95**2 - size * (near_by.measured - apart.measured)) / 0.95**2)
         spreads.append(size * math.hypot(near_by.error, apart.error) / 0.95**2)
     return Evidence(
@@ -360,7 +365,9 @@ def angle_in_the_variance(lab: Lab) -> Evidence:
             mean_of("mean score with tied weights, cosine 0.6", float(tied.mean(v, ready)), shared),
             variance_of("its variance, (1 + k²)/n", float(tied.score_variance(v, ready)), shared),
         ),
-        trend_of("relative error of k²/n as what the angle adds to the variance, k = 0.95", "n", sizes, off, 0.0, spreads),
+        trend_of(
+            "relative error of k²/n as what the angle adds to the variance, k = 0.95", "n", sizes, off, 0.0, spreads
+        ),
         figures=(picture,),
     )
 

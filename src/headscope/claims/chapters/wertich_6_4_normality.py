@@ -86,6 +86,7 @@ def nearly_normal(lab: Lab) -> Evidence:
         fourth = score.pow(4) / second**2
         stated.append(mean_of(f"fourth moment over squared second, n = {n} (3 for a normal variable)", 3.0, fourth))
         corrected.append(mean_of(f"the same from the singular values of C, n = {n}", 3 + excess, fourth))
+        corrected.append(mean_of(f"second moment over Tr CᵀC, n = {n}", 1.0, score.square() / second))
     sizes, excesses, spreads = (8, 32, 128), [], []
     for n, draws in zip(sizes, (2000, 300, 40), strict=True):
         forms = lab.normal(2, draws, n, n, purpose=f"forms {n}")
@@ -95,7 +96,9 @@ def nearly_normal(lab: Lab) -> Evidence:
     return Evidence(
         (stated[0],),
         tuple(corrected),
-        trend=trend_of("fourth moment against that of a normal variable, random C", "n", sizes, excesses, -1.0, spreads),
+        trend=trend_of(
+            "fourth moment against that of a normal variable, random C", "n", sizes, excesses, -1.0, spreads
+        ),
     )
 
 

@@ -163,7 +163,7 @@ def _humps(out: np.ndarray, variance: float) -> Histogram:
     "term is indeed a fourth moment. It is negligible for nearly uniform attention only; more tokens do not help.",
 )
 def constant_weights(lab: Lab) -> Evidence:
-    n, d, draws = 6, 4, 40_000
+    n, d, draws = 6, 4, 160_000
     x = lab.normal(draws, n, d, purpose="tokens")
     plain = x.mean(1).square().sum(-1)
     eye = torch.eye(d, dtype=torch.float64)
@@ -277,6 +277,7 @@ def logits_after_norm(lab: Lab) -> Evidence:
         (
             variance_of("variance of a logit, n = 32", float(n), logits),
             variance_of("variance after division by √n", 1.0, logits / math.sqrt(n)),
+            exact("squared length of a token after LayerNorm", float(n), x.square().sum()),
         ),
     )
 

@@ -4,10 +4,10 @@ import math
 from dataclasses import replace
 
 import numpy as np
-import polars as pl
 import torch
 
 from headscope.claims.lab import Lab, exact, fact, mean_of, more_than
+from headscope.claims.reading import errors, numbers, rows_of
 from headscope.claims.works import wertich
 from headscope.core import Finding
 from headscope.core.figure import Curves, Series
@@ -141,9 +141,9 @@ def _unit_values(lab: Lab) -> bool:
     "still converge to one distribution?",
     formula=r"X^{(l)} = \beta\, \mathrm{Attn}(X^{(l-1)}) + (1 - \beta)\, X^{(l)}: \quad p_i^{(l)} \rightarrow p\ ?",
     correction="Not for all matrices within the bounds; for random ones yes. (The skip must carry the layer before, "
-    "index l − 1; as printed the equation is solved by plain attention.) The bound becomes a factor 1 − β(1 − f) with f the one without skip, so the threshold is the "
-    "same, and norms up to 2 still allow tokens to part. For random matrices they converge, but only geometrically: by "
-    "(1 − β)/√((1 − β)² + β²) per layer.",
+    "index l − 1; as printed the equation is solved by plain attention.) The bound becomes a factor 1 − β(1 − f) "
+    "with f the one without skip, so the threshold is the same, and norms up to 2 still allow tokens to part. For "
+    "random matrices they converge, but only geometrically: by (1 − β)/√((1 − β)² + β²) per layer.",
     corrected=r"D^{(l)} \leq \left(1 - \beta + \beta\, |W_v| \tanh\frac{|W_q^T W_k| D^2}{4 \sqrt{d}}\right) D, \quad "
     r"\mathrm{random:}\ \frac{1 - \beta}{\sqrt{(1 - \beta)^2 + \beta^2}}\ \mathrm{per\ layer}",
     lesson="Flat attention adds the same vector to all tokens. The skip keeps a share 1 − β of what distinguishes "
@@ -213,14 +213,15 @@ def _curves(lab: Lab) -> Curves:
     )
 
 
-def _flat(finding: Finding) -> Evidence:
-    table = finding.tables["heads"].filter(pl.col("quantity") == "entropy_share", pl.col("value").is_not_null())
-    share = float(torch.tensor(table["value"].to_list(), dtype=torch.float64).mean())
-    what = f"entropy of attention, as a share of the largest possible (mean over heads: {share:.3f})"
-    return Evidence(
-        (fact(f"{what}: above 0.95", share > 0.95),),
-        (fact(f"{what}: not above 0.95", share <= 0.95),),
-    )
+def _flat(finding: Finding) -> Evidence | None:
+    """Effective keys (e to the entropy) beside all visible ones: flat weights leave out fewer than half."""
+    rows = rows_of(finding, "heads", ("value", "low", "high", "uniform"), quantity="effective_keys")
+    if rows is None:
+        return None
+    seen = numbers(rows, "uniform")
+    share, error = float((numbers(rows) / seen).mean()), float((errors(rows) / seen).mean())
+    what = f"effective keys over those of uniform attention, mean over {rows.height} heads"
+    return Evidence((more_than(f"{what}: more than one half", 0.5, share, error),))
 
 
 CHAPTER.of_a_model(
@@ -229,12 +230,11 @@ CHAPTER.of_a_model(
     statement="Sparse spectra of queries and keys together with random alignment make trained attention quite flat: "
     "all weights are about 1/n.",
     formula=r"\lambda_1, \ldots, \lambda_n \approx \frac{1}{n}",
-    correction="Trained heads are far from uniform on average; a few directions of large singular values are enough to "
-    "make attention sharp where tokens use them.",
     lesson="Small mean singular values make the scores of random vectors small. Trained tokens are not random vectors: "
-    "they have large parts along the few strong directions of queries and keys. So flatness has to be measured, as the "
-    "entropy of each row beside that of uniform attention.",
+    "they have large parts along the few strong directions of queries and keys, and a few such directions are enough "
+    "to make attention sharp. So flatness has to be measured: if all weights are about 1/n, the effective number of "
+    "keys, e to the entropy, is close to n, and surely more than n/2.",
     lens="focus",
-    reason="the entropy of the attention of a trained model, as a share of that of uniform attention",
+    reason="the effective number of keys in the attention of a trained model, beside that of uniform attention",
     judge=_flat,
 )
