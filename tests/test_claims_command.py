@@ -55,8 +55,8 @@ def test_a_claim_about_models_is_judged_on_one(tiny) -> None:
     assert judged.model
     assert judged.verdict == verdict_of(judged.evidence, on_model=True)
     assert judged.reading == f"{judged.verdict} on {judged.model}"
-    (told,) = api.ledger_objects(api.judge_claims(["W-2.4d"], model=tiny), ["W-2.4d"])
-    assert (told["verdict"], told["kind"]) == (judged.reading, judged.verdict)
+    (printed,) = api.ledger_objects(api.judge_claims(["W-2.4d"], model=tiny), ["W-2.4d"])
+    assert (printed["verdict"], printed["kind"]) == (judged.reading, judged.verdict)
 
 
 def test_every_kind_of_verdict_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,6 +64,6 @@ def test_every_kind_of_verdict_is_told(capsys: pytest.CaptureFixture[str]) -> No
     for text in ("true but empty", "null", "open question", "Answer.", "measured order -1.01", "stated -1", "Needed: "):
         assert text in out, text
     _, out, _ = run(capsys, "W-2.1b", "--json")
-    (told,) = json.loads(out)
-    assert (told["verdict"], told["trend"]["order"]) == ("approximate", -1.0)
-    assert abs(told["trend"]["fitted"] + 1) < told["trend"]["uncertainty"]
+    (printed,) = json.loads(out)
+    assert (printed["verdict"], printed["trend"]["order"]) == ("approximate", -1.0)
+    assert abs(printed["trend"]["fitted"] + 1) < printed["trend"]["uncertainty"]

@@ -21,7 +21,7 @@ def finding(lens: str, **tables: list[dict[str, Any]]) -> Finding:
 
 def reading(name: str, *findings: Finding, model: str = ANY) -> str:
     (claim,) = claims([name])
-    return judged(claim, findings={one.lens: one for one in findings}, model=model).reading
+    return judged(claim, findings={measured.lens: measured for measured in findings}, model=model).reading
 
 
 def around(value: float, half: float = 0.01) -> dict[str, float]:
@@ -29,18 +29,18 @@ def around(value: float, half: float = 0.01) -> dict[str, float]:
 
 
 def test_numbers_are_read_by_name() -> None:
-    found = finding(
+    measured = finding(
         "x", heads=[{"quantity": "a", **around(1.0, 0.196), "null": None}, {"quantity": "b", **around(2.0)}]
     )
-    rows = rows_of(found, "heads", quantity="a")
+    rows = rows_of(measured, "heads", quantity="a")
     assert rows is not None
     assert numbers(rows).tolist() == [1.0]
     assert errors(rows) == pytest.approx([0.1], rel=1e-4)
     assert mean_and_error(rows) == pytest.approx((1.0, 0.1), rel=1e-4)
-    assert rows_of(found, "layers") is None
-    assert rows_of(found, "heads", ("value", "renamed")) is None
-    assert rows_of(found, "heads", ("value", "null"), quantity="a") is None
-    assert rows_of(found, "heads", quantity="c") is None
+    assert rows_of(measured, "layers") is None
+    assert rows_of(measured, "heads", ("value", "renamed")) is None
+    assert rows_of(measured, "heads", ("value", "null"), quantity="a") is None
+    assert rows_of(measured, "heads", quantity="c") is None
 
 
 @pytest.mark.parametrize(
@@ -150,9 +150,9 @@ def test_meaning_is_judged_by_one_border(z: float, added: float, expected: str) 
     ("traces", "expected"), [([0.9, -1.2, 0.3, -0.7, 1.5, -0.4], "holds"), ([-39.0, 27.0, -14.0, 2.0], "refuted")]
 )
 def test_traces_are_judged_as_standard_normal(traces: list[float], expected: str) -> None:
-    found = finding("alignment", layers=[{"quantity": "trace", "value": trace, "sd": 0.05} for trace in traces])
-    assert reading("W-7.2h", found, model=MISTRAL) == expected  # the statement names this model itself
-    assert reading("W-7.2h", found, model="another") == "needs a model"
+    measured = finding("alignment", layers=[{"quantity": "trace", "value": trace, "sd": 0.05} for trace in traces])
+    assert reading("W-7.2h", measured, model=MISTRAL) == expected  # the statement names this model itself
+    assert reading("W-7.2h", measured, model="another") == "needs a model"
 
 
 @pytest.mark.parametrize(
@@ -196,9 +196,9 @@ def test_few_shot_prompts_are_judged_by_the_study(own: float, gain: float, expec
         for layer in range(3)
         for quantity, value, near in (("inside_share", own, 0.5), ("target", 0.09, 0.02), ("diagonal_words", 0.3, None))
     ]
-    found = finding("fewshot", shots=shots, layers=rows)
-    assert [reading(name, found, model=MISTRAL) for name in ("W-8.2b", "W-8.1c")] == [expected, expected]
-    assert reading("W-8.2a", found, model=MISTRAL) == "refuted"
+    measured = finding("fewshot", shots=shots, layers=rows)
+    assert [reading(name, measured, model=MISTRAL) for name in ("W-8.2b", "W-8.1c")] == [expected, expected]
+    assert reading("W-8.2a", measured, model=MISTRAL) == "refuted"
 
 
 @pytest.mark.parametrize(("average", "single", "expected"), [(0.05, 0.06, "holds"), (0.05, 0.9, "refuted")])

@@ -36,9 +36,9 @@ def test_inequalities_use_their_errors() -> None:
 def test_an_order_carries_a_measured_error() -> None:
     sizes = (8.0, 16.0, 32.0, 64.0)
     left = [n**-3 + n**-4 for n in sizes]
-    found = order_of("power", "n", -3.0, sizes, left)
-    assert found.agrees
-    assert 0 < found.error < 0.1
+    comparison = order_of("power", "n", -3.0, sizes, left)
+    assert comparison.agrees
+    assert 0 < comparison.error < 0.1
     assert not order_of("power", "n", -2.0, sizes, left).agrees
     assert not order_of("power", "n", -4.0, sizes, left).agrees
 
@@ -50,5 +50,5 @@ def test_a_trend_without_spreads_is_computed() -> None:
 
 
 def test_the_worst_pair_is_far_apart_in_its_own_size() -> None:
-    found = exact("", torch.tensor([100.0, 1.0, 5.0]).double(), torch.tensor([101.0, 2.0, 5.0]).double())
-    assert (found.predicted, found.measured) == (1.0, 2.0)
+    comparison = exact("", torch.tensor([100.0, 1.0, 5.0]).double(), torch.tensor([101.0, 2.0, 5.0]).double())
+    assert (comparison.predicted, comparison.measured) == (1.0, 2.0)

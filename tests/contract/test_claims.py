@@ -65,9 +65,9 @@ def test_it_is_written_for_a_reader(claim) -> None:
 
 
 def test_every_lens_that_a_claim_names_exists() -> None:
-    known = {*api.lenses(), "intervene", "fewshot"}
+    existing = {*api.lenses(), "intervene", "fewshot"}
     for claim in CLAIMS:
-        assert {lens for lens in (claim.lens, *claim.also) if lens} <= known, claim.ids
+        assert {lens for lens in (claim.lens, *claim.also) if lens} <= existing, claim.ids
         assert (claim.judge is None) == (not claim.lens), claim.ids
 
 

@@ -63,15 +63,15 @@ def judged(claim: Claim, seed: int = 0, findings: Mapping[str, Finding] | None =
     if claim.check is not None:
         evidence = settled(claim.check(Lab(seed, claim.ids[0])))
         return _entry(claim, _verdict(claim, evidence), evidence)
-    seen = _seen(claim, findings or {})
-    if seen is None:
+    measured = _measured(claim, findings or {})
+    if measured is None:
         return _entry(claim, "needs a model" if claim.waits else "not testable", None)
-    evidence = settled(seen)
+    evidence = settled(measured)
     elsewhere = bool(claim.checkpoint) and claim.checkpoint != model  # measured there, but not its verdict
     return _entry(claim, "needs a model" if elsewhere else _verdict(claim, evidence, model), evidence, model)
 
 
-def _seen(claim: Claim, findings: Mapping[str, Finding]) -> Evidence | None:
+def _measured(claim: Claim, findings: Mapping[str, Finding]) -> Evidence | None:
     """What the judge makes of the findings; nothing where one is missing or the model cannot show it."""
     needed = [findings[lens] for lens in (claim.lens, *claim.also) if lens in findings]
     complete = len(needed) == 1 + len(claim.also) and all(finding.status == "ok" for finding in needed)
@@ -123,7 +123,7 @@ def _entry(claim: Claim, verdict: Verdict, evidence: Evidence | None, model: str
         corrected_formula=claim.corrected if wrong and passes else "",
         slip=claim.slip and verdict == "refuted",
         evidence=evidence,
-        lens=claim.lens,
+        lens=", ".join(lens for lens in (claim.lens, *claim.also) if lens),
         reason=claim.reason,
         model=model,
         checkpoint=claim.checkpoint,

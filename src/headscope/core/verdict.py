@@ -299,9 +299,9 @@ def _is_complement(stated: Comparison, corrected: Comparison) -> bool:
     return same and {stated.relation, corrected.relation} == {"<", ">"}
 
 
-def _denies(one: str, other: str) -> bool:
+def _denies(stated: str, corrected: str) -> bool:
     """Whether two sentences are the same but for a denial: not, no, nor, none, never."""
-    words = [[w for w in text.lower().replace(":", " ").split() if w not in _DENIALS] for text in (one, other)]
+    words = [[w for w in text.lower().replace(":", " ").split() if w not in _DENIALS] for text in (stated, corrected)]
     return words[0] == words[1]
 
 

@@ -93,8 +93,8 @@ def softmax_cost(lab: Lab) -> Evidence:
         stated=(counted("entries that must be read, over n², n = 32 and beyond: 0 in the limit", 0.0, share),),
         corrected=(
             *(
-                counted(f"entries that must be read, n = {n}", n * n, found)
-                for n, found in zip(sizes, needed, strict=True)
+                counted(f"entries that must be read, n = {n}", n * n, entries)
+                for n, entries in zip(sizes, needed, strict=True)
             ),
             order_of("power of n in that number", "n", 2.0, sizes, needed),
         ),

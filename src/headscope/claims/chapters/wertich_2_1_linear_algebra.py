@@ -109,9 +109,9 @@ def _likeliest_factor(x: Tensor) -> float:
     def minus_log_likelihood(factor: float) -> float:
         return -float(Gaussian(x.mean(1), unbiased * factor).log_density(x.mT).sum())
 
-    found = scipy.optimize.minimize_scalar(minus_log_likelihood, bounds=(0.3, 3.0), method="bounded",
+    optimum = scipy.optimize.minimize_scalar(minus_log_likelihood, bounds=(0.3, 3.0), method="bounded",
                                            options={"xatol": 1e-9})  # fmt: skip
-    return float(found.x)
+    return float(optimum.x)
 
 
 @CHAPTER.claim(

@@ -38,10 +38,10 @@ def _meaning(finding: Finding) -> Evidence | None:
 
 def _lengths(finding: Finding) -> Evidence | None:
     """The spread of the lengths beside that of a cloud with the same covariance, which prefers no sphere."""
-    found = rows_of(finding, "tables", ("value", "null", "gaussian", "rows"), table="token", quantity="length_spread")
-    if found is None:
+    spreads = rows_of(finding, "tables", ("value", "null", "gaussian", "rows"), table="token", quantity="length_spread")
+    if spreads is None:
         return None
-    row = found.row(0, named=True)
+    row = spreads.row(0, named=True)
     what = f"spread of the lengths of {row['rows']} token vectors over their mean"
     error = row["value"] / (2 * row["rows"]) ** 0.5  # of a standard deviation of so many numbers
     return Evidence(
@@ -155,8 +155,8 @@ def sinusoidal_positions(lab: Lab) -> Evidence:
             less_than("its root, beside the cosine of neighbouring encodings", near / 10, float(size), float(error)),
             exact("cosine of encodings over their distance", kernel(distances, d), torch.as_tensor(measured)),
             *(
-                exact(f"cosine of neighbours whose embeddings have cosine {c}", raised, found)
-                for c, raised, found in tilted
+                exact(f"cosine of neighbours whose embeddings have cosine {c}", raised, cosine_after)
+                for c, raised, cosine_after in tilted
             ),
         ),
         figures=(figure,),

@@ -88,13 +88,13 @@ def _grown_alike(streams: Finding, maps: Finding) -> Evidence | None:
     size = int(numbers(counts, "tokens").max())
     if cosine.height < 2 or size < 64:
         return None
-    (first, last), (one, other) = (series[[0, -1]] for series in (numbers(cosine), errors(cosine)))
+    (first, last), (first_error, last_error) = (series[[0, -1]] for series in (numbers(cosine), errors(cosine)))
     longest = counts.filter(pl.col("tokens") == size)
     needed, spread = mean_and_error(longest)
     return Evidence(
         (
             more_than(f"mean cosine of two tokens after the last layer ({last:.2f}) less that at the first "
-                      f"({first:.2f})", 0.0, last - first, math.hypot(one, other)),
+                      f"({first:.2f})", 0.0, last - first, math.hypot(first_error, last_error)),
             less_than(f"singular values that hold 90 % of the energy of a {size} × {size} map, mean over "
                       f"{longest.height} heads, beside maps of the same sharpness with keys at random",
                       float(numbers(longest, "shuffled").mean()), needed, spread),

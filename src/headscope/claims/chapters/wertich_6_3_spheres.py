@@ -180,10 +180,12 @@ def correlated_parts(lab: Lab) -> Evidence:
     sizes, errors, spreads = (8, 16, 32), [], []
     for size, forms in zip(sizes, (20_000, 16_000, 8000), strict=True):
         mean_x, mean_w = _prescribed(lab, size, k, cosine)
-        found = variance_of("", 0.0, (lab.normal(forms, size, size, purpose=f"{size}") @ mean_w) @ mean_x / size**0.5)
+        variance = variance_of(
+            "", 0.0, (lab.normal(forms, size, size, purpose=f"{size}") @ mean_w) @ mean_x / size**0.5
+        )
         parts = 1 / (k**2 * size)
-        errors.append(abs(parts - found.measured) / found.measured)
-        spreads.append(parts * found.error / found.measured**2)
+        errors.append(abs(parts - variance.measured) / variance.measured)
+        spreads.append(parts * variance.error / variance.measured**2)
     exact_variance = float(v.mean(0).square().sum() * mean_y.square().sum()) / n
     return Evidence(
         (

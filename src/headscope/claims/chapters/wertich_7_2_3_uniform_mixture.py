@@ -218,8 +218,8 @@ def _flat(finding: Finding) -> Evidence | None:
     rows = rows_of(finding, "heads", ("value", "low", "high", "uniform"), quantity="effective_keys")
     if rows is None:
         return None
-    seen = numbers(rows, "uniform")
-    share, error = float((numbers(rows) / seen).mean()), float((errors(rows) / seen).mean())
+    visible = numbers(rows, "uniform")
+    share, error = float((numbers(rows) / visible).mean()), float((errors(rows) / visible).mean())
     what = f"effective keys over those of uniform attention, mean over {rows.height} heads"
     return Evidence((more_than(f"{what}: more than one half", 0.5, share, error),))
 

@@ -89,14 +89,21 @@ def _course(finding: Finding) -> Evidence | None:
     near = _depths(finding, "inside_share", "nearness")
     if diagonal is None or inside is None or near is None or len(diagonal[0]) < 3:
         return None
-    (first, middle, last), (one, two, three) = (_thirds(series) for series in diagonal)
-    own, error = (_thirds(series)[1] for series in inside)
+    (first, middle, last), (first_error, middle_error, last_error) = (_thirds(series) for series in diagonal)
+    own_mass, own_error = (_thirds(series)[1] for series in inside)
     return Evidence(
         (
-            more_than("diagonal of word maps, first third of the layers: dominates", 0.5, first, one),
-            more_than("diagonal of word maps, last third: dominates", 0.5, last, three),
-            less_than("diagonal of word maps, middle third, beside the smaller of both", min(first, last), middle, two),
-            more_than("mass in the own shot, middle third, beside nearness alone", _thirds(near[0])[1], own, error),
+            more_than("diagonal of word maps, first third of the layers: dominates", 0.5, first, first_error),
+            more_than("diagonal of word maps, last third: dominates", 0.5, last, last_error),
+            less_than(
+                "diagonal of word maps, middle third, beside the smaller of both",
+                min(first, last),
+                middle,
+                middle_error,
+            ),
+            more_than(
+                "mass in the own shot, middle third, beside nearness alone", _thirds(near[0])[1], own_mass, own_error
+            ),
         )
     )
 
@@ -107,15 +114,19 @@ def _borders(finding: Finding) -> Evidence | None:
              for column in ("value", "nearness")]  # fmt: skip
     if any(part is None for part in parts):
         return None
-    (own, own_error), (near, _), (target, target_error), (other, _) = (
+    (inside, inside_error), (near, _), (target, target_error), (other_words, _) = (
         (float(part[0].mean()), float(part[1].mean())) for part in parts if part is not None
     )
     return Evidence(
         (
-            more_than("mass between words that stays in the own shot, beside nearness alone", near, own, own_error),
-            more_than("mass from a clue to its word, beside other words as far away", other, target, target_error),
+            more_than(
+                "mass between words that stays in the own shot, beside nearness alone", near, inside, inside_error
+            ),
+            more_than(
+                "mass from a clue to its word, beside other words as far away", other_words, target, target_error
+            ),
         ),
-        (more_than("mass between words that crosses the borders of shots", 0.0, 1 - own, own_error),),
+        (more_than("mass between words that crosses the borders of shots", 0.0, 1 - inside, inside_error),),
     )
 
 
