@@ -8,6 +8,7 @@ from typing import Any
 import headscope
 from headscope import api
 from headscope.cli.index_command import rows
+from headscope.core import verdict, wording
 from headscope.experiments.fewshot import likelihood, measures, prompt
 from headscope.experiments.fewshot.about import ABOUT as FEWSHOT
 from headscope.experiments.intervention import changes
@@ -36,6 +37,12 @@ HEAD = """# Lenses
 
 One lens is one question about a model. This page is written by `make docs` from the lenses themselves; every
 lens is also a command (`headscope lens NAME MODEL`) and a section of the report.
+"""
+CLAIMS_HEAD = """# Claims and verdicts
+
+`headscope claims` judges every checkable statement of the works that headscope reads by executing it;
+`headscope claims ID` shows one with its numbers, `--model MODEL` judges what only a trained model can settle, `--html
+FILE` writes all of them as a page. This page is written by `make docs` from the code that applies the rule.
 """
 TEXTS_HEAD = """# Texts
 
@@ -99,12 +106,24 @@ def pages() -> dict[Path, str | bytes]:
         DOCS / "index-of-documents.md": index_page(),
         DOCS / "interventions.md": intervention_page(),
         DOCS / "fewshot.md": fewshot_page(),
+        DOCS / "claims.md": claims_page(),
     }
     for name, cls in headscope.mechanisms().items():
         pictures = {figure.name: figure for figure in api.pictures(cls.examples(DRAWN_AT)[0], DRAWN_AT)}
         shown = pictures.get("weights", pictures["map"])
         found[DOCS / "figures" / f"{name}.svg"] = api.encoded_figure(shown, "svg")
     return found
+
+
+def claims_page() -> str:
+    """The rule for verdicts, from the code that applies it."""
+    rule = inspect.cleandoc(verdict.__doc__ or "").split("\n\n", 1)[1]
+    words = inspect.cleandoc(wording.__doc__ or "")
+    meanings = "\n".join(f"| {kind} | {meaning} |" for kind, meaning in verdict.MEANINGS.items())
+    return (
+        f"{CLAIMS_HEAD}\n| verdict | meaning |\n|---|---|\n{meanings}\n\n## The rule\n\n{rule}\n\n"
+        f"## How much a statement claims\n\n{words}\n"
+    )
 
 
 def text_page() -> str:

@@ -53,4 +53,17 @@ def test_a_claim_about_models_is_judged_on_one(tiny) -> None:
     (judged,) = api.judge_claims(["W-2.4d"], model=tiny).entries
     assert judged.evidence is not None
     assert judged.model
-    assert judged.verdict == verdict_of(judged.evidence)
+    assert judged.verdict == verdict_of(judged.evidence, on_model=True)
+    assert judged.reading == f"{judged.verdict} on {judged.model}"
+    (printed,) = api.ledger_objects(api.judge_claims(["W-2.4d"], model=tiny), ["W-2.4d"])
+    assert (printed["verdict"], printed["kind"]) == (judged.reading, judged.verdict)
+
+
+def test_every_kind_of_verdict_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "W-5.2n2", "W-7.3d", "W-2.1b", "R-8")
+    for text in ("true but empty", "null", "open question", "Answer.", "measured order -1.01", "stated -1", "Needed: "):
+        assert text in out, text
+    _, out, _ = run(capsys, "W-2.1b", "--json")
+    (printed,) = json.loads(out)
+    assert (printed["verdict"], printed["trend"]["order"]) == ("approximate", -1.0)
+    assert abs(printed["trend"]["fitted"] + 1) < printed["trend"]["uncertainty"]

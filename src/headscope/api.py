@@ -11,7 +11,7 @@ from headscope.attention.mechanism import mechanism_named, mechanisms
 from headscope.attention.spelling import spelled
 from headscope.claims import ledger
 from headscope.claims.ledger import claims, lenses_needed, meant_ids
-from headscope.core import Entry, Ledger, Run, Selection
+from headscope.core import Entry, Ledger, Run, Selection, Trend
 from headscope.core.ports import plug
 from headscope.corpora import Text, spelled_text, text_of, texts
 from headscope.corpora import find as find_text
@@ -313,18 +313,20 @@ def ledger_objects(judged: Ledger, ids: Sequence[str] = ()) -> list[dict[str, An
 
 def _ledger_object(entry: Entry, name: str) -> dict[str, Any]:
     evidence = entry.evidence
-    worst = None if evidence is None else max(evidence.stated, key=lambda comparison: comparison.deviation)
-    comparisons = () if evidence is None else (("stated", evidence.stated), ("corrected", evidence.corrected))
+    decisive = () if evidence is None else evidence.stated or evidence.asked
+    worst = max(decisive, key=lambda comparison: comparison.deviation, default=None)
+    groups = () if evidence is None else evidence.groups
     return {
         "id": name,
-        "verdict": entry.verdict,
+        "verdict": entry.reading,
+        "kind": entry.verdict,
         "slip": entry.slip,
         "stated": entry.formula or entry.statement,
         "corrected": entry.corrected_formula or entry.correction or None,
         "predicted": None if worst is None else worst.predicted,
         "measured": None if worst is None else worst.measured,
         "error": None if worst is None else worst.error,
-        "order": None if evidence is None or evidence.trend is None else evidence.trend.order,
+        "trend": None if evidence is None or evidence.trend is None else _trend_object(evidence.trend),
         "source": str(entry.source),
         "statement": entry.statement,
         "correction": entry.correction or None,
@@ -332,8 +334,14 @@ def _ledger_object(entry: Entry, name: str) -> dict[str, Any]:
         "lens": entry.lens or None,
         "reason": entry.reason or None,
         "model": entry.model or None,
-        "numbers": [{"formula": which, **asdict(c), "agrees": c.agrees} for which, cs in comparisons for c in cs],
+        "related": list(entry.related),
+        "numbers": [{"formula": group, **asdict(c), "agrees": c.agrees} for group, cs in groups for c in cs],
     }
+
+
+def _trend_object(trend: Trend) -> dict[str, Any]:
+    """The trend with its measured order beside the stated one; digits below the uncertainty are dropped."""
+    return {**asdict(trend), "fitted": round(trend.fitted, 4), "uncertainty": round(trend.uncertainty, 4)}
 
 
 def _run_and_folder(what: Any, out: str | Path | None, options: Mapping[str, Any]) -> tuple[Run, Path]:

@@ -18,27 +18,28 @@ decorator `CHAPTER.claim(…)`, which is given a `Lab` and returns `Evidence`:
     def log_normal_mean(lab: Lab) -> Evidence: …
 
 The function computes both predictions and measures; what follows from the numbers is `core.verdict.verdict_of`'s
-business. Formulas are TeX as the report sets it (the subset of matplotlib's mathtext).
+business, and the rule is written there. A question that the source leaves open ends in a question mark and returns
+`Evidence(asked=…)`. Formulas are TeX as the report sets it (the subset of matplotlib's mathtext).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headscope.claims.lab import Lab
-from headscope.core import Finding
 from headscope.core.verdict import Evidence, Source
+from headscope.core.wording import Wording, wording
 from headscope.errors import UsageError
 
 Check = Callable[[Lab], Evidence]
-Judge = Callable[[Finding], Evidence | None]  # None: this model cannot show it
+Judge = Callable[..., Evidence | None]  # given the findings; None: this model cannot show it
 
 
 @dataclass(frozen=True)
 class Claim:
     """One statement, or several that are one argument, and how to settle it.
 
-    Exactly one of these: `check` (mathematics: run it), `lens` (a trained model settles it; `judge` where that lens
-    exists), or neither, and then `reason` says why nothing here can test it.
+    Exactly one of these: `check` (mathematics: run it), `waits` (a trained model settles it, by `judge` where a `lens`
+    of headscope measures what is needed), or neither, and then `reason` says why nothing here can test it.
     """
 
     ids: tuple[str, ...]
@@ -49,11 +50,19 @@ class Claim:
     correction: str = ""
     corrected: str = ""
     slip: bool = False
+    related: tuple[str, ...] = ()  # ids that the reader should see beside it
     check: Check | None = None
     lens: str = ""
+    also: tuple[str, ...] = ()  # further lenses whose findings the judge is given
     judge: Judge | None = None
+    waits: bool = False  # about trained models
     checkpoint: str = ""  # the one checkpoint that the statement is about
     reason: str = ""
+
+    @property
+    def wording(self) -> Wording:
+        """How much the statement claims, by its own words."""
+        return wording(self.statement, self.formula)
 
 
 @dataclass
@@ -74,6 +83,7 @@ class Chapter:
         correction: str = "",
         corrected: str = "",
         slip: bool = False,
+        related: tuple[str, ...] = (),
     ) -> Callable[[Check], Check]:
         """Decorate the function that checks a mathematical statement."""
 
@@ -81,7 +91,7 @@ class Chapter:
             self._add(
                 Claim(
                     ids, self._source(section), statement, formula, lesson,
-                    correction=correction, corrected=corrected, slip=slip, check=check,
+                    correction=correction, corrected=corrected, slip=slip, related=related, check=check,
                 )
             )  # fmt: skip
             return check
@@ -95,20 +105,25 @@ class Chapter:
         statement: str,
         formula: str = "",
         lesson: str,
-        lens: str,
         reason: str,
+        lens: str = "",
+        also: tuple[str, ...] = (),
         checkpoint: str = "",
         judge: Judge | None = None,
         correction: str = "",
         corrected: str = "",
-        slip: bool = False,
+        related: tuple[str, ...] = (),
     ) -> None:
-        """A statement about trained models: `lens` (or an experiment) settles it, `judge` turns its finding into
-        evidence, `reason` says what is needed; `checkpoint` names the one that it is about."""
+        """Add a statement about trained models, and what settles it.
+
+        `lens` (or an experiment) and those in `also` measure, `judge` turns their findings, in this order, into
+        evidence, `reason` says what is needed; `checkpoint` names the one that it is about. Without a lens nothing
+        that headscope has can measure it.
+        """
         self._add(
             Claim(
                 ids, self._source(section), statement, formula, lesson, correction=correction, corrected=corrected,
-                slip=slip, lens=lens, judge=judge, checkpoint=checkpoint, reason=reason,
+                lens=lens, also=also, judge=judge, checkpoint=checkpoint, reason=reason, related=related, waits=True,
             )
         )  # fmt: skip
 

@@ -1,16 +1,18 @@
 """What a check works with: its own random numbers, and ways to set a measurement beside a prediction."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscope.core.verdict import Comparison
+from headscope.core.verdict import STANDARD_ERRORS, Comparison, Trend
 from headscope.errors import NumericsError
 
 _ROUNDING = 1e-9
+Number = float | int
 
 
 @dataclass(frozen=True)
@@ -50,17 +52,71 @@ def variance_of(what: str, predicted: float, samples: Float[Tensor, "..."]) -> C
 
 
 def exact(what: str, predicted: float | Tensor, measured: float | Tensor, scale: float = 1.0) -> Comparison:
-    """Two numbers (or the worst pair of two tensors) that must agree up to rounding, relative to their size."""
+    """Two numbers (or the worst pair of two tensors) that must agree up to rounding, relative to their size.
+
+    Of the pairs that are at least half as far apart as the farthest one, the worst is that with the largest gap
+    relative to its own size.
+    """
     a, b = (torch.as_tensor(x, dtype=torch.float64) for x in (predicted, measured))
     a, b = a + torch.zeros_like(b), b + torch.zeros_like(a)
     size = max(float(a.abs().max()), float(b.abs().max()), 1e-300) * scale
-    worst = int((a - b).abs().argmax())
+    gap = (a - b).abs()
+    relative = gap / torch.maximum(a.abs(), b.abs()).clamp_min(1e-300)
+    worst = int(torch.where(gap >= gap.max() / 2, relative, -1.0).argmax())
     return Comparison(what, float(a.reshape(-1)[worst]), float(b.reshape(-1)[worst]), _ROUNDING * size)
 
 
 def fact(what: str, is_so: bool) -> Comparison:
     """A question of yes and no: predicted 1 (yes), measured 1 or 0."""
-    return Comparison(what, 1.0, float(is_so), 0.0)
+    return Comparison(what, 1.0, float(is_so), 0.0, "is")
+
+
+def counted(what: str, predicted: Number, measured: Number) -> Comparison:
+    """Two counts, which must be equal."""
+    return Comparison(what, float(predicted), float(measured), 0.0)
+
+
+def rounded(what: str, printed: str, measured: float) -> Comparison:
+    """A printed number beside the full one: it may be off by half a unit of its last significant digit.
+
+    Zeros at the end of a whole number are not significant: 340 stands for 335 to 345, 1.50 for 1.495 to 1.505.
+    """
+    whole = "." not in printed
+    digits = printed.rstrip("0") if whole else printed
+    unit = 10.0 ** (len(printed) - len(digits)) if whole else 10.0 ** -len(printed.split(".")[1])
+    return Comparison(what, float(printed), float(measured), 0.0, tolerance=unit / 2)
+
+
+def more_than(what: str, border: Number, measured: Number, error: Number) -> Comparison:
+    """A number that must lie above the border, by more than its error allows to doubt."""
+    return Comparison(what, float(border), float(measured), float(error), ">")
+
+
+def less_than(what: str, border: Number, measured: Number, error: Number) -> Comparison:
+    """A number that must lie below the border, by more than its error allows to doubt."""
+    return Comparison(what, float(border), float(measured), float(error), "<")
+
+
+def trend_of(
+    what: str,
+    parameter: str,
+    values: Sequence[Number],
+    errors: Sequence[Number],
+    order: float,
+    spreads: Sequence[Number] | None = None,
+) -> Trend:
+    """The relative errors at these values, beside the order that the correction states."""
+    columns = (tuple(map(float, column)) for column in (values, errors, spreads or [0.0] * len(values)))
+    return Trend(what, parameter, *columns, order)
+
+
+def order_of(what: str, parameter: str, stated: float, values: Sequence[Number], sizes: Sequence[Number]) -> Comparison:
+    """The power of the parameter in computed sizes, beside the stated one; the error is measured by the steps.
+
+    A fifth of the uncertainty of the last step's order is the error, so that the whole of it counts.
+    """
+    steps = trend_of(what, parameter, values, sizes, stated)
+    return Comparison(what, float(stated), steps.fitted, max(steps.uncertainty, _ROUNDING) / STANDARD_ERRORS)
 
 
 def _flat(samples: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from functools import cache
 from headscope.claims.claim import Chapter, Claim
 from headscope.claims.lab import Lab
 from headscope.core import Finding
-from headscope.core.verdict import Entry, Evidence, Ledger, Verdict, settled, verdict_of
+from headscope.core.verdict import Entry, Evidence, Ledger, Verdict, correction_passes, settled, verdict_of
 from headscope.errors import NumericsError, UsageError
 
 _FOLDER = "headscope.claims.chapters"
@@ -60,16 +60,22 @@ def _meant(given: str, known: Iterable[str]) -> list[str]:
 
 def judged(claim: Claim, seed: int = 0, findings: Mapping[str, Finding] | None = None, model: str = "") -> Entry:
     """The claim with its verdict; `findings` of a model settle what needs one."""
-    finding = (findings or {}).get(claim.lens) if claim.judge is not None else None
     if claim.check is not None:
-        return _entry(claim, *_checked(claim, claim.check(Lab(seed, claim.ids[0]))))
-    told = claim.judge(finding) if finding is not None and finding.status == "ok" and claim.judge is not None else None
-    if told is not None:
-        verdict, evidence = _checked(claim, told)
-        if claim.checkpoint and claim.checkpoint != model:
-            return _entry(claim, "needs a model", evidence, model)  # measured there, but not its verdict
-        return _entry(claim, verdict, evidence, model)
-    return _entry(claim, "needs a model" if claim.lens else "not testable", None)
+        evidence = settled(claim.check(Lab(seed, claim.ids[0])))
+        return _entry(claim, _verdict(claim, evidence), evidence)
+    measured = _measured(claim, findings or {})
+    if measured is None:
+        return _entry(claim, "needs a model" if claim.waits else "not testable", None)
+    evidence = settled(measured)
+    elsewhere = bool(claim.checkpoint) and claim.checkpoint != model  # measured there, but not its verdict
+    return _entry(claim, "needs a model" if elsewhere else _verdict(claim, evidence, model), evidence, model)
+
+
+def _measured(claim: Claim, findings: Mapping[str, Finding]) -> Evidence | None:
+    """What the judge makes of the findings; nothing where one is missing or the model cannot show it."""
+    needed = [findings[lens] for lens in (claim.lens, *claim.also) if lens in findings]
+    complete = len(needed) == 1 + len(claim.also) and all(finding.status == "ok" for finding in needed)
+    return claim.judge(*needed) if claim.judge is not None and complete else None
 
 
 def ledger(
@@ -92,19 +98,20 @@ def ledger(
 
 def lenses_needed(chosen: Iterable[Claim]) -> tuple[str, ...]:
     """The lenses and experiments whose findings settle some of these claims."""
-    return tuple(sorted({claim.lens for claim in chosen if claim.judge is not None}))
+    return tuple(sorted({lens for claim in chosen if claim.judge is not None for lens in (claim.lens, *claim.also)}))
 
 
-def _checked(claim: Claim, evidence: Evidence) -> tuple[Verdict, Evidence]:
-    evidence = settled(evidence)
+def _verdict(claim: Claim, evidence: Evidence, model: str = "") -> Verdict:
     try:
-        return verdict_of(evidence), evidence
+        return verdict_of(evidence, claim.wording, on_model=bool(model))
     except NumericsError as error:
         raise NumericsError(f"{', '.join(claim.ids)}: {error.message}", hint=error.hint) from None
 
 
 def _entry(claim: Claim, verdict: Verdict, evidence: Evidence | None, model: str = "") -> Entry:
-    wrong = verdict in ("refuted", "approximate")
+    """The claim as data; its correction is printed only where its own comparisons pass."""
+    wrong = verdict in ("refuted", "approximate", "open question")
+    passes = evidence is not None and (bool(evidence.asked) or correction_passes(evidence))
     return Entry(
         ids=claim.ids,
         source=claim.source,
@@ -112,13 +119,15 @@ def _entry(claim: Claim, verdict: Verdict, evidence: Evidence | None, model: str
         formula=claim.formula,
         verdict=verdict,
         lesson=claim.lesson,
-        correction=claim.correction if wrong else "",
-        corrected_formula=claim.corrected if wrong else "",
+        correction=claim.correction if wrong and passes else "",
+        corrected_formula=claim.corrected if wrong and passes else "",
         slip=claim.slip and verdict == "refuted",
         evidence=evidence,
-        lens=claim.lens,
+        lens=", ".join(lens for lens in (claim.lens, *claim.also) if lens),
         reason=claim.reason,
         model=model,
+        checkpoint=claim.checkpoint,
+        related=claim.related,
     )
 
 

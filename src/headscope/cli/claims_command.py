@@ -13,11 +13,11 @@ from headscope.cli.output import show_json
 from headscope.cli.screen import bars, note
 
 if TYPE_CHECKING:
-    from headscope.core import Entry, Ledger
+    from headscope.core import Comparison, Entry, Ledger
 
-ORDER = ("refuted", "approximate", "holds", "needs a model", "not testable")
-COLOURS = {"refuted": "red", "approximate": "yellow", "holds": "green"}
+COLOURS = {"refuted": "red", "approximate": "yellow", "holds": "green", "true but empty": "yellow"}
 DRAWINGS = Path("headscope-claims")
+_SIDES = {">": "> ", "<": "< "}
 
 
 def claims(
@@ -40,8 +40,9 @@ def claims(
     """Judge every statement of the theory by executing it: what holds, what is refuted, and the correction.
 
     With ids: each in full, its figures saved in the folder headscope-claims. Without: counts by verdict and the
-    statements that their numbers refute. A verdict is computed from measured numbers; statements about trained
-    models wait for --model.
+    statements that their numbers refute. A verdict is computed from measured numbers by one written rule
+    (docs/claims.md). Statements about trained models wait for --model, and what one model decides reads so:
+    "refuted on MODEL".
     """
     from headscope import api
 
@@ -61,16 +62,16 @@ def claims(
 def _overview(ledger: "Ledger", everything: bool) -> None:
     console = Console(highlight=False)
     counts = ledger.counts()
-    told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ORDER if verdict in counts)
-    console.print(Text(f"{sum(counts.values())} statements: {told}"))
+    listed = ", ".join(f"{count} {_plural(reading, count)}" for reading, count in counts.items())
+    console.print(Text(f"{sum(counts.values())} statements: {listed}"))
     slips = [entry for entry in ledger.entries if entry.slip]
     chosen = [entry for entry in ledger.entries if everything or (entry.verdict == "refuted" and not entry.slip)]
-    chosen.sort(key=lambda entry: (ORDER.index(entry.verdict), entry.slip))
+    chosen.sort(key=lambda entry: (list(counts).index(entry.reading), entry.slip))
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("claim", "verdict", "statement", "corrected"):
         table.add_column(name)
     for entry in chosen:
-        verdict = Text(entry.verdict + (" (slip)" if entry.slip else ""), style=COLOURS.get(entry.verdict, "dim"))
+        verdict = Text(entry.reading + (" (slip)" if entry.slip else ""), style=COLOURS.get(entry.verdict, "dim"))
         correction = entry.correction or entry.reason
         table.add_row(Text(" ".join(entry.ids)), verdict, Text(entry.statement), Text(correction))
     console.print(table)
@@ -86,18 +87,21 @@ def _explain(entry: "Entry") -> None:
     console = Console(highlight=False)
     slip = " (slip)" if entry.slip else ""
     colour = COLOURS.get(entry.verdict, "dim")
-    console.print(Text.assemble((" ".join(entry.ids), "bold"), "  ", (entry.verdict + slip, f"bold {colour}")))
+    console.print(Text.assemble((" ".join(entry.ids), "bold"), "  ", (entry.reading + slip, f"bold {colour}")))
     console.print(Text(str(entry.source), style="dim"))
     console.print(Text(f"\n{entry.statement}"))
     if entry.formula:
         console.print(Text(f"  {entry.formula}", style="cyan"))
     if entry.correction or entry.corrected_formula:
-        console.print(Text.assemble("\n", ("Corrected. ", "bold"), entry.correction))
+        head = "Answer. " if entry.verdict == "open question" else "Corrected. "
+        console.print(Text.assemble("\n", (head, "bold"), entry.correction))
         console.print(Text(f"  {entry.corrected_formula}", style="cyan"))
     if entry.reason:
-        where = f"Settled by {entry.lens}: " if entry.lens else ""
+        where = f"Settled by {entry.lens}: " if entry.lens else "Needed: " if entry.verdict == "needs a model" else ""
         console.print(Text(f"\n{where}{entry.reason}"))
     console.print(Text(f"\n{entry.lesson}\n"))
+    if entry.related:
+        console.print(Text(f"See also {', '.join(entry.related)}.\n"))
     _numbers(console, entry)
     for figure in entry.figures:
         typer.echo(str(api.save_figure(figure, DRAWINGS / f"{entry.ids[0]}.{figure.name}.svg")))
@@ -113,14 +117,27 @@ def _numbers(console: Console, entry: "Entry") -> None:
     for name in ("predicted", "measured", "± error"):
         table.add_column(name, justify="right")
     table.add_column("agrees")
-    for which, comparisons in (("stated", entry.evidence.stated), ("corrected", entry.evidence.corrected)):
+    for group, comparisons in entry.evidence.groups:
         for c in comparisons:
-            numbers: list[Any] = [Text(f"{x:.6g}") for x in (c.predicted, c.measured)]
-            table.add_row(which, Text(c.what), *numbers, f"{c.error:.2g}", "yes" if c.agrees else "no")
+            numbers: list[Any] = [Text(f"{_SIDES.get(c.relation, '')}{c.predicted:.6g}"), Text(f"{c.measured:.6g}")]
+            table.add_row(group, Text(c.what), *numbers, f"{c.error:.2g}", _agreement(c))
     console.print(table)
     if (trend := entry.evidence.trend) is not None:
         steps = ", ".join(f"{e:.3g} at {v:g}" for v, e in zip(trend.values, trend.errors, strict=True))
-        console.print(Text(f"{trend.what}: relative error {steps}; order {trend.order:.2f} in {trend.parameter}"))
+        measured = f"measured order {trend.fitted:.2f} ± {trend.uncertainty:.2f}, stated {trend.order:.3g}"
+        console.print(Text(f"{trend.what}: {steps} ({trend.parameter}); {measured}"))
+
+
+def _agreement(c: "Comparison") -> str:
+    """Yes, no, or open where an interval holds the limit."""
+    return "yes" if c.agrees else "no" if c.contradicts else "open"
+
+
+def _plural(reading: str, count: int) -> str:
+    """The verdict as a verb or noun that fits the count."""
+    singular = {"holds": "hold", "needs a model": "need a model", "open question": "open questions"}
+    head = next((verdict for verdict in singular if reading.startswith(verdict)), None)
+    return reading if head is None or count == 1 else reading.replace(head, singular[head], 1)
 
 
 CLAIMS_EXAMPLES = examples("headscope claims", "headscope claims W-5.1a", "headscope claims --html ledger.html")

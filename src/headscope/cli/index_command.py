@@ -147,7 +147,7 @@ def _tell(item: "Item", form: Format, seed: int) -> None:
     with bars() as progress:
         judged = api.judge_claims(item.claims, seed=seed, progress=progress).entries if item.claims else ()
     (row,) = rows((item,))
-    verdicts = [{"claim": one, "verdict": entry.verdict} for entry in judged for one in entry.ids]
+    verdicts = [{"claim": one, "verdict": entry.reading} for entry in judged for one in entry.ids]
     if form is Format.JSON:
         show_json({**row, "published": published.to_dicts(), "read": item.read or None, "verdicts": verdicts})
         return
@@ -162,7 +162,7 @@ def _tell(item: "Item", form: Format, seed: int) -> None:
     if judged:
         console.print(Text("\nClaims", style="bold"))
     for entry in judged:
-        verdict = (f"  {entry.verdict}  ", COLOURS.get(entry.verdict, "dim"))
+        verdict = (f"  {entry.reading}  ", COLOURS.get(entry.verdict, "dim"))
         console.print(Text.assemble(" ".join(entry.ids), verdict, entry.statement))
     if item.lenses:
         note(f"\n`headscope index {item.id} --model tiny` draws ours")

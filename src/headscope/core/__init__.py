@@ -6,7 +6,7 @@ from headscope.core.model_spec import ModelSpec
 from headscope.core.run import Run, TextSpec
 from headscope.core.selection import Selection
 from headscope.core.site import Site
-from headscope.core.verdict import Comparison, Entry, Evidence, Ledger, Source, Trend, Verdict, verdict_of
+from headscope.core.verdict import MEANINGS, Comparison, Entry, Evidence, Ledger, Source, Trend, Verdict, verdict_of
 from headscope.core.weights import (
     AfterHeads,
     Embedding,
@@ -18,6 +18,7 @@ from headscope.core.weights import (
 )
 
 __all__ = [
+    "MEANINGS",
     "About",
     "AfterHeads",
     "Comparison",

@@ -1,18 +1,59 @@
-"""A statement of the theory, what was measured about it, and the verdict that follows: plain data.
+r"""A statement of the theory, what was measured about it, and the verdict that follows: plain data.
 
-A verdict is never written down: it is what `verdict_of` makes of the numbers.
+A verdict is never written down: it is what `verdict_of` makes of the numbers and of the words of the statement. The
+rule, in the order in which it is applied:
+
+1. **Open question.** The source asks and does not answer (`Evidence.asked`). There is no true or false; the measured
+   numbers are shown beside our answer, and that answer must pass.
+2. **Holds.** Every comparison with the statement agrees: a number within five standard errors (or within the rounding
+   of a printed number), a yes-or-no question answered as stated, an inequality kept by more than five standard errors.
+3. **True but empty.** It holds, and it holds as well for a planted null (`Evidence.null`) that has nothing of what
+   the statement is about.
+4. Otherwise some comparison fails. A statement of mathematics then needs a correction: a statement of its own, with
+   its own comparisons, that all agree. One that merely says "not so" is no correction. Without one that passes
+   nothing is decided, and that is an error.
+5. **Approximate.** What fails are numbers, the statement does not claim exactness (`core.wording`), and the relative
+   error vanishes on the way into the regime: it falls to a tenth or less, and its measured order is the order that
+   the correction states, within the measured uncertainty of that order.
+6. **Refuted.** All else: also a printed number that its own rounding does not cover. A trend is no favour that a
+   check grants: where the words claim an approximation, or where every failing number is off by a tenth or less, a
+   trend must decide, and its absence is an error. A trend whose order is not the one that the correction states is
+   an error too. The regime is a limit of a size that the statement names or that its formula holds.
+7. **On one model.** A general statement that is judged on one model reads "holds on MODEL" or "refuted on MODEL". Its
+   correction is printed only if its own comparisons agree on that model; it may have none. Where an interval holds
+   the limit, nothing is decided and the statement goes on waiting ("needs a model").
+
+A **slip** is a mark on a refuted statement in which only symbols are wrong: a sign, a factor, an exponent or root, an
+index, letter or number, the order of two factors, or one word for its opposite. With these put right it is true, and
+what it argues stands.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal
 
 from headscope.core.figure import Figure
+from headscope.core.wording import Wording
 from headscope.errors import NumericsError
 
-Verdict = Literal["holds", "approximate", "refuted", "needs a model", "not testable"]
+Verdict = Literal["refuted", "approximate", "holds", "true but empty", "open question", "needs a model", "not testable"]
+MEANINGS: dict[Verdict, str] = {
+    "refuted": "contradicted by its numbers; the correction, where there is one, passes",
+    "approximate": "not exact; the error vanishes in a regime, with the order that the correction states",
+    "holds": "agrees with every measurement that was tried",
+    "true but empty": "agrees, and so does a null that has nothing of what the statement is about",
+    "open question": "the source asks; the measured numbers are shown beside an answer",
+    "needs a model": "about trained models; what is named settles it",
+    "not testable": "nothing here can test it, for the reason given",
+}
 
 STANDARD_ERRORS = 5.0  # beyond which a measurement contradicts a prediction: one chance in two million
+NEAR = 0.1  # a relative error up to which a formula may pass for an approximation
+RESOLUTION = 0.25  # an order that is not known better than this cannot be told from one that is half a power off
+
+Relation = Literal["=", ">", "<", "is"]
 
 
 @dataclass(frozen=True)
@@ -20,67 +61,139 @@ class Comparison:
     """One number that was measured beside what a formula predicts.
 
     `error` is the standard error of the measurement, or the rounding that its arithmetic allows; 0 for what is
-    counted. A question of yes and no is counted: 1 where it is so.
+    counted. `tolerance` is what the rounding of a printed number leaves open. With the relation ">" or "<" the
+    number must lie on that side of the predicted one; "is" is a question of yes and no, 1 where it is so.
     """
 
     what: str
     predicted: float
     measured: float
     error: float
+    relation: Relation = "="
+    tolerance: float = 0.0
+
+    @property
+    def _side(self) -> float:
+        """How far the number lies on the wrong side, in its own units; negative on the right one."""
+        gap = self.measured - self.predicted
+        return {"=": abs(gap) - self.tolerance, "is": abs(gap), ">": -gap, "<": gap}[self.relation]
 
     @property
     def deviation(self) -> float:
-        """How many errors lie between both; infinite where an exact number differs."""
-        gap = abs(self.measured - self.predicted)
-        if math.isnan(gap):
+        """How many errors the number lies away from where it should; infinite where an exact number differs."""
+        side = self._side
+        if math.isnan(side):
             return math.inf
-        return gap / self.error if self.error > 0 else (math.inf if gap > 0 else 0.0)
+        return max(side, 0.0) / self.error if self.error > 0 else (math.inf if side > 0 else 0.0)
 
     @property
     def agrees(self) -> bool:
-        """Whether the measurement does not contradict the prediction."""
-        return self.deviation <= STANDARD_ERRORS
+        """Whether the measurement supports the prediction."""
+        if math.isnan(self._side):
+            return False
+        if self.relation in ("=", "is"):
+            return self.deviation <= STANDARD_ERRORS
+        return -self._side > STANDARD_ERRORS * self.error
+
+    @property
+    def contradicts(self) -> bool:
+        """Whether the measurement speaks against the prediction; an inequality may be left open by its interval."""
+        if self.relation in ("=", "is") or math.isnan(self._side):
+            return not self.agrees
+        return self._side >= STANDARD_ERRORS * self.error
+
+    @property
+    def relative_gap(self) -> float:
+        """Distance of prediction and measurement over the larger of both."""
+        size = max(abs(self.predicted), abs(self.measured))
+        return abs(self.measured - self.predicted) / size if size > 0 else 0.0
 
 
 @dataclass(frozen=True)
 class Trend:
     """The relative error of an approximation on the way into its regime, e.g. at growing n.
 
+    `spreads` are the standard errors of `errors` (0 for what is computed), `order` is the power that the correction
+    states: errors ∝ parameter^order, 0 for an error that stays.
+
+    The measured order is that of the last step. Its uncertainty is measured too: twice its change from the step
+    before (what the next term of the expansion still does) plus five standard errors.
+
     Properties:
         - a power law gives its own order  (tested: test_the_order_of_a_trend_is_its_power)
+        - another order than the stated one does not agree  (tested: test_a_trend_must_have_the_stated_order)
     """
 
     what: str
     parameter: str
     values: tuple[float, ...]
     errors: tuple[float, ...]
+    spreads: tuple[float, ...]
+    order: float
+
+    def __post_init__(self) -> None:
+        if not len(self.values) == len(self.errors) == len(self.spreads) or len(self.values) < 3:
+            raise NumericsError(
+                f"a trend needs at least three values with an error and its spread each, found {len(self.values)} "
+                f"values, {len(self.errors)} errors and {len(self.spreads)} spreads: {self.what}"
+            )
 
     @property
-    def order(self) -> float:
-        """The power p of the error ∝ parameter^p: the slope of a straight line through the logarithms."""
-        x = [math.log(value) for value in self.values]
-        y = [math.log(max(error, 1e-300)) for error in self.errors]
-        mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-        return sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / sum((a - mean_x) ** 2 for a in x)
+    def steps(self) -> tuple[float, ...]:
+        """The power between each two neighbours."""
+        points = [(math.log(v), math.log(max(e, 1e-300))) for v, e in zip(self.values, self.errors, strict=True)]
+        return tuple((y - b) / (x - a) for (a, b), (x, y) in pairwise(points))
+
+    @property
+    def fitted(self) -> float:
+        """The measured order: the power of the last step."""
+        return self.steps[-1]
+
+    @property
+    def uncertainty(self) -> float:
+        """By how much the measured order may be off."""
+        drift = abs(self.steps[-1] - self.steps[-2])
+        shares = [s / max(e, 1e-300) for s, e in zip(self.spreads[-2:], self.errors[-2:], strict=True)]
+        noise = math.hypot(*shares) / abs(math.log(self.values[-1] / self.values[-2]))
+        return 2 * drift + STANDARD_ERRORS * noise
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the measured order is the stated one, and sharp enough to tell it from another."""
+        rounding = 1e-6
+        return self.uncertainty < RESOLUTION and abs(self.fitted - self.order) <= self.uncertainty + rounding
 
     @property
     def vanishes(self) -> bool:
-        """Whether the error falls on the way and ends below a tenth."""
-        return self.errors[-1] < 0.7 * self.errors[0] and self.errors[-1] <= 0.1
+        """Whether the error goes to 0 in the regime, and falls to a tenth on the way."""
+        into = math.log(self.values[-1] / self.values[0])
+        return self.order * into < 0 and self.errors[-1] < self.errors[0] and self.errors[-1] <= NEAR
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a check found: numbers beside the statement, and beside its correction where it has one."""
+    """What a check found: numbers beside the statement, and beside its correction where it has one.
 
-    stated: tuple[Comparison, ...]
+    `null` repeats the stated comparisons for something that has nothing of what the statement is about. `asked`
+    takes the place of `stated` where the source asks a question: numbers beside our answer.
+    """
+
+    stated: tuple[Comparison, ...] = ()
     corrected: tuple[Comparison, ...] = ()
     trend: Trend | None = None
     figures: tuple[Figure, ...] = ()
+    null: tuple[Comparison, ...] = ()
+    asked: tuple[Comparison, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.stated:
-            raise NumericsError("a check must compare something with the statement as it stands")
+        if bool(self.stated) == bool(self.asked):
+            raise NumericsError("a check must compare something with the statement as it stands, or with an answer")
+
+    @property
+    def groups(self) -> tuple[tuple[str, tuple[Comparison, ...]], ...]:
+        """All comparisons under the name of what they are set beside."""
+        names = (("stated", self.stated), ("corrected", self.corrected), ("null", self.null), ("answer", self.asked))
+        return tuple((name, comparisons) for name, comparisons in names if comparisons)
 
 
 def settled(evidence: Evidence) -> Evidence:
@@ -102,28 +215,108 @@ def settled(evidence: Evidence) -> Evidence:
 
     trend = evidence.trend
     if trend is not None:
-        trend = replace(trend, errors=tuple(float(f"{error:.3e}") for error in trend.errors))
+        errors, spreads = (tuple(float(f"{x:.5e}") for x in xs) for xs in (trend.errors, trend.spreads))
+        trend = replace(trend, errors=errors, spreads=spreads)
     return replace(
         evidence,
         stated=tuple(kept(c) for c in evidence.stated),
         corrected=tuple(kept(c) for c in evidence.corrected),
+        null=tuple(kept(c) for c in evidence.null),
+        asked=tuple(kept(c) for c in evidence.asked),
         trend=trend,
     )
 
 
-def verdict_of(evidence: Evidence) -> Verdict:
-    """What the numbers say; an error where they refute a statement and no correction passes."""
-    if all(comparison.agrees for comparison in evidence.stated):
-        return "holds"
-    if evidence.trend is not None and evidence.trend.vanishes:
-        return "approximate"
-    if evidence.corrected and all(comparison.agrees for comparison in evidence.corrected):
+def verdict_of(evidence: Evidence, wording: Wording = "plain", *, on_model: bool = False) -> Verdict:
+    """What the numbers and the words say, by the rule above; an error where they decide nothing.
+
+    Args:
+        evidence: What was measured.
+        wording: How much the statement claims.
+        on_model: Whether one trained model was measured, which needs no correction.
+    """
+    if evidence.asked:
+        _require(evidence.asked, "the answer to the question fails")
+        return "open question"
+    failing = [c for c in evidence.stated if c.contradicts]
+    if not failing:
+        return _unopposed(evidence, on_model=on_model)
+    if not on_model:
+        _check_correction(evidence)
+    if any(c.relation != "=" or c.tolerance > 0 for c in failing) or wording == "exact":
         return "refuted"
-    wrong = next(c for c in (*evidence.corrected, *evidence.stated) if not c.agrees)
-    raise NumericsError(
-        f"undecided: the statement fails and no correction passes; {wrong.what}: predicted {wrong.predicted:.6g}, "
-        f"measured {wrong.measured:.6g} ± {wrong.error:.2g}"
-    )
+    trend = evidence.trend
+    if trend is None:
+        if not on_model and (wording == "approximate" or all(c.relative_gap <= NEAR for c in failing)):
+            raise NumericsError(
+                f"undecided: {'the statement claims an approximation' if wording == 'approximate' else 'it is near'}, "
+                f"and no trend tells whether its error vanishes; {_told(failing[0])}"
+            )
+        return "refuted"
+    if not trend.agrees:
+        raise NumericsError(
+            f"undecided: the error goes like {trend.parameter} to the power {trend.fitted:.3f} ± "
+            f"{trend.uncertainty:.3f}, the correction states {trend.order:g}: {trend.what}"
+        )
+    return "approximate" if trend.vanishes else "refuted"
+
+
+def correction_passes(evidence: Evidence) -> bool:
+    """Whether the evidence has a correction of its own that agrees with its numbers."""
+    try:
+        _check_correction(evidence)
+    except NumericsError:
+        return False
+    return True
+
+
+def _unopposed(evidence: Evidence, *, on_model: bool) -> Verdict:
+    """Nothing contradicts the statement: it holds, is empty, or was left open by an interval."""
+    if not all(c.agrees for c in evidence.stated):
+        if on_model:
+            return "needs a model"
+        _require(evidence.stated, "the statement is left open")
+    return "true but empty" if evidence.null and all(c.agrees for c in evidence.null) else "holds"
+
+
+def _check_correction(evidence: Evidence) -> None:
+    if not evidence.corrected:
+        wrong = max(evidence.stated, key=lambda c: c.deviation)
+        raise NumericsError(f"undecided: the statement fails and there is no correction; {_told(wrong)}")
+    _require(evidence.corrected, "the statement fails and no correction passes")
+    for c in evidence.corrected:
+        if any(_is_complement(s, c) for s in evidence.stated):
+            raise NumericsError(
+                f"undecided: the correction only says that the statement is not so, and cannot fail; {_told(c)}"
+            )
+
+
+def _is_complement(stated: Comparison, corrected: Comparison) -> bool:
+    """Whether the correction is the stated comparison turned round: it passes whenever that one fails."""
+    if "is" in (stated.relation, corrected.relation):
+        return stated.relation == corrected.relation == "is" and _denies(stated.what, corrected.what)
+    same = (stated.predicted, stated.measured) == (corrected.predicted, corrected.measured)
+    return same and {stated.relation, corrected.relation} == {"<", ">"}
+
+
+def _denies(stated: str, corrected: str) -> bool:
+    """Whether two sentences are the same but for a denial: not, no, nor, none, never."""
+    words = [[w for w in text.lower().replace(":", " ").split() if w not in _DENIALS] for text in (stated, corrected)]
+    return words[0] == words[1]
+
+
+_DENIALS = frozenset({"not", "no", "nor", "none", "never", "a", "any", "is", "so", "all", "both"})
+
+
+def _require(comparisons: Sequence[Comparison], complaint: str) -> None:
+    wrong = next((c for c in comparisons if not c.agrees), None)
+    if wrong is not None:
+        raise NumericsError(f"undecided: {complaint}; {_told(wrong)}")
+
+
+def _told(c: Comparison) -> str:
+    side = {">": "more than ", "<": "less than "}.get(c.relation, "")
+    return f"{c.what}: predicted {side}{c.predicted:.6g}, measured {c.measured:.6g} ± {c.error:.2g}"
 
 
 @dataclass(frozen=True)
@@ -142,7 +335,8 @@ class Source:
 class Entry:
     """A statement with its verdict, complete enough to be printed without the check that made it.
 
-    `lens` names what on a model settles the statement, `reason` why it waits or cannot be tested.
+    `lens` names what on a model settles the statement, `reason` why it waits or cannot be tested. `related` names
+    other statements that the reader should see beside it.
     """
 
     ids: tuple[str, ...]
@@ -158,6 +352,14 @@ class Entry:
     lens: str = ""
     reason: str = ""
     model: str = ""  # the model on which it was judged
+    checkpoint: str = ""  # the one checkpoint that the statement is about
+    related: tuple[str, ...] = ()
+
+    @property
+    def reading(self) -> str:
+        """The verdict as it is printed: a general statement that one model settled names that model."""
+        on_one = self.model and not self.checkpoint and self.verdict in ("holds", "refuted")
+        return f"{self.verdict} on {self.model}" if on_one else self.verdict
 
     @property
     def figures(self) -> tuple[Figure, ...]:
@@ -173,8 +375,10 @@ class Ledger:
     seed: int
 
     def counts(self) -> dict[str, int]:
-        """How many statements (ids) have each verdict."""
-        found: dict[str, int] = {}
-        for entry in self.entries:
-            found[entry.verdict] = found.get(entry.verdict, 0) + len(entry.ids)
-        return found
+        """How many statements (ids) have each verdict as it is printed, in the order of `MEANINGS`."""
+        kinds = list(MEANINGS)
+        readings = sorted({(kinds.index(entry.verdict), entry.reading) for entry in self.entries})
+        return {
+            reading: sum(len(entry.ids) for entry in self.entries if entry.reading == reading)
+            for _, reading in readings
+        }

@@ -71,7 +71,7 @@ def published_table(item: Item, findings: Sequence[Finding] = ()) -> pl.DataFram
 
 def claims_table(entries: Sequence[Entry]) -> pl.DataFrame:
     """The claims with their verdicts."""
-    rows = [(" ".join(one.ids), one.verdict, one.statement, one.correction or one.reason) for one in entries]
+    rows = [(" ".join(one.ids), one.reading, one.statement, one.correction or one.reason) for one in entries]
     names = ("claim", "verdict", "statement", "correction")
     return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.String), orient="row")
 

@@ -3,21 +3,13 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from headscope.core import Comparison, Entry, Ledger
+from headscope.core import MEANINGS, Comparison, Entry, Evidence, Ledger
 from headscope.report.files import write_bytes
 from headscope.report.formula import formula
 from headscope.report.html import document
 from headscope.report.prose import escape, paragraphs, sentence
 from headscope.report.section import figures, slug
 from headscope.report.text import number
-
-_MEANINGS = {
-    "refuted": "contradicted by its numbers; the correction passes",
-    "approximate": "not exact; the error vanishes in a stated regime",
-    "holds": "agrees with every measurement that was tried",
-    "needs a model": "about trained models; the named lens or experiment settles it",
-    "not testable": "nothing here can test it, for the reason given",
-}
 
 
 def ledger_html(ledger: Ledger) -> str:
@@ -43,16 +35,17 @@ def write_ledger(ledger: Ledger, path: str | Path) -> Path:
 def _front(ledger: Ledger, title: str) -> str:
     total = sum(ledger.counts().values())
     slips = sum(len(entry.ids) for entry in ledger.entries if entry.slip)
+    kinds = {entry.reading: entry.verdict for entry in ledger.entries}
     rows = "".join(
-        f"<dt>{escape(verdict)}</dt><dd><b>{ledger.counts().get(verdict, 0)}</b> {escape(meaning)}"
-        f"{f' ({slips} of them slips: a sign, a factor, an index)' if verdict == 'refuted' and slips else ''}</dd>"
-        for verdict, meaning in _MEANINGS.items()
+        f"<dt>{escape(reading)}</dt><dd><b>{count}</b> {escape(MEANINGS[kinds[reading]])}"
+        f"{f' ({slips} of them slips: a sign, a factor, an index)' if reading == 'refuted' and slips else ''}</dd>"
+        for reading, count in ledger.counts().items()
     )
     return (
         f'<header><p class="kicker">headscope ledger of claims</p><h1>{escape(title)}</h1>'
         f"<p>{total} checkable statements about attention, each executed. A verdict is computed from the numbers below "
-        f"it and never written by hand; sampled numbers carry their standard error, and a prediction is contradicted "
-        f"beyond 5 of them. Seed {ledger.seed}.</p>"
+        f"it by one written rule and never by hand; sampled numbers carry their standard error, and a prediction is "
+        f"contradicted beyond 5 of them. Seed {ledger.seed}.</p>"
         f'<dl class="facts">{rows}</dl></header>'
     )
 
@@ -74,7 +67,7 @@ def _contents(ledger: Ledger) -> str:
 
 def _filters(ledger: Ledger) -> str:
     works = dict.fromkeys(_document(entry) for entry in ledger.entries)
-    verdicts = [verdict for verdict in _MEANINGS if verdict in ledger.counts()]
+    verdicts = list(ledger.counts())
     return (
         '<p class="tools filters" role="group" aria-label="Filter the claims">'
         f"{_choice('document', works)}{_choice('verdict', verdicts)}"
@@ -101,19 +94,19 @@ def _claim(entry: Entry) -> str:
     also = "".join(f'<span id="{slug(other)}"></span>' for other in entry.ids[1:])
     slip = ' <span class="slip">slip</span>' if entry.slip else ""
     parts = [
-        f'<h3><code>{escape(" ".join(entry.ids))}</code> <span class="verdict {kind}">{escape(entry.verdict)}</span>'
+        f'<h3><code>{escape(" ".join(entry.ids))}</code> <span class="verdict {kind}">{escape(entry.reading)}</span>'
         f"{slip} <small>section {escape(entry.source.section)}</small></h3>",
         f"<p>{sentence(entry.statement)}</p>",
         formula(entry.formula, display=True) if entry.formula else "",
         _correction(entry),
         _waiting(entry),
-        f'<div class="lesson">{paragraphs(entry.lesson)}</div>',
+        f'<div class="lesson">{paragraphs(entry.lesson)}{_related(entry)}</div>',
         _numbers(entry),
         figures(entry.figures, name, f"claim-{name}"),
     ]
     return (
         f'<section class="claim {kind}" id="{name}" data-document="{escape(_document(entry))}" '
-        f'data-verdict="{escape(entry.verdict)}"{" data-slip" if entry.slip else ""}>{also}{"".join(parts)}</section>'
+        f'data-verdict="{escape(entry.reading)}"{" data-slip" if entry.slip else ""}>{also}{"".join(parts)}</section>'
     )
 
 
@@ -121,29 +114,44 @@ def _correction(entry: Entry) -> str:
     if not entry.correction and not entry.corrected_formula:
         return ""
     typeset = formula(entry.corrected_formula, display=True) if entry.corrected_formula else ""
-    return f'<div class="correction"><b>Corrected.</b> {sentence(entry.correction)}{typeset}</div>'
+    head = "Answer" if entry.verdict == "open question" else "Corrected"
+    return f'<div class="correction"><b>{head}.</b> {sentence(entry.correction)}{typeset}</div>'
 
 
 def _waiting(entry: Entry) -> str:
     if entry.verdict == "needs a model":
         where = f" (measured on {escape(entry.model)})" if entry.model else ""
-        return f'<p class="status">Settled by <code>{escape(entry.lens)}</code>: {sentence(entry.reason)}{where}</p>'
+        by = f"Settled by <code>{escape(entry.lens)}</code>" if entry.lens else "Needed"
+        return f'<p class="status">{by}: {sentence(entry.reason)}{where}</p>'
     return f'<p class="status">{sentence(entry.reason)}</p>' if entry.verdict == "not testable" else ""
+
+
+_GROUPS = {"stated": "as stated", "corrected": "as corrected", "null": "the null", "answer": "our answer"}
+_SIDES = {">": "> ", "<": "< "}
+
+
+def _related(entry: Entry) -> str:
+    links = ", ".join(f'<a href="#{slug(name)}">{escape(name)}</a>' for name in entry.related)
+    return f"<p>See also {links}.</p>" if links else ""
+
+
+def _trend(evidence: Evidence) -> str:
+    if evidence.trend is None:
+        return ""
+    t = evidence.trend
+    steps = ", ".join(f"{number(e)} at {number(v)}" for v, e in zip(t.values, t.errors, strict=True))
+    return (
+        f"<p>{sentence(t.what)}: {escape(steps)} ({escape(t.parameter)}). It goes like {escape(t.parameter)} to the "
+        f"power {number(round(t.fitted, 2))} ± {number(round(t.uncertainty, 2))}; the correction states "
+        f"{number(round(t.order, 2))}.</p>"
+    )
 
 
 def _numbers(entry: Entry) -> str:
     if entry.evidence is None:
         return ""
-    rows = [_row(c, "as stated") for c in entry.evidence.stated]
-    rows += [_row(c, "as corrected") for c in entry.evidence.corrected]
-    trend = ""
-    if entry.evidence.trend is not None:
-        t = entry.evidence.trend
-        steps = ", ".join(f"{number(e)} at {number(v)}" for v, e in zip(t.values, t.errors, strict=True))
-        trend = (
-            f"<p>{sentence(t.what)}: relative error {escape(steps)} ({escape(t.parameter)}); "
-            f"it goes like {escape(t.parameter)} to the power {number(round(t.order, 2))}.</p>"
-        )
+    rows = [_row(c, _GROUPS[group]) for group, comparisons in entry.evidence.groups for c in comparisons]
+    trend = _trend(entry.evidence)
     head = "".join(
         f'<th{cls}>{name}</th>'
         for name, cls in (("formula", ""), ("what", ""), ("predicted", ' class="n"'), ("measured", ' class="n"'),
@@ -156,5 +164,7 @@ def _numbers(entry: Entry) -> str:
 
 
 def _row(c: Comparison, which: str) -> str:
-    cells = "".join(f'<td class="n">{escape(number(x))}</td>' for x in (c.predicted, c.measured, c.error))
-    return f"<tr><td>{which}</td><td>{sentence(c.what)}</td>{cells}<td>{'yes' if c.agrees else 'no'}</td></tr>"
+    texts = (_SIDES.get(c.relation, "") + number(c.predicted), number(c.measured), number(c.error))
+    cells = "".join(f'<td class="n">{escape(text)}</td>' for text in texts)
+    agrees = "yes" if c.agrees else "no" if c.contradicts else "open"
+    return f"<tr><td>{which}</td><td>{sentence(c.what)}</td>{cells}<td>{agrees}</td></tr>"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from headscope.claims.lab import Lab, exact, fact, mean_of
+from headscope.claims.lab import Lab, counted, exact, fact, mean_of
 from headscope.claims.works import bukatin
 from headscope.core.figure import HeatMap
 from headscope.core.verdict import Evidence
@@ -34,8 +34,16 @@ def vocabulary(lab: Lab) -> Evidence:
     rest = positions * d + blocks * (attention + feed_forward + 4 * d) + 2 * d
     return Evidence(
         (
-            exact("bytes + merges + end of text", 50257.0, 256.0 + 50_000 + 1),
-            exact("rows that the published number of parameters leaves", 50257.0, (published - rest) / d),
+            counted(
+                "rows that the published number of parameters leaves to the table of tokens",
+                50257,
+                (published - rest) / d,
+            ),
+            counted(
+                "of these, rows beyond the 256 bytes and the end of text: a round number of merges",
+                0,
+                (published - rest) / d % 1000 - 257,
+            ),
         )
     )
 

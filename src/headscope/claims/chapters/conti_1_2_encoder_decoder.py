@@ -122,11 +122,16 @@ def feed_forward_biases(lab: Lab) -> Evidence:
     linear = nn.functional.linear
     by_torch = linear(torch.relu(linear(x, w_1, b_1)), w_2, b_2)
     by_hand = (x @ w_1.T + b_1).clamp_min(0) @ w_2.T + b_2
-    name = "parameters of the layer of width 512 and 2048"
+    biases = [layer.bias.numel() for layer in layers]
     return Evidence(
-        stated=(exact(name, 2.0 * d * inner + 2, float(counted)),),
+        stated=(
+            exact("numbers in b₁ of the layer of width 512 and 2048", 1.0, float(biases[0])),
+            exact("numbers in b₂", 1.0, float(biases[1])),
+        ),
         corrected=(
-            exact(name, 2.0 * d * inner + inner + d, float(counted)),
+            exact("numbers in b₁ of the layer of width 512 and 2048", float(inner), float(biases[0])),
+            exact("numbers in b₂", float(d), float(biases[1])),
+            exact("parameters of the layer", 2.0 * d * inner + inner + d, float(counted)),
             exact("the formula with vector biases", by_hand, by_torch),
         ),
     )

@@ -9,11 +9,12 @@ from scipy.stats import chi2
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from headscope.claims.lab import Lab, exact, fact, mean_of
+from headscope.claims.lab import Lab, counted, exact, fact, less_than, mean_of, order_of, trend_of
+from headscope.claims.reading import errors, numbers, rows_of
 from headscope.claims.works import conti
 from headscope.core import Finding
 from headscope.core.figure import Curves, Series
-from headscope.core.verdict import Evidence
+from headscope.core.verdict import STANDARD_ERRORS, Evidence
 
 CHAPTER = conti()
 
@@ -23,45 +24,45 @@ def _attention_map(lab: Lab, n: int, d: int, purpose: str = "") -> Tensor:
     return torch.softmax(q @ k.mT / math.sqrt(d), -1)
 
 
-class _Touched(torch.overrides.TorchFunctionMode):
-    """Counts how many numbers the exponential, the sum and the division are given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.numbers = 0
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204
-        del types
-        if getattr(func, "__name__", "") in ("exp", "sum", "div", "__truediv__", "true_divide"):
-            self.numbers += args[0].numel()
-        return func(*args, **(kwargs or {}))
-
-
 @CHAPTER.claim(
     "C-9g",
     section="2.1.3",
-    statement="The matrix of self-attention is assumed to have low rank.",
+    statement="The matrix of self-attention is assumed to have low rank: n × n can be reduced to n × k with k < n "
+    "without significant loss.",
     formula=r"\mathrm{rank}(P) \ll n",
-    correction="The scores QKᵀ do have a rank of at most d_k. Their softmax P has in general the full rank n: low "
-    "rank is an approximation, good only as far as the singular values of P fall.",
-    corrected=r"\mathrm{rank}(Q K^{\top}) \leq d_k, \quad \mathrm{rank}(P) = n \ \mathrm{in\ general}",
+    correction="The scores QKᵀ have a rank of at most d_k, but their softmax P has in general the full rank n. Low "
+    "rank is an approximation: for random queries and keys of a fixed width the stable rank of P stays finite as n "
+    "grows, so its share of n falls like 1/n. How far that goes in a trained model must be measured.",
+    corrected=r"\mathrm{rank}(P) = n\ \mathrm{in\ general}, \quad \|P\|_F^2 / \sigma_1^2 = O(1) \quad "
+    r"(n \rightarrow \infty,\ d_k\ \mathrm{fixed})",
     lesson="The softmax works entry by entry and does not respect rank: the exponential of a matrix of rank 8 has "
-    "terms of all powers of its entries. So P can be rebuilt from few directions only with an error, and how large "
-    "it is must be measured.",
+    "terms of all powers of its entries. Yet few of its singular values are large, since keys of 8 numbers cannot "
+    "differ in more than a limited number of ways that matter. So P can be rebuilt from few directions with an "
+    "error, and that error, in trained heads, is what the lens lowrank measures (C-9f).",
+    related=("C-9f", "W-7.2d"),
 )
 def rank_of_attention(lab: Lab) -> Evidence:
-    n, d = 64, 8
-    q, k = lab.normal(n, d, purpose="q"), lab.normal(n, d, purpose="k")
+    d, sizes, draws = 8, (32, 96, 288), 40
+    q, k = lab.normal(64, d, purpose="q"), lab.normal(64, d, purpose="k")
     scores = q @ k.mT / math.sqrt(d)
-    p = torch.softmax(scores, -1)
-    rank = float(torch.linalg.matrix_rank(p))
+    rank = int(torch.linalg.matrix_rank(torch.softmax(scores, -1)))
+    shares = {
+        n: torch.stack([_stable_rank(_attention_map(lab, n, d, f"{n} {i}")) / n for i in range(draws)]) for n in sizes
+    }
     return Evidence(
-        stated=(exact("rank of P if it were that of the scores, n = 64, d_k = 8", float(d), rank),),
+        stated=(counted("rank of P over n, n = 64, d_k = 8: next to nothing", 0.0, rank / 64),),
         corrected=(
-            exact("rank of the scores", float(d), float(torch.linalg.matrix_rank(scores))),
-            exact("rank of P", float(n), rank),
+            counted("rank of the scores", float(d), float(torch.linalg.matrix_rank(scores))),
+            counted("rank of P", 64.0, float(rank)),
         ),
-    )
+        trend=trend_of("stable rank of P over n, d_k = 8", "n", sizes, [float(x.mean()) for x in shares.values()], -1.0,
+                       [float(x.std()) / draws**0.5 for x in shares.values()]),
+    )  # fmt: skip
+
+
+def _stable_rank(p: Tensor) -> Tensor:
+    """Squared Frobenius norm over squared spectral norm."""
+    return p.square().sum() / torch.linalg.eigvalsh(p.mT @ p)[-1]
 
 
 @CHAPTER.claim(
@@ -72,39 +73,51 @@ def rank_of_attention(lab: Lab) -> Evidence:
     correction="It is O(n²), and no less: every one of the n² entries must be read. The small o says that the cost "
     "over n² goes to 0.",
     corrected=r"\Theta(n^2)",
-    lesson="Small o means strictly smaller growth, capital O at most the same growth. A softmax takes one exponential, "
-    "one addition and one division for each entry: three times n² for every n.",
+    lesson="Small o means strictly smaller growth, capital O at most the same growth. Every entry moves its whole row "
+    "of the result, so an algorithm that skipped one could not be right: n² entries have to be read, and three "
+    "operations on each are enough.",
     slip=True,
 )
 def softmax_cost(lab: Lab) -> Evidence:
-    per_entry = {}
-    for n in (32, 128, 512):
+    sizes = (8, 16, 32)
+    needed = []
+    for n in sizes:
         x = lab.normal(n, n, purpose=f"{n}")
-        with _Touched() as touched:
-            weights = torch.exp(x)
-            torch.div(weights, weights.sum(-1, keepdim=True))
-        per_entry[n] = touched.numbers / n**2
+        before = torch.softmax(x, -1)
+        # An entry must be read if changing it alone changes the result.
+        moved = torch.eye(n * n, dtype=torch.float64).reshape(n * n, n, n)
+        after = torch.softmax(x + moved, -1)
+        needed.append(float(((after - before).abs().amax((1, 2)) > 1e-9).sum()))
+    share = needed[-1] / sizes[-1] ** 2
     return Evidence(
-        stated=(exact("limit of the cost over n²", 0.0, per_entry[512]),),
-        corrected=tuple(exact(f"numbers read over n², n = {n}", 3.0, found) for n, found in per_entry.items()),
+        stated=(counted("entries that must be read, over n², n = 32 and beyond: 0 in the limit", 0.0, share),),
+        corrected=(
+            *(
+                counted(f"entries that must be read, n = {n}", n * n, entries)
+                for n, entries in zip(sizes, needed, strict=True)
+            ),
+            order_of("power of n in that number", "n", 2.0, sizes, needed),
+        ),
     )
 
 
 def _few_components(finding: Finding) -> Evidence | None:
-    """In every head, 90 % of the energy in the first tenth of the components, at the largest n; of long maps only."""
-    table = finding.tables["components"].filter(pl.col("quantity") == "components_90")
-    size = max(table["tokens"].to_list())
-    if size < 64:
+    """Components that 90 % of the energy takes, in each head, beside a map of its sharpness with keys at random."""
+    rows = rows_of(finding, "components", ("value", "low", "high", "shuffled", "tokens"), quantity="components_90")
+    if rows is None or numbers(rows, "tokens").max() < 64:
         return None
-    rows = table.filter(pl.col("tokens") == size)
-    counts, mixed = (np.array(rows[name].to_list()) for name in ("value", "shuffled"))
-    inside = int((counts <= size / 10).sum())
-    what = (
-        f"90 % of the energy of a {size} × {size} map: {np.median(counts):.3g} components in the median head (its rows "
-        f"shuffled {np.median(mixed):.3g}), at most a tenth of them in {inside} of {len(counts)} heads: "
-    )
-    every = inside == len(counts)
-    return Evidence((fact(what + "in all", every),), (fact(what + "not in all", not every),))
+    size = int(numbers(rows, "tokens").max())
+    longest = rows.filter(pl.col("tokens") == size)
+    needed, null, spread = numbers(longest), numbers(longest, "shuffled"), errors(longest)
+    no_fewer = int((needed - null > STANDARD_ERRORS * spread).sum())
+    return Evidence(
+        (
+            less_than(f"components that hold 90 % of the energy of a {size} × {size} map, mean over heads, beside maps "
+                      "of the same sharpness with keys at random", float(null.mean()), float(needed.mean()),
+                      float(spread.mean())),
+            counted(f"heads of {len(needed)} that clearly need more of them than such maps", 0, no_fewer),
+        )
+    )  # fmt: skip
 
 
 CHAPTER.of_a_model(
@@ -115,8 +128,8 @@ CHAPTER.of_a_model(
     formula=r"\sum_{i \leq k} \sigma_i^2(P) \approx \sum_i \sigma_i^2(P), \quad k \ll n",
     lesson="A long tail means that few singular values are large and many small. One large one is no surprise: rows "
     "that sum to 1 force a singular value of at least 1, also for a random map. So the question is how fast the "
-    "others fall, beside maps of the same sharpness whose rows look at keys at random.",
-    correction="Not in all heads: a head that looks at itself or at neighbours needs a fixed share of all components.",
+    "others fall, beside maps of the same sharpness whose rows look at keys at random. A head that looks at itself "
+    "or at a neighbour needs nearly all components, more than a map with keys at random.",
     lens="lowrank",
     reason="the singular values of the attention maps of a trained model, beside maps of the same sharpness",
     judge=_few_components,
@@ -264,17 +277,13 @@ def johnson_lindenstrauss(lab: Lab) -> Evidence:
 @CHAPTER.claim(
     "C-9e",
     section="2.1.3",
-    statement="A Linformer head is an n × k softmax times projected values of the size k × d.",
+    statement="A Linformer head is an n × k softmax times projected values of the size k × d, with d the width of the "
+    "head's values, as in the cited paper.",
     formula=r"\mathrm{head}_i = \mathrm{softmax}\left(\frac{Q W_i^Q (E_i K W_i^K)^{\top}}{\sqrt{d_k}}\right)"
     r"_{n \times k} (F_i V W_i^V)_{k \times d}",
-    correction="The values of one head have d_k columns, so the second factor has the size k × d_k; k × d only with a "
-    "single head.",
-    corrected=r"\mathrm{softmax}(\ldots) \in \mathbb{R}^{n \times k}, \quad F_i V W_i^V \in \mathbb{R}^{k \times d_k}, "
-    r"\quad \mathrm{head}_i \in \mathbb{R}^{n \times d_k}",
-    lesson="The formula itself is right: keys and values are shortened along the sequence, and the cost falls from "
-    "n² to nk. But d is the width of the model in this text and W_i^V has d_k columns; h heads of width d side by "
-    "side would not fit W^O. With E = F = the identity the head is ordinary attention.",
-    slip=True,
+    lesson="Keys and values are shortened along the sequence, and the cost falls from n² to nk. The letter d is "
+    "Linformer's own for the width of a head; elsewhere in this text it is the width of the model, and read so the "
+    "size would fit only a single head. With E = F = the identity the head is ordinary attention.",
 )
 def linformer_head(lab: Lab) -> Evidence:
     n, d, heads, k = 20, 12, 3, 5
@@ -295,19 +304,12 @@ def linformer_head(lab: Lab) -> Evidence:
         (x @ w_q) @ (e @ (x @ w_k)).mT
     projections = 2 * (2 * n * d * d_k) + 2 * k * n * d_k
     return Evidence(
-        stated=(
-            exact("columns of the n × k softmax", float(k), float(weights.shape[1])),
-            exact("columns of the projected values, d = 12 in 3 heads", float(d), float(values.shape[1])),
-        ),
-        corrected=(
-            exact("columns of the n × k softmax", float(k), float(weights.shape[1])),
-            exact("columns of the projected values, d = 12 in 3 heads", float(d_k), float(values.shape[1])),
-            exact("rows of the projected values", float(k), float(values.shape[0])),
+        (
+            counted("rows of the softmax", n, weights.shape[0]),
+            counted("columns of the softmax", k, weights.shape[1]),
+            counted("rows of the projected values", k, values.shape[0]),
+            counted("columns of the projected values: the width of a head, 4 of 12", d_k, values.shape[1]),
             exact("with E = F = 1 it is dense attention", dense, head(eye, eye)[2]),
-            exact(
-                "operations for the scores: 2 n k d_k",
-                2.0 * n * k * d_k,
-                float(counter.get_total_flops() - projections),
-            ),
-        ),
+            counted("operations for the scores: 2 n k d_k", 2 * n * k * d_k, counter.get_total_flops() - projections),
+        )
     )

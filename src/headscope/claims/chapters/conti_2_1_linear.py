@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from headscope.claims.lab import Lab, exact, fact
+from headscope.claims.lab import Lab, exact, fact, order_of
 from headscope.claims.works import conti
 from headscope.core.figure import Curves, Series
-from headscope.core.verdict import Evidence, Trend
+from headscope.core.verdict import Evidence
 
 CHAPTER = conti()
 
@@ -221,18 +221,16 @@ def kernels_and_features(lab: Lab) -> Evidence:
     statement="To first order the exponential of the score is 1 plus the score, and normalising queries and keys to "
     "length 1 makes this non-negative.",
     formula=r"e^{Q_i^{\top} K_j} \approx 1 + Q_i^{\top} K_j, \quad -1 \leq Q_i^{\top} K_j \leq 1",
-    correction="The relative error is about half the square of the score, so the approximation is good for scores well "
-    "below 1 and poor at the ends of the range: 26 % at 1, and everything at −1, where 1 + x is 0.",
-    corrected=r"e^x = 1 + x + O(x^2), \quad |e^x - 1 - x| \leq (e - 2)\, x^2 \ (|x| \leq 1)",
     lesson="By Cauchy and Schwarz unit vectors have inner products between −1 and 1, so the weights 1 + x are never "
-    "negative. They are a first-order expansion and no exponential: the largest weight is at most 2, so such attention "
+    "negative. They are a first-order expansion and no exponential: what is left out is at most (e − 2)x², which is "
+    "26 % at a score of 1 and everything at −1, where 1 + x is 0. The largest weight is at most 2, so such attention "
     "cannot be sharp.",
 )
 def first_order_exponential(lab: Lab) -> Evidence:
     q, k = (torch.nn.functional.normalize(lab.normal(400, 3, purpose=name), dim=-1) for name in "qk")
     scores = q @ k.mT
-    sizes = (1.0, 0.5, 0.25, 0.125, 0.0625)
-    errors = tuple(max(abs(math.exp(s * x) - 1 - s * x) / math.exp(s * x) for s in (1, -1)) for x in sizes)
+    sizes = (0.04, 0.02, 0.01)
+    left = {sign: [abs(math.exp(sign * x) - 1 - sign * x) for x in sizes] for sign in (1, -1)}
     x = np.linspace(-1, 1, 41)
     figure = Curves(
         "first_order", "The exponential and its first order", "Weights of scores between −1 and 1.",
@@ -241,12 +239,12 @@ def first_order_exponential(lab: Lab) -> Evidence:
     )  # fmt: skip
     gap = (scores.exp() - 1 - scores).abs() - (math.e - 2) * scores.square()
     return Evidence(
-        stated=(
+        (
             fact("1 + q·k is never negative, 160,000 pairs of unit vectors", float(scores.min()) >= -1 - 1e-12),
-            exact("e^x at x = 1", 2.0, math.e),
+            order_of("power of the score in what 1 + x leaves out, x > 0", "x", 2.0, sizes, left[1]),
+            order_of("power of the score in what 1 + x leaves out, x < 0", "|x|", 2.0, sizes, left[-1]),
+            fact("|e^x − 1 − x| ≤ (e − 2) x² on all pairs", float(gap.max()) <= 1e-12),
         ),
-        corrected=(fact("|e^x − 1 − x| ≤ (e − 2) x² on all pairs", float(gap.max()) <= 1e-12),),
-        trend=Trend("largest relative error of 1 + x", "|x|", sizes, errors),
         figures=(figure,),
     )
 

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from headscope.claims.lab import Lab, exact, fact
 from headscope.claims.works import conti_readme
 from headscope.core.figure import HeatMap
-from headscope.core.verdict import Evidence
+from headscope.core.verdict import Comparison, Evidence
 from headscope.maths.projection import distance, nearest_band_and_entries, nearest_on_support
 from headscope.maths.structured import positional_head, rare_token_head, syntactic_head, with_sparse_error
 from headscope.maths.supports import band
@@ -18,19 +18,32 @@ from headscope.maths.supports import band
 CHAPTER = conti_readme()
 
 
-CHAPTER.of_a_model(
+@CHAPTER.claim(
     "R-1",
     section="Contents",
     statement="Attention is at a high level the identity times a structured matrix plus an error.",
     formula=r"I_n P + \tilde{E}, \quad P \in \Sigma",
     lesson="The identity changes nothing, and with an error that may be anything the formula fits every matrix: take "
-    "the error to be the rest. It says something only if the error is small or sparse, and since a softmax has no "
-    "zeros it can never be exactly sparse. How far trained heads are from each family, beside what the zero matrix "
-    "and random maps give, is a question for a model.",
-    lens="structure",
-    reason="distances of a trained model's maps to the nearest member of each family, beside the zero matrix and "
-    "random maps",
+    "the error to be the rest. A matrix of random numbers is of this form as well. It says something only if the error "
+    "is small or sparse, and since a softmax has no zeros it can never be exactly sparse. How far trained heads are "
+    "from each family, beside what the zero matrix and random maps give, is the question that is left (R-8).",
+    related=("R-8",),
 )
+def structure_and_rest(lab: Lab) -> Evidence:
+    n = 16
+    families = (
+        ("positional", positional_head(n)),
+        ("syntactic", syntactic_head(n, 2, 0.3, lab.generator("syntactic"))),
+        ("rare token", rare_token_head(n, 4, 2, lab.generator("rare"))),
+    )
+    eye = torch.eye(n, dtype=torch.float64)
+
+    def fits(name: str, a: Tensor) -> tuple[Comparison, ...]:
+        """Each family with the rest as its error."""
+        return tuple(exact(f"{name} as {family} matrix plus error", a, eye @ p + (a - p)) for family, p in families)
+
+    attention = torch.softmax(lab.normal(n, n, purpose="scores"), -1)
+    return Evidence(fits("attention", attention), null=fits("random numbers", 100 * lab.normal(n, n, purpose="noise")))
 
 
 @CHAPTER.claim(
@@ -299,6 +312,6 @@ CHAPTER.of_a_model(
     "zero matrix is at most about 16 away in the sum of absolute differences, so a random member of a family that is "
     "farther than that explains nothing, while the exact nearest band is several times closer. The experiment must "
     "therefore show the zero matrix, random maps and the exact projection side by side.",
-    lens="translation",
-    reason="maps of a trained translation model, projected exactly onto the families and set beside the zero matrix",
+    reason="a trained translation model, whose maps an experiment projects onto the families and sets beside the zero "
+    "matrix and random maps; headscope has neither yet",
 )

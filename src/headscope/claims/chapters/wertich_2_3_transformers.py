@@ -3,58 +3,53 @@ r"""Wertich, section 2.3: embeddings, positions, layer normalisation, heads."""
 import math
 
 import numpy as np
-import polars as pl
 import torch
 from torch import Tensor
 
-from headscope.claims.lab import Lab, exact, fact, mean_of
+from headscope.claims.lab import Lab, exact, less_than, mean_of, more_than, trend_of
+from headscope.claims.reading import errors, rows_of
 from headscope.claims.works import wertich
 from headscope.core import Finding
 from headscope.core.figure import Curves, Histogram, Series
-from headscope.core.verdict import STANDARD_ERRORS, Comparison, Evidence, Trend
+from headscope.core.verdict import Comparison, Evidence
 
 CHAPTER = wertich()
 
 
 def _meaning(finding: Finding) -> Evidence | None:
-    """Related words beside the same words paired otherwise; analogies beside the neighbours of the third word."""
-    if "related" not in finding.tables or "analogies" not in finding.tables:
-        return None
-    related = finding.tables["related"].filter(pl.col("word") == "all").row(0, named=True)
-    added = finding.tables["analogies"].filter(pl.col("relation") == "all").row(0, named=True)
-    if related["pairs"] < 10 or added["z"] is None:
+    """Related words beside the same words paired otherwise; analogies beside chance and the third word alone."""
+    related = rows_of(finding, "related", ("value", "null", "z"), word="all")
+    added = rows_of(finding, "analogies", ("value", "low", "high", "null", "baseline", "z"), relation="all")
+    if related is None or added is None or related["pairs"][0] < 10:
         return None  # too few of the words are single tokens of this model
-    stated = (
-        fact(
-            f"mean cosine of {related['pairs']} related pairs {related['value']:.3f}, the same words paired otherwise "
-            f"{related['null']:.3f} ({related['z']:.1f} standard errors apart): higher",
-            related["z"] > STANDARD_ERRORS,
-        ),
-        fact(
-            f"median rank of the right answer in {added['analogies']} analogies {added['rank']:.0f}, of a random token "
-            f"{added['null_rank']:.0f}: among the ten nearest",
-            added["rank"] <= 10,
-        ),
-        fact(
-            f"the right answer is nearest in {100 * added['value']:.0f} %, nearest to the third word alone in "
-            f"{100 * added['baseline']:.0f} % ({added['z']:.1f} standard errors apart): the two other words help",
-            added["z"] > 2,
-        ),
-    )
-    inside = sum(one.measured == 1 for one in stated)
-    return Evidence(stated, (fact(f"{inside} of {len(stated)} are so: not all", inside < len(stated)),))
-
-
-def _lengths(finding: Finding) -> Evidence:
-    rows = finding.tables["tables"].filter(pl.col("table") == "token", pl.col("quantity") == "length_spread")
-    row = rows.row(0, named=True)
-    what = (
-        f"spread of the lengths of {row['rows']} token vectors, over their mean: {row['value']:.3f} (random vectors "
-        f"{row['null']:.3f})"
-    )
+    pairs, analogies = related.row(0, named=True), added.row(0, named=True)
+    closer, better = pairs["value"] - pairs["null"], analogies["value"] - analogies["baseline"]
     return Evidence(
-        (fact(f"{what}: below 0.1", row["value"] < 0.1),), (fact(f"{what}: not below 0.1", row["value"] >= 0.1),)
-    )
+        (
+            more_than(f"mean cosine of {pairs['pairs']} related pairs ({pairs['value']:.3f}) less that of the same "
+                      "words paired otherwise", 0.0, closer, abs(closer / pairs["z"])),
+            more_than(f"share of {analogies['analogies']} analogies whose right answer is nearest of all tokens, "
+                      "beside chance", analogies["null"], analogies["value"], float(errors(added)[0])),
+            more_than("that share less the one that is nearest to the third word alone", 0.0, better,
+                      abs(better / analogies["z"])),
+        )
+    )  # fmt: skip
+
+
+def _lengths(finding: Finding) -> Evidence | None:
+    """The spread of the lengths beside that of a cloud with the same covariance, which prefers no sphere."""
+    spreads = rows_of(finding, "tables", ("value", "null", "gaussian", "rows"), table="token", quantity="length_spread")
+    if spreads is None:
+        return None
+    row = spreads.row(0, named=True)
+    what = f"spread of the lengths of {row['rows']} token vectors over their mean"
+    error = row["value"] / (2 * row["rows"]) ** 0.5  # of a standard deviation of so many numbers
+    return Evidence(
+        (less_than(f"{what}, beside that of Gaussian vectors with the same covariance", row["gaussian"], row["value"],
+                   error),),
+        (more_than(f"{what}, beside twice that of random vectors of this width", 2 * row["null"], row["value"],
+                   error),),
+    )  # fmt: skip
 
 
 CHAPTER.of_a_model(
@@ -64,8 +59,6 @@ CHAPTER.of_a_model(
     "Paris minus France plus Italy lies near Rome.",
     formula=r"\mathrm{emb}(\mathrm{Paris}) - \mathrm{emb}(\mathrm{France}) + \mathrm{emb}(\mathrm{Italy}) \approx "
     r"\mathrm{emb}(\mathrm{Rome})",
-    correction="Not in this model: related words are not clearly more alike than the same words paired otherwise, or "
-    "adding and subtracting finds the right answer no better than the third word alone.",
     lens="embeddings",
     judge=_meaning,
     reason="needs trained embeddings: cosines of related and of unrelated words, and the rank of the right answer "
@@ -80,14 +73,16 @@ CHAPTER.of_a_model(
     section="2.3",
     statement="The embedding vectors of a model have nearly the same length, so that they lie close to a sphere.",
     formula=r"\|\mathrm{emb}(w)\|_2 \approx l",
-    correction="In this model lengths spread by a tenth of their mean or more: a thick shell rather than a sphere.",
+    correction="The lengths spread more than twice as much as those of random vectors of the same width.",
+    corrected=r"\frac{\mathrm{sd}\,\|\mathrm{emb}(w)\|}{\mathrm{mean}\,\|\mathrm{emb}(w)\|} > 2 \cdot "
+    r"\frac{1}{\sqrt{2 d}}",
     lens="embeddings",
     judge=_lengths,
     reason="needs trained embeddings: the spread of the lengths over the vocabulary, beside the 1/√(2d) of random "
     "vectors",
     lesson="Random vectors in d dimensions have lengths that agree up to a relative 1/√(2d), about 2.6 % for d = 768. "
-    "Training can widen this, since frequent and rare tokens are moved by different amounts. Only a measurement on the "
-    "model at hand can tell.",
+    "Training can widen this, since frequent and rare tokens are moved by different amounts. Whether lengths gather "
+    "about a sphere is asked beside a Gaussian cloud with the covariance of the embeddings, which does not.",
 )
 
 
@@ -110,15 +105,13 @@ def kernel(distance: Tensor, d: int) -> Tensor:
     statement="Sinusoidal encodings of the position, added to the embeddings, raise the cosine similarity of "
     "neighbouring tokens and are themselves nearly orthogonal to the embeddings.",
     formula=r"\cos(e_i + p_i, e_j + p_j) > \cos(e_i, e_j) \ (|i-j|\ \mathrm{small}), \qquad \cos(p_i, e_j) \approx 0",
-    correction="For embeddings whose directions have nothing to do with the positions the cosine with an encoding is "
-    "of the order 1/√d. The similarity of two tokens of equal length then becomes an average of their own cosine and "
-    "of k(i − j), so it rises exactly when theirs is below k: 0.97 for neighbours at d = 512, still 0.5 at distance "
-    "50. Distant tokens are raised as well, nearly equal neighbours lowered.",
-    corrected=r"p_i \cdot p_j = \frac{d}{2}\, k(i-j), \quad k(\delta) = \frac{2}{d}\sum_m \cos(\omega_m \delta), \quad "
-    r"E\,\cos(p_i, e_j)^2 = \frac{1}{d}",
     lesson="The scalar product of two encodings depends only on their distance, because cos a cos b + sin a sin b = "
     "cos(a − b). It is largest for neighbours and falls slowly, since most of the frequencies are low. In many "
-    "dimensions two unrelated directions are almost perpendicular; for trained embeddings that must be measured.",
+    "dimensions two unrelated directions are almost perpendicular: the root mean square cosine is 1/√d, 0.04 at d = "
+    "512; for trained embeddings that must be measured. The similarity of two tokens of equal length becomes an "
+    "average of their own cosine and of k(i − j), so it rises where theirs is below k: 0.97 for neighbours at d = "
+    "512, still 0.5 at distance 50. Distant tokens are raised as well; only neighbours that are nearly equal already "
+    "are lowered.",
 )
 def sinusoidal_positions(lab: Lab) -> Evidence:
     d, pairs = 512, 2000
@@ -130,18 +123,12 @@ def sinusoidal_positions(lab: Lab) -> Evidence:
     cosine = torch.nn.functional.cosine_similarity
     rise = cosine(e[:, 0] + p[0], e[:, 1] + p[1], dim=1) - cosine(e[:, 0], e[:, 1], dim=1)
     near = float(kernel(torch.ones(1).double(), d))
-    same = cosine(e[:, 0] + p[0], e[:, 0] + p[1], dim=1)
     # Embeddings of length √d, perpendicular to both encodings, with a given cosine c between them.
     basis = torch.linalg.qr(torch.cat([p, e[0]]).mT).Q[:, 2:].mT
     tilted = []
     for c in (0.9, 0.99):
         one, two = math.sqrt(d) * basis[0], math.sqrt(d) * (c * basis[0] + math.sqrt(1 - c**2) * basis[1])
         tilted.append((c, (c * d + near * d / 2) / (1.5 * d), float(cosine(one + p[0], two + p[1], dim=0))))
-    widths = (64, 256, 1024, 4096)
-    sizes = []
-    for width in widths:
-        angles = cosine(lab.normal(1000, width, purpose=f"{width}"), positions(8, width)[-1].expand(1000, width), dim=1)
-        sizes.append(float(angles.square().mean().sqrt()))
     distances = torch.arange(0, 101, dtype=torch.float64)
     table = positions(101, d)
     measured = (table @ table[0] / (d / 2)).numpy()
@@ -156,23 +143,22 @@ def sinusoidal_positions(lab: Lab) -> Evidence:
         ),
     )  # fmt: skip
     at_512 = cosine(e[:, 0], p[1].expand(pairs, d), dim=1)
+    size = at_512.square().mean().sqrt()
+    error = at_512.square().std() / (2 * size * pairs**0.5)
     return Evidence(
-        stated=(
+        (
             mean_of("rise of the scalar product of neighbours, d = 512", d / 2 * near, shifted - plain),
-            fact("the cosine of 2000 pairs of unrelated neighbours rises on average", float(rise.mean()) > 0.1),
-            mean_of("mean squared cosine of an encoding and an embedding, d = 512", 0.0, at_512.square()),
-        ),
-        corrected=(
-            mean_of("mean squared cosine of an encoding and an embedding, d = 512", 1 / d, at_512.square()),
+            more_than("rise of the cosine of 2000 pairs of unrelated neighbours", 0.0, float(rise.mean()),
+                      float(rise.std() / pairs**0.5)),
+            mean_of("mean squared cosine of an encoding and an embedding, d = 512: 1/d as of unrelated directions",
+                    1 / d, at_512.square()),
+            less_than("its root, beside the cosine of neighbouring encodings", near / 10, float(size), float(error)),
             exact("cosine of encodings over their distance", kernel(distances, d), torch.as_tensor(measured)),
             *(
-                exact(f"cosine of neighbours whose embeddings have cosine {c}", raised, measured)
-                for c, raised, measured in tilted
+                exact(f"cosine of neighbours whose embeddings have cosine {c}", raised, cosine_after)
+                for c, raised, cosine_after in tilted
             ),
-            fact("equal neighbours become less similar", bool((same < 1).all())),
         ),
-        trend=Trend("cosine of an encoding and a random direction (root mean square)", "dimension d",
-                    tuple(float(width) for width in widths), tuple(sizes)),
         figures=(figure,),
     )  # fmt: skip
 
@@ -249,6 +235,12 @@ def central_limit(lab: Lab) -> Evidence:
         ),
     )  # fmt: skip
     name = "skewness of standardised exponential features, 20,000 tokens"
+    sizes, shapes, spreads = (500, 2000, 8000), [], []
+    for size in sizes:
+        several = -torch.log1p(-lab.uniform(size, 200, purpose=f"{size}"))
+        skews = ((several - several.mean(0)) / several.std(0)).pow(3).mean(0)
+        shapes.append(float(skews.mean()))
+        spreads.append(float(skews.std()) / len(skews) ** 0.5)
     return Evidence(
         stated=(mean_of(name, 0.0, skewness),),
         corrected=(
@@ -257,6 +249,7 @@ def central_limit(lab: Lab) -> Evidence:
             mean_of("fourth moment of one coordinate of layer-normalised Gaussian tokens, d = 64",
                     3 * (d - 1) / (d + 1), token[:, 0].pow(4)),
         ),
+        trend=trend_of("skewness of standardised features, 0 for a normal law", "n", sizes, shapes, 0.0, spreads),
         figures=(figure,),
     )  # fmt: skip
 

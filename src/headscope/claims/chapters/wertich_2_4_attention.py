@@ -2,12 +2,12 @@ r"""Wertich, section 2.4: the attention mechanism."""
 
 import math
 
-import polars as pl
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from headscope.claims.lab import Lab, exact, fact, mean_of, variance_of
+from headscope.claims.lab import Lab, exact, fact, less_than, mean_of, more_than, variance_of
+from headscope.claims.reading import mean_and_error, numbers, rows_of
 from headscope.claims.works import wertich
 from headscope.core import Finding
 from headscope.core.verdict import Comparison, Evidence
@@ -115,33 +115,34 @@ def why_the_root(lab: Lab) -> Evidence:
     )
 
 
-def _mostly_itself(finding: Finding) -> Evidence:
-    rows = finding.table.filter((pl.col("quantity") == "diagonal") & pl.col("value").is_not_null())
-    values, uniform = rows["value"].to_numpy(), rows["uniform"].to_numpy()
-    mean, null = float(values.mean()), float(uniform.mean())
-    above = float((values > 0.5).mean())
-    name = f"mean share of the token itself {mean:.3f} (uniform attention {null:.3f}), {len(values)} heads: "
+def _mostly_itself(finding: Finding) -> Evidence | None:
+    rows = rows_of(finding, "heads", ("value", "low", "high", "uniform"), quantity="diagonal")
+    if rows is None:
+        return None
+    mean, error = mean_and_error(rows)
+    above = float((numbers(rows) > 0.5).mean())
+    what = f"mean share of the token itself over {rows.height} heads"
     return Evidence(
-        stated=(fact(name + "more than one half", mean > 0.5),),
-        corrected=(
-            fact(name + "less than one half", mean < 0.5),
-            fact(f"share of the heads that give more than one half to the token itself is {above:.3f}: a minority",
-                 above < 0.5),
+        (more_than(f"{what}: more than all others together", 0.5, mean, error),),
+        (
+            more_than(f"{what}, beside that of uniform attention", float(numbers(rows, "uniform").mean()), mean, error),
+            less_than("share of the heads that give more than one half to the token itself", 0.5, above, 0.0),
         ),
-    )  # fmt: skip
+    )
 
 
 CHAPTER.of_a_model(
     "W-2.4d",
     section="2.4",
-    statement="Tokens naturally attend mostly to themselves, so that a token's own value vector dominates its output.",
+    statement="Tokens naturally attend mostly to themselves.",
     formula=r"a_{ii} > \sum_{j \neq i} a_{ij}",
-    correction="Most of the attention goes elsewhere: to other tokens, and in causal models often to the first one. "
-    "The token itself may get more than an equal share would give it, but far less than one half.",
-    corrected=r"\frac{1}{n}\sum_i a_{ii} < \frac{1}{2}",
+    correction="The token itself gets more than an equal share, and fewer than half of the heads give it more than one "
+    "half.",
+    corrected=r"\frac{1}{n}\sum_i a_{ii} > \frac{1}{n}\sum_i \frac{1}{n_i}, \quad n_i\ \mathrm{visible\ keys}",
     lesson="Nothing in the mechanism favours the token itself: with random and independent W_Q and W_K and tokens of "
     "equal length, the mean weight on the diagonal is exactly 1/n, as for any other key. Whether training creates "
-    "such heads is a question to the model, and the focus lens measures it.",
+    "such heads is a question to the model, and the focus lens measures it. What the thesis adds, that the own value "
+    "then dominates the output, also depends on the lengths of the values and is not judged here.",
     lens="focus",
     reason="the mass that each head puts on the token itself must be measured on a trained model",
     judge=_mostly_itself,

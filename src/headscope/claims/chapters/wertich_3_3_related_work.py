@@ -5,7 +5,8 @@ import math
 import polars as pl
 import torch
 
-from headscope.claims.lab import Lab, exact, fact
+from headscope.claims.lab import Lab, exact, fact, less_than, more_than
+from headscope.claims.reading import errors, mean_and_error, numbers, rows_of
 from headscope.claims.work import Work
 from headscope.claims.works import wertich
 from headscope.core import Finding
@@ -77,44 +78,41 @@ def linformer_work(lab: Lab) -> Evidence:
     )
 
 
-# Below this share of their length that distinguishes tokens they are called alike.
-_ALIKE = 0.1
-
-
-def _grown_alike(finding: Finding) -> Evidence | None:
-    """About the tokens of the deepest stack; attention maps are not in this finding."""
-    rows = finding.tables["streams"].filter(pl.col("variant") == "as is", pl.col("value").is_not_null())
-    if rows.is_empty():
+def _grown_alike(streams: Finding, maps: Finding) -> Evidence | None:
+    """Tokens of the last stack, last layer beside the first; components of maps beside shuffled ones, longest maps."""
+    cosine = rows_of(streams, "streams", ("value", "low", "high"), variant="as is", quantity="mean_cosine")
+    counts = rows_of(maps, "components", ("value", "low", "high", "shuffled", "tokens"), quantity="components_90")
+    if cosine is None or counts is None:
         return None
-    rows = rows.filter(pl.col("stack") == rows["stack"].to_list()[-1])
-    cosine, share = (rows.filter(pl.col("quantity") == name) for name in ("mean_cosine", "residual_share"))
-    if cosine.height < 2 or share.is_empty():
+    cosine = cosine.filter(pl.col("stack") == cosine["stack"][-1]).sort("layer")
+    size = int(numbers(counts, "tokens").max())
+    if cosine.height < 2 or size < 64:
         return None
-    first, last, left = cosine["value"][0], cosine["value"][-1], share["value"][-1]
-    name = (
-        f"mean cosine of two tokens {first:.2f} at the first layer and {last:.2f} at the end, where {left:.2f} of "
-        "their length distinguishes them: "
-    )
-    alike = last > first and left < _ALIKE
+    (first, last), (first_error, last_error) = (series[[0, -1]] for series in (numbers(cosine), errors(cosine)))
+    longest = counts.filter(pl.col("tokens") == size)
+    needed, spread = mean_and_error(longest)
     return Evidence(
-        (fact(f"{name}closer, and below {_ALIKE:g}", alike),),
-        (fact(f"{name}not both closer and below that", not alike),),
-    )
+        (
+            more_than(f"mean cosine of two tokens after the last layer ({last:.2f}) less that at the first "
+                      f"({first:.2f})", 0.0, last - first, math.hypot(first_error, last_error)),
+            less_than(f"singular values that hold 90 % of the energy of a {size} × {size} map, mean over "
+                      f"{longest.height} heads, beside maps of the same sharpness with keys at random",
+                      float(numbers(longest, "shuffled").mean()), needed, spread),
+        )
+    )  # fmt: skip
 
 
 CHAPTER.of_a_model(
     "W-3.3c",
     section="3.3",
-    statement="In deeper layers token embeddings (and attention maps) grow alike, and only few singular values of "
-    "attention are large.",
-    formula=r"X_i^{(l)} \approx X_j^{(l)} \quad \mathrm{for\ large}\ l",
-    correction="Tokens of the measured models grow more alike with depth, and stay far from equal: most of their "
-    "length still distinguishes them at the end. Only without skip connections do they become one.",
+    statement="In deeper layers token embeddings grow alike, and only few singular values of attention are large.",
+    formula=r"\cos(X_i^{(l)}, X_j^{(l)}) \ \mathrm{grows\ with}\ l, \quad \sigma_k(A) \ll \sigma_1(A)",
     lesson="Averaging makes tokens alike, and skip connections and feed-forward layers work against it. How far a "
-    "trained model goes can only be measured in that model: the share of the stream that still distinguishes tokens, "
-    "layer by layer, beside the same model with random weights.",
+    "trained model goes can only be measured in that model. To grow alike is not to become equal: most of a token's "
+    "length may still distinguish it at the end, as the lens uniformity shows; only without skip connections do tokens "
+    "become one. Few singular values are few beside maps of the same sharpness whose rows look at keys at random.",
     lens="uniformity",
-    reason="the share of the residual stream that distinguishes tokens, by layer, and the spectra of attention maps of "
-    "trained models; judged is what is said about tokens",
+    also=("lowrank",),
+    reason="the cosines of tokens by layer, and the singular values of attention maps, of a trained model",
     judge=_grown_alike,
 )

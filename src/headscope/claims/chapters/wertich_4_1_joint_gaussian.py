@@ -440,17 +440,18 @@ def scaling_down(lab: Lab) -> Evidence:
 @CHAPTER.claim(
     "W-4.2i",
     section="4.2.3",
-    statement="The next token given the whole past is approximated by the next token given the last one; this is "
-    "called a 1-gram model. A few tokens could then dominate, for instance five with more than 0.9 of the probability.",
-    formula=r"P(X_{i+1} | X_i, \ldots, X_1) \approx P(X_{i+1} | X_i) \quad (\mathrm{1-gram})",
+    statement="A model that puts the next token given the last one in the place of the next token given the whole past "
+    "is called a 1-gram model.",
+    formula=r"P(X_{i+1} | X_i): \quad \mathrm{1-gram}",
     correction="Conditioning on one previous token is a 2-gram (bigram) model, a Markov chain of order 1. A 1-gram "
     "model uses no context at all. What the approximation loses per token is the information that the older past still "
-    "has about the next token. Whether five tokens hold 0.9 of the probability is a question to a text or a model.",
+    "has about the next token.",
     corrected=r"\mathrm{2-gram}:\ P(X_{i+1}|X_i), \qquad E\left[-\ln P(X_{i+1}|X_i)\right] - H(X_{i+1}|\mathrm{past}) "
     r"= I(X_{i+1}; X_{i-1}, \ldots | X_i)",
     lesson="An n-gram is a run of n tokens, so a model of pairs is a bigram model, and its table has V² entries. In "
     "the chain checked here the difference is large: the 1-gram model knows only how frequent each token is. The "
-    "idea of the section, to fit a Gaussian to the few likely successors, needs the bigram.",
+    "idea of the section, to fit a Gaussian to the few likely successors, needs the bigram. That a few tokens could "
+    "then hold most of the probability is put there as a possibility; the lens preconditioning measures it on a text.",
     slip=True,
 )
 def order_of_the_model(lab: Lab) -> Evidence:

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.claims.lab import Lab, exact, fact, mean_of
+from headscope.claims.lab import Lab, exact, fact, mean_of, trend_of
 from headscope.claims.works import wertich
 from headscope.core.figure import Curves, Series
-from headscope.core.verdict import Comparison, Evidence, Trend
+from headscope.core.verdict import Comparison, Evidence
 from headscope.maths.gaussian import of_points, pseudo_log_determinant, rank
 from headscope.maths.spectrum import effective_rank, singular_values
 
@@ -209,11 +209,14 @@ def determinant_of_the_gram_matrix(lab: Lab) -> Evidence:
 )
 def hypersphere(lab: Lab) -> Evidence:
     dims, draws = (4, 16, 64, 256, 1024), 4000
-    spreads = []
+    spreads, errors = [], []
     lengths = torch.zeros(draws, dtype=torch.float64)
     for d in dims:
         lengths = lab.normal(draws, d, purpose=f"{d}").norm(dim=1) / math.sqrt(d)
-        spreads.append(float((lengths - 1).square().mean().sqrt()))
+        squares = (lengths - 1).square()
+        spreads.append(float(squares.mean().sqrt()))
+        errors.append(float(squares.std()) / math.sqrt(draws) / (2 * spreads[-1]))
+    thick = lab.normal(50_000, 16, purpose="thick").norm(dim=1) / 4
     d = 256
     variances = torch.full((d,), 0.1 / (d - 3), dtype=torch.float64)
     variances[:3] = 0.3  # three directions hold 0.9 of the variance
@@ -234,12 +237,19 @@ def hypersphere(lab: Lab) -> Evidence:
             mean_of("mean squared deviation of |x|/√d from 1, d = 1024", 0.0, (lengths - 1).square()),
         ),
         corrected=(
+            mean_of("mean squared deviation of |x|/√d from 1, d = 16, from 2 − 2 E|x|/√d",
+                    2 - 2 * _mean_length(16) / 4, (thick - 1).square()),
             mean_of("mean squared deviation of |x|² with three dominant directions, from 2/d_eff", 2 / effective,
                     (squared - 1).square()),
         ),
-        trend=Trend("relative spread of the length", "dimension d", tuple(float(d) for d in dims), tuple(spreads)),
+        trend=trend_of("relative spread of the length", "dimension d", dims, spreads, -0.5, errors),
         figures=(figure,),
     )  # fmt: skip
+
+
+def _mean_length(d: int) -> float:
+    """The mean length of a standard normal vector."""
+    return math.sqrt(2) * math.exp(math.lgamma((d + 1) / 2) - math.lgamma(d / 2))
 
 
 def block(first: float, second: float, alpha: float) -> Tensor:
@@ -299,6 +309,11 @@ def equal_weights(lab: Lab) -> Evidence:
         corrected.append(exact(name, weight**2 * signs, values))
         rooted = torch.linalg.eigvalsh(block(weight**0.5, weight**0.5, alpha))
         corrected.append(exact(f"with √λ as weights: λ(1 ± α), α = {alpha}", weight * signs, rooted))
+    # On the way to equal weights the stated value does not come nearer: it lacks a factor λ.
+    unequal, errors = (0.02, 0.01, 0.005), []
+    for gap in unequal:
+        top = float(torch.linalg.eigvalsh(block(weight + gap, weight, 0.5))[1])
+        errors.append(abs(weight * 1.5 - top) / top)
     alphas = np.linspace(0, 1, 41)
     measured = np.array([torch.linalg.eigvalsh(block(weight, weight, float(a))).numpy() for a in alphas])
     figure = Curves(
@@ -312,7 +327,8 @@ def equal_weights(lab: Lab) -> Evidence:
             Series("λ²(1 − α)", alphas, weight**2 * (1 - alphas), role="theory"),
         ),
     )  # fmt: skip
-    return Evidence(tuple(stated), tuple(corrected), figures=(figure,))
+    trend = trend_of("relative error of λ(1 + α), α = 0.5", "difference of the weights", unequal, errors, 0.0)
+    return Evidence(tuple(stated), tuple(corrected), trend, figures=(figure,))
 
 
 @CHAPTER.claim(

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.claims.lab import Lab, exact, fact, mean_of, variance_of
+from headscope.claims.lab import Lab, exact, fact, mean_of, order_of, variance_of
 from headscope.claims.works import wertich
 from headscope.core.figure import Curves, Series
 from headscope.core.verdict import Comparison, Evidence
@@ -247,16 +247,16 @@ def temperature_limits(lab: Lab) -> Evidence:
     hot, cold = softmax(1e-6 * v), softmax(v * (800 / gap))
     one_hot = torch.zeros_like(v)
     one_hot[v.argmax()] = 1.0
-    alpha = 1e-3
-    lack = math.log(64) - float(entropy(softmax(alpha * v)))
+    alphas = (0.04, 0.02, 0.01)
+    lacks = [math.log(64) - float(entropy(softmax(alpha * v))) for alpha in alphas]
+    beyond = [abs(x - a**2 * float(v.var(correction=0)) / 2) for a, x in zip(alphas, lacks, strict=True)]
     return Evidence(
         (
             exact("α = 800/gap: shares against all on the largest entry", one_hot, cold),
             exact("α = 800/gap: entropy", 0.0, entropy(cold)),
             exact("α = 1e-6: shares against 1/64 (worst)", 1 / 64, hot, scale=1e4),
             exact("α = 1e-6: entropy against ln 64", math.log(64), entropy(hot)),
-            Comparison("α = 0.001: what the entropy lacks to ln 64, against α²Var/2",
-                       alpha**2 * float(v.var(correction=0)) / 2, lack, 2e-3 * lack),
+            order_of("power of α in what the entropy lacks to ln 64, beyond α²Var/2", "α", 3.0, alphas, beyond),
         ),
         figures=(_entropy_by_deviation(lab),),
     )  # fmt: skip

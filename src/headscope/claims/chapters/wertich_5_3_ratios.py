@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.claims.lab import Lab, exact, fact, mean_of, variance_of
+from headscope.claims.lab import Lab, fact, mean_of, order_of, variance_of
 from headscope.claims.works import wertich
 from headscope.core.figure import Curves, Series
-from headscope.core.verdict import Comparison, Evidence, Trend
+from headscope.core.verdict import Comparison, Evidence
 from headscope.maths.lognormal import ratio_moments
 
 CHAPTER = wertich()
@@ -137,31 +137,23 @@ def _by_quadrature(spread: float) -> tuple[float, float]:
     statement="To second order the mean of the ratio is 1 + l/n + l²/(2n²) and its variance 2l/n + 6l²/n².",
     formula=r"E[\frac{p_i}{p_j}] \approx 1 + \frac{l}{n} + \frac{l^2}{2n^2}, \quad "
     r"\mathrm{Var}(\frac{p_i}{p_j}) \approx \frac{2l}{n} + \frac{6l^2}{n^2}",
-    correction="As expansions of e^(l/n) and (e^(2l/n) − 1) e^(2l/n) they are right; the next terms are l³/(6n³) and "
-    "28l³/(3n³). They hold for scores of variance l/n: for a radius l, replace l by l².",
-    corrected=r"E = 1 + s + \frac{s^2}{2} + O(s^3), \quad \mathrm{Var} = 2s + 6s^2 + O(s^3), \quad s = \sigma^2",
-    lesson="With x = l/n the variance is e^(4x) − e^(2x) = 2x + 6x² + …, so the coefficients 2 and 6 are correct. The "
-    "relative error of the variance falls like 1/n², that of the mean like 1/n³.",
+    lesson="With x = l/n the variance is e^(4x) − e^(2x) = 2x + 6x² + …, so the coefficients 2 and 6 are correct; what "
+    "is left out begins with x³/6 and 28x³/3. The expansions are those of scores of variance l/n. For vectors of "
+    "radius l the variance is l²/n (W-5.3b), and every l becomes l².",
+    related=("W-5.3b",),
 )
 def expansion_of_ratio_moments(lab: Lab) -> Evidence:
-    sizes, scale = (4, 8, 16, 32, 64, 128), 2.0
-    errors = []
-    for n in sizes:
-        s = scale / n
-        mean, variance = _by_quadrature(s)
-        errors.append(max(abs((s + s**2 / 2) / mean - 1), abs((2 * s + 6 * s**2) / variance - 1)))
-    mean, variance = _by_quadrature(scale / 4)
+    del lab
+    sizes, scale = (16, 32, 64, 128, 256), 2.0
+    moments = [_by_quadrature(scale / n) for n in sizes]
+    spreads = [scale / n for n in sizes]
+    means = [abs(s + s**2 / 2 - mean) for s, (mean, _) in zip(spreads, moments, strict=True)]
+    variances = [abs(2 * s + 6 * s**2 - variance) for s, (_, variance) in zip(spreads, moments, strict=True)]
     return Evidence(
-        stated=(
-            exact("mean of the ratio, variance of the scores 2/n, n = 4", 1 + 0.5 + 0.125, 1 + mean),
-            exact("variance of the ratio, variance of the scores 2/n, n = 4", 1 + 1.5, variance),
-        ),
-        trend=Trend(
-            "relative error of the expansions (mean beyond 1, and variance)",
-            "n",
-            tuple(map(float, sizes)),
-            tuple(errors),
-        ),
+        (
+            order_of("power of n in what the series of the mean leaves out", "n", -3.0, sizes, means),
+            order_of("power of n in what the series of the variance leaves out", "n", -3.0, sizes, variances),
+        )
     )
 
 
@@ -171,27 +163,23 @@ def expansion_of_ratio_moments(lab: Lab) -> Evidence:
     statement="For radius one the ratio hovers around 1 + 1/n, with a variance of order 1/n and a standard deviation "
     "of order 1/√n.",
     formula=r"E[\frac{p_i}{p_j}] \approx 1 + \frac{1}{n}, \quad \mathrm{sd} \in O(\frac{1}{\sqrt{n}})",
-    correction="Right to leading order: the mean is e^(1/n), its excess over one is 1/n up to a relative 1/(2n); the "
-    "standard deviation is √(2/n) up to a relative 3/(2n).",
-    corrected=r"E = e^{1/n} = 1 + \frac{1}{n} + O(n^{-2}), \quad \mathrm{sd} = \sqrt{2/n}\,(1 + \frac{3}{2n} + \ldots)",
     lesson="The typical deviation √(2/n) is much larger than the shift 1/n of the mean: a single ratio is as likely "
     "below one as above. The mean exceeds one only because ratios of two and of one half do not balance.",
 )
 def ratio_at_radius_one(lab: Lab) -> Evidence:
-    sizes = (2, 4, 8, 16, 32, 64, 128)
-    errors, deviations = [], []
-    for n in sizes:
-        mean, variance = _by_quadrature(1 / n)
-        deviations.append(math.sqrt(variance))
-        errors.append(max(abs(mean * n - 1), abs(deviations[-1] * math.sqrt(n / 2) - 1)))
-    order = Trend("", "n", tuple(map(float, sizes[-3:])), tuple(deviations[-3:])).order
+    del lab
+    sizes = (16, 32, 64, 128)
+    moments = [_by_quadrature(1 / n) for n in sizes]
+    beyond = [mean - 1 / n for n, (mean, _) in zip(sizes, moments, strict=True)]
     return Evidence(
-        stated=(
-            exact("mean of the ratio, n = 4", 1.25, 1 + _by_quadrature(0.25)[0]),
-            Comparison("power of n in the standard deviation, n = 32 to 128", -0.5, order, 0.01),
-        ),
-        trend=Trend("relative error of 1/n (mean beyond 1) and of √(2/n) (deviation)", "n", tuple(map(float, sizes)),
-                    tuple(errors)),
+        (
+            order_of("power of n in the mean beyond 1", "n", -1.0, sizes, [mean for mean, _ in moments]),
+            order_of("power of n in the mean beyond 1 + 1/n", "n", -2.0, sizes, beyond),
+            order_of("power of n in the variance", "n", -1.0, sizes, [variance for _, variance in moments]),
+            order_of("power of n in the standard deviation", "n", -0.5, sizes, [v**0.5 for _, v in moments]),
+            fact("at every n the mean lies closer to 1 + 1/n than a hundredth of the standard deviation",
+                 all(gap < variance**0.5 / 100 for gap, (_, variance) in zip(beyond, moments, strict=True))),
+        )
     )  # fmt: skip
 
 

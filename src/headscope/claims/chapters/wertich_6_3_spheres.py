@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from headscope.claims.lab import Lab, exact, fact, mean_of, variance_of
+from headscope.claims.lab import Lab, exact, fact, mean_of, trend_of, variance_of
 from headscope.claims.works import wertich
 from headscope.core.figure import Curves, Histogram, Series
 from headscope.core.verdict import Comparison, Evidence
@@ -177,6 +177,15 @@ def correlated_parts(lab: Lab) -> Evidence:
     mean_y = w.mean(0)
     scores, apart = (c @ mean_y) @ v.mean(0), (c @ mean_y) @ u.mean(0)
     stated = k * k * (1 / k**4) / n  # nine parts, each of variance 1/n and weight 1/9
+    sizes, errors, spreads = (8, 16, 32), [], []
+    for size, forms in zip(sizes, (20_000, 16_000, 8000), strict=True):
+        mean_x, mean_w = _prescribed(lab, size, k, cosine)
+        variance = variance_of(
+            "", 0.0, (lab.normal(forms, size, size, purpose=f"{size}") @ mean_w) @ mean_x / size**0.5
+        )
+        parts = 1 / (k**2 * size)
+        errors.append(abs(parts - variance.measured) / variance.measured)
+        spreads.append(parts * variance.error / variance.measured**2)
     exact_variance = float(v.mean(0).square().sum() * mean_y.square().sum()) / n
     return Evidence(
         (
@@ -187,9 +196,23 @@ def correlated_parts(lab: Lab) -> Evidence:
         ),
         (
             variance_of("variance of μ_XᵀCμ_Y, exact formula", exact_variance, scores),
+            exact(
+                "that formula against the sum over all pairs of parts",
+                exact_variance,
+                float((v @ v.mT).sum() * (w @ w.mT).sum()) / k**4 / n,
+            ),
             variance_of("the same with v_i orthogonal to one another: the stated sum", stated, apart),
         ),
+        trend_of("relative error of the stated sum, cosines 0.5", "n", sizes, errors, 0.0, spreads),
     )
+
+
+def _prescribed(lab: Lab, n: int, k: int, cosine: float) -> tuple[Tensor, Tensor]:
+    """Means of k unit vectors v_i and of k orthogonal w_j with ⟨v_i, w_j⟩ = cosine."""
+    frame = haar_frames(1, n, 2 * k, lab.generator(f"frame {n}"))[0]
+    w, u = frame[:, :k].mT, frame[:, k:].mT
+    v = cosine * w.sum(0) + (1 - k * cosine**2) ** 0.5 * u
+    return v.mean(0), w.mean(0)
 
 
 @CHAPTER.claim(
@@ -327,6 +350,12 @@ def angle_in_the_variance(lab: Lab) -> Evidence:
             Series("as stated", fine.numpy(), (fine.square() + (n - 1) / n).numpy(), role="null"),
         ),
     )
+    sizes, off, spreads = (2, 6, 18), [], []
+    for size in sizes:
+        # What the angle adds to the variance, times n: k² as stated, nothing in truth.
+        near_by, apart = (variance_of("", 0.0, random_scores(lab, size, cosine, 25_000)) for cosine in (0.95, 0.0))
+        off.append(abs(0.95**2 - size * (near_by.measured - apart.measured)) / 0.95**2)
+        spreads.append(size * math.hypot(near_by.error, apart.error) / 0.95**2)
     return Evidence(
         tuple(
             variance_of(f"variance of vᵀCw, n = 8, k = {cosine}", cosine**2 / n + (n - 1) / n**2, scores[cosine])
@@ -337,6 +366,9 @@ def angle_in_the_variance(lab: Lab) -> Evidence:
             mean_of("covariance of the scores of two keys with cosine 0.6", covariance, first * second),
             mean_of("mean score with tied weights, cosine 0.6", float(tied.mean(v, ready)), shared),
             variance_of("its variance, (1 + k²)/n", float(tied.score_variance(v, ready)), shared),
+        ),
+        trend_of(
+            "relative error of k²/n as what the angle adds to the variance, k = 0.95", "n", sizes, off, 0.0, spreads
         ),
         figures=(picture,),
     )
@@ -565,14 +597,29 @@ def mixed_terms(lab: Lab) -> Evidence:
         "content, position": 0.25,
         "position, position": 0.0625,
     }
+    ratio_name = "mean size of a mixed term, content orthogonal to position, over that where they are parallel"
+    sizes = (3, 9, 27)
+    ratios = [_mixed_ratio(lab, size, 10_000) for size in sizes]
     split = exact("sum of the four terms (the worst draw)", whole, torch.stack(list(parts.values())).sum(0))
     return Evidence(
         (
             split,
-            mean_of("mean size of a mixed term, content orthogonal to position", 0.0, parts["content, position"].abs()),
+            Comparison(f"{ratio_name}: 0 if suppressed", 0.0, *_mixed_ratio(lab, n, draws)),
         ),
         (
             split,
             *(variance_of(f"variance of {name}, n = 10", lengths[name] / n, term) for name, term in parts.items()),
+            Comparison(ratio_name, 1.0, *_mixed_ratio(lab, n, draws)),
         ),
+        trend_of(ratio_name, "n", sizes, [ratio for ratio, _ in ratios], 0.0, [error for _, error in ratios]),
     )
+
+
+def _mixed_ratio(lab: Lab, n: int, draws: int) -> tuple[float, float]:
+    """Mean |⟨W_q x, W_k p⟩| for p orthogonal to x over that for p along x, of one length, and its error."""
+    x, p = haar_frames(1, n, 2, lab.generator(f"ratio {n}"))[0].mT
+    w_q, w_k = lab.normal(2, draws, n, n, purpose=f"ratio {n}")
+    query = w_q @ x
+    apart, along = ((query * (w_k @ other)).sum(-1).abs() for other in (p, x))
+    ratio = float(apart.mean() / along.mean())
+    return ratio, float((apart - ratio * along).std() / along.mean()) / draws**0.5

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from headscope.claims.lab import Lab, exact, fact, mean_of, variance_of
+from headscope.claims.lab import Lab, exact, fact, mean_of, trend_of, variance_of
 from headscope.claims.works import wertich
 from headscope.core.figure import Histogram, Series
-from headscope.core.verdict import Comparison, Evidence, Trend
+from headscope.core.verdict import Comparison, Evidence
 from headscope.maths.collapse import layer_norm
 from headscope.maths.mixture import (
     feedback_covariance,
@@ -163,23 +163,26 @@ def _humps(out: np.ndarray, variance: float) -> Histogram:
     "term is indeed a fourth moment. It is negligible for nearly uniform attention only; more tokens do not help.",
 )
 def constant_weights(lab: Lab) -> Evidence:
-    n, d, draws = 6, 4, 40_000
+    n, d, draws = 6, 4, 160_000
     x = lab.normal(draws, n, d, purpose="tokens")
     plain = x.mean(1).square().sum(-1)
     eye = torch.eye(d, dtype=torch.float64)
-    scales = (0.05, 0.02, 0.01, 0.005)
-    errors, outputs = [], []
+    first = (torch.softmax(0.05 * x[:, :1] @ x.mT, -1) @ x)[:, 0].square().sum(-1)
+    scales, gaps = (0.008, 0.004, 0.002), []
     for scale in scales:
         out = (torch.softmax(scale * x[:, :1] @ x.mT, -1) @ x)[:, 0].square().sum(-1)
-        errors.append(abs(float((out - plain).mean())) / (d / n))
-        outputs.append(out)
-    stated = mean_of("squared length of an output, scores ⟨x, y⟩/20, 6 tokens of width 4", d / n, outputs[0])
+        gaps.append((out - plain).reshape(40, -1).mean(-1) / (d / n))  # the mean of each of 40 batches
+    errors = [abs(float(gap.mean())) for gap in gaps]
+    # The tokens are the same at every size of the scores, so what counts is the spread of gap over size.
+    slopes = [gap / scale - gaps[0] / scales[0] for gap, scale in zip(gaps, scales, strict=True)]
+    spreads = [scale * float(slope.std()) / 40**0.5 for slope, scale in zip(slopes, scales, strict=True)]
+    stated = mean_of("squared length of an output, scores ⟨x, y⟩/20, 6 tokens of width 4", d / n, first)
     # Half the difference between small scores and their negatives: what is even in them cancels, and most noise.
     small = 0.005
     plus, minus = ((torch.softmax(s * x[:, :1] @ x.mT, -1) @ x)[:, 0].square().sum(-1) for s in (small, -small))
     added = float(torch.diagonal(feedback_covariance(small * eye, n)).sum()) - d / n
     gap = mean_of("what the weights add to it at first order, scores ⟨x, y⟩/200", added, (plus - minus) / 2)
-    trend = Trend("relative error of constant weights", "size of the scores", scales, tuple(errors))
+    trend = trend_of("relative error of constant weights", "size of the scores", scales, errors, 1.0, spreads)
     return Evidence((stated,), (gap,), trend)
 
 
@@ -274,6 +277,7 @@ def logits_after_norm(lab: Lab) -> Evidence:
         (
             variance_of("variance of a logit, n = 32", float(n), logits),
             variance_of("variance after division by √n", 1.0, logits / math.sqrt(n)),
+            exact("squared length of a token after LayerNorm", float(n), x.square().sum()),
         ),
     )
 

@@ -2,11 +2,10 @@ r"""Wertich, section 7.2.2: spectra of trained weights, and what follows from th
 
 import math
 
-import polars as pl
 import torch
-from scipy.stats import chi2
 
-from headscope.claims.lab import Lab, exact, fact, mean_of
+from headscope.claims.lab import Lab, exact, fact, less_than, mean_of, more_than, rounded, trend_of
+from headscope.claims.reading import numbers, rows_of
 from headscope.claims.works import wertich
 from headscope.core import Finding
 from headscope.core.verdict import Comparison, Evidence
@@ -19,30 +18,30 @@ _MISTRAL = "Mistral-7B-Instruct-v0.2"
 _PARAMETERS = 7_241_732_096
 
 
-def _norms_of_layers(finding: Finding) -> Evidence:
+def _norms_of_layers(finding: Finding) -> Evidence | None:
     """Mean over layers of the mean squared singular value and of the largest, by matrix, beside the stated ranges."""
-    table = finding.tables["layers"].filter(pl.col("value").is_not_null())
-
-    def mean(matrix: str, quantity: str, column: str = "value") -> float:
-        rows = table.filter(pl.col("matrix") == matrix, pl.col("quantity") == quantity)
-        return float(rows[column].to_numpy().mean())
-
-    stated = []
     ranges = {"Q": (1 / 20, 1 / 10, 3, 4), "K": (1 / 20, 1 / 10, 3, 4), "V": (9 / 10, 12 / 10, 2, 3)}
+    stated, squares = [], {}
     for matrix, (low, high, least, most) in ranges.items():
-        share, largest, edge = mean(matrix, "mean_square"), mean(matrix, "largest"), mean(matrix, "largest", "null")
+        sizes = rows_of(finding, "layers", matrix=matrix, quantity="mean_square")
+        tops = rows_of(finding, "layers", ("value", "null"), matrix=matrix, quantity="largest")
+        if sizes is None or tops is None:
+            return None
+        squares[matrix], largest = (float(numbers(rows).mean()) for rows in (sizes, tops))
+        # Weights are exact: the numbers have no error.
         stated += [
-            fact(f"{matrix}: mean squared singular value {share:.3g}: in {low:g} to {high:g}", low <= share <= high),
-            fact(f"{matrix}: largest singular value {largest:.3g}: in {least} to {most}", least <= largest <= most),
-            fact(
-                f"{matrix}: largest singular value {largest:.3g} above the edge of a random matrix, {edge:.3g}",
-                largest > edge,
-            ),
-        ]
-    inside = sum(one.measured == 1 for one in stated)
-    return Evidence(
-        tuple(stated), (fact(f"{inside} of {len(stated)} lie where the text puts them: not all", inside < len(stated)),)
+            more_than(f"{matrix}: mean squared singular value", low, squares[matrix], 0.0),
+            less_than(f"{matrix}: mean squared singular value", high, squares[matrix], 0.0),
+            more_than(f"{matrix}: largest singular value", least, largest, 0.0),
+            less_than(f"{matrix}: largest singular value", most, largest, 0.0),
+            more_than(f"{matrix}: largest singular value, beside the edge of a random matrix",
+                      float(numbers(tops, "null").mean()), largest, 0.0),
+        ]  # fmt: skip
+    plotted = (
+        more_than("V: mean squared singular value, beside the lower end of the plots", 0.016, squares["V"], 0.0),
+        less_than("V: mean squared singular value, beside the upper end of the plots", 0.092, squares["V"], 0.0),
     )
+    return Evidence(tuple(stated), plotted)
 
 
 CHAPTER.of_a_model(
@@ -80,7 +79,7 @@ CHAPTER.of_a_model(
     slip=True,
 )
 def random_vector_length(lab: Lab) -> Evidence:
-    n, draws = 64, 2_000
+    n, draws = 64, 800
     stated, corrected = [], []
     for share in (10, 20):
         w = lab.normal(draws, n, n, purpose=f"{share}")
@@ -90,7 +89,8 @@ def random_vector_length(lab: Lab) -> Evidence:
         name = f"squared singular values sum to n/{share}"
         stated.append(mean_of(f"{name}: length of W x over that of x", 1 / 10, ratio))
         corrected.append(mean_of(f"{name}: its mean square", 1 / share, ratio.square()))
-        corrected.append(fact(f"{name}: length between 0.22 and 0.32", 0.215 < float(ratio.mean()) < 0.32))
+        corrected.append(rounded(f"{name}: root of its mean square", {10: "0.32", 20: "0.22"}[share],
+                                 float(ratio.square().mean().sqrt())))  # fmt: skip
     wide = lab.normal(draws, 16, n, purpose="wide")
     wide *= math.sqrt(16 / 10) / wide.norm(dim=(1, 2), keepdim=True)
     x = lab.normal(draws, n, 1, purpose="vectors wide")
@@ -98,7 +98,14 @@ def random_vector_length(lab: Lab) -> Evidence:
     corrected.append(
         mean_of("16 × 64, squared singular values sum to 16/10: mean square of the factor", 1 / 40, squares)
     )
-    return Evidence(tuple(stated), tuple(corrected))
+    sizes, errors, spreads = (16, 32, 64), [], []
+    for size in sizes:
+        turned = lab.normal(400, size, size, purpose=f"{size}") @ lab.normal(400, size, 1, purpose=f"x {size}")
+        lengths = turned.norm(dim=(1, 2)) / math.sqrt(10) / size  # a vector of length √n, entries of variance 1/(10n)
+        errors.append(abs(0.1 - float(lengths.mean())) / float(lengths.mean()))
+        spreads.append(0.1 * float(lengths.std()) / 400**0.5 / float(lengths.mean()) ** 2)
+    trend = trend_of("relative error of a tenth, squared singular values sum to n/10", "n", sizes, errors, 0.0, spreads)
+    return Evidence(tuple(stated), tuple(corrected), trend)
 
 
 @CHAPTER.claim(
@@ -140,18 +147,18 @@ def orthogonal_vectors(lab: Lab) -> Evidence:
     )  # fmt: skip
 
 
-def _trace_of_layers(finding: Finding) -> Evidence:
-    """The traces of the layers as they are, and in units of what unrelated matrices of their norms would show."""
-    rows = finding.tables["layers"].filter(pl.col("quantity") == "trace", pl.col("value").is_not_null())
-    traces, spread = (torch.tensor(rows[name].to_list(), dtype=torch.float64) for name in ("value", "sd"))
-    squares, unrelated = float(traces.square().sum()), float(spread.square().mean())
-    below = float(chi2.cdf(squares, len(traces)))
-    chance = 2 * min(below, 1 - below)
-    name = (
-        f"mean square of the trace over {len(traces)} layers {squares / len(traces):.3g}, unrelated matrices of "
-        f"these norms {unrelated:.3g}, standard normal 1 (chance {chance:.2g}): "
-    )
-    return Evidence((fact(name + "as of a normal variable", chance > 0.01),), (fact(name + "not so", chance <= 0.01),))
+def _trace_of_layers(finding: Finding) -> Evidence | None:
+    """Mean squared traces of the layers, as they are and in units of what unrelated matrices of their norms show."""
+    rows = rows_of(finding, "layers", ("value", "sd"), quantity="trace")
+    if rows is None:
+        return None
+    traces, unrelated = numbers(rows), numbers(rows, "sd")
+    spread = math.sqrt(2 / len(traces))  # of a mean of so many squares of standard normal numbers
+    return Evidence(
+        (Comparison(f"mean squared trace over {len(traces)} layers", 1.0, float((traces**2).mean()), spread),),
+        (Comparison("the same, each in units of its spread for unrelated matrices of these norms", 1.0,
+                    float(((traces / unrelated) ** 2).mean()), spread),),
+    )  # fmt: skip
 
 
 CHAPTER.of_a_model(

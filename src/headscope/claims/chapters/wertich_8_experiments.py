@@ -3,21 +3,19 @@ r"""Wertich, chapter 8: attention of Mistral-7B in few-shot prompts."""
 import math
 
 import numpy as np
-import polars as pl
 import torch
 
-from headscope.claims.lab import Lab, exact, fact, mean_of
+from headscope.claims.lab import Lab, exact, fact, less_than, mean_of, more_than, trend_of
+from headscope.claims.reading import errors, numbers, rows_of
 from headscope.claims.works import wertich
 from headscope.core import Finding
 from headscope.core.figure import Curves, Series
-from headscope.core.verdict import Comparison, Evidence
+from headscope.core.verdict import Evidence
 
 CHAPTER = wertich()
 _MISTRAL = "Mistral-7B-Instruct-v0.2"
 
-# As published: the number of parameters, and the configuration files of both versions.
-_PARAMETERS = 7_241_732_096
-_WINDOW: dict[str, int | None] = {"Mistral-7B-v0.1": 4096, _MISTRAL: None}
+_PARAMETERS = 7_241_732_096  # as published
 
 
 @CHAPTER.claim(
@@ -47,102 +45,112 @@ def _parameters(key_heads: int, blocks: int = 32, heads: int = 32, vocabulary: i
     return 2 * vocabulary * d + blocks * (attention + 3 * d * 14_336 + 2 * d) + d
 
 
-@CHAPTER.claim(
+CHAPTER.of_a_model(
     "W-8.1b",
     section="8.1",
     statement="The model of the experiments (Mistral-7B-Instruct-v0.2) uses sliding-window attention over the last m "
     "tokens, and grouped-query attention in which several queries share one key.",
     formula=r"A_{ij} = 0 \quad \mathrm{for}\ i - j \geq m",
-    correction="Grouped queries, yes: four query heads read one key head. But only version 0.1 has a window (4096 "
-    "tokens); the configuration of Instruct-v0.2 sets none, and attends to its whole context.",
-    corrected=r"m = 4096\ (\mathrm{v0.1}), \quad m = \infty\ (\mathrm{Instruct\ v0.2}), \quad 32 / 8 = 4\ "
-    r"\mathrm{queries\ per\ key}",
     lesson="That keys are shared can be read off the number of parameters: only 8 key heads for 32 query heads give "
-    "the published total. The window is a line in the configuration file, and it changed between versions. For prompts "
-    "of a few hundred tokens a window of 4096 would make no difference anyway.",
+    "the published total (W-8.1a). The window is a line in the configuration file, and it changed between versions: "
+    "version 0.1 is published with one of 4096 tokens, Instruct-v0.2 with none. For prompts of a few hundred tokens a "
+    "window of 4096 would make no difference anyway.",
+    reason="the configuration file of this checkpoint; `headscope look` tells the window of every layer",
+    checkpoint=_MISTRAL,
+    related=("W-8.1a", "W-7.2i"),
 )
-def mistral_window(lab: Lab) -> Evidence:
-    per_head = _parameters(1) - _parameters(0)
-    key_heads = (_PARAMETERS - _parameters(0)) / per_head
-    return Evidence(
-        (fact("the configuration of Instruct-v0.2 sets a window", _WINDOW[_MISTRAL] is not None),
-         fact("several queries share one key", 32 / key_heads > 1)),
-        (fact("the configuration of Instruct-v0.2 sets no window", _WINDOW[_MISTRAL] is None),
-         exact("queries per key that the number of parameters leaves", 4.0, 32 / key_heads)),
-    )  # fmt: skip
 
 
-def _more_shots(finding: Finding) -> Evidence:
+def _more_shots(finding: Finding) -> Evidence | None:
     """The log-probability of reference clues: does its gain over no shots stay above 0?"""
-    last = finding.tables["shots"].row(-1, named=True)
-    told = (
-        f"after {last['shots']} shots a token of the reference clue gains {last['gain']:.2f} nats, 95 % interval "
-        f"{last['gain_low']:.2f} to {last['gain_high']:.2f}: above 0"
-    )
-    return _all_of(fact(told, last["gain_low"] > 0))
+    shots = rows_of(finding, "shots", ("gain", "gain_low", "gain_high"))
+    if shots is None:
+        return None
+    last = shots.tail(1)
+    what = f"gain of a token of the reference clue after {last['shots'][0]} shots, nats"
+    return Evidence((more_than(what, 0.0, float(numbers(last, "gain")[0]), float(errors(last, "gain")[0])),))
 
 
-def _all_of(*parts: Comparison) -> Evidence:
-    """A statement of several parts; its correction is that not all of them are so."""
-    true = sum(one.measured == 1 for one in parts)
-    return Evidence(parts, (fact(f"{true} of {len(parts)} parts are so: not all", true < len(parts)),))
+def _depths(finding: Finding, quantity: str, column: str = "value") -> tuple[np.ndarray, np.ndarray] | None:
+    """A quantity of the study by depth, and its standard errors."""
+    rows = rows_of(finding, "layers", tuple(dict.fromkeys((column, "value", "low", "high"))), quantity=quantity)
+    return None if rows is None else (numbers(rows.sort("layer"), column), errors(rows.sort("layer")))
 
 
-def _depths(finding: Finding, quantity: str, column: str = "value") -> list[float]:
-    rows = finding.tables["layers"].filter(pl.col("quantity") == quantity).sort("layer")
-    return [float("nan") if x is None else float(x) for x in rows[column].to_list()]
-
-
-def _thirds(values: list[float]) -> tuple[float, float, float]:
+def _thirds(values: np.ndarray) -> tuple[float, float, float]:
     n = max(1, len(values) // 3)
-    parts = (values[:n], values[n:-n] or values, values[-n:])
-    first, middle, last = (sum(part) / len(part) for part in parts)
+    first, middle, last = (float(part.mean()) for part in (values[:n], values[n:-n], values[-n:]))
     return first, middle, last
 
 
-def _course(finding: Finding) -> Evidence:
+def _course(finding: Finding) -> Evidence | None:
     """The diagonal of word maps in the first, middle and last third of the layers, and the own shot in the middle."""
-    first, middle, last = _thirds(_depths(finding, "diagonal_words"))
-    own = _thirds(_depths(finding, "inside_share"))[1]
-    near = _thirds(_depths(finding, "inside_share", "nearness"))[1]
-    return _all_of(
-        fact(f"diagonal of word maps, first third of the layers: {first:.2f}, at least one half", first >= 0.5),
-        fact(f"last third: {last:.2f}, at least one half", last >= 0.5),
-        fact(f"middle third: {middle:.2f}, less than in both", middle < min(first, last)),
-        fact(f"middle third: {own:.3f} in the own shot, nearness alone {near:.3f}: more", own > near),
-    )
-
-
-def _borders(finding: Finding) -> Evidence:
-    """Mass across shots, and from a clue to its word beside other words at the same distance; means over layers."""
-    own, target, near = (
-        sum(values) / len(values)
-        for values in (
-            _depths(finding, "inside_share"),
-            _depths(finding, "target"),
-            _depths(finding, "target", "nearness"),
+    diagonal, inside = _depths(finding, "diagonal_words"), _depths(finding, "inside_share")
+    near = _depths(finding, "inside_share", "nearness")
+    if diagonal is None or inside is None or near is None or len(diagonal[0]) < 3:
+        return None
+    (first, middle, last), (first_error, middle_error, last_error) = (_thirds(series) for series in diagonal)
+    own_mass, own_error = (_thirds(series)[1] for series in inside)
+    return Evidence(
+        (
+            more_than("diagonal of word maps, first third of the layers: dominates", 0.5, first, first_error),
+            more_than("diagonal of word maps, last third: dominates", 0.5, last, last_error),
+            less_than(
+                "diagonal of word maps, middle third, beside the smaller of both",
+                min(first, last),
+                middle,
+                middle_error,
+            ),
+            more_than(
+                "mass in the own shot, middle third, beside nearness alone", _thirds(near[0])[1], own_mass, own_error
+            ),
         )
     )
-    return _all_of(
-        fact(f"of the mass between words {1 - own:.2f} crosses the borders of shots: less than a tenth", own > 0.9),
-        fact(f"from a clue to its word {target:.3f}, other words as far away {near:.3f}: more", target > near),
+
+
+def _borders(finding: Finding) -> Evidence | None:
+    """Mass across shots beside what nearness alone gives, and from a clue to its word; means over layers."""
+    parts = [_depths(finding, quantity, column) for quantity in ("inside_share", "target")
+             for column in ("value", "nearness")]  # fmt: skip
+    if any(part is None for part in parts):
+        return None
+    (inside, inside_error), (near, _), (target, target_error), (other_words, _) = (
+        (float(part[0].mean()), float(part[1].mean())) for part in parts if part is not None
+    )
+    return Evidence(
+        (
+            more_than(
+                "mass between words that stays in the own shot, beside nearness alone", near, inside, inside_error
+            ),
+            more_than(
+                "mass from a clue to its word, beside other words as far away", other_words, target, target_error
+            ),
+        ),
+        (more_than("mass between words that crosses the borders of shots", 0.0, 1 - inside, inside_error),),
     )
 
 
-def _small(finding: Finding) -> Evidence:
+def _small(finding: Finding) -> Evidence | None:
     """The largest weight of a pair in the averaged maps, and in single heads: flat heads would keep both small."""
-    average, single = (max(_depths(finding, name)) for name in ("largest_average", "largest_head"))
-    return _all_of(
-        fact(f"largest weight of a pair in a map averaged over heads: {average:.2f}, at most 0.1", average <= 0.1),
-        fact(f"largest weight in a single head: {single:.2f}, at most 0.1 as flat weights would be", single <= 0.1),
-    )
+    average, single = _depths(finding, "largest_average"), _depths(finding, "largest_head")
+    if average is None or single is None:
+        return None
+    at, where = (int(series[0].argmax()) for series in (average, single))
+    return Evidence(
+        (
+            less_than("largest weight of a pair in a map averaged over heads", 0.1, average[0][at], average[1][at]),
+            less_than("largest weight in a single head, as flat weights would be", 0.1, single[0][where],
+                      single[1][where]),
+        ),
+        (more_than("largest weight in a single head: more than all others together", 0.5, single[0][where],
+                   single[1][where]),),
+    )  # fmt: skip
 
 
 CHAPTER.of_a_model(
     "W-8.1c",
     section="8.1",
     statement="Quality and precision of the generated clues increase with the number of shots.",
-    correction="Shots need not help: what they teach is form and style first.",
     lesson="More examples pin down length and style of the answer. Whether quality rises needs a measure of quality "
     "and many prompts: the log-probability of held-out clues by number of shots, with an interval.",
     lens="fewshot",
@@ -156,7 +164,6 @@ CHAPTER.of_a_model(
     section="8.2",
     statement="Averaged over heads, attention is dominated by the diagonal in early layers, shows one triangular block "
     "per shot in middle layers, and is sparse and diagonal again in the last ones.",
-    correction="The diagonal need not dominate, and blocks need not be confined to the middle.",
     lesson="A head-averaged map shows only what many heads have in common. Mass on the diagonal, mass within the own "
     "shot, and entropy, by layer and by head, say the same with numbers, beside uniform attention over the same keys.",
     lens="fewshot",
@@ -170,7 +177,7 @@ CHAPTER.of_a_model(
     section="8.2",
     statement="Words do not attend across the boundaries of shots, and the words of a clue attend to their target "
     "word.",
-    correction="Words attend across shots too, and near words more than far ones whatever the shot.",
+    correction="Words attend across the boundaries of shots too.",
     lesson="Attention within a shot has to be compared with the share of visible keys that lie within it, since late "
     "shots see many others. If no information crossed the boundaries, examples could not help: heads that copy a style "
     "must look across.",
@@ -189,7 +196,7 @@ CHAPTER.of_a_model(
     lesson="Small entries alone do not show flatness: with n visible keys uniform weights are 1/n, far below 0.1, and "
     "the average of 32 sharp heads that look at different places is small everywhere. The entropy of each head, beside "
     "log n, decides.",
-    correction="Averaged weights are not all below 0.1, and single heads are far from flat.",
+    correction="Single heads are far from flat: some put more than half of a query's weight on one key.",
     lens="maps",
     reason="the largest weight of a pair of tokens in head-averaged maps and in those of single heads",
     checkpoint=_MISTRAL,
@@ -226,23 +233,19 @@ def word_totals(lab: Lab) -> Evidence:
 
 
 def _unrelated(finding: Finding) -> Evidence | None:
-    """Correlations of embedding cosines within rows: small in the typical head."""
-    heads = finding.tables["heads"].filter(pl.col("value").is_not_null(), pl.col("null").is_not_null())
-    stated = []
+    """Correlations of embedding cosines within rows, in the median head: they explain less than a hundredth."""
+    stated, corrected = [], []
     for quantity, words in (("embedding_score", "score"), ("embedding_rank", "rank of the weight")):
-        rows = heads.filter(pl.col("quantity") == quantity)
-        if rows.is_empty():
+        rows = rows_of(finding, "heads", ("value", "null", "low", "high"), quantity=quantity)
+        if rows is None:
             return None
-        sizes, chance = (np.median(np.abs(np.array(rows[name].to_list()))) for name in ("value", "null"))
-        stated.append(
-            fact(
-                f"correlation of embedding cosines with the {words}, within rows: {sizes:.3f} in size in the median of "
-                f"{rows.height} heads (tokens shuffled {chance:.3f}): below 0.1",
-                bool(sizes < 0.1),
-            )
-        )
-    small = sum(one.measured == 1 for one in stated)
-    return Evidence(tuple(stated), (fact(f"{small} of {len(stated)} are below 0.1: not both", small < len(stated)),))
+        size, chance = (float(np.median(np.abs(numbers(rows, name)))) for name in ("value", "null"))
+        spread = float(np.median(errors(rows)))
+        what = f"size of the correlation of embedding cosines with the {words}, in a row, median of {rows.height} heads"
+        # A correlation of a tenth explains a hundredth of the variance.
+        stated.append(less_than(f"{what}: explains less than a hundredth", 0.1, size, spread))
+        corrected.append(more_than(f"{what}, beside tokens shuffled", chance, size, spread))
+    return Evidence(tuple(stated), tuple(corrected))
 
 
 CHAPTER.of_a_model(
@@ -253,7 +256,7 @@ CHAPTER.of_a_model(
     lesson="Queries and keys are different maps of the stream, so similar tokens need not attend to each other. The "
     "rank correlation between cosine and score, per head and layer, beside the same with permuted tokens, says how "
     "much is left; both wordings of the thesis can be true of different layers.",
-    correction="Not of every model: where the forms of queries and keys are near symmetric, angles are kept in part.",
+    correction="They are related beyond chance: the correlation is larger than for shuffled tokens.",
     lens="angles",
     reason="correlation of embedding cosines with attention scores, by layer and head",
     judge=_unrelated,
@@ -288,15 +291,21 @@ def random_mistral(lab: Lab) -> Evidence:
     off = ~torch.eye(n, dtype=torch.bool)
     variances = scores[:, off].square().mean(-1).reshape(8, 4).mean(1)
     averaged = math.log(n) - float(torch.special.entr(pattern.mean(0)).sum(-1).mean())
-    depth_gap, figure = _depth(lab)
+    models = 3
+    runs = [_depth(lab, model) for model in range(models)]
+    gaps = np.array([single for single, _ in runs])  # [model, layer]
+    layers, spreads = (1, 4, 16), gaps.std(0, ddof=1) / models**0.5
     return Evidence(
         (mean_of("entropy below log n, heads of the first layer at full size, 48 tokens (nats)", 0.0, groups),),
         (mean_of("variance of the scores", (0.02**2 * d) ** 2, variances),
          fact(f"the average over 32 heads is four times nearer to log n than its heads ({averaged:.2f} nats)",
               averaged < float(gap.mean()) / 4),
-         fact(f"single heads are still {depth_gap:.2f} nats below log n after 16 layers (width 256, same σ²d)",
-              depth_gap > 0.7)),
-        figures=(figure,),
+         more_than("single heads after 16 layers, width 256, same σ²d: nats below log n, beside half of those in the "
+                   "first layer", float(gaps[:, 0].mean()) / 2, float(gaps[:, -1].mean()), float(spreads[-1]))),
+        trend=trend_of("nats below log n, single heads of 3 models of width 256", "layers", layers,
+                       [float(gaps[:, layer - 1].mean()) for layer in layers], 0.0,
+                       [float(spreads[layer - 1]) for layer in layers]),
+        figures=(runs[0][1],),
     )  # fmt: skip
 
 
@@ -304,11 +313,11 @@ def _normals(lab: Lab, rows: int, columns: int, name: str) -> torch.Tensor:
     return torch.randn(rows, columns, generator=lab.generator(name), dtype=torch.float32) * 0.02
 
 
-def _depth(lab: Lab) -> tuple[float, Curves]:
+def _depth(lab: Lab, model: int) -> tuple[list[float], Curves]:
     """A small random model of the same kind: RMS norms, skips, gated feed-forward, σ²d as at full size."""
     d, heads, key_heads, n, layers = 256, 8, 2, 48, 16
     d_head, wide, sigma = d // heads, 896, 0.02 * math.sqrt(4096 / d)
-    generator = lab.generator("depth")
+    generator = lab.generator(f"depth {model}")
 
     def w(rows: int, columns: int) -> torch.Tensor:
         return sigma * torch.randn(rows, columns, generator=generator, dtype=torch.float64)
@@ -344,7 +353,7 @@ def _depth(lab: Lab) -> tuple[float, Curves]:
             Series("uniform attention", depth, np.zeros(layers), role="null"),
         ),
     )
-    return single[-1], figure
+    return single, figure
 
 
 @CHAPTER.claim(
@@ -402,27 +411,36 @@ def temperature_limits(lab: Lab) -> Evidence:
 
 
 def _scaled_spectra(finding: Finding) -> Evidence | None:
-    """Mass on the token itself and copied text at α = 2, and whether the text at α = 1/2 is language."""
-    if "ordinary" not in finding.tables.get("texts", pl.DataFrame()).columns:
+    """Mass on the token itself and copied text at α = 2, and whether the texts are language; means over prompts."""
+    effects = rows_of(finding, "effects", ("self", "self_low", "self_high"), which="change", change="scale 2")
+    texts = {
+        change: rows_of(finding, "texts", ("surprise", "ordinary", "shuffled"), change=change, which=which)
+        for change, which in (("original", "original"), ("scale 2", "change"), ("scale 1/2", "change"))
+    }
+    if effects is None or any(rows is None or rows.height < 2 for rows in texts.values()):
         return None  # a model that writes nothing
-    changed = pl.col("which") == "change"
-    doubled, halved = pl.col("change") == "scale 2", pl.col("change") == "scale 1/2"
-    itself = float(finding.tables["effects"].filter(changed, doubled)["self"].to_numpy().mean())
-    texts = finding.tables["texts"].filter(changed)
-    copied = float(texts.filter(doubled)["copied"].drop_nulls().to_numpy().mean())
-    noise = texts.filter(halved).select(pl.col("surprise", "ordinary", "shuffled").mean()).row(0, named=True)
-    middle = (noise["ordinary"] + noise["shuffled"]) / 2
-    stated = (
-        fact(f"α = 2: mass on the token itself {itself:.3f}: more than one half", itself > 0.5),
-        fact(f"α = 2: share of the text copied from the prompt {copied:.2f}: more than a quarter", copied > 0.25),
-        fact(
-            f"α = 1/2: the text surprises the unchanged model by {noise['surprise']:.1f} nats per token, ordinary text "
-            f"by {noise['ordinary']:.1f}, shuffled text by {noise['shuffled']:.1f}: nearer to the latter",
-            noise["surprise"] > middle,
-        ),
-    )
-    true = sum(one.measured == 1 for one in stated)
-    return Evidence(stated, (fact(f"{true} of the {len(stated)} parts are so: not all", true < len(stated)),))
+    before, doubled, halved = (rows for rows in texts.values() if rows is not None)
+    # Midway between how much ordinary and shuffled text surprise the unchanged model lies the border of language.
+    beyond = [numbers(t, "surprise") - (numbers(t, "ordinary") + numbers(t, "shuffled")) / 2 for t in (doubled, halved)]
+    more = numbers(doubled.drop_nulls("copied"), "copied")
+    usual = float(numbers(before.drop_nulls("copied"), "copied").mean())
+    return Evidence(
+        (
+            more_than("α = 2: mass on the token itself, beside all others", 0.5, float(numbers(effects, "self").mean()),
+                      float(errors(effects, "self").mean())),
+            more_than("α = 2: share of the text copied from the prompt, beside the unchanged model", usual,
+                      *_mean(more)),
+            less_than("α = 2: surprise of the text beyond midway from ordinary to shuffled text, nats per token", 0.0,
+                      *_mean(beyond[0])),
+            more_than("α = 1/2: surprise of the text beyond midway from ordinary to shuffled text, nats per token", 0.0,
+                      *_mean(beyond[1])),
+        )
+    )  # fmt: skip
+
+
+def _mean(values: np.ndarray) -> tuple[float, float]:
+    """Mean and standard error."""
+    return float(values.mean()), float(values.std(ddof=1)) / math.sqrt(len(values))
 
 
 CHAPTER.of_a_model(
@@ -430,8 +448,6 @@ CHAPTER.of_a_model(
     section="8.5",
     statement="With the spectra of W_q and W_k scaled up, tokens attend predominantly to themselves and the text stays "
     "English but repeats the prompt; with half the spectra the output is noise.",
-    correction="Scaling up sharpens whatever the head preferred; that need not be the token itself, and the text need "
-    "not copy the prompt.",
     lesson="Scaling up sends attention to the key with the largest score, and that is the token itself only if the "
     "head prefers it: for unrelated W_q and W_k the winner is any key with equal chance. What the text does has to be "
     "tried, by changing the weights and generating.",

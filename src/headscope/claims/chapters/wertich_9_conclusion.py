@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from headscope.claims.lab import Lab, exact, mean_of, variance_of
+from headscope.claims.lab import Lab, exact, mean_of, trend_of, variance_of
 from headscope.claims.works import wertich
-from headscope.core.verdict import Evidence
+from headscope.core.verdict import Evidence, Trend
 
 CHAPTER = wertich()
 
@@ -36,7 +36,18 @@ def sphere_radius(lab: Lab) -> Evidence:
             mean_of("mean squared length", float(n), lengths.square()),
             mean_of("mean squared length at variance 1/n", 1.0, lengths.square() / n),
         ),
+        _relative_errors(lab),
     )
+
+
+def _relative_errors(lab: Lab) -> Trend:
+    """How far 1/n is from the length, in units of the length: it does not come nearer."""
+    sizes, errors, spreads = (16, 64, 256), [], []
+    for n in sizes:
+        lengths = lab.normal(2000, n, purpose=f"{n}").norm(dim=1)
+        errors.append(1 - 1 / n / float(lengths.mean()))
+        spreads.append(1 / n * float(lengths.std()) / 2000**0.5 / float(lengths.mean()) ** 2)
+    return trend_of("relative error of 1/n as the length", "n", sizes, errors, 0.0, spreads)
 
 
 @CHAPTER.claim(
@@ -63,6 +74,12 @@ def trace_law(lab: Lab) -> Evidence:
     negative = (trace < 0).to(torch.float64)
     sums, gaps = (a + b).square().sum(-1) / 2, (a - b).square().sum(-1) / 2
     t = 1.3
+    sizes, shares, spreads = (2, 4, 8), [], []
+    for size in sizes:
+        x, y = lab.normal(2, 20_000, size * size, purpose=f"{size}")
+        below = ((x * y).sum(-1) < 0).to(torch.float64)
+        shares.append(float(below.mean()))
+        spreads.append(float(below.std()) / len(below) ** 0.5)
     return Evidence(
         (mean_of("share of negative traces", 0.0, negative),
          mean_of("skewness (chi-squared with n² degrees of freedom, standardised)", math.sqrt(8) / n, skew)),
@@ -74,4 +91,5 @@ def trace_law(lab: Lab) -> Evidence:
             mean_of("characteristic function at t = 1.3", (1 + t**2 / n**2) ** (-n * n / 2), torch.cos(t * trace)),
             exact("the trace against half the difference of two sums of squares", trace, (sums - gaps) / 2),
         ),
+        trend_of("share of traces below 0, where a chi-squared variable has none", "n", sizes, shares, 0.0, spreads),
     )  # fmt: skip
