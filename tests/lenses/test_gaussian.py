@@ -364,7 +364,7 @@ def test_large_models_are_measured_in_some_layers_only():
     sites = tuple(site(layer=layer) for layer in range(32))
     state = LENS.start(Params(), replace(SPEC, d_model=4096), sites)
     assert [one.layer for one in state.sites][:3] == [0, 2, 4]
-    assert state.plan.rows * len(state.sites) * 4096 * 4 <= 2**28
+    assert state.plan.rows * len(state.sites) * 4096 * 4 <= 5 * 2**28
 
 
 @pytest.mark.parametrize("bad", ["1,x", "0", "", "1.5"])

@@ -71,11 +71,11 @@ def _extents(outline: Outline) -> tuple[Point, Point]:
     A curve from a over the control point b to c turns at $t = (a - b) / (a - 2b + c)$ in each coordinate; where t is
     in (0, 1), the curve reaches $a + (b - a) t$ there. `Path.get_extents` says the same, curve by curve.
     """
-    codes = outline.codes
-    if codes is None or bool(np.isin(codes, (Outline.CURVE4,)).any()):
+    codes = None if outline.codes is None else np.asarray(outline.codes)
+    if codes is None or bool((codes == Outline.CURVE4).any()):
         box = outline.get_extents()
         return (box.x0, box.y0), (box.x1, box.y1)
-    points = outline.vertices[codes != Outline.CLOSEPOLY]
+    points = np.asarray(outline.vertices, dtype=np.float64)[codes != Outline.CLOSEPOLY]
     kinds = codes[codes != Outline.CLOSEPOLY]
     controls = np.flatnonzero(kinds == Outline.CURVE3)[::2]
     a, b, c = points[controls - 1], points[controls], points[controls + 1]

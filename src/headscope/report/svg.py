@@ -44,7 +44,8 @@ def _drawn_box(figure: Figure) -> Bbox:
     `bbox_inches="tight"` gives the same box, but draws the whole figure once more to find it.
     """
     width, height = figure.get_size_inches() * figure.dpi
-    return figure.get_tightbbox(RendererSVG(width, height, io.StringIO())).padded(_PAD)
+    renderer = RendererSVG(width, height, io.StringIO())  # type: ignore[no-untyped-call]
+    return figure.get_tightbbox(renderer).padded(_PAD)
 
 
 def find(root: Element, id_: str) -> Element:
