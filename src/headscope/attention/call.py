@@ -16,6 +16,7 @@ sliding window of w keys is `left = w - 1`. None is no limit.
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -94,7 +95,7 @@ class Call:
         if self.q.device == device:
             return self
         tensors = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved = {name: value.to(device) for name, value in tensors.items() if isinstance(value, Tensor)}
+        moved: dict[str, Any] = {name: value.to(device) for name, value in tensors.items() if isinstance(value, Tensor)}
         return replace(self, **moved)
 
     def within(self, left: int | None, right: int | None) -> "Call":

@@ -32,7 +32,11 @@ class Group:
         """The same indices on another device; itself where they are there already."""
         if self.queries.device == device:
             return self
-        moved = Group(*(None if x is None else x.to(device) for x in (self.queries, self.keys, self.allowed)))
+        moved = Group(
+            self.queries.to(device),
+            None if self.keys is None else self.keys.to(device),
+            None if self.allowed is None else self.allowed.to(device),
+        )
         moved.__dict__["start"] = self.start
         return moved
 

@@ -106,8 +106,12 @@ def trend_of(
     spreads: Sequence[Number] | None = None,
 ) -> Trend:
     """The relative errors at these values, beside the order that the correction states."""
-    columns = (tuple(map(float, column)) for column in (values, errors, spreads or [0.0] * len(values)))
-    return Trend(what, parameter, *columns, order)
+    standard_errors = spreads or [0.0] * len(values)
+    return Trend(what, parameter, _floats(values), _floats(errors), _floats(standard_errors), order)
+
+
+def _floats(numbers: Sequence[Number]) -> tuple[float, ...]:
+    return tuple(float(number) for number in numbers)
 
 
 def order_of(what: str, parameter: str, stated: float, values: Sequence[Number], sizes: Sequence[Number]) -> Comparison:

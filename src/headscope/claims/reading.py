@@ -33,7 +33,8 @@ def numbers(frame: pl.DataFrame, column: str = "value") -> np.ndarray:
 def errors(frame: pl.DataFrame, column: str = "") -> np.ndarray:
     """Standard errors of a column, from its 95 % interval: `low` and `high`, or `NAME_low` and `NAME_high`."""
     low, high = (f"{column}_{end}" if column else end for end in ("low", "high"))
-    return (numbers(frame, high) - numbers(frame, low)) / (2 * HALF_WIDTH)
+    widths: np.ndarray = numbers(frame, high) - numbers(frame, low)
+    return widths / (2 * HALF_WIDTH)
 
 
 def mean_and_error(frame: pl.DataFrame) -> tuple[float, float]:

@@ -369,12 +369,20 @@ def _tables(rows: Mapping[str, list[Row]]) -> dict[str, pl.DataFrame]:
 
 def _with_laws(fits: pl.DataFrame) -> pl.DataFrame:
     """With the law that each row follows, as far as it can be told."""
-    laws = pl.when((pl.col("power_misfit") < 1e-9) & (pl.col("value").abs() < 1e-9)).then(pl.lit("none"))
-    laws = laws.when(pl.min_horizontal("power_misfit", "log_misfit") > FITS).then(pl.lit("neither"))
+    is_constant = (pl.col("power_misfit") < 1e-9) & (pl.col("value").abs() < 1e-9)
     sure = pl.col("adjusted") < FALSE_DISCOVERIES
-    laws = laws.when(sure & (pl.col("gain") > 0)).then(pl.lit("power"))
-    laws = laws.when(sure & (pl.col("gain") < 0)).then(pl.lit("logarithm"))
-    return fits.with_columns(laws.otherwise(pl.lit("undecided")).alias("law"))
+    laws = (
+        pl.when(is_constant)
+        .then(pl.lit("none"))
+        .when(pl.min_horizontal("power_misfit", "log_misfit") > FITS)
+        .then(pl.lit("neither"))
+        .when(sure & (pl.col("gain") > 0))
+        .then(pl.lit("power"))
+        .when(sure & (pl.col("gain") < 0))
+        .then(pl.lit("logarithm"))
+        .otherwise(pl.lit("undecided"))
+    )
+    return fits.with_columns(laws.alias("law"))
 
 
 def _chances(estimates: Float[Tensor, "sets *batch"]) -> Float[Tensor, "*batch"]:

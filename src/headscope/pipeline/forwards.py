@@ -221,7 +221,9 @@ class _Seen:
             for record in (self._stream, self._capture)
         )
         # The model may be on another device: lenses compute on the CPU, in float64, which not every device has.
-        statistics, uniform = ({site: each.cpu() for site, each in part.items()} for part in rows or ({}, {}))
+        measured, uniform_rows = rows or ({}, {})
+        statistics = {site: row.cpu() for site, row in measured.items()}
+        uniform = {site: row.cpu() for site, row in uniform_rows.items()}
         captures = {
             name: {site: tensor.cpu() for site, tensor in by_site.items()} for name, by_site in (tensors or {}).items()
         }

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -57,7 +58,7 @@ class RowStatistics:
     def cpu(self) -> "RowStatistics":
         """The same with all tensors on the CPU."""
         tensors = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved = {name: value.cpu() for name, value in tensors.items() if isinstance(value, Tensor)}
+        moved: dict[str, Any] = {name: value.cpu() for name, value in tensors.items() if isinstance(value, Tensor)}
         return replace(self, bands={width: rows.cpu() for width, rows in self.bands.items()}, **moved)
 
     @classmethod

@@ -62,7 +62,8 @@ def rank_of_attention(lab: Lab) -> Evidence:
 
 def _stable_rank(p: Tensor) -> Tensor:
     """Squared Frobenius norm over squared spectral norm."""
-    return p.square().sum() / torch.linalg.eigvalsh(p.mT @ p)[-1]
+    largest: Tensor = torch.linalg.eigvalsh(p.mT @ p)[-1]
+    return p.square().sum() / largest
 
 
 @CHAPTER.claim(

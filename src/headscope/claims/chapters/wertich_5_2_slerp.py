@@ -226,7 +226,8 @@ def start_of_the_curve(lab: Lab) -> Evidence:
     a, b = 20 * lab.normal(2, count, n, purpose="any vectors")
 
     def bent(time: float) -> Tensor:
-        return a + time * (b - a) + time**2 * torch.sin(b)
+        curve: Tensor = a + time * (b - a) + time**2 * torch.sin(b)
+        return curve
 
     return Evidence(
         (

@@ -15,7 +15,7 @@ from headscope.core import Finding, Selection, TextSpec
 from headscope.corpora import Text
 from headscope.errors import UsageError
 from headscope.experiments.intervention.about import ABOUT
-from headscope.experiments.intervention.changes import Change, Place, changed, check, controlled, place_of
+from headscope.experiments.intervention.changes import Change, Place, Touched, changed, check, controlled, place_of
 from headscope.experiments.intervention.effects import Effects, Observer, mean_effects
 from headscope.experiments.intervention.figures import figures
 from headscope.experiments.intervention.material import Material, gathered
@@ -100,12 +100,13 @@ def _tried(
     with changed(model, change, place, setting.seed) as touched:
         done = Variant("change", change, observe(_named(step, change.label)), touched)
     draws: list[Effects] = []
+    touched_by_draw: list[Sequence[Touched]] = []
     for draw in range(setting.draws):
         with controlled(model, change, place, touched, setting.seed, draw) as moved:
             name = f"{change.label}, control" if setting.draws == 1 else f"{change.label}, control {draw + 1}"
             draws.append(observe(_named(step, name), write_texts=draw == 0))
-            first = moved if draw == 0 else first
-    return [done, Variant("control", change, mean_effects(draws), first, tuple(draws))]
+            touched_by_draw.append(moved)
+    return [done, Variant("control", change, mean_effects(draws), touched_by_draw[0], tuple(draws))]
 
 
 def _named(step: Step, what: str) -> Callable[[int, int], None]:

@@ -44,9 +44,9 @@ class Variant:
 def effects_table(variants: Sequence[Variant], heads: Heads) -> pl.DataFrame:
     """A row per state; the original first. Intervals are 95 %, over windows of text (or sentences)."""
     original = variants[0].effects
-    rows = [
-        {"change": one.label, "which": one.which} | _row(one, original, heads) | _draws(one, original)
-        for one in variants
+    rows: list[dict[str, object]] = [
+        {"change": variant.label, "which": variant.which, **_row(variant, original, heads), **_draws(variant, original)}
+        for variant in variants
     ]
     # An interval stays where its mean is, also where one window gives none.
     means = [(name, re.sub("_(low|high|least|most)$", "", name)) for name in _ORDER]
@@ -159,25 +159,22 @@ def rows_mean(state: focus.State, heads: Heads, quantity: str) -> tuple[Estimate
 def heads_table(variants: Sequence[Variant], sites: Sequence[Site], changed: Heads) -> pl.DataFrame:
     """A row per head and state: means over all rows of all windows."""
     rows: list[dict[str, object]] = []
-    for one in variants:
+    for variant in variants:
         for site in sites:
-            means = {name: _by_head(one.effects.rows, site, quantity) for quantity, name in ROWS.items()}
-            means["distance"] = _by_head(one.effects.rows, site, "distance")
+            means = {name: _by_head(variant.effects.rows, site, quantity) for quantity, name in ROWS.items()}
+            means["distance"] = _by_head(variant.effects.rows, site, "distance")
             means["moved"] = None
-            if site in one.effects.moved and one.which != "original":
-                moved = one.effects.moved[site].double()
+            if site in variant.effects.moved and variant.which != "original":
+                moved = variant.effects.moved[site].double()
                 means["moved"] = _ends(moved, torch.ones_like(moved))
             for head in range(site.n_heads):
                 numbers: dict[str, float | None] = {}
                 for name, ends in means.items():
                     for row, suffix in enumerate(("", "_low", "_high")):
                         numbers[name + suffix] = None if ends is None else _finite(float(ends[row, head]))
-                rows.append(
-                    {"change": one.label, "which": one.which}
-                    | place(site, head)
-                    | {"is_changed": one.which != "original" and head in changed.get(site, ())}
-                    | numbers
-                )
+                is_changed = variant.which != "original" and head in changed.get(site, ())
+                labels = {"change": variant.label, "which": variant.which, "is_changed": is_changed}
+                rows.append({**labels, **place(site, head), **numbers})
     schema: dict[str, type[pl.DataType]] = {"change": pl.String, "which": pl.String, "stack": pl.String}
     schema |= {"kind": pl.String, "layer": pl.Int64, "head": pl.Int64, "is_changed": pl.Boolean}
     names = (*ROWS.values(), "distance", "moved")
