@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headscope.attention import maps
+from headscope.attention import kernel, maps
 from headscope.attention.call import Call
 from headscope.attention.devices import exact_device, has_float64
 from headscope.attention.mechanism import mechanisms
@@ -35,6 +35,11 @@ def pretence(device: torch.device) -> Iterator[Pretence]:
     assert mode.operations > 0  # it was not the CPU all along
 
 
+def largest_score(call: Call) -> float:
+    keys = call.k.repeat_interleave(call.q.shape[1] // call.k.shape[1], dim=1)
+    return float((call.q @ keys.mT * call.scale).abs().max())
+
+
 def test_the_pretence_refuses_what_a_device_refuses() -> None:
     with Pretence(WIDE):
         x = torch.arange(4.0, device=WIDE)
@@ -60,20 +65,26 @@ def test_a_device_without_float64_is_told_by_trying() -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", mechanisms())
-def test_mechanisms(name: str, kind: str, device: torch.device, pretence: Pretence) -> None:
+def test_mechanisms(name: str, kind: str, device: torch.device) -> None:
     call = KINDS[kind]()
+    # A score of size s is rounded by 2⁻²⁴·s in float32, which is the relative error of its weight. Parts that merge by
+    # their log-sum-exp show it (measured against float64 on the peaked call: 3.3e-6 in the plain kernel of `graph`).
+    rounding = 2**-24 * largest_score(call)
     for mechanism in mechanisms()[name].examples(call.k.shape[2])[:2]:
-        there = call.to(device)
-        assert {x.device for x in vars(there).values() if isinstance(x, Tensor)} == {device}
-        if mechanism.supports(call) is not None:
+        with torch.no_grad(), Pretence(device) as mode:
+            there = call.to(device)
+            assert {x.device for x in vars(there).values() if isinstance(x, Tensor)} == {device}
             assert mechanism.supports(there) == mechanism.supports(call)
-            continue
-        got, want = mechanism(there).out, mechanism(call).out
-        assert isinstance(got, Pretended)
-        assert got.device == device
-        error = float((got.cpu() - want).abs().max())
-        allowed = max(MECHANISM_AGREEMENT, ROUNDINGS * 2**-24 * mechanism.conditioning(call))
-        assert error <= allowed * max(1e-30, float(want.abs().max()))
+            if mechanism.supports(call) is not None:
+                continue
+            got = mechanism(there).out
+            assert isinstance(got, Pretended)
+            assert got.device == device
+            assert mode.operations > 0
+            out = got.cpu()
+        exact = mechanism.definition(call).out
+        allowed = max(MECHANISM_AGREEMENT, ROUNDINGS * 2**-24 * mechanism.conditioning(call), rounding)
+        assert float((out.double() - exact).abs().max()) <= allowed * max(1e-30, float(exact.abs().max()))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -95,13 +106,13 @@ def test_the_log_sum_exp_elsewhere_holds_no_map_of_all_rows(
     """Without the CPU's operator the scores are written out: in blocks of rows."""
     monkeypatch.setattr("headscope.attention.mechanisms.dense.BLOCK_ENTRIES", 1 << 12)
     rows = []
-    plain = Dense.attend.__globals__["kernel"].plain
+    plain = kernel.plain
 
     def counted(q: Tensor, *operands: Tensor, **options: object) -> object:
         rows.append(q.shape[2])
         return plain(q, *operands, **options)
 
-    monkeypatch.setattr(Dense.attend.__globals__["kernel"], "plain", counted)
+    monkeypatch.setattr(kernel, "plain", counted)
     call = make(200, batch=1, heads=2, kv_heads=1)
     got = Dense()(call.to(device), lse=True)
     assert max(rows) * 200 * 2 <= 1 << 12

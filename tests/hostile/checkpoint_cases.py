@@ -221,7 +221,7 @@ FOLDERS = {
             "all-renamed",
             tensors(lambda t: [t.update({f"x.{k}": t.pop(k)}) for k in list(t)]),
             ("lacks",),
-            "another",
+            "remove the prefix",
         ),
         Case(
             "bias-without-a-place",
