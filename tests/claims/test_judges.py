@@ -176,13 +176,61 @@ def test_scaled_spectra_are_judged_by_an_intervention(itself: float, expected: s
         for (change, which), value in zip(changes, selves, strict=True)
     ]
     texts = [
-        {"change": change, "which": which, "copied": copied + 0.01 * at, "surprise": surprise + 0.1 * at}
-        | {"ordinary": 3.0, "shuffled": 8.0}
+        {"prompt": f"{at}", "change": change, "which": which, "copied": copied + 0.01 * at * copied}
+        | {"surprise": surprise + 0.1 * at, "ordinary": 3.0, "shuffled": 8.0}
         for (change, which), copied, surprise in zip(changes, copies, surprises, strict=True)
         for at in range(4)
     ]
     assert reading("W-8.5c", finding("intervene", effects=effects, texts=texts), model=MISTRAL) == expected
     assert reading("W-8.5c", finding("intervene", effects=effects), model=MISTRAL) == "needs a model"
+
+
+@pytest.mark.parametrize(
+    ("copies", "expected"),
+    [
+        (((0.30, 0.30), (0.31, 0.31), (0.30, 0.30)), "refuted"),  # as much as before, prompt by prompt
+        (((0.10, 0.60), (0.10, 0.80)), "needs a model"),  # two prompts: five standard errors, one chance in eight
+        (((0.0, 0.60), (0.0, 0.61), (0.0, 0.60), (0.0, 0.62)), "holds"),
+    ],
+)
+def test_few_prompts_decide_little(copies: tuple[tuple[float, float], ...], expected: str) -> None:
+    effects = [{"change": "scale 2", "which": "change", "self": 0.7, "self_low": 0.69, "self_high": 0.71}]
+    texts = [
+        {"prompt": f"{at}", "change": change, "which": which, "copied": copied, "surprise": surprise}
+        | {"ordinary": 3.0, "shuffled": 8.0}
+        for at, (before, after) in enumerate(copies)
+        for change, which, copied, surprise in (
+            ("original", "original", before, 2.0),
+            ("scale 2", "change", after, 1.0),
+            ("scale 1/2", "change", 0.0, 9.0),
+        )
+    ]
+    assert reading("W-8.5c", finding("intervene", effects=effects, texts=texts), model=MISTRAL) == expected
+
+
+@pytest.mark.parametrize(("own", "printed"), [(0.6, True), (0.8, False)])
+def test_that_words_cross_the_borders_can_fail(own: float, printed: bool) -> None:
+    """A softmax has no zeros: some mass always crosses, and that corrects nothing."""
+    rows = [
+        {"layer": layer, "quantity": quantity, **around(value), "nearness": near}
+        for layer in range(3)
+        for quantity, value, near in (("inside_share", own, 0.5), ("target", 0.01, 0.09))
+    ]
+    (claim,) = claims(["W-8.2b"])
+    entry = judged(claim, findings={"fewshot": finding("fewshot", layers=rows)}, model=MISTRAL)
+    assert (entry.verdict, bool(entry.correction)) == ("refuted", printed)
+
+
+@pytest.mark.parametrize(("itself", "printed"), [(0.3, True), (0.49, False)])
+def test_heads_are_counted_by_their_intervals(itself: float, printed: bool) -> None:
+    """Two of three heads whose intervals hold one half are not "most heads give it less"."""
+    (claim,) = claims(["W-2.4d"])
+    rows = [
+        {"quantity": "diagonal", **around(value, half), "uniform": 0.001}
+        for value, half in ((0.02, 0.01), (itself, 0.05), (itself, 0.05))
+    ]
+    entry = judged(claim, findings={"focus": finding("focus", heads=rows)}, model=ANY)
+    assert (entry.verdict, bool(entry.correction)) == ("refuted", printed)
 
 
 @pytest.mark.parametrize(("own", "gain", "expected"), [(0.95, 0.5, "holds"), (0.4, -0.6, "refuted")])

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from operator import add, mul, truediv
 from pathlib import Path
 
 import pytest
@@ -172,18 +173,75 @@ def test_same_seed_same_numbers(claim) -> None:
     assert (before.groups, before.trend) == (again.groups, again.trend)
 
 
-ERROR_AT = {"Comparison": 3, "more_than": 3, "less_than": 3}  # which argument is the error
+ERROR_AT = {"Comparison": 3, "more_than": 3, "less_than": 3, "exact": 3}  # which argument is the error, or its scale
+ERROR_NAMES = {"error", "scale"}
 SMALLEST = 1e-6  # below it a number is the rounding of arithmetic, above it an error bar
+OPERATORS = {ast.Mult: mul, ast.Div: truediv, ast.Pow: pow, ast.Add: add}
+LARGEST_SCALE = 1e4  # of a rounding of 1e-9: the largest that sums of so many terms need
+
+
+def typed_errors(source: str) -> list[tuple[int, float]]:
+    """Line and size of every error that is written down in place of measured, also behind a name or as a ratio."""
+    tree = ast.parse(source)
+    bound = {
+        node.targets[0].id: node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    typed = []
+    for node in ast.walk(tree):
+        name = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
+        if not isinstance(node, ast.Call) or name not in ERROR_AT:
+            continue
+        errors = [*node.args[ERROR_AT[name] :][:1], *(k.value for k in node.keywords if k.arg in ERROR_NAMES)]
+        limit = LARGEST_SCALE if name == "exact" else SMALLEST
+        for error in errors:
+            sizes = [number for part in ast.walk(error) for number in decimals(part)]
+            whole = written(error, bound)
+            typed += [(node.lineno, size) for size in (*sizes, *([] if whole is None else [whole])) if size > limit]
+    return typed
+
+
+def decimals(node: ast.AST) -> list[float]:
+    """The number where the node is one with a decimal point; a half is a square root's."""
+    number = node.value if isinstance(node, ast.Constant) else None
+    return [abs(number)] if isinstance(number, float) and number != 0.5 else []
+
+
+def written(node: ast.AST, bound: dict[str, ast.expr]) -> float | None:
+    """The value of an expression of numbers alone, followed through names; None where something is computed."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        return abs(float(node.value))
+    if isinstance(node, ast.Name) and node.id in bound:
+        return written(bound[node.id], {name: value for name, value in bound.items() if name != node.id})
+    if isinstance(node, ast.BinOp):
+        left, right = written(node.left, bound), written(node.right, bound)
+        if left is None or right is None:
+            return None
+        return OPERATORS[type(node.op)](left, right) if type(node.op) in OPERATORS else None
+    return None
 
 
 @pytest.mark.parametrize("path", sorted(Path(headscope.claims.chapters.__path__[0]).glob("*.py")), ids=lambda p: p.stem)
 def test_no_error_bar_is_typed(path: Path) -> None:
-    """An error is measured: no decimal number larger than rounding stands in its formula."""
-    typed = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        name = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
-        if isinstance(node, ast.Call) and len(node.args) > ERROR_AT.get(name, len(node.args)):
-            inside = ast.walk(node.args[ERROR_AT[name]])
-            numbers = [n.value for n in inside if isinstance(n, ast.Constant) and isinstance(n.value, float)]
-            typed += [(node.lineno, number) for number in numbers if abs(number) >= SMALLEST and number != 0.5]
-    assert typed == []
+    """An error is measured: no number larger than rounding stands in its formula."""
+    assert typed_errors(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "caught"),
+    [
+        ("Comparison(name, 1.0, x, 0.01)", True),
+        ("Comparison(name, 1.0, x, 0.01 * x)", True),
+        ("Comparison(name, 1.0, x, error=1e-4)", True),
+        ("Comparison(name, 1.0, x, 1 / 100)", True),
+        ("slack = (step / 10) ** 2\nstep = 1\nmore_than(name, 1.0, x, slack)", True),
+        ("exact(name, 1.0, x, scale=1e6)", True),
+        ("exact(name, 1.0, x, scale=1e3)", False),
+        ("Comparison(name, 1.0, x, 1e-9)", False),
+        ("less_than(name, 1.0, x, 0.0)", False),
+        ("more_than(name, 1.0, x, samples.std() / len(samples) ** 0.5)", False),
+    ],
+)
+def test_typed_error_bars_are_caught(source: str, caught: bool) -> None:
+    assert bool(typed_errors(source)) is caught

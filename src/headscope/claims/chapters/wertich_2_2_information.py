@@ -9,7 +9,7 @@ import scipy.stats
 import torch
 from torch import Tensor
 
-from headscope.claims.lab import Lab, exact, fact, mean_of
+from headscope.claims.lab import Lab, exact, fact, mean_of, order_of
 from headscope.claims.works import wertich
 from headscope.core.figure import Curves, Series
 from headscope.core.verdict import Comparison, Evidence
@@ -108,15 +108,22 @@ def sums_and_integrals(lab: Lab) -> Evidence:
         return torch.as_tensor(np.diff(law.cdf(edges))).clamp_min(1e-300)
 
     step = 1e-3
-    p_steps, q_steps = in_steps(p, step), in_steps(q, step)
-    counted, h = float(discrete_entropy(p_steps)), float(entropy(p))
+    counted, h = float(discrete_entropy(in_steps(p, step))), float(entropy(p))
     x, width = line(-8.0, 8.0, 321)
     rho = 0.7
     form = (x[:, None] ** 2 - 2 * rho * x[:, None] * x + x**2) / (1 - rho**2)
     table = (-form / 2).exp() * width**2 / (2 * math.pi * math.sqrt(1 - rho**2))
     pair = Gaussian(torch.zeros(2), torch.tensor([[1.0, rho], [rho, 1.0]], dtype=torch.float64))
-    # Steps of Δ widen a bell by about Δ²/12: what the numbers below may differ by, relative to the variance.
-    bias = (step / 0.1) ** 2
+    # Steps of Δ widen a bell by about Δ²/12, so what is left of each limit below must fall like Δ².
+    sizes = (0.02, 0.01, 0.005)
+    wide = on_the_line(0.0, 0.5)
+    left: dict[str, list[float]] = {"entropy": [], "divergence": [], "units": []}
+    for size in sizes:
+        p_size, q_size = in_steps(p, size), in_steps(q, size)
+        rounded_entropy = float(discrete_entropy(p_size))
+        left["entropy"].append(abs(rounded_entropy + math.log(size) - h))
+        left["divergence"].append(abs(float(discrete_kl(p_size, q_size) - kl(p, q))))
+        left["units"].append(abs(float(discrete_entropy(in_steps(wide, size))) - rounded_entropy - math.log(5)))
     steps = np.geomspace(0.3, 0.001, 12)
     values = np.array([float(discrete_entropy(in_steps(p, float(s)))) for s in steps])
     figure = Curves(
@@ -132,15 +139,15 @@ def sums_and_integrals(lab: Lab) -> Evidence:
         log_x=True,
     )  # fmt: skip
     return Evidence(
-        stated=(Comparison("entropy of N(0, 0.1²) in steps of 0.001, from the integral", h, counted, 1e-4),),
+        stated=(exact("entropy of N(0, 0.1²) in steps of 0.001, from the integral", h, counted),),
         corrected=(
-            Comparison("entropy in steps of 0.001, plus ln 0.001", h, counted + math.log(step), bias),
-            Comparison("divergence between N(0, 0.1²) and N(0.05, 0.2²) in steps", float(kl(p, q)),
-                       float(discrete_kl(p_steps, q_steps)), bias),
+            order_of("power of Δ in the entropy in steps of Δ, less h − ln Δ", "Δ", 2.0, sizes, left["entropy"]),
+            order_of("power of Δ in the divergence of N(0, 0.1²) from N(0.05, 0.2²) in steps, less the integral", "Δ",
+                     2.0, sizes, left["divergence"]),
             exact("mutual information at correlation 0.7, from a table of cells", mutual_information(pair, [0], [1]),
                   discrete_mutual_information(table / table.sum())),
-            Comparison("entropy of 5 X less that of X, both in steps of 0.001 (ln 5)", math.log(5),
-                       float(discrete_entropy(in_steps(on_the_line(0.0, 0.5), step))) - counted, bias),
+            order_of("power of Δ in the entropy of 5 X less that of X, both in steps of Δ, less ln 5", "Δ", 2.0, sizes,
+                     left["units"]),
         ),
         figures=(figure,),
     )  # fmt: skip

@@ -3,14 +3,16 @@ r"""Wertich, chapter 8: attention of Mistral-7B in few-shot prompts."""
 import math
 
 import numpy as np
+import polars as pl
 import torch
 
 from headscope.claims.lab import Lab, exact, fact, less_than, mean_of, more_than, trend_of
-from headscope.claims.reading import errors, numbers, rows_of
+from headscope.claims.reading import HALF_WIDTH, errors, numbers, rows_of
 from headscope.claims.works import wertich
 from headscope.core import Finding
 from headscope.core.figure import Curves, Series
 from headscope.core.verdict import Evidence
+from headscope.maths.resampling.jackknife import student_quantile
 
 CHAPTER = wertich()
 _MISTRAL = "Mistral-7B-Instruct-v0.2"
@@ -119,15 +121,15 @@ def _borders(finding: Finding) -> Evidence | None:
     )
     return Evidence(
         (
-            more_than(
-                "mass between words that stays in the own shot, beside nearness alone", near, inside, inside_error
-            ),
-            more_than(
-                "mass from a clue to its word, beside other words as far away", other_words, target, target_error
-            ),
+            more_than("mass between words that stays in the own shot, beside nearness alone", near, inside,
+                      inside_error),
+            more_than("mass from a clue to its word, beside other words as far away", other_words, target,
+                      target_error),
         ),
-        (more_than("mass between words that crosses the borders of shots", 0.0, 1 - inside, inside_error),),
-    )
+        # A softmax has no zeros, so that some mass crosses could not fail.
+        (more_than("mass between words that crosses the borders of shots, beside half of what nearness alone gives",
+                   (1 - near) / 2, 1 - inside, inside_error),),
+    )  # fmt: skip
 
 
 def _small(finding: Finding) -> Evidence | None:
@@ -177,7 +179,8 @@ CHAPTER.of_a_model(
     section="8.2",
     statement="Words do not attend across the boundaries of shots, and the words of a clue attend to their target "
     "word.",
-    correction="Words attend across the boundaries of shots too.",
+    correction="Words attend across the boundaries of shots too, at least half as much as their distance alone would "
+    "make them.",
     lesson="Attention within a shot has to be compared with the share of visible keys that lie within it, since late "
     "shots see many others. If no information crossed the boundaries, examples could not help: heads that copy a style "
     "must look across.",
@@ -414,7 +417,7 @@ def _scaled_spectra(finding: Finding) -> Evidence | None:
     """Mass on the token itself and copied text at α = 2, and whether the texts are language; means over prompts."""
     effects = rows_of(finding, "effects", ("self", "self_low", "self_high"), which="change", change="scale 2")
     texts = {
-        change: rows_of(finding, "texts", ("surprise", "ordinary", "shuffled"), change=change, which=which)
+        change: rows_of(finding, "texts", ("prompt", "surprise", "ordinary", "shuffled"), change=change, which=which)
         for change, which in (("original", "original"), ("scale 2", "change"), ("scale 1/2", "change"))
     }
     if effects is None or any(rows is None or rows.height < 2 for rows in texts.values()):
@@ -422,14 +425,15 @@ def _scaled_spectra(finding: Finding) -> Evidence | None:
     before, doubled, halved = (rows for rows in texts.values() if rows is not None)
     # Midway between how much ordinary and shuffled text surprise the unchanged model lies the border of language.
     beyond = [numbers(t, "surprise") - (numbers(t, "ordinary") + numbers(t, "shuffled")) / 2 for t in (doubled, halved)]
-    more = numbers(doubled.drop_nulls("copied"), "copied")
-    usual = float(numbers(before.drop_nulls("copied"), "copied").mean())
+    copied = _paired(doubled, before, "copied")
+    if copied is None:
+        return None
     return Evidence(
         (
             more_than("α = 2: mass on the token itself, beside all others", 0.5, float(numbers(effects, "self").mean()),
                       float(errors(effects, "self").mean())),
-            more_than("α = 2: share of the text copied from the prompt, beside the unchanged model", usual,
-                      *_mean(more)),
+            more_than("α = 2: share of the text copied from the prompt, less that of the unchanged model", 0.0,
+                      *_mean(copied)),
             less_than("α = 2: surprise of the text beyond midway from ordinary to shuffled text, nats per token", 0.0,
                       *_mean(beyond[0])),
             more_than("α = 1/2: surprise of the text beyond midway from ordinary to shuffled text, nats per token", 0.0,
@@ -438,9 +442,18 @@ def _scaled_spectra(finding: Finding) -> Evidence | None:
     )  # fmt: skip
 
 
+def _paired(changed: pl.DataFrame, unchanged: pl.DataFrame, column: str) -> np.ndarray | None:
+    """Differences of a column prompt by prompt; None where prompts differ or fewer than two have both numbers."""
+    if changed["prompt"].to_list() != unchanged["prompt"].to_list():
+        return None
+    pairs = changed.select(column).with_columns(unchanged[column].alias("before")).drop_nulls()
+    return None if pairs.height < 2 else numbers(pairs, column) - numbers(pairs, "before")
+
+
 def _mean(values: np.ndarray) -> tuple[float, float]:
-    """Mean and standard error."""
-    return float(values.mean()), float(values.std(ddof=1)) / math.sqrt(len(values))
+    """Mean and standard error, widened as Student's interval is: few prompts say less than their spread."""
+    widened = student_quantile(len(values)) / HALF_WIDTH
+    return float(values.mean()), widened * float(values.std(ddof=1)) / math.sqrt(len(values))
 
 
 CHAPTER.of_a_model(
