@@ -51,6 +51,21 @@ class Text:
             return self.documents.streams()
         return (_parts(document) for document in self.documents)
 
+    def beginning(self, characters: int) -> str:
+        """The first characters of the text, its documents set apart by a blank line; no more than these are read."""
+        documents, room = list[str](), characters
+        for parts in self.streams():
+            start = list[str]()
+            for part in parts:
+                start.append(part[:room])
+                room -= len(start[-1])
+                if room == 0:
+                    break
+            documents.append("".join(start))
+            if room == 0:
+                break
+        return "\n\n".join(documents)[:characters]
+
     @cached_property
     def sha256(self) -> str:
         """Hash of the documents, which is what the numbers depend on; the name is not part of it."""

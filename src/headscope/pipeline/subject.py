@@ -52,7 +52,8 @@ def open_subject(
     named = {} if device is None else {"device": device}
     built = what if is_open else models.open_model(what, hub=hub, seed=seed, progress=progress.step, **named)
     # A named model is as its files are; one that was handed over may have been edited since.
-    weights = built.weight_source(built.origin.weights_method) if is_source(what) else built.weight_source()
+    origin = built.origin if is_source(what) else None
+    weights = built.weight_source() if origin is None else built.weight_source(origin.weights_method)
     return Subject(built.spec, built.sites, weights, built)
 
 
