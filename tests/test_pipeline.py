@@ -1,6 +1,7 @@
 """The pipeline on a small fake model: what it asks for, how often it runs, what becomes of failures."""
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -20,6 +21,7 @@ from headscope.errors import (
     WeightsRefused,
 )
 from headscope.lenses.lens import AS_IS, Lens, Needs
+from headscope.model.source import Source
 from headscope.pipeline import measure
 from headscope.pipeline.forwards import BATCH_BYTES, BATCH_TOKENS, batch_size, union
 
@@ -145,6 +147,7 @@ class FakeModel:
     sessions: int = 0
     forwards: list = field(default_factory=list)
     seen: list = field(default_factory=list)
+    origin: Source = field(default_factory=lambda: Source("fake", "folder", Path()))
 
     def encode(self, text):
         return torch.tensor(letters(text)["input_ids"])
@@ -155,7 +158,7 @@ class FakeModel:
     def edit(self):
         return FakeEdit(self)
 
-    def weight_source(self):
+    def weight_source(self, method=""):
         return FakeWeights(self.spec)
 
 
@@ -279,13 +282,13 @@ def test_only_the_first_tokens_of_a_text_are_read(first, tokens):
 def test_a_long_text_is_read_in_32_windows_by_default():
     places = [chr(0x3000 + place) for place in range(50)]
     text = Text("places", ("".join(place * 99 for place in places), "the end"))
-    model = FakeModel()
+    model = FakeModel(spec=replace(SPEC, vocabulary=2**16))
     run = measure(model, text=text, lenses=[STREAMING])
     assert (run.text.n_windows, run.text.n_windows_in_text, run.text.n_documents) == (32, 50, 2)
     shown = [int(window[-1]) - 0x3000 for batch in model.seen for window in batch]
     assert sorted(shown) == [i * 50 // 32 for i in range(32)]
     assert shown[:4] == [0, 25, 12, 37]
-    again = FakeModel()
+    again = FakeModel(spec=replace(SPEC, vocabulary=2**16))
     measure(again, text=text, lenses=[STREAMING])
     assert all(torch.equal(a, b) for a, b in zip(model.seen, again.seen, strict=True))
 

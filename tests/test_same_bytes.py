@@ -24,6 +24,7 @@ from headscope.model.dispatch import SMALL_MAP
 from headscope.pipeline.keeper import Keeper
 from headscope.store import RunFolder
 from headscope.store.lock import NAME as LOCK
+from tests.hostile import broken
 
 LONG, SHORT = 144, 40
 TEXTS = {"first_tokens": 440, "window": LONG}
@@ -70,6 +71,31 @@ def test_a_lens_gives_the_same_bytes_alone_and_in_company(
     run = hs.measure(tiny, lenses=[name], out=tmp_path / "alone", **TEXTS)
     assert run[name].status == "ok"
     assert of_lens(tmp_path / "alone", name) == of_lens(company, name) != {}
+
+
+@pytest.mark.parametrize("what", ["tiny", "a gguf file", "fresh weights"])
+def test_lenses_of_weights_give_the_same_bytes_whether_or_not_a_model_is_built(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone they read the file of a model that is named; beside a lens that runs text, the built model."""
+    monkeypatch.setenv("HEADSCOPE_CACHE", str(tmp_path / "cache"))
+    model = named_model(what, tmp_path)
+    weights = ["spectra", "alignment", "embeddings"]
+    hs.measure(model, lenses=[*weights, "focus"], out=tmp_path / "company", **TEXTS)
+    for name in weights:
+        hs.measure(model, lenses=[name], out=tmp_path / name, **TEXTS)
+        assert of_lens(tmp_path / name, name) == of_lens(tmp_path / "company", name) != {}
+
+
+def named_model(what: str, folder: Path) -> str:
+    """How a model of some kind is named on the command line."""
+    if what == "tiny":
+        return "tiny"
+    base = broken.save_llama(folder / "base")
+    if what == "a gguf file":
+        broken.save_gguf(folder / "m.gguf", base)
+        return str(folder / "m.gguf")
+    return f"random:{folder / 'base'}"
 
 
 def test_parameters_of_another_lens_change_nothing(tiny: Model) -> None:

@@ -157,3 +157,9 @@ def test_the_beginning_of_a_text_in_whole_windows():
     assert tailed.beginning(101).last is not None
     alone = cut([list(range(5))], [], 50)
     assert alone.beginning(1).count == 1
+
+
+@pytest.mark.parametrize("characters", [1, 3, 5, 6, 7, 9, 100])
+def test_the_beginning_is_that_of_the_joined_documents_and_no_more_is_read(characters):
+    documents = ("abc", "de", "f" * 200_000)
+    assert Text("t", documents).beginning(characters) == "\n\n".join(documents)[:characters]

@@ -1,9 +1,12 @@
 """Files that are large, and inputs that are no files."""
 
+import gc
 import hashlib
 import io
 import os
+import tempfile
 import threading
+import tracemalloc
 
 import pytest
 
@@ -11,7 +14,7 @@ from headscope.corpora import input_bytes as inputs
 from headscope.corpora import read_text, spelled_text, text
 from headscope.corpora.file_documents import LINE, FileDocuments
 from headscope.corpora.input_bytes import file_bytes
-from headscope.errors import UsageError
+from headscope.errors import ResourceError, UsageError
 
 AWKWARD = [
     "one document",
@@ -133,6 +136,52 @@ def test_a_pipe_that_delivers_is_read(tmp_path):
         assert read_text(path).documents == (content.strip("\n"),)
     finally:
         writer.join()
+
+
+def test_long_input_is_not_held_and_is_read_as_a_short_one(monkeypatch, tmp_path):
+    content = ("words on the wire, é\n***\n" * 300 + "\ufeff last").encode()
+    expected = read_input(monkeypatch, content)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(inputs, "BLOCK", 100)
+    monkeypatch.setattr(inputs, "MOST_HELD", 1000)
+    long = read_input(monkeypatch, content)
+    assert isinstance(long.documents, FileDocuments)
+    assert tuple(long.documents) == expected.documents
+    assert (long.name, long.n_characters, long.sha256) == (expected.name, expected.n_characters, expected.sha256)
+    assert len(list(tmp_path.iterdir())) == 1
+    del long
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_long_input_without_room_for_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    monkeypatch.setattr(inputs, "MOST_HELD", 10)
+    with pytest.raises(
+        ResourceError, match=r"standard input is too long to be held, and cannot be written to .*nowhere"
+    ):
+        read_input(monkeypatch, b"words " * 10)
+
+
+def read_input(monkeypatch, content):
+    class Stdin:
+        buffer = io.BytesIO(content)
+
+    monkeypatch.setattr("sys.stdin", Stdin)
+    return read_text("-")
+
+
+def test_a_file_of_many_documents_takes_a_byte_for_each(tmp_path):
+    path = tmp_path / "many.txt"
+    path.write_text("x\n***\n \n***\n" * 20_000)
+    tracemalloc.start()
+    try:
+        documents = FileDocuments(path)
+        held, _ = tracemalloc.get_traced_memory()
+        assert sum(documents.byte_counts()) == documents.n_characters == len(documents) == 20_000
+    finally:
+        tracemalloc.stop()
+    assert held < 100_000
 
 
 def test_standard_input_that_is_closed_or_endless(monkeypatch):

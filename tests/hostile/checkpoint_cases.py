@@ -421,6 +421,17 @@ SHARDED = {
             ("'ghost'",),
             "index",
         ),
+        Case(
+            "index-long-name",
+            shard_map(lambda m: m.update({Q_PROJ: "x" * 300 + ".safetensors"})),
+            ("expected a safetensors file beside it",),
+            "trusted",
+        ),
+        Case("index-zero-byte", shard_map(lambda m: m.update({Q_PROJ: "x\0.safetensors"})), ("beside it",), "trusted"),
+        Case(
+            "index-surrogate", shard_map(lambda m: m.update({Q_PROJ: "\ud800.safetensors"})), ("beside it",), "trusted"
+        ),
+        Case("index-long-tensor", shard_map(lambda m: m.update({"n" * 100_000: 3})), ("into 3",), "trusted"),
         Case("index-a-number", shard_map(lambda m: m.update({Q_PROJ: 3})), ("into 3",), "trusted"),
     ],
     "index of shards leads out of the folder": [

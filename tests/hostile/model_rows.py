@@ -47,6 +47,13 @@ def tokenizer(name: str, content: bytes | None, says: tuple[str, ...], file: str
     return Row("tokenizers that are none", f"tokenizer-{name}", prepare, 3, says)
 
 
+def without_words(scene: Scene) -> list[str]:
+    """A tokenizer that can be read and knows no word, not even the one for unknown words."""
+    folder = scene.copy(scene.seeds.talker)
+    change_json(folder / "tokenizer.json", lambda content: content["model"].update(vocab={}))
+    return ["lens", "focus", str(folder), "--text", str(scene.file("text.txt", WORDS))]
+
+
 def other_vocabulary(command: Callable[[Scene, Path], list[str]]) -> Callable[[Scene], list[str]]:
     """A tokenizer with more words than the embedding table has rows."""
 
@@ -142,6 +149,14 @@ ROWS = [
     weights_of("family", "unsupported family 'zzz'", model_type="zzz"),
     tokenizer("json-cut", b"{", ("tokenizer", "cannot be read")),
     tokenizer("empty-object", b"{}", ("tokenizer",)),
+    Row(
+        "tokenizers that are none",
+        "tokenizer-without-words",
+        without_words,
+        3,
+        ("fails on this text",),
+        "tokenizer files",
+    ),
     tokenizer("a-list", b"[]", ("tokenizer",)),
     tokenizer("binary", b"\xff\xfe\0\1", ("tokenizer",)),
     tokenizer("nested-deep", b"[" * 100_000, ("tokenizer",)),

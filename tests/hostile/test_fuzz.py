@@ -6,6 +6,7 @@
 import json
 import os
 import resource
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,16 +29,19 @@ from headscope.errors import HeadscopeError
 from headscope.experiments.intervention import Change, place_of
 from headscope.fetch import cache
 from headscope.model import architecture
+from headscope.model.adapter import base_name, read_adapter
+from headscope.model.checkpoint import open_checkpoint
 from headscope.model.configuration import read_config
 from headscope.model.gguf_header import read_gguf_header
 from headscope.model.header import read_header
+from headscope.model.hub_survey import read_list
 from headscope.report import notebook_html
 from headscope.store import load
 from headscope.store.findings import finding_in
 from headscope.store.journal import read_journal
 from headscope.store.parquet import table_in
 from headscope.store.plain import from_json
-from tests.hostile.broken import WEIGHTS, header_of, write
+from tests.hostile.broken import INDEX, WEIGHTS, header_of, write
 from tests.hostile.mutation import bytes_like, json_like, text_like
 from tests.hostile.row import Seeds
 from tests.hostile.runs import ARRAYS, FINDING, LENS, TABLE, a_finding
@@ -128,6 +132,47 @@ def test_configurations(seeds: Seeds, tmp_path_factory: pytest.TempPathFactory, 
     (folder / "config.json").write_text(json.dumps(changed))
     with refusing():
         architecture.parsed_config(read_config(folder), "config.json")
+
+
+@fuzz(60)
+@given(st.data())
+def test_indexes_of_shards(seeds: Seeds, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    folder = tmp_path_factory.getbasetemp() / "fuzzed-shards"
+    if not folder.exists():
+        shutil.copytree(seeds.sharded, folder)
+    changed = data.draw(json_like(json.loads((seeds.sharded / INDEX).read_text())))
+    (folder / INDEX).write_text(json.dumps(changed))
+    with refusing():
+        open_checkpoint(folder)
+
+
+@fuzz(60)
+@given(st.data())
+def test_settings_of_adapters(seeds: Seeds, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    folder = tmp_path_factory.getbasetemp() / "fuzzed-adapter"
+    if not folder.exists():
+        folder.mkdir()
+        shutil.copy(seeds.llama / WEIGHTS, folder / "adapter_model.safetensors")
+    settings = {
+        "peft_type": "LORA",
+        "r": 4,
+        "lora_alpha": 8,
+        "base_model_name_or_path": "../x",
+        "target_modules": ["q"],
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(data.draw(json_like(settings))))
+    with refusing():
+        read_adapter(folder)
+        base_name(folder)
+
+
+@fuzz(60)
+@given(st.data())
+def test_lists_of_models(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    file = tmp_path_factory.getbasetemp() / "fuzzed-list.txt"
+    file.write_bytes(data.draw(bytes_like(b"# small ones\norg/model  # a note\n\norg/other\r\n", 100)))
+    with refusing():
+        read_list(str(file))
 
 
 @fuzz(60)

@@ -6,6 +6,8 @@ import random
 import pytest
 
 from headscope.corpora import shipped_text
+from headscope.errors import UsageError
+from headscope.model import token_pieces as module
 from headscope.model.source import resolve
 from headscope.model.token_pieces import Surroundings, surroundings_of, token_pieces
 
@@ -136,3 +138,30 @@ def test_special_tokens_that_are_not_there_are_not_taken_off():
     assert Surroundings((1,), (2,)).body([5, 2]) == [5, 2]
     assert Surroundings((1,), (2,)).body([1]) == [1]
     assert Surroundings().body([1, 2]) == [1, 2]
+
+
+class OneWord(Letters):
+    """The whole text is one token, as a word that is too long is for some tokenizers: pieces never agree."""
+
+    def __call__(self, text, *, add_special_tokens=True, return_offsets_mapping=False):
+        self.longest = max(self.longest, len(text))
+        ids = [hash_of(text)] if text else []
+        whole = [1, *ids, 2] if add_special_tokens else ids
+        return {"input_ids": whole, "offset_mapping": [(0, len(text))] * len(ids)}
+
+
+@pytest.mark.parametrize(
+    ("is_fast", "says"),
+    [(True, "finds no place to cut in"), (False, "does not say where its tokens are")],
+)
+def test_what_cannot_be_cut_is_refused(monkeypatch, is_fast, says):
+    monkeypatch.setattr(module, "LONGEST", 20_000)
+    one_word = OneWord()
+    one_word.is_fast = is_fast
+    surroundings = surroundings_of(one_word, "sample")
+    chunks = ["x" * 500] * 30
+    assert [len(piece) for piece in token_pieces(one_word, chunks, surroundings, PIECE, OVERLAP)] == [1]
+    endless = itertools.repeat("x" * 500)
+    with pytest.raises(UsageError, match=says):
+        list(token_pieces(one_word, endless, surroundings, PIECE, OVERLAP))
+    assert one_word.longest <= 20_000

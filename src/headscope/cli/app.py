@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 DEFAULT_FOLDER = Path("headscope-report")
 SHOWN_HEADLINES = 6
+VERIFIED_CHARACTERS = 2**16  # far more than the first tokens, on which a model is verified
 
 
 class Commands(TyperGroup):
@@ -193,7 +194,7 @@ def verify(
     from headscope import api
 
     with bars() as progress:
-        given = None if text is None else "\n\n".join(api.text(text, progress=progress.step).documents)
+        given = None if text is None else api.text(text, progress=progress.step).beginning(VERIFIED_CHARACTERS)
         if hub and api.is_list(model):
             outcomes = list(api.survey(api.read_list(model), given, progress.step))
         else:

@@ -7,9 +7,8 @@ Properties:
 
 import codecs
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import IO, Any, overload
 
 from headscope.corpora.separator import SEPARATOR_LINE
 from headscope.errors import UsageError
@@ -18,36 +17,30 @@ BLOCK = 2**20  # bytes read at once
 LINE = 2**16  # characters of a line that are read at once
 
 
-@dataclass(frozen=True)
-class Size:
-    """Characters and UTF-8 bytes of a document."""
-
-    characters: int
-    bytes: int
-
-
 class FileDocuments(Sequence[str]):
-    """A sequence of documents that are separated by lines `***` in a UTF-8 file."""
+    """A sequence of documents that are separated by lines `***` in a UTF-8 file.
 
-    def __init__(self, path: Path) -> None:
+    `temporary` is that file where nobody else holds it: it is removed with the documents.
+    """
+
+    def __init__(self, path: Path, temporary: IO[bytes] | None = None) -> None:
+        self._temporary = temporary
         check_encoding(path)
         self.path = path
         self._state = _state(path)
-        self._is_visible: list[bool] = []
-        sizes: list[Size] = []
+        self._is_visible = bytearray()  # a byte per document: a file may hold millions of them
+        self.n_characters = 0
         for parts in self._every_document():
-            characters = n_bytes = 0
-            is_visible = False
+            characters, is_visible = 0, False
             for part in parts:
-                characters, n_bytes = characters + len(part), n_bytes + len(part.encode())
+                characters += len(part)
                 is_visible = is_visible or not part.isspace()
             self._is_visible.append(is_visible)
-            if is_visible:
-                sizes.append(Size(characters, n_bytes))
-        self.sizes = tuple(sizes)
+            self.n_characters += characters if is_visible else 0
+        self._count = sum(self._is_visible)
 
     def __len__(self) -> int:
-        return len(self.sizes)
+        return self._count
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -77,6 +70,10 @@ class FileDocuments(Sequence[str]):
             else:
                 for _ in parts:
                     pass
+
+    def byte_counts(self) -> Iterator[int]:
+        """UTF-8 bytes of each document, counted while the file is read once more."""
+        return (sum(len(part.encode()) for part in parts) for parts in self.streams())
 
     def _every_document(self) -> Iterator[Iterator[str]]:
         """The documents in parts, those without a visible character too."""

@@ -1,27 +1,33 @@
 """The bytes of a text that cannot be read twice: a small file, standard input, a pipe.
 
-What would never end is refused: devices, a pipe to which nobody writes, more than a gibibyte.
+Few of them are held in memory. Many are written to a temporary file, which can be read piece by piece as often as
+wanted and is removed when nobody refers to it. What would never end is refused: devices, a pipe to which nobody writes,
+more than a gibibyte.
 """
 
 import os
 import select
 import stat
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from headscope.corpora.file_documents import BLOCK, EncodingCheck
-from headscope.errors import UsageError
+from headscope.errors import ResourceError, UsageError
 
 PATIENCE_S = 20.0  # how long a pipe may be silent
 MOST_BYTES = 2**30
+MOST_HELD = 2**23  # bytes in memory
 
 
-def standard_input() -> bytes:
-    """Everything on standard input.
+def standard_input() -> bytes | IO[bytes]:
+    """Everything on standard input; a temporary file that holds it where that is long.
 
     Raises:
         UsageError: It is closed, too long, or not UTF-8.
+        ResourceError: It is long, and there is no room for temporary files.
     """
     name = "standard input"
     stream = None if sys.stdin is None else getattr(sys.stdin, "buffer", None)
@@ -33,11 +39,12 @@ def standard_input() -> bytes:
         raise UsageError(f"standard input cannot be read: {error}", hint="pipe a text, or give a file") from error
 
 
-def file_bytes(path: Path, patience_s: float = PATIENCE_S) -> bytes:
-    """The content of a file or a pipe.
+def file_bytes(path: Path, patience_s: float = PATIENCE_S) -> bytes | IO[bytes]:
+    """The content of a file or a pipe; a temporary file that holds it where that is long.
 
     Raises:
         UsageError: It is a device, a silent pipe, too long, or not UTF-8.
+        ResourceError: It is long, and there is no room for temporary files.
     """
     mode = path.stat().st_mode
     if stat.S_ISFIFO(mode):
@@ -51,18 +58,36 @@ def file_bytes(path: Path, patience_s: float = PATIENCE_S) -> bytes:
         return _gathered(iter(lambda: file.read(BLOCK), b""), path.name)
 
 
-def _gathered(blocks: Iterator[bytes], name: str) -> bytes:
-    parts, check = bytearray(), EncodingCheck(name)
+def _gathered(blocks: Iterator[bytes], name: str) -> bytes | IO[bytes]:
+    held, file, check, n_bytes = bytearray(), None, EncodingCheck(name), 0
     for block in blocks:
         check.add(block)
-        parts += block
-        if len(parts) > MOST_BYTES:
+        n_bytes += len(block)
+        if n_bytes > MOST_BYTES:
             raise UsageError(
                 f"{name} is longer than {MOST_BYTES / 2**30:.0f} GiB",
                 hint="write the text to a file first: a file is read piece by piece",
             )
+        held += block
+        if len(held) > MOST_HELD:
+            file = _moved(held, file, name)
     check.end()
-    return bytes(parts)
+    return bytes(held) if file is None else _moved(held, file, name)
+
+
+def _moved(held: bytearray, file: IO[bytes] | None, name: str) -> IO[bytes]:
+    """Move what is held to the end of a temporary file, a new one where there is none yet."""
+    try:
+        target = tempfile.NamedTemporaryFile(prefix="headscope-") if file is None else file  # noqa: SIM115  it is returned
+        target.write(held)
+        target.flush()
+    except OSError as error:
+        raise ResourceError(
+            f"{name} is too long to be held, and cannot be written to {tempfile.gettempdir()}: {error.strerror}",
+            hint="free some space there, or name another folder by TMPDIR",
+        ) from error
+    held.clear()
+    return target
 
 
 def _pipe_blocks(path: Path, patience_s: float) -> Iterator[bytes]:

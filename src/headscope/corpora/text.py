@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
+from typing import IO
 
 from headscope.corpora.file_documents import FileDocuments
 from headscope.corpora.input_bytes import file_bytes, standard_input
@@ -41,7 +42,7 @@ class Text:
     def n_characters(self) -> int:
         """Characters of all documents together."""
         if isinstance(self.documents, FileDocuments):
-            return sum(size.characters for size in self.documents.sizes)
+            return self.documents.n_characters
         return sum(map(len, self.documents))
 
     def streams(self) -> Iterator[Iterator[str]]:
@@ -49,6 +50,21 @@ class Text:
         if isinstance(self.documents, FileDocuments):
             return self.documents.streams()
         return (_parts(document) for document in self.documents)
+
+    def beginning(self, characters: int) -> str:
+        """The first characters of the text, its documents set apart by a blank line; no more than these are read."""
+        documents, room = list[str](), characters
+        for parts in self.streams():
+            start = list[str]()
+            for part in parts:
+                start.append(part[:room])
+                room -= len(start[-1])
+                if room == 0:
+                    break
+            documents.append("".join(start))
+            if room == 0:
+                break
+        return "\n\n".join(documents)[:characters]
 
     @cached_property
     def sha256(self) -> str:
@@ -63,7 +79,7 @@ class Text:
 
     def _byte_counts(self) -> Iterator[int]:
         if isinstance(self.documents, FileDocuments):
-            return (size.bytes for size in self.documents.sizes)
+            return self.documents.byte_counts()
         return (len(document.encode()) for document in self.documents)
 
 
@@ -110,8 +126,10 @@ def joined(documents: Sequence[str]) -> str:
     return "\n\n***\n\n".join(documents) + "\n"
 
 
-def _decoded(data: bytes, name: str) -> Text:
-    return Text(name, documents_in(data.decode("utf-8-sig")))
+def _decoded(content: bytes | IO[bytes], name: str) -> Text:
+    if isinstance(content, bytes):
+        return Text(name, documents_in(content.decode("utf-8-sig")))
+    return Text(name, FileDocuments(Path(content.name), content))
 
 
 def _parts(document: str) -> Iterator[str]:

@@ -21,6 +21,8 @@ from headscope.model.header import TensorEntry, file_size, read_header, unreadab
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+_MOST_INDEX_BYTES = 64 * 2**20  # the index of a model of a trillion parameters has 10 MB
+_LONGEST_NAME = 255  # bytes; no file system takes more
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle", "*.th")
 
 _TORCH: dict[str, torch.dtype] = {
@@ -145,13 +147,13 @@ def _add(tensors: dict[str, TensorEntry], found: dict[str, TensorEntry], expecte
     for name in expected:
         if name not in found:
             raise CheckpointError(
-                f"the index says that {file.name} holds {name!r}, but it does not (in {file.parent})",
+                f"the index says that {file.name} holds {name!a:.100}, but it does not (in {file.parent})",
                 hint="index and shards are of different versions: fetch all of them again",
             )
     for name, entry in found.items():
         if name in tensors:
             raise CheckpointError(
-                f"{file.parent}: tensor {name!r} is in two files, {tensors[name].file.name} and {file.name}",
+                f"{file.parent}: tensor {name!a:.100} is in two files, {tensors[name].file.name} and {file.name}",
                 hint="shards of different checkpoints were mixed: fetch all of them again",
             )
         tensors[name] = entry
@@ -159,7 +161,8 @@ def _add(tensors: dict[str, TensorEntry], found: dict[str, TensorEntry], expecte
 
 def _shards(index: Path) -> dict[str, list[str]]:
     """Which file should hold which tensors, from the index; its file names are checked, not trusted."""
-    file_size(index)
+    if file_size(index) > _MOST_INDEX_BYTES:
+        raise CheckpointError(f"{index} is larger than {_MOST_INDEX_BYTES} bytes", hint="this is no index of tensors")
     try:
         said = json.loads(index.read_text(encoding="utf-8"))
     except OSError as error:
@@ -171,9 +174,9 @@ def _shards(index: Path) -> dict[str, list[str]]:
         raise CheckpointError(f"{index} has no weight_map with tensors", hint="fetch the index again")
     shards: dict[str, list[str]] = {}
     for name, file in weight_map.items():
-        if not isinstance(file, str) or file != Path(file).name or "\\" in file or not file.endswith(".safetensors"):
+        if not isinstance(file, str) or not _is_shard_name(file):
             raise CheckpointError(
-                f"{index} puts tensor {name!r} into {file!r}, expected a safetensors file beside it",
+                f"{index} puts tensor {name!a:.100} into {file!a:.100}, expected a safetensors file beside it",
                 hint="an index that leads out of its folder is not to be trusted",
             )
         shards.setdefault(file, []).append(name)
@@ -185,6 +188,12 @@ def _shards(index: Path) -> dict[str, list[str]]:
                 hint="fetch the missing file",
             )
     return dict(sorted(shards.items()))
+
+
+def _is_shard_name(file: str) -> bool:
+    """Whether this can be the name of a safetensors file in the same folder, on any system."""
+    fits = file == Path(file).name and len(file.encode(errors="replace")) <= _LONGEST_NAME
+    return fits and file.isprintable() and "\\" not in file and file.endswith(".safetensors")
 
 
 def _no_weights(folder: Path) -> CheckpointError:

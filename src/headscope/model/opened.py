@@ -1,5 +1,6 @@
 """Model: a real transformer opened for measuring, and the functions that open one."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,8 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+log = logging.getLogger("headscope")
+
 _BUILD_IT = "`headscope report` builds the model itself: it may be able to read it, and says what is wrong if not"
 NOT_DISPATCHING = "the family does not compute attention through transformers' attention interface"
 
@@ -113,7 +116,7 @@ class Model:
         return self.plan(site).status
 
     def weight_source(self, method: str = "read from the built model") -> WeightSource:
-        """The weights of the built model, for lenses; `method` says why they are not read from the file."""
+        """The weights of the built model, for lenses; `method` says where they come from."""
         plans = {site: self.plan(site) for site in self.sites}
         beside = Beside.of(self.hf, plans)
         rest = Rest(self, beside.feed_forward.matrices)
@@ -195,21 +198,12 @@ def open_weights(
 ) -> WeightSource:
     """The weights of a checkpoint, straight from its file where that is possible; otherwise from a built model."""
     source = resolve(what, hub=hub, seed=seed, progress=progress)
-    if source.kind == "random":
-        return _opened(load(source, progress=progress), source, None).weight_source(
-            "read from the built model: it has no file"
-        )
-    if source.gguf_file is not None:
-        why = "read from the built model: a GGUF file stores quantised values and permuted rows"
-        return _opened(load(source, progress=progress), source, None).weight_source(why)
-    if source.adapter is not None:
-        why = "read from the built model: an adapter is merged into its weights"
-        return _opened(load(source, progress=progress), source, None).weight_source(why)
-    try:
-        return _from_file(source)
-    except WeightsRefused as refusal:
-        why = f"read from the built model, because the file alone does not tell: {refusal.message}"
-        return _opened(load(source, progress=progress), source, None).weight_source(why)
+    if source.kind != "random" and source.gguf_file is None and source.adapter is None:
+        try:
+            return _from_file(source)
+        except WeightsRefused as refusal:
+            log.info("the model is built, because the file alone does not tell: %s", refusal.message)
+    return _opened(load(source, progress=progress), source, None).weight_source(source.weights_method)
 
 
 def _from_file(source: Source) -> WeightSource:
@@ -231,9 +225,7 @@ def _from_file(source: Source) -> WeightSource:
             licence=source.licence,
             notes=checkpoint.notes,
         )
-    files = ", ".join(file.name for file in checkpoint.files[:2]) + (" …" if len(checkpoint.files) > 2 else "")
-    matrices = FileMatrices(skeleton, checkpoint, sources)
-    method = f"read from {files}, one tensor at a time"
+    matrices, method = FileMatrices(skeleton, checkpoint, sources), source.weights_method
     return PlannedWeights(spec, plans, beside, matrices, method, lambda: open_tokenizer(source.folder, config)[0])
 
 

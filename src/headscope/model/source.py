@@ -41,6 +41,20 @@ class Source:
     seed: int = 0
     adapter: Path | None = None
 
+    @property
+    def weights_method(self) -> str:
+        """Where the weights come from: the same words whether a model was built for them or not.
+
+        Other lenses of a run decide whether one is built; a finding must not depend on them.
+        """
+        if self.kind == "random":
+            return "drawn for the built model: it has no file"
+        if self.gguf_file is not None:
+            return "read from the built model: a GGUF file stores quantised values and permuted rows"
+        if self.adapter is not None:
+            return "read from the built model: an adapter is merged into its weights"
+        return "read from the safetensors files of the checkpoint"
+
 
 @dataclass(frozen=True)
 class Listed:

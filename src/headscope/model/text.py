@@ -14,6 +14,7 @@ from headscope.model.feeding import forward_options
 from headscope.model.model_state import restored
 from headscope.model.quiet import quiet
 from headscope.model.token_ids import check_token_ids
+from headscope.model.tokenising import tokenising
 
 if TYPE_CHECKING:
     from headscope.model.opened import Model
@@ -62,7 +63,7 @@ def encode(model: "Model", text: str) -> Int[Tensor, " tokens"]:
         )
     if not text.strip():
         raise UsageError("the text is empty", hint="give some words")
-    with quiet():
+    with tokenising():
         ids = model.tokenizer(text)["input_ids"]
     tokens = torch.tensor(ids, dtype=torch.long)
     check_token_ids(tokens, model.spec)
@@ -133,7 +134,7 @@ def prompt_tokens(model: "Model", prompt: str, *, max_new_tokens: int, chat: boo
     tokens = encode(model, prompt)
     if chat and has_chat_template(model):
         turn = [{"role": "user", "content": prompt}]
-        with quiet():
+        with tokenising():
             spoken = model.tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=False)  # type: ignore[union-attr]
             # The template writes the special tokens itself.
             tokens = torch.tensor(model.tokenizer(spoken, add_special_tokens=False)["input_ids"])  # type: ignore[misc]

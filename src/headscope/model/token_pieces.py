@@ -9,12 +9,13 @@ A tokenizer needs about 165 bytes per character while it works, so a long docume
 Definition:
     Two neighbouring pieces share an overlap. Their tokens in the middle half of the overlap must be the same, by id and
     by place. Then A gives the tokens before one of these tokens and B gives those from it on. The cut is next to white
-    space where the overlap has any. Where A and B do not agree, A is made twice as long and the comparison is repeated;
-    a document without any agreement is tokenised whole.
-    Documents of one piece, and tokenizers that do not say where their tokens are, see the whole document at once.
+    space where the overlap has any. Where A and B do not agree, A is made twice as long and the comparison is repeated.
+    Documents of one piece, and tokenizers that do not say where their tokens are, see the whole document at once. What
+    would have to be tokenised at once and is longer than `LONGEST` is refused: its memory would grow with the text.
 Properties:
     - the tokens are those of the whole document  (tested: test_pieces_give_the_tokens_of_the_whole_document)
     - no more than a few pieces are held at once  (tested: test_a_long_document_is_never_held_whole)
+    - what cannot be cut is refused  (tested: test_what_cannot_be_cut_is_refused)
 """
 
 from bisect import bisect_left
@@ -22,10 +23,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headscope.model.quiet import quiet
+from headscope.errors import UsageError
+from headscope.model.tokenising import tokenising
 
 # Characters of a piece and of the overlap: 20 MiB while a piece is tokenised.
 PIECE, OVERLAP = 2**17, 2**12
+LONGEST = 2**22  # characters that are tokenised at once: 700 MiB
 SAMPLE = 256  # characters that show where a tokenizer puts its special tokens
 
 
@@ -50,7 +53,7 @@ class Surroundings:
 
 def surroundings_of(tokenizer: Any, sample: str) -> Surroundings:
     """The special tokens around a text, seen on a short sample of it."""
-    with quiet():
+    with tokenising():
         specials, ids = tuple(tokenizer("")["input_ids"]), list(tokenizer(sample)["input_ids"])
     for n_head in range(len(specials), -1, -1):
         guess = Surroundings(specials[:n_head], specials[n_head:])
@@ -74,8 +77,8 @@ def token_pieces(
     reader = _Reader(iter(chunks))
     start = reader.take(piece)
     if reader.is_empty or not _shows_places(tokenizer, start[:SAMPLE], surroundings):
-        with quiet():
-            yield surroundings.body(tokenizer(start + reader.rest())["input_ids"])
+        with tokenising():
+            yield surroundings.body(tokenizer(_whole(start, reader))["input_ids"])
         return
     yield from _stitched(tokenizer, start, reader, piece, overlap)
 
@@ -89,11 +92,27 @@ def _stitched(tokenizer: Any, text: str, reader: "_Reader", piece: int, overlap:
         cut = _common_cut(tokens, next_tokens, following, overlap)
         if cut is None:
             text += following[overlap:] + reader.take(len(text))
+            _check_length(text, "this tokenizer finds no place to cut in")
             tokens = _tokenised(tokenizer, text, tokens.origin)
             continue
         yield tokens.ids[first : cut[0]]
         text, tokens, first = following, next_tokens, cut[1]
     yield tokens.ids[first:]
+
+
+def _whole(start: str, reader: "_Reader") -> str:
+    """A document that must be tokenised at once."""
+    text = start + reader.take(LONGEST + 1 - len(start))
+    _check_length(text, "this tokenizer does not say where its tokens are, and cannot be given")
+    return text
+
+
+def _check_length(text: str, reason: str) -> None:
+    if len(text) > LONGEST:
+        raise UsageError(
+            f"{reason} {len(text):,} characters at once: memory would grow with the text",
+            hint="give a text with white space in it, and separate its documents by lines that hold ***",
+        )
 
 
 @dataclass(frozen=True)
@@ -115,7 +134,7 @@ class _Tokens:
 
 
 def _tokenised(tokenizer: Any, text: str, origin: int) -> _Tokens:
-    with quiet():
+    with tokenising():
         encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     places = encoding["offset_mapping"]
     starts, ends = [origin + start for start, _ in places], [origin + end for _, end in places]
@@ -154,7 +173,7 @@ def _shows_places(tokenizer: Any, sample: str, surroundings: Surroundings) -> bo
     """Whether a tokenizer says where its tokens are, and adds special tokens at the ends of a text only."""
     if not getattr(tokenizer, "is_fast", False):
         return False
-    with quiet():
+    with tokenising():
         bare, whole = tokenizer(sample, add_special_tokens=False)["input_ids"], tokenizer(sample)["input_ids"]
     return list(whole) == [*surroundings.head, *bare, *surroundings.tail]
 
@@ -184,7 +203,3 @@ class _Reader:
             self._pending = self._pending[count:]
             count -= len(parts[-1])
         return "".join(parts)
-
-    def rest(self) -> str:
-        """Everything that is left."""
-        return "".join([self._pending, *self._chunks])

@@ -38,6 +38,7 @@ from headscope.model.rounding import is_narrow, widened
 from headscope.model.softmax import SoftmaxSession
 from headscope.model.text import generate_tokens, lacks_start
 
+BEGINNING = 2**16  # characters of a text that are tokenised for its first tokens
 TOKENS = 128
 SINGLES = 16
 FEWEST = 8
@@ -228,7 +229,7 @@ def _relative(a: Tensor, b: Tensor) -> float:
 def _tokens(model: Model, text: str | None) -> Int[Tensor, "1 tokens"]:
     limit = min(TOKENS, model.spec.context or TOKENS)
     if text is not None and model.reads_text:
-        return model.encode(text)[None, :limit].to(model.hf.device)
+        return model.encode(text[:BEGINNING])[None, :limit].to(model.hf.device)
     generator = torch.Generator().manual_seed(0)
     return torch.randint(3, vocabulary(model.hf.config), (1, limit), generator=generator).to(model.hf.device)
 

@@ -51,7 +51,10 @@ def open_subject(
     is_open = hasattr(what, "weight_source")
     named = {} if device is None else {"device": device}
     built = what if is_open else models.open_model(what, hub=hub, seed=seed, progress=progress.step, **named)
-    return Subject(built.spec, built.sites, built.weight_source(), built)
+    # A named model is as its files are; one that was handed over may have been edited since.
+    origin = built.origin if is_source(what) else None
+    weights = built.weight_source() if origin is None else built.weight_source(origin.weights_method)
+    return Subject(built.spec, built.sites, weights, built)
 
 
 def windows_of(

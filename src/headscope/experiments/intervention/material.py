@@ -1,6 +1,7 @@
 """What every state of the model is run on: the same windows, short windows for maps, sentences, prompts."""
 
 import re
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,11 +10,14 @@ from jaxtyping import Int
 from torch import Tensor
 
 from headscope.core import Site, TextSpec
-from headscope.corpora import Text, Windows, cut
+from headscope.corpora import Text, Windows
+from headscope.corpora.windows import room_for, windows_in
 from headscope.errors import UsageError
 from headscope.experiments.intervention.writing import PROMPTS
 from headscope.model import Model
 from headscope.model.text import predicts_next_token, prompt_tokens
+from headscope.model.token_ids import check_token_ids
+from headscope.model.token_pieces import SAMPLE, surroundings_of, token_pieces
 
 MAPPED = 128  # tokens of the windows whose maps are kept to be compared
 MAP_BYTES = 128 * 2**20  # what the kept maps may take
@@ -78,8 +82,15 @@ def _prompts(model: Model, prompts: Sequence[str] | None, new_tokens: int) -> tu
 
 
 def _cut(model: Model, text: Text, length: int) -> Windows:
-    documents = [model.encode(document).tolist() for document in text.documents]
-    return cut(documents, list(model.tokenizer("")["input_ids"]), length)  # type: ignore[misc]
+    """The windows of a text, which is tokenised piece by piece: a token takes four bytes while they are gathered."""
+    sample = next((part for parts in text.streams() for part in parts), "")[:SAMPLE]
+    surroundings = surroundings_of(model.tokenizer, sample)
+    body = array("i")
+    for parts in text.streams():
+        for piece in token_pieces(model.tokenizer, parts, surroundings):
+            body.extend(piece)
+    check_token_ids(torch.tensor([max(body, default=0)]), model.spec)
+    return windows_in(body, surroundings.head, surroundings.tail, room_for(length, surroundings.count))
 
 
 def _spread(windows: Windows, count: int) -> tuple[Tokens, ...]:

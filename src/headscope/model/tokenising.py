@@ -1,0 +1,27 @@
+"""A tokenizer at work: quiet, and a failure of it is that of the checkpoint."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from headscope.errors import CheckpointError, HeadscopeError
+from headscope.model.quiet import quiet
+from headscope.model.reason import reason
+
+
+@contextmanager
+def tokenising() -> Iterator[None]:
+    """Let a tokenizer work; it is made of files of the checkpoint, and may fail on the first word that it meets.
+
+    Raises:
+        CheckpointError: The tokenizer fails.
+    """
+    try:
+        with quiet():
+            yield
+    except (HeadscopeError, MemoryError):
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            f"the tokenizer fails on this text: {reason(error)}",
+            hint="fetch the tokenizer files again, or remove them to open the model without text",
+        ) from error
