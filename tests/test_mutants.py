@@ -6,7 +6,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-
 from scripts.mutants import mutants, mutated
 from scripts.mutate import EQUIVALENT, PACKAGE, Fate, fate_of
 

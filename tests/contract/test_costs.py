@@ -14,6 +14,10 @@ D = 64
 # Lengths and widths that no block, tile or power of two divides, and ends of the range that models have.
 ODD_SIZES = [(193, 33), (511, 8), (300, 256), (1000, 128)]
 
+# Where the formula follows each step of the path it is nearer than the factor of two that holds for all.
+SHARPER = {"dense": 1.01, "bigbird": 1.1, "low_rank": 1.25, "intention": 1.25, "pooling": 1.3, "band_sparse": 1.35}
+SHARPER |= {"linformer": 1.5, "longformer": 1.6}
+
 
 def plain_call(n: int, d: int = D) -> Call:
     return make(n, batch=1, heads=1, kv_heads=1, d_head=d, right=None)
@@ -64,7 +68,7 @@ def test_flops_grow_with_the_heads(name: str, index: int) -> None:
     mechanism = examples(name, n)[index]
     alike = make(n, batch=2, heads=6, kv_heads=6, d_head=d, right=None)
     grouped = make(n, batch=2, heads=6, kv_heads=2, d_head=d, right=None)
-    counted, shared = (counted_flops(lambda: mechanism(call)) for call in (alike, grouped))
+    counted, shared = counted_flops(lambda: mechanism(alike)), counted_flops(lambda: mechanism(grouped))
     stated = mechanism.cost(n, d).flops
     if is_a_set(mechanism, alike):
         assert counted >= shared >= 12 * stated * (1 - 1e-9)
@@ -77,7 +81,8 @@ def test_flops_grow_with_the_heads(name: str, index: int) -> None:
 @every_example
 def test_bytes_count_the_allocations(name: str, index: int, n: int, d: int) -> None:
     mechanism, call = examples(name, n)[index], plain_call(n, d)
-    assert 0.5 <= mechanism.cost(n, d).bytes / allocated(mechanism, call) <= 2
+    ratio = mechanism.cost(n, d).bytes / allocated(mechanism, call)
+    assert 1 / SHARPER.get(name, 2) <= ratio <= SHARPER.get(name, 2)
 
 
 @pytest.mark.parametrize("name", list(mechanisms()))
