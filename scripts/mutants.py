@@ -1,12 +1,12 @@
-"""Mutants of a Python source: the same text with one operator or comparison changed.
+"""Mutants of a Python source: the same program with one operator or comparison changed.
 
-A mutant that no test notices shows a line that no test holds. Annotations, messages of errors and type aliases are
-left alone, since a change there changes no result.
+A mutant that no test notices shows a line that no test holds. Annotations, type aliases and messages of errors are left
+alone, since a change there changes no result. Numbers inside the sentences of a finding are results.
 """
 
 import ast
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
@@ -29,16 +29,20 @@ _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.NotEq: ast.Eq,
 }
 _CONNECTIVES: dict[type[ast.boolop], type[ast.boolop]] = {ast.And: ast.Or, ast.Or: ast.And}
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_WITHOUT_RESULT = ("annotation", "returns", "decorator_list", "bases")
+_Replace = Callable[[ast.AST], None]
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One changed expression of one file."""
+    """One changed expression of one file; `position` counts the expressions that can change, in syntactic order."""
 
+    scope: str
     line: int
     before: str
     after: str
-    source: str
+    position: int
 
     def __str__(self) -> str:
         return f"{self.line}: {self.before}  →  {self.after}"
@@ -46,53 +50,81 @@ class Mutant:
 
 def mutants(source: str) -> list[Mutant]:
     """Every mutant of a source, in the order of the text."""
+    drawn = []
+    for position, (scope, node, _) in enumerate(_changeable(ast.parse(source))):
+        line, before = node.lineno, ast.unparse(node)
+        drawn.append(Mutant(scope, line, before, ast.unparse(_changed(copy.deepcopy(node))), position))
+    return sorted(drawn, key=lambda mutant: (mutant.line, mutant.position))
+
+
+def mutated(source: str, mutant: Mutant) -> str:
+    """The source that holds the mutant, without its comments."""
     tree = ast.parse(source)
-    text = source.encode()
-    starts = [0]
-    for row in text.splitlines(keepends=True):
-        starts.append(starts[-1] + len(row))
-    made = []
-    for node in _expressions(tree):
-        changed = _changed(node)
-        if changed is None or node.end_lineno is None or node.end_col_offset is None:
-            continue
-        first, last = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
-        after = ast.unparse(changed)
-        whole = text[:first] + f"({after})".encode() + text[last:]
-        made.append(Mutant(node.lineno, ast.unparse(node), after, whole.decode()))
-    return sorted(made, key=lambda mutant: (mutant.line, mutant.before))
+    _, node, replace = list(_changeable(tree))[mutant.position]
+    replace(_changed(node))
+    return ast.unparse(tree)
 
 
-def _expressions(node: ast.AST) -> Iterator[ast.expr]:
-    """Expressions whose value a result may depend on."""
-    for field, value in ast.iter_fields(node):
-        if field in ("annotation", "returns", "decorator_list", "bases") or isinstance(node, ast.Raise | ast.JoinedStr):
+def _changeable(tree: ast.Module) -> list[tuple[str, ast.expr | ast.AugAssign, _Replace]]:
+    """What can change: the function that it is in, the node, and how to put another in its place."""
+    return [(scope, node, replace) for scope, node, replace in _nodes(tree, "") if _can_change(node)]
+
+
+def _nodes(parent: ast.AST, scope: str) -> Iterator[tuple[str, ast.expr | ast.AugAssign, _Replace]]:
+    """Nodes whose value a result may depend on."""
+    if isinstance(parent, ast.Raise):
+        return
+    for field, value in ast.iter_fields(parent):
+        if field in _WITHOUT_RESULT:
             continue
-        for child in value if isinstance(value, list) else [value]:
-            if not isinstance(child, ast.AST) or (isinstance(node, ast.Module) and isinstance(child, ast.Assign)):
+        for index, child in enumerate(value if isinstance(value, list) else [value]):
+            if not isinstance(child, ast.AST) or _is_type_alias(parent, child):
                 continue
-            if isinstance(child, ast.BinOp | ast.Compare | ast.BoolOp | ast.UnaryOp):
-                yield child
-            yield from _expressions(child)
+            if isinstance(child, ast.expr | ast.AugAssign):
+                yield scope, child, _replacement(parent, field, index if isinstance(value, list) else None)
+            inner = f"{scope}.{child.name}".lstrip(".") if isinstance(child, _DEFINITIONS) else scope
+            yield from _nodes(child, inner)
 
 
-def _changed(node: ast.expr) -> ast.expr | None:
-    twin = copy.deepcopy(node)
-    if isinstance(twin, ast.BinOp) and type(twin.op) in _ARITHMETIC and not _joins_text(twin):
-        twin.op = _ARITHMETIC[type(twin.op)]()
-        return twin
-    if isinstance(twin, ast.Compare) and type(twin.ops[0]) in _COMPARISONS:
-        twin.ops[0] = _COMPARISONS[type(twin.ops[0])]()
-        return twin
-    if isinstance(twin, ast.BoolOp):
-        twin.op = _CONNECTIVES[type(twin.op)]()
-        return twin
-    if isinstance(twin, ast.UnaryOp) and isinstance(twin.op, ast.USub | ast.Not):
-        return twin.operand
-    return None
+def _replacement(parent: ast.AST, field: str, index: int | None) -> _Replace:
+    def replace(node: ast.AST) -> None:
+        if index is None:
+            setattr(parent, field, node)
+        else:
+            getattr(parent, field)[index] = node
+
+    return replace
+
+
+def _is_type_alias(parent: ast.AST, child: ast.AST) -> bool:
+    """A union or a subscript that a module gives a name."""
+    if not isinstance(parent, ast.Module) or not isinstance(child, ast.Assign):
+        return False
+    value = child.value
+    return isinstance(value, ast.Subscript) or (isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr))
+
+
+def _can_change(node: ast.AST) -> bool:
+    if isinstance(node, ast.BinOp | ast.AugAssign):
+        return type(node.op) in _ARITHMETIC and not (isinstance(node, ast.BinOp) and _joins_text(node))
+    if isinstance(node, ast.Compare):
+        return type(node.ops[0]) in _COMPARISONS
+    return isinstance(node, ast.BoolOp) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.Not))
+
+
+def _changed(node: ast.expr | ast.AugAssign) -> ast.AST:
+    """The node with its operator changed, in place; what a negation negates in place of the negation."""
+    if isinstance(node, ast.BinOp | ast.AugAssign):
+        node.op = _ARITHMETIC[type(node.op)]()
+    elif isinstance(node, ast.Compare):
+        node.ops[0] = _COMPARISONS[type(node.ops[0])]()
+    elif isinstance(node, ast.BoolOp):
+        node.op = _CONNECTIVES[type(node.op)]()
+    return node.operand if isinstance(node, ast.UnaryOp) else node
 
 
 def _joins_text(node: ast.BinOp) -> bool:
     """A sum or a format of strings fails for every other operator, which tells nothing."""
     literals = [side.value for side in (node.left, node.right) if isinstance(side, ast.Constant)]
-    return any(isinstance(value, str) for value in literals) or isinstance(node.left, ast.JoinedStr)
+    joined = isinstance(node.left, ast.JoinedStr) or isinstance(node.right, ast.JoinedStr)
+    return joined or any(isinstance(value, str) for value in literals)

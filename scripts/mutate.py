@@ -4,18 +4,24 @@
     python scripts/mutate.py maths/normality.py       mutants of one module or folder
     python scripts/mutate.py --count 100 --seed 7
 
-A mutant is killed when the tests of its module or the contract tests fail. A survivor that changes no result is listed
-in tests/equivalent_mutants.toml with the reason; the command fails when more than a tenth of the others survive.
+A mutant is killed when a test of its module or a contract test ran and failed. One that does not end, or with which the
+tests cannot even be collected, is not: the first counts as alive, the second is left out. A survivor that changes no
+result is listed in tests/equivalent_mutants.toml with the reason; the command fails when more than a tenth of the
+others survive.
 """
 
 import argparse
 import ast
+import math
 import os
 import random
+import resource
 import shutil
+import signal
 import sys
 import tempfile
 import tomllib
+from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -26,9 +32,22 @@ TESTS = ROOT / "tests"
 PARTS = ("maths", "lenses", "attention/mechanisms")
 EQUIVALENT = TESTS / "equivalent_mutants.toml"
 FEWEST_KILLED = 0.9
+# A mutant may loop for ever or ask for any amount of memory.
+CPU_SECONDS, CPU_FACTOR = 60, 10
+MEMORY = 8 << 30
+NOT_TESTED = 100
 sys.path.insert(0, str(ROOT))
 
-from scripts.mutants import Mutant, mutants  # noqa: E402 - the script's own folder comes first on the path
+from scripts.mutants import Mutant, mutants, mutated  # noqa: E402 - the script's own folder comes first on the path
+
+
+class Fate(StrEnum):
+    """What the tests did with a mutant."""
+
+    KILLED = "killed"
+    SURVIVED = "survived"
+    ENDLESS = "did not end"
+    UNLOADABLE = "could not be loaded"
 
 
 def main() -> int:
@@ -37,21 +56,25 @@ def main() -> int:
     drawn = _drawn(arguments.where or PARTS, arguments.count, arguments.seed)
     reasons = _reasons()
     _load_what_all_tests_share()
-    _check_unchanged(sorted({module for module, _ in drawn}))
-    survivors, explained, killed = [], 0, 0
+    changing = [(module, mutant) for module, mutant in drawn if _key(module, mutant) not in reasons]
+    seconds = _seconds_without_a_mutant(sorted({module for module, _ in changing}))
+    mutants_by_fate: dict[Fate, list[str]] = {fate: [] for fate in Fate}
     for number, (module, mutant) in enumerate(drawn, 1):
-        tests = tests_of(module)
-        reason = reasons.get((str(module), mutant.before, mutant.after))
-        died = reason is None and _dies(module, mutant, tests)
-        state = f"equivalent: {reason}" if reason else "killed" if died else f"SURVIVED {' '.join(tests)}"
-        print(f"{number}/{len(drawn)} {module}:{mutant}: {state}", flush=True)
-        killed, explained = killed + died, explained + (reason is not None)
-        if not died and reason is None:
-            survivors.append((module, mutant))
-    counted = len(drawn) - explained
+        reason = reasons.get(_key(module, mutant))
+        fate = None if reason else _fate(module, mutant, seconds[tuple(tests_of(module))])
+        print(f"{number}/{len(drawn)} {module}:{mutant}: {fate or f'equivalent: {reason}'}", flush=True)
+        if fate is not None:
+            mutants_by_fate[fate].append(f"{module}:{mutant}")
+    return _report(mutants_by_fate, len(drawn) - len(changing))
+
+
+def _report(mutants_by_fate: dict[Fate, list[str]], explained: int) -> int:
+    killed, survived = len(mutants_by_fate[Fate.KILLED]), len(mutants_by_fate[Fate.SURVIVED])
+    counted = killed + survived + len(mutants_by_fate[Fate.ENDLESS])
     print(f"{killed} of {counted} mutants killed; {explained} more change no result ({EQUIVALENT.name})")
-    for module, mutant in survivors:
-        print(f"survived: {module}:{mutant}")
+    for fate in (Fate.SURVIVED, Fate.ENDLESS, Fate.UNLOADABLE):
+        for name in mutants_by_fate[fate]:
+            print(f"{fate}: {name}")
     return 0 if killed >= FEWEST_KILLED * counted else 1
 
 
@@ -76,9 +99,13 @@ def _modules(place: Path) -> list[Path]:
     return sorted(place.rglob("*.py")) if place.is_dir() else [place] if place.is_file() else []
 
 
-def _reasons() -> dict[tuple[str, str, str], str]:
+def _reasons() -> dict[tuple[str, str, str, str], str]:
     rows: list[dict[str, Any]] = tomllib.loads(EQUIVALENT.read_text()).get("mutant", [])
-    return {(row["module"], row["before"], row["after"]): row["reason"] for row in rows}
+    return {(row["module"], row["scope"], row["before"], row["after"]): row["reason"] for row in rows}
+
+
+def _key(module: Path, mutant: Mutant) -> tuple[str, str, str, str]:
+    return str(module), mutant.scope, mutant.before, mutant.after
 
 
 def tests_of(module: Path) -> list[str]:
@@ -136,42 +163,76 @@ def _load_what_all_tests_share() -> None:
     del polars, pytest, scipy, torch, transformers
 
 
-def _check_unchanged(modules: list[Path]) -> None:
-    """Stop where the tests fail without a mutant: they would kill everything."""
-    checked = set[tuple[str, ...]]()
+def _seconds_without_a_mutant(modules: list[Path]) -> dict[tuple[str, ...], float]:
+    """The processor time of each set of tests; stop where they fail without a mutant: they would kill everything."""
+    seconds: dict[tuple[str, ...], float] = {}
     for module in modules:
         tests = tests_of(module)
         if not tests:
             raise SystemExit(f"{module}: no test file is named after it or after what imports it")
-        if tuple(tests) not in checked and _dies(module, Mutant(0, "", "", (PACKAGE / module).read_text()), tests):
-            raise SystemExit(f"the tests fail without a mutant: {' '.join(tests)}")
-        checked.add(tuple(tests))
+        if tuple(tests) not in seconds:
+            fate, seconds[tuple(tests)] = _tested(module, (PACKAGE / module).read_text(), limit=None)
+            if fate is not Fate.SURVIVED:
+                raise SystemExit(f"{fate} without a mutant: {' '.join(tests)}")
+    return seconds
 
 
-def _dies(module: Path, mutant: Mutant, tests: list[str]) -> bool:
-    """Whether the tests fail on a copy of the package that holds the mutant."""
+def _fate(module: Path, mutant: Mutant, seconds: float) -> Fate:
+    source = mutated((PACKAGE / module).read_text(), mutant)
+    return _tested(module, source, limit=CPU_SECONDS + math.ceil(CPU_FACTOR * seconds))[0]
+
+
+def _tested(module: Path, text: str, limit: int | None) -> tuple[Fate, float]:
+    """What the tests do with a copy of the package in which the module has this text, and the seconds they compute."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "src"
         shutil.copytree(PACKAGE.parent, source, ignore=shutil.ignore_patterns("__pycache__"))
-        (source / "headscope" / module).write_text(mutant.source)
+        (source / "headscope" / module).write_text(text)
         child = os.fork()
         if child == 0:
-            os._exit(_run(tests, source))
-        _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status) != 0
+            os._exit(_run(tests_of(module), source, module, limit))
+        _, status, used = os.wait4(child, 0)
+    return fate_of(os.waitstatus_to_exitcode(status)), used.ru_utime + used.ru_stime
 
 
-def _run(tests: list[str], source: Path) -> int:
+def fate_of(code: int) -> Fate:
+    """What an exit code of pytest says; a code that says nothing about the mutant stops the command."""
+    fates = {0: Fate.SURVIVED, 1: Fate.KILLED, 2: Fate.UNLOADABLE, -signal.SIGXCPU: Fate.ENDLESS}
+    if code not in fates:
+        meaning = "tests that do not load the module" if code == NOT_TESTED else f"exit code {code} of pytest"
+        raise SystemExit(f"{meaning}: this says nothing about a mutant")
+    return fates[code]
+
+
+def _run(tests: list[str], source: Path, module: Path, limit: int | None) -> int:
     import pytest
 
+    if limit is not None:
+        _bound(limit)
     sys.path[:] = [str(source), str(ROOT), *(entry for entry in sys.path if entry != str(PACKAGE.parent))]
-    sys.modules.pop("headscope", None)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "headscope"]:
+        del sys.modules[name]
     with Path(os.devnull).open("w") as nowhere:
         for stream in (1, 2):
             os.dup2(nowhere.fileno(), stream)
         # What this process has loaded already is not rewritten: a warning that says nothing about the mutant.
         quiet = ["-W", "ignore::pytest.PytestAssertRewriteWarning", "-p", "no:cacheprovider"]
-        return int(pytest.main(["-x", "-q", *quiet, *tests]))
+        code = int(pytest.main(["-x", "-q", *quiet, *tests]))
+    return code if code or _loaded_from(source, module) else NOT_TESTED
+
+
+def _bound(seconds: int) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 60))
+    size = Path("/proc/self/statm")
+    if size.exists():  # only Linux says how much this process has already
+        held = int(size.read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY, held + MEMORY))
+
+
+def _loaded_from(source: Path, module: Path) -> bool:
+    """Whether the tests imported the module, and imported it from the copy: else they cannot notice anything."""
+    loaded = sys.modules.get(_dotted(module))
+    return loaded is not None and str(loaded.__file__).startswith(str(source))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """The mutants that `make mutate` draws: one changed operator each, and nothing that changes no result."""
 
 import ast
+import signal
 import tomllib
 from pathlib import Path
 
-from scripts.mutants import mutants
-from scripts.mutate import EQUIVALENT, PACKAGE
+import pytest
+from scripts.mutants import mutants, mutated
+from scripts.mutate import EQUIVALENT, PACKAGE, Fate, fate_of
 
 SOURCE = '''
 Limit = int | None
@@ -14,7 +16,8 @@ def share(a: int | float, n: int = -1) -> int | None:
     """Not a * b."""
     if n < 0 or not a:
         raise ValueError(f"n must be at least {n + 1}")
-    return a * 2 - n ** 2
+    a += n / 3
+    return a * 2 - n ** 2, f"{100 * a:.1f} %"
 '''
 
 
@@ -25,6 +28,9 @@ def test_every_operator_changes_once():
         ("n < 0", "n <= 0"),
         ("n < 0 or not a", "n < 0 and (not a)"),
         ("not a", "a"),
+        ("a += n / 3", "a -= n / 3"),
+        ("n / 3", "n * 3"),
+        ("100 * a", "100 / a"),
         ("a * 2", "a / 2"),
         ("n ** 2", "n * 2"),
         ("a * 2 - n ** 2", "a * 2 + n ** 2"),
@@ -32,15 +38,28 @@ def test_every_operator_changes_once():
 
 
 def test_a_mutant_is_the_source_with_one_expression_changed():
-    plain = ast.dump(ast.parse(SOURCE))
+    plain = ast.unparse(ast.parse(SOURCE))
     for mutant in mutants(SOURCE):
-        assert ast.dump(ast.parse(mutant.source)) != plain
-        assert mutant.source.replace(f"({mutant.after})", mutant.before, 1) == SOURCE
+        assert mutant.scope == "share"
+        text = mutated(SOURCE, mutant)
+        assert text != plain
+        back = [mutated(text, twin) for twin in mutants(text) if twin.position == mutant.position]
+        assert plain in back or mutant.before in ("-1", "not a", "n ** 2")  # whose change cannot be undone by another
+
+
+def test_only_a_failed_test_kills():
+    """Neither a time limit, nor tests that cannot be collected, nor a harness that broke."""
+    assert [fate_of(code) for code in (0, 1, 2)] == [Fate.SURVIVED, Fate.KILLED, Fate.UNLOADABLE]
+    assert fate_of(-signal.SIGXCPU) == Fate.ENDLESS
+    for code in (3, 4, 5, 100, -signal.SIGKILL, -signal.SIGSEGV):
+        with pytest.raises(SystemExit):
+            fate_of(code)
 
 
 def test_every_listed_mutant_exists_and_has_a_reason():
-    """A list that outlives its code would hide a hole."""
+    """A list that outlives its code would hide a hole, and so would a row that names more than it was written for."""
     for row in tomllib.loads(EQUIVALENT.read_text()).get("mutant", []):
-        made = {(mutant.before, mutant.after) for mutant in mutants(Path(PACKAGE / row["module"]).read_text())}
-        assert (row["before"], row["after"]) in made, row
-        assert len(row["reason"].split()) > 3, row
+        every = mutants(Path(PACKAGE / row["module"]).read_text())
+        alike = [m for m in every if (m.scope, m.before, m.after) == (row["scope"], row["before"], row["after"])]
+        assert len(alike) == row.get("count", 1), row
+        assert len(row["reason"].split()) > 5, row

@@ -348,15 +348,10 @@ def test_headlines_are_sentences_with_numbers(name, shape):
         assert "nan" not in sentence.lower()
 
 
-# Lenses whose sentences do not follow these rules yet.
-WITHOUT_WINDOWS = {"alignment", "angles", "lowrank", "maps", "scores", "uniformity"}
-RANKED_BY_Z = {"alignment"}
-
-
 @every_lens
 def test_a_headline_says_how_many_windows_it_rests_on(name):
     lens, params = LENSES[name], LENSES[name].params()
-    if not lens.needs(params, MODELS["grouped queries"].spec).text or name in WITHOUT_WINDOWS:
+    if not lens.needs(params, MODELS["grouped queries"].spec).text:
         return  # weights are no sample
     finding = finding_on(name, "grouped queries")
     stated = {int(number) for number in re.findall(r"(\d+) windows?\b", " ".join(finding.headlines))}
@@ -368,8 +363,6 @@ def test_a_headline_says_how_many_windows_it_rests_on(name):
 @every_model
 def test_no_headline_speaks_in_standard_deviations(name, shape):
     """Effects are given in their own unit with an interval; a distance from chance in its deviations ranks nothing."""
-    if name in RANKED_BY_Z:
-        return
     for sentence in finding_on(name, shape).headlines:
         assert not re.search(r"\bz = |standard (errors|deviations) (apart|beyond|below|from|above)", sentence), sentence
 

@@ -256,6 +256,11 @@ def test_curl_of_known_cases():
     keys, values, state = normal(6, 4), normal(6, 4, seed=1), normal(4, seed=2)
     assert curl(state, keys, keys, 1.0) < 1e-15
     assert curl(state, keys, values, 1.0) > 0.1
+    # By automatic differentiation of the output, at another β and at another size of the values.
+    wide = 3.0 * values
+    jacobian = torch.autograd.functional.jacobian(lambda q: torch.softmax(0.7 * keys @ q, 0) @ wide, state)
+    size = jacobian.norm() + jacobian.mT.norm()
+    assert curl(state, keys, wide, 0.7) == pytest.approx(float((jacobian - jacobian.mT).norm() / size), rel=1e-12)
     with pytest.raises(UsageError, match="beta"):
         curl(state, keys, keys, 0.0)
 

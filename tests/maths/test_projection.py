@@ -217,3 +217,13 @@ def test_distances_of_contis_maps():
     }
     for key, value in found.items():
         assert value <= PUBLISHED[key] + 0.005, (key, value)
+
+
+@pytest.mark.parametrize("stochastic", [False, True])
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_batch_is_its_matrices_one_by_one(norm, stochastic):
+    a = 1.4 * attention(3, 6, 6, seed=5)  # rows that already hold more than 1, so that some entries gain nothing
+    batch = nearest_band_and_entries(a, 1, 4, norm, stochastic=stochastic)
+    for matrix, of_batch in zip(a, batch, strict=True):
+        alone = nearest_band_and_entries(matrix, 1, 4, norm, stochastic=stochastic)
+        assert torch.allclose(of_batch, alone, rtol=0, atol=1e-15)

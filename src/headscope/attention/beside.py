@@ -20,9 +20,10 @@ from headscope.attention.gather import Gathered, Group
 from headscope.attention.lists import Lists, plan
 from headscope.attention.pair_counts import farthest
 from headscope.attention.parts import attention_over
-from headscope.attention.working_memory import FLOAT, band_bytes, band_is_narrow, masked_bytes
+from headscope.attention.working_memory import FLOAT, band_bytes, band_is_narrow, flash_bytes, masked_bytes
 
 COLUMN_ROWS = 1024  # queries per block over the gathered columns: the operator likes many
+_PER_MERGED_ROW = 4.0  # numbers for each row that is merged: both log-sum-exps, the merged one and the share
 GLOBAL_ROWS = 64  # rows per block over all keys, whose mask is as wide as the sequence
 
 
@@ -65,8 +66,13 @@ def beside_bytes(n: int, d: int, left: int | None, right: int | None, columns: i
     width = farthest(n, left) + farthest(n, right)
     if not band_is_narrow(n, width):
         return masked_bytes(n, d)
-    rows = min(n, COLUMN_ROWS) if columns else 0
-    return band_bytes(n, d, width) + FLOAT * float(rows * (d + columns))
+    if not columns:
+        return band_bytes(n, d, width)
+    # The band is done before the columns begin: their output is made beside the rows and merged into them.
+    whole = n // COLUMN_ROWS * COLUMN_ROWS
+    rows = max(whole, n - whole)
+    merged = FLOAT * float(rows * (d + columns + _PER_MERGED_ROW)) + flash_bytes(min(n, COLUMN_ROWS), columns, d)
+    return max(band_bytes(n, d, width), merged)
 
 
 Plans = Callable[[Outside], Sequence[Sequence[Group]]]

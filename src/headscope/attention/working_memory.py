@@ -15,7 +15,7 @@ _MASK_BY_POSITION = 12  # bytes per pair: 64-bit distances beside boolean masks
 
 def flash_rows(queries: int) -> int:
     """The rows of a tile of torch's flash kernel on a CPU."""
-    return 256 if queries >= 768 else 64 if queries >= 192 else 32
+    return min(queries, 256 if queries >= 768 else 64 if queries >= 192 else 32)
 
 
 def flash_bytes(queries: int, keys: int, d: int) -> float:
@@ -24,8 +24,13 @@ def flash_bytes(queries: int, keys: int, d: int) -> float:
 
 
 def limited_bytes(n: int, d: int) -> float:
-    """Dense attention inside limits: blocks of 256 rows, each with a mask over all keys."""
-    return _MASK_AND_BIAS * float(min(n, 256) * n) + flash_bytes(n, n, d)
+    """Dense attention inside limits: blocks of rows, each with a mask over all keys."""
+    return limited_mask_bytes(n, n) + flash_bytes(n, n, d)
+
+
+def limited_mask_bytes(queries: int, keys: int) -> float:
+    """The mask of one block of 256 rows over all keys."""
+    return _MASK_AND_BIAS * float(min(queries, 256) * keys)
 
 
 def masked_bytes(n: int, d: int) -> float:

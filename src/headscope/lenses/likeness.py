@@ -338,9 +338,10 @@ def _itself_sentence(table: pl.DataFrame) -> str:
     low, high = ordered.row(0, named=True), ordered.row(-1, named=True)
     windows = max(rows["windows"].to_list())
     text = (
-        f"On the text ({windows + 1} windows) a token scores itself {_median(rows, 'effect'):+.2g} standard deviations "
-        f"from an unrelated token in the same place, in the median of {rows.height} heads; most in {label_of(high)} "
-        f"({_interval(high)}), least in {label_of(low)} ({_interval(low)})."
+        f"On the text ({windows} windows, each beside the one before it) the score of a token with itself differs "
+        f"from that of an unrelated token in its place by {_median(rows, 'effect'):+.2g} times the spread of "
+        f"the head's scores, in the median of {rows.height} heads; most in {label_of(high)} ({_interval(high)}), least "
+        f"in {label_of(low)} ({_interval(low)})."
     )
     if windows < 2:
         return text

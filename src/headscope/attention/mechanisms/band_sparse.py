@@ -31,7 +31,7 @@ from headscope.attention.mechanism import Cost
 from headscope.attention.mechanisms.dense import Dense, with_sinks
 from headscope.attention.pair_counts import band_pairs, column_pairs
 from headscope.attention.pattern import Pattern
-from headscope.attention.working_memory import gathered_bytes
+from headscope.attention.working_memory import FLOAT, gathered_bytes
 from headscope.errors import UsageError
 
 
@@ -128,7 +128,7 @@ class BandSparse(Pattern):
         band = n, self.left, self.right
         if isinstance(self.rows, Lists):
             outside = self.rows.count_outside(*band)
-            listed = gathered_bytes(outside * d)
+            listed = gathered_bytes(outside * d) + FLOAT * n * (d + 4.0)  # and what is merged into the rows
         else:
             outside, listed = column_pairs(*band, self.columns), 0.0
         memory = max(listed, beside_bytes(n, d, self.left, self.right, len(self.columns)))

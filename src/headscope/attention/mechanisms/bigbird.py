@@ -28,10 +28,10 @@ from torch import Tensor
 from headscope.attention.blocks import only_limits, origin
 from headscope.attention.call import Call, Output
 from headscope.attention.explicit import explicit_attention
-from headscope.attention.gather import Gathered, Group, gathered_attention
+from headscope.attention.gather import GROUP_ENTRIES, Gathered, Group, gathered_attention
 from headscope.attention.mechanism import Cost, Mechanism
 from headscope.attention.mechanisms.dense import Dense, with_sinks
-from headscope.attention.working_memory import flash_bytes, gathered_bytes
+from headscope.attention.working_memory import FLOAT, flash_bytes, gathered_bytes
 from headscope.errors import UsageError
 
 
@@ -175,8 +175,8 @@ class BigBird(Mechanism):
         sizes = [min(self.block, n - start) for start in range(0, n, self.block)]
         seen = [sum(sizes[block] for block in row.blocks) for row in plan.rows]
         pairs = sum(rows * keys for rows, keys in zip(sizes, seen, strict=True))
-        gathered = sum(keys for keys in seen if keys < n)
-        return Cost(flops=4.0 * d * pairs, bytes=gathered_bytes(gathered * d) + flash_bytes(n, n, d))
+        memory = max(_group_bytes(group, n, d) for group in _groups(self, n, False))
+        return Cost(flops=4.0 * d * pairs, bytes=memory + FLOAT * n)
 
 
 MECHANISM = BigBird
@@ -228,6 +228,15 @@ def _groups(given: BigBird, n: int, causal: bool) -> tuple[Group, ...]:
         keys = (seen[..., None] * block + torch.arange(block)).flatten(1)[:, :run]
         found.append(Group(queries, keys, _own_triangle(rows, run) if causal else None))
     return tuple(found)
+
+
+def _group_bytes(group: Group, n: int, d: int) -> float:
+    """Keys and values of as many blocks as are gathered at a time, the output of these blocks, and one tile."""
+    blocks, rows = group.queries.shape
+    run = n if group.keys is None else group.keys.shape[1]
+    blocks = min(blocks, max(1, GROUP_ENTRIES // max(run * d, 1)))
+    copied = 0.0 if group.keys is None else gathered_bytes(blocks * run * d)
+    return copied + FLOAT * float(blocks * rows * d) + FLOAT * (blocks - 1.0) * rows + flash_bytes(rows, run, d)
 
 
 def _own_triangle(rows: int, run: int) -> Bool[Tensor, "1 rows run"]:

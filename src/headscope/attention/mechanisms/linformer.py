@@ -26,8 +26,11 @@ from headscope.attention.mechanism import Cost, Mechanism
 from headscope.attention.mechanisms.dense import Dense, with_sinks
 from headscope.attention.merging import merge
 from headscope.attention.projections import sign_projection
-from headscope.attention.working_memory import FLOAT, flash_bytes
+from headscope.attention.working_memory import FLOAT, flash_bytes, limited_mask_bytes
 from headscope.errors import UsageError
+
+_PER_MERGED_ROW = 8  # numbers for each row: the log-sum-exps of three parts, and what merges them
+_MASK_OF_A_RUN = 5.0  # bytes per pair of a run that is filled up: a mask of booleans and its float copy
 
 Projection = Float[Tensor, "*some_heads rank keys"]
 
@@ -163,8 +166,16 @@ class Linformer(Mechanism):
         runs = -(-n // self.segment)
         sizes = [min(self.segment, n - start) for start in range(0, n, self.segment)]
         pairs = sum(size * size for size in sizes) + n * (runs - 1) * self.rank
-        # The parts before, inside and after the own segment, and the copies that merge them.
-        return Cost(flops=4.0 * d * (pairs + n * self.rank), bytes=FLOAT * 6.0 * n * d + flash_bytes(n, n, d))
+        return Cost(flops=4.0 * d * (pairs + n * self.rank), bytes=self._segment_bytes(n, d, runs, self.segment))
+
+    def _segment_bytes(self, n: int, d: int, runs: int, size: int) -> float:
+        """The parts before, inside and after the own segment, and what merges them; a short last run is filled up."""
+        filled = n % size != 0
+        rows = FLOAT * float(n * ((8 if filled else 5) * d + _PER_MERGED_ROW) + 2 * runs * self.rank * d)
+        masks = limited_mask_bytes(n, runs * self.rank) + (
+            _MASK_OF_A_RUN * float(runs * size * size) if filled else 0.0
+        )
+        return rows + masks + flash_bytes(size, size, d)
 
     def _projections(self, length: int, call: Call, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """E and F for this many keys: [heads or 1, rank, length]."""

@@ -19,19 +19,20 @@ CHAPTER = wertich()
 def _meaning(finding: Finding) -> Evidence | None:
     """Related words beside the same words paired otherwise; analogies beside chance and the third word alone."""
     related = rows_of(finding, "related", ("value", "null", "z"), word="all")
-    added = rows_of(finding, "analogies", ("value", "low", "high", "null", "baseline", "z"), relation="all")
+    columns = ("value", "low", "high", "null", "gain", "gain_low", "gain_high")
+    added = rows_of(finding, "analogies", columns, relation="all")
     if related is None or added is None or related["pairs"][0] < 10:
         return None  # too few of the words are single tokens of this model
     pairs, analogies = related.row(0, named=True), added.row(0, named=True)
-    closer, better = pairs["value"] - pairs["null"], analogies["value"] - analogies["baseline"]
+    closer = pairs["value"] - pairs["null"]
     return Evidence(
         (
             more_than(f"mean cosine of {pairs['pairs']} related pairs ({pairs['value']:.3f}) less that of the same "
                       "words paired otherwise", 0.0, closer, abs(closer / pairs["z"])),
             more_than(f"share of {analogies['analogies']} analogies whose right answer is nearest of all tokens, "
                       "beside chance", analogies["null"], analogies["value"], float(errors(added)[0])),
-            more_than("that share less the one that is nearest to the third word alone", 0.0, better,
-                      abs(better / analogies["z"])),
+            more_than("that share less the one that is nearest to the third word alone", 0.0, analogies["gain"],
+                      float(errors(added, "gain")[0])),
         )
     )  # fmt: skip
 
