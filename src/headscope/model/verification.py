@@ -288,7 +288,8 @@ def _attentions(output: Any) -> dict[tuple[str, str], list[Tensor]]:
         ("image", "self"): getattr(image, "attentions", None),
         ("sound", "self"): getattr(sound, "attentions", None),
     }
-    return {place: [each for each in maps or () if each is not None] for place, maps in returned.items()}
+    # Where a family returns something else than a map for a layer (PEGASUS-X: maps by blocks), no map is compared.
+    return {place: [each for each in maps or () if isinstance(each, Tensor)] for place, maps in returned.items()}
 
 
 def _map_error(site: Site, ours: Tensor, theirs: Tensor) -> float:
@@ -310,16 +311,18 @@ def _statistics(subject: Subject) -> list[Deviation]:
         model.hf(**subject.inputs)
         measured, _ = stream.take()
     return [
-        Deviation(_statistics_error(site, measured[site], exact), _statistics_error(site, plain, exact))
-        for site, (plain, exact) in zip(model.sites, reader.statistics, strict=True)
+        Deviation(_statistics_error(site, measured[site], exact, n), _statistics_error(site, plain, exact, n))
+        for site, (plain, exact, n) in zip(model.sites, reader.statistics, strict=True)
     ]
 
 
-def _statistics_error(site: Site, measured: RowStatistics, exact: RowStatistics) -> float:
+def _statistics_error(site: Site, measured: RowStatistics, exact: RowStatistics, n_keys: int) -> float:
     keys = max(2, int(exact.n_visible.max()))
     ranges = {"entropy_nats": math.log(keys), "participation": 1.0, "first": 1.0}
     if site.kind == "self":
-        ranges |= {"distance": float(keys), "distance_sd": float(keys), "diagonal": 1.0}
+        # The anchors of the standard deviation are spread over all keys, also where a window hides most of them: its
+        # error is stated in units of their number (see `statistics.columns`).
+        ranges |= {"distance": float(keys), "distance_sd": float(n_keys), "diagonal": 1.0}
     return max(_worst(getattr(measured, name), getattr(exact, name)) / size for name, size in ranges.items())
 
 
@@ -333,7 +336,7 @@ class _ReferenceReader(Reader):
     def __init__(self, request: Request) -> None:
         super().__init__()
         self._request = request
-        self.statistics: list[tuple[RowStatistics, RowStatistics]] = []
+        self.statistics: list[tuple[RowStatistics, RowStatistics, int]] = []
 
     def call(self, raw: RawCall, *, query_offset: int | None = None, cross: bool = False) -> Call:
         """The call; its statistics by the definition are kept."""
@@ -343,7 +346,7 @@ class _ReferenceReader(Reader):
             pattern_statistics(pattern(each), each, self._request, positional=not cross)
             for each in (there, _wide(there))
         )
-        self.statistics.append((plain, exact))
+        self.statistics.append((plain, exact, call.k.shape[2]))
         return call
 
 
