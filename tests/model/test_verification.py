@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from headscope.attention.statistics import RowStatistics
-from headscope.errors import UsageError
+from headscope.errors import CaptureError, UsageError
 from headscope.model import Check, Model, open_model, verify
 from headscope.model.recordings import Stream
 from headscope.model.text import generate_tokens
@@ -137,6 +137,15 @@ def test_a_checkpoint_is_loaded_again(kind: str, tmp_path: Path) -> None:
             "random": "drawn again from the same configuration and seed",
         }[kind]
     )
+
+
+def test_a_model_that_cannot_be_run_on_one_text_says_so() -> None:
+    """MusicGen reads as many rows of tokens as it has codebooks: two at a time are one input, one is none."""
+    options = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "ffn_dim": 48}
+    music = _family("musicgen", "Musicgen", {**options, "num_codebooks": 2}, "")
+    model = open_model(replace(music, config="MusicgenDecoderConfig").build())
+    with pytest.raises(CaptureError, match="cannot be run on the inputs that headscope makes to verify it"):
+        verify(model)
 
 
 def test_generation_without_a_first_token_says_so() -> None:

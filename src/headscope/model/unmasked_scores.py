@@ -36,7 +36,7 @@ class MaskWatch:
     """Follows tensors from the mask to the softmax."""
 
     def __init__(self) -> None:
-        # By the masked tensor itself, and for as long as the model holds it: a mask that carries a bias is made once and
+        # By the masked tensor itself, for as long as the model holds it: a mask that carries a bias is made once and
         # used by every layer, while scores are dropped after their softmax.
         self._before = WeakIdKeyDictionary()
 

@@ -34,6 +34,7 @@ from headscope.model.model_state import restored
 from headscope.model.opened import Model, open_model
 from headscope.model.quiet import quiet
 from headscope.model.reading import RawCall, Reader
+from headscope.model.reason import reason
 from headscope.model.rounding import is_narrow, widened
 from headscope.model.softmax import SoftmaxSession
 from headscope.model.text import generate_tokens, lacks_start
@@ -119,7 +120,7 @@ def verify(model: Model, text: str | None = None) -> list[Check]:
         fresh = fresh_copy(model.hf, model.origin)
         state = _state(model, fresh)
         judged = _in_float32(model, fresh)
-        subject = _subject(judged, fresh, text)
+        subject = _run_subject(judged, fresh, text)
         return [state, *(_checked(name, tolerance, check, subject) for name, tolerance, check in _checks(judged))]
 
 
@@ -151,8 +152,8 @@ def _checks(model: Model) -> Iterator[tuple[str, float, Comparison]]:
 def _checked(name: str, tolerance: float, check: Comparison, subject: Subject) -> Check:
     try:
         deviations = check(subject)
-    except _NotCompared as reason:
-        return Check(name, None, tolerance, True, str(reason))
+    except _NotCompared as obstacle:
+        return Check(name, None, tolerance, True, str(obstacle))
     except HeadscopeError as refusal:
         return Check(name, None, tolerance, False, refusal.message)
     worst = max(deviations, key=lambda deviation: _share(deviation, tolerance))
@@ -182,6 +183,19 @@ def _state(model: Model, fresh: FreshCopy) -> Check:
     names = differences(model.hf, fresh.hf)
     differing = f"; differing: {', '.join(sorted(names)[:3])}{' …' if len(names) > 3 else ''}" if names else ""
     return Check(name, float(len(names)), 0.0, not names, fresh.method + differing)
+
+
+def _run_subject(model: Model, fresh: FreshCopy, text: str | None) -> Subject:
+    """What is verified; raises `CaptureError` where the model cannot be run on the inputs that are made for it."""
+    try:
+        return _subject(model, fresh, text)
+    except HeadscopeError:
+        raise
+    except Exception as error:
+        raise CaptureError(
+            f"{model.spec.name} cannot be run on the inputs that headscope makes to verify it: {reason(error)}",
+            hint="it was opened on other inputs of the same kind; its maps on yours may still be right",
+        ) from error
 
 
 def _subject(model: Model, fresh: FreshCopy, text: str | None) -> Subject:
