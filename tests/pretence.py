@@ -76,6 +76,23 @@ def _indices(index: Any) -> Any:
     return torch.tensor(index) if isinstance(index, list) else index
 
 
+class Event:
+    """A moment in the work of a device; what is pretended is done as soon as it is asked for."""
+
+    def __init__(self, device: Any = None, **options: Any) -> None:
+        pass
+
+    def record(self, stream: Any = None) -> None:
+        """Nothing is waiting."""
+
+    def query(self) -> bool:
+        """Always done."""
+        return True
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+
 class Pretence(TorchDispatchMode):
     """While it is on, tensors can be made on a device that is not there; counts what ran on it."""
 
@@ -88,10 +105,13 @@ class Pretence(TorchDispatchMode):
         # torch.tensor(…, device=…) then comes by here too, as under torch's own fake tensors.
         self._lifting = torch._C._only_lift_cpu_tensors()
         torch._C._set_only_lift_cpu_tensors(True)
+        self._event = torch.Event
+        torch.Event = Event  # type: ignore[misc, assignment]
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
+        torch.Event = self._event  # type: ignore[misc]
         torch._C._set_only_lift_cpu_tensors(self._lifting)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -55,6 +55,8 @@ METHODS: dict[str, Any] = {
     "tokens": lambda: peft.LoraConfig(**LORA, trainable_token_indices=[3, 7]),
     "ia3": lambda: peft.IA3Config(target_modules=["k_proj", "v_proj", "down_proj"], feedforward_modules=["down_proj"]),
     "loha": lambda: peft.LoHaConfig(r=4, alpha=8, target_modules=["q_proj", "v_proj"]),
+    "adalora": lambda: peft.AdaLoraConfig(init_r=4, target_r=2, total_step=9, target_modules=["q_proj", "v_proj"]),
+    "vera": lambda: peft.VeraConfig(r=4, target_modules=["q_proj", "o_proj"]),
     "lokr": lambda: peft.LoKrConfig(r=4, alpha=8, target_modules=["q_proj", "v_proj"]),
 }
 
@@ -156,6 +158,17 @@ def test_other_dtypes(dtype: torch.dtype, lora: Path) -> None:
     assert deviation(logits(ours).float(), as_peft_computes(lora.parent / "base", lora)) < 8 * max(
         torch.finfo(dtype).eps, SAME_LOGITS
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_a_merge_that_is_wrong_by_five_per_cent_is_seen(
+    dtype: torch.dtype, lora: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bfloat16 too, whose own rounding is of that size."""
+    change = peft.tuners.lora.Linear.get_delta_weight
+    monkeypatch.setattr(peft.tuners.lora.Linear, "get_delta_weight", lambda *args: 1.05 * change(*args))
+    with pytest.raises(CheckpointError, match="the merged layer differs from the adapted one"):
+        load(resolve(lora), dtype=dtype)
 
 
 def test_a_quantised_base(lora: Path) -> None:

@@ -1,6 +1,7 @@
 """What a model is said to be: how it tells positions apart, and how many parameters it has."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from headscope.model import look, open_model, open_weights
 from headscope.model.position_kinds import is_sinusoidal
-from tests.model.families import BART, ENCODER_DECODERS, SMALL
+from tests.model.families import BART, ENCODER_DECODERS, OUTSIDE, SMALL
 
 
 def formula(rows: int, d: int, layout: str) -> Tensor:
@@ -40,10 +41,19 @@ def built(name: str, config: str, **options: object) -> object:
     return getattr(transformers, name)(getattr(transformers, config)(**options)).eval()
 
 
+def outside(*names: str) -> list[tuple[str, str, dict[str, Any]]]:
+    return [(family.model, family.config, family.options) for family in OUTSIDE if family.name in names]
+
+
 KINDS = {
     "sinusoidal": [("MarianMTModel", "MarianConfig", BART), ("M2M100ForConditionalGeneration", "M2M100Config", BART)],
     "learned": [("BartModel", "BartConfig", BART), ("BertModel", "BertConfig", SMALL)],
-    "rotary": [("LlamaModel", "LlamaConfig", SMALL)],
+    "rotary": [
+        ("LlamaModel", "LlamaConfig", SMALL),
+        ("RoFormerModel", "RoFormerConfig", SMALL),
+        *outside("gptj", "codegen"),
+    ],
+    "relative bias": outside("bloom", "mpt", "falcon_alibi"),
     "sinusoidal and learned": [
         ("WhisperModel", "WhisperConfig", next(f for f in ENCODER_DECODERS if f.name == "whisper").options)
     ],

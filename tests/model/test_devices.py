@@ -1,4 +1,4 @@
-"""Models on devices that are not there: opening, sessions, edits, text and every lens; names of devices."""
+"""Models on devices that are not there: opening, sessions, edits, text and every lens."""
 
 import copy
 from collections.abc import Iterator
@@ -9,11 +9,12 @@ import torch
 import headscope as hs
 from headscope.attention.mechanisms.window import Window
 from headscope.attention.statistics import Request
-from headscope.errors import ResourceError, UsageError
+from headscope.errors import UsageError
 from headscope.lenses import lenses
 from headscope.model import Model, open_model, verify
-from headscope.model.devices import device_named
 from headscope.model.session import QUANTITIES
+from tests.model.families import DISPATCHING, OUTSIDE, Family
+from tests.model.test_fidelity import by_name
 from tests.pretence import NARROW, WIDE, Pretence, moved
 from tests.tolerances import SAME_FUNCTION
 
@@ -100,6 +101,17 @@ def test_verify(there: Model) -> None:
     assert [check.check for check in verify(there) if not check.ok] == []
 
 
+# A relative bias and cross-attention, a family that is seen at its softmax, an image.
+OTHERS = [family for family in (*DISPATCHING, *OUTSIDE) if family.name in ("t5", "bloom", "vit")]
+
+
+@pytest.mark.parametrize("family", OTHERS, ids=by_name)
+def test_other_families(family: Family) -> None:
+    with Pretence(NARROW):
+        model = open_model(moved(family.build(), NARROW))
+        assert [check.check for check in verify(model) if not check.ok] == []
+
+
 def test_every_lens(tiny: Model) -> None:
     """They are handed CPU tensors, and what they ask of the weights comes and goes between devices."""
     with Pretence(NARROW):
@@ -116,25 +128,6 @@ def test_every_lens(tiny: Model) -> None:
                     both = (got[name].tables[table], expected)
                     a, b = (each[column].fill_null(0.0).fill_nan(0.0).to_torch() for each in both)
                     assert float((a - b).abs().max()) <= 1e-4 * max(1e-9, float(b.abs().max())), (name, table, column)
-
-
-def test_devices_by_name() -> None:
-    assert device_named("cpu") == torch.device("cpu")
-    with pytest.raises(UsageError, match="no device 'banana'"):
-        device_named("banana")
-    with pytest.raises(UsageError, match="holds no numbers"):
-        device_named("meta")
-    with pytest.raises(UsageError, match="no device 'banana'"):
-        open_model("tiny", device="banana")
-    with Pretence(WIDE):
-        assert device_named("xla:0") == WIDE
-
-
-def test_a_device_that_is_not_there_is_said_so() -> None:
-    with pytest.raises(ResourceError, match="'xla' cannot be used here") as caught:
-        open_model("tiny", device="xla")
-    assert caught.value.exit_code == 5
-    assert "CPU" in caught.value.hint
 
 
 def test_a_model_in_memory_is_not_moved(tiny: Model, there: Model) -> None:

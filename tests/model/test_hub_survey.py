@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
 
 from headscope.cli import main
-from headscope.errors import CheckpointError, NumericsError, ResourceError, UsageError
+from headscope.errors import CheckpointError, HeadscopeError, NumericsError, ResourceError, UsageError
 from headscope.model import hub_survey
 from headscope.model.hub_survey import POPULAR, Outcome, check_outcomes, is_list, read_list, survey
 from headscope.model.source import _HUB_ID
@@ -81,9 +81,30 @@ def test_the_worst_check_is_shown(hub: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (outcome.check, outcome.deviation) == ("none", None)
 
 
+def test_what_was_not_compared_is_not_the_worst(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = [Check("near", 3e-6, 1e-5, True), Check("maps", None, 1e-6, True, "no attentions are returned")]
+    monkeypatch.setattr(hub_survey, "verify", lambda *_: checks)
+    (outcome,) = survey(["good/llama"])
+    assert (outcome.result, outcome.check, outcome.deviation) == ("agrees", "near", 3e-6)
+
+
+def test_a_crash_does_not_stop_the_others(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = iter([ZeroDivisionError("by zero"), None])
+
+    def crash_once(*_: Any) -> list[Check]:
+        if error := next(results):
+            raise error
+        return [Check("near", 3e-6, 1e-5, True)]
+
+    monkeypatch.setattr(hub_survey, "verify", crash_once)
+    first, second = survey(["good/llama", "good/llama"])
+    assert (first.result, first.reason, second.result) == ("crashed", "this is a bug: by zero", "agrees")
+
+
 @pytest.mark.parametrize(
     ("results", "error"),
     [
+        (["agrees", "not fetched", "crashed"], HeadscopeError),
         (["agrees", "refused", "not fetched", "disagrees"], NumericsError),
         (["agrees", "refused", "not fetched"], ResourceError),
         (["agrees", "refused"], CheckpointError),

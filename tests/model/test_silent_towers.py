@@ -11,7 +11,7 @@ from headscope.core import Run
 from headscope.model import look, open_model
 from headscope.model.quiet import quiet
 from headscope.report.card import card
-from tests.model.families import GROUPED
+from tests.model.families import GROUPED, SMALL
 from tests.model.test_towers import TEXT, VISION
 
 LLAMA = {**GROUPED, "model_type": "llama"}
@@ -79,6 +79,16 @@ def test_a_tower_that_is_not_run_is_named(name: str, tmp_path: Path) -> None:
     assert card_of_files.spec.notes == (expected,)
     assert f"note       {expected}" in str(card_of_files)
     assert expected in card(Run(model.spec, model.sites, {}))
+
+
+def test_a_tower_that_is_run_and_not_seen_is_named_for_that() -> None:
+    """BLIP runs on an image and a text; the maps that it returns are those of the image."""
+    options = {"text_config": {**SMALL, "encoder_hidden_size": 24, "sep_token_id": 2}, "vision_config": VISION}
+    (note,) = open_model(built("BlipConfig", "BlipForConditionalGeneration", options)).spec.notes
+    assert note == (
+        "not measured, because headscope sees no map of it in a forward of this model: text_decoder "
+        "(BlipTextLMHeadModel)"
+    )
 
 
 def test_towers_that_are_run_are_not_named() -> None:

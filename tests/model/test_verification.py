@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from headscope.attention.statistics import RowStatistics
-from headscope.errors import UsageError
+from headscope.errors import CaptureError, UsageError
 from headscope.model import Check, Model, open_model, verify
 from headscope.model.recordings import Stream
 from headscope.model.text import generate_tokens
-from tests.model.families import DBRX, DISPATCHING, OUTSIDE, T5, Family, _family
+from tests.model.families import BART, DBRX, DISPATCHING, OUTSIDE, SMALL, T5, Family, _family
 from tests.model.test_fidelity import by_name
 from tests.model.test_model_state import changed, state_of
 
@@ -21,6 +21,13 @@ START = {key: value for key, value in T5.items() if key != "decoder_start_token_
 WAV2VEC = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "conv_dim": [16, 16],
     "conv_stride": [5, 2], "conv_kernel": [10, 3], "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4,
+}  # fmt: skip
+# A window of 9 keys in a text of 64: the standard deviation of the distance is summed relative to all keys.
+SLIDING = {**SMALL, "local_attention": 16, "global_attn_every_n_layers": 2, "cls_token_id": 1, "sep_token_id": 2}
+BLOCKS = {**BART, "block_size": 16, "num_global_tokens": 4}
+FRAMES = {
+    **{key: value for key, value in BART.items() if key != "max_position_embeddings"},
+    "input_feat_per_channel": 12, "conv_channels": 16, "max_source_positions": 40, "max_target_positions": 32,
 }  # fmt: skip
 KINDS = (
     NAMED["llama_gqa"],
@@ -34,6 +41,8 @@ KINDS = (
     NAMED["whisper"],
     _family("t5_without_start", "T5", START, "", head="ForConditionalGeneration"),
     _family("wav2vec2", "Wav2Vec2", WAV2VEC, "raw sound", head="Model"),
+    _family("speech_to_text", "Speech2Text", FRAMES, "frames of features", head="ForConditionalGeneration"),
+    _family("pegasus_x", "PegasusX", BLOCKS, "maps by blocks, in a dictionary", head="ForConditionalGeneration"),
 )
 
 
@@ -61,6 +70,11 @@ def test_every_kind_of_model_is_verified(family: Family) -> None:
 @pytest.mark.parametrize("name", ["mt5", "modernbert"])
 def test_sharp_scores_are_no_disagreement(name: str) -> None:
     assert failed(verify(sharpened(NAMED[name], 4.0))) == []
+
+
+def test_sharp_scores_in_a_window_are_no_disagreement() -> None:
+    sliding = _family("modernbert_decoder", "ModernBertDecoder", {**SLIDING, "max_position_embeddings": 128}, "")
+    assert failed(verify(sharpened(sliding, 1.9))) == []
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -125,8 +139,17 @@ def test_a_checkpoint_is_loaded_again(kind: str, tmp_path: Path) -> None:
     )
 
 
+def test_a_model_that_cannot_be_run_on_one_text_says_so() -> None:
+    """MusicGen reads as many rows of tokens as it has codebooks: two at a time are one input, one is none."""
+    options = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "ffn_dim": 48}
+    music = _family("musicgen", "Musicgen", {**options, "num_codebooks": 2}, "")
+    model = open_model(replace(music, config="MusicgenDecoderConfig").build())
+    with pytest.raises(CaptureError, match="cannot be run on the inputs that headscope makes to verify it"):
+        verify(model)
+
+
 def test_generation_without_a_first_token_says_so() -> None:
-    model = open_model(KINDS[-2].build())
+    model = open_model(next(family for family in KINDS if family.name == "t5_without_start").build())
     with pytest.raises(UsageError, match="names no token that its decoder begins with"):
         generate_tokens(model.hf, torch.arange(3, 9), max_new_tokens=2, temperature=0.0, cache=True, seed=0)
 

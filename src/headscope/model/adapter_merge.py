@@ -19,6 +19,7 @@ from headscope.model.fit import names as listed
 from headscope.model.memory import check_memory
 from headscope.model.quiet import quiet
 from headscope.model.reason import reason
+from headscope.model.rounding import is_narrow
 
 INSTALL = "pip install peft (or headscope[adapters])"
 _MEASURABLE = "headscope measures adapters that change weights, such as LoRA"
@@ -37,8 +38,9 @@ def merge_adapter(model: Any, adapter: Adapter) -> str:
         with quiet(), torch.random.fork_rng(devices=[]):
             config = peft.PeftConfig.from_pretrained(where)
             _check_method(config, where)
-            before = set(model.state_dict())
             adapted = peft.PeftModel(model, config, adapter_name=_NAME).eval()
+            # Not what is missing from the whole model: some methods compute tensors anew or share one among layers.
+            wanted = set(peft.get_peft_model_state_dict(adapted, adapter_name=_NAME, save_embedding_layers=False))
             result = peft.set_peft_model_state_dict(adapted, tensors, adapter_name=_NAME)
     except CheckpointError:
         raise
@@ -47,7 +49,7 @@ def merge_adapter(model: Any, adapter: Adapter) -> str:
             f"peft cannot put the adapter {where} into {type(model).__name__}: {reason(error)}",
             hint="the adapter may be of another base model, or of a newer version of peft",
         ) from error
-    _check_fit(result, before, model, where)
+    _check_fit(result, wanted - set(tensors), model, where)
     _merge_layers(model, where)
     kind = f"{adapter.method}, rank {config.r}" if isinstance(getattr(config, "r", None), int) else adapter.method
     return (
@@ -94,14 +96,13 @@ def _check_method(config: Any, where: str) -> None:
         )
 
 
-def _check_fit(result: Any, before: set[str], model: Any, where: str) -> None:
+def _check_fit(result: Any, missing: set[str], model: Any, where: str) -> None:
+    """Raise where the file holds a tensor without a place, or lacks one (`missing`) that peft saves of the method."""
     if strange := set(result.unexpected_keys):
         raise CheckpointError(
             f"{where}: {len(strange)} of its tensors have no place in {type(model).__name__}: {listed(strange)}",
             hint="the adapter is of another base model",
         )
-    # Everything that peft has put beside the base model's own weights must come from the file.
-    missing = {name for name in result.missing_keys if name not in before and f".{_NAME}" in name}
     if missing:
         raise CheckpointError(
             f"{where} lacks {len(missing)} tensors that its settings ask for: {listed(missing)}",
@@ -147,6 +148,10 @@ def _adapted(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 def _merged(layer: Any, where: str) -> tuple[Any, tuple[str, ...]]:
     """The plain layer that computes what the adapted one does, and the adapters that were in force in it."""
+    dtype = _base_of(layer).weight.dtype if isinstance(getattr(_base_of(layer), "weight", None), Tensor) else None
+    if dtype is not None and is_narrow(dtype):
+        # In a narrow dtype rounding would hide what the comparison is for; and W + ΔW is rounded once, at the end.
+        layer.float()
     inputs = _random_inputs(layer, where)
     expected = layer(inputs).double()
     adapters = () if layer.disable_adapters else tuple(layer.active_adapters)
@@ -165,7 +170,7 @@ def _merged(layer: Any, where: str) -> tuple[Any, tuple[str, ...]]:
             f"{tolerance:.1e}), so its adapter is no change of weights",
             hint=_MEASURABLE,
         )
-    return plain, adapters
+    return plain.to(dtype), adapters
 
 
 def _switched_off(layer: Any) -> Any:
@@ -176,10 +181,15 @@ def _switched_off(layer: Any) -> Any:
     return layer.get_base_layer()
 
 
+def _base_of(layer: Any) -> Any:
+    """The layer of the base model inside whatever peft has put around it."""
+    while (inner := getattr(layer, "base_layer", getattr(layer, "original_module", None))) is not None:
+        layer = inner
+    return layer
+
+
 def _random_inputs(layer: Any, where: str) -> Tensor:
-    base = layer
-    while (inner := getattr(base, "base_layer", getattr(base, "original_module", None))) is not None:
-        base = inner
+    base = _base_of(layer)
     generator = torch.Generator().manual_seed(0)
     weight = getattr(base, "weight", None)
     if isinstance(base, nn.Embedding):

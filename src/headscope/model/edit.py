@@ -124,7 +124,8 @@ class Edit:
             for name, parameter in self._hf.named_parameters():
                 self._remember(name, parameter)
                 parameter.copy_(fresh[name])
-                fresh[name].data = parameter.new_empty(0)  # three copies of all weights would set the peak of a report
+                # Three copies of all weights would set the peak of a report.
+                fresh[name].data = fresh[name].new_empty(0)
 
     def ablate(self, at: Where) -> None:
         """Cut the selected heads off: what they write (their rows of w_o) becomes zero."""

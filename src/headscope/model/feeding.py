@@ -136,8 +136,10 @@ def _image(config: Any, batch: int, generator: torch.Generator) -> Tensor:
 
 def _spectrogram(config: Any, batch: int, generator: torch.Generator) -> Tensor:
     """Bins × frames, as Whisper reads them; frames × features where the config says how many of these there are."""
-    if features := getattr(config, "feature_projection_input_dim", None):
-        return torch.randn(batch, SOUND_FRAMES, features, generator=generator)
+    names = ("feature_projection_input_dim", "input_feat_per_channel")
+    if features := next((size for name in names if (size := getattr(config, name, None))), None):
+        channels = getattr(config, "input_channels", 1)
+        return torch.randn(batch, SOUND_FRAMES, features * channels, generator=generator)
     frames = 2 * getattr(config, "max_source_positions", SOUND_FRAMES)
     return torch.randn(batch, getattr(config, "num_mel_bins", 80), frames, generator=generator)
 

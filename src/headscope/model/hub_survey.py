@@ -10,6 +10,7 @@ from headscope.errors import CheckpointError, HeadscopeError, NumericsError, Res
 from headscope.fetch.progress import Progress
 from headscope.model.header import file_size
 from headscope.model.opened import open_model
+from headscope.model.reason import reason
 from headscope.model.source import resolve
 from headscope.model.verification import Check, verify
 
@@ -17,7 +18,7 @@ POPULAR = "popular"  # the list that ships with headscope
 _POPULAR_FILE = Path(__file__).parent / "popular.txt"
 _MAX_BYTES = 1_000_000
 
-Result = Literal["agrees", "disagrees", "refused", "not fetched"]
+Result = Literal["agrees", "disagrees", "crashed", "refused", "not fetched"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Outcome:
 # The error of each result but "agrees", the worst first.
 _ERRORS: dict[Result, type[HeadscopeError]] = {
     "disagrees": NumericsError,
+    "crashed": HeadscopeError,
     "not fetched": ResourceError,
     "refused": CheckpointError,
 }
@@ -75,7 +77,7 @@ def survey(models: Sequence[str], text: str | None = None, progress: Progress | 
 
 
 def check_outcomes(outcomes: Sequence[Outcome]) -> None:
-    """Raise by the worst result: a disagreement, a model that could not be fetched, or one that was refused."""
+    """Raise by the worst result: a disagreement, a crash, a model that could not be fetched or one that was refused."""
     counts = {result: sum(outcome.result == result for outcome in outcomes) for result in _ERRORS}
     worst = next((result for result, count in counts.items() if count), None)
     if worst is not None:
@@ -99,6 +101,8 @@ def _outcome(model: str, text: str | None) -> Outcome:
         checks = verify(open_model(model, hub=True), text)
     except HeadscopeError as error:
         return Outcome(model, "refused", reason=error.message, revision=revision)
+    except Exception as error:  # noqa: BLE001  a bug that one model shows must not hide how the others fare
+        return Outcome(model, "crashed", reason=f"this is a bug: {reason(error)}", revision=revision)
     worst = max(checks, key=_excess)
     failures = [f"{check.check}: {check.note}" if check.note else check.check for check in checks if not check.ok]
     result: Result = "disagrees" if failures else "agrees"
@@ -106,7 +110,7 @@ def _outcome(model: str, text: str | None) -> Outcome:
 
 
 def _excess(check: Check) -> float:
-    """How far a check is from its tolerance, as a factor; one without a number is the furthest."""
+    """How far a check is from its tolerance, as a factor; one that failed without a number is the furthest."""
     if check.error is None:
-        return math.inf
+        return -1.0 if check.ok else math.inf  # what could not be compared says nothing about the model
     return check.error / check.tolerance if check.tolerance else (math.inf if check.error else 0.0)

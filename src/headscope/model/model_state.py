@@ -121,6 +121,7 @@ def restored(model: nn.Module) -> Iterator[list[Change]]:
 def random_restored(model: nn.Module) -> Iterator[None]:
     """Leave the generators of torch (on the devices of the model), numpy and Python as they were."""
     devices = {weight.device for weight in model.parameters() if weight.device.type not in ("cpu", "meta")}
+    devices = {device for device in devices if _has_generator(device)}
     python, arrays = random.getstate(), np.random.get_state()  # noqa: NPY002  the generator that models draw from
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[]))
@@ -131,6 +132,15 @@ def random_restored(model: nn.Module) -> Iterator[None]:
         finally:
             random.setstate(python)
             np.random.set_state(arrays)  # noqa: NPY002
+
+
+def _has_generator(device: torch.device) -> bool:
+    """Whether torch keeps a random number generator for a device; of XLA, for instance, it has no module."""
+    try:
+        torch.get_device_module(device.type).get_rng_state(device.index or 0)
+    except (RuntimeError, AttributeError):
+        return False
+    return True
 
 
 def _version(tensor: Tensor) -> int | None:

@@ -20,15 +20,28 @@ FEWEST_ROWS = 8
 
 def position_kind(hf: Any, sites: tuple[Site, ...]) -> str:
     """One of the kinds, `sinusoidal and learned` where the stacks differ, `unknown` where nothing tells."""
-    if any("bias" in site.extras for site in sites):
+    if any("bias" in site.extras for site in sites) or any(_adds_linear_bias(module) for module in hf.modules()):
         return "relative bias"
-    if any("rotary" in type(module).__name__.lower() for module in hf.modules()):
+    if any(_turns(module) for module in hf.modules()):
         return "rotary"
     kinds = {_table_kind(module) for name, module in hf.named_modules() if _is_table(name, module)}
     names = [name.lower() for name, _ in hf.named_parameters(recurse=True)]
     if not kinds and any("position" in name or "wpe" in name for name in names):
         return "learned"
     return " and ".join(kind for kind in ("sinusoidal", "learned") if kind in kinds) or "unknown"
+
+
+def _adds_linear_bias(module: nn.Module) -> bool:
+    """Whether a module makes the biases of ALiBi; one that could and does not says so in a switch."""
+    switches = [bool(value) for name, value in vars(module).items() if "alibi" in name]
+    return any(switches) if switches else any("alibi" in name for name in dir(type(module)))
+
+
+def _turns(module: nn.Module) -> bool:
+    """Whether a module turns queries and keys: it is a rotary embedding, or has a method or a size for it."""
+    names = [type(module).__name__, *dir(type(module))]
+    names += [name for name, value in vars(module).items() if value is not None and value is not False]
+    return any("rotary" in name.lower() for name in names)
 
 
 def _is_table(name: str, module: nn.Module) -> bool:

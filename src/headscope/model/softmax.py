@@ -65,7 +65,6 @@ class Watch(TorchFunctionMode):
         if func in _SOFTMAX:
             reached = args[0] if args else options["input"]
             self._note(Softmax(reached, result, self._masks.scores(reached) if follows else None))
-            self._masks.forget()
         return result
 
 

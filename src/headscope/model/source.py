@@ -148,9 +148,9 @@ def _in_folder(source: Source, *, hub: bool, progress: Progress | None) -> Sourc
 
 
 def _base(folder: Path, *, hub: bool, progress: Progress | None) -> Source:
-    """The model that an adapter names as its base: a path, from here or from the adapter's folder, or a hub id."""
+    """The model that an adapter names as its base: a path, from the adapter's folder or from here, or a hub id."""
     name = base_name(folder)
-    for path in (Path(name), folder / name) if name else ():
+    for path in (folder / name, Path(name)) if name else ():
         if _exists(path):
             _refuse_adapter(path, name)
             return resolve(path)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from headscope.core.site import Site
+from headscope.model.feeding import read_by
 from headscope.model.fit import names as listed
 
 
@@ -16,10 +17,12 @@ def silent_towers(hf: Any, sites: tuple[Site, ...]) -> tuple[str, ...]:
         inside = any(name.startswith(f"{outer}.") for names in names_by_kind.values() for outer in names)
         if name and not inside and _is_tower(module, hf) and not _holds_site(name, sites) and _attends(module):
             names_by_kind.setdefault(type(module).__name__, []).append(name)
-    return tuple(
-        f"not measured, because headscope runs this model on tokens alone: {listed(names)} ({kind})"
-        for kind, names in names_by_kind.items()
+    reason = (
+        "because headscope runs this model on tokens alone"
+        if read_by(hf) == ("input_ids",)
+        else "because headscope sees no map of it in a forward of this model"
     )
+    return tuple(f"not measured, {reason}: {listed(names)} ({kind})" for kind, names in names_by_kind.items())
 
 
 def _is_tower(module: Any, hf: Any) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 # A key is hidden by a number this negative; scores, and biases that grow with distance, are far from it.
 HIDING = -9_000.0
@@ -35,12 +36,9 @@ class MaskWatch:
     """Follows tensors from the mask to the softmax."""
 
     def __init__(self) -> None:
-        # By identity of the masked tensor, which is held so that no other can take its place.
-        self._before: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def forget(self) -> None:
-        """A softmax was taken: what led to it is over."""
-        self._before.clear()
+        # By the masked tensor itself, for as long as the model holds it: a mask that carries a bias is made once and
+        # used by every layer, while scores are dropped after their softmax.
+        self._before = WeakIdKeyDictionary()
 
     def run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation of the model; keep what it hides."""
@@ -54,23 +52,23 @@ class MaskWatch:
     def scores(self, reached: Tensor) -> Tensor | None:
         """The scores behind what reached a softmax; None where a hidden one is not known."""
         hidden = reached <= HIDING
-        if id(reached) not in self._before:
+        if reached not in self._before:
             return None if bool(hidden.any()) else reached
-        before = self._before[id(reached)][1]
+        before: Tensor = self._before[reached]
         return before if torch.equal(before.masked_fill(hidden, 0.0), reached.masked_fill(hidden, 0.0)) else None
 
     def _is_masked(self, value: Any) -> bool:
-        return isinstance(value, Tensor) and id(value) in self._before
+        return isinstance(value, Tensor) and value in self._before
 
     def _unmasked(self, value: Any) -> Any:
-        return self._before[id(value)][1] if self._is_masked(value) else value
+        return self._before[value] if self._is_masked(value) else value
 
     def _mask(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], masked: Tensor) -> Any:
         before = self._unmasked(masked)
         if before is masked and func in _IN_PLACE:
             before = masked.clone()
         result = func(*args, **kwargs)
-        self._before[id(result)] = (result, before.expand(result.shape))
+        self._before[result] = before.expand(result.shape)
         return result
 
     def _follow(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -79,7 +77,7 @@ class MaskWatch:
             before[0] = before[0].clone()
         unmasked = func(*before, **kwargs)
         result = func(*args, **kwargs)
-        self._before[id(result)] = (result, unmasked)
+        self._before[result] = unmasked
         return result
 
 

@@ -34,6 +34,7 @@ from headscope.model.model_state import restored
 from headscope.model.opened import Model, open_model
 from headscope.model.quiet import quiet
 from headscope.model.reading import RawCall, Reader
+from headscope.model.reason import reason
 from headscope.model.rounding import is_narrow, widened
 from headscope.model.softmax import SoftmaxSession
 from headscope.model.text import generate_tokens, lacks_start
@@ -120,7 +121,7 @@ def verify(model: Model, text: str | None = None) -> list[Check]:
         fresh = fresh_copy(model.hf, model.origin)
         state = _state(model, fresh)
         judged = _in_float32(model, fresh)
-        subject = _subject(judged, fresh, text)
+        subject = _run_subject(judged, fresh, text)
         return [state, *(_checked(name, tolerance, check, subject) for name, tolerance, check in _checks(judged))]
 
 
@@ -152,8 +153,8 @@ def _checks(model: Model) -> Iterator[tuple[str, float, Comparison]]:
 def _checked(name: str, tolerance: float, check: Comparison, subject: Subject) -> Check:
     try:
         deviations = check(subject)
-    except _NotCompared as reason:
-        return Check(name, None, tolerance, True, str(reason))
+    except _NotCompared as obstacle:
+        return Check(name, None, tolerance, True, str(obstacle))
     except HeadscopeError as refusal:
         return Check(name, None, tolerance, False, refusal.message)
     worst = max(deviations, key=lambda deviation: _share(deviation, tolerance))
@@ -183,6 +184,19 @@ def _state(model: Model, fresh: FreshCopy) -> Check:
     names = differences(model.hf, fresh.hf)
     differing = f"; differing: {', '.join(sorted(names)[:3])}{' …' if len(names) > 3 else ''}" if names else ""
     return Check(name, float(len(names)), 0.0, not names, fresh.method + differing)
+
+
+def _run_subject(model: Model, fresh: FreshCopy, text: str | None) -> Subject:
+    """What is verified; raises `CaptureError` where the model cannot be run on the inputs that are made for it."""
+    try:
+        return _subject(model, fresh, text)
+    except HeadscopeError:
+        raise
+    except Exception as error:
+        raise CaptureError(
+            f"{model.spec.name} cannot be run on the inputs that headscope makes to verify it: {reason(error)}",
+            hint="it was opened on other inputs of the same kind; its maps on yours may still be right",
+        ) from error
 
 
 def _subject(model: Model, fresh: FreshCopy, text: str | None) -> Subject:
@@ -289,7 +303,8 @@ def _attentions(output: Any) -> dict[tuple[str, str], list[Tensor]]:
         ("image", "self"): getattr(image, "attentions", None),
         ("sound", "self"): getattr(sound, "attentions", None),
     }
-    return {place: [each for each in maps or () if each is not None] for place, maps in returned.items()}
+    # Where a family returns something else than a map for a layer (PEGASUS-X: maps by blocks), no map is compared.
+    return {place: [each for each in maps or () if isinstance(each, Tensor)] for place, maps in returned.items()}
 
 
 def _map_error(site: Site, ours: Tensor, theirs: Tensor) -> float:
@@ -311,16 +326,18 @@ def _statistics(subject: Subject) -> list[Deviation]:
         model.hf(**subject.inputs)
         measured, _ = stream.take()
     return [
-        Deviation(_statistics_error(site, measured[site], exact), _statistics_error(site, plain, exact))
-        for site, (plain, exact) in zip(model.sites, reader.statistics, strict=True)
+        Deviation(_statistics_error(site, measured[site], exact, n), _statistics_error(site, plain, exact, n))
+        for site, (plain, exact, n) in zip(model.sites, reader.statistics, strict=True)
     ]
 
 
-def _statistics_error(site: Site, measured: RowStatistics, exact: RowStatistics) -> float:
+def _statistics_error(site: Site, measured: RowStatistics, exact: RowStatistics, n_keys: int) -> float:
     keys = max(2, int(exact.n_visible.max()))
     ranges = {"entropy_nats": math.log(keys), "participation": 1.0, "first": 1.0}
     if site.kind == "self":
-        ranges |= {"distance": float(keys), "distance_sd": float(keys), "diagonal": 1.0}
+        # The anchors of the standard deviation are spread over all keys, also where a window hides most of them: its
+        # error is stated in units of their number (see `statistics.columns`).
+        ranges |= {"distance": float(keys), "distance_sd": float(n_keys), "diagonal": 1.0}
     return max(_worst(getattr(measured, name), getattr(exact, name)) / size for name, size in ranges.items())
 
 
@@ -334,7 +351,7 @@ class _ReferenceReader(Reader):
     def __init__(self, request: Request) -> None:
         super().__init__()
         self._request = request
-        self.statistics: list[tuple[RowStatistics, RowStatistics]] = []
+        self.statistics: list[tuple[RowStatistics, RowStatistics, int]] = []
 
     def call(self, raw: RawCall, *, query_offset: int | None = None, cross: bool = False) -> Call:
         """The call; its statistics by the definition are kept."""
@@ -344,7 +361,7 @@ class _ReferenceReader(Reader):
             pattern_statistics(pattern(each), each, self._request, positional=not cross)
             for each in (there, _wide(there))
         )
-        self.statistics.append((plain, exact))
+        self.statistics.append((plain, exact, call.k.shape[2]))
         return call
 
 
