@@ -18,9 +18,9 @@ def bootstrap_interval(
 
     Definition:
         Quantiles 0.025 and 0.975 of $\bar x^* = \frac{1}{n} \sum_i N_i x_i$, $(N_i)$ multinomial with n draws of n,
-        each $\sqrt{n/(n-1)} \, t_{0.975, n-1} / z_{0.975}$ times as far from $\bar x$. Means of n members that are drawn
-        from n vary too little by the first factor, and the second is Student's: without them twelve members cover in
-        91 of 100 samples.
+        each $\sqrt{n/(n-1)} \, t_{0.975, n-1} / z_{0.975}$ times as far from $\bar x$. Means of n members drawn from
+        n vary too little by the first factor, and the second is Student's: without them twelve members cover in 91 of
+        100 samples.
     Properties:
         - holds the mean of the sample, and is a point for equal members  (tested: test_bootstrap_of_equal_members)
         - covers the truth in 95 of 100 samples, also of few members  (tested: test_bootstrap_covers)

@@ -4,12 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
+import torch
 
 from headscope.lenses.conditioned.followers import DRAWS, FEW, GROUPS, Followers
 from headscope.lenses.conditioned.gaussians import GROUPS as GAUSSIANS
 from headscope.lenses.conditioned.gaussians import PER_DIMENSION, ROWS, SHUFFLES, Stream
 from headscope.lenses.conditioned.pairs import Pairs
 from headscope.lenses.phrases import interval_phrase, percent, windows_phrase
+from headscope.maths.resampling.jackknife import detectable
 
 
 def method(pairs: Pairs, followers: Followers, streams: Sequence[Stream], skipped: int) -> str:
@@ -133,9 +135,9 @@ def _narrowed(numbers: Mapping[str, Mapping[str, Any]]) -> str:
     fewer, smaller = _below(size), entropy is not None and _below(entropy)
     verdict = {
         (True, True): "conditioning narrows it to fewer directions",
-        (True, False): "conditioning narrows it to fewer directions, but a smaller entropy was not detected",
-        (False, True): "conditioning makes it smaller, but fewer directions were not detected",
-        (False, False): "no narrowing was detected",
+        (True, False): f"conditioning narrows it to fewer directions, but {_unseen(entropy, 'nats less')}",
+        (False, True): f"conditioning makes it smaller, but {_unseen(size, 'dimensions fewer')}",
+        (False, False): f"{_unseen(size, 'dimensions fewer')}, and {_unseen(entropy, 'nats less')}",
     }[fewer, smaller]
     gap = ""
     if entropy is not None:
@@ -144,6 +146,15 @@ def _narrowed(numbers: Mapping[str, Mapping[str, Any]]) -> str:
         gap += f"{interval_phrase(shifted, lambda value: f'{value + 0.0:.1f}', _ENDS)})"
     ends = interval_phrase(size, lambda value: f"{value:.1f}", _ENDS)
     return f"{size['value']:.1f} effective dimensions ({ends}; random groups: {size['null']:.1f}){gap}: {verdict}"
+
+
+def _unseen(row: Mapping[str, Any] | None, words: str) -> str:
+    """That nothing was detected, together with what would have been."""
+    if row is None or row["low"] is None or row["high"] is None or row["groups"] < 2:
+        return f"without an interval {words} cannot be detected"
+    half = torch.tensor((row["high"] - row["low"]) / 2, dtype=torch.float64)
+    size = float(detectable(half, row["groups"]))
+    return f"{words} were not detected ({size:.2g} would have been in four of five texts)"
 
 
 def _below(row: Mapping[str, Any]) -> bool:
