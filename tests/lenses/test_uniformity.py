@@ -117,7 +117,7 @@ def test_predictions_are_judged_by_their_intervals():
     near = [with_skip**exponent for exponent in (1.09, 1.10, 1.11)]
     wide = [KEPT / COMMON * factor for factor in (0.7, 1.0, 1.5)]
     finding = found(*noisy("without mlp", near), *noisy("attention alone", wide), shown(AS_IS, 0.96))
-    assert "without feed-forward parts, which is less than averaging gives: 0.986" in finding.headlines[2]
+    assert "without feed-forward parts, which is less than averaging gives: 0.98" in finding.headlines[2]
     assert "attention alone, which is not told from averaging: 1.0" in finding.headlines[2]
     # The prediction leaves out feed-forward parts: the model as it is is not judged by it.
     assert "With feed-forward parts, which the prediction leaves out: 0.96" in finding.headlines[2]
@@ -159,7 +159,7 @@ def test_which_part_keeps_tokens_apart():
 
 def test_parts_are_judged_window_by_window():
     """Windows that differ by more than a part does: the intervals overlap, the change of each window is clear."""
-    rates = [0.6, 0.8, 1.0, 1.2]
+    rates = [0.6, 0.8, 1.0]
     finding = found(*noisy(AS_IS, rates), *noisy("without mlp", [0.97 * rate for rate in rates]))
     rows = finding.tables["streams"].filter(pl.col("quantity") == "residual_share", pl.col("layer") == 3)
     usual, without = rows.to_dicts()
