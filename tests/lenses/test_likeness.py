@@ -52,7 +52,9 @@ def test_known_covariances_are_found():
     assert "1 heads score it higher and 1 lower" in finding.headlines[0]
     assert "24 windows" in finding.headlines[0]
     assert "one test detects" in finding.headlines[0]
-    assert "4 (1 heads above 0, 0 below)" in finding.headlines[2 - ("trace" not in finding.headlines[1])]
+    assert (
+        "4 (1 heads above 0, 0 below; one test detects" in finding.headlines[2 - ("trace" not in finding.headlines[1])]
+    )
 
 
 def test_weights_may_say_the_opposite():

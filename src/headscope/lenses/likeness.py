@@ -328,7 +328,7 @@ def _clear(rows: pl.DataFrame) -> tuple[int, int]:
 def _detectable(rows: pl.DataFrame) -> str:
     """What one test detects in the median head, in standard deviations."""
     size = detectable_effect(rows, scale="spread")
-    return "" if size is None else f"one test detects {size:.2g} in four of five texts"
+    return "" if size is None else f"; one test detects {size:.2g} in four of five texts"
 
 
 def _itself_sentence(table: pl.DataFrame) -> str:
@@ -346,10 +346,7 @@ def _itself_sentence(table: pl.DataFrame) -> str:
     if windows < 2:
         return text
     above, below = _clear(rows)
-    return (
-        f"{text} {above} heads score it higher and {below} lower (false discovery rate 5 %; in the median head "
-        f"{_detectable(rows)})."
-    )
+    return f"{text} {above} heads score it higher and {below} lower (false discovery rate 5 %{_detectable(rows)})."
 
 
 def _interval(row: Mapping[str, object]) -> str:
@@ -384,10 +381,8 @@ def _distance_sentence(table: pl.DataFrame) -> str:
         if rows.is_empty():
             continue
         above, below = _clear(rows)
-        limit = _detectable(rows)
         parts.append(
-            f"{_median(rows, 'effect'):+.2g} at {distance} ({above} heads above 0, {below} below"
-            f"{f'; {limit}' if limit else ''})"
+            f"{_median(rows, 'effect'):+.2g} at {distance} ({above} heads above 0, {below} below{_detectable(rows)})"
         )
     if not parts:
         return ""

@@ -135,9 +135,10 @@ def _narrowed(numbers: Mapping[str, Mapping[str, Any]]) -> str:
     fewer, smaller = _below(size), entropy is not None and _below(entropy)
     verdict = {
         (True, True): "conditioning narrows it to fewer directions",
-        (True, False): f"conditioning narrows it to fewer directions, but {_unseen(entropy, 'nats less')}",
-        (False, True): f"conditioning makes it smaller, but {_unseen(size, 'dimensions fewer')}",
-        (False, False): f"{_unseen(size, 'dimensions fewer')}, and {_unseen(entropy, 'nats less')}",
+        (True, False): "conditioning narrows it to fewer directions, but a smaller entropy was not detected"
+        f"{_limits(entropy=entropy)}",
+        (False, True): f"conditioning makes it smaller, but fewer directions were not detected{_limits(size)}",
+        (False, False): f"no narrowing was detected{_limits(size, entropy)}",
     }[fewer, smaller]
     gap = ""
     if entropy is not None:
@@ -148,13 +149,14 @@ def _narrowed(numbers: Mapping[str, Mapping[str, Any]]) -> str:
     return f"{size['value']:.1f} effective dimensions ({ends}; random groups: {size['null']:.1f}){gap}: {verdict}"
 
 
-def _unseen(row: Mapping[str, Any] | None, words: str) -> str:
-    """That nothing was detected, together with what would have been."""
-    if row is None or row["low"] is None or row["high"] is None or row["groups"] < 2:
-        return f"without an interval {words} cannot be detected"
-    half = torch.tensor((row["high"] - row["low"]) / 2, dtype=torch.float64)
-    size = float(detectable(half, row["groups"]))
-    return f"{words} were not detected ({size:.2g} would have been in four of five texts)"
+def _limits(size: Mapping[str, Any] | None = None, entropy: Mapping[str, Any] | None = None) -> str:
+    """What would have been detected where nothing was."""
+    parts = []
+    for row, unit in ((size, "dimensions"), (entropy, "nats")):
+        if row is not None and row["low"] is not None and row["high"] is not None and row["groups"] > 1:
+            half = torch.tensor((row["high"] - row["low"]) / 2, dtype=torch.float64)
+            parts.append(f"{float(detectable(half, row['groups'])):.2g} {unit}")
+    return f" ({' and '.join(parts)} less would have been in four of five texts)" if parts else ": there is no interval"
 
 
 def _below(row: Mapping[str, Any]) -> bool:
