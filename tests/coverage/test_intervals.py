@@ -16,6 +16,7 @@ import torch
 from scipy import stats
 
 from headscope.claims.lab import mean_of, variance_of
+from headscope.experiments.fewshot.run import MEASURED
 from headscope.lenses import focus, maps
 from headscope.lenses.conditioned.followers import Followers, TextWindow, paired
 from headscope.lenses.conditioned.pairs import Pairs
@@ -122,6 +123,13 @@ def of_the_bootstrap():
     samples = skewed(SEEN, 300, 10)
     low, high = bootstrap_interval(samples, draws=1000)
     return torch.stack((samples.mean(0), low, high, torch.ones(300, dtype=torch.float64)), -1)
+
+
+def of_the_bootstrap_of_few_words():
+    """As many members as the few-shot study measures maps of."""
+    samples = skewed(MEASURED, 600, 12)
+    low, high = bootstrap_interval(samples, draws=1000)
+    return torch.stack((samples.mean(0), low, high, torch.ones(600, dtype=torch.float64)), -1)
 
 
 def of_perplexity():
@@ -242,6 +250,7 @@ KINDS: dict[str, Callable[[], Repetitions]] = {
     "maps": of_maps,
     "scores": of_scores,
     "bootstrap": of_the_bootstrap,
+    "bootstrap of few words": of_the_bootstrap_of_few_words,
     "perplexity": of_perplexity,
     "claims": of_claims,
     "groups of previous tokens": of_groups,

@@ -230,7 +230,7 @@ def test_what_is_counted_about_a_clue():
 
 def test_the_study_on_the_embedded_model(tiny):
     before = {name: tensor.clone() for name, tensor in tiny.hf.named_parameters()}
-    options = {"category": "animals", "word": "ant", "shots": 2, "words": 9, "clues": 1, "alphas": ("1/2",)}
+    options = {"category": "animals", "word": "ant", "shots": 2, "words": 10, "clues": 1, "alphas": ("1/2",)}
     run = headscope.fewshot(tiny, **options, initialised=False)
     finding = run["fewshot"]
     assert set(finding.tables) == {"shots", "clues", "quality", "states", "layers", "heads"}
@@ -253,7 +253,7 @@ def test_the_study_on_the_embedded_model(tiny):
     [
         ({"category": "beasts"}, "no category"),
         ({"word": "Unicorn"}, "has no word"),
-        ({"words": 8}, "at least 9 are needed"),
+        ({"words": 9}, "at least 10 are needed"),
         ({"words": 900}, "has 56 words"),
         ({"shots": 0}, "between 1 and 8"),
         ({"clues": -1}, "cannot be negative"),

@@ -204,7 +204,7 @@ def test_one_token_is_no_language():
     ]  # fmt: skip
     schema = {"copied": pl.Float64, "repeated": pl.Float64}
     texts = pl.DataFrame(rows, schema_overrides=schema)
-    said = " ".join(headlines({**planted(0.7), "texts": texts}, "qk"))
+    said = " ".join(headlines({**planted(0.7), "texts": texts}, "qk", 2))
     assert "too short to judge, 1 of 12 tokens" in said
     assert "noise: that is what comes" not in said
 
@@ -286,11 +286,14 @@ def test_copied_and_repeated():
     assert share_repeated([7] * 8) == 7 / 8
 
 
-def planted(self_up, entropies=(0.9, 0.6, 0.2), first=0.1):
-    """Effects as section 8.5 tells them, or not."""
+def planted(self_up, entropies=(0.9, 0.6, 0.2), first=0.1, half=0.01):
+    """Effects as section 8.5 tells them, or not; `half` of each interval, None for one window."""
     common = {"self_uniform": 0.02, "keys": 5.0, "perplexity": 10.0, "ratio": 2.0, "kl": 0.1, "moved": 0.2}
     rows = [
-        {"change": name, "which": which, "entropy_share": entropy, "self": own, "first": first, **common}
+        {"change": name, "which": which, "entropy_share": entropy, "self": own, "first": first, **common,
+         **{f"{quantity}_{end}": None if half is None else value + sign * half
+            for quantity, value in (("entropy_share", entropy), ("self", own))
+            for end, sign in (("low", -1), ("high", 1))}}
         for name, which, entropy, own in (
             ("original", "original", entropies[1], 0.1),
             ("scale 1/2", "change", entropies[0], 0.05), ("scale 1/2", "control", entropies[1], 0.1),
@@ -308,11 +311,17 @@ def planted(self_up, entropies=(0.9, 0.6, 0.2), first=0.1):
         (planted(0.2), "that does not happen here"),
         (planted(0.7), "It falls all the way"),
         (planted(0.7, entropies=(0.5, 0.6, 0.2)), "It does not fall all the way"),
+        (planted(0.7, half=0.2), "Whether it falls all the way"),
+        (planted(0.7, half=None), "Whether it falls all the way"),
+        (planted(0.52, half=0.05), "attend to themselves: this interval does not tell."),
+        (planted(0.7), "60 % (95 % interval 59 % to 61 %) at α = 1"),
+        (planted(0.7), "Over 2 windows, perplexity goes from"),
     ],
 )
 def test_sentences_follow_the_numbers(tables, said):
-    assert said in " ".join(headlines(tables, "qk"))
-    assert said not in " ".join(headlines(tables, "v"))
+    assert said in " ".join(headlines(tables, "qk", 2))
+    about_scores = " ".join(headlines(tables, "v", 2))
+    assert said not in about_scores or said.startswith("Over 2 windows")
 
 
 def test_text_sentences_follow_the_numbers():
@@ -324,7 +333,7 @@ def test_text_sentences_follow_the_numbers():
             ("scale 2", "change", 1.0, 0.8), ("scale 2", "control", 9.0, 0.0),
         )
     ]  # fmt: skip
-    said = " ".join(headlines({**planted(0.7), "texts": pl.DataFrame(rows)}, "qk"))
+    said = " ".join(headlines({**planted(0.7), "texts": pl.DataFrame(rows)}, "qk", 2))
     assert "language that repeats the prompt: that is what comes at α = 2." in said
     assert "noise: that is what comes at α = 1/2 alone." in said
 

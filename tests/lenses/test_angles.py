@@ -143,8 +143,8 @@ def test_pieces_are_as_good_as_the_whole():
 def test_the_claim_is_judged():
     (claim,) = (claim for claim in claims() if "W-8.3" in claim.ids)
     assert claim.judge is not None
-    # Twelve windows: an inequality is kept by five standard errors, which four windows are too few to show.
-    finding = found(*(shown(seed) for seed in range(12)))
+    # Sixteen windows: an inequality is kept by five standard errors, which four windows are too few to show.
+    finding = found(*(shown(seed) for seed in range(16)))
     evidence = claim.judge(finding)
     assert evidence is not None
     assert verdict_of(evidence) == "refuted"  # two heads of four follow the cosine

@@ -98,8 +98,8 @@ def test_gaussian_tokens_are_explained(gaussian):
         assert 0 < low < predicted < high
         assert abs(cell(finding, "row_kurtosis", head)) < 0.1
     assert finding.headlines[0].startswith("Over 24 windows, the variance of scores within a row")
-    assert "independence explains it in 2 of 2 heads" in finding.headlines[0]
-    assert "is not detected" in finding.headlines[0]
+    assert "2 of 2 heads are not told from independence" in finding.headlines[0]
+    assert "one test detects" in finding.headlines[0]
     assert "Gaussian" not in finding.headlines[0]  # a variance needs independence alone
 
 
@@ -119,7 +119,7 @@ def test_tokens_of_one_window_that_are_alike(gaussian):
     ratio = cell(finding, "row_variance") / cell(finding, "row_variance", column="predicted")
     assert ratio < 0.8
     assert cell(finding, "row_variance", column="high") < cell(finding, "row_variance", column="predicted")
-    assert "explains it in 0 of 2 heads, 0 vary more and 2 less" in finding.headlines[0]
+    assert "0 of 2 heads are not told from independence, 0 vary more and 2 less" in finding.headlines[0]
 
 
 def test_a_small_deviation_beyond_its_interval_is_one():
@@ -133,7 +133,7 @@ def test_a_small_deviation_beyond_its_interval_is_one():
     sentence = sentences({"heads": heads, "bounds": pl.DataFrame(schema=BOUNDS), "terms": pl.DataFrame(schema=TERMS)})[
         0
     ]
-    assert "explains it in 1 of 2 heads, 1 vary more and 0 less" in sentence
+    assert "1 of 2 heads are not told from independence, 1 vary more and 0 less" in sentence
 
 
 def test_positions_and_content_are_told_apart():

@@ -117,8 +117,8 @@ def test_predictions_are_judged_by_their_intervals():
     near = [with_skip**exponent for exponent in (1.09, 1.10, 1.11)]
     wide = [KEPT / COMMON * factor for factor in (0.7, 1.0, 1.5)]
     finding = found(*noisy("without mlp", near), *noisy("attention alone", wide), shown(AS_IS, 0.96))
-    assert "without feed-forward parts, which averaging does not explain: 0.986" in finding.headlines[2]
-    assert "attention alone, which averaging explains: 1.02 times the prediction (0.39" in finding.headlines[2]
+    assert "without feed-forward parts, which is less than averaging gives: 0.98" in finding.headlines[2]
+    assert "attention alone, which is not told from averaging: 1.0" in finding.headlines[2]
     # The prediction leaves out feed-forward parts: the model as it is is not judged by it.
     assert "With feed-forward parts, which the prediction leaves out: 0.96" in finding.headlines[2]
     assert "quarter" not in finding.headlines[2]
@@ -155,6 +155,30 @@ def test_which_part_keeps_tokens_apart():
     assert finding.headlines[0].startswith("Over 3 windows, tokens grow more alike with depth")
     assert found(shown(AS_IS, 1.5)).headlines[0].startswith("Over 3 windows, tokens grow less alike with depth")
     assert "nearly one" in found(shown(AS_IS, 0.3, start=0.5)).headlines[0]
+
+
+def test_parts_are_judged_window_by_window():
+    """Windows that differ by more than a part does: the intervals overlap, the change of each window is clear."""
+    rates = [0.6, 0.8, 1.0]
+    finding = found(*noisy(AS_IS, rates), *noisy("without mlp", [0.97 * rate for rate in rates]))
+    rows = finding.tables["streams"].filter(pl.col("quantity") == "residual_share", pl.col("layer") == 3)
+    usual, without = rows.to_dicts()
+    assert usual["low"] < without["high"] < usual["high"]
+    assert without["change_high"] < 0
+    assert without["change"] == pytest.approx(without["value"] - usual["value"])
+    assert "feed-forward parts kept them apart" in finding.headlines[1]
+
+
+def test_what_is_not_detected_says_what_would_have_been():
+    finding = found(*noisy(AS_IS, [0.5, 1.0, 2.0]), *noisy("without mlp", [1.0, 0.5, 2.0]))
+    assert "do not detectably change their likeness (one of" in finding.headlines[0]
+    assert "feed-forward parts made no difference that was detected (one of" in finding.headlines[1]
+
+
+def test_one_window_has_no_verdict():
+    finding = found(*noisy(AS_IS, [0.5]), *noisy("without mlp", [0.9]))
+    assert "cannot be told to grow more or less alike from one window" in finding.headlines[0]
+    assert "feed-forward parts cannot be judged" in finding.headlines[1]
 
 
 def test_equal_and_orthogonal_tokens():

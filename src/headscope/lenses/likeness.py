@@ -21,6 +21,7 @@ from headscope.lenses.dependent.jackknife import jackknife, p_value
 from headscope.lenses.figures.layout import label_of, place
 from headscope.lenses.figures.likeness import figures
 from headscope.lenses.lens import AS_IS, Batch, Lens, Needs
+from headscope.lenses.phrases import detectable_effect
 from headscope.lenses.window_tests import FALSE_DISCOVERIES, adjusted, left_out
 
 ORDER = 3.5
@@ -324,10 +325,10 @@ def _clear(rows: pl.DataFrame) -> tuple[int, int]:
     return sure.filter(pl.col("value") > 0).height, sure.filter(pl.col("value") < 0).height
 
 
-def _detectable(rows: pl.DataFrame) -> float:
-    """Half of the 95 % interval in units of the spread, in the median head."""
-    half = ((rows["high"] - rows["low"]) / 2 / rows["spread"]).drop_nulls().drop_nans().to_numpy()
-    return float(np.median(half)) if len(half) else float("nan")
+def _detectable(rows: pl.DataFrame) -> str:
+    """What one test detects in the median head, in standard deviations."""
+    size = detectable_effect(rows, scale="spread")
+    return "" if size is None else f"; one test detects {size:.2g} in four of five texts"
 
 
 def _itself_sentence(table: pl.DataFrame) -> str:
@@ -346,10 +347,7 @@ def _itself_sentence(table: pl.DataFrame) -> str:
     if windows < 2:
         return text
     above, below = _clear(rows)
-    return (
-        f"{text} {above} heads score it higher and {below} lower (false discovery rate 5 %); an effect below "
-        f"{_detectable(rows):.2g} is not detected in the median head."
-    )
+    return f"{text} {above} heads score it higher and {below} lower (false discovery rate 5 %{_detectable(rows)})."
 
 
 def _interval(row: Mapping[str, object]) -> str:
@@ -384,7 +382,9 @@ def _distance_sentence(table: pl.DataFrame) -> str:
         if rows.is_empty():
             continue
         above, below = _clear(rows)
-        parts.append(f"{_median(rows, 'effect'):+.2g} at {distance} ({above} heads above 0, {below} below)")
+        parts.append(
+            f"{_median(rows, 'effect'):+.2g} at {distance} ({above} heads above 0, {below} below{_detectable(rows)})"
+        )
     if not parts:
         return ""
     return f"At other distances, in tokens, the median effect is {'; '.join(parts)}."

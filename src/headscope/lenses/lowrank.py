@@ -22,6 +22,7 @@ from headscope.lenses.drawn import priority_of
 from headscope.lenses.figures.layout import label_of, place
 from headscope.lenses.figures.lowrank import figures
 from headscope.lenses.lens import AS_IS, Batch, Lens, Needs
+from headscope.lenses.phrases import detectable_effect
 from headscope.lenses.window_tests import FALSE_DISCOVERIES, adjusted, left_out
 from headscope.maths.growth import Growth, growth
 from headscope.maths.margins import TOLERANCE
@@ -580,12 +581,12 @@ def _popular_sentence(last: pl.DataFrame) -> str:
         return "One window: whether popular keys explain the number of components cannot be tested."
     sure = rows.filter(pl.col("adjusted") < FALSE_DISCOVERIES)
     fewer, more = sure.filter(pl.col("difference") < 0).height, sure.filter(pl.col("difference") > 0).height
-    half = (rows["difference_high"] - rows["difference_low"]) / 2
+    size = detectable_effect(rows, ("difference_low", "difference_high"), units="null_windows")
+    limit = "" if size is None else f"; in the median head one test detects {size:.2g} in four of five texts"
     return (
         f"Compared with popular keys alone, {fewer} of {rows.height} heads need fewer components for 90 % and {more} "
         f"need more (paired in {rows['null_windows'][0]} windows, false discovery rate 5 %). "
-        f"The median difference is {_median(rows, 'difference'):+.2g} components; half of the 95 % interval of a "
-        f"difference is {float(half.to_torch().quantile(0.5)):.2g} in the median head, so a smaller one can go unseen."
+        f"The median difference is {_median(rows, 'difference'):+.2g} components{limit}."
     )
 
 
@@ -616,13 +617,12 @@ def _laws_sentence(rows: pl.DataFrame, share: str) -> str:
         f"For {share}, of {rows.height} heads {count['power']} follow a power, {count['logarithm']} a logarithm, "
         f"{count['neither']} neither (both miss by more than {100 * FITS:.0f} %) and {count['none']} do not grow"
     )
-    half = ((rows["gain_high"] - rows["gain_low"]) / 2).drop_nulls()
-    if half.is_empty():
+    size = detectable_effect(rows, ("gain_low", "gain_high"))
+    if size is None:
         return f"{text}; {count['undecided']} are undecided, since one window gives no interval."
-    seen = float(half.to_torch().quantile(0.5))
     return (
-        f"{text}; {count['undecided']} are undecided (false discovery rate {100 * FALSE_DISCOVERIES:.0f} %; misfits "
-        f"that differ by less than {100 * seen:.2g} points are not told apart in the median head)."
+        f"{text}; {count['undecided']} are undecided (false discovery rate {100 * FALSE_DISCOVERIES:.0f} %; in the "
+        f"median head one test detects misfits that differ by {100 * size:.2g} points in four of five texts)."
     )
 
 

@@ -94,6 +94,12 @@ ABOUT = About(
         ),
         "low": "lower end of the 95 % interval over windows; empty with one window",
         "high": "upper end",
+        "change": (
+            "mean over windows of the value less that of the model as it is in the same window and place; of the model "
+            "as it is, less that of the first layer"
+        ),
+        "change_low": "lower end of its 95 % interval over windows; narrower than two intervals beside each other",
+        "change_high": "upper end",
         "null": (
             "independent isotropic tokens of the same number and dimension; for operator_norm and stretch random "
             "matrices of the same shapes"
@@ -229,12 +235,21 @@ def _tables(state: State, variants: Sequence[str], maps: Mapping[Site, ValueMap]
         for site in state.sites:
             for key in (("resid", site), ("final", state.behind.get(site, site))):
                 if key in seen:
-                    rows["streams"] += stream_rows(key[1], variant, seen[key])
+                    rows["streams"] += stream_rows(key[1], variant, seen[key], _baseline(state, variant, key))
         found = list(steps(seen, state.sites, state.behind, maps))
         rows["rates"] += rate_rows(variant, found)
         if variant == AS_IS:
             rows["layers"] += layer_rows(found, maps)
     return {name: pl.DataFrame(found, schema=SCHEMAS[name]) for name, found in rows.items()}
+
+
+def _baseline(state: State, variant: str, key: Key) -> Rows | None:
+    """What a stream is compared with: the model as it is in the same place, and that with its first layer."""
+    usual = state.seen.get(AS_IS, {})
+    if variant != AS_IS:
+        return usual.get(key)
+    first = next(site for site in state.sites if site.stack == key[1].stack)
+    return None if key == ("resid", first) else usual.get(("resid", first))
 
 
 def headline(finding: Finding) -> tuple[str, ...]:

@@ -1,28 +1,36 @@
 """Intervals by drawing the sample again from itself."""
 
+from math import nan, sqrt
+
 import torch
 from jaxtyping import Float
+from scipy import stats
 from torch import Tensor
 
 from headscope.errors import UsageError
+from headscope.maths.resampling.jackknife import LEVEL, student_quantile
 
 
 def bootstrap_interval(
     values: Float[Tensor, "members *rest"], *, draws: int = 2000, seed: int = 0
 ) -> tuple[Float[Tensor, "*rest"], Float[Tensor, "*rest"]]:
-    r"""The 95 % percentile interval of the mean over members that are drawn again with replacement.
+    r"""The 95 % percentile interval of the mean over members that are drawn again with replacement, for any n.
 
     Definition:
-        Quantiles 0.025 and 0.975 of $\bar x^* = \frac{1}{n} \sum_i N_i x_i$, $(N_i)$ multinomial with n draws of n.
+        Quantiles 0.025 and 0.975 of $\bar x^* = \frac{1}{n} \sum_i N_i x_i$, $(N_i)$ multinomial with n draws of n,
+        each $\sqrt{n/(n-1)} \, t_{0.975, n-1} / z_{0.975}$ times as far from $\bar x$. Means of n members drawn from
+        n vary too little by the first factor, and the second is Student's: without them twelve members cover in 91 of
+        100 samples.
     Properties:
         - holds the mean of the sample, and is a point for equal members  (tested: test_bootstrap_of_equal_members)
-        - covers the truth in about 95 of 100 samples  (tested: test_bootstrap_covers)
+        - covers the truth in 95 of 100 samples, also of few members  (tested: test_bootstrap_covers)
         - the same members are drawn for every column, so that paired columns stay paired
           (tested: test_bootstrap_is_linear)
     Numerics:
-        float64; the seed decides the draws. With one member the interval is that member: it says nothing.
+        float64; the seed decides the draws. With one member both ends are NaN: nothing is known.
     Reference:
-        Efron and Tibshirani (1993), An introduction to the bootstrap, section 13.3.
+        Efron and Tibshirani (1993), An introduction to the bootstrap, section 13.3. Hesterberg (2015), The American
+        Statistician 69, 371 (few members).
     """
     n = len(values)
     if n == 0 or draws < 1:
@@ -33,5 +41,15 @@ def bootstrap_interval(
         1, chosen, torch.ones(draws, n, dtype=torch.float64)
     )
     means = counts @ values.to(torch.float64).reshape(n, -1) / n
-    low, high = torch.quantile(means, torch.tensor([0.025, 0.975], dtype=torch.float64), dim=0)
+    middle = values.to(torch.float64).reshape(n, -1).mean(0)
+    ends = torch.quantile(means, torch.tensor([0.025, 0.975], dtype=torch.float64), dim=0)
+    low, high = middle + (ends - middle) * _widening(n)
     return low.reshape(values.shape[1:]), high.reshape(values.shape[1:])
+
+
+def _widening(members: int) -> float:
+    """How much further out the ends must be than the quantiles of the draws; NaN for a single member."""
+    if members < 2:
+        return nan
+    normal = float(stats.norm.ppf((1 + LEVEL) / 2))
+    return sqrt(members / (members - 1)) * student_quantile(members) / normal

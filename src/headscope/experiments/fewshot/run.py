@@ -39,6 +39,7 @@ from headscope.model.text import has_chat_template, predicts_next_token
 NAME = "fewshot"
 COUNTS = (3, 5, 8)  # shots of the tables of clues
 MEASURED = 12  # words whose maps are measured
+FEWEST = MOST + 2  # words of a study: with fewer, an exchanged shot would hold the word that is asked for
 SCORED = 12  # words that are scored in the states beside the original
 LAYERS_DRAWN = 4
 Step = Callable[[str, int, int], None]
@@ -69,10 +70,10 @@ def check(setting: Setting) -> None:
     if setting.word:
         category.clue_of(setting.word)
     n = len(category.clues)
-    if setting.words is not None and not MOST < setting.words <= n:
+    if setting.words is not None and not FEWEST <= setting.words <= n:
         raise UsageError(
-            f"words={setting.words}: {category.name} has {n} words, and at least {MOST + 1} are needed for {MOST} "
-            "shots and a target"
+            f"words={setting.words}: {category.name} has {n} words, and at least {FEWEST} are needed for {MOST} "
+            "shots, a target, and a wrong word behind every clue"
         )
     if not 1 <= setting.shots <= MOST:
         raise UsageError(f"shots={setting.shots}: between 1 and {MOST} shots can be given")

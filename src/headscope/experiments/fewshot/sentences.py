@@ -4,12 +4,13 @@ from statistics import median
 from typing import Any
 
 import polars as pl
+import torch
 
 from headscope.experiments.fewshot.states import INITIALISED, ORIGINAL, Seen
+from headscope.maths.resampling.jackknife import detectable
 
 Row = dict[str, Any]
 DOMINANT = 0.5
-CLEAR = 1.25  # smaller ratios between parts of the model are not told as a difference
 CROSSING = 0.1  # below this share of the mass between words, attention does not cross the borders to speak of
 
 
@@ -42,7 +43,8 @@ def _gain(shots: pl.DataFrame) -> str:
     )
     return (
         f"A token of the reference clue has a log-probability of {none['log_probability']:.2f} nats without shots and "
-        f"{most['log_probability']:.2f} after {most['shots']}: {verdict}. With every clue behind a wrong word "
+        f"{most['log_probability']:.2f} after {most['shots']}, over {most['words']} words: {verdict}. With every "
+        f"clue behind a wrong word "
         f"the change is {exchanged:+.2f}: form and style alone; {worth}."
     )
 
@@ -59,13 +61,35 @@ def _borders(layers: pl.DataFrame) -> str:
     stays_apart = value > 1 - CROSSING
     equal = _at_equal_distance(_of(layers, "equal_distance"))
     crossing = "Hardly any crosses" if stays_apart else "But words do attend across shots, other than the thesis says"
-    verdict = "shots are units to it" if is_unit else "it is mostly nearness that keeps shots apart"
+    verdict = (
+        "shots are units to it in most layers"
+        if is_unit
+        else f"in most layers no more than nearness was detected{_detectable_share(rows)}"
+    )
+    middle = sorted(rows, key=lambda row: row["value"])[len(rows) // 2]
     return (
-        f"Of the mass between different words and clues {_percent(value)} stays in the own shot (uniform attention "
+        f"Of the mass between different words and clues {_percent(value)} stays in the own shot (over "
+        f"{rows[0]['words']} "
+        f"words; {_percent(middle['value'])}{_ends(middle)} in L{middle['layer']}, the median layer; uniform attention "
         f"{_percent(uniform)}, nearness alone {_percent(near)}), more than nearness explains in {len(beyond)} of "
-        f"{len(rows)} layers: {verdict}.{equal} {crossing}: {_percent(across)} of all mass, beside "
+        f"{len(rows)} layers (by chance: one in forty): {verdict}.{equal} {crossing}: {_percent(across)} of all "
+        f"mass, beside "
         f"{_percent(inside)} inside."
     )
+
+
+def _detectable_share(rows: list[Row]) -> str:
+    """The share beyond nearness that would have been detected in the median layer."""
+    halves = [(row["beyond_high"] - row["beyond_low"]) / 2 for row in rows if row["beyond_low"] is not None]
+    if not halves:
+        return ""
+    size = float(detectable(torch.tensor(median(halves), dtype=torch.float64), rows[0]["words"]))
+    return f" ({_percent(size)} would have been, four times in five)"
+
+
+def _ends(row: Row) -> str:
+    """The 95 % interval of a share."""
+    return "" if row["low"] is None else f", 95 % interval {_percent(row['low'])} to {_percent(row['high'])}"
 
 
 def _at_equal_distance(rows: list[Row]) -> str:
@@ -76,7 +100,8 @@ def _at_equal_distance(rows: list[Row]) -> str:
     top = max(rows, key=lambda row: row["value"])
     return (
         f" At equal distance a token of the own shot gets {median(row['value'] for row in rows):.1f} times the weight "
-        f"of one in an earlier shot (median layer; more in {len(more)} layers, less in {len(less)}; {top['value']:.2g} "
+        f"of one in an earlier shot (median layer; more in {len(more)} layers, less in {len(less)}, by chance one in "
+        f"forty each; {top['value']:.2g} "
         f"times in L{top['layer']})."
     )
 
@@ -92,7 +117,8 @@ def _target(layers: pl.DataFrame) -> str:
     return (
         f"Clues give {_percent(value)} of their mass to their word (uniform attention {_percent(uniform)}; other words "
         f"at the same distance {_percent(near)}): more than at that distance in {len(beyond)} of {len(rows)} layers, "
-        f"less in {len(below)}; most in L{top['layer']}, {_percent(top['value'])}."
+        f"less in {len(below)} (by chance: one in forty each; {top['words']} words); most in L{top['layer']}, "
+        f"{_percent(top['value'])}{_ends(top)}."
     )
 
 
@@ -117,19 +143,28 @@ def _diagonal(layers: pl.DataFrame) -> str:
     dominant = [f"L{row['layer']}" for row in rows if row["value"] >= DOMINANT]
     fresh = f", {_percent(_mean(rows, 'initialised'))} initialised" if rows[0]["initialised"] is not None else ""
     which = f"{', '.join(dominant)} of {len(rows)} layers" if dominant else f"none of {len(rows)} layers"
-    fits = [f"the {name} layers lie {_compared(means[name], means['middle'])}" for name in ("first", "last")]
+    fits = [f"the {name} layers lie {_compared(parts[name], parts['middle'])}" for name in ("first", "last")]
     return (
         f"On the diagonal of the word map lie {_percent(means['first'])} of a row in the first third of the layers, "
-        f"{_percent(means['middle'])} in the middle and {_percent(means['last'])} in the last (uniform "
+        f"{_percent(means['middle'])} in the middle and {_percent(means['last'])} in the last ({rows[0]['words']} "
+        f"words; uniform "
         f"{_percent(_mean(rows, 'uniform'))}{fresh}); diagonal-dominant, with more than half of it, are {which}. Of "
         f"the course that the thesis describes: {fits[0]}, and {fits[1]}."
     )
 
 
-def _compared(value: float, middle: float) -> str:
-    if value > CLEAR * middle:
+def _compared(some: list[Row], middle: list[Row]) -> str:
+    """Whether the means of two parts of the layers differ: the means of their intervals are apart."""
+    rows = [row for row in (*some, *middle) if row["low"] is None or row["high"] is None]
+    if rows:
+        return "where one word gives no interval"
+    low, high = (_mean(some, end) for end in ("low", "high"))
+    if low > _mean(middle, "high"):
         return "more on it than the middle"
-    return "less on it than the middle" if value * CLEAR < middle else "about as much on it as the middle"
+    if high < _mean(middle, "low"):
+        return "less on it than the middle"
+    widths = (high - low + _mean(middle, "high") - _mean(middle, "low")) / 2
+    return f"not detectably otherwise on it than the middle (by {_percent(widths)} they would)"
 
 
 def _quality(quality: pl.DataFrame) -> str:

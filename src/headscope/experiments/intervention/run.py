@@ -86,7 +86,7 @@ def intervene(
         ABOUT,
         tables=tables,
         figures=figures(variants, heads, tables, tokens),
-        headlines=headlines(tables, place.matrices),
+        headlines=headlines(tables, place.matrices, material.text.n_windows),
         method=_method(model, material, setting),
         warnings=tuple(_warnings(model, chosen, place, variants, material)),
         params=_params(chosen, place, setting),

@@ -22,10 +22,10 @@ _LIKENESS = ("surprise", "copied", "repeated")
 CITED = "Section 8.5 of Wertich's thesis"
 
 
-def headlines(tables: dict[str, pl.DataFrame], matrices: str) -> tuple[str, ...]:
+def headlines(tables: dict[str, pl.DataFrame], matrices: str, windows: int) -> tuple[str, ...]:
     """One to five sentences."""
     effects = tables["effects"].to_dicts()
-    said = [*_costs(effects)]
+    said = [*_costs(effects, windows)]
     scaled = sorted((row for row in effects if _alpha(row) not in (None, 1.0) and row["which"] == "change"), key=_alpha)
     if scaled and set(matrices) & set("qk"):
         said += [*_sharpness(effects[0], scaled), *_self(effects[0], scaled)]
@@ -41,7 +41,7 @@ def _alpha(row: Row) -> Any:
     return Change.of(row["change"]).alpha if row["change"].startswith("scale ") else None
 
 
-def _costs(effects: Sequence[Row]) -> list[str]:
+def _costs(effects: Sequence[Row], windows: int) -> list[str]:
     changes = [row for row in effects if row["which"] == "change"]
     controls = {row["change"]: row for row in effects if row["which"] == "control"}
     if not changes:
@@ -54,7 +54,8 @@ def _costs(effects: Sequence[Row]) -> list[str]:
         ]
         beside = [_beside(controls[row["change"]], "perplexity") for row in changes]
         return [
-            f"Perplexity goes from {number(effects[0]['perplexity'])} to {_listed(each)}. Under the controls, in "
+            f"Over {windows} window{'' if windows == 1 else 's'}, perplexity goes from "
+            f"{number(effects[0]['perplexity'])} to {_listed(each)}. Under the controls, in "
             f"random directions{_drawn(controls)}, it goes to {_listed(beside)}."
         ]
     each = [f"{row['cosine']:.3f} ({_interval(row, 'cosine')}) under {row['change']}" for row in changes]
@@ -107,16 +108,33 @@ def _rows(first: Row, rows: Sequence[Row]) -> list[str]:
 def _sharpness(original: Row, scaled: Sequence[Row]) -> list[str]:
     """(1): does entropy fall with α all the way?"""
     line = _line(original, scaled)
-    values = _listed([f"{100 * row['entropy_share']:.0f} % at {_name(row)}" for row in line])
-    order = [row["entropy_share"] for row in line]
+    values = _listed([f"{_with_ends(row, 'entropy_share')} at {_name(row)}" for row in line])
     keys = _listed([f"{number(row['keys'])}" for row in line])
-    falls = all(a > b for a, b in pairwise(order))
+    steps = {_step(a, b) for a, b in pairwise(line)}
     verdict = (
-        f"It falls all the way: scaling down flattens and scaling up sharpens. {CITED} says so."
-        if falls
-        else f"It does not fall all the way. {CITED} says that it does."
+        f"It does not fall all the way. {CITED} says that it does."
+        if "rises" in steps
+        else f"Whether it falls all the way, as {CITED} says, these intervals do not tell."
+        if "unclear" in steps
+        else f"It falls all the way: scaling down flattens and scaling up sharpens. {CITED} says so."
     )
     return [f"Entropy of attention, of the largest possible: {values} ({keys} effective keys). {verdict}"]
+
+
+def _step(before: Row, after: Row) -> str:
+    """Whether the entropy falls or rises from one α to the next, by intervals that are apart."""
+    ends = [row.get(f"entropy_share_{end}") for row in (before, after) for end in ("low", "high")]
+    if any(end is None for end in ends):
+        return "unclear"
+    least_before, most_before, least_after, most_after = (float(end) for end in ends if end is not None)
+    return "falls" if least_before > most_after else "rises" if least_after > most_before else "unclear"
+
+
+def _with_ends(row: Row, name: str) -> str:
+    """A share with its 95 % interval."""
+    low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+    ends = "" if low is None or high is None else f" (95 % interval {_share(low)} to {_share(high)})"
+    return f"{_share(row[name])}{ends}"
 
 
 def _self(original: Row, scaled: Sequence[Row]) -> list[str]:
@@ -124,12 +142,15 @@ def _self(original: Row, scaled: Sequence[Row]) -> list[str]:
     up = [row for row in scaled if _alpha(row) > 1 and row.get("self") is not None]
     if not up or original.get("self") is None:
         return []
-    values = _listed([f"{_share(row['self'])} at {_name(row)}" for row in up])
+    values = _listed([f"{_with_ends(row, 'self')} at {_name(row)}" for row in up])
     top = max(up, key=lambda row: float(row["self"]))
     most = float(top["self"])
     # The thesis' maps leave the context out, and with it the first token.
     rest = most / max(1 - float(top["first"]), 1e-9)
-    if most > PREDOMINANT:
+    least, largest = (most if top.get(f"self_{end}") is None else top[f"self_{end}"] for end in ("low", "high"))
+    if least <= PREDOMINANT <= largest:
+        verdict = "this interval does not tell"
+    elif most > PREDOMINANT:
         verdict = "that holds here"
     elif rest > PREDOMINANT:
         verdict = "that holds here only of what is not on the first token, which the maps of the thesis leave out"

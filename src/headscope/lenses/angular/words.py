@@ -9,11 +9,10 @@ from headscope.core import Site
 from headscope.lenses.angular.arcs import ARCS, POINTS
 from headscope.lenses.angular.window import DRAWS, KEYS, Window
 from headscope.lenses.figures.layout import Array, label_of
+from headscope.lenses.phrases import detectable_effect
 
 # Heads are counted below this adjusted p; correlations below these sizes are called almost none, and weak.
 LEVEL, NONE, WEAK = 0.05, 0.1, 0.3
-# By so much the mean may miss the law and still be said to follow it.
-CLOSE = 0.1
 FEW = 8
 
 
@@ -100,9 +99,9 @@ def _ends(row: Mapping[str, object]) -> str:
 
 
 def _detectable(rows: pl.DataFrame) -> str:
-    """Half of the 95 % interval of a correlation in the median head: what is smaller can go unseen."""
-    half = ((rows["high"] - rows["low"]) / 2).drop_nulls().drop_nans().to_numpy()
-    return f"; a correlation below {float(np.median(half)):.2g} is not detected in the median head" if len(half) else ""
+    """The correlation given the distance, which is what is tested, that one test detects in the median head."""
+    size = detectable_effect(rows, ("given_low", "given_high"))
+    return "" if size is None else f"; in the median head one test detects {size:.2g} in four of five texts"
 
 
 def _related(heads: pl.DataFrame, name: str, words: str) -> str:
@@ -152,9 +151,17 @@ def _arcs(arcs: pl.DataFrame | None) -> str:
         rows = arcs.filter(pl.col("quantity") == name, pl.col("ratio").is_not_null())
         if rows.height:
             ratio, misfit = (float(np.median(rows[column].to_numpy())) for column in ("ratio", "law_misfit"))
-            verdict = "holds" if misfit < CLOSE else "fails"
+            beyond = rows.filter((pl.col("ratio_low") > 1) | (pl.col("ratio_high") < 1)).height
+            tested = rows.filter(pl.col("ratio_low").is_not_null()).height
+            size = detectable_effect(rows, ("ratio_low", "ratio_high"))
+            judged = (
+                ""
+                if size is None
+                else f" (the intervals of {beyond} of {tested} leave 1 out, by chance one in twenty; one test detects "
+                f"{_percent(size)} in four of five texts)"
+            )
             told.append(
-                f"{words} it starts at {ratio:.2f} times the law and strays from it by {_percent(misfit)}: it {verdict}"
+                f"{words} it starts at {ratio:.2f} times the law{judged} and strays from it by {_percent(misfit)}"
             )
     if not told:
         return ""

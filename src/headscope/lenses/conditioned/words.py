@@ -4,12 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
+import torch
 
 from headscope.lenses.conditioned.followers import DRAWS, FEW, GROUPS, Followers
 from headscope.lenses.conditioned.gaussians import GROUPS as GAUSSIANS
 from headscope.lenses.conditioned.gaussians import PER_DIMENSION, ROWS, SHUFFLES, Stream
 from headscope.lenses.conditioned.pairs import Pairs
 from headscope.lenses.phrases import interval_phrase, percent, windows_phrase
+from headscope.maths.resampling.jackknife import detectable
 
 
 def method(pairs: Pairs, followers: Followers, streams: Sequence[Stream], skipped: int) -> str:
@@ -133,9 +135,10 @@ def _narrowed(numbers: Mapping[str, Mapping[str, Any]]) -> str:
     fewer, smaller = _below(size), entropy is not None and _below(entropy)
     verdict = {
         (True, True): "conditioning narrows it to fewer directions",
-        (True, False): "conditioning narrows it to fewer directions, but a smaller entropy was not detected",
-        (False, True): "conditioning makes it smaller, but fewer directions were not detected",
-        (False, False): "no narrowing was detected",
+        (True, False): "conditioning narrows it to fewer directions, but a smaller entropy was not detected"
+        f"{_limits(entropy=entropy)}",
+        (False, True): f"conditioning makes it smaller, but fewer directions were not detected{_limits(size)}",
+        (False, False): f"no narrowing was detected{_limits(size, entropy)}",
     }[fewer, smaller]
     gap = ""
     if entropy is not None:
@@ -144,6 +147,16 @@ def _narrowed(numbers: Mapping[str, Mapping[str, Any]]) -> str:
         gap += f"{interval_phrase(shifted, lambda value: f'{value + 0.0:.1f}', _ENDS)})"
     ends = interval_phrase(size, lambda value: f"{value:.1f}", _ENDS)
     return f"{size['value']:.1f} effective dimensions ({ends}; random groups: {size['null']:.1f}){gap}: {verdict}"
+
+
+def _limits(size: Mapping[str, Any] | None = None, entropy: Mapping[str, Any] | None = None) -> str:
+    """What would have been detected where nothing was."""
+    parts = []
+    for row, unit in ((size, "dimensions"), (entropy, "nats")):
+        if row is not None and row["low"] is not None and row["high"] is not None and row["groups"] > 1:
+            half = torch.tensor((row["high"] - row["low"]) / 2, dtype=torch.float64)
+            parts.append(f"{float(detectable(half, row['groups'])):.2g} {unit}")
+    return f" ({' and '.join(parts)} less would have been in four of five texts)" if parts else ": there is no interval"
 
 
 def _below(row: Mapping[str, Any]) -> bool:

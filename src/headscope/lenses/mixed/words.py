@@ -1,6 +1,7 @@
 """What the lens `transport` says in words: its method, its warnings and its headlines."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -149,7 +150,7 @@ def _answer(heads: pl.DataFrame, layers: pl.DataFrame) -> str:
         )
     median = _middle(entropy, "value")
     verdict = (
-        "carry the entropy of tokens through attention nearly right"
+        f"carry the entropy of tokens through attention {_nearly(layers)}"
         if abs(median) < SMALL
         else "carry the entropy of tokens through attention only roughly"
         if abs(median) < ROUGH
@@ -166,12 +167,27 @@ def _answer(heads: pl.DataFrame, layers: pl.DataFrame) -> str:
     )
 
 
+def _pooled_row(layers: pl.DataFrame) -> dict[str, Any] | None:
+    """The error of the entropy over all heads of the median layer; None where no layer has an interval."""
+    rows = _of(layers, "entropy").filter(pl.col("stage") == "heads", pl.col("low").is_not_null())
+    return rows.sort("value", maintain_order=True).row(rows.height // 2, named=True) if rows.height else None
+
+
+def _nearly(layers: pl.DataFrame) -> str:
+    """A small error is called one only where the interval is as small."""
+    row = _pooled_row(layers)
+    if row is None:
+        return "with a small error, of which too few windows give no interval"
+    if max(abs(row["low"]), abs(row["high"])) < SMALL:
+        return "nearly right"
+    return "with a small error in the median head, but one that the windows do not bound as tightly"
+
+
 def _pooled_clause(layers: pl.DataFrame) -> str:
     """The error of the entropy over all heads of the median layer, with its interval."""
-    rows = _of(layers, "entropy").filter(pl.col("stage") == "heads", pl.col("low").is_not_null())
-    if rows.is_empty():
+    row = _pooled_row(layers)
+    if row is None:
         return ""
-    row = rows.sort("value", maintain_order=True).row(rows.height // 2, named=True)
     ends = interval_phrase(row, _two, ("low", "high"))
     return f", over all heads of {_where(row)}, the median layer, {_two(row['value'])} ({ends})"
 
@@ -238,7 +254,8 @@ def _causes(heads: pl.DataFrame, layers: pl.DataFrame) -> str:
     missed = _middle(vectors, "value") ** 2
     return (
         f"Weights that depend on the data make up {' and '.join(told)}, the rest is that windows differ; the mean "
-        f"pattern predicts the covariance better than uniform attention in {better} of {rows.height} heads, and "
+        f"pattern predicts the covariance better than uniform attention in {better} of {rows.height} heads (chance: "
+        f"half), and "
         f"leaves {_percent(missed)} of the variance of single outputs unexplained in the median one "
         f"({windows_phrase(rows)})."
     )

@@ -1,6 +1,7 @@
 """What the lens `gaussian` says in words: its method, its warnings and its headlines."""
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -212,11 +213,13 @@ def _reach_clause(layer: pl.DataFrame) -> str:
     """Up to which distance the interval lies above 0."""
     if layer["low"].null_count() == layer.height:
         return ""
-    clear = layer.filter(pl.col("low") > 0)["distance"].to_list()
-    far = layer.row(-1, named=True)
+    rows = layer.to_dicts()
+    # From the nearest distance on: one clear distance behind an unclear one is no reach.
+    clear = [row["distance"] for row in takewhile(lambda row: row["low"] is not None and row["low"] > 0, rows)]
+    far = rows[-1]
     if far["distance"] in clear:
         return f"; the interval lies above 0 at every distance up to {far['distance']}"
-    reach = f"up to distance {max(clear)}" if clear else "at no distance"
+    reach = f"at every distance up to {clear[-1]} and not at the next" if clear else "not even at the nearest distance"
     return (
         f"; the interval lies above 0 {reach} (at {far['distance']}: {two_digits(far['value'])}, "
         f"{interval_phrase(far, two_digits, _ENDS)})"
@@ -237,7 +240,8 @@ def _fall_clause(rows: pl.DataFrame) -> str:
     if not found:
         return ""
     return (
-        f"; it falls with distance in {len(falling)} of {len(found)} layers (the theory assumes all; median rank "
+        f"; it falls with distance in {len(falling)} of {len(found)} layers (the theory assumes all, chance gives "
+        f"half; median rank "
         f"correlation {float(np.median(found)):.2f})"
     )
 

@@ -21,7 +21,8 @@ _TEXT, _INT, _REAL = pl.String, pl.Int64, pl.Float64
 _PLACE = {"stack": _TEXT, "kind": _TEXT, "layer": _INT, "head": _INT}
 _STREAMS = {
     **_PLACE, "variant": _TEXT, "quantity": _TEXT, "value": _REAL, "low": _REAL, "high": _REAL,
-    "rounding": _REAL, "null": _REAL, "z": _REAL, "dimensions": _INT, "samples": _INT, "windows": _INT,
+    "change": _REAL, "change_low": _REAL, "change_high": _REAL, "rounding": _REAL,
+    "null": _REAL, "z": _REAL, "dimensions": _INT, "samples": _INT, "windows": _INT,
 }  # fmt: skip
 _RATES = {
     **_PLACE, "variant": _TEXT, "quantity": _TEXT, "value": _REAL, "low": _REAL, "high": _REAL, "predicted": _REAL,
@@ -61,8 +62,10 @@ def defined(batches: Sequence[Batch], weights: WeightSource | None, skip: int, t
     streams: list[Row] = []
     rates: list[Row] = []
     layers: list[Row] = []
+    usual: _Variant | None = None
     for name in (one for one in names if one not in refused):
         shown = _Variant([batch for batch in batches if batch.variant == name], skip, tokens)
+        usual = shown if name == "as is" else usual
         sites = [site for what, site in shown.windows if what == "resid" and site.kind == "self"]
         chains: dict[str, list[Site]] = {}
         for site in sites:
@@ -70,10 +73,13 @@ def defined(batches: Sequence[Batch], weights: WeightSource | None, skip: int, t
         for chain in chains.values():
             taus: list[list[float]] = []
             for site in chain:
-                streams += _stream(shown.windows["resid", site], site, site.layer, name, shown.rounding)
+                start = chain[0] if name == "as is" else site
+                base = None if usual is None or (usual is shown and site is start) else (usual, ("resid", start))
+                streams += _stream((shown, ("resid", site)), site.layer, name, base)
                 taus.append([_tau(x) for x in shown.windows["resid", site]])
             last = chain[-1]
-            streams += _stream(shown.windows["final", last], last, last.layer + 1, name, shown.rounding)
+            base = None if usual is None else (usual, ("resid", chain[0]) if name == "as is" else ("final", last))
+            streams += _stream((shown, ("final", last)), last.layer + 1, name, base)
             taus.append([_tau(x) for x in shown.windows["final", last]])
             told, whole, found = _rates(shown, chain, taus, name, weights)
             rates += [*told, whole]
@@ -161,8 +167,30 @@ def _alike(x: Array) -> dict[str, float]:
     }
 
 
-def _stream(windows: Sequence[Array], site: Site, layer: int, variant: str, rounding: float) -> list[Row]:
-    sized = [x for x in windows if len(x) > 1]
+# A stream: the variant it belongs to, what was captured, and where.
+_Stream = tuple[_Variant, tuple[str, Site]]
+
+
+def _changes(of: _Stream, base: _Stream | None) -> dict[str, tuple[float, float, float]]:
+    """Mean over windows of each quantity less that of the base in the same window, with its interval."""
+    if base is None or base[1] not in base[0].windows:
+        return {}
+    (ours, key), (theirs, other) = of, base
+    pairs = zip(ours.windows[key], theirs.windows[other], strict=True)
+    numbers = [(_alike(x), _alike(y)) for x, y in pairs if len(x) > 1 and len(y) > 1]
+    if not numbers:
+        return {}
+    changes = {name: _interval([a[name] - b[name] for a, b in numbers]) for name in numbers[0][0]}
+    bounds = [variant.rounding * sqrt(ours.windows[key][0].shape[1]) for variant in (ours, theirs)]
+    if any(one["differences"] <= bound for pair in numbers for one, bound in zip(pair, bounds, strict=True)):
+        return {name: ends for name, ends in changes.items() if not (name.endswith("_share") or name == "differences")}
+    return changes
+
+
+def _stream(of: _Stream, layer: int, variant: str, base: _Stream | None) -> list[Row]:
+    shown, (captured, site) = of
+    rounding = shown.rounding
+    sized = [x for x in shown.windows[captured, site] if len(x) > 1]
     if not sized:
         return []
     found = [_alike(x) for x in sized]
@@ -176,15 +204,18 @@ def _stream(windows: Sequence[Array], site: Site, layer: int, variant: str, roun
     deviation = sqrt(sum(one["variance"] for one in found)) / len(found)
     longest = max(len(x) for x in sized)
     rows: list[Row] = []
+    changes = _changes(of, base)
     for quantity in (*nulls, "differences", "length"):
         value, low, high = _interval([one[quantity] for one in found])
         bound = rounding * sqrt(sized[0].shape[1]) if quantity.endswith("_share") or quantity == "differences" else nan
         if any(one["differences"] <= bound for one in found):
             value, low, high = nan, nan, nan
+        ends = zip(("change", "change_low", "change_high"), changes.get(quantity, (nan,) * 3), strict=True)
         rows.append(
             {
                 **_place(site, layer), "variant": variant, "quantity": quantity, "value": _cell(value),
-                "low": _cell(low), "high": _cell(high), "rounding": _cell(bound),
+                "low": _cell(low), "high": _cell(high), **{name: _cell(end) for name, end in ends},
+                "rounding": _cell(bound),
                 "null": _cell(nulls.get(quantity, nan)), "z": value / deviation if quantity == "mean_cosine" else None,
                 "dimensions": sized[0].shape[1],
                 "samples": min(128, longest) if quantity in ("participation_ratio", "effective_rank") else longest,

@@ -15,10 +15,11 @@ _PLACE = [("stack", pl.String), ("kind", pl.String), ("layer", pl.Int64), ("head
 _OF = [("variant", pl.String), ("quantity", pl.String)]
 _ESTIMATE = [(name, pl.Float64) for name in ("value", "low", "high")]
 _PREDICTIONS = [(name, pl.Float64) for name in ("predicted", "ratio", "ratio_low", "ratio_high")]
+_CHANGE = [(name, pl.Float64) for name in ("change", "change_low", "change_high")]
 _COUNTS = [(name, pl.Int64) for name in ("dimensions", "samples", "windows")]
 SCHEMAS = {
     "streams": pl.Schema(
-        [*_PLACE, *_OF, *_ESTIMATE, *((name, pl.Float64) for name in ("rounding", "null", "z")), *_COUNTS]
+        [*_PLACE, *_OF, *_ESTIMATE, *_CHANGE, *((name, pl.Float64) for name in ("rounding", "null", "z")), *_COUNTS]
     ),
     "rates": pl.Schema([*_PLACE, *_OF, *_ESTIMATE, *_PREDICTIONS, ("windows", pl.Int64)]),
     "layers": pl.Schema([*_PLACE, ("quantity", pl.String), ("value", pl.Float64), ("null", pl.Float64)]),

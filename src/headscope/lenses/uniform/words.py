@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import polars as pl
+import torch
 
 from headscope.lenses.lens import AS_IS
 from headscope.lenses.uniform.rates import (
@@ -13,11 +14,10 @@ from headscope.lenses.uniform.rates import (
     WITHOUT_SKIPS,
 )
 from headscope.lenses.uniform.records import RANK_TOKENS
+from headscope.maths.resampling.jackknife import detectable
 
 # Below this share of their length that distinguishes tokens they are called one.
 ONE = 0.1
-# How far cosines or shares must be apart to be told apart where there is one window, and so no interval.
-MARGIN = 0.05
 
 
 def method(tokens: int, windows: int, seen: int, skip: int, variants: Sequence[str]) -> str:
@@ -103,13 +103,12 @@ def _growth(streams: pl.DataFrame) -> str:
         return ""
     first, last = cosines[0], cosines[-1]
     top = max(cosines, key=lambda row: _number(row, "value"))
-    course = (
-        "grow more alike with depth"
-        if _above(last, first)
-        else "grow less alike with depth"
-        if _above(first, last)
-        else "do not detectably change their likeness"
-    )
+    course = {
+        "more": "grow more alike with depth",
+        "less": "grow less alike with depth",
+        "unclear": f"do not detectably change their likeness{_missed(last)}",
+        "untested": "cannot be told to grow more or less alike from one window",
+    }[_direction(last)]
     where = "" if stack == "only" else f" of the {'decoder' if stack == 'dec' else stack}"
     peak = "" if top is last or top is first else f", at most {_number(top, 'value'):.2f} in L{top['layer']}"
     fresh = _course(streams, "mean_cosine", INITIALISED, stack)
@@ -164,7 +163,7 @@ def _causes(streams: pl.DataFrame) -> str:
         if name in ends:
             effects.setdefault(_effect(ends[AS_IS], ends[name]), []).append(part)
     causes = [f"{_listed(parts)} {effect}" for effect, parts in effects.items()]
-    verdict = f". By these intervals {'; '.join(causes)}" if causes else ""
+    verdict = f". Compared window by window, {'; '.join(causes)}" if causes else ""
     return f"What would distinguish them at the end: {_listed(left)}{verdict}."
 
 
@@ -186,19 +185,38 @@ def _percent(share: float) -> str:
     return f"{value:.0f} %" if value >= 10 else f"{value:.2g} %" if value >= 0.001 else "under 0.001 %"
 
 
-def _above(a: Mapping[str, object], b: Mapping[str, object]) -> bool:
-    """Whether a is clearly larger: the intervals are apart, or without intervals the values by more than MARGIN."""
-    alone = any(row["value"] is not None and row["low"] is None for row in (a, b))
-    return _end(a, "low") > _end(b, "high") + (MARGIN if alone else 0.0)
+def _direction(row: Mapping[str, object], whole: Mapping[str, object] | None = None) -> str:
+    """Whether a value is clearly more or less than its baseline, by the paired interval of the change.
+
+    Where one of them is below rounding there is no change; the other must then lie above the rounding.
+    """
+    low, high = row["change_low"], row["change_high"]
+    if isinstance(low, float) and isinstance(high, float):
+        return "more" if low > 0 else "less" if high < 0 else "unclear"
+    if whole is not None and (row["value"] is None) != (whole["value"] is None):
+        if row["value"] is None:
+            return "less" if _end(whole, "low") > _end(row, "high") else "unclear"
+        return "more" if _end(row, "low") > _end(whole, "high") else "unclear"
+    return "untested"
+
+
+def _missed(row: Mapping[str, object]) -> str:
+    """What change would have been detected where none was."""
+    low, high, windows = row["change_low"], row["change_high"], row["windows"]
+    if not (isinstance(low, float) and isinstance(high, float) and isinstance(windows, int)):
+        return ""
+    size = float(detectable(torch.tensor((high - low) / 2, dtype=torch.float64), windows))
+    return f" (one of {size:.2g} would have been detected in four of five texts)"
 
 
 def _effect(whole: Mapping[str, object], without: Mapping[str, object]) -> str:
     """Whether a part keeps tokens apart: its absence leaves less."""
-    if _above(whole, without):
-        return "kept them apart"
-    if _above(without, whole):
-        return "brought them together"
-    return "made no difference that can be told (the intervals overlap)"
+    return {
+        "less": "kept them apart",
+        "more": "brought them together",
+        "unclear": f"made no difference that was detected{_missed(without)}",
+        "untested": "cannot be judged",
+    }[_direction(without, whole)]
 
 
 # The prediction is about these forms: they have no feed-forward parts, which it leaves out.
@@ -243,9 +261,9 @@ def _factor(row: Mapping[str, object]) -> str:
 def _verdict(row: Mapping[str, object]) -> str:
     """Whether measured over predicted can be 1, window by window."""
     if row["ratio_low"] is None:
-        return "one window cannot judge"
+        return "one window cannot compare with averaging"
     low, high = _number(row, "ratio_low"), _number(row, "ratio_high")
-    ratio = f"{_number(row, 'ratio'):.3g} times the prediction ({low:.3g} to {high:.3g})"
+    ratio = f"{_number(row, 'ratio'):.4g} times the prediction ({low:.4g} to {high:.4g})"
     if low <= 1 <= high:
-        return f"averaging explains: {ratio}"
-    return f"averaging does not explain: {ratio}"
+        return f"is not told from averaging: {ratio}"
+    return f"is {'more' if low > 1 else 'less'} than averaging gives: {ratio}"

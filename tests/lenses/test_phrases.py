@@ -1,0 +1,72 @@
+"""Sentences claim no more than their intervals: limits of detection, reach without gaps, bounded errors."""
+
+import polars as pl
+import pytest
+import torch
+
+from headscope.experiments.fewshot import sentences as fewshot
+from headscope.lenses.angular import words as angular
+from headscope.lenses.mixed import words as mixed
+from headscope.lenses.phrases import detectable_effect
+from headscope.lenses.residual import words as residual
+from headscope.maths.resampling.jackknife import detectable
+
+
+def test_detectable_effect_is_that_of_the_median_row():
+    rows = pl.DataFrame(
+        {"low": [-1.0, -2.0, -4.0, None], "high": [1.0, 2.0, 4.0, None], "windows": [9, 9, 9, 1], "size": [2.0] * 4}
+    )
+    expected = float(detectable(torch.tensor(2.0, dtype=torch.float64), 9))
+    assert detectable_effect(rows) == pytest.approx(expected)
+    assert detectable_effect(rows, scale="size") == pytest.approx(expected / 2)
+    assert detectable_effect(rows.tail(1)) is None
+
+
+def test_angles_limit_is_of_the_correlation_that_is_tested():
+    rows = pl.DataFrame(
+        {"low": [0.0], "high": [0.2], "given_low": [-0.4], "given_high": [0.4], "windows": [16]}, strict=False
+    )
+    size = float(detectable(torch.tensor(0.4, dtype=torch.float64), 16))
+    assert f"one test detects {size:.2g} " in angular._detectable(rows)
+
+
+def test_information_reaches_no_further_than_the_first_gap():
+    layer = pl.DataFrame(
+        {"distance": [1, 2, 4, 8], "low": [0.5, -0.1, 0.1, -0.2], "high": [0.9] * 4, "value": [0.4] * 4}
+    )
+    assert "at every distance up to 1 and not at the next" in residual._reach_clause(layer)
+    assert "not even at the nearest distance" in residual._reach_clause(layer.tail(1))
+    assert "at every distance up to 4" in residual._reach_clause(layer.with_columns(low=pl.lit(0.1)).head(3))
+
+
+@pytest.mark.parametrize(
+    ("half", "said"), [(0.01, "nearly right"), (0.3, "do not bound as tightly"), (None, "no interval")]
+)
+def test_a_small_error_needs_a_small_interval(half, said):
+    ends = {"low": None if half is None else 0.01 - half, "high": None if half is None else 0.01 + half}
+    row = {"quantity": "entropy", "stage": "heads", "value": 0.01, **ends}
+    assert said in mixed._nearly(pl.DataFrame([row], schema_overrides={"low": pl.Float64, "high": pl.Float64}))
+
+
+def layers(value, half, number=3):
+    return [{"layer": index, "value": value, "low": value - half, "high": value + half} for index in range(number)]
+
+
+def test_parts_of_a_model_are_compared_by_their_intervals():
+    """A quarter more is no difference where intervals are wide, and a twentieth more is one where they are narrow."""
+    assert "not detectably otherwise" in fewshot._compared(layers(0.5, 0.2), layers(0.3, 0.2))
+    assert fewshot._compared(layers(0.42, 0.005), layers(0.4, 0.005)) == "more on it than the middle"
+    assert fewshot._compared(layers(0.38, 0.005), layers(0.4, 0.005)) == "less on it than the middle"
+
+
+def test_nearness_is_not_claimed_where_nothing_was_detected():
+    common = {"value": 0.6, "low": 0.5, "high": 0.7, "uniform": 0.3, "nearness": 0.55, "words": 12}
+    rows = [
+        {"layer": index, "quantity": name, "beyond_low": -0.05, "beyond_high": 0.15, **common}
+        for index in range(3)
+        for name in ("inside_share", "across", "inside")
+    ]
+    said = fewshot._borders(pl.DataFrame(rows))
+    assert "no more than nearness was detected" in said
+    assert "would have been, four times in five" in said
+    assert "mostly nearness" not in said
