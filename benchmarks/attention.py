@@ -20,12 +20,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from headscope.attention.bench.mechanism_bench import Setting, bench, gaussian_call
+from headscope.attention.bench.timing import interleaved, peak_bytes, ratio
 from headscope.attention.call import Call
 from headscope.attention.mechanism import Mechanism, mechanisms
-from headscope.attention.spelling import spelled
+from headscope.attention.mechanism_spelling import spelled
 from headscope.attention.statistics import Request, observe, row_statistics, uniform_statistics
-from headscope.experiments.attention_bench import Setting, bench, gaussian_call
-from headscope.experiments.timing import interleaved, peak_bytes, ratio
 
 WINDOW = "window(left=128, right=128)"
 GLOBALS = f"longformer(left=128, right=128, global_positions={tuple(range(0, 4096, 64))})"

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.session import peak_kib
-from headscope.experiments.timing import interleaved, one_thread, ratio
+from headscope.attention.bench.timing import interleaved, one_thread, ratio
 
 PLAIN = "plain forward"
 

@@ -68,7 +68,7 @@ def measure_here(way: str, folder: str, n: int, threads: int) -> dict[str, float
             body(input_ids=some, use_cache=False)
 
     def stored(some: Any) -> None:
-        from headscope.model.dispatch import implementation
+        from headscope.model.transformers.attention_hook import implementation
 
         with torch.no_grad(), implementation(model.hf, "eager"):
             body(input_ids=some, use_cache=False, output_attentions=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from headscope.maths.spectrum import form_singular_values, singular_values
+from headscope.maths.linear_algebra.spectrum import form_singular_values, singular_values
 
 # rows, columns, rounds
 MATRICES = ((1024, 1024, 7), (4096, 1024, 5), (1024, 4096, 5), (2048, 2048, 3), (4096, 4096, 2))

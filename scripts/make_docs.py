@@ -8,7 +8,7 @@ from typing import Any
 import headscope
 from headscope import api
 from headscope.cli.index_command import rows
-from headscope.core import verdict, wording
+from headscope.core import claim_wording, verdict
 from headscope.experiments.fewshot import likelihood, measures, prompt
 from headscope.experiments.fewshot.about import ABOUT as FEWSHOT
 from headscope.experiments.intervention import changes
@@ -118,7 +118,7 @@ def pages() -> dict[Path, str | bytes]:
 def claims_page() -> str:
     """The rule for verdicts, from the code that applies it."""
     rule = inspect.cleandoc(verdict.__doc__ or "").split("\n\n", 1)[1]
-    words = inspect.cleandoc(wording.__doc__ or "")
+    words = inspect.cleandoc(claim_wording.__doc__ or "")
     meanings = "\n".join(f"| {kind} | {meaning} |" for kind, meaning in verdict.MEANINGS.items())
     return (
         f"{CLAIMS_HEAD}\n| verdict | meaning |\n|---|---|\n{meanings}\n\n## The rule\n\n{rule}\n\n"

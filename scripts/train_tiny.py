@@ -858,7 +858,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train the embedded model `tiny`.")
     parser.add_argument("--minutes", type=float, default=40.0, help="CPU minutes to train")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=ROOT / "src/headscope/model/embedded/tiny", help="model folder")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "src/headscope/model/sources/embedded/tiny", help="model folder"
+    )
     parser.add_argument("--work", type=Path, default=ROOT / "build/tiny", help="downloads and cached tokens")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")

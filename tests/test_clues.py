@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from headscope.corpora.clues import categories, category_named
+from headscope.corpora.crossword_clues import categories, category_named
 from headscope.errors import UsageError
 
 CATEGORIES = categories()

@@ -21,9 +21,9 @@ from headscope.errors import (
     WeightsRefused,
 )
 from headscope.lenses.lens import AS_IS, Lens, Needs
-from headscope.model.source import Source
+from headscope.model.sources.names import Source
 from headscope.pipeline import measure
-from headscope.pipeline.forwards import BATCH_BYTES, BATCH_TOKENS, batch_size, union
+from headscope.pipeline.text_pass import BATCH_BYTES, BATCH_TOKENS, batch_size, union
 
 SITE = Site("only", "self", 0, 4, 4, 8, 8, True)
 SPEC = ModelSpec("fake", "test", "fake", "Fake", "decoder-only", 1, 4, 4, 32, 8, 300, 100, 1, "float32", sha256="f00d")

@@ -20,8 +20,8 @@ import headscope as hs
 from headscope.attention.statistics import Request
 from headscope.lenses import lenses
 from headscope.model import Model
-from headscope.model.dispatch import SMALL_MAP
-from headscope.pipeline.keeper import Keeper
+from headscope.model.transformers.attention_hook import SMALL_MAP
+from headscope.pipeline.resume import Keeper
 from headscope.store import RunFolder
 from headscope.store.lock import NAME as LOCK
 from tests.hostile import broken

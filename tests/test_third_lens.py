@@ -14,7 +14,7 @@ from headscope import api
 from headscope.cli import main
 from headscope.lenses import lenses
 from headscope.lenses.lens import AS_IS
-from headscope.pipeline.forwards import VARIANTS
+from headscope.pipeline.text_pass import VARIANTS
 
 PROJECT = Path(__file__).parents[1]
 

@@ -6,11 +6,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from headscope.attention.bench.mechanism_bench import SHOWN_AT, growth
+from headscope.attention.bench.mechanism_bench import Setting as BenchSetting
+from headscope.attention.bench.mechanism_bench import bench as bench_attention
 from headscope.attention.compiled import use as use_compiled
 from headscope.attention.mechanism import mechanism_named, mechanisms
-from headscope.attention.spelling import spelled
-from headscope.claims import ledger
-from headscope.claims.ledger import claims, lenses_needed, meant_ids
+from headscope.attention.mechanism_spelling import spelled
+from headscope.attention.pictures import pictures
 from headscope.core import Entry, Ledger, Run, Selection, Trend
 from headscope.core.ports import plug
 from headscope.corpora import Text, spelled_text, text_of, texts
@@ -18,30 +20,28 @@ from headscope.corpora import find as find_text
 from headscope.corpora import joined as joined_text
 from headscope.corpora.splits import SHARES as SPLIT_SHARES
 from headscope.errors import UsageError
-from headscope.experiments.attention_bench import SHOWN_AT, growth
-from headscope.experiments.attention_bench import Setting as BenchSetting
-from headscope.experiments.attention_bench import bench as bench_attention
-from headscope.experiments.drawing import pictures
 from headscope.experiments.fewshot import Setting as FewshotSetting
 from headscope.experiments.fewshot import check as check_fewshot
 from headscope.experiments.fewshot import fewshot as run_fewshot
 from headscope.experiments.intervention import Change, Setting, place_of
 from headscope.experiments.intervention import intervene as run_intervention
 from headscope.fetch.progress import Progress as FetchProgress
-from headscope.index import Item, Step, Way, document_of, documents, item_named, items, page, ways, why_not
-from headscope.index.page import published_table
 from headscope.lenses import lens_named, lenses
 from headscope.model import look, open_model, verify
-from headscope.model.hub_survey import check_outcomes, is_list, read_list, survey
-from headscope.model.source import sources as models
+from headscope.model.sources.hub_survey import check_outcomes, is_list, read_list, survey
+from headscope.model.sources.names import sources as models
 from headscope.pipeline import Progress, measure
 from headscope.pipeline.progress import Silent
 from headscope.pipeline.versions import versions
 from headscope.report import notebook_html, write, write_ledger
 from headscope.report import save as save_figure
-from headscope.report.draw import encoded as encoded_figure
+from headscope.report.draw.figure import encoded as encoded_figure
 from headscope.store import check_folder, load
 from headscope.store import save as save_run
+from headscope.theory import ledger
+from headscope.theory.index import Item, Step, Way, document_of, documents, item_named, items, page, ways, why_not
+from headscope.theory.index.page import published_table
+from headscope.theory.ledger import claims, lenses_needed, meant_ids
 
 __all__ = [
     "SHOWN_AT",

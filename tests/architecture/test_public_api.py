@@ -49,13 +49,15 @@ def test_the_version_is_that_of_the_project():
     assert headscope.__version__ == project["version"]
 
 
-@pytest.mark.parametrize("first", ["headscope.report", "headscope.lenses", "headscope.lenses.focus", "headscope.api"])
+@pytest.mark.parametrize(
+    "first", ["headscope.report", "headscope.lenses", "headscope.lenses.focus.lens", "headscope.api"]
+)
 def test_report_and_lenses_are_functions_in_any_order_of_imports(first):
     code = (
         f"import {first}, headscope\n"
         "assert callable(headscope.report) and callable(headscope.lenses)\n"
         "from headscope.report import render\n"
-        "import headscope.lenses.spectra, headscope.report\n"
+        "import headscope.lenses.spectra.lens, headscope.report\n"
         "assert 'spectra' in headscope.lenses() and callable(headscope.report)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

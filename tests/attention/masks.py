@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from headscope.attention.call import Call, Output
-from headscope.attention.explicit import explicit_attention
+from headscope.attention.sparse.explicit_softmax import explicit_attention
 
 
 def with_gradients(call: Call, run: Callable[[Call], Output]) -> list[Tensor]:

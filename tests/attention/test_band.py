@@ -7,8 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headscope.attention import band, window
-from headscope.attention.band import Band, tiles
+from headscope.attention import window
+from headscope.attention.sparse import band
+from headscope.attention.sparse.band import Band, tiles
 from tests.attention.calls import make
 
 

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from headscope.attention import bigbird, kernel
+from headscope.attention import bigbird
 from headscope.attention.mechanisms.bigbird import _groups
+from headscope.attention.sparse import kernel
 from headscope.errors import UsageError
 from tests.attention.calls import KINDS, make
 from tests.attention.masks import assert_same

@@ -8,7 +8,7 @@ import torch
 
 import headscope.attention as attention
 from headscope.attention.compiled import build, is_used, row_sums, use
-from headscope.attention.compiled.rows import MOST_BANDS
+from headscope.attention.compiled.row_kernel import MOST_BANDS
 from headscope.attention.mechanisms.dense import Dense
 from headscope.attention.mechanisms.window import Window
 from headscope.attention.statistics import Request, observe, pattern_statistics, row_statistics

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headscope.attention import dense, kernel, window
+from headscope.attention import dense, window
 from headscope.attention.call import Call, Output
+from headscope.attention.sparse import kernel
 from headscope.errors import UsageError
 from tests.attention.calls import KINDS, make
 from tests.tolerances import MECHANISM_AGREEMENT

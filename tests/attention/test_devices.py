@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from headscope.attention import kernel, maps
+from headscope.attention import maps
 from headscope.attention.call import Call
 from headscope.attention.devices import exact_device, has_float64
 from headscope.attention.mechanism import mechanisms
 from headscope.attention.mechanisms.dense import Dense
+from headscope.attention.sparse import kernel
 from headscope.attention.statistics import (
     Request,
     RowStatistics,

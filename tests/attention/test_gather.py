@@ -7,11 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headscope.attention import Mechanism, bigbird, gather, graph, kernel, longformer
-from headscope.attention.band import Band, Banded
+from headscope.attention import Mechanism, bigbird, graph, longformer
 from headscope.attention.call import Call, Output
-from headscope.attention.gather import Gathered, Group, gathered_attention
-from headscope.attention.parts import attention_over
+from headscope.attention.sparse import gathered, kernel
+from headscope.attention.sparse.band import Band, Banded
+from headscope.attention.sparse.gathered import Gathered, Group, gathered_attention
+from headscope.attention.sparse.parts import attention_over
 from headscope.errors import UsageError
 from tests.attention.calls import make
 from tests.attention.masks import assert_same
@@ -50,12 +51,12 @@ def test_any_plan_equals_the_dense_mask(seed: int, masked: bool, padded: bool, e
     plan, allowed = random_plan(seed, 20, 13, masked=masked)
     real = torch.ones(2, 13, dtype=torch.bool)
     real[1, 2:6] = not padded
-    before, gather.GROUP_ENTRIES = gather.GROUP_ENTRIES, entries
+    before, gathered.GROUP_ENTRIES = gathered.GROUP_ENTRIES, entries
     try:
         run = run_of(Gathered(plan, call.scale, real))
         assert_same(call, run, allowed[None, None] & real[:, None, None])
     finally:
-        gather.GROUP_ENTRIES = before
+        gathered.GROUP_ENTRIES = before
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -93,7 +94,7 @@ def test_parts_equal_the_dense_mask() -> None:
 def test_gathered_keys_stay_bounded(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward and backward never hold more gathered keys at a time than a fixed number, whatever n is."""
     monkeypatch.setattr(gather, "GROUP_ENTRIES", 1 << 14)
-    sizes, taken = [], gather._taken_keys
+    sizes, taken = [], gathered._taken_keys
 
     def counted(group, k, v, buffers):
         keys, values = taken(group, k, v, buffers)

@@ -5,8 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headscope.attention import graph, kernel
-from headscope.attention.lists import Lists, plan
+from headscope.attention import graph
+from headscope.attention.sparse import kernel
+from headscope.attention.sparse.neighbour_lists import Lists, plan
 from headscope.errors import UsageError
 from tests.attention.calls import make
 from tests.attention.masks import assert_same

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import headscope.attention as attention
-from headscope.attention.features import random_directions
 from headscope.attention.mechanisms.linear import Linear
-from headscope.attention.running import CHUNK, ROWS, running_sum
+from headscope.attention.sparse.feature_maps import random_directions
+from headscope.attention.sparse.running_sum import CHUNK, ROWS, running_sum
 from headscope.errors import UsageError
 from tests.attention.calls import make
 from tests.tolerances import MECHANISM_AGREEMENT

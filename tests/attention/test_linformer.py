@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import headscope.attention as attention
-from headscope.attention.projections import sign_projection
+from headscope.attention.sparse.key_projections import sign_projection
 from headscope.errors import UsageError
 from tests.attention.calls import make
 

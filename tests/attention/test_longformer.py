@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headscope.attention import Call, beside, longformer, window
+from headscope.attention import Call, longformer, window
+from headscope.attention.sparse import band_and_rest
 from headscope.errors import UsageError
 from tests.attention.calls import make
 from tests.attention.masks import assert_same
@@ -66,10 +67,10 @@ def test_long_calls_take_the_band(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_most_columns_need_no_mask() -> None:
     """Blocks of queries that are far from every column see all of it."""
-    outside = beside.Outside(beside.Band(9, 6, 0, 1.0), (None, 0), (8192, 8192), (0, 0))
-    groups = beside.columns(outside, tuple(range(64)))
+    outside = band_and_rest.Outside(band_and_rest.Band(9, 6, 0, 1.0), (None, 0), (8192, 8192), (0, 0))
+    groups = band_and_rest.columns(outside, tuple(range(64)))
     masked = sum(group.queries.numel() for group in groups if group.allowed is not None)
-    assert masked == beside.COLUMN_ROWS
+    assert masked == band_and_rest.COLUMN_ROWS
     assert sum(group.queries.numel() for group in groups) == 8192
 
 

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from headscope.attention import maps
-from headscope.attention.explicit import explicit_attention
 from headscope.attention.maps import (
     SAMPLED_ROWS,
     corner,
@@ -18,6 +17,7 @@ from headscope.attention.maps import (
     score_rows,
     scores,
 )
+from headscope.attention.sparse.explicit_softmax import explicit_attention
 from tests.attention.calls import KINDS
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import headscope.attention as attention
-from headscope.attention import recompute
-from headscope.attention.normalisers import sparsemax
+from headscope.attention.sparse import recompute
+from headscope.attention.sparse.normalisers import sparsemax
 from headscope.errors import UsageError
 from tests.attention.calls import make
 

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from headscope.attention.call import Call
-from headscope.attention.explicit import explicit_attention
+from headscope.attention.sparse.explicit_softmax import explicit_attention
 from headscope.attention.statistics import Request, observe, pattern_statistics, row_statistics, uniform_statistics
 from headscope.attention.statistics import slabs as slabs_module
 from tests.attention.calls import KINDS, make

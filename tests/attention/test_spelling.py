@@ -3,7 +3,7 @@
 import pytest
 
 import headscope.attention as attention
-from headscope.attention.spelling import spelled
+from headscope.attention.mechanism_spelling import spelled
 from headscope.errors import UsageError
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import headscope.attention as attention
-from headscope.attention.band import BLOCK
 from headscope.attention.mechanisms.dense import Dense
+from headscope.attention.sparse.band import BLOCK
 from headscope.errors import UsageError
 from tests.attention.calls import KINDS, make
 from tests.attention.masks import assert_same

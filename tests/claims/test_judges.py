@@ -5,10 +5,10 @@ from typing import Any
 import polars as pl
 import pytest
 
-from headscope.claims import claims, judged
-from headscope.claims.reading import errors, mean_and_error, numbers, rows_of
 from headscope.core import Finding
-from headscope.lenses.focus import LENS
+from headscope.lenses.focus.lens import LENS
+from headscope.theory import claims, judged
+from headscope.theory.finding_reader import errors, mean_and_error, numbers, rows_of
 
 MISTRAL = "Mistral-7B-Instruct-v0.2"
 ANY = "some-model"

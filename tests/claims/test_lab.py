@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from headscope.claims.lab import exact, less_than, more_than, order_of, rounded, trend_of
+from headscope.theory.checks import exact, less_than, more_than, order_of, rounded, trend_of
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import torch
 
-from headscope.claims.work import Work
+from headscope.theory.counted_products import Work
 
 
 def test_products_and_systems_are_counted():

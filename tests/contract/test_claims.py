@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-import headscope.claims.chapters
+import headscope.theory.chapters
 from headscope import api
-from headscope.claims import claims, judged
 from headscope.core.verdict import Comparison, Evidence, verdict_of
 from headscope.errors import NumericsError
 from headscope.report.formula import formula
+from headscope.theory import claims, judged
 
 CLAIMS = claims()
 CHECKED = [claim for claim in CLAIMS if claim.check is not None]
@@ -222,7 +222,7 @@ def written(node: ast.AST, bound: dict[str, ast.expr]) -> float | None:
     return None
 
 
-@pytest.mark.parametrize("path", sorted(Path(headscope.claims.chapters.__path__[0]).glob("*.py")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sorted(Path(headscope.theory.chapters.__path__[0]).glob("*.py")), ids=lambda p: p.stem)
 def test_no_error_bar_is_typed(path: Path) -> None:
     """An error is measured: no number larger than rounding stands in its formula."""
     assert typed_errors(path.read_text(encoding="utf-8")) == []

@@ -17,7 +17,7 @@ from headscope.attention.mechanism import Cost, Mechanism, mechanisms
 from headscope.core import Site
 from headscope.corpora import shipped_text
 from headscope.model import Model, open_model
-from headscope.model.text import generate_tokens
+from headscope.model.language import generate_tokens
 from tests.tolerances import SAME_REAL_MODEL
 
 NAMES = [pytest.param("minilm", marks=pytest.mark.real), pytest.param("smollm2", marks=pytest.mark.real)]

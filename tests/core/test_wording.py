@@ -2,7 +2,7 @@
 
 import pytest
 
-from headscope.core.wording import wording
+from headscope.core.claim_wording import wording
 
 
 @pytest.mark.parametrize(

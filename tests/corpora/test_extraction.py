@@ -3,7 +3,7 @@
 import pytest
 
 from headscope.corpora.extraction import bible, declaration, handbook, plain_files
-from headscope.corpora.pages import paragraphs
+from headscope.corpora.html_text import paragraphs
 from headscope.errors import ResourceError
 
 LONG = "and this goes on for a while so that it counts as a sentence of the book"

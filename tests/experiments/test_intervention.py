@@ -18,9 +18,9 @@ from headscope.experiments.intervention.changes import _RULES, along_random_dire
 from headscope.experiments.intervention.sentences import headlines, number
 from headscope.experiments.intervention.writing import needed_tokens, runs_of, share_in_runs, share_repeated
 from headscope.model import open_model
-from headscope.model.blueprint import Rows
 from headscope.model.edit import Named
-from headscope.model.prediction import predicted
+from headscope.model.predictions import predicted
+from headscope.model.tracing.projections import Rows
 
 WORDS = "\n\n".join(shipped_text().documents)[:600]
 SMALL = {"text": WORDS, "window": 40, "windows": 3, "new_tokens": 4, "prompts": ["In the beginning"]}

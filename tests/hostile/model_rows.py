@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headscope.fetch import clients
 from tests.hostile import broken
 from tests.hostile.broken import WEIGHTS, change_json
 from tests.hostile.checkpoint_cases import CONFIG, GGUF

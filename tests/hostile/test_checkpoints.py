@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from headscope.errors import CheckpointError, HeadscopeError, UsageError
-from headscope.model import architecture, fit
-from headscope.model.checkpoint import open_checkpoint
-from headscope.model.configuration import read_config
+from headscope.model.formats import completeness
+from headscope.model.formats.config_json import read_config
+from headscope.model.formats.safetensors_folder import open_checkpoint
 from headscope.model.load import load
-from headscope.model.source import resolve
+from headscope.model.sources.names import resolve
+from headscope.model.transformers import classes
 from tests.hostile import broken
 from tests.hostile.broken import WEIGHTS
 from tests.hostile.checkpoint_cases import CONFIG, FOLDERS, Case
@@ -50,9 +51,9 @@ def test_what_headers_alone_tell(case: Case, sound: Path, tmp_path: Path) -> Non
 
 
 def check_headers(folder: Path) -> None:
-    config = architecture.parsed_config(read_config(folder), CONFIG)
-    empty = architecture.empty_model(architecture.model_class(config, CONFIG), config, CONFIG)
-    fit.check_file(empty, open_checkpoint(folder).tensors, str(folder))
+    config = classes.parsed_config(read_config(folder), CONFIG)
+    empty = classes.empty_model(classes.model_class(config, CONFIG), config, CONFIG)
+    completeness.check_file(empty, open_checkpoint(folder).tensors, str(folder))
 
 
 def test_sound_headers_pass(sound: Path, sharded: Path) -> None:

@@ -20,27 +20,27 @@ from hypothesis import strategies as st
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
-from headscope.attention.spelling import spelled
+from headscope.attention.mechanism_spelling import spelled
 from headscope.cli.app import _saved
 from headscope.core import Finding, Run, Selection, Site
 from headscope.corpora import read_text
-from headscope.corpora.given import cut_spelling
+from headscope.corpora.text_argument import cut_spelling
 from headscope.errors import HeadscopeError
 from headscope.experiments.intervention import Change, place_of
 from headscope.fetch import cache
-from headscope.model import architecture
-from headscope.model.adapter import base_name, read_adapter
-from headscope.model.checkpoint import open_checkpoint
-from headscope.model.configuration import read_config
-from headscope.model.gguf_header import read_gguf_header
-from headscope.model.header import read_header
-from headscope.model.hub_survey import read_list
+from headscope.model.formats.adapter import base_name, read_adapter
+from headscope.model.formats.config_json import read_config
+from headscope.model.formats.gguf_header import read_gguf_header
+from headscope.model.formats.safetensors_folder import open_checkpoint
+from headscope.model.formats.safetensors_header import read_header
+from headscope.model.sources.hub_survey import read_list
+from headscope.model.transformers import classes
 from headscope.report import notebook_html
 from headscope.store import load
 from headscope.store.findings import finding_in
 from headscope.store.journal import read_journal
 from headscope.store.parquet import table_in
-from headscope.store.plain import from_json
+from headscope.store.plain_json import from_json
 from tests.hostile.broken import INDEX, WEIGHTS, header_of, write
 from tests.hostile.mutation import bytes_like, json_like, text_like
 from tests.hostile.row import Seeds
@@ -131,7 +131,7 @@ def test_configurations(seeds: Seeds, tmp_path_factory: pytest.TempPathFactory, 
     changed = data.draw(json_like(json.loads((seeds.llama / "config.json").read_text())))
     (folder / "config.json").write_text(json.dumps(changed))
     with refusing():
-        architecture.parsed_config(read_config(folder), "config.json")
+        classes.parsed_config(read_config(folder), "config.json")
 
 
 @fuzz(60)

@@ -12,7 +12,7 @@ import torch
 
 from headscope.errors import CheckpointError, HeadscopeError
 from headscope.model import look, open_model, open_weights
-from headscope.model.source import licence_in
+from headscope.model.sources.names import licence_in
 from tests.hostile import broken
 from tests.hostile.broken import change_json, change_tensors
 from tests.hostile.checkpoint_cases import CONFIG, config, pipe

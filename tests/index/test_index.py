@@ -7,15 +7,15 @@ import polars as pl
 import pytest
 
 from headscope import api
-from headscope.claims import claims
-from headscope.claims.ledger import meant_ids
+from headscope.cli.command_lookup import lacking, parse
 from headscope.cli.index_command import rows, ways_of
-from headscope.cli.words import lacking, parse
 from headscope.core import About, Finding
 from headscope.errors import UsageError
-from headscope.index import Item, Step, Way, document_of, documents, item_named, items, page, ways, why_not
-from headscope.index.item import numbered, steps
-from headscope.index.page import published_table
+from headscope.theory import claims
+from headscope.theory.index import Item, Step, Way, document_of, documents, item_named, items, page, ways, why_not
+from headscope.theory.index.item import numbered, steps
+from headscope.theory.index.page import published_table
+from headscope.theory.ledger import meant_ids
 
 ITEMS = items()
 LABELS = {one.name: {item.label for item in one.items} for one in documents()}
@@ -95,7 +95,7 @@ def test_mechanisms_exist():
 
 
 def test_words_of_the_few_shot_study_are_in_its_data():
-    clues = pytest.importorskip("headscope.corpora.clues")
+    clues = pytest.importorskip("headscope.corpora.crossword_clues")
     animals = clues.category_named("animals")
     for item in ITEMS:
         for step in item.steps:

@@ -9,7 +9,7 @@ import torch
 
 from headscope.core import HeatMap, WeightStatus
 from headscope.errors import LensError
-from headscope.lenses.alignment import LENS, Params
+from headscope.lenses.alignment.lens import LENS, Params
 from tests.lenses.planted import MODELS, SPEC, Planted, gaussian_weights, head_weights, planted, site
 
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from headscope.attention.maps import CORNER, pairs_of
-from headscope.claims import claims
 from headscope.core.verdict import verdict_of
 from headscope.errors import UsageError
-from headscope.lenses import angles
-from headscope.lenses.angles import LENS, Params
+from headscope.lenses.angles import lens as angles
+from headscope.lenses.angles.lens import LENS, Params
 from headscope.lenses.lens import AS_IS, Batch
+from headscope.theory import claims
 from tests.contract.test_lenses import REORDERED, differences
 from tests.lenses.planted import planted, site
 

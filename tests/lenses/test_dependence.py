@@ -8,9 +8,9 @@ import torch
 
 from headscope.attention.maps import pairs_of
 from headscope.errors import UsageError
-from headscope.lenses.dependence import LENS, Params
-from headscope.lenses.dependent.pairs import CAPTURES, PairSample
+from headscope.lenses.dependence.lens import LENS, Params
 from headscope.lenses.lens import AS_IS, Batch
+from headscope.lenses.shared.token_pairs import CAPTURES, PairSample
 from tests.contract.test_lenses import differences
 from tests.lenses.planted import SPEC, site
 

@@ -6,11 +6,11 @@ import polars as pl
 import pytest
 import torch
 
-from headscope.claims import claims, judged
 from headscope.core import Embedding
 from headscope.errors import UsageError
-from headscope.lenses.embeddings import LENS, Params
-from headscope.maths.positional import sinusoidal
+from headscope.lenses.embeddings.lens import LENS, Params
+from headscope.maths.attention.sinusoidal_positions import sinusoidal
+from headscope.theory import claims, judged
 from tests.lenses.planted import SPEC, Planted, Words
 
 TOKEN = Embedding("token", "only", "tokens", (0, 0))

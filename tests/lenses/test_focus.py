@@ -10,7 +10,7 @@ import torch
 from headscope.attention.statistics import Request
 from headscope.core import HeatMap
 from headscope.errors import UsageError
-from headscope.lenses.focus import LENS, Params
+from headscope.lenses.focus.lens import LENS, Params
 from tests.lenses.planted import MODELS, SPEC, batches, shown, site
 
 REQUEST = Request((1, 8, 64))

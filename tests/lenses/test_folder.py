@@ -28,7 +28,7 @@ def folder(tmp_path, monkeypatch):
 def drop(folder, name, lens, order=""):
     text = f"""
         from dataclasses import replace
-        from headscope.lenses.focus import LENS as FOCUS
+        from headscope.lenses.focus.lens import LENS as FOCUS
         {order}
         LENS = replace(FOCUS, name={lens!r})
     """

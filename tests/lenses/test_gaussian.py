@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from headscope.errors import UsageError
-from headscope.lenses.gaussian import LENS, Params
+from headscope.lenses.gaussian.lens import LENS, Params
 from headscope.lenses.lens import AS_IS, Batch
-from headscope.lenses.sample import Plan, Sample, kept_positions
+from headscope.lenses.shared.row_sample import Plan, Sample, kept_positions
 from tests.contract.test_lenses import differences
 from tests.lenses.planted import SPEC, site
 

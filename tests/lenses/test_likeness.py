@@ -8,7 +8,7 @@ import torch
 
 from headscope.errors import UsageError
 from headscope.lenses.lens import AS_IS, Batch
-from headscope.lenses.likeness import LENS, Params
+from headscope.lenses.likeness.lens import LENS, Params
 from tests.lenses.planted import planted, site
 
 OF = site(n_kv_heads=4)

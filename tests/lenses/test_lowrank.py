@@ -9,8 +9,8 @@ import torch
 from headscope.attention.statistics import Request
 from headscope.errors import UsageError
 from headscope.lenses.lens import AS_IS, Batch
-from headscope.lenses.lowrank import LENS, Params
-from headscope.lenses.window_tests import adjusted
+from headscope.lenses.lowrank.lens import LENS, Params
+from headscope.lenses.shared.window_tests import adjusted
 from tests.contract.test_lenses import differences
 from tests.lenses.planted import MODELS, batches, planted, site
 

@@ -9,11 +9,11 @@ import torch
 
 from headscope.attention.maps import CORNER
 from headscope.core import WeightStatus
-from headscope.core.words import word_numbers, words
+from headscope.core.token_words import word_numbers, words
 from headscope.errors import UsageError
 from headscope.lenses.lens import AS_IS, Batch
-from headscope.lenses.maps import LENS, Params
-from headscope.model.spelling import spelled_tokens
+from headscope.lenses.maps.lens import LENS, Params
+from headscope.model.token_spelling import spelled_tokens
 from tests.lenses.planted import Planted, gaussian_weights, planted, site
 
 OF = site(n_kv_heads=4)

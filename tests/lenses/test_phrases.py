@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from headscope.experiments.fewshot import sentences as fewshot
-from headscope.lenses.angular import words as angular
-from headscope.lenses.mixed import words as mixed
-from headscope.lenses.phrases import detectable_effect
-from headscope.lenses.residual import words as residual
+from headscope.lenses.angles import sentences as angular
+from headscope.lenses.gaussian import sentences as residual
+from headscope.lenses.shared.phrases import detectable_effect
+from headscope.lenses.transport import sentences as mixed
 from headscope.maths.resampling.jackknife import detectable
 
 

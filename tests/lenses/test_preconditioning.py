@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from headscope.errors import UsageError
-from headscope.lenses.conditioned import pairs as pairs_file
-from headscope.lenses.conditioned.pairs import Pairs
 from headscope.lenses.lens import AS_IS, Batch
-from headscope.lenses.preconditioning import LENS, Params
+from headscope.lenses.preconditioning import pairs as pairs_file
+from headscope.lenses.preconditioning.lens import LENS, Params
+from headscope.lenses.preconditioning.pairs import Pairs
 from tests.lenses.planted import SPEC, Planted, Words, site
 
 SITES = (site(), site(layer=1))

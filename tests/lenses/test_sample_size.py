@@ -4,10 +4,13 @@ import pytest
 import torch
 
 from headscope.core import ModelSpec, Site
-from headscope.lenses import dependence, gaussian, preconditioning, transport
-from headscope.lenses.drawn import sample_warning
+from headscope.lenses.dependence import lens as dependence
+from headscope.lenses.gaussian import lens as gaussian
 from headscope.lenses.lens import AS_IS, Batch
-from headscope.lenses.sample import Plan, Sample, kept_positions
+from headscope.lenses.preconditioning import lens as preconditioning
+from headscope.lenses.shared.row_sample import Plan, Sample, kept_positions
+from headscope.lenses.shared.window_sample import sample_warning
+from headscope.lenses.transport import lens as transport
 
 WINDOWS, LENGTH = 32, 512
 SMOLLM2 = ModelSpec("m", "f", "a", "A", "decoder-only", 30, 9, 3, 576, 64, 49152, 8192, 1, "float32")

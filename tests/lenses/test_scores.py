@@ -11,13 +11,13 @@ from headscope.attention.call import Call
 from headscope.attention.maps import score_rows
 from headscope.errors import UsageError
 from headscope.lenses.lens import AS_IS, Batch
-from headscope.lenses.score_law.seen import Seen
-from headscope.lenses.score_law.tables import BOUNDS, HEADS, TERMS
-from headscope.lenses.score_law.terms import grouped, term_rows
-from headscope.lenses.score_law.words import sentences
-from headscope.lenses.scores import LENS, Params
-from headscope.maths.bilinear import GaussianPair, score_mean, score_variance
-from headscope.maths.moments import Moments
+from headscope.lenses.scores.lens import LENS, Params
+from headscope.lenses.scores.sentences import sentences
+from headscope.lenses.scores.site_sums import Seen
+from headscope.lenses.scores.tables import BOUNDS, HEADS, TERMS
+from headscope.lenses.scores.terms import grouped, term_rows
+from headscope.maths.gaussians.bilinear_scores import GaussianPair, score_mean, score_variance
+from headscope.maths.gaussians.moments import Moments
 from tests.lenses.planted import SPEC, Planted, head_weights, site
 
 M, D = 12, 6

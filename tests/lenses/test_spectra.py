@@ -10,7 +10,7 @@ import torch
 
 from headscope.core import Curves, FeedForward, Histogram, WeightStatus
 from headscope.errors import LensError
-from headscope.lenses.spectra import LENS, Params
+from headscope.lenses.spectra.lens import LENS, Params
 from tests.lenses.planted import MODELS, SPEC, Planted, gaussian_weights, head_weights, site
 
 

@@ -10,8 +10,8 @@ from headscope.attention.statistics import Request
 from headscope.core import AfterHeads, WeightStatus
 from headscope.errors import UsageError
 from headscope.lenses.lens import AS_IS, Batch
-from headscope.lenses.mixed.kept import CAPTURES, KEYS
-from headscope.lenses.transport import LENS, Params
+from headscope.lenses.transport.lens import LENS, Params
+from headscope.lenses.transport.sums import CAPTURES, KEYS
 from tests.contract.test_lenses import differences, folded
 from tests.lenses.planted import MODELS, SPEC, Planted, batches, planted, site
 

@@ -11,8 +11,8 @@ from headscope import model as models
 from headscope.core import WeightStatus
 from headscope.errors import UsageError
 from headscope.lenses.lens import AS_IS, Batch
-from headscope.lenses.uniform.rates import VARIANTS
-from headscope.lenses.uniformity import LENS, Params
+from headscope.lenses.uniformity.lens import LENS, Params
+from headscope.lenses.uniformity.rates import VARIANTS
 from headscope.pipeline import measure
 from tests.lenses.planted import SPEC, Planted, head_weights, site
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headscope.errors import NumericsError, UsageError
-from headscope.maths.base_alignment import (
+from headscope.maths.linear_algebra.alignment import (
     alignment,
     alignment_score,
     form_moments,
@@ -18,7 +18,7 @@ from headscope.maths.base_alignment import (
     turned_symmetric_share,
     turned_trace_variance,
 )
-from headscope.maths.haar import haar_frames, subspace_overlap
+from headscope.maths.random_matrices.haar import haar_frames, subspace_overlap
 
 quick = settings(max_examples=25, deadline=None)
 sizes = st.integers(1, 6)

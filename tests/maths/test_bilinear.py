@@ -6,15 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headscope.errors import NumericsError, UsageError
-from headscope.maths.bilinear import (
+from headscope.maths.gaussians.bilinear_scores import (
     GaussianPair,
     score_cumulant,
     score_excess_kurtosis,
     score_mean,
     score_variance,
 )
-from headscope.maths.random_score import RandomForm
-from headscope.maths.spectrum import participation_ratio
+from headscope.maths.linear_algebra.spectrum import participation_ratio
+from headscope.maths.random_matrices.random_bilinear import RandomForm
 
 quick = settings(max_examples=25, deadline=None)
 seeds = st.integers(0, 10_000)

@@ -1,10 +1,10 @@
-"""Laws of `headscope.maths.blocks`."""
+"""Laws of `headscope.maths.attention.block_sums`."""
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headscope.maths.blocks import block_sums
+from headscope.maths.attention.block_sums import block_sums
 
 SEEDS = st.integers(0, 10**6)
 SIZES = st.integers(1, 12)

@@ -1,11 +1,11 @@
-"""Laws of `headscope.maths.bootstrap`."""
+"""Laws of `headscope.maths.resampling.bootstrap`."""
 
 import pytest
 import torch
 from scipy import stats
 
 from headscope.errors import UsageError
-from headscope.maths.bootstrap import bootstrap_interval
+from headscope.maths.resampling.bootstrap import bootstrap_interval
 
 
 def normal(*shape, seed=0):

@@ -1,4 +1,4 @@
-"""Laws of `headscope.maths.circuits`, `induction`, `in_context` and `hopfield`."""
+"""Laws of `headscope.maths.linear_algebra.factored`, `induction`, `in_context` and `hopfield`."""
 
 import math
 
@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headscope.errors import NumericsError, UsageError
-from headscope.maths.circuits import Factored, alignment, composition, composition_null, kronecker, moved
-from headscope.maths.hopfield import curl, hopfield_energy, hopfield_step
-from headscope.maths.in_context import DescentLayer, descent_loss, least_squares_attention, linear_attention
-from headscope.maths.induction import Induction
+from headscope.maths.attention.hopfield import curl, hopfield_energy, hopfield_step
+from headscope.maths.attention.in_context import DescentLayer, descent_loss, least_squares_attention, linear_attention
+from headscope.maths.attention.induction import Induction
+from headscope.maths.linear_algebra.factored import Factored, alignment, composition, composition_null, kronecker, moved
 
 quick = settings(max_examples=25, deadline=None)
 seeds = st.integers(0, 10_000)

@@ -1,4 +1,4 @@
-"""Laws of `headscope.maths.collapse`: the bound, its sharpness, and what random stacks do."""
+"""Laws of `headscope.maths.attention.token_collapse`: the bound, its sharpness, and what random stacks do."""
 
 import math
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headscope.errors import NumericsError, UsageError
-from headscope.maths.collapse import (
+from headscope.maths.attention.token_collapse import (
     attention,
     averaging_rate,
     composite_norm,
@@ -27,7 +27,7 @@ from headscope.maths.collapse import (
     residual_norm,
     skip_rate,
 )
-from headscope.maths.spectrum import effective_rank, participation_ratio, singular_values
+from headscope.maths.linear_algebra.spectrum import effective_rank, participation_ratio, singular_values
 
 quick = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 10_000)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from headscope.errors import NumericsError
-from headscope.maths.cosines import Directions, cosine_density, largest_cosine, null_deviations
-from headscope.maths.sphere import uniform_on_sphere
+from headscope.maths.geometry.cosines import Directions, cosine_density, largest_cosine, null_deviations
+from headscope.maths.geometry.sphere import uniform_on_sphere
 
 
 def normal(*shape, seed=0):
@@ -16,7 +16,7 @@ def normal(*shape, seed=0):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_moments_are_those_of_all_pairs(dtype, monkeypatch):
-    monkeypatch.setattr("headscope.maths.cosines.ROWS", 7)
+    monkeypatch.setattr("headscope.maths.geometry.cosines.ROWS", 7)
     x, y = (normal(23, 5) + 1).to(dtype), normal(9, 5, seed=1).to(dtype)
     x[4] = 0
     u, v = (torch.nn.functional.normalize(a.double(), dim=1) for a in (torch.cat((x[:4], x[5:])), y))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from headscope.errors import NumericsError
-from headscope.maths.counts import carriers, coverage_entropy, drawn
+from headscope.maths.resampling.counts import carriers, coverage_entropy, drawn
 
 
 def shares_entropy(counts):

@@ -1,11 +1,11 @@
-"""Laws and known answers of `headscope.maths.crossed`."""
+"""Laws and known answers of `headscope.maths.gaussians.crossed_scores`."""
 
 import pytest
 import torch
 
 from headscope.errors import UsageError
-from headscope.maths.bilinear import GaussianPair, score_mean, score_variance
-from headscope.maths.crossed import crossed_means, crossed_moments
+from headscope.maths.gaussians.bilinear_scores import GaussianPair, score_mean, score_variance
+from headscope.maths.gaussians.crossed_scores import crossed_means, crossed_moments
 
 D = 3
 

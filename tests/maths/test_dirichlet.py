@@ -1,4 +1,4 @@
-"""Laws and known answers of `headscope.maths.dirichlet`."""
+"""Laws and known answers of `headscope.maths.gaussians.dirichlet`."""
 
 import math
 
@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from headscope.errors import NumericsError, UsageError
-from headscope.maths.dirichlet import fit_by_likelihood, fit_by_moments, mean_entropy, share_moments
+from headscope.maths.gaussians.dirichlet import fit_by_likelihood, fit_by_moments, mean_entropy, share_moments
 
 ALPHA = torch.tensor([0.7, 2.0, 5.0], dtype=torch.float64)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headscope.errors import NumericsError, UsageError
-from headscope.maths.gaps import (
+from headscope.maths.random_matrices.singular_gaps import (
     INDEPENDENT_RATIO,
     REPELLING_RATIO,
     gap_ratio,

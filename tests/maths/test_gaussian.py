@@ -1,4 +1,4 @@
-"""Laws and known answers of `headscope.maths.gaussian`."""
+"""Laws and known answers of `headscope.maths.gaussians.gaussian`."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headscope.errors import NumericsError, UsageError
-from headscope.maths.gaussian import (
+from headscope.maths.gaussians.gaussian import (
     Gaussian,
     blocks,
     eigen,
@@ -25,7 +25,7 @@ from headscope.maths.gaussian import (
     token_features,
     unblocked,
 )
-from headscope.maths.moments import Moments
+from headscope.maths.gaussians.moments import Moments
 
 quick = settings(max_examples=30, deadline=None)
 seeds = st.integers(0, 10_000)

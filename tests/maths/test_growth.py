@@ -1,11 +1,11 @@
-"""Laws and known answers of `headscope.maths.growth`."""
+"""Laws and known answers of `headscope.maths.resampling.growth_laws`."""
 
 import pytest
 import torch
 from scipy import optimize
 
 from headscope.errors import NumericsError, UsageError
-from headscope.maths.growth import growth
+from headscope.maths.resampling.growth_laws import growth
 
 N = torch.tensor([8.0, 16.0, 32.0, 64.0, 128.0, 256.0], dtype=torch.float64)
 

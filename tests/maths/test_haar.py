@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headscope.errors import UsageError
-from headscope.maths.haar import (
+from headscope.maths.random_matrices.haar import (
     haar_frames,
     largest_cosine_square,
     pairs_at_cosine,
@@ -14,7 +14,7 @@ from headscope.maths.haar import (
     subspace_overlap,
     uniform_directions,
 )
-from headscope.maths.tracy_widom import survival
+from headscope.maths.random_matrices.tracy_widom import survival
 
 quick = settings(max_examples=25, deadline=None)
 

@@ -1,4 +1,4 @@
-"""Laws and known answers of `headscope.maths.information`."""
+"""Laws and known answers of `headscope.maths.gaussians.information`."""
 
 import itertools
 import math
@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headscope.errors import NumericsError, UsageError
-from headscope.maths.gaussian import Gaussian, token_features
-from headscope.maths.information import (
+from headscope.maths.gaussians.gaussian import Gaussian, token_features
+from headscope.maths.gaussians.information import (
     LN_2,
     bhattacharyya,
     canonical_correlations,

@@ -1,4 +1,4 @@
-"""Laws and known answers of `headscope.maths.lognormal`."""
+"""Laws and known answers of `headscope.maths.gaussians.lognormal`."""
 
 import math
 
@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from headscope.errors import NumericsError, UsageError
-from headscope.maths.lognormal import fenton_wilkinson, moments, ratio_moments
+from headscope.maths.gaussians.lognormal import fenton_wilkinson, moments, ratio_moments
 
 CASES = [(0.0, 0.01), (0.5, 0.16), (-1.0, 2.0)]
 

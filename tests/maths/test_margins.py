@@ -1,10 +1,10 @@
-"""Laws and known answers of `headscope.maths.margins`."""
+"""Laws and known answers of `headscope.maths.attention.fixed_margins`."""
 
 import pytest
 import torch
 
 from headscope.errors import NumericsError
-from headscope.maths.margins import with_margins
+from headscope.maths.attention.fixed_margins import with_margins
 
 
 def matrices(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Laws of `headscope.maths.mixture`, against scipy, independent quadrature and sampling."""
+"""Laws of `headscope.maths.gaussians.linear_mixing`, against scipy, independent quadrature and sampling."""
 
 import math
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from headscope.errors import NumericsError, UsageError
-from headscope.maths.mixture import (
+from headscope.maths.gaussians.linear_mixing import (
     feedback_covariance,
     gelu_moments,
     layer_normed_covariance,

@@ -1,4 +1,4 @@
-"""Laws of `headscope.maths.moments`."""
+"""Laws of `headscope.maths.gaussians.moments`."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headscope.errors import NumericsError, UsageError
-from headscope.maths.moments import CrossMoments, Moments
+from headscope.maths.gaussians.moments import CrossMoments, Moments
 
 quick = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 10_000)

@@ -5,7 +5,7 @@ import torch
 from scipy import stats
 
 from headscope.errors import UsageError
-from headscope.maths.normality import (
+from headscope.maths.gaussians.normality import (
     excess_kurtosis,
     mardia_kurtosis,
     mardia_skewness,

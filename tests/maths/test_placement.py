@@ -1,10 +1,10 @@
-"""Laws and known answers of `headscope.maths.placement`."""
+"""Laws and known answers of `headscope.maths.attention.shuffled_map`."""
 
 import pytest
 import torch
 
-from headscope.maths.placement import gumbel, popular_placement
-from headscope.maths.spectrum import energy_beyond, singular_values
+from headscope.maths.attention.shuffled_map import gumbel, popular_placement
+from headscope.maths.linear_algebra.spectrum import energy_beyond, singular_values
 
 N = 64
 SEEN = torch.ones(N, N, dtype=torch.bool).tril()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headscope.errors import NumericsError, UsageError
-from headscope.maths.positional import frequencies, nearest_pair, shift, similarity, sinusoidal
+from headscope.maths.attention.sinusoidal_positions import frequencies, nearest_pair, shift, similarity, sinusoidal
 
 widths = st.sampled_from([2, 4, 6, 16, 64])
 bases = st.sampled_from([1.0, 2.0, 100.0, 10_000.0])

@@ -1,4 +1,4 @@
-"""Laws of `headscope.maths.projection` and `headscope.maths.supports`."""
+"""Laws of `headscope.maths.linear_algebra.projections` and `headscope.maths.linear_algebra.supports`."""
 
 import os
 from itertools import combinations
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headscope.errors import NumericsError, UsageError
-from headscope.maths.projection import (
+from headscope.maths.linear_algebra.projections import (
     distance,
     nearest_band,
     nearest_band_and_entries,
@@ -21,7 +21,7 @@ from headscope.maths.projection import (
     nearest_on_support,
     nearest_stripes,
 )
-from headscope.maths.supports import band, blocks, diagonal, stripes
+from headscope.maths.linear_algebra.supports import band, blocks, diagonal, stripes
 
 NORMS = ("l1", "frobenius")
 seeds = st.integers(0, 10_000)

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headscope.errors import UsageError
-from headscope.maths.quarter_circle import QuarterCircle
-from headscope.maths.random_matrix import MarchenkoPastur
-from headscope.maths.wishart import energy_variance, limit_moment, mean_length, trace_moment
+from headscope.maths.random_matrices.marchenko_pastur import MarchenkoPastur
+from headscope.maths.random_matrices.quarter_circle import QuarterCircle
+from headscope.maths.random_matrices.wishart import energy_variance, limit_moment, mean_length, trace_moment
 
 quick = settings(max_examples=25, deadline=None)
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(120)

@@ -1,4 +1,4 @@
-"""Laws and known answers of `headscope.maths.random_matrix` and `headscope.maths.comparison`."""
+"""Laws and known answers of `headscope.maths.random_matrices.marchenko_pastur` and `headscope.maths.random_matrices.null_spectrum`."""
 
 import math
 
@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headscope.errors import UsageError
-from headscope.maths.comparison import Comparison, random_distance
-from headscope.maths.random_matrix import BEYOND_EDGE, GaussianProduct, MarchenkoPastur
-from headscope.maths.spectrum import effective_rank, form_singular_values, singular_values, stable_rank
+from headscope.maths.linear_algebra.spectrum import effective_rank, form_singular_values, singular_values, stable_rank
+from headscope.maths.random_matrices.marchenko_pastur import BEYOND_EDGE, GaussianProduct, MarchenkoPastur
+from headscope.maths.random_matrices.null_spectrum import Comparison, random_distance
 
 sizes = st.integers(1, 60)
 variances = st.floats(1e-3, 1e3)

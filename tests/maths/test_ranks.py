@@ -1,11 +1,11 @@
-"""Laws and known answers of `headscope.maths.ranks`."""
+"""Laws and known answers of `headscope.maths.resampling.rank_correlation`."""
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
-from headscope.maths.ranks import RankSums, beyond_positions, row_centred, row_ranks
+from headscope.maths.resampling.rank_correlation import RankSums, beyond_positions, row_centred, row_ranks
 
 
 def rows(seed=0, shape=(3, 5, 9)):

@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 
 from headscope.errors import UsageError
-from headscope.maths.sampling import clustered_mean, total_variation
+from headscope.maths.resampling.clustered_mean import clustered_mean, total_variation
 
 
 def test_equal_clusters_are_a_plain_sample():

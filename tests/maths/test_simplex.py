@@ -1,4 +1,4 @@
-"""Laws of `headscope.maths.simplex`."""
+"""Laws of `headscope.maths.linear_algebra.simplex`."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog, minimize
 
 from headscope.errors import NumericsError, UsageError
-from headscope.maths.simplex import l1_distance_to_simplex, nearest_on_simplex, nearest_on_simplex_l1
+from headscope.maths.linear_algebra.simplex import l1_distance_to_simplex, nearest_on_simplex, nearest_on_simplex_l1
 
 seeds = st.integers(0, 10_000)
 quick = settings(max_examples=40, deadline=None)

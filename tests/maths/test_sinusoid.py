@@ -1,4 +1,4 @@
-"""Laws of `headscope.maths.sinusoid`."""
+"""Laws of `headscope.maths.geometry.sinusoid_fit`."""
 
 import math
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headscope.errors import NumericsError, UsageError
-from headscope.maths.sinusoid import fit_sinusoid, sinusoid_residuals
+from headscope.maths.geometry.sinusoid_fit import fit_sinusoid, sinusoid_residuals
 
 T = torch.linspace(0, 1, 31, dtype=torch.float64)
 

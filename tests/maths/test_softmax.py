@@ -1,4 +1,4 @@
-"""Laws and known answers of `headscope.maths.softmax`."""
+"""Laws and known answers of `headscope.maths.attention.softmax`."""
 
 import math
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from headscope.errors import NumericsError, UsageError
-from headscope.maths.softmax import (
+from headscope.maths.attention.softmax import (
     GaussianRows,
     _gaussian_entropy,
     entropy,

@@ -1,4 +1,4 @@
-"""Laws and known answers of `headscope.maths.spectrum`."""
+"""Laws and known answers of `headscope.maths.linear_algebra.spectrum`."""
 
 import math
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headscope.errors import NumericsError
-from headscope.maths.spectrum import (
+from headscope.maths.linear_algebra.spectrum import (
     components_for,
     effective_rank,
     energy_beyond,

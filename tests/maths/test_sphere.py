@@ -1,4 +1,4 @@
-"""Laws and known answers of `headscope.maths.sphere`."""
+"""Laws and known answers of `headscope.maths.geometry.sphere`."""
 
 import math
 
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import spatial, stats
 
 from headscope.errors import NumericsError, UsageError
-from headscope.maths.sinusoid import fit_sinusoid
-from headscope.maths.sphere import (
+from headscope.maths.geometry.sinusoid_fit import fit_sinusoid
+from headscope.maths.geometry.sphere import (
     angle_between,
     arc_law,
     cross_entropy,

@@ -6,15 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headscope.errors import UsageError
-from headscope.maths.projection import distance, nearest_band
-from headscope.maths.structured import (
+from headscope.maths.linear_algebra.projections import distance, nearest_band
+from headscope.maths.linear_algebra.structured_maps import (
     normalised,
     positional_head,
     rare_token_head,
     syntactic_head,
     with_sparse_error,
 )
-from headscope.maths.supports import band
+from headscope.maths.linear_algebra.supports import band
 
 
 def generator(seed=0):

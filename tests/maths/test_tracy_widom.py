@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from headscope.errors import NumericsError, UsageError
-from headscope.maths import tracy_widom
-from headscope.maths.random_matrix import BEYOND_EDGE, TRACY_WIDOM_MEAN, TRACY_WIDOM_SD
-from headscope.maths.tracy_widom import cdf, centre_and_scale, largest_p_value, quantile, survival
+from headscope.maths.random_matrices import tracy_widom
+from headscope.maths.random_matrices.marchenko_pastur import BEYOND_EDGE, TRACY_WIDOM_MEAN, TRACY_WIDOM_SD
+from headscope.maths.random_matrices.tracy_widom import cdf, centre_and_scale, largest_p_value, quantile, survival
 
 # Johnstone (2001), table 1 and its sources: F₁ at these points.
 PUBLISHED = {

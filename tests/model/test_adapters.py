@@ -14,9 +14,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
 from headscope.errors import CheckpointError, ResourceError, UsageError
 from headscope.model import look, open_model
 from headscope.model.load import load
-from headscope.model.opened import open_weights
-from headscope.model.quiet import quiet
-from headscope.model.source import resolve
+from headscope.model.model import open_weights
+from headscope.model.sources.names import resolve
+from headscope.model.transformers.silence import quiet
 from tests.hostile.broken import change_json, save_gguf, save_llama
 
 TOKENS = torch.arange(3, 23)[None]
@@ -137,7 +137,7 @@ def test_the_base_can_be_named_with_a_plus(name: str | None, lora: Path) -> None
 def test_a_base_on_the_hub_is_fetched(lora: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     change_json(lora / "adapter_config.json", lambda settings: settings.update(base_model_name_or_path="someone/base"))
     folders = {"someone/base": lora.parent / "base", "someone/lora": lora}
-    monkeypatch.setattr("headscope.model.hub.fetch", lambda name, progress: folders[name])
+    monkeypatch.setattr("headscope.model.sources.hub.fetch", lambda name, progress: folders[name])
     for name in (str(lora), "someone/lora", "someone/base+someone/lora"):
         source = resolve(name, hub=True)
         assert (source.folder, source.adapter) == (lora.parent / "base", lora)

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from headscope.errors import WeightsRefused
-from headscope.model import after_heads
-from headscope.model.feeding import probe_inputs
+from headscope.model.transformers.probe_inputs import probe_inputs
 from tests.model.test_session import assert_untouched, opened, state_of
 
 

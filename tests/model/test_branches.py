@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from headscope.errors import UsageError, VariantRefused
 from headscope.model import open_model
-from headscope.model.codes import is_linear
-from headscope.model.feeding import forward_options, probe_inputs
+from headscope.model.tracing.random_codes import is_linear
+from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
 from tests.model.families import DISPATCHING, GPT2, SMALL, T5, Family, _family
 from tests.model.test_fidelity import first_output, relative_error
 from tests.model.test_session import opened

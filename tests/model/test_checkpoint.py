@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from headscope.errors import CheckpointError
-from headscope.model.checkpoint import open_checkpoint
+from headscope.model.formats.safetensors_folder import open_checkpoint
 from tests.hostile.broken import save_llama
 
 DTYPES = [

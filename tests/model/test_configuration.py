@@ -11,9 +11,9 @@ import transformers
 from transformers import PreTrainedConfig
 
 from headscope.errors import CaptureError, CheckpointError
-from headscope.model.configuration import read_config
-from headscope.model.opened import open_model
-from headscope.model.quiet import quiet
+from headscope.model.formats.config_json import read_config
+from headscope.model.model import open_model
+from headscope.model.transformers.silence import quiet
 
 SMALL = {
     "vocab_size": 99,

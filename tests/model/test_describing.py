@@ -9,7 +9,7 @@ import transformers
 from torch import Tensor
 
 from headscope.model import look, open_model, open_weights
-from headscope.model.position_kinds import is_sinusoidal
+from headscope.model.tracing.position_kinds import is_sinusoidal
 from tests.model.families import BART, ENCODER_DECODERS, OUTSIDE, SMALL
 
 

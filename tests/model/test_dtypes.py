@@ -9,9 +9,9 @@ from torch import Tensor
 import headscope as hs
 from headscope.attention.call import Call, Output
 from headscope.errors import CaptureError
-from headscope.model import open_model, rounding, sites
-from headscope.model.dispatch import DENSE
-from headscope.model.feeding import forward_options, probe_inputs
+from headscope.model import open_model, rounding
+from headscope.model.transformers.attention_hook import DENSE
+from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
 from tests.model.families import DISPATCHING, OUTSIDE, Family
 from tests.model.opened_families import opened
 from tests.model.test_fidelity import by_name

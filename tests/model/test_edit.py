@@ -6,7 +6,7 @@ from torch import Tensor
 
 from headscope.errors import UsageError, WeightsRefused
 from headscope.model import Model, open_model
-from headscope.model.feeding import probe_inputs
+from headscope.model.transformers.probe_inputs import probe_inputs
 from tests.model.test_fidelity import first_output, relative_error
 from tests.model.test_session import opened
 
@@ -151,6 +151,6 @@ def test_initialise_gives_what_the_architecture_draws() -> None:
 
 
 def model_config() -> str:
-    from headscope.model import source
+    from headscope.model.sources import names
 
-    return str(source.resolve("tiny").folder / "config.json")
+    return str(names.resolve("tiny").folder / "config.json")

@@ -10,8 +10,8 @@ from transformers import AutoModel, FlaubertConfig, XLNetConfig
 from headscope.core import Site
 from headscope.errors import CaptureError
 from headscope.model import Model, open_model
-from headscope.model.dispatch import implementation
-from headscope.model.feeding import forward_options, probe_inputs
+from headscope.model.transformers.attention_hook import implementation
+from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
 from tests.model.families import DISPATCHING, OUTSIDE, Family
 from tests.model.opened_families import opened
 from tests.tolerances import MAP_AGREEMENT, SAME_FUNCTION

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from headscope.model.load import load
-from headscope.model.source import resolve
+from headscope.model.sources.names import resolve
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

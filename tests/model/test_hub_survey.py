@@ -10,10 +10,10 @@ from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundEr
 
 from headscope.cli import main
 from headscope.errors import CheckpointError, HeadscopeError, NumericsError, ResourceError, UsageError
-from headscope.model import hub_survey
-from headscope.model.hub_survey import POPULAR, Outcome, check_outcomes, is_list, read_list, survey
-from headscope.model.source import _HUB_ID
-from headscope.model.verification import Check
+from headscope.model.sources import hub_survey
+from headscope.model.sources.hub_survey import POPULAR, Outcome, check_outcomes, is_list, read_list, survey
+from headscope.model.sources.names import _HUB_ID
+from headscope.model.verify import Check
 from tests.hostile.broken import save_llama
 
 

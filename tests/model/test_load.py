@@ -8,11 +8,11 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, BertModel, LlamaForCausalLM, PreTrainedModel
 
 from headscope.errors import CheckpointError, ResourceError
-from headscope.model import fit, memory
+from headscope.model.formats import completeness, memory
 from headscope.model.load import load
-from headscope.model.opened import open_model, open_weights
-from headscope.model.quiet import quiet
-from headscope.model.source import resolve
+from headscope.model.model import open_model, open_weights
+from headscope.model.sources.names import resolve
+from headscope.model.transformers.silence import quiet
 from tests.hostile.broken import Q_PROJ, change_json, change_tensors, save_llama
 
 
@@ -217,10 +217,10 @@ def test_code_named_by_the_checkpoint_is_ignored(tmp_path: Path) -> None:
 def test_finite_looks_closer_when_only_the_sum_overflows() -> None:
     layer = torch.nn.Linear(4, 4)
     torch.nn.init.constant_(layer.weight, 3e38)
-    fit.check_finite(layer, "here")
+    completeness.check_finite(layer, "here")
     layer.weight.data[1, 2] = -torch.inf
     with pytest.raises(CheckpointError, match=r"tensor 'weight' in here has 1 of 16 values not finite \(inf"):
-        fit.check_finite(layer, "here")
+        completeness.check_finite(layer, "here")
 
 
 def test_the_shape_of_every_tensor_is_checked(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from headscope.errors import CaptureError
 from headscope.model import open_model
-from headscope.model.feeding import forward_options, probe_inputs
-from headscope.model.model_state import restored
+from headscope.model.transformers.model_state import restored
+from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
 from tests.model.families import DISPATCHING, OUTSIDE, SMALL, Family, _family, _spread
 from tests.model.test_fidelity import by_name, first_output
 

@@ -19,13 +19,13 @@ from transformers import LlamaForCausalLM
 
 from headscope.errors import CheckpointError
 from headscope.model import look, open_model
-from headscope.model.checkpoint import open_checkpoint
+from headscope.model.formats.quantisation import plain_checkpoint
+from headscope.model.formats.safetensors_folder import open_checkpoint
+from headscope.model.formats.weight_decoders import scaled_codes
 from headscope.model.load import load
-from headscope.model.opened import open_weights
-from headscope.model.quantisation import plain_checkpoint
-from headscope.model.quiet import quiet
-from headscope.model.source import resolve
-from headscope.model.weight_decoders import scaled_codes
+from headscope.model.model import open_weights
+from headscope.model.sources.names import resolve
+from headscope.model.transformers.silence import quiet
 from tests.hostile.broken import change_json, change_tensors, save_llama
 
 LIBRARIES = Path(__file__).parent / "quantised"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from headscope.errors import CaptureError
-from headscope.model.reading import RawCall, Reader
+from headscope.model.transformers.call_reader import RawCall, Reader
 
 
 def raw(mask: Tensor | None, queries: int, keys: int, *, is_causal: bool = True, **options: object) -> RawCall:

@@ -10,8 +10,8 @@ from headscope.attention.statistics import Request
 from headscope.core import Selection
 from headscope.errors import CaptureError, UsageError
 from headscope.model import Model, open_model
-from headscope.model.dispatch import _handlers
-from headscope.model.feeding import forward_options, probe_inputs
+from headscope.model.transformers.attention_hook import _handlers
+from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
 from tests.model.families import DECODERS, DISPATCHING, ENCODER_DECODERS, OUTSIDE, Family
 from tests.model.test_fidelity import by_name, first_output, padded_inputs, real_rows, relative_error
 from tests.tolerances import SAME_FUNCTION
@@ -363,7 +363,7 @@ def test_several_at_once() -> None:
 
 
 def generated(model: Model, cache: bool) -> Tensor:
-    from headscope.model.text import generate_tokens
+    from headscope.model.language import generate_tokens
 
     prompt = torch.randint(3, 99, (7,), generator=torch.Generator().manual_seed(1))
     return generate_tokens(model.hf, prompt, max_new_tokens=10, temperature=0.0, cache=cache, seed=0)

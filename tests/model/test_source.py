@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from headscope.errors import CheckpointError, ResourceError, UsageError
-from headscope.model import carriers, hub, source
-from headscope.model.source import Source, resolve, sources
+from headscope.model.sources import hub, names
+from headscope.model.sources.names import Source, resolve, sources
 from tests.hostile.broken import save_llama
 
 
@@ -134,4 +134,4 @@ def test_the_listing(own_cache: Path) -> None:
 def test_a_name_too_long_for_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CheckpointError, match="cannot read"):
         resolve("x" * 5000)
-    assert source.licence_in(Path("/nowhere")) == ""
+    assert names.licence_in(Path("/nowhere")) == ""

@@ -8,7 +8,7 @@ import pytest
 from headscope.corpora import shipped_text
 from headscope.errors import UsageError
 from headscope.model import token_pieces as module
-from headscope.model.source import resolve
+from headscope.model.sources.names import resolve
 from headscope.model.token_pieces import Surroundings, surroundings_of, token_pieces
 
 PIECE, OVERLAP = 2000, 256

@@ -9,8 +9,8 @@ import transformers
 
 from headscope.errors import CaptureError, CheckpointError
 from headscope.model import Model, open_model, verify
-from headscope.model.dispatch import implementation
-from headscope.model.feeding import probe_inputs
+from headscope.model.transformers.attention_hook import implementation
+from headscope.model.transformers.probe_inputs import probe_inputs
 from tests.model.families import GROUPED, SMALL, T5, Family, _family, _spread
 from tests.tolerances import MAP_AGREEMENT
 

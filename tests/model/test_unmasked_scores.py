@@ -10,10 +10,11 @@ from torch.overrides import TorchFunctionMode
 
 from headscope.core import Site
 from headscope.errors import CaptureError
-from headscope.model import Model, open_model, softmax
-from headscope.model.feeding import forward_options, probe_inputs
-from headscope.model.softmax import SoftmaxSession
-from headscope.model.unmasked_scores import HIDING, MaskWatch
+from headscope.model import Model, open_model
+from headscope.model.transformers import softmax_watch
+from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
+from headscope.model.transformers.softmax_watch import SoftmaxSession
+from headscope.model.transformers.unmasked_scores import HIDING, MaskWatch
 from tests.model.families import DISPATCHING, OUTSIDE, Family
 from tests.model.opened_families import opened
 from tests.model.test_fidelity import by_name, padded_inputs
@@ -144,7 +145,7 @@ def test_what_is_not_understood_is_not_guessed() -> None:
 
 
 def test_scores_that_are_not_known_are_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(softmax.MaskWatch, "scores", lambda self, reached: None)
+    monkeypatch.setattr(softmax_watch.MaskWatch, "scores", lambda self, reached: None)
     model = open_model(next(family for family in OUTSIDE if family.name == "bloom").build())
     with model.session() as session:
         assert isinstance(session, SoftmaxSession)

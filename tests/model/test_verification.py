@@ -10,8 +10,8 @@ import torch
 from headscope.attention.statistics import RowStatistics
 from headscope.errors import CaptureError, UsageError
 from headscope.model import Check, Model, open_model, verify
-from headscope.model.recordings import Stream
-from headscope.model.text import generate_tokens
+from headscope.model.language import generate_tokens
+from headscope.model.session.recorder import Stream
 from tests.model.families import BART, DBRX, DISPATCHING, OUTSIDE, SMALL, T5, Family, _family
 from tests.model.test_fidelity import by_name
 from tests.model.test_model_state import changed, state_of

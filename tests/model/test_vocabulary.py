@@ -1,7 +1,7 @@
 """What tokens spell, one by one."""
 
-from headscope.core.words import shown
-from headscope.model.spelling import TokenizerVocabulary
+from headscope.core.token_words import shown
+from headscope.model.token_spelling import TokenizerVocabulary
 
 
 def test_the_one_token_of_a_word(tiny) -> None:

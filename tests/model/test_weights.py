@@ -11,9 +11,9 @@ import torch
 from headscope.core import Site, WeightStatus
 from headscope.errors import WeightsRefused
 from headscope.model import Model, open_model, open_weights
-from headscope.model.checkpoint import open_checkpoint
-from headscope.model.feeding import forward_options, probe_inputs
-from headscope.model.weights import Beside, file_sources
+from headscope.model.formats.safetensors_folder import open_checkpoint
+from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
+from headscope.model.weight_reader import Beside, file_sources
 from tests.model.families import DBRX, DISPATCHING, GROUPED, OUTSIDE, Family, _family
 from tests.model.test_fidelity import by_name
 from tests.tolerances import WEIGHT_AGREEMENT

@@ -14,8 +14,8 @@ from headscope.attention.statistics import Request, pattern_statistics
 from headscope.core import Site
 from headscope.corpora import shipped_text
 from headscope.model import Model, open_model
-from headscope.model.source import resolve
-from headscope.model.verification import verify
+from headscope.model.sources.names import resolve
+from headscope.model.verify import verify
 from tests.tolerances import STREAMED_STATISTICS
 
 NAMES = ["tiny", pytest.param("minilm", marks=pytest.mark.real), pytest.param("smollm2", marks=pytest.mark.real)]

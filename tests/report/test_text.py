@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from headscope.report.text import SYMBOL, cell, count, decimals, number, ranges, visible
+from headscope.report.numbers import SYMBOL, cell, count, decimals, number, ranges, visible
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from headscope.attention.call import Call, Output
 from headscope.attention.layer import MultiHead
 from headscope.attention.mechanism import Cost, Mechanism, mechanism_named, mechanism_names
-from headscope.attention.merging import merge
+from headscope.attention.sparse.merge import merge
 
 __all__ = ["Call", "Cost", "Mechanism", "MultiHead", "Output", "merge"]
 

@@ -47,7 +47,7 @@ class Mechanism(ABC):
     Subclasses are frozen dataclasses that set `name` and validate their parameters in `__post_init__` with a
     `UsageError`. They implement `attend`, `definition` and `cost`, and override `supports` where there is
     something in a call that they cannot honour. A softmax over a set of keys that positions tell is a
-    `headscope.attention.pattern.Pattern`. `examples` and `as_dense` are what tests, documentation and benchmark
+    `headscope.attention.sparse.pattern.Pattern`. `examples` and `as_dense` are what tests, documentation and benchmark
     take; whoever holds tensors as parameters is a dataclass with `eq=False`, so that it can be hashed.
     """
 

@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from headscope.cli.claims_command import COLOURS
+from headscope.cli.command_lookup import lacking, run, takes
 from headscope.cli.options import Device, Form, Hub, Seed, TextFile, Window, examples
 from headscope.cli.output import Format, check_destination, show_json, show_table
 from headscope.cli.screen import bars, note
-from headscope.cli.words import lacking, run, takes
 from headscope.errors import LensError, UsageError
 
 if TYPE_CHECKING:

@@ -34,8 +34,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
+from headscope.core.claim_wording import Wording
 from headscope.core.figure import Figure
-from headscope.core.wording import Wording
 from headscope.errors import NumericsError
 
 Verdict = Literal["refuted", "approximate", "holds", "true but empty", "open question", "needs a model", "not testable"]

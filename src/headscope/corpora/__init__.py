@@ -1,9 +1,9 @@
 """Text to run a model on: the one that ships with the package, fetched ones, and the user's own."""
 
-from headscope.corpora.given import spelled_text, text_of
 from headscope.corpora.listing import Found, Listed, find, texts
-from headscope.corpora.reading import SPREAD, Amount, Reading, read_windows
 from headscope.corpora.text import Text, joined, read_text, shipped_text
+from headscope.corpora.text_argument import spelled_text, text_of
+from headscope.corpora.window_choice import SPREAD, Amount, Reading, read_windows
 from headscope.corpora.windows import Windows, cut
 
 __all__ = [

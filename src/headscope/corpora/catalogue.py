@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from headscope.corpora import extraction
 from headscope.corpora.extraction import Document
-from headscope.fetch.clients import Client
+from headscope.fetch.package_clients import Client
 
 # From the files of a package, by name, to the documents of each part of it.
 Extract = Callable[[Mapping[str, bytes]], dict[str, list[Document]]]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from headscope.corpora.pages import paragraphs
+from headscope.corpora.html_text import paragraphs
 from headscope.errors import ResourceError
 
 ORIGINAL = "en-US"

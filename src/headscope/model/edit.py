@@ -25,12 +25,12 @@ from torch import Tensor, nn
 from headscope.core.selection import Selection
 from headscope.core.site import Site
 from headscope.errors import UsageError, VariantRefused, WeightsRefused
-from headscope.model.blueprint import Plan, Rows
-from headscope.model.branches import PARTS, Part, rewired
-from headscope.model.quiet import quiet
+from headscope.model.tracing.projections import Plan, Rows
+from headscope.model.tracing.skip_connections import PARTS, Part, rewired
+from headscope.model.transformers.silence import quiet
 
 if TYPE_CHECKING:
-    from headscope.model.opened import Model
+    from headscope.model.model import Model
 
 Where = Selection | str | Site | None
 Spectrum = Float[Tensor, " rank"]

@@ -12,19 +12,20 @@ import torch
 
 from headscope.errors import WeightsRefused
 from headscope.fetch.progress import Progress
-from headscope.model import architecture, expansion, fit
-from headscope.model.adapter import hash_of_lines, read_adapter
-from headscope.model.adapter_merge import merge_adapter
-from headscope.model.checkpoint import Checkpoint, open_checkpoint
-from headscope.model.configuration import generation_config, read_config
 from headscope.model.digest import sha256_of
-from headscope.model.gguf_header import read_gguf_header
-from headscope.model.header import BITS
-from headscope.model.memory import check_memory
-from headscope.model.quantisation import plain_checkpoint
-from headscope.model.quiet import quiet
-from headscope.model.source import Source
-from headscope.model.vocabulary import open_tokenizer
+from headscope.model.formats import completeness, gguf
+from headscope.model.formats.adapter import hash_of_lines, read_adapter
+from headscope.model.formats.config_json import generation_config, read_config
+from headscope.model.formats.gguf_header import read_gguf_header
+from headscope.model.formats.memory import check_memory
+from headscope.model.formats.quantisation import plain_checkpoint
+from headscope.model.formats.safetensors_folder import Checkpoint, open_checkpoint
+from headscope.model.formats.safetensors_header import BITS
+from headscope.model.sources.names import Source
+from headscope.model.tokenizer import open_tokenizer
+from headscope.model.transformers import classes
+from headscope.model.transformers.adapter_merge import merge_adapter
+from headscope.model.transformers.silence import quiet
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def load(source: Source, *, dtype: torch.dtype = torch.float32, progress: Progre
         return _from_gguf(source, source.gguf_file, dtype, progress)
     if source.kind == "random":
         raw, where = read_config(source.folder), str(source.folder / "config.json")
-        config = architecture.parsed_config(raw, where)
+        config = classes.parsed_config(raw, where)
         tokenizer, notes = open_tokenizer(source.folder, config)
         return _initialised(config, where, source.seed, dtype, tokenizer, notes)
     loaded = _from_folder(source.folder, dtype)
@@ -64,7 +65,7 @@ def _with_adapter(loaded: Loaded, folder: Path) -> Loaded:
     """The model with an adapter merged into its weights; its hash is that of the two hashes, base first."""
     adapter = read_adapter(folder)
     note = merge_adapter(loaded.model, adapter)
-    fit.check_finite(loaded.model, str(folder))
+    completeness.check_finite(loaded.model, str(folder))
     return replace(
         loaded,
         model=_ready(loaded.model),
@@ -77,10 +78,10 @@ def _with_adapter(loaded: Loaded, folder: Path) -> Loaded:
 def _from_folder(folder: Path, dtype: torch.dtype) -> Loaded:
     raw = read_config(folder)
     checkpoint = plain_checkpoint(open_checkpoint(folder), raw)
-    config = architecture.parsed_config(raw, str(folder / "config.json"))
+    config = classes.parsed_config(raw, str(folder / "config.json"))
     model, notes = _built(config, raw, checkpoint, dtype)
-    fit.check_stored_as_floats(model, checkpoint.tensors)
-    fit.check_finite(model, str(folder))
+    completeness.check_stored_as_floats(model, checkpoint.tensors)
+    completeness.check_finite(model, str(folder))
     tokenizer, said = open_tokenizer(folder, config)
     return Loaded(
         model=_ready(model),
@@ -100,23 +101,23 @@ def _narrowed(checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[str, ...]:
 
 def _built(config: Any, raw: dict[str, Any], checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[Any, tuple[str, ...]]:
     where = str(checkpoint.folder)
-    cls = architecture.model_class(config, str(checkpoint.folder / "config.json"))
-    empty = architecture.empty_model(cls, config, where)
-    fit.check_size(empty, checkpoint.n_numbers, checkpoint.tensors, where)
-    check_memory(fit.n_numbers(empty), dtype, where)
+    cls = classes.model_class(config, str(checkpoint.folder / "config.json"))
+    empty = classes.empty_model(cls, config, where)
+    completeness.check_size(empty, checkpoint.n_numbers, checkpoint.tensors, where)
+    check_memory(completeness.n_numbers(empty), dtype, where)
     model, report = _filled(cls, config, raw, checkpoint, dtype)
-    headless = architecture.base_class(config)
-    if headless is None or not fit.lacks_only_its_head(report, model):
-        return model, fit.check(report, model, where, checkpoint.tensors)
+    headless = classes.base_class(config)
+    if headless is None or not completeness.lacks_only_its_head(report, model):
+        return model, completeness.check(report, model, where, checkpoint.tensors)
     # A head that was just drawn at random would give numbers that mean nothing.
     note = f"opened as {headless.__name__}: the checkpoint lacks the head of {cls.__name__}"
     model, report = _filled(headless, config, raw, checkpoint, dtype)
-    return model, (note, *fit.check(report, model, where, checkpoint.tensors))
+    return model, (note, *completeness.check(report, model, where, checkpoint.tensors))
 
 
 def _filled(
     cls: Any, config: Any, raw: dict[str, Any], checkpoint: Checkpoint, dtype: torch.dtype
-) -> tuple[Any, fit.Report]:
+) -> tuple[Any, completeness.Report]:
     # Widening is exact, so it is done while reading, one tensor at a time; anything narrower is left to
     # transformers, which knows the modules that a family keeps wide.
     wide = dtype if dtype in (torch.float32, torch.float64) else None
@@ -129,7 +130,7 @@ def _filled(
                 config=config,
                 state_dict=state,
                 dtype=dtype,
-                attn_implementation=architecture.attention_of(cls, config),
+                attn_implementation=classes.attention_of(cls, config),
                 generation_config=generation,
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
@@ -137,22 +138,22 @@ def _filled(
                 trust_remote_code=False,
             )
         except Exception as error:
-            raise architecture.build_error(cls, str(checkpoint.folder), error) from error
+            raise classes.build_error(cls, str(checkpoint.folder), error) from error
     return model, report
 
 
 def _initialised(
     config: Any, where: str, seed: int, dtype: torch.dtype, tokenizer: Any | None, notes: tuple[str, ...]
 ) -> Loaded:
-    cls = architecture.model_class(config, where)
-    attention = architecture.attention_of(cls, config)
-    check_memory(fit.n_numbers(architecture.empty_model(cls, config, where)), dtype, where)
+    cls = classes.model_class(config, where)
+    attention = classes.attention_of(cls, config)
+    check_memory(completeness.n_numbers(classes.empty_model(cls, config, where)), dtype, where)
     try:
         with quiet(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = cls._from_config(config, dtype=dtype, attn_implementation=attention)
     except Exception as error:
-        raise architecture.build_error(cls, where, error) from error
+        raise classes.build_error(cls, where, error) from error
     note = f"freshly initialised from {where} with seed {seed}: nothing in it is trained"
     return Loaded(_ready(model), tokenizer, notes=(note, *notes))
 
@@ -164,7 +165,7 @@ def _ready(model: Any) -> Any:
 
 def _from_gguf(source: Source, file: Path, dtype: torch.dtype, progress: Progress | None) -> Loaded:
     try:
-        kept = expansion.expanded(file, progress)
+        kept = gguf.expanded(file, progress)
     except WeightsRefused as refusal:
         return _expanded_in_memory(source, file, dtype, refusal.message)
     inner = replace(source, folder=kept.folder, gguf_file=None)
@@ -175,14 +176,14 @@ def _from_gguf(source: Source, file: Path, dtype: torch.dtype, progress: Progres
 
 
 def _expanded_in_memory(source: Source, file: Path, dtype: torch.dtype, why: str) -> Loaded:
-    header, config = read_gguf_header(file), expansion.read_gguf_config(file)
-    tokenizer = expansion.read_gguf_tokenizer(file, header)
+    header, config = read_gguf_header(file), gguf.read_gguf_config(file)
+    tokenizer = gguf.read_gguf_tokenizer(file, header)
     if source.kind == "random":
         return _initialised(config, str(file), source.seed, dtype, tokenizer, ())
     check_memory(header.n_numbers, dtype, str(file))
-    model, report = expansion.build(file, header, config, dtype)
-    notes = (why, *fit.check(report, model, str(file)))
-    fit.check_finite(model, str(file))
+    model, report = gguf.build(file, header, config, dtype)
+    notes = (why, *completeness.check(report, model, str(file)))
+    completeness.check_finite(model, str(file))
     return Loaded(
         model=_ready(model),
         tokenizer=tokenizer,

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from headscope.model.memory import physical_bytes
+from headscope.model.formats.memory import physical_bytes
 
 # Relative to the largest output: float32 attention summed in another order differs by about 1e-6.
 AGREEMENT = 1e-4

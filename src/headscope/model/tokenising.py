@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from headscope.errors import CheckpointError, HeadscopeError
-from headscope.model.quiet import quiet
-from headscope.model.reason import reason
+from headscope.model.transformers.error_text import reason
+from headscope.model.transformers.silence import quiet
 
 
 @contextmanager

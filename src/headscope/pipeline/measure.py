@@ -10,12 +10,12 @@ from headscope.core import Finding, ModelSpec, Run
 from headscope.corpora import Amount, Text, Windows, text_of
 from headscope.errors import LensError, UsageError
 from headscope.lenses.lens import Lens, Needs
-from headscope.pipeline.forwards import VARIANTS, Fold, observe
-from headscope.pipeline.keeper import Circumstances, Keeper
 from headscope.pipeline.outcome import answer, failed, not_applicable
 from headscope.pipeline.progress import Progress, Silent
 from headscope.pipeline.questions import Asked, Question, questions
+from headscope.pipeline.resume import Circumstances, Keeper
 from headscope.pipeline.subject import Subject, is_source, open_subject, windows_of
+from headscope.pipeline.text_pass import VARIANTS, Fold, observe
 from headscope.pipeline.versions import versions
 from headscope.store import check_folder
 

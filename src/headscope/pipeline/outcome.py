@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from headscope.core import Finding
 from headscope.errors import CaptureError, HeadscopeError, WeightsRefused
-from headscope.pipeline.forwards import Fold, caught, seeded
 from headscope.pipeline.questions import Question
 from headscope.pipeline.subject import Subject
+from headscope.pipeline.text_pass import Fold, caught, seeded
 
 
 def answer(fold: Fold, subject: Subject) -> Finding:

@@ -6,10 +6,10 @@ from pathlib import Path
 from headscope.core import MEANINGS, Comparison, Entry, Evidence, Ledger
 from headscope.report.files import write_bytes
 from headscope.report.formula import formula
-from headscope.report.html import document
-from headscope.report.prose import escape, paragraphs, sentence
+from headscope.report.markup import escape, paragraphs, sentence
+from headscope.report.numbers import number
+from headscope.report.page import document
 from headscope.report.section import figures, slug
-from headscope.report.text import number
 
 
 def ledger_html(ledger: Ledger) -> str:

@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable, Sequence
 
 from headscope.core import About, Figure, Finding
-from headscope.report.draw import page_svg
+from headscope.report.draw.figure import page_svg
 from headscope.report.formula import formula
-from headscope.report.prose import escape, paragraphs, sentence
+from headscope.report.markup import escape, paragraphs, sentence
 from headscope.report.table import table
 
 Draw = Callable[[Figure, str], str]

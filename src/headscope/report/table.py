@@ -8,8 +8,8 @@ from typing import Any
 
 import polars as pl
 
-from headscope.report.prose import escape, sentence
-from headscope.report.text import cell, count, decimals, visible
+from headscope.report.markup import escape, sentence
+from headscope.report.numbers import cell, count, decimals, visible
 
 ROWS_SHOWN = 12
 _LONG = 44  # characters; words beyond that wrap, in a wide column (report.js knows it too)

@@ -15,7 +15,7 @@ from headscope.errors import UsageError
 from headscope.store.files import json_in, read_intact, write, write_json
 from headscope.store.names import arrays_path, check_figures, finding_path, table_path
 from headscope.store.parquet import parquet_bytes, table_in
-from headscope.store.plain import DAMAGED, Arrays, from_json, to_json
+from headscope.store.plain_json import DAMAGED, Arrays, from_json, to_json
 
 
 def write_finding(folder: Path, finding: Finding) -> dict[str, str]:

@@ -19,7 +19,7 @@ from headscope.store.lock import Lock, check_free
 from headscope.store.manifest import NAME as MANIFEST
 from headscope.store.manifest import read_manifest
 from headscope.store.names import PARTS
-from headscope.store.plain import to_json
+from headscope.store.plain_json import to_json
 
 REPORT = "report.html"
 

@@ -8,7 +8,7 @@ from typing import Any
 from headscope.errors import UsageError
 from headscope.store.files import read_json
 from headscope.store.names import check_files, check_lens
-from headscope.store.plain import from_json
+from headscope.store.plain_json import from_json
 
 NAME = "run.json"
 SCHEMA = "headscope-run/1"

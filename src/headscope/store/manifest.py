@@ -9,7 +9,7 @@ from headscope.errors import UsageError
 from headscope.store.files import read_json
 from headscope.store.journal import SCHEMA
 from headscope.store.names import arrays_path, check_files, check_lens, finding_path
-from headscope.store.plain import DAMAGED, from_json
+from headscope.store.plain_json import DAMAGED, from_json
 
 NAME = "manifest.json"
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from headscope.core import Finding
 from headscope.errors import LensError, UsageError
-from headscope.store.plain import DAMAGED
+from headscope.store.plain_json import DAMAGED
 
 PARTS = ("findings", "tables", "arrays")
 

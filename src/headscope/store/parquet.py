@@ -6,7 +6,7 @@ import polars as pl
 from polars.exceptions import PanicException
 
 from headscope.errors import UsageError
-from headscope.store.plain import DAMAGED
+from headscope.store.plain_json import DAMAGED
 
 # A few bytes of parquet can stand for any number of rows: these bound what reading one may cost.
 MOST_CELLS = 20_000_000

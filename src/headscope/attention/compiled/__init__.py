@@ -1,6 +1,6 @@
 """An optional kernel in C++ that computes rows of attention in one pass, built when it is first asked for."""
 
-from headscope.attention.compiled.blocks import (
+from headscope.attention.compiled.block_kernel import (
     added_to,
     band_gradients,
     block_gradients,
@@ -9,8 +9,8 @@ from headscope.attention.compiled.blocks import (
     row_values,
 )
 from headscope.attention.compiled.build import is_used, takes, use
-from headscope.attention.compiled.linear import FEATURES, WIDEST, causal_linear
-from headscope.attention.compiled.rows import RowSums, row_sums
+from headscope.attention.compiled.linear_kernel import FEATURES, WIDEST, causal_linear
+from headscope.attention.compiled.row_kernel import RowSums, row_sums
 
 __all__ = [
     "FEATURES",

@@ -25,13 +25,13 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from headscope.attention.blocks import only_limits, origin
 from headscope.attention.call import Call, Output
-from headscope.attention.explicit import explicit_attention
-from headscope.attention.gather import GROUP_ENTRIES, Gathered, Group, gathered_attention
 from headscope.attention.mechanism import Cost, Mechanism
 from headscope.attention.mechanisms.dense import Dense, with_sinks
-from headscope.attention.working_memory import FLOAT, flash_bytes, gathered_bytes
+from headscope.attention.sparse.blocks import only_limits, origin
+from headscope.attention.sparse.explicit_softmax import explicit_attention
+from headscope.attention.sparse.gathered import GROUP_ENTRIES, Gathered, Group, gathered_attention
+from headscope.attention.sparse.working_memory import FLOAT, flash_bytes, gathered_bytes
 from headscope.errors import UsageError
 
 

@@ -16,13 +16,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscope.attention import kernel
-from headscope.attention.blocks import allowed_mask, blind, row_blocks
 from headscope.attention.call import Call, Output
-from headscope.attention.explicit import explicit_attention
 from headscope.attention.mechanism import Cost, Mechanism
-from headscope.attention.reach import sees_all
-from headscope.attention.working_memory import flash_bytes
+from headscope.attention.sparse import kernel
+from headscope.attention.sparse.blocks import allowed_mask, blind, row_blocks
+from headscope.attention.sparse.explicit_softmax import explicit_attention
+from headscope.attention.sparse.visibility_shape import sees_all
+from headscope.attention.sparse.working_memory import flash_bytes
 
 BANDED_ROWS = 256
 BLOCK_ENTRIES = 1 << 24

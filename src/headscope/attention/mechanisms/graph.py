@@ -5,7 +5,7 @@ Definition:
     the call lets it see. Any directed graph will do; a query without neighbours has out = 0 and lse = −∞.
 How:
     Neighbouring queries with lists that are much alike share their keys, the others gather their own; blocks of
-    about one length go through `headscope.attention.gather` together. The plan is made once for calls of one
+    about one length go through `headscope.attention.sparse.gathered` together. The plan is made once for calls of one
     shape. A call with bias, softcap, stray mask or gaps in its positions is exact through dense attention under
     the adjacency matrix.
 Reference:
@@ -20,15 +20,15 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from headscope.attention.blocks import only_limits, origin
 from headscope.attention.call import Call, Output
-from headscope.attention.explicit import explicit_attention
-from headscope.attention.gather import Gathered, gathered_attention
-from headscope.attention.lists import Lists, plan_of
 from headscope.attention.mechanism import Cost
 from headscope.attention.mechanisms.dense import Dense, with_sinks
-from headscope.attention.pattern import Pattern
-from headscope.attention.working_memory import FLOAT, gathered_bytes
+from headscope.attention.sparse.blocks import only_limits, origin
+from headscope.attention.sparse.explicit_softmax import explicit_attention
+from headscope.attention.sparse.gathered import Gathered, gathered_attention
+from headscope.attention.sparse.neighbour_lists import Lists, plan_of
+from headscope.attention.sparse.pattern import Pattern
+from headscope.attention.sparse.working_memory import FLOAT, gathered_bytes
 from headscope.errors import UsageError
 
 

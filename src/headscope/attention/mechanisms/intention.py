@@ -24,13 +24,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from headscope.attention.blocks import allowed_mask
 from headscope.attention.call import Call, Output
-from headscope.attention.grouped import grouped_mix
 from headscope.attention.mechanism import Cost, Mechanism
-from headscope.attention.reach import is_causal_tail, sees_all
-from headscope.attention.recompute import by_rows
-from headscope.attention.working_memory import DOUBLE, FLOAT
+from headscope.attention.sparse.blocks import allowed_mask
+from headscope.attention.sparse.grouped_heads import grouped_mix
+from headscope.attention.sparse.recompute import by_rows
+from headscope.attention.sparse.visibility_shape import is_causal_tail, sees_all
+from headscope.attention.sparse.working_memory import DOUBLE, FLOAT
 from headscope.errors import UsageError
 
 CHUNK = 64

@@ -3,10 +3,10 @@ r"""Linear attention: similarity through a feature map, so that keys and values 
 Definition:
     $\text{out}_i = \sum_j \varphi(q_i) \cdot \varphi(k_j)\, v_j \,/ \sum_j \varphi(q_i) \cdot \varphi(k_j)$
     over the visible keys; with `normalise=False` the numerator alone. The maps are those of
-    `headscope.attention.features`; only `random` reads the call's scale. Where the denominator is 0, out is 0.
+    `headscope.attention.sparse.feature_maps`; only `random` reads the call's scale. Where the denominator is 0, out is 0.
 How:
     $\sum_j (\varphi(q_i) \cdot \varphi(k_j)) v_j = \varphi(q_i) \sum_j \varphi(k_j)^\top v_j$: one state of
-    features × d_value, or the running one of `headscope.attention.running` where the call is causal. A padded
+    features × d_value, or the running one of `headscope.attention.sparse.running_sum` where the call is causal. A padded
     key has no features. Windows, stray masks and gaps in the positions are exact, through the weights of a
     block of rows at a time.
 """
@@ -21,15 +21,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscope.attention import compiled
-from headscope.attention.blocks import allowed_mask
 from headscope.attention.call import Call, Output
-from headscope.attention.features import FEATURES, features, random_directions, random_features
-from headscope.attention.grouped import grouped_mix, grouped_products
 from headscope.attention.mechanism import Cost, Mechanism
-from headscope.attention.reach import is_causal_tail, sees_all
-from headscope.attention.recompute import by_rows
-from headscope.attention.running import CHUNK, ROWS, Running, running_sum
-from headscope.attention.working_memory import FLOAT
+from headscope.attention.sparse.blocks import allowed_mask
+from headscope.attention.sparse.feature_maps import FEATURES, features, random_directions, random_features
+from headscope.attention.sparse.grouped_heads import grouped_mix, grouped_products
+from headscope.attention.sparse.recompute import by_rows
+from headscope.attention.sparse.running_sum import CHUNK, ROWS, Running, running_sum
+from headscope.attention.sparse.visibility_shape import is_causal_tail, sees_all
+from headscope.attention.sparse.working_memory import FLOAT
 from headscope.errors import UsageError
 
 State = Float[Tensor, "batch kv_heads features columns"]

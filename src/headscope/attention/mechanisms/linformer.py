@@ -21,12 +21,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscope.attention.call import Call, Output
-from headscope.attention.explicit import explicit_attention
 from headscope.attention.mechanism import Cost, Mechanism
 from headscope.attention.mechanisms.dense import Dense, with_sinks
-from headscope.attention.merging import merge
-from headscope.attention.projections import sign_projection
-from headscope.attention.working_memory import FLOAT, flash_bytes, limited_mask_bytes
+from headscope.attention.sparse.explicit_softmax import explicit_attention
+from headscope.attention.sparse.key_projections import sign_projection
+from headscope.attention.sparse.merge import merge
+from headscope.attention.sparse.working_memory import FLOAT, flash_bytes, limited_mask_bytes
 from headscope.errors import UsageError
 
 _PER_MERGED_ROW = 8  # numbers for each row: the log-sum-exps of three parts, and what merges them

@@ -21,15 +21,15 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from headscope.attention.beside import Outside, band_and_beside, beside_bytes, columns, full_rows
 from headscope.attention.call import Call, Output
-from headscope.attention.explicit import explicit_attention
-from headscope.attention.gather import Group
 from headscope.attention.mechanism import Cost
 from headscope.attention.mechanisms.dense import Dense, with_sinks
-from headscope.attention.pair_counts import band_pairs, column_pairs, row_pairs
-from headscope.attention.pattern import Pattern
-from headscope.attention.working_memory import masked_bytes
+from headscope.attention.sparse.band_and_rest import Outside, band_and_beside, beside_bytes, columns, full_rows
+from headscope.attention.sparse.explicit_softmax import explicit_attention
+from headscope.attention.sparse.gathered import Group
+from headscope.attention.sparse.pair_counts import band_pairs, column_pairs, row_pairs
+from headscope.attention.sparse.pattern import Pattern
+from headscope.attention.sparse.working_memory import masked_bytes
 from headscope.errors import UsageError
 
 

@@ -26,10 +26,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscope.attention.call import Call, Output
-from headscope.attention.grouped import grouped_mix, grouped_products
 from headscope.attention.mechanism import Cost, Mechanism
 from headscope.attention.mechanisms.dense import Dense
-from headscope.attention.working_memory import DOUBLE
+from headscope.attention.sparse.grouped_heads import grouped_mix, grouped_products
+from headscope.attention.sparse.working_memory import DOUBLE
 from headscope.errors import UsageError
 
 METHODS = ("nystrom", "svd")

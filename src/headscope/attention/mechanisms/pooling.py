@@ -2,7 +2,7 @@ r"""Attention pooling: any score of a query and a key, any way of turning scores
 
 Definition:
     $\text{out}_i = \sum_j \alpha(q_i, k_j)\, v_j$ over the visible keys, with $\alpha$ the normalised scores:
-    `headscope.attention.scores` lists the scores, `headscope.attention.normalisers` the normalisers. The
+    `headscope.attention.sparse.pooling_scores` lists the scores, `headscope.attention.sparse.normalisers` the normalisers. The
     call's softcap and bias change the score before it is normalised; only `scaled_dot` reads the call's scale.
 How:
     Blocks of rows, as many as fit into a fixed number of pairs, so that memory grows like n and no n × n ×
@@ -17,16 +17,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscope.attention import scores as score
-from headscope.attention.blocks import allowed_mask
 from headscope.attention.call import Call, Output
-from headscope.attention.grouped import grouped_mix
 from headscope.attention.mechanism import Cost, Mechanism
 from headscope.attention.mechanisms.dense import Dense, with_sinks
-from headscope.attention.normalisers import NORMALISERS, normalised, softmax
-from headscope.attention.recompute import BLOCK_ENTRIES, by_rows
-from headscope.attention.scores import SCORES, random_weight
-from headscope.attention.working_memory import FLOAT
+from headscope.attention.sparse import pooling_scores as score
+from headscope.attention.sparse.blocks import allowed_mask
+from headscope.attention.sparse.grouped_heads import grouped_mix
+from headscope.attention.sparse.normalisers import NORMALISERS, normalised, softmax
+from headscope.attention.sparse.pooling_scores import SCORES, random_weight
+from headscope.attention.sparse.recompute import BLOCK_ENTRIES, by_rows
+from headscope.attention.sparse.working_memory import FLOAT
 from headscope.errors import UsageError
 
 # Bytes that a block holds for each of its pairs: float64 scores, what the normaliser makes of them, float32 weights.

@@ -7,7 +7,7 @@ Definition:
     So `window(left=256)` on a causal call sees 257 keys: the query's own and 256 before it.
 How:
     Over positions without gaps, a window with two ends (its own, or those of the call: `left` on a causal call is
-    enough) goes through `headscope.attention.band`, with padding at the ends of a sequence too; a sink is a factor
+    enough) goes through `headscope.attention.sparse.band`, with padding at the ends of a sequence too; a sink is a factor
     on its output. A dilated window is `dilation` plain windows, one for each residue of the positions; heads of
     one dilation go together. A window with one end, a call with bias, softcap, stray mask or gaps in its positions,
     and a few queries at the end of a cache are exact through dense attention in blocks of rows that skip the keys
@@ -19,14 +19,14 @@ from typing import ClassVar
 
 import torch
 
-from headscope.attention.band import band_attention, narrow_band
-from headscope.attention.blocks import blind, real_runs
 from headscope.attention.call import Call, Output
-from headscope.attention.explicit import explicit_attention
 from headscope.attention.mechanism import Cost, Mechanism
 from headscope.attention.mechanisms.dense import Dense, with_sinks
-from headscope.attention.pair_counts import farthest, side_pairs
-from headscope.attention.working_memory import FLOAT, band_bytes, band_is_narrow, flash_bytes, limited_bytes
+from headscope.attention.sparse.band import band_attention, narrow_band
+from headscope.attention.sparse.blocks import blind, real_runs
+from headscope.attention.sparse.explicit_softmax import explicit_attention
+from headscope.attention.sparse.pair_counts import farthest, side_pairs
+from headscope.attention.sparse.working_memory import FLOAT, band_bytes, band_is_narrow, flash_bytes, limited_bytes
 from headscope.errors import UsageError
 
 

@@ -1,6 +1,6 @@
 """Statistics of attention rows without the map, and the exact merge of outputs."""
 
-from headscope.attention.merging import merge
+from headscope.attention.sparse.merge import merge
 from headscope.attention.statistics.records import Observed, Request, RowStatistics
 from headscope.attention.statistics.rows import observe, row_statistics
 from headscope.attention.statistics.stored import pattern_statistics

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headscope.attention import compiled
 from headscope.attention.call import Call
-from headscope.attention.compiled.rows import BANDS, MOST_BANDS
+from headscope.attention.compiled.row_kernel import BANDS, MOST_BANDS
 from headscope.attention.statistics.sums import Side, Sums
 from headscope.attention.statistics.visibility import first_key
 

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headscope.attention.blocks import allowed_mask
 from headscope.attention.call import Call
+from headscope.attention.sparse.blocks import allowed_mask
 
 # The heads of a group stand beside each other, so that a run of rows is one matrix.
 Slab = Float[Tensor, "batch kv_heads rows groups keys"]

@@ -21,8 +21,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscope.attention.blocks import row_blocks
 from headscope.attention.call import Call
+from headscope.attention.sparse.blocks import row_blocks
 from headscope.attention.statistics import fused
 from headscope.attention.statistics.columns import SHARED, anchors, mean_and_variance, shared_columns
 from headscope.attention.statistics.geometry import Block, Slab, grouped, hidden, near, sides

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from headscope.attention.blocks import allowed_mask, row_blocks
 from headscope.attention.call import Call
+from headscope.attention.sparse.blocks import allowed_mask, row_blocks
 
 FAR = 1 << 40  # beyond every position; its square is never formed
 MASK_ROWS = 256

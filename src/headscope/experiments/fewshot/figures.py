@@ -12,7 +12,7 @@ from headscope.core.figure import Array, Role
 from headscope.experiments.fewshot.measures import content_map
 from headscope.experiments.fewshot.prompt import Part, Prompt
 from headscope.experiments.fewshot.states import INITIALISED, ORIGINAL, Seen
-from headscope.maths.blocks import block_sums
+from headscope.maths.attention.block_sums import block_sums
 
 ACROSS = 6
 STATE_LAYERS = 3

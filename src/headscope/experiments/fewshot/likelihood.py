@@ -17,12 +17,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headscope.corpora.clues import Category, Clue
+from headscope.corpora.crossword_clues import Category, Clue
 from headscope.errors import UsageError
 from headscope.experiments.fewshot.prompt import Part, Prompt, built
 from headscope.model import Model
-from headscope.model.feeding import forward_options
-from headscope.model.model_state import restored
+from headscope.model.transformers.model_state import restored
+from headscope.model.transformers.probe_inputs import forward_options
 
 MOST = 8
 

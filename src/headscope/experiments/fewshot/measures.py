@@ -20,7 +20,7 @@ from torch import Tensor
 
 from headscope.core import Site
 from headscope.experiments.fewshot.prompt import Labels, Part
-from headscope.maths.blocks import block_sums
+from headscope.maths.attention.block_sums import block_sums
 
 DIVIDED = ("self", "inside", "across", "separators", "context", "first")
 MASSES = (*DIVIDED, "target")

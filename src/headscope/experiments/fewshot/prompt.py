@@ -16,11 +16,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from headscope.corpora.clues import Clue
+from headscope.corpora.crossword_clues import Clue
 from headscope.errors import UsageError
 from headscope.model import Model
-from headscope.model.quiet import quiet
-from headscope.model.text import has_chat_template
+from headscope.model.language import has_chat_template
+from headscope.model.transformers.silence import quiet
 
 END = "#"
 LABEL = "Word: "

@@ -8,7 +8,7 @@ import polars as pl
 from torch import Tensor
 
 from headscope.core import Finding, Selection, Site, TextSpec
-from headscope.corpora.clues import category_named
+from headscope.corpora.crossword_clues import category_named
 from headscope.errors import UsageError
 from headscope.experiments.fewshot.about import ABOUT
 from headscope.experiments.fewshot.figures import figures
@@ -34,7 +34,7 @@ from headscope.experiments.fewshot.tables import (
 )
 from headscope.experiments.fewshot.writing import NEW_TOKENS, Written, write_all
 from headscope.model import Model
-from headscope.model.text import has_chat_template, predicts_next_token
+from headscope.model.language import has_chat_template, predicts_next_token
 
 NAME = "fewshot"
 COUNTS = (3, 5, 8)  # shots of the tables of clues

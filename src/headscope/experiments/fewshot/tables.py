@@ -13,8 +13,8 @@ from headscope.experiments.fewshot.likelihood import Circle
 from headscope.experiments.fewshot.measures import MASSES, NEAR, SHAPES, Measured, shares
 from headscope.experiments.fewshot.states import Seen, Uniform
 from headscope.experiments.fewshot.writing import Written
-from headscope.lenses.figures.layout import place
-from headscope.maths.bootstrap import bootstrap_interval
+from headscope.lenses.shared.plots import place
+from headscope.maths.resampling.bootstrap import bootstrap_interval
 
 QUANTITIES = (*MASSES, "inside_share", *SHAPES, "largest")
 _PLACE = {"stack": pl.String, "kind": pl.String, "layer": pl.Int64, "head": pl.Int64}

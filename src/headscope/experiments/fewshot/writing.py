@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from headscope.experiments.fewshot.likelihood import Circle
 from headscope.experiments.fewshot.prompt import END, built
 from headscope.model import Model
-from headscope.model.text import decode, generate_tokens
+from headscope.model.language import decode, generate_tokens
 
 NEW_TOKENS = 28
 

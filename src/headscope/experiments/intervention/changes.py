@@ -32,9 +32,9 @@ from torch import Tensor
 
 from headscope.core import Selection, Site
 from headscope.errors import UsageError
-from headscope.maths.comparison import Comparison
-from headscope.maths.haar import haar_frames
-from headscope.maths.spectrum import singular_values
+from headscope.maths.linear_algebra.spectrum import singular_values
+from headscope.maths.random_matrices.haar import haar_frames
+from headscope.maths.random_matrices.null_spectrum import Comparison
 from headscope.model import Model
 from headscope.model.edit import Named
 

@@ -21,12 +21,12 @@ from headscope.attention.statistics import Request
 from headscope.core import Site
 from headscope.experiments.intervention.material import Material
 from headscope.experiments.intervention.writing import write
-from headscope.lenses import focus
+from headscope.lenses.focus import lens as focus
 from headscope.lenses.lens import AS_IS, Batch
-from headscope.maths.sampling import total_variation
+from headscope.maths.resampling.clustered_mean import total_variation
 from headscope.model import Model, Session
-from headscope.model.prediction import Predicted, States, embedding, predicted
-from headscope.model.text import predicts_next_token
+from headscope.model.language import predicts_next_token
+from headscope.model.predictions import Predicted, States, embedding, predicted
 
 _ROWS = 64  # rows of logits that are turned into float64 at a time
 Heads = Mapping[Site, tuple[int, ...]]

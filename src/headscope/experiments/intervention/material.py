@@ -15,7 +15,7 @@ from headscope.corpora.windows import room_for, windows_in
 from headscope.errors import UsageError
 from headscope.experiments.intervention.writing import PROMPTS
 from headscope.model import Model
-from headscope.model.text import predicts_next_token, prompt_tokens
+from headscope.model.language import predicts_next_token, prompt_tokens
 from headscope.model.token_ids import check_token_ids
 from headscope.model.token_pieces import SAMPLE, surroundings_of, token_pieces
 

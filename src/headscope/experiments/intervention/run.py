@@ -29,7 +29,7 @@ from headscope.experiments.intervention.tables import (
 )
 from headscope.experiments.intervention.writing import judged, needed_tokens, surprises
 from headscope.model import Model
-from headscope.model.text import has_chat_template, predicts_next_token
+from headscope.model.language import has_chat_template, predicts_next_token
 
 NAME = "intervene"
 DEFAULT = ("scale 1/4", "scale 1/2", "scale 2", "scale 4")

@@ -15,9 +15,9 @@ from headscope.core import Site
 from headscope.experiments.intervention.changes import Change, Touched
 from headscope.experiments.intervention.effects import Effects, Heads
 from headscope.experiments.intervention.writing import Writing
-from headscope.lenses import focus
-from headscope.lenses.figures.layout import place
-from headscope.maths.sampling import Estimate, clustered_mean
+from headscope.lenses.focus import lens as focus
+from headscope.lenses.shared.plots import place
+from headscope.maths.resampling.clustered_mean import Estimate, clustered_mean
 
 # Quantities of the lens `focus` and what they are called here.
 ROWS = {"entropy_share": "entropy_share", "effective_keys": "keys", "diagonal": "self", "first": "first"}

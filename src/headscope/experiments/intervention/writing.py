@@ -16,8 +16,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headscope.model import Model
-from headscope.model.prediction import predicted
-from headscope.model.text import decode, generate_tokens, predicts_next_token
+from headscope.model.language import decode, generate_tokens, predicts_next_token
+from headscope.model.predictions import predicted
 
 RUN = 4
 PROMPTS = (

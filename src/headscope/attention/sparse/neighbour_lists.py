@@ -1,0 +1,183 @@
+r"""Ragged lists of positions: for each query position p the key positions N(p) that it may see.
+
+They are kept in one row after the other, sorted and without doubles, so that a million of them is a million numbers.
+As a plan for `headscope.attention.sparse.gathered` neighbouring queries whose lists are much alike share the union of their
+keys under a small mask; a query with a list of its own is a block of one row. Blocks go together by the length of
+their list, rounded up.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from headscope.attention.sparse.gathered import Group
+from headscope.errors import UsageError
+
+SHARED_ROWS = 16
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Lists:
+    """For each position from 0 on, a sorted list of positions: `members[starts[p] : starts[p + 1]]`."""
+
+    starts: Int[Tensor, " ends"]
+    members: Int[Tensor, " total"]
+
+    @classmethod
+    def of(cls, lists: Iterable[Iterable[int]], whose: str) -> "Lists":
+        """From a sequence of sequences; `whose` names it where it is wrong."""
+        rows = [tuple(row) for row in lists]
+        members = torch.tensor(list(chain.from_iterable(rows)) or [0])[: sum(map(len, rows))]
+        if members.dtype != torch.long or bool((members < 0).any()):
+            raise UsageError(f"{whose} must be lists of positions, which are whole numbers from 0 on")
+        lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)
+        owners = torch.repeat_interleave(torch.arange(len(rows)), lengths)
+        return cls._of_pairs(owners, members, len(rows))
+
+    @classmethod
+    def of_mask(cls, mask: Bool[Tensor, "queries keys"]) -> "Lists":
+        """From a matrix that is True where a query may see a key."""
+        owners, members = mask.nonzero(as_tuple=True)
+        return cls._of_pairs(owners, members, mask.shape[0])
+
+    @classmethod
+    def _of_pairs(cls, owners: Tensor, members: Tensor, count: int) -> "Lists":
+        width = int(members.max()) + 1 if len(members) else 1
+        pairs = torch.unique(owners * width + members)
+        counts = torch.bincount(pairs // width, minlength=count)
+        return cls(torch.cat([counts.new_zeros(1), counts.cumsum(0)]), pairs % width)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} lists of {len(self.members)} positions>"
+
+    def __getitem__(self, position: int) -> tuple[int, ...]:
+        """The list of one position."""
+        return tuple(self.members[self.starts[position] : self.starts[position + 1]].tolist())
+
+    def pairs(self) -> tuple[Int[Tensor, " total"], Int[Tensor, " total"]]:
+        """Owner and member of every entry, in order."""
+        return torch.repeat_interleave(torch.arange(len(self)), self.starts.diff()), self.members
+
+    def count(self, n: int) -> int:
+        """How many pairs lie among the first n positions."""
+        return self._count(n, lambda ahead: torch.ones_like(ahead, dtype=torch.bool))
+
+    def count_outside(self, n: int, left: int | None, right: int | None) -> int:
+        """How many pairs among the first n positions lie outside a band."""
+        behind = n if left is None else left
+        after = n if right is None else right
+        return self._count(n, lambda ahead: (ahead > behind) | (ahead < -after))
+
+    def _count(self, n: int, counts: Callable[[Tensor], Tensor]) -> int:
+        owners, members = self.pairs()
+        return int(((owners < n) & (members < n) & counts(owners - members)).sum())
+
+    def hold(
+        self, queries: Int[Tensor, "rows queries 1"], keys: Int[Tensor, "rows 1 keys"]
+    ) -> Bool[Tensor, "rows queries keys"]:
+        """True where a key position is in the list of a query position; positions beyond the lists have none."""
+        owners, members = (each.to(keys.device) for each in self.pairs())
+        width = max(int(members.max()) if len(members) else 0, int(keys.max()) if keys.numel() else 0) + 1
+        known = torch.cat([owners * width + members, owners.new_tensor([-1])]).sort().values
+        asked = queries * width + keys
+        place = torch.searchsorted(known, asked).clamp(max=len(known) - 1)
+        return (known[place] == asked) & (queries >= 0) & (keys >= 0)
+
+
+def plan(owners: Int[Tensor, " pairs"], members: Int[Tensor, " pairs"]) -> list[Group]:
+    """Groups of blocks that hold the given pairs of query and key indices (in order, none twice) and no other."""
+    if not len(owners):
+        return []
+    width = int(members.max()) + 1
+    blocks = owners // SHARED_ROWS
+    union, which = torch.unique(blocks * width + members, return_inverse=True)
+    count = int(blocks.max()) + 1
+    pairs, shared = torch.bincount(blocks, minlength=count), torch.bincount(union // width, minlength=count)
+    # A union that is not much shorter than the lists would gather as much and mask more.
+    alike = 4 * shared <= 3 * pairs
+    found = _shared(owners[alike[blocks]], which[alike[blocks]], union, alike, width)
+    return found + _single(owners[~alike[blocks]], members[~alike[blocks]])
+
+
+@lru_cache(maxsize=4)
+def plan_of(
+    lists: Lists, sizes: tuple[int, int], first: tuple[int, int], limits: tuple[int | None, int | None]
+) -> Sequence[Group]:
+    """The plan of lists for a call of so many queries and keys, from so many positions on, within its limits."""
+    owners, members = lists.pairs()
+    ahead = owners - members
+    queries, keys = owners - first[0], members - first[1]
+    inside = (queries >= 0) & (queries < sizes[0]) & (keys >= 0) & (keys < sizes[1])
+    left, right = limits
+    inside = inside if left is None else inside & (ahead <= left)
+    inside = inside if right is None else inside & (ahead >= -right)
+    return tuple(plan(queries[inside], keys[inside]))
+
+
+def _single(owners: Tensor, members: Tensor) -> list[Group]:
+    """Blocks of one query, by the length of its list."""
+    if not len(owners):
+        return []
+    queries, row, lengths = torch.unique_consecutive(owners, return_inverse=True, return_counts=True)
+    slots = torch.arange(len(owners)) - (lengths.cumsum(0) - lengths)[row]
+    found = []
+    for length, some in _by_length(lengths):
+        keys, allowed = _filled(some, row, slots, members, length)
+        full = None if bool(allowed.all()) else allowed[:, None]
+        found.append(Group(queries[some][:, None], keys, full))
+    return found
+
+
+def _shared(owners: Tensor, which: Tensor, union: Tensor, alike: Tensor, width: int) -> list[Group]:
+    """Blocks of neighbouring queries over the union of their lists."""
+    if not len(owners):
+        return []
+    kept = alike[union // width]
+    numbers = kept.cumsum(0) - 1
+    union, entries = union[kept], numbers[which]
+    blocks, row, lengths = torch.unique_consecutive(union // width, return_inverse=True, return_counts=True)
+    slots = torch.arange(len(union)) - (lengths.cumsum(0) - lengths)[row]
+    last = int(owners.max())
+    found = []
+    for length, some in _by_length(lengths):
+        keys, _ = _filled(some, row, slots, union % width, length)
+        place = torch.full((len(lengths),), -1).index_put((some,), torch.arange(len(some)))
+        mine = place[row[entries]] >= 0
+        allowed = torch.zeros(len(some), SHARED_ROWS, length, dtype=torch.bool)
+        allowed[place[row[entries[mine]]], owners[mine] % SHARED_ROWS, slots[entries[mine]]] = True
+        queries = blocks[some][:, None] * SHARED_ROWS + torch.arange(SHARED_ROWS)
+        # The last block may reach over the end: it is a group of fewer rows.
+        whole = queries[:, -1] <= last
+        found.append(Group(queries[whole], keys[whole], allowed[whole]))
+        if not bool(whole.all()):
+            rows = last % SHARED_ROWS + 1
+            found.append(Group(queries[~whole][:, :rows], keys[~whole], allowed[~whole][:, :rows]))
+    return found
+
+
+def _by_length(lengths: Tensor) -> list[tuple[int, Tensor]]:
+    """Which lists go together: rounded up to 1, 2, 3, 4, 6, 8, 12, 16, …, a third is wasted at most."""
+    longest = int(lengths.max())
+    steps = sorted({size for power in range(longest.bit_length() + 1) for size in (1 << power, 3 << power >> 1)})
+    bounds = torch.tensor(steps)
+    rounded = torch.searchsorted(bounds, lengths)
+    return [(min(steps[at], longest), (rounded == at).nonzero()[:, 0]) for at in sorted(set(rounded.tolist()))]
+
+
+def _filled(some: Tensor, row: Tensor, slots: Tensor, members: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """The lists of some rows as a rectangle, and where it is filled; key 0 stands where it is not."""
+    place = torch.full((int(row.max()) + 1,), -1).index_put((some,), torch.arange(len(some)))
+    mine = place[row] >= 0
+    keys = torch.zeros(len(some), length, dtype=torch.long)
+    filled = torch.zeros(len(some), length, dtype=torch.bool)
+    at = place[row[mine]], slots[mine]
+    keys[at], filled[at] = members[mine], True
+    return keys, filled

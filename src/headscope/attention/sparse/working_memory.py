@@ -1,0 +1,54 @@
+r"""The working memory of the paths that mechanisms share, in bytes for one head of float32 vectors.
+
+Each function gives what a path holds at its peak more than q, k, v and the output, without gradients, on torch's own
+kernels with one thread. `tests/contract/test_costs.py` counts the allocations of every mechanism beside them.
+"""
+
+from headscope.attention.sparse.band import BLOCK, GROUP_ENTRIES
+
+FLOAT = 4  # bytes
+DOUBLE = 8
+_TILE_KEYS = 512  # the flash kernel's own tile, and `flash_rows` its height
+_MASK_AND_BIAS = 8  # bytes per pair: a mask of booleans, its distances or its float copy
+_MASK_BY_POSITION = 12  # bytes per pair: 64-bit distances beside boolean masks
+
+
+def flash_rows(queries: int) -> int:
+    """The rows of a tile of torch's flash kernel on a CPU."""
+    return min(queries, 256 if queries >= 768 else 64 if queries >= 192 else 32)
+
+
+def flash_bytes(queries: int, keys: int, d: int) -> float:
+    """One tile of scores with its output, and the log-sum-exp of all rows."""
+    return FLOAT * (queries + flash_rows(queries) * (min(keys, _TILE_KEYS) + d + 2.0))
+
+
+def limited_bytes(n: int, d: int) -> float:
+    """Dense attention inside limits: blocks of rows, each with a mask over all keys."""
+    return limited_mask_bytes(n, n) + flash_bytes(n, n, d)
+
+
+def limited_mask_bytes(queries: int, keys: int) -> float:
+    """The mask of one block of 256 rows over all keys."""
+    return _MASK_AND_BIAS * float(min(queries, 256) * keys)
+
+
+def masked_bytes(n: int, d: int) -> float:
+    """Dense attention under the mask of a pattern, which holds n × n distances for a moment."""
+    return float(_MASK_BY_POSITION * n * n) + flash_bytes(n, n, d)
+
+
+def band_bytes(n: int, d: int, reach: int) -> float:
+    """A band of `reach` keys beside each query: the copied output of a group of blocks, and one tile."""
+    run = BLOCK + reach
+    return FLOAT * (min(float(n * d), GROUP_ENTRIES) + 2.0 * n + BLOCK * (2.0 * min(run, _TILE_KEYS) + d + 2.0))
+
+
+def gathered_bytes(entries: int) -> float:
+    """Keys and values of at most one group of blocks, of `entries` numbers in all blocks."""
+    return 2.0 * FLOAT * min(entries, GROUP_ENTRIES)
+
+
+def band_is_narrow(n: int, reach: int) -> bool:
+    """Whether n positions go in tiles along the band, as `headscope.attention.sparse.band.narrow_band` decides."""
+    return n >= 4 * BLOCK and 2 * (reach + BLOCK) <= n

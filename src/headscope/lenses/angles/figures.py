@@ -1,0 +1,158 @@
+"""Figures of the angles lens: who follows the cosine, the cosine map beside the attention map, and the arcs."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import polars as pl
+from torch import Tensor
+
+from headscope.core import Curves, Figure, HeatMap, Series, Site
+from headscope.lenses.angles.arcs import TIMES
+from headscope.lenses.angles.map_pair import Picture
+from headscope.lenses.maps.figures import labelled, lower
+from headscope.lenses.shared.plots import Array, groups, head_map
+
+ArcCurves = Sequence[tuple[Tensor, Tensor]]  # at the vectors' own length and at length 1: measured, law
+
+
+def figures(
+    tables: Mapping[str, pl.DataFrame],
+    sites: Sequence[Site],
+    pictures: Mapping[Site, Picture],
+    curves: Mapping[Site, ArcCurves],
+) -> tuple[Figure, ...]:
+    """All figures, the answer first; what could not be estimated is not drawn."""
+    heads = tables["heads"]
+    drawn: list[Figure] = []
+    found = _map(heads, sites)
+    if found is not None:
+        drawn.append(found)
+    course = _course(heads, sites)
+    drawn += [course] if course.series else []
+    if "drawn" in tables:
+        drawn += _pairs_of_maps(tables["drawn"], sites, pictures)
+    arcs = _arcs(curves)
+    return (*drawn, arcs) if arcs.series else tuple(drawn)
+
+
+def _of(table: pl.DataFrame, site: Site) -> pl.DataFrame:
+    return table.filter(pl.col("stack") == site.stack, pl.col("kind") == site.kind, pl.col("layer") == site.layer)
+
+
+def _column(table: pl.DataFrame, name: str) -> Array:
+    return table[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
+
+
+def _map(heads: pl.DataFrame, sites: Sequence[Site]) -> HeatMap | None:
+    rows = heads.filter(pl.col("quantity") == "input_rank")
+    cells = {site: _column(_of(rows, site).sort("head"), "given_distance") for site in sites}
+    known = np.concatenate([row[np.isfinite(row)] for row in cells.values()])
+    if not len(known):
+        return None
+    # Never so fine that a map of next to nothing looks like a finding.
+    top = max(0.3, float(np.abs(known).max()))
+    return head_map(
+        {site: row.tolist() for site, row in cells.items()},
+        name="given_distance",
+        title="Cosine of the inputs and weight, given the distance",
+        caption="Partial rank correlation within rows. Above 0 a head looks at tokens whose vectors point the same "
+        "way, below 0 away from them; 0 where angles tell nothing.",
+        unit="correlation",
+        reference=0.0,
+        limits=(-top, top),
+    )
+
+
+def _course(heads: pl.DataFrame, sites: Sequence[Site]) -> Curves:
+    series: list[Series] = []
+    for quantity, told in (("input_rank", "inputs"), ("embedding_rank", "embeddings")):
+        for group, members in groups(sites).items():
+            rows = {site.layer: _of(heads.filter(pl.col("quantity") == quantity), site) for site in members}
+            cells = {layer: _column(one, "value") for layer, one in rows.items()}
+            cells = {layer: one[np.isfinite(one)] for layer, one in cells.items() if np.isfinite(one).any()}
+            if not cells:
+                continue
+            x = np.array([float(layer) for layer in cells])
+            middle, low, high = (np.array([f(one) for one in cells.values()]) for f in (np.median, np.min, np.max))
+            band = (low, high) if quantity == "input_rank" else (None, None)
+            series.append(Series(f"{group} {told}".strip(), x, middle, *band))
+            if quantity == "input_rank":
+                null = np.array([np.nanmedian(_column(rows[int(layer)], "null")) for layer in x])
+                series.append(Series(f"{group} tokens shuffled".strip(), x, null, role="null"))
+    return Curves(
+        "by_layer",
+        "Rank correlation of cosine and weight, by layer",
+        "Within rows, distance included. Line: the median head; band: from the smallest to the largest head, for the "
+        "inputs of the layer. Dotted: tokens of the window shuffled.",
+        "layer",
+        "rank correlation",
+        tuple(series),
+    )
+
+
+def _pairs_of_maps(drawn: pl.DataFrame, sites: Sequence[Site], pictures: Mapping[Site, Picture]) -> list[Figure]:
+    """Cosines beside weights: in the first layer, and in the later one whose average follows the cosine most."""
+    shown = [site for site in sites if site in pictures]
+    rows = drawn.filter(pl.col("quantity") == "input")
+    size = {site: float(np.nan_to_num(np.abs(_column(_of(rows, site), "rank"))).max(initial=0.0)) for site in shown}
+    chosen = [shown[0], *([max(shown[1:], key=lambda site: size[site])] if len(shown) > 1 else [])]
+    found: list[Figure] = []
+    for number, site in enumerate(chosen):
+        picture = pictures[site]
+        value = float(np.nan_to_num(_column(_of(rows, site), "rank"))[0])
+        which = "the first layer" if number == 0 else "the later layer in which cosines and weights are nearest"
+        cosine = lower(site, picture.inputs.numpy())
+        np.fill_diagonal(cosine, np.nan)
+        weight = lower(site, picture.weights.numpy())
+        np.fill_diagonal(weight, np.nan)
+        names = picture.spelling
+        found.append(
+            HeatMap(
+                name=f"cosines_{number}",
+                title=f"Cosines of the inputs of {site.label}",
+                caption=f"Of the first tokens of the first window: {which}; beside the map of attention. A token with "
+                "itself (1) is left empty.",
+                values=cosine,
+                row_labels=tuple(f"{i + 1} {text}" for i, text in enumerate(names)),
+                column_labels=tuple(f"{i + 1} {text}" for i, text in enumerate(names)),
+                row_axis="from",
+                column_axis="to",
+                unit="cosine",
+                reference=0.0,
+            )
+        )
+        found.append(
+            labelled(
+                weight,
+                names,
+                names,
+                f"weights_{number}",
+                f"Attention of {site.label} between the same tokens",
+                f"Averaged over heads. Rank correlation with the cosines within rows: {value:.2f} in this window.",
+            )
+        )
+    return found
+
+
+def _arcs(curves: Mapping[Site, ArcCurves]) -> Curves:
+    series: list[Series] = []
+    x = TIMES.numpy()
+    for members in groups(list(curves)).values():
+        for index in sorted({0, len(members) // 2, len(members) - 1}):
+            measured, law = (one.numpy() for one in curves[members[index]][0])
+            if law[0] > 0:
+                series.append(Series(f"{members[index].label}, own length", x, measured / law[0]))
+    first = next(iter(curves.values()))
+    measured, law = (one.numpy() for one in first[1])
+    if law[0] > 0:
+        series.append(Series(f"{next(iter(curves)).label}, length 1", x, measured / law[0]))
+        series.append(Series("law", x, law / law[0], role="theory"))
+    return Curves(
+        "arcs",
+        "Divergence of softmaxes along arcs between real vectors",
+        "KL(Softmax(w) | Softmax(u(t))), mean over arcs, in units of what the law for random vectors says at the "
+        "start, B(1 − cos θ); no free number. The inputs of the first, the middle and the last layer.",
+        "t, from v to w",
+        "divergence over the law's start",
+        tuple(series),
+    )

@@ -1,0 +1,172 @@
+"""What the lens `angles` says in words: its method, its warnings and its headlines."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import polars as pl
+
+from headscope.core import Site
+from headscope.lenses.angles.arcs import ARCS, POINTS
+from headscope.lenses.angles.window import DRAWS, KEYS, Window
+from headscope.lenses.shared.phrases import detectable_effect
+from headscope.lenses.shared.plots import Array, label_of
+
+# Heads are counted below this adjusted p; correlations below these sizes are called almost none, and weak.
+LEVEL, NONE, WEAK = 0.05, 0.1, 0.3
+FEW = 8
+
+
+def method(kept: Mapping[Site, Sequence[Window]], seen: int, skipped: int) -> str:
+    """How the numbers were obtained."""
+    first = next(iter(kept.values()))
+    left = f" The first {f'{skipped} tokens' if skipped > 1 else 'token'} of each window left out." if skipped else ""
+    return (
+        f"Sampled: up to {max(one.kept for one in first)} tokens of each of {len(first)} windows ({seen} seen), all "
+        "pairs among them that attention can see, a token with itself left out; in long windows the tokens stand in "
+        f"runs, the last ones and others ever further before them. Rows with fewer than {KEYS} keys do not count. "
+        f"Null: {DRAWS} shuffles of the tokens of each window. Arcs: at most {ARCS} per window and {POINTS} points "
+        "each, between tokens half the sample apart. Scores of a moving query are mixed exactly where queries are "
+        "linear in directions (no bias, no rotation between the two positions), and are a model of it elsewhere. "
+        f"Intervals and tests: jackknife over windows.{left}"
+    )
+
+
+def warnings(kept: Mapping[Site, Sequence[Window]], crossed: Sequence[Site]) -> tuple[str, ...]:
+    """What there is nothing about, and what rests on little."""
+    found = []
+    if crossed:
+        names = ", ".join(site.label for site in crossed)
+        found.append(f"Left out: {names}. The vectors from which cross-attention makes its keys are not shown.")
+    missing = [site.label for site, windows in kept.items() if not windows]
+    if missing:
+        found.append(f"No row with {KEYS} visible keys in {', '.join(missing)}.")
+    least = min(len(windows) for windows in kept.values() if windows)
+    if least < 2:
+        found.append("One window only: no interval and no test.")
+    elif least < FEW:
+        found.append(f"Only {least} windows: intervals are wide and tests weak.")
+    return tuple(found)
+
+
+def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
+    """The three answers."""
+    told = (_ranks(tables["heads"]), _linear(tables["heads"]), _arcs(tables.get("arcs")))
+    return tuple(sentence for sentence in told if sentence)
+
+
+def _percent(share: float) -> str:
+    """Two digits, and no powers of ten."""
+    return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
+
+
+def _two(value: float) -> str:
+    return f"{round(value, 2) + 0.0:.2f}"
+
+
+def median(table: pl.DataFrame, quantity: str, column: str = "value") -> float:
+    """Of the heads that have it; NaN where none has."""
+    values = table.filter(pl.col("quantity") == quantity)[column].drop_nulls().to_numpy()
+    return float(np.median(values)) if len(values) else float("nan")
+
+
+def sizes(table: pl.DataFrame, quantity: str) -> Array:
+    """Absolute values over heads."""
+    found: Array = np.abs(table.filter(pl.col("quantity") == quantity)["value"].drop_nulls().to_numpy())
+    return found
+
+
+def _ranks(heads: pl.DataFrame) -> str:
+    told = [_related(heads, name, words) for name, words in (("embedding", "embeddings"), ("input", "layer's inputs"))]
+    rows = heads.filter(pl.col("quantity") == "input_rank", pl.col("value").is_not_null())
+    if rows.is_empty() or not all(told):
+        return ""
+    ordered = rows.sort("value", maintain_order=True)
+    least, most = ordered.row(0, named=True), ordered.row(-1, named=True)
+    clear = rows.filter(pl.col("adjusted") < LEVEL)
+    up, down = (clear.filter(test).height for test in (pl.col("given_distance") > 0, pl.col("given_distance") < 0))
+    return (
+        f"Over {rows['windows'][0]} windows: {told[0]}; {told[1]}, and goes from {_two(least['value'])} in "
+        f"{label_of(least)}{_ends(least)} to {_two(most['value'])} in {label_of(most)}{_ends(most)}. Given the "
+        f"distance {up} of {rows.height} heads look at tokens whose inputs are like their own and {down} away from "
+        f"them (false discoveries held at 5 %{_detectable(rows)})."
+    )
+
+
+def _ends(row: Mapping[str, object]) -> str:
+    """The 95 % interval of a row."""
+    low, high = row["low"], row["high"]
+    return f" ({low:.2f} to {high:.2f})" if isinstance(low, float) and isinstance(high, float) else ""
+
+
+def _detectable(rows: pl.DataFrame) -> str:
+    """The correlation given the distance, which is what is tested, that one test detects in the median head."""
+    size = detectable_effect(rows, ("given_low", "given_high"))
+    return "" if size is None else f"; in the median head one test detects {size:.2g} in four of five texts"
+
+
+def _related(heads: pl.DataFrame, name: str, words: str) -> str:
+    """A clause about the rank correlation of one of the cosines with the weight."""
+    quantity = f"{name}_rank"
+    size = sizes(heads, quantity)
+    if not len(size):
+        return ""
+    typical = float(np.median(size))
+    verdict = "almost unrelated to" if typical < NONE else "weakly related to" if typical < WEAK else "related to"
+    given = median(heads, quantity, "given_distance")
+    beside = f", given the distance {_two(given)}" if given == given else ""
+    return (
+        f"{'the angles of the' if name == 'embedding' else 'those of the'} {words} are {verdict} attention in the "
+        f"typical head: their rank correlation within rows is {_two(median(heads, quantity))} in the median head (in "
+        f"size {_two(typical)}, tokens shuffled {_two(median(heads, quantity, 'null'))}{beside})"
+    )
+
+
+def _linear(heads: pl.DataFrame) -> str:
+    told = []
+    for target in ("score", "weight"):
+        size = sizes(heads, f"input_{target}")
+        if len(size):
+            told.append(
+                f"{_percent(float(np.median(size**2)))} of the variance of the {target} within rows "
+                f"(embedding {_percent(float(np.median(sizes(heads, f'embedding_{target}') ** 2)))})"
+            )
+    if not told:
+        return ""
+    slope = median(heads, "input_score", "slope")
+    return (
+        f"The cosine of the inputs explains {' and '.join(told)} in the median head, where a cosine of 1 in place of 0 "
+        f"changes the score by {slope:.2g}."
+    )
+
+
+def _arcs(arcs: pl.DataFrame | None) -> str:
+    if arcs is None:
+        return ""
+    told = []
+    for name, words in (
+        ("input", "between inputs at their own length"),
+        ("unit", "at length 1"),
+        ("row", "between attention rows"),
+    ):
+        rows = arcs.filter(pl.col("quantity") == name, pl.col("ratio").is_not_null())
+        if rows.height:
+            ratio, misfit = (float(np.median(rows[column].to_numpy())) for column in ("ratio", "law_misfit"))
+            beyond = rows.filter((pl.col("ratio_low") > 1) | (pl.col("ratio_high") < 1)).height
+            tested = rows.filter(pl.col("ratio_low").is_not_null()).height
+            size = detectable_effect(rows, ("ratio_low", "ratio_high"))
+            judged = (
+                ""
+                if size is None
+                else f" (the intervals of {beyond} of {tested} leave 1 out, by chance one in twenty; one test detects "
+                f"{_percent(size)} in four of five texts)"
+            )
+            told.append(
+                f"{words} it starts at {ratio:.2f} times the law{judged} and strays from it by {_percent(misfit)}"
+            )
+    if not told:
+        return ""
+    residual, line = (median(arcs, "input", column) for column in ("sinusoid", "line"))
+    return (
+        f"Divergence along arcs against B(1 − cos): {'; '.join(told)} (medians). A single curve is a sinusoid within "
+        f"{_percent(residual)} of its range, where a straight line would be one within {_percent(line)}."
+    )

@@ -1,0 +1,141 @@
+"""The tables of the lens `angles`, from the sums of its windows."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import polars as pl
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headscope.core import Site
+from headscope.lenses.angles.arcs import NUMBERS, POINTS, ArcSums
+from headscope.lenses.angles.map_pair import Picture
+from headscope.lenses.angles.window import TARGETS, VECTORS, Window
+from headscope.lenses.dependence.tables import Row, number
+from headscope.lenses.shared.left_out_windows import jackknife, p_value
+from headscope.lenses.shared.plots import place
+from headscope.maths.resampling.rank_correlation import RankSums, row_centred, row_ranks
+
+_PLACE = [("stack", pl.String), ("kind", pl.String), ("layer", pl.Int64), ("head", pl.Int64)]
+_CORRELATIONS = "value low high null null_sd given_distance given_low given_high p adjusted slope"
+_ARCS = "value low high predicted ratio ratio_low ratio_high law_misfit sinusoid line angle length"
+_DRAWN = "value rank slope"
+SCHEMAS = {
+    name: pl.Schema(
+        [
+            *_PLACE,
+            ("quantity", pl.String),
+            *((column, pl.Float64) for column in columns.split()),
+            ("samples", pl.Int64),
+            ("windows", pl.Int64),
+        ]
+    )
+    for name, columns in (("heads", _CORRELATIONS), ("arcs", _ARCS), ("drawn", _DRAWN))
+}
+
+
+def head_rows(site: Site, windows: Sequence[Window]) -> Iterator[Row]:
+    """Each head: the cosine of inputs and of embeddings with score, weight and rank of the weight."""
+    sums = _left_out(torch.stack([one.sums for one in windows]))
+    own = RankSums(sums)
+    aa = sums[0, ..., 0]
+    mm = torch.stack([one.shuffled_mm for one in windows]).sum(0)
+    am = torch.stack([one.shuffled_am for one in windows]).sum(0)
+    size = (aa[..., None] * mm[:, :, None]).sqrt()
+    mixed = torch.where(size > 0, am / size.clamp_min(1e-300), torch.nan)
+    value, half = jackknife(own.correlation)
+    given, margin = jackknife(own.partial)
+    p, slope = p_value(own.partial), own.slope[0]
+    counts = {"samples": sum(one.pairs for one in windows), "windows": len(windows)}
+    for head in range(site.n_heads):
+        for v, vectors in enumerate(VECTORS):
+            for t, target in enumerate(TARGETS):
+                at = v, t, head
+                numbers = {
+                    "value": value[at],
+                    "low": value[at] - half[at],
+                    "high": value[at] + half[at],
+                    "null": mixed[at].mean(),
+                    "null_sd": mixed[at].std(),
+                    "given_distance": given[at],
+                    "given_low": given[at] - margin[at],
+                    "given_high": given[at] + margin[at],
+                    "p": p[at],
+                    "slope": slope[at] if target != "rank" else torch.tensor(torch.nan),
+                }
+                cells = {name: number(one) for name, one in numbers.items()}
+                yield {**place(site, head), "quantity": f"{vectors}_{target}", **cells, **counts}
+
+
+def arc_rows(site: Site, windows: Sequence[Window]) -> Iterator[Row]:
+    """Arcs of the stream that enters the layer, at its own length and at length 1, and of the rows of each head."""
+    for name, index in (("input", 0), ("unit", 1)):
+        yield from _arc_row(
+            site, None, name, [ArcSums(one.arcs.sums[[index]], one.arcs.count[[index]]) for one in windows]
+        )
+    for head in range(site.n_heads):
+        rows = [ArcSums(one.rows.sums[[head]], one.rows.count[[head]]) for one in windows]
+        yield from _arc_row(site, head, "row", rows)
+
+
+def _arc_row(site: Site, head: int | None, name: str, arcs: Sequence[ArcSums]) -> Iterator[Row]:
+    told = [one for one in arcs if float(one.count[0]) > 0]
+    if not told:
+        return
+    count = _left_out(torch.stack([one.count[0] for one in told]))
+    means = _left_out(torch.stack([one.sums[0] for one in told])) / count.clamp_min(1)[:, None]
+    curve, law = means[:, :POINTS], means[:, POINTS : 2 * POINTS]
+    last = dict(zip(NUMBERS, means[0, 2 * POINTS :].tolist(), strict=True))
+    value, half = jackknife(curve[:, 0])
+    ratio, margin = jackknife(torch.where(law[:, 0] > 0, curve[:, 0] / law[:, 0].clamp_min(1e-300), torch.nan))
+    misfit = (curve[0] - law[0]).abs().max() / law[0, 0] if float(law[0, 0]) > 0 else torch.nan
+    numbers: dict[str, Tensor | float] = {
+        "value": value,
+        "low": (value - half).clamp_min(0.0),
+        "high": value + half,
+        "predicted": law[0, 0],
+        "ratio": ratio,
+        "ratio_low": (ratio - margin).clamp_min(0.0),
+        "ratio_high": ratio + margin,
+        "law_misfit": misfit,
+        "sinusoid": last["residual"],
+        "line": last["line"],
+        "angle": last["angle"] * 180 / torch.pi,
+        "length": last["length"],
+    }
+    cells = {key: number(one) for key, one in numbers.items()}
+    yield {**place(site, head), "quantity": name, **cells, "samples": int(count[0]), "windows": len(told)}
+
+
+def arc_curves(windows: Sequence[Window], index: int) -> tuple[Float[Tensor, "points"], Float[Tensor, "points"]]:
+    """The mean divergence and the mean law along the arcs of the stream, at its own length (0) or at length 1."""
+    total = torch.stack([one.arcs.sums[index] for one in windows]).sum(0)
+    count = float(sum(float(one.arcs.count[index]) for one in windows))
+    mean = total / max(1.0, count)
+    return mean[:POINTS], mean[POINTS : 2 * POINTS]
+
+
+def drawn_rows(site: Site, picture: Picture) -> Iterator[Row]:
+    """The map averaged over heads with the cosine map, in the window that is drawn."""
+    for name, cosine in (("input", picture.inputs), ("embedding", picture.embeddings)):
+        mask = picture.seen & ~torch.eye(len(picture.seen), dtype=torch.bool)
+        zero = torch.zeros_like(picture.weights)
+        plain = RankSums.of(row_centred(picture.weights, mask), row_centred(cosine, mask), zero)
+        ranks = RankSums.of(row_ranks(picture.weights, mask), row_ranks(cosine.round(decimals=9), mask), zero)
+        cells = {
+            "value": number(plain.correlation),
+            "rank": number(ranks.correlation),
+            "slope": number(plain.slope),
+        }
+        yield {**place(site, None), "quantity": name, **cells, "samples": int(mask.sum()), "windows": 1}
+
+
+def frames(rows: Mapping[str, list[Row]]) -> dict[str, pl.DataFrame]:
+    """As tables; without those that there is nothing to put into."""
+    return {name: pl.DataFrame(rows[name], schema=schema) for name, schema in SCHEMAS.items() if rows[name]}
+
+
+def _left_out(sums: Float[Tensor, "windows *rest"]) -> Float[Tensor, "sets *rest"]:
+    """Over all windows, then over all but each."""
+    total = sums.sum(0)
+    return torch.cat((total[None], total - sums))

@@ -1,1 +1,0 @@
-"""What the lens `angles` is made of."""

@@ -1,0 +1,436 @@
+"""The formulas of the lens `dependence` as written, pair by pair, in float64 and with numpy and scipy alone.
+
+Nothing here is shared with the fold but the names of the columns: the fold draws some of many windows and works on
+whole maps; both must give the same tables where every window is kept.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import nan, sqrt
+
+import numpy as np
+import polars as pl
+from scipy import stats
+
+from headscope.core import Site
+from headscope.lenses.dependence.tables import SCHEMAS, Row
+from headscope.lenses.lens import Batch
+
+# As the lens has them: samples per dimension, keys in a row, distance of dependent pairs, other windows, and decimals.
+PER_DIMENSION, KEYS, NEAR, SHIFTS, DECIMALS = 10, 4, 8, 4, 9
+# And where pooled distances begin, and the measures.
+EDGES = sorted({1} | {2**octave for octave in range(1, 25)} | {3 * 2**octave for octave in range(24)})
+MEASURES = ("pointwise", "cosine", "nearness", "information", "trace")
+
+
+def defined(batches: Sequence[Batch], components: int, skip: int) -> dict[str, pl.DataFrame]:
+    """The tables of the lens, from the windows of the commonest length."""
+    tables: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
+    sites: list[_Defined] = []
+    for site in batches[0].captures["resid"] if batches else ():
+        if site.kind == "self":
+            one = _Defined(components, skip, site, batches)
+            where = {"stack": site.stack, "kind": site.kind, "layer": site.layer}
+            for name, rows in (("heads", one.heads()), ("pairs", one.pairs()), ("profile", one.profile())):
+                tables[name] += [where | row for row in rows]
+            sites.append(one)
+    tables["joint"] = list(_joint(sites))
+    for name in ("heads", "pairs"):
+        for quantity in {row["quantity"] for row in tables[name]}:
+            told = [row for row in tables[name] if row["quantity"] == quantity and row.get("p") is not None]
+            told.sort(key=lambda row: float(str(row["p"])), reverse=True)
+            least = 1.0
+            for rank, row in zip(range(len(told), 0, -1), told, strict=True):
+                least = min(least, float(str(row["p"])) * len(told) / rank)
+                row["adjusted"] = least
+    return {name: pl.DataFrame(rows, schema=SCHEMAS[name]) for name, rows in tables.items()}
+
+
+Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+
+class _Defined:
+    """One site by the formulas: windows in, numbers out. Tokens are counted among those kept; `at` says where."""
+
+    def __init__(self, components: int, skip: int, site: Site, batches: Sequence[Batch]) -> None:
+        shown = [
+            _kept([batch.captures[name][site][index].double().numpy() for name in ("resid", "q", "k", "pairs")], real)
+            for batch in batches
+            for index, real in enumerate(batch.real.tolist())
+        ]
+        shapes = [(n, at) for n, at, _ in shown]
+        self.n, self.at = max(shapes, key=lambda shape: (shapes.count(shape), shape))
+        same = [arrays for n, at, arrays in shown if (n, at) == (self.n, self.at)]
+        self.x = [x for x, _, _, _ in same]
+        self.q = [q for _, q, _, _ in same]
+        self.k = [k[[site.kv_head(h) for h in range(site.n_heads)]] for _, _, k, _ in same]
+        self.a = [a for _, _, _, a in same]
+        self.w, self.site, self.components = len(same), site, components
+        tokens = range(len(self.at))
+        self.inside = [i for i in tokens if self.at[i] >= skip]
+        seen = [[j for j in self.inside if any((a[:, i, j] > 0).any() for a in self.a)] for i in tokens]
+        self.seen = [keys if i in self.inside else [] for i, keys in enumerate(seen)]
+        rows = [[j for j in keys if j != i] for i, keys in enumerate(self.seen)]
+        self.keys = [keys if len(keys) >= KEYS else [] for keys in rows]
+        # What is asked for again and again: fits, and ranks of a measure by window.
+        self.known: dict[tuple[int, int | None, int], tuple[Array, Array]] = {}
+        self.ranked: dict[tuple[str, int, int], list[Array] | None] = {}
+        # What each head's correlation exceeds its null by, of all windows and of all but each, by measure.
+        self.excess: dict[str, list[list[float]]] = {}
+        self.prepare()
+
+    def prepare(self) -> None:
+        either = {(max(i, j), min(i, j)) for i, keys in enumerate(self.keys) for j in keys}
+        self.either = sorted(either)
+        inside = np.concatenate([one[self.inside] for one in self.x])
+        mean = inside.mean(0)
+        _, sigma, axes = np.linalg.svd(inside - mean, full_matrices=False)
+        rank = int((sigma**2 > 1e-13 * max(inside.shape) * sigma[0] ** 2).sum())
+        k = min(self.components, rank, len(either) * (self.w - 1) // (2 * PER_DIMENSION))
+        self.dimensions = k
+        self.pool: dict[tuple[int, int], int] = {}
+        self.y = [(one - mean) @ axes[:k].T for one in self.x]
+        if not k:
+            return
+        groups: dict[int, list[tuple[int, int]]] = {}
+        for i, j in self.either:
+            groups.setdefault(max(edge for edge in EDGES if edge <= self.gap(i, j)), []).append((i, j))
+        left, number, held = len(self.either), 0, 0
+        for edge in sorted(groups):
+            self.pool |= dict.fromkeys(groups[edge], number)
+            held, left = held + len(groups[edge]), left - len(groups[edge])
+            if min(held, left) * (self.w - 1) >= 2 * PER_DIMENSION * k:
+                number, held = number + 1, 0
+
+    def gap(self, i: int, j: int) -> int:
+        return abs(self.at[i] - self.at[j])
+
+    def members(self, pool: int) -> list[tuple[int, int]]:
+        return [pair for pair in self.either if self.pool[pair] == pool]
+
+    def fit(self, pool: int, out: int | None, shift: int = 0) -> tuple[Array, Array]:
+        if (pool, out, shift) not in self.known:
+            self.known[pool, out, shift] = self._fit(pool, out, shift)
+        return self.known[pool, out, shift]
+
+    def _fit(self, pool: int, out: int | None, shift: int) -> tuple[Array, Array]:
+        z = [
+            np.concatenate((self.y[(w + shift) % self.w][i], self.y[w][j]))
+            for w in range(self.w)
+            for i, j in self.members(pool)
+            if w != out
+        ]
+        return np.mean(z, 0), np.cov(np.array(z).T, ddof=1)
+
+    def information(self, pool: int, out: int | None, shift: int = 0) -> float:
+        k, cov = self.dimensions, self.fit(pool, out, shift)[1]
+        a, b, both = (float(np.linalg.slogdet(one)[1]) for one in (cov[:k, :k], cov[k:, k:], cov))
+        return 0.5 * (a + b - both)
+
+    def shuffled(self, pool: int, out: int | None, shifts: Sequence[int]) -> float:
+        return float(np.mean([self.information(pool, out, shift) for shift in shifts]))
+
+    def shifts(self) -> range:
+        return range(1, min(SHIFTS, self.w - 1) + 1)
+
+    def measure(self, name: str, head: int, shift: int) -> list[dict[tuple[int, int], float]] | None:
+        """Per window the measure of each counted pair (query, key); with a shift, of its null."""
+        pairs = [(i, j) for i, keys in enumerate(self.keys) for j in keys]
+        pooled, others = bool(self.pool), [s for s in self.shifts() if s != shift]
+        if name == "pointwise" and pooled:
+            return [{pair: self.pointwise(w, *pair, shift) for pair in pairs} for w in range(self.w)]
+        if name == "cosine":
+            return [{(i, j): self.cosine(w, i, j, shift) for i, j in pairs} for w in range(self.w)]
+        if name == "nearness":
+            return [{(i, j): -float(self.gap(i, j)) for i, j in pairs} for _ in range(self.w)]
+        if name == "information" and pooled and others:
+            pools = range(max(self.pool.values()) + 1)
+            by_pool = [
+                [self.information(pool, w, shift) - self.shuffled(pool, w, others) for pool in pools]
+                for w in range(self.w)
+            ]
+            return [{pair: by_pool[w][self.pool[_sorted(pair)]] for pair in pairs} for w in range(self.w)]
+        if name == "trace" and pooled and self.w > 2:
+            return [self.traces(head, w, shift, pairs) for w in range(self.w)]
+        return None
+
+    def pointwise(self, w: int, i: int, j: int, shift: int) -> float:
+        k, (late, early) = self.dimensions, _sorted((i, j))
+        mean, cov = self.fit(self.pool[late, early], w)
+        query, key = self.y[(w + shift) % self.w][i], self.y[w][j]
+        z = np.concatenate((query, key) if i > j else (key, query))
+        laws = [(slice(0, 2 * k), 1.0), (slice(0, k), -1.0), (slice(k, 2 * k), -1.0)]
+        return sum(
+            sign * float(stats.multivariate_normal(mean[part], cov[part, part]).logpdf(z[part])) for part, sign in laws
+        )
+
+    def cosine(self, w: int, i: int, j: int, shift: int) -> float:
+        a, b = self.x[(w + shift) % self.w][i], self.x[w][j]
+        return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
+
+    def traces(self, head: int, out: int, shift: int, pairs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], float]:
+        kept = [w for w in range(self.w) if w != out]
+        traces: dict[tuple[int, int], float] = {}
+        for pair in pairs:
+            swapped = [
+                float(np.mean([self.score(head, (w + s) % self.w, w, pair) for w in kept])) for s in (shift, 2 * shift)
+            ]
+            traces[pair] = swapped[0] - swapped[1] if shift else self.trace(head, pair, kept)
+        groups: dict[tuple[int, bool], list[float]] = {}
+        for (i, j), trace in traces.items():
+            groups.setdefault((self.pool[_sorted((i, j))], i > j), []).append(trace)
+        return {(i, j): float(np.mean(groups[self.pool[_sorted((i, j))], i > j])) for i, j in pairs}
+
+    def ranks(self, values: Mapping[tuple[int, int], float], rounded: bool = True) -> Array:
+        found = []
+        for i, keys in enumerate(self.keys):
+            row = np.array([values[i, j] for j in keys])
+            rank = stats.rankdata(row.round(DECIMALS) if rounded else row) if keys else np.zeros(0)
+            spread = rank.std() if keys else 0.0
+            found.append((rank - rank.mean()) / spread if spread > 0 else np.zeros(len(keys)))
+        return np.concatenate(found)
+
+    def columns(self, head: int, name: str, shift: int) -> list[Array] | None:
+        """Per window the ranks of the pattern, of the measure and of nearness, one under the other."""
+        measured = self._measured(head, name, shift)
+        if measured is None:
+            return None
+        near = {(i, j): -float(self.gap(i, j)) for i, keys in enumerate(self.keys) for j in keys}
+        pattern = [{pair: float(self.a[w][head][pair]) for pair in near} for w in range(self.w)]
+        return [np.array([self.ranks(pattern[w], rounded=False), measured[w], self.ranks(near)]) for w in range(self.w)]
+
+    def _measured(self, head: int, name: str, shift: int) -> list[Array] | None:
+        key = (name, head if name == "trace" else 0, shift)
+        if key not in self.ranked:
+            measure = self.measure(name, head, shift)
+            self.ranked[key] = None if measure is None else [self.ranks(one) for one in measure]
+        return self.ranked[key]
+
+    def correlations(self, columns: Sequence[Array] | None, only: Sequence[int]) -> tuple[float, float]:
+        """Plain and partial, over the windows in `only`."""
+        if columns is None:
+            return nan, nan
+        a, m, d = np.concatenate([columns[w] for w in only], 1)
+        if not (m**2).sum():
+            return nan, nan
+        r = float(a @ m / sqrt((a @ a) * (m @ m)))
+        left = [one - (one @ d) / (d @ d) * d for one in (a, m)]
+        squares = [float(one @ one) for one in left]
+        known = squares[0] > 1e-10 * (a @ a) and squares[1] > 1e-10 * (m @ m)
+        return r, float(left[0] @ left[1]) / sqrt(squares[0] * squares[1]) if known else nan
+
+    def residual_correlation(self, columns: Sequence[Array] | None, only: Sequence[int]) -> float:
+        """Of ranks less their mean over windows at the same positions and less what is left of it for the key."""
+        if columns is None or len(only) < 2:
+            return nan
+        places = [(i, j) for i, keys in enumerate(self.keys) for j in keys]
+        z = np.array([columns[w][:2] for w in only])
+        z = z - z.mean(0)
+        for key in {j for _, j in places}:
+            of_key = [index for index, (_, j) in enumerate(places) if j == key]
+            z[:, :, of_key] -= z[:, :, of_key].mean(-1, keepdims=True)
+        a, m = z[:, 0].ravel(), z[:, 1].ravel()
+        return float(a @ m / sqrt((a @ a) * (m @ m))) if min(a @ a, m @ m) > 1e-10 else nan
+
+    def heads(self) -> Iterator[Row]:
+        sets = [list(range(self.w))]
+        sets += [[w for w in range(self.w) if w != out] for out in range(self.w)] if self.w > 1 else []
+        for head in range(self.site.n_heads if any(self.keys) else 0):
+            for name in MEASURES:
+                columns = self.columns(head, name, 0)
+                own = [self.correlations(columns, only) for only in sets]
+                shifts = {"nearness": [], "trace": [1]}.get(name, list(self.shifts()))
+                swapped = [self.columns(head, name, s) for s in shifts]
+                null = [[self.correlations(one, only) for only in sets] for one in swapped]
+                nulls = np.mean(null, 0) if null else np.full((len(sets), 2), nan)
+                value, low, high = self.interval([r for r, _ in own])
+                row: dict[str, float] = {"value": value, "low": low, "high": high, "null": nulls[0, 0]}
+                if name == "nearness":
+                    row |= {"null": 0.0, "p": self.p_value([r for r, _ in own])}
+                if name in ("pointwise", "cosine"):
+                    further = [self.residual_correlation(columns, only) for only in sets]
+                    ends = dict(zip(("beyond", "beyond_low", "beyond_high"), self.interval(further), strict=True))
+                    row |= ends | {"given_distance": own[0][1]}
+                    if swapped:
+                        chance = [[self.residual_correlation(one, only) for one in swapped] for only in sets]
+                        more = [a - float(np.mean(b)) for a, b in zip(further, chance, strict=True)]
+                        excess, low, high = self.interval(more)
+                        row |= {"beyond_null": float(np.mean(chance[0])), "p": self.p_value(more)}
+                        row |= {"excess": excess, "excess_low": low, "excess_high": high}
+                        row |= {"detectable": self.detectable(more)}
+                        self.excess.setdefault(name, []).append(more)
+                cells = {key: float(number) if number == number else None for key, number in row.items()}
+                k = self.dimensions if self.pool and name in ("pointwise", "information") else None
+                samples = self.w * sum(len(keys) for keys in self.keys)
+                counts = {"dimensions": k, "samples": samples, "windows": self.w}
+                yield {"head": head, "quantity": name, **cells, **counts}
+
+    def error(self, estimates: Sequence[float]) -> float:
+        w, rest = len(estimates) - 1, np.array(estimates[1:])
+        return sqrt((w - 1) / w * float(((rest - rest.mean()) ** 2).sum())) if w > 1 else nan
+
+    def interval(self, estimates: Sequence[float]) -> tuple[float, float, float]:
+        value, w = estimates[0], len(estimates) - 1
+        half = float(stats.t.ppf(0.975, w - 1)) * self.error(estimates) if w > 1 else nan
+        return value, value - half, value + half
+
+    def detectable(self, estimates: Sequence[float]) -> float:
+        """What a test at the 5 % level finds with a power of 80 %."""
+        freedom = len(estimates) - 2
+        if freedom < 1:
+            return nan
+        return float(stats.t.ppf(0.975, freedom) + stats.t.ppf(0.8, freedom)) * self.error(estimates)
+
+    def p_value(self, estimates: Sequence[float]) -> float:
+        error = self.error(estimates)
+        if not error > 0:
+            return nan
+        return 2 * float(stats.t.sf(abs(estimates[0]) / error, len(estimates) - 2))
+
+    def pairs(self) -> Iterator[Row]:
+        if self.w < 2 or not any(self.keys):
+            return
+        near = [(i, j) for i, keys in enumerate(self.seen) for j in keys if 0 < self.gap(i, j) <= NEAR]
+        same = [(i, i) for i, keys in enumerate(self.seen) if i in keys]
+        for head in range(self.site.n_heads):
+            for name, pairs in (("self", same), ("dependent", near), ("independent", near)):
+                if pairs:
+                    numbers = self.independent(head, pairs) if name == "independent" else self.dependent(head, pairs)
+                    cells = {key: number if number == number else None for key, number in numbers.items()}
+                    counts = {"samples": self.w * len(pairs), "windows": self.w}
+                    yield {"head": head, "quantity": name, **cells, **counts}
+
+    def score(self, head: int, a: int, b: int, pair: tuple[int, int]) -> float:
+        return float(self.q[a][head, pair[0]] @ self.k[b][head, pair[1]])
+
+    def dependent(self, head: int, pairs: Sequence[tuple[int, int]]) -> dict[str, float]:
+        every = list(range(self.w))
+        sets = [every, *([w for w in every if w != out] for out in every if self.w > 2)]
+        means = [np.mean([self.score(head, w, w, pair) for pair in pairs for w in only]) for only in sets]
+        shifts = [np.mean([self.trace(head, pair, only) for pair in pairs]) for only in sets]
+        # Means of the queries and of the keys: their product holds a share of the trace, which is taken off.
+        products = [
+            float(
+                np.mean([self.q[w][head, i] for w in every], 0) @ np.mean([self.k[w][head, j] for w in every], 0)
+                - self.trace(head, (i, j), every) / self.w
+            )
+            for i, j in pairs
+        ]
+        value, low, high = self.interval([float(one) for one in means])
+        shift, shift_low, shift_high = self.interval([float(one) for one in shifts])
+        variances = [np.var([self.score(head, w, w, pair) for w in every], ddof=1) for pair in pairs]
+        wide = [self._keys_seen(i) for i, _ in pairs]
+        found = {
+            "value": value,
+            "low": low,
+            "high": high,
+            "predicted": float(np.mean(products)) + shift,
+            "shift": shift,
+            "shift_low": shift_low,
+            "shift_high": shift_high,
+            "p": self.p_value([float(one) for one in shifts]),
+            "variance": float(np.mean(variances)),
+            "attention": float(np.mean([self.a[w][head][pair] for w in every for pair in pairs])),
+            "uniform": float(np.mean([1 / keys for keys in wide])),
+        }
+        if self.w >= 4:
+            found["predicted_variance"] = float(np.mean([sum(self.variance(head, pair)) for pair in pairs]))
+        return found
+
+    def _keys_seen(self, i: int) -> int:
+        keys = self.at[i] + 1 if self.site.causal else self.n
+        return min(keys, self.site.window) if self.site.window is not None and self.site.causal else keys
+
+    def trace(self, head: int, pair: tuple[int, int], only: Sequence[int]) -> float:
+        q = np.array([self.q[w][head, pair[0]] for w in only])
+        k = np.array([self.k[w][head, pair[1]] for w in only])
+        return float(((q - q.mean(0)) * (k - k.mean(0))).sum()) / (len(only) - 1)
+
+    def variance(self, head: int, pair: tuple[int, int]) -> tuple[float, float]:
+        """Of independent pairs, and what dependence adds: sums over pairs of different windows, one by one."""
+        w, every = self.w, range(self.w)
+        s = np.array([[self.score(head, a, b, pair) for b in every] for a in every])
+        rest = np.array([[s[a, b] - s[a].mean() - s[:, b].mean() + s.mean() for b in every] for a in every]) * (
+            w / (w - 1)
+        )
+        noise = np.mean([rest[a, b] ** 2 for a in every for b in every if a != b])
+        crossing = np.mean([rest[a, b] * rest[b, a] for a in every for b in every if a != b])
+        query = [np.mean([s[a, b] for b in every if b != a]) for a in every]
+        key = [np.mean([s[b, a] for b in every if b != a]) for a in every]
+        spread = np.cov(query, key, ddof=1)
+        free = noise + spread[0, 0] + spread[1, 1] - 2 * noise / (w - 1)
+        return float(free), float(crossing + 2 * spread[0, 1])
+
+    def independent(self, head: int, pairs: Sequence[tuple[int, int]]) -> dict[str, float]:
+        every = range(self.w)
+        drawn = {
+            (pair, s): [self.score(head, (w + s) % self.w, w, pair) for w in every]
+            for pair in pairs
+            for s in self.shifts()
+        }
+        apart = [self.score(head, a, b, pair) for pair in pairs for a in every for b in every if a != b]
+        found = {
+            "value": float(np.mean(list(drawn.values()))),
+            "predicted": float(np.mean(apart)),
+            "variance": float(np.mean([np.var(one, ddof=1) for one in drawn.values()])),
+        }
+        if self.w >= 4:
+            found["predicted_variance"] = float(np.mean([self.variance(head, pair)[0] for pair in pairs]))
+        return found
+
+    def profile(self) -> Iterator[Row]:
+        for pool in range(max(self.pool.values(), default=-1) + 1):
+            k, members = self.dimensions, self.members(pool)
+            raw = self.information(pool, None)
+            rest = [self.information(pool, out) for out in range(self.w)]
+            null = self.shuffled(pool, None, self.shifts())
+            value = raw - null
+            half = self.interval([raw, *rest])[2] - raw
+            slack = max(null - k * k / (2 * self.w * len(members)), 0.0)
+            numbers = {
+                "value": value,
+                "low": value - half,
+                "high": value + half + slack,
+                "null": null,
+                "raw": raw,
+                "covariance": float(np.trace(self.fit(pool, None)[1][:k, k:])),
+            }
+            cells = {key: number if number == number else None for key, number in numbers.items()}
+            distances = [self.gap(i, j) for i, j in members]
+            counts = {"dimensions": k, "samples": self.w * len(members), "windows": self.w}
+            yield {"head": None, "distance": min(distances), "upto": max(distances), **cells, **counts}
+
+
+def _kept(arrays: Sequence[Array], real: Sequence[bool]) -> tuple[int, tuple[int, ...], list[Array]]:
+    """Of one window: its length, where the kept tokens stand in it, and x, q, k and the pattern of these."""
+    n = len(real)
+    starts = [n - 8 * 2**octave for octave in range(24) if 8 * 2**octave <= n]
+    kept = [t for t in range(n) if n <= 56 or t < 8 or any(start <= t < start + 8 for start in starts)]
+    some = [number for number, t in enumerate(kept) if real[t]]
+    here = [kept[number] for number in some]
+    x, q, k, a = arrays
+    return sum(real), tuple(sum(real[:t]) for t in here), [x[here], q[:, here], k[:, here], a[:, some][:, :, some]]
+
+
+def _joint(sites: Sequence["_Defined"]) -> Iterator[Row]:
+    """The mean over all heads of a stack, and over those of each layer, with windows left out of all heads at once."""
+    for name in ("pointwise", "cosine"):
+        for stack in dict.fromkeys((one.site.stack, one.site.kind) for one in sites):
+            members = [one for one in sites if (one.site.stack, one.site.kind) == stack and name in one.excess]
+            sizes = [one.w for one in members]
+            common = [one for one in members if one.w == max(sizes, key=lambda w: (sizes.count(w), w))]
+            for layer, group in ((None, common), *((one.site.layer, [one]) for one in members)):
+                heads = [more for one in group for more in one.excess[name] if more[0] == more[0]]
+                if not heads:
+                    continue
+                mean = [float(np.mean(values)) for values in zip(*heads, strict=True)]
+                value, low, high = group[0].interval(mean)
+                cells = {"value": value, "low": low, "high": high, "null": 0.0, "p": group[0].p_value(mean)}
+                cells["detectable"] = group[0].detectable(mean)
+                row: Row = {"stack": stack[0], "kind": stack[1], "layer": layer, "head": None, "quantity": name}
+                row |= {key: number if number == number else None for key, number in cells.items()}
+                positive = sum(more[0] > 0 for more in heads)
+                yield row | {"positive": positive, "heads": len(heads), "windows": group[0].w}
+
+
+def _sorted(pair: tuple[int, int]) -> tuple[int, int]:
+    return max(pair), min(pair)

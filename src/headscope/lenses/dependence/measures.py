@@ -1,0 +1,87 @@
+"""What a key is ranked by: the measures of dependence as maps of queries and keys, each with its null."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headscope.lenses.dependence.pooled import Pooled
+from headscope.lenses.dependence.windows import Sampled
+
+MEASURES = ("pointwise", "cosine", "nearness", "information", "trace")
+
+Measured = tuple[Tensor, list[Tensor]]
+
+
+def measures(sampled: Sampled, pooled: Pooled | None) -> Iterator[tuple[str, Measured]]:
+    """Each measure as maps [windows, 1 or heads, queries, keys], and with the queries of other windows."""
+    if pooled is not None:
+        y = pooled.y
+        others = [y.roll(-shift, 0) for shift in sampled.shifts]
+        both = bool(torch.triu(sampled.counted).any())
+        later = [(y, y), *((other, y) for other in others)]
+        own, *queries = pooled.pointwise([*later, *((y, other) for other in others if both)])
+        swapped = zip(queries, queries[len(others) :] if both else queries, strict=False)
+        yield (
+            "pointwise",
+            (
+                _square(sampled, pooled, own)[:, None],
+                [_square(sampled, pooled, lower, upper)[:, None] for lower, upper in swapped],
+            ),
+        )
+    unit = sampled.x / sampled.x.norm(dim=-1, keepdim=True).clamp_min(1e-300)
+    yield (
+        "cosine",
+        ((unit @ unit.mT)[:, None], [(unit.roll(-shift, 0) @ unit.mT)[:, None] for shift in sampled.shifts]),
+    )
+    yield "nearness", (-sampled.distance.to(torch.float64).expand(sampled.windows, 1, -1, -1), [])
+    if pooled is not None:
+        shuffled = list(pooled.shuffled)
+        # Less its bias, which is not the same at every distance; a shuffled one is corrected by the others.
+        corrected = [
+            _excess(one, [other for other in shuffled if other is not one]) for one in (pooled.information, *shuffled)
+        ]
+        maps = [one[pooled.pool, : sampled.windows].T for one in corrected if one is not None]
+        own, *nulls = [_square(sampled, pooled, one)[:, None] for one in maps]
+        yield "information", (own, nulls)
+    if pooled is not None and sampled.windows > 2:
+        yield "trace", (_traces(sampled, pooled, shuffled=False), [_traces(sampled, pooled, shuffled=True)])
+
+
+def _square(sampled: Sampled, pooled: Pooled, lower: Tensor, upper: Tensor | None = None) -> Tensor:
+    """Values of pairs as a map, queries down: `lower` where the query is the later token, else `upper`."""
+    found = torch.zeros(*lower.shape[:-1], *sampled.counted.shape, dtype=torch.float64)
+    found[..., pooled.late, pooled.early] = lower
+    found[..., pooled.early, pooled.late] = lower if upper is None else upper
+    return found
+
+
+def _excess(information: Tensor, others: Sequence[Tensor]) -> Tensor | None:
+    return information - torch.stack(list(others)).mean(0) if others else None
+
+
+def _traces(sampled: Sampled, pooled: Pooled, shuffled: bool) -> Float[Tensor, "windows heads kept kept"]:
+    """Tr Cov(q_i, k_j) over the other windows, at fixed positions, then pooled by distance and direction.
+
+    Shuffled: with the query of the next window, less the mean with that of the one behind it, which is 0 but for noise.
+    """
+    q, k, w = sampled.q, sampled.k, sampled.windows
+
+    def others(shift: int) -> Tensor:
+        scores = q.roll(-shift, 0) @ k.mT
+        return (scores.sum(0) - scores) / (w - 1)
+
+    if shuffled:
+        trace = others(1) - others(2)
+    else:
+        own = others(0)
+        trace = own - ((q.sum(0) - q) @ (k.sum(0) - k).mT / (w - 1) - own) / (w - 2)
+    label = torch.full(sampled.counted.shape, -1)
+    label[pooled.late, pooled.early] = pooled.pool
+    label[pooled.early, pooled.late] = pooled.pool + len(pooled.spans)
+    label[~sampled.counted] = -1
+    means = torch.zeros(*trace.shape[:2], 2 * len(pooled.spans) + 1, dtype=torch.float64)
+    for one in sorted(set(label[label >= 0].tolist())):
+        means[..., one] = trace[..., label == one].mean(-1)
+    return means[..., label]

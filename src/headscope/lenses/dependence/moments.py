@@ -1,0 +1,94 @@
+"""What dependence adds to the scores of a head, in mean and variance, beside the formulas: the table of pairs."""
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from headscope.lenses.dependence.tables import Row, number
+from headscope.lenses.dependence.windows import Sampled
+from headscope.lenses.shared.left_out_windows import jackknife, p_value
+from headscope.lenses.shared.plots import place
+from headscope.maths.gaussians.crossed_scores import crossed_means, crossed_moments
+
+# The largest distance of the pairs called dependent.
+NEAR = 8
+
+
+def pair_rows(sampled: Sampled) -> Iterator[Row]:
+    """Each head's scores of tokens with themselves, with their neighbours, and with those of another window."""
+    w, site = sampled.windows, sampled.site
+    if w < 2:
+        return
+    same = torch.eye(len(sampled.positions), dtype=torch.bool) & sampled.seen
+    close = sampled.seen & ~same & (sampled.distance <= NEAR)
+    uniform = 1 / _visible(sampled).to(torch.float64)
+    for head in range(site.n_heads):
+        for name, chosen in (("self", same), ("dependent", close), ("independent", close)):
+            i, j = chosen.nonzero().unbind(1)
+            if not len(i):
+                continue
+            scores = torch.einsum("aid,bid->iab", sampled.q[:, head, i], sampled.k[:, head, j])
+            numbers = _moments(scores) if name != "independent" else _independent(scores, sampled.shifts)
+            if name != "independent":
+                numbers["attention"] = float(sampled.pattern[:, head, i, j].to(torch.float64).mean())
+                numbers["uniform"] = float(uniform[i].mean())
+            counts = {"samples": len(i) * w, "windows": w}
+            named = {key: number(value) for key, value in numbers.items()}
+            yield {**place(site, head), "quantity": name, **named, **counts}
+
+
+def _visible(sampled: Sampled) -> Int[Tensor, "kept"]:
+    """How many keys a query sees in the whole window; a model's own limit to both sides is taken as all of it."""
+    site = sampled.site
+    keys = sampled.positions + 1 if site.causal else torch.full_like(sampled.positions, sampled.length)
+    return keys if site.window is None else keys.clamp_max(site.window if site.causal else sampled.length)
+
+
+def _moments(scores: Float[Tensor, "pairs windows windows"]) -> dict[str, float]:
+    """Of pairs of one text: the mean and what dependence adds to it, the variance, and what the formulas say."""
+    w = scores.shape[-1]
+    mean = scores.mean(0)
+    apart, together = crossed_means(mean)
+    left = [[v for v in range(w) if v != out] for out in range(w)] if w > 2 else []
+    rest = [crossed_means(mean[index][:, index]) for index in left]
+    means = torch.stack([together, *(one[1] for one in rest)])
+    shifts = torch.stack([together - apart, *(one[1] - one[0] for one in rest)])
+    (value, half), (shift, wide) = jackknife(means), jackknife(shifts)
+    found = {
+        "value": value,
+        "low": value - half,
+        "high": value + half,
+        "predicted": apart + _trace(mean),
+        "shift": shift,
+        "shift_low": shift - wide,
+        "shift_high": shift + wide,
+        "p": p_value(shifts),
+        "variance": scores.diagonal(dim1=-2, dim2=-1).var(-1).mean(),
+    }
+    if w >= 4:
+        moments = crossed_moments(scores)
+        found["predicted_variance"] = (moments.variance + moments.added).mean()
+    return {key: float(x) for key, x in found.items()}
+
+
+def _trace(mean: Float[Tensor, "windows windows"]) -> Tensor:
+    """Tr Cov(q, k), from scores whose rows and columns are centred."""
+    centred = mean - mean.mean(0) - mean.mean(1, keepdim=True) + mean.mean()
+    return centred.diagonal().sum() / (len(mean) - 1)
+
+
+def _independent(scores: Float[Tensor, "pairs windows windows"], shifts: range) -> dict[str, float]:
+    """Of pairs of different texts: query of one, key of another."""
+    w = scores.shape[-1]
+    key = torch.arange(w)
+    drawn = torch.stack([scores[:, (key + shift) % w, key] for shift in shifts])
+    found = {
+        "value": float(drawn.mean()),
+        "predicted": float(crossed_means(scores.mean(0))[0]),
+        "variance": float(drawn.var(-1).mean()),
+    }
+    if w >= 4:
+        found["predicted_variance"] = float(crossed_moments(scores).variance.mean())
+    return found

@@ -1,0 +1,36 @@
+"""How much two tokens tell of each other at each distance: the table of the profile."""
+
+from collections.abc import Iterator
+
+from headscope.lenses.dependence.pooled import Pooled
+from headscope.lenses.dependence.tables import Row, number
+from headscope.lenses.dependence.windows import Sampled
+from headscope.lenses.shared.left_out_windows import jackknife
+from headscope.lenses.shared.plots import place
+
+
+def profile_rows(sampled: Sampled, pooled: Pooled) -> Iterator[Row]:
+    """A row for each pool of distances: the information less that of different windows, and its interval.
+
+    The bias lies between that of independent pairs and that of shuffled ones, and the interval allows for both.
+    """
+    w, k = sampled.windows, pooled.components
+    every = pooled.information.T.roll(1, 0)
+    shuffled = pooled.shuffled[:, :, -1].mean(0)
+    raw, half = jackknife(every)
+    value = raw - shuffled
+    for pool, (low, high) in enumerate(pooled.spans):
+        samples = int((pooled.pool == pool).sum()) * w
+        slack = (shuffled[pool] - k * k / (2 * samples)).clamp_min(0.0)
+        cross = pooled.fits.covariance[pool, -1, :k, k:].diagonal().sum()
+        numbers = {
+            "value": value[pool],
+            "low": value[pool] - half[pool],
+            "high": value[pool] + half[pool] + slack,
+            "null": shuffled[pool],
+            "raw": raw[pool],
+            "covariance": cross,
+        }
+        counts = {"dimensions": k, "samples": samples, "windows": w}
+        named = {key: number(x) for key, x in numbers.items()}
+        yield {**place(sampled.site, None), "distance": low, "upto": high, **named, **counts}

@@ -1,0 +1,204 @@
+"""What the lens `dependence` says in words: its method, its warnings and its headlines."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import polars as pl
+
+from headscope.core import Site
+from headscope.lenses.dependence.pooled import PER_DIMENSION
+from headscope.lenses.dependence.windows import KEYS, SHIFTS, Shown
+from headscope.lenses.shared.phrases import interval_phrase, two_digits, windows_phrase
+from headscope.lenses.shared.plots import label_of
+from headscope.lenses.shared.token_pairs import PairSample
+
+# The share of false discoveries among the heads that are counted.
+LEVEL = 0.05
+# Fewer windows than these are called few.
+FEW = 8
+
+
+def method(sample: PairSample, shown: Shown, skipped: int, step: int) -> str:
+    """How the numbers were obtained."""
+    drawn = len(sample.windows)
+    layers = f" Every {step}th layer only: the pairs of all would not fit." if step > 1 else ""
+    left = f" The first {f'{skipped} tokens' if skipped > 1 else 'token'} of each window left out." if skipped else ""
+    return (
+        f"Sampled: {shown.kept} tokens of each of {shown.windows} windows of {shown.length} tokens ({drawn} "
+        f"of {sample.seen} windows drawn by a hash of their tokens), all pairs among them; the tokens stand in "
+        "runs, the last ones of the window and others ever further before them. Rows with fewer than "
+        f"{KEYS} keys are not ranked. Joint Gaussians with at least {PER_DIMENSION} pairs per dimension, distances "
+        "pooled in half octaves or wider until there are. Intervals and tests: jackknife over windows, not over pairs. "
+        f"Null: queries of up to {SHIFTS} other windows at the same positions, so that key, position and distance "
+        "stay. Trace: of queries and keys as they meet (after any normalisation and rotation), so that C holds what "
+        f"the model does with positions.{left}{layers}"
+    )
+
+
+def unseen(crossed: Sequence[Site], missing: Sequence[Site]) -> Iterator[str]:
+    """Which sites there is nothing about, and why."""
+    if crossed:
+        names = ", ".join(site.label for site in crossed)
+        yield f"Left out: {names}. The vectors from which cross-attention makes its keys are not shown."
+    if missing:
+        yield f"No row with {KEYS} visible keys in {', '.join(site.label for site in missing)}."
+
+
+def warnings(
+    tables: Mapping[str, pl.DataFrame], seen: Mapping[Site, Shown], drawn: int, components: int
+) -> tuple[str, ...]:
+    """What could not be estimated, and why."""
+    found = []
+    windows = min(one.windows for one in seen.values())
+    if windows < 2:
+        found.append("One window only: no interval, no null, and no Gaussian of other windows to judge it by.")
+    elif windows < FEW:
+        found.append(f"Only {windows} windows of equal length: intervals are wide and tests weak.")
+    others = drawn - windows
+    if others > 0:
+        told = f"{others} windows of other length were" if others > 1 else "1 window of other length was"
+        found.append(f"{told} not used: positions must be comparable.")
+    profile = tables["profile"]
+    without = [site.label for site in seen if _of_site(profile, site).is_empty()]
+    if without and windows > 1:
+        found.append(
+            f"No joint Gaussian of two tokens in {', '.join(without)}: too few pairs, or one token determines another."
+        )
+    used = min(profile["dimensions"].to_list(), default=components)
+    if used < components:
+        found.append(f"Information in {used} principal components, not {components}: too few pairs.")
+    return tuple(found)
+
+
+def _of_site(table: pl.DataFrame, site: Site) -> pl.DataFrame:
+    return table.filter(pl.col("stack") == site.stack, pl.col("kind") == site.kind, pl.col("layer") == site.layer)
+
+
+def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
+    """The joint effect, what single heads show, and scores; each with interval, null and windows."""
+    lines = (_joint_sentence(tables["joint"]), _single_sentence(tables["heads"]), _further_sentences(tables))
+    return tuple(line for line in lines if line)
+
+
+_ENDS = ("low", "high")
+
+
+def _joint_sentence(joint: pl.DataFrame) -> str:
+    """The mean over all heads, tested with windows as units."""
+    rows = joint.filter(pl.col("layer").is_null(), pl.col("low").is_not_null())
+    pointwise = rows.filter(pl.col("quantity") == "pointwise")
+    if pointwise.is_empty():
+        return ""
+    row = pointwise.sort("heads", descending=True, maintain_order=True).row(0, named=True)
+    stack = "" if row["stack"] == "only" else f" of {row['stack']}"
+    verdict = (
+        "Keys that depend more on the query get more attention, beyond what distance explains"
+        if row["low"] > 0
+        else "Keys that depend more on the query get less attention, beyond what distance explains"
+        if row["high"] < 0
+        else "No relation of attention and dependence beyond distance was detected"
+    )
+    missed = (
+        f"; a mean of {three_decimals(row['detectable'])} would have been detected in four of five texts"
+        if row["low"] <= 0 <= row["high"]
+        else ""
+    )
+    return (
+        f"{verdict}: over all {row['heads']} heads{stack} the rank correlation with the pointwise mutual information "
+        f"at fixed positions exceeds that with another window's query by {three_decimals(row['value'])} in the mean "
+        f"({interval_phrase(row, three_decimals, _ENDS)}; {windows_phrase(pointwise)}), and {row['positive']} heads "
+        f"lie above 0{_cosine_clause(rows, row['stack'])}{missed}."
+    )
+
+
+def _cosine_clause(rows: pl.DataFrame, stack: str) -> str:
+    cosine = rows.filter(pl.col("quantity") == "cosine", pl.col("stack") == stack)
+    if cosine.is_empty():
+        return ""
+    row = cosine.row(0, named=True)
+    return f" (cosine of the inputs: {three_decimals(row['value'])}, {interval_phrase(row, three_decimals, _ENDS)})"
+
+
+def three_decimals(value: float) -> str:
+    """Three decimals, and never −0.000."""
+    return f"{round(value, 3) + 0.0:.3f}"
+
+
+def _single_sentence(heads: pl.DataFrame) -> str:
+    """How many single heads differ from their null, what could have been detected, and what it does not show."""
+    judged = heads.filter(pl.col("quantity") == "pointwise", pl.col("adjusted").is_not_null())
+    if judged.is_empty():
+        return ""
+    clear = judged.filter(pl.col("adjusted") < LEVEL)
+    up, down = (clear.filter(test).height for test in (pl.col("excess") > 0, pl.col("excess") < 0))
+    effect, size = (float(np.median(judged[name].abs().to_numpy())) for name in ("excess", "detectable"))
+    ordered = judged.sort("excess", maintain_order=True)
+    least, most = ordered.row(0, named=True), ordered.row(-1, named=True)
+    ends = ("excess_low", "excess_high")
+    return (
+        f"Of {judged.height} single heads {up} lie above their null and {down} below it (false discoveries held at "
+        f"5 %, {windows_phrase(judged)}); the median size is {three_decimals(effect)}, and one test detects "
+        f"{three_decimals(size)} in four of five texts; the largest is {_two(most['excess'])} in {label_of(most)} "
+        f"({interval_phrase(most, _two, ends)}), the smallest {_two(least['excess'])} in {label_of(least)}. The stream "
+        "already holds what earlier layers copied, so this does not show that dependence causes attention."
+    )
+
+
+def _two(value: float) -> str:
+    """Two decimals, and never −0.00."""
+    return f"{round(value, 2) + 0.0:.2f}"
+
+
+def _further_sentences(tables: Mapping[str, pl.DataFrame]) -> str:
+    return " ".join(text for text in (_compared(tables["heads"]), _scores_sentence(tables["pairs"])) if text)
+
+
+def _compared(heads: pl.DataFrame) -> str:
+    """The median correlation of each measure, without any control."""
+    names = {
+        "nearness": "nearness",
+        "information": "the mutual information at that distance",
+        "trace": "Tr(CΣ_ji)",
+        "cosine": "the cosine",
+        "pointwise": "the pointwise information",
+    }
+    parts = []
+    for name, words in names.items():
+        rows = heads.filter(pl.col("quantity") == name, pl.col("value").is_not_null())
+        if rows.height:
+            null = rows["null"].drop_nulls().to_numpy()
+            chance = f" (null {_two(float(np.median(null)))})" if len(null) and name != "nearness" else ""
+            parts.append(f"{words} {_two(float(np.median(rows['value'].to_numpy())))}{chance}")
+    if not parts:
+        return ""
+    windows = windows_phrase(heads)
+    return f"With distance included, the rank correlation of the median head is: {', '.join(parts)} ({windows})."
+
+
+def _scores_sentence(pairs: pl.DataFrame) -> str:
+    """In how many heads mean scores of one text differ from those of different texts, and the variances."""
+    parts = []
+    for name, words in (("dependent", "tokens 1 to 8 apart"), ("self", "a token with itself")):
+        rows = pairs.filter(pl.col("quantity") == name, pl.col("adjusted").is_not_null())
+        if rows.is_empty():
+            continue
+        clear = rows.filter(pl.col("adjusted") < LEVEL)
+        up, down = (clear.filter(test).height for test in (pl.col("shift") > 0, pl.col("shift") < 0))
+        half = (rows["shift_high"] - rows["shift_low"]).to_numpy() / 2 / np.sqrt(rows["variance"].to_numpy())
+        limit = float(np.median(half[np.isfinite(half)])) if np.isfinite(half).any() else 0.0
+        parts.append(
+            f"for {words} in {up} of {rows.height} heads and lower in {down} (median half of an interval: "
+            f"{two_digits(limit)} standard deviations of the score)"
+        )
+    if not parts:
+        return ""
+    judged = pairs.filter(pl.col("quantity") == "dependent", pl.col("predicted_variance") > 0, pl.col("variance") > 0)
+    ratio = ""
+    if judged.height:
+        shares = judged["variance"].to_numpy() / judged["predicted_variance"].to_numpy()
+        low, median, high = np.quantile(shares, (0.05, 0.5, 0.95))
+        ratio = (
+            f"; their variance is {median:.2f} times the Gaussian prediction in the median head ({low:.2f} to "
+            f"{high:.2f} in nine of ten heads)"
+        )
+    return f"Mean scores are higher than with queries of other windows {', '.join(parts)}{ratio}."

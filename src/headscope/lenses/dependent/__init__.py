@@ -1,1 +1,0 @@
-"""What the lens `dependence` computes from pairs of tokens, one idea per file."""

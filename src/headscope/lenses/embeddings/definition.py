@@ -1,0 +1,245 @@
+"""The numbers of the lens `embeddings` by their formulas: float64, every pair visited, every token ranked."""
+
+from collections.abc import Iterator, Sequence
+from itertools import permutations
+from math import cos, exp, lgamma, log, sqrt
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize, stats
+
+from headscope.core import WeightSource
+from headscope.lenses.embeddings.word_lists import RELATED, RELATIONS
+from headscope.lenses.shared.defined_spectrum import defined_numbers
+
+Row = dict[str, object]
+Rows = dict[str, list[Row]]
+Vectors = NDArray[np.float64]
+
+
+class Solved(NamedTuple):
+    """One analogy: first is to second pair as the words in them, its ranks, and whether a given word is nearest."""
+
+    relation: str
+    first: tuple[str, str]
+    second: tuple[str, str]
+    rank: int
+    baseline: int
+    given: bool
+
+
+def defined(weights: WeightSource, words: list[str], nearest: int) -> Rows:
+    """All tables, row by row."""
+    found: Rows = {"tables": [], "spectra": [], "positions": []}
+    expanded = weights.spec.dequantised
+    stored = f"expanded from {expanded}" if expanded else "as stored"
+    given = {one: weights.embedding_table(one).double().numpy()[one.first :] for one in weights.embeddings}
+    first = next(one for one in given if one.role == "token")
+    for one, table in given.items():
+        x = table[np.abs(table).sum(1) > 0]
+        n, d = x.shape
+        place: Row = {"stack": one.stack, "kind": None, "layer": None, "head": None}
+        counts = {"rows": n, "dimensions": d, "weights": stored}
+        found["tables"] += [place | {"table": one.role} | row | counts for row in _shape(x)]
+        sigma = np.linalg.svd(x - x.mean(0), compute_uv=False)[: min(n - 1, d)].tolist()
+        numbers = defined_numbers(sigma, (n - 1, d), weights.spec.initial_sd)
+        found["spectra"] += [place | {"table": one.role} | row | {"weights": stored} for row in numbers]
+        y = given[first][np.abs(given[first]).sum(1) > 0]
+        if one.role != "token" and d == y.shape[1]:
+            rows = list(_beside(x, y))
+            if one.role == "output" and x.shape == y.shape:
+                rows.append(_own(x, y))
+            both = counts | {"rows": n * len(y)}
+            found["tables"] += [place | {"table": f"{one.role} with token"} | row | both for row in rows]
+        if one.role == "position":
+            found["positions"] += [place | {"table": one.role} | row for row in _distances(table)]
+    if weights.vocabulary is not None:
+        place = {"stack": first.stack, "kind": None, "layer": None, "head": None, "table": "token"}
+        meant = _meaning(weights, given[first], words, nearest)
+        found |= {name: [place | row for row in of_name] for name, of_name in meant.items()}
+    return found
+
+
+def _row(quantity: str, value: float, null: float | None, sd: float | None = None, own: float | None = None) -> Row:
+    z = None if sd is None or null is None else (value - null) / sd
+    return {"quantity": quantity, "value": value, "null": null, "z": z, "gaussian": own}
+
+
+def _cosine(a: Vectors, b: Vectors) -> float:
+    return float(a @ b / sqrt(a @ a) / sqrt(b @ b))
+
+
+def _shape(x: Vectors) -> Iterator[Row]:
+    n, d = x.shape
+    mu, sigma = x.mean(0), np.cov(x.T, bias=True)
+    lengths = np.array([sqrt(row @ row) for row in x])
+    chi = sqrt(2) * exp(lgamma((d + 1) / 2) - lgamma(d / 2))
+    null = sqrt(d - chi**2) / chi
+    mean_square = (lengths**2).mean()
+    own = sqrt(2 * np.trace(sigma @ sigma) + 4 * mu @ sigma @ mu) / (2 * mean_square)
+    yield _row("length_mean", lengths.mean(), None)
+    yield _row("length_spread", lengths.std() / lengths.mean(), null, null / sqrt(2 * n), own)
+    for name, percent in (("length_low", 5), ("length_high", 95)):
+        law = sqrt(stats.chi2.ppf(percent / 100, d)) / chi
+        yield _row(name, np.percentile(lengths, percent) / lengths.mean(), law)
+    yield _row("mean_share", mu @ mu / mean_square, 1 / n, sqrt(2 / d) / n)
+    pairs = n * (n - 1) / 2
+    for prefix, rows in (("", x), ("centred_", x - mu)):
+        cosines = np.array([_cosine(rows[i], rows[j]) for i in range(n) for j in range(i)])
+        sd = 1 / sqrt(d * pairs), sqrt(2 * (d - 1) / d**2 / (d + 2) / pairs)
+        if prefix:
+            yield _row("centred_cosine_mean", cosines.mean(), -1 / (n - 1))
+        else:
+            yield _row("cosine_mean", cosines.mean(), 0.0, sd[0])
+        yield _row(f"{prefix}cosine_square", (cosines**2).mean(), 1 / d, sd[1])
+    for name, matrix, rows in (("participation", x.T @ x / n, n), ("centred_participation", sigma, n - 1)):
+        values = np.linalg.eigvalsh(matrix)
+        yield _row(name, values.sum() ** 2 / (values**2).sum(), (rows * d + 2) / (rows + d + 1))
+
+
+def _beside(x: Vectors, y: Vectors) -> Iterator[Row]:
+    d = x.shape[1]
+    cosines = np.array([_cosine(a, b) for a in x for b in y])
+    yield _row("cosine_mean", cosines.mean(), 0.0, 1 / sqrt(d * len(cosines)))
+    yield _row("cosine_square", (cosines**2).mean(), 1 / d, sqrt(2 * (d - 1) / d**2 / (d + 2) / len(cosines)))
+
+
+def _own(x: Vectors, y: Vectors) -> Row:
+    own = np.array([_cosine(a, b) for a, b in zip(x, y, strict=True)])
+    every = np.array([_cosine(a, b) for a in x for b in y])
+    return _row("own_cosine", own.mean(), every.mean(), every.std() / sqrt(len(own)))
+
+
+def _distances(x: Vectors) -> Iterator[Row]:
+    n, d = x.shape
+    around = x - x.mean(0)
+    for distance in (2**k for k in range(32) if 2**k < n):
+        pairs = [(i, i + distance) for i in range(n - distance)]
+        mean = float(np.mean([_cosine(x[i], x[j]) for i, j in pairs]))
+        law = sum(cos(distance * 10000 ** (-2 * m / d)) for m in range(d // 2)) / (d / 2) if d % 2 == 0 else None
+        yield {
+            "distance": distance,
+            "value": mean,
+            "null": 0.0,
+            "z": mean * sqrt(d * len(pairs)),
+            "centred": float(np.mean([_cosine(around[i], around[j]) for i, j in pairs])),
+            "sinusoid": law,
+            "pairs": len(pairs),
+            "dimensions": d,
+        }
+
+
+def _meaning(weights: WeightSource, x: Vectors, words: list[str], nearest: int) -> Rows:
+    return {
+        "neighbours": list(_neighbours(weights, x, words, nearest)),
+        "related": list(_related(weights, x)),
+        "analogies": list(_analogies(weights, x)),
+    }
+
+
+def _token(weights: WeightSource, x: Vectors, word: str) -> int:
+    """The row of a word; −1 where it has none."""
+    token = None if weights.vocabulary is None else weights.vocabulary.token(word)
+    return token if token is not None and token < len(x) and x[token].any() else -1
+
+
+def _known(
+    weights: WeightSource, x: Vectors, listed: Sequence[tuple[str, str]]
+) -> list[tuple[tuple[str, str], int, int]]:
+    pairs = [(pair, _token(weights, x, pair[0]), _token(weights, x, pair[1])) for pair in listed]
+    return [one for one in pairs if one[1] >= 0 and one[2] >= 0 and one[1] != one[2]]
+
+
+def _neighbours(weights: WeightSource, x: Vectors, words: list[str], nearest: int) -> Iterator[Row]:
+    n, d = x.shape
+    chance = 1 - exp(-log(2) / (n - 1))  # P(one cosine > t) such that the largest of n − 1 is above t in half the cases
+
+    def excess(t: float) -> float:
+        return float(stats.beta.cdf((1 - t) / 2, (d - 1) / 2, (d - 1) / 2)) - chance
+
+    largest = optimize.brentq(excess, -1 + 1e-12, 1 - 1e-12, xtol=1e-14)
+    for word in words:
+        if (token := _token(weights, x, word)) >= 0 and weights.vocabulary is not None:
+            order = sorted((-_cosine(x[token], x[t]), t) for t in range(n) if t != token and x[t].any())[:nearest]
+            for place, (minus, t) in enumerate(order, 1):
+                text = weights.vocabulary.spelled([t])[0]
+                spelling = ("…" if text[:1].isalnum() else "") + text.strip() if text.strip() else repr(text)
+                yield {"word": word, "place": place, "neighbour": spelling, "value": -minus, "null": largest}
+
+
+def _related(weights: WeightSource, x: Vectors) -> Iterator[Row]:
+    some = _known(weights, x, RELATED)
+    if len(some) < 2:
+        return
+    own = np.array([_cosine(x[i], x[j]) for _, i, j in some])
+    cross = np.array([_cosine(x[p[1]], x[q[2]]) for p in some for q in some if p is not q and p[1] != q[2]])
+    null, sd, m, mean = float(cross.mean()), float(cross.std(ddof=1)), len(some), float(own.mean())
+    half = float(stats.t.ppf(0.975, m - 1)) * float(own.std(ddof=1)) / sqrt(m)
+    first: Row = {"word": "all", "other": "", "value": mean, "low": mean - half, "high": mean + half, "null": null}
+    yield first | {"z": (mean - null) / (sd / sqrt(m)), "pairs": m}
+    for ((a, b), _, _), cosine in zip(some, own.tolist(), strict=True):
+        yield {"word": a, "other": b, "value": cosine, "null": null, "z": (cosine - null) / sd, "pairs": 1}
+
+
+def _analogies(weights: WeightSource, x: Vectors) -> Iterator[Row]:
+    filled = [t for t in range(len(x)) if x[t].any()]
+    others = len(filled) - 3
+    solved: list[Solved] = []
+    for relation, listed in RELATIONS.items():
+        for (first, a, b), (second, c, e) in permutations(_known(weights, x, listed), 2):
+            if len({a, b, c, e}) == 4:
+                added = [_cosine(x[b] - x[a] + x[c], x[t]) for t in filled]
+                alone = [_cosine(x[c], x[t]) for t in filled]
+                ranks = [
+                    1
+                    + sum(
+                        v > values[filled.index(e)] for t, v in zip(filled, values, strict=True) if t not in (a, b, c)
+                    )
+                    for values in (added, alone)
+                ]
+                nearest = filled[int(np.argmax(added))]
+                solved.append(Solved(relation, first, second, ranks[0], ranks[1], nearest in (a, b, c)))
+    for relation in dict.fromkeys(["all", *(one.relation for one in solved)]) if solved else ():
+        ones = [one for one in solved if relation in ("all", one.relation)]
+        low, high, gain_low, gain_high, z = _interval(ones)
+        gain = float(np.mean([(one.rank == 1) - (one.baseline == 1) for one in ones]))
+        best = min(ones, key=lambda one: one.rank)
+        yield {
+            "relation": relation,
+            "value": float(np.mean([one.rank == 1 for one in ones])),
+            "low": low,
+            "high": high,
+            "null": 1 / others,
+            "baseline": float(np.mean([one.baseline == 1 for one in ones])),
+            "gain": gain,
+            "gain_low": gain_low,
+            "gain_high": gain_high,
+            "z": z,
+            "rank": float(np.median([one.rank for one in ones])),
+            "baseline_rank": float(np.median([one.baseline for one in ones])),
+            "null_rank": (others + 1) / 2,
+            "given": float(np.mean([one.given for one in ones])),
+            "analogies": len(ones),
+            "example": f"{best.first[1]} − {best.first[0]} + {best.second[0]}: {best.second[1]} is number {best.rank}",
+        }
+
+
+def _interval(ones: Sequence[Solved]) -> tuple[float | None, ...]:
+    """Ends of the intervals of the share and of the gain over the baseline, and the gain in its standard errors."""
+    left, gains = [], []
+    pairs = sorted({one.first for one in ones} | {one.second for one in ones})
+    for pair in pairs:
+        without = [one for one in ones if pair not in (one.first, one.second)]
+        if not without or len(pairs) < 3:
+            return (None,) * 5
+        left.append(float(np.mean([one.rank == 1 for one in without])))
+        gains.append(float(np.mean([(one.rank == 1) - (one.baseline == 1) for one in without])))
+    # No less than half a pair, also where all pairs agree.
+    least = 1 / (2 * len(pairs))
+    share, more = (max(sqrt((len(left) - 1) * float(np.var(rest))), least) for rest in (left, gains))
+    mean = float(np.mean([one.rank == 1 for one in ones]))
+    gain = float(np.mean([(one.rank == 1) - (one.baseline == 1) for one in ones]))
+    t = float(stats.t.ppf(0.975, len(left) - 1))
+    ends = max(0.0, mean - t * share), min(1.0, mean + t * share)
+    return *ends, max(-1.0, gain - t * more), min(1.0, gain + t * more), gain / more

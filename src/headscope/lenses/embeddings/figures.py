@@ -1,0 +1,165 @@
+"""Figures of the lens `embeddings`: lengths, cosines and spectra beside random vectors, positions, ranks."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import sqrt
+
+import numpy as np
+import polars as pl
+import torch
+from scipy import stats
+
+from headscope.core import Curves, Figure, Histogram, Series
+from headscope.lenses.embeddings.meaning import Analogies
+from headscope.lenses.embeddings.shape import Summary
+from headscope.lenses.shared.plots import Array
+from headscope.maths.attention.sinusoidal_positions import similarity
+from headscope.maths.geometry.cosines import cosine_density
+from headscope.maths.random_matrices.null_spectrum import unit_law
+from headscope.maths.random_matrices.wishart import mean_length
+
+_BARS = 60
+# What lies beyond these shares of the values is not drawn: a few rows would squeeze the others into one bar.
+_SHOWN = (0.001, 0.999)
+
+
+def figures(
+    tables: Sequence[Summary], rows: Mapping[str, pl.DataFrame], analogies: Analogies | None
+) -> tuple[Figure, ...]:
+    """All figures, the most telling first."""
+    return (
+        *(_lengths(one) for one in tables if one.one.role != "position"),
+        *(_cosines(one) for one in tables if one.one.role != "position"),
+        _spectra(tables),
+        *_positions(tables, rows),
+        *(() if analogies is None else (_ranks(analogies),)),
+    )
+
+
+def _name(prefix: str, one: Summary) -> str:
+    return f"{prefix}_{one.one.label.replace(' ', '_')}"
+
+
+def _histogram(values: Array, least: float, most: float) -> tuple[Array, Array]:
+    low, high = np.quantile(values, _SHOWN)
+    low, high = min(low, least), max(high, most)
+    edges = np.linspace(low, high if high > low else low + 1, _BARS + 1)
+    counts, _ = np.histogram(values, bins=edges)
+    return edges, counts / (len(values) * np.diff(edges))
+
+
+def _lengths(one: Summary) -> Histogram:
+    n, d = one.sizes
+    chi = mean_length(d)
+    values = one.lengths.numpy() / float(one.lengths.mean())
+    null = 4 / sqrt(2 * d)
+    edges, density = _histogram(values, 1 - null, 1 + null)
+    t = np.linspace(max(1e-6, 1 - null), 1 + null, 200)
+    return Histogram(
+        _name("lengths", one),
+        f"Lengths of the {one.one.label} vectors",
+        f"Length over the mean length of {n} vectors in {d} dimensions. Dotted: Gaussian vectors without preferred "
+        "directions, which lie on a sphere as thin as chance makes it.",
+        "length / mean length",
+        edges,
+        density,
+        (Series("random vectors", t, chi * stats.chi.pdf(t * chi, d), role="null"),),
+    )
+
+
+def _cosines(one: Summary) -> Histogram:
+    d = one.sizes[1]
+    null = 4 / sqrt(d)
+    values = one.cosines.numpy()
+    edges, density = _histogram(values, -null, null)
+    t = np.linspace(max(-1 + 1e-9, edges[0]), min(1 - 1e-9, edges[-1]), 300)
+    counts, _ = np.histogram(one.centred_cosines.numpy(), bins=edges)
+    around = counts / (len(values) * np.diff(edges))
+    return Histogram(
+        _name("cosines", one),
+        f"Cosines of two {one.one.label} vectors",
+        f"All pairs of {one.drawn} rows at equal steps through the table (the numbers in the table are over all rows). "
+        "Line: about the mean of all rows. Dotted: random directions.",
+        "cosine",
+        edges,
+        density,
+        (
+            Series("mean vector taken away", (edges[1:] + edges[:-1]) / 2, around),
+            Series("random directions", t, cosine_density(torch.from_numpy(t), d).numpy(), role="null"),
+        ),
+    )
+
+
+def _spectra(tables: Sequence[Summary]) -> Curves:
+    series, laws = [], []
+    for one in tables:
+        sigma = one.spectrum.sigma.numpy()
+        scale = sqrt(one.spectrum.mean_square) or 1.0
+        kept = np.unique(np.concatenate((np.arange(min(len(sigma), 12)), np.linspace(0, len(sigma) - 1, 120).round())))
+        kept = kept.astype(np.int64)
+        kept = kept[sigma[kept] > 1e-6 * scale]
+        series.append(Series(one.one.label, (kept + 0.5) / len(sigma), sigma[kept] / scale))
+        share = np.linspace(0.002, 0.98, 150)
+        law = unit_law(one.spectrum.sizes).quantile(torch.from_numpy(1 - share)).clamp_min(1e-9).sqrt().numpy()
+        named = "Marchenko–Pastur" if len(tables) == 1 else f"Marchenko–Pastur, {one.one.label}"
+        laws.append(Series(named, share, law, role="null"))
+    return Curves(
+        "spectrum",
+        "Singular values of the tables of vectors, their mean taken away",
+        "Sorted from the largest, divided by their root mean square. Dotted: independent Gaussian entries in as "
+        "large a table. Steeper than it: few directions hold the vectors.",
+        "share of the singular values",
+        "σ / root mean square",
+        (*series, *laws),
+        log_y=True,
+    )
+
+
+def _positions(tables: Sequence[Summary], rows: Mapping[str, pl.DataFrame]) -> Iterator[Curves]:
+    if "positions" not in rows:
+        return
+    series = []
+    for one in tables:
+        if one.one.role == "position":
+            found = rows["positions"].filter(pl.col("stack").eq_missing(one.one.stack))
+            x = found["distance"].to_numpy().astype(float)
+            series += [
+                Series(one.one.label, x, found["value"].to_numpy()),
+                Series(f"{one.one.label}, mean taken away", x, found["centred"].to_numpy()),
+            ]
+    if not series:
+        return
+    d = next(one.sizes[1] for one in tables if one.one.role == "position")
+    x = np.unique(np.geomspace(1, max(float(one.x.max()) for one in series), 100).round())
+    if d % 2 == 0:
+        law = similarity(torch.from_numpy(x), d).numpy() / (d / 2)
+        series.append(Series("sinusoidal formula", x, law, role="theory"))
+    series.append(Series("random directions", x, np.zeros_like(x), role="null"))
+    yield Curves(
+        "positions",
+        "Cosine of two position vectors over their distance",
+        "Mean over all pairs of positions at that distance. Dashed: what the sinusoidal formula of the original "
+        "transformer gives in as many dimensions.",
+        "distance in tokens",
+        "cosine",
+        tuple(series),
+        log_x=True,
+    )
+
+
+def _ranks(analogies: Analogies) -> Curves:
+    r = np.unique(np.geomspace(1, max(2, analogies.others), 80).round())
+    share = [(which.numpy()[:, None] <= r).mean(0) for which in (analogies.ranks, analogies.baseline)]
+    return Curves(
+        "analogies",
+        "Analogies: how near the right answer is",
+        f"Share of {len(analogies.words)} analogies a : b as c : d in which d is among the r tokens nearest to "
+        "b − a + c (a, b and c left out), beside the tokens nearest to c alone. Dotted: a random token.",
+        "rank r",
+        "share of analogies",
+        (
+            Series("b − a + c", r, share[0]),
+            Series("c alone", r, share[1]),
+            Series("random token", r, r / analogies.others, role="null"),
+        ),
+        log_x=True,
+    )

@@ -1,0 +1,169 @@
+"""What the lens `embeddings` says in words: its method, its warnings and its headlines."""
+
+from collections.abc import Mapping, Sequence
+from math import sqrt
+from typing import Any
+
+import polars as pl
+
+from headscope.core import WeightSource
+from headscope.lenses.embeddings.meaning import ALL
+from headscope.lenses.embeddings.shape import Summary
+from headscope.lenses.shared.phrases import percent
+
+# Up to this relative spread lengths are called nearly equal.
+NEARLY = 0.1
+_LEFT_OUT = "Left out"
+
+
+def method(weights: WeightSource, tables: Sequence[Summary]) -> str:
+    """How the numbers came about."""
+    sizes = ", ".join(f"{one.one.label} {one.sizes[0]} × {one.sizes[1]} ({one.one.module})" for one in tables)
+    stored = weights.method[:1].upper() + weights.method[1:].rstrip(".")
+    said = " ".join(note for note in weights.embedding_notes if not note.startswith(_LEFT_OUT))
+    return (
+        "Exact, in float64: moments of cosines over all pairs from sums and Gram matrices, spectra from covariances, "
+        f"ranks among all tokens. Tables: {sizes}. {stored}. {said}"
+    ).strip()
+
+
+def warnings(
+    weights: WeightSource, tables: Sequence[Summary], rows: Mapping[str, pl.DataFrame], words: Sequence[str]
+) -> tuple[str, ...]:
+    """What could not be measured, and why."""
+    spec = weights.spec
+    found = [spec.weight_warning] if spec.weight_warning else []
+    found += [note for note in weights.embedding_notes if note.startswith(_LEFT_OUT)]
+    for one in tables:
+        if one.empty:
+            empty = "1 row" if one.empty == 1 else f"{one.empty} rows"
+            found.append(f"Zero, and not counted: {empty} of the table of {one.one.label} vectors.")
+    if not any(one.one.role == "position" for one in tables):
+        found.append(_no_positions(spec.positions))
+    vocabulary = weights.vocabulary
+    if vocabulary is None:
+        found.append(
+            "The checkpoint has no tokenizer that can be used: nearest tokens, related words and analogies are left "
+            "out, because nothing tells what a row spells."
+        )
+        return tuple(found)
+    beyond = next(one.sizes[0] + one.empty for one in tables if one.one.role == "token") - vocabulary.size
+    if beyond > 0:
+        idle = "1 row" if beyond == 1 else f"{beyond} rows"
+        found.append(f"Of no token of the tokenizer: {idle} of the table of token vectors.")
+    missing = [word for word in words if vocabulary.token(word) is None]
+    if missing:
+        found.append(f"No nearest tokens of {', '.join(missing)}: not one token each in this vocabulary.")
+    for name, what in (("related", "related words"), ("analogies", "analogies")):
+        if name not in rows:
+            found.append(f"No {what}: fewer than two pairs of the list are single tokens of this vocabulary.")
+    return tuple(found)
+
+
+def _no_positions(positions: str) -> str:
+    why = {
+        "rotary": "positions are rotary: they turn queries and keys inside the heads",
+        "relative bias": "positions enter as a bias of the scores",
+        "sinusoidal": "positions are the sinusoidal formula, and no table of them was learned",
+    }.get(positions, "the model has no table of learned positions as wide as its token vectors")
+    return f"No position vectors: {why}, so nothing is added to the token vectors that could be measured."
+
+
+def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
+    """What stands out, in numbers."""
+    shape = tables["tables"]
+    found = [_sphere(shape), _directions(shape)]
+    last = " ".join(one for one in (_meaning(tables), _positions(tables)) if one)
+    return (*found, last) if last else tuple(found)
+
+
+def _of(table: pl.DataFrame, quantity: str, name: str = "token") -> dict[str, Any]:
+    """The first row of a quantity of a table."""
+    rows = table.filter(pl.col("table") == name, pl.col("quantity") == quantity)
+    return rows.row(0, named=True) if rows.height else {}
+
+
+def _sphere(shape: pl.DataFrame) -> str:
+    spread, mean = _of(shape, "length_spread"), _of(shape, "length_mean")
+    value, null, own = spread["value"], spread["null"], spread["gaussian"]
+    times = value / null
+    if times <= 1.2:
+        says = "they lie on a sphere as thin as that of random vectors"
+    elif value <= NEARLY:
+        says = f"nearly a sphere, {times:.1f} times as thick as that of random vectors"
+    else:
+        says = f"no thin sphere, {times:.1f} times as thick as that of random vectors"
+    output = _of(shape, "length_spread", "output")
+    other = (
+        f" The output head has a table of its own, with a spread of {100 * output['value']:.1f} %." if output else ""
+    )
+    return (
+        f"The {spread['rows']} token vectors have lengths that spread by {100 * value:.1f} % around "
+        f"{mean['value']:.3g} (random vectors in {spread['dimensions']} dimensions: {100 * null:.1f} %; a Gaussian "
+        f"with their covariance: {100 * own:.1f} %): {says}.{other}"
+    )
+
+
+def _directions(shape: pl.DataFrame) -> str:
+    mean, square = _of(shape, "cosine_mean"), _of(shape, "cosine_square")
+    around = _of(shape, "centred_cosine_square")
+    directions = _of(shape, "centred_participation")
+    centred = (
+        f"{sqrt(max(0.0, around['value'])):.3f} with their mean taken away, {directions['value']:.0f} effective "
+        f"directions of {directions['dimensions']} (random: {directions['null']:.0f})"
+        if around and directions
+        else "and nothing is left with their mean taken away"
+    )
+    close = around and directions and around["value"] < 2 * around["null"]
+    says = "almost without preferred directions" if close else "they do not point everywhere alike"
+    return (
+        f"Two token vectors have a mean cosine of {mean['value']:.3f} (random: 0) with root mean square "
+        f"{sqrt(max(0.0, square['value'])):.3f} (random: {sqrt(square['null']):.3f}), {centred}: {says}."
+    )
+
+
+def _meaning(tables: Mapping[str, pl.DataFrame]) -> str:
+    parts = []
+    if "related" in tables:
+        row = tables["related"].filter(pl.col("word") == ALL).row(0, named=True)
+        parts.append(
+            f"Related words have a mean cosine of {row['value']:.3f} (95 % interval {row['low']:.3f} to "
+            f"{row['high']:.3f}, {row['pairs']} pairs; the same words paired otherwise: {row['null']:.3f})."
+        )
+    if "analogies" in tables:
+        parts.append(_analogies(tables["analogies"].filter(pl.col("relation") == ALL).row(0, named=True)))
+    return " ".join(parts)
+
+
+def _analogies(row: Mapping[str, Any]) -> str:
+    """How often the right answer is nearest, and what the two other words add to the third."""
+    if row["gain_low"] is None:
+        verdict, gain = "there are too few pairs of words for an interval", ""
+    else:
+        gain = f", 95 % interval of the difference {percent(row['gain_low'])} to {percent(row['gain_high'])}"
+        verdict = (
+            "directions add up"
+            if row["gain_low"] > 0
+            else "that directions add up was not detected; a difference of "
+            f"{percent((row['gain_high'] - row['gain_low']) / 2)} would have been"
+        )
+    return (
+        f"In {percent(row['value'])} of {row['analogies']} analogies the right answer is nearest, median rank "
+        f"{row['rank']:.0f} of {2 * row['null_rank'] - 1:.0f} (nearest to the third word alone in "
+        f"{percent(row['baseline'])}{gain}; random token: {100 * row['null']:.2g} %): {verdict}."
+    )
+
+
+def _positions(tables: Mapping[str, pl.DataFrame]) -> str:
+    if "positions" not in tables:
+        return ""
+    near = tables["positions"].row(0, named=True)
+    beside = _of(tables["tables"], "cosine_square", "position with token")
+    with_tokens = (
+        f"; with token vectors the root mean square cosine is {sqrt(beside['value']):.3f} (random: "
+        f"{sqrt(beside['null']):.3f})"
+        if beside
+        else ""
+    )
+    formula = "" if near["sinusoid"] is None else f" (sinusoidal formula: {near['sinusoid']:.2f})"
+    return f"Vectors of neighbouring positions have a mean cosine of {near['value']:.2f}{formula}{with_tokens}."

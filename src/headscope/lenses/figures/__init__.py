@@ -1,1 +1,0 @@
-"""What the lenses show: figures as plain data, drawn by `headscope.report`."""

@@ -1,0 +1,420 @@
+"""The formulas of the lens `gaussian` as written, on all rows of all windows, in float64 and with numpy alone.
+
+Nothing here is shared with the fold but the names of the columns: the fold samples where rows are many and takes its
+numbers from merged moments; both must give the same tables where every row is kept.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
+from math import log, nan, pi, sqrt
+
+import numpy as np
+import polars as pl
+from scipy import stats
+
+from headscope.core import Site
+from headscope.lenses.gaussian.tables import SCHEMAS, Row
+from headscope.lenses.lens import Batch
+
+# Samples per dimension, rows between those that are tested, fewest rows to test, shuffles: as the lens has them.
+PER_DIMENSION, APART, FEWEST, SHUFFLES = 10, 8, 20, 16
+
+
+def defined(
+    batches: Sequence[Batch], components: int, distances: Sequence[int], skip: int, tokens: int
+) -> dict[str, pl.DataFrame]:
+    """The tables of the lens."""
+    streams = _streams(batches)
+    tables: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
+    middle: dict[str, tuple[int, ...]] = {}
+    for stack in {site.stack for site, _ in streams}:
+        numbers = [number for number, (site, _) in enumerate(streams) if site.stack == stack]
+        middle[stack] = (numbers[0], numbers[len(numbers) // 2], numbers[-1])
+    for number, ((site, windows), behind) in enumerate(zip(streams, [*streams[1:], None], strict=True)):
+        following = behind[1] if behind is not None and behind[0].stack == site.stack else None
+        one = _Defined(components, skip, windows, following)
+        where = {"stack": site.stack, "kind": site.kind, "layer": site.layer, "head": None}
+        found = {
+            "layers": one.layer_rows(),
+            "positions": one.position_rows(),
+            "normality": one.normality_rows(),
+            "components": one.component_rows(distances, number in middle.get(site.stack, ())),
+            "information": one.information_rows(distances),
+            "joint": one.joint_rows(tokens),
+        }
+        for name, rows in found.items():
+            tables[name] += [where | row for row in rows]
+    return {name: pl.DataFrame(rows, schema=SCHEMAS[name]) for name, rows in tables.items()}
+
+
+def _streams(batches: Sequence[Batch]) -> list[tuple[Site, list["Array"]]]:
+    """The stream that enters each layer, and behind each stack the one that leaves it."""
+    found: list[tuple[Site, list[Array]]] = []
+    for site in batches[0].captures["resid"] if batches else ():
+        if site.kind == "self":
+            found.append((site, _windows(batches, "resid", site)))
+        if site in batches[0].captures.get("final", {}):
+            found.append((replace(site, layer=site.layer + 1), _windows(batches, "final", site)))
+    return found
+
+
+def _windows(batches: Sequence[Batch], name: str, site: Site) -> list["Array"]:
+    return [
+        batch.captures[name][site][index].double().numpy()[real.numpy()]
+        for batch in batches
+        for index, real in enumerate(batch.real)
+    ]
+
+
+Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+
+class _Defined:
+    """One stream by the formulas: whole windows in, numbers out."""
+
+    def __init__(self, components: int, skip: int, windows: Sequence[Array], following: Sequence[Array] | None) -> None:
+        self.components, self.skip = components, skip
+        self.full = np.concatenate(windows)
+        self.lengths = [len(one) for one in windows if len(one) > skip]
+        self.windows = [one[skip:] for one in windows if len(one) > skip]
+        self.left = [one[:skip] for one in windows if len(one) > skip]
+        self.following = None if following is None else [one[skip:] for one in following if len(one) > skip]
+        self.x = np.concatenate(self.windows)
+        self.n, self.d = self.x.shape
+        self.mean = self.x.mean(0)
+        values, vectors = np.linalg.eigh(np.cov(self.x.T, ddof=1).reshape(self.d, self.d))
+        self.values, self.axes = values[::-1], vectors[:, ::-1]
+        self.rank = int((self.values > 1e-13 * self.d * self.values[0]).sum())
+
+    def scores(self, windows: Sequence[Array], k: int) -> list[Array]:
+        return [(one - self.mean) @ self.axes[:, :k] for one in windows]
+
+    def half(self, influence: Sequence[Array]) -> float:
+        """Ratio estimator over windows, as for the mean of clusters of unequal size."""
+        w, mean = len(influence), np.concatenate(influence).mean()
+        if w < 2:
+            return nan
+        variance = w / (w - 1) * sum(float((one - mean).sum()) ** 2 for one in influence) / self.n**2
+        return float(stats.t.ppf(0.975, w - 1)) * sqrt(variance)
+
+    def jackknife(self, estimates: Sequence[float]) -> float:
+        w = len(estimates)
+        if w < 2:
+            return nan
+        mean = sum(estimates) / w
+        variance = (w - 1) / w * sum((one - mean) ** 2 for one in estimates)
+        return float(stats.t.ppf(0.975, w - 1)) * sqrt(variance)
+
+    def row(self, quantity: str, numbers: Sequence[float], k: int, n: int) -> Row:
+        names = ("value", "low", "high", "null")
+        cells = {name: x if x == x else None for name, x in zip(names, numbers, strict=True)}
+        return {"quantity": quantity, **cells, "dimensions": k, "samples": n, "windows": len(self.windows)}
+
+    def layer_rows(self) -> Iterator[Row]:
+        n, d, c = self.n, self.d, self.x - self.mean
+        s = c.T @ c / n
+        level = np.trace(s) / d
+        far = float(((s - level * np.eye(d)) ** 2).sum())
+        noise = sum(float(((np.outer(row, row) - s) ** 2).sum()) for row in c) / n**2
+        weight = min(noise, far) / far
+        shrunk = (1 - weight) * s + weight * level * np.eye(d)
+        p = min(self.rank, n // PER_DIMENSION)
+        inner = self.axes[:, :p].T @ shrunk @ self.axes[:, :p]
+        entropy = 0.5 * float(np.linalg.slogdet(2 * pi * np.e * inner)[1])
+        isotropic = 0.5 * p * log(2 * pi * np.e * np.trace(inner) / p)
+        inverse = np.linalg.inv(inner)
+        half = self.half([np.einsum("ni,ij,nj->n", y, inverse, y) / 2 for y in self.scores(self.windows, p)])
+        yield self.row("entropy_nats", (entropy, entropy - half, entropy + half, isotropic), p, n)
+        sigma = c.T @ c / (n - 1)
+        t1, t2 = float(np.trace(sigma)), float(np.trace(sigma @ sigma))
+        ratio = t1**2 / t2
+        gaps = [one - self.mean for one in self.windows]
+        half = ratio * self.half([2 * (g**2).sum(1) / t1 - 2 * ((g @ sigma) * g).sum(1) / t2 for g in gaps])
+        low, high = (max(ratio - half, 1.0), min(ratio + half, float(d))) if half == half else (nan, nan)
+        yield self.row("effective_dimension", (ratio, low, high, d * (n - 1) / (n + d)), d, n)
+        yield self.mean_row()
+        yield self.shrinkage_row(s, weight)
+        yield self.first_row()
+        if self.following is not None:
+            k = min(self.components, n // PER_DIMENSION)
+            yield self.kl_row("kl_next_nats", self.scores(self.windows, k), self.scores(self.following, k), k, n)
+        late = [2 * (np.arange(len(w)) + self.skip) >= m for w, m in zip(self.windows, self.lengths, strict=True)]
+        fewer = int(min(sum(one.sum() for one in late), sum((~one).sum() for one in late)))
+        k = min(self.components, self.rank, fewer // PER_DIMENSION)
+        y = self.scores(self.windows, k)
+        early_rows = [one[~half] for one, half in zip(y, late, strict=True)]
+        late_rows = [one[half] for one, half in zip(y, late, strict=True)]
+        yield self.kl_row("kl_late_nats", early_rows, late_rows, k, fewer)
+
+    def mean_row(self) -> Row:
+        own, trace = float((self.mean**2).sum()), float(self.x.var(0).sum())
+        share = own / (own + trace)
+
+        def pulls(x: Array) -> Array:
+            c = x - self.mean
+            moved: Array = (2 * trace * (c @ self.mean) - own * (c**2).sum(1)) / (own + trace) ** 2
+            return moved
+
+        ends = self.ends(share, self.half([pulls(one) for one in self.windows]))
+        w, chance = len(self.windows), trace / self.n
+        if w > 1:
+            sums = [(one - self.mean).sum(0) for one in self.windows]
+            chance = w / (w - 1) * sum(float((one**2).sum()) for one in sums) / self.n**2
+        return self.row("mean_share", (share, *ends, chance / (chance + trace)), self.d, self.n)
+
+    def shrinkage_row(self, s: Array, weight: float) -> Row:
+        n, d, c = self.n, self.d, self.x - self.mean
+        trace, energy = float(np.trace(s)), float((s**2).sum())
+        distance = energy - trace**2 / d
+        skew = ((c**2).sum(1)[:, None] * c).mean(0)
+        raw = (float(((c**2).sum(1) ** 2).mean()) - energy) / (n * distance)
+
+        def pulls(x: Array) -> Array:
+            gap = x - self.mean
+            length = (gap**2).sum(1)
+            turned = np.einsum("ni,ij,nj->n", gap, s, gap)
+            top = length**2 - 4 * gap @ skew - 2 * turned
+            moved: Array = top / (n * distance) - raw * (2 * turned - 2 * trace / d * length) / distance
+            return moved
+
+        ends = self.ends(raw, self.half([pulls(one) for one in self.windows]))
+        return self.row("shrinkage", (weight, *ends, min(1.0, (trace**2 + energy) / (n * distance))), d, n)
+
+    def first_row(self) -> Row:
+        centre, w = self.full.mean(0), len(self.windows)
+        share = 1 - _scatter(self.x) / _scatter(self.full)
+        rest = np.array([((one - self.mean) ** 2).sum() for one in self.windows])
+        pairs = zip(self.windows, self.left, strict=True)
+        both = np.array([((a - centre) ** 2).sum() + ((b - centre) ** 2).sum() for a, b in pairs])
+        gap = rest - (1 - share) * both
+        half = nan
+        if w > 1:
+            error = sqrt(w / (w - 1) * float(((gap - gap.mean()) ** 2).sum())) / float(both.sum())
+            half = float(stats.t.ppf(0.975, w - 1)) * error
+        numbers = (share, *self.ends(share, half), 1 - self.n / len(self.full))
+        return self.row("first_share", numbers, self.d, len(self.full))
+
+    def ends(self, value: float, half: float) -> tuple[float, float]:
+        """Of an interval between 0 and 1."""
+        low, high = (min(max(value + sign * half, 0.0), 1.0) for sign in (-1, 1))
+        return (low, high) if half == half else (nan, nan)
+
+    def position_rows(self) -> Iterator[Row]:
+        """Groups of positions, from a power of two to the next."""
+        places = [np.arange(len(one)) + self.skip for one in self.windows]
+        furthest = max(int(one[-1]) for one in places)
+        for bottom in [2**i for i in range(furthest.bit_length())] or [1]:
+            here, there = ([_octave(one, b) for one in places] for b in (bottom, 2 * bottom))
+            n, behind = (int(sum(one.sum() for one in some)) for some in (here, there))
+            if n < PER_DIMENSION:
+                continue
+            k = min(self.components, self.rank, n // PER_DIMENSION)
+            y = self.scores(self.windows, k)
+            found = np.concatenate([one[some] for one, some in zip(places, here, strict=True)])
+            where = {"position": int(found.min()), "until": int(found.max())}
+            rows = [one[some] for one, some in zip(y, here, strict=True)]
+            value, null = _entropy(np.concatenate(rows)), _entropy(np.concatenate(y))
+            rest = [_entropy(_without(rows, i)) for i in range(len(y))] if len(y) > 1 else []
+            half = self.jackknife(rest)
+            value = len(y) * value - (len(y) - 1) * float(np.mean(rest)) if rest else value
+            yield where | self.row("entropy_nats", (value, value - half, value + half, null), k, n)
+            fewer = min(n, behind)
+            if behind >= PER_DIMENSION:
+                k = min(k, fewer // PER_DIMENSION)
+                a, b = ([one[some, :k] for one, some in zip(y, chosen, strict=True)] for chosen in (here, there))
+                yield where | self.kl_row("kl_next_nats", a, b, k, fewer)
+
+    def kl_row(self, quantity: str, a: Sequence[Array], b: Sequence[Array], k: int, n: int) -> Row:
+        w = len(a)
+        if not k:
+            return self.row(quantity, (nan,) * 4, 0, n)
+        value = self.kl(np.concatenate(a), np.concatenate(b))
+        rest = [self.kl(_without(a, out), _without(b, out)) for out in range(w)] if w > 1 else []
+        half, mixed, run = self.jackknife(rest), [], 1
+        while w // (2 * run):
+            used = range(w // (2 * run) * 2 * run)
+            one = [b[i] if i // run % 2 else a[i] for i in used]
+            two = [a[i] if i // run % 2 else b[i] for i in used]
+            mixed.append(self.kl(np.concatenate(one), np.concatenate(two)))
+            run *= 2
+        null = float(np.mean(mixed)) if mixed else nan
+        low = max(value - null - half, 0.0) if half == half else nan
+        return self.row(quantity, (value, low, value + half, null), k, n)
+
+    def kl(self, a: Array, b: Array) -> float:
+        k = a.shape[1]
+        p, q = (np.cov(x.T, ddof=1).reshape(k, k) for x in (a, b))
+        gap, inverse = a.mean(0) - b.mean(0), np.linalg.inv(q)
+        volume = np.linalg.slogdet(p)[1] - np.linalg.slogdet(q)[1]
+        return float(0.5 * (np.trace(inverse @ p) - k - volume + gap @ inverse @ gap))
+
+    def normality_rows(self) -> Iterator[Row]:
+        rows = np.concatenate([one[::APART] for one in self.windows])
+        n = len(rows)
+        k = min(self.components, self.rank, n // PER_DIMENSION) if n >= FEWEST else 0
+        c = (rows - rows.mean(0)) @ self.axes[:, :k]
+        counts = {"samples": n, "windows": len(self.windows)}
+        for component in range(k):
+            y = c[:, component] / sqrt((c[:, component] ** 2).mean())
+            skew, kurtosis = float((y**3).mean()), float((y**4).mean())
+            for quantity, value, null, z in (
+                ("skewness", skew, 0.0, _dagostino(skew, n)),
+                ("excess_kurtosis", kurtosis - 3, -6 / (n + 1), _anscombe_glynn(kurtosis, n)),
+            ):
+                numbers = {"value": value, "null": null, "z": z, "p": 2 * float(stats.norm.sf(abs(z)))}
+                yield {"component": component, "quantity": quantity, **numbers, "dimensions": 1, **counts}
+        if not k:
+            return
+        g = c @ np.linalg.inv(c.T @ c / n) @ c.T
+        b1, b2 = float((g**3).mean()), float((np.diag(g) ** 2).mean())
+        freedom = k * (k + 1) * (k + 2) / 6
+        scaled = n * b1 / 6 * (k + 1) * (n + 1) * (n + 3) / (n * ((n + 1) * (k + 1) - 6))
+        z1 = ((scaled / freedom) ** (1 / 3) - 1 + 2 / (9 * freedom)) / sqrt(2 / (9 * freedom))
+        tail = float(stats.chi2.sf(scaled, freedom))
+        numbers = {"value": b1, "null": b1 * freedom / scaled, "z": z1, "p": tail}
+        yield {"component": None, "quantity": "mardia_skewness", **numbers, "dimensions": k, **counts}
+        null = k * (k + 2) * (n - 1) / (n + 1)
+        spread = 8 * k * (k + 2) * (n - 3) * (n - k - 1) * (n - k + 1) / ((n + 1) ** 2 * (n + 3) * (n + 5))
+        z2 = (b2 - null) / sqrt(spread)
+        numbers = {"value": b2, "null": null, "z": z2, "p": 2 * float(stats.norm.sf(abs(z2)))}
+        yield {"component": None, "quantity": "mardia_kurtosis", **numbers, "dimensions": k, **counts}
+
+    def information_rows(self, distances: Sequence[int]) -> Iterator[Row]:
+        sizes = {t: sum(max(len(one) - t, 0) for one in self.windows) for t in distances}
+        k = min(self.components, self.rank, max(sizes.values()) // (2 * PER_DIMENSION))
+
+        def measure(pairs: Array) -> tuple[float, ...]:
+            parts = (pairs[:, :k], pairs[:, k:])
+            return (sum(map(_entropy, parts)) - _entropy(pairs),)
+
+        for t in distances:
+            for row in self.shared((0, t), k, measure, (k * k,)):
+                yield {"distance": t} | row
+
+    def component_rows(self, distances: Sequence[int], curve: bool) -> Iterator[Row]:
+        """Kurtosis over that of Gaussian rows for several numbers of components, and information at one distance."""
+        w = len(self.windows)
+        for k in self.sizes(self.n // PER_DIMENSION if self.n >= 2 * PER_DIMENSION else 0):
+            y = self.scores(self.windows, k)
+            c = np.concatenate(y)
+            c = c - c.mean(0)
+            inverse = np.linalg.inv(c.T @ c / self.n)
+            length = np.array([float(row @ inverse @ row) for row in c])
+            gaussian = k * (k + 2) * (self.n - 1) / (self.n + 1)
+            value = float((length**2).mean()) / gaussian - 1
+            turned = inverse @ (c.T @ (length[:, None] * c) / self.n) @ inverse
+            pull = inverse @ (length[:, None] * c).mean(0)
+            moved = length**2 - 2 * np.array([float(row @ turned @ row) for row in c]) - 4 * c @ pull
+            ends = np.cumsum([len(one) for one in y])[:-1]
+            half = self.half(np.split(moved / gaussian, ends))
+            row = self.row("relative_kurtosis", (value, value - half, value + half, 0.0), k, self.n)
+            yield row | {"held": self.held(k)}
+        t = min(distances)
+        n = sum(max(len(one) - t, 0) for one in self.windows)
+        for k in self.sizes(min(n // (2 * PER_DIMENSION), max(32, self.components))) if curve else ():
+
+            def measure(pairs: Array, k: int = k) -> tuple[float, ...]:
+                return (_entropy(pairs[:, :k]) + _entropy(pairs[:, k:]) - _entropy(pairs),)
+
+            for cells in self.shared((0, t), k, measure, (k * k,)):
+                named = {name: cells[name] for name in ("value", "low", "high", "null", "raw")}
+                counts = {"dimensions": k, "samples": n, "windows": w}
+                yield {"quantity": "information_nats", "distance": t, **named, "held": self.held(k), **counts}
+
+    def sizes(self, most: int) -> list[int]:
+        limit = min(self.rank, most)
+        return sorted({k for k in (4, 8, 16, 32, 64, 128, min(self.components, limit)) if 0 < k <= limit})
+
+    def held(self, k: int) -> float:
+        return float(self.values[:k].sum() / self.values.sum())
+
+    def joint_rows(self, tokens: int) -> Iterator[Row]:
+        n = sum(max(len(one) - tokens + 1, 0) for one in self.windows)
+        k = min(self.components, self.rank, n // (tokens * PER_DIMENSION))
+
+        def measure(runs: Array) -> tuple[float, ...]:
+            single = [_entropy(runs[:, i * k : (i + 1) * k]) for i in range(tokens)]
+            whole, before = _entropy(runs), _entropy(runs[:, :-k])
+            return whole, sum(single) - whole, before + single[-1] - whole
+
+        pairs = len(list(combinations(range(tokens), 2)))
+        names = ("joint_entropy_nats", "total_correlation_nats", "last_token_nats")
+        rows = self.shared(tuple(range(tokens)), k, measure, (0, pairs * k * k, (tokens - 1) * k * k))
+        for name, row in zip(names, rows, strict=False):
+            yield {"quantity": name, "tokens": tokens} | row
+
+    def shared(
+        self, offsets: Sequence[int], k: int, measure: Callable[[Array], tuple[float, ...]], freedom: Sequence[int]
+    ) -> Iterator[Row]:
+        """Tokens at these offsets as one vector: all windows, all but each, and members from other windows."""
+        w, many = len(self.windows), len(offsets)
+        y = self.scores(self.windows, k)
+        own = [_beside([one] * many, offsets) for one in y]
+        n = sum(map(len, own))
+        if not k or n < many * PER_DIMENSION * k:
+            return
+        shifts = [s for s in range(1, w) if len({s * m % w for m in range(many)}) == many][:SHUFFLES]
+        mixed = [
+            np.concatenate([_beside([y[(i + m * s) % w] for m in range(many)], offsets) for i in range(w)])
+            for s in shifts
+        ]
+        raws = measure(np.concatenate(own))
+        rests = [measure(_without(own, out)) for out in range(w)] if w > 1 else []
+        others = [measure(one) for one in mixed if len(one) >= many * PER_DIMENSION * k]
+        for index, (raw, f) in enumerate(zip(raws, freedom, strict=True)):
+            rest, shuffled = [one[index] for one in rests], [one[index] for one in others]
+            null = float(np.mean(shuffled)) if shuffled else nan
+            half, bias = self.jackknife(rest), f / (2 * n)
+            # An entropy is that of single tokens less the total correlation, whose bias is the next one's null.
+            beside = [one[1] for one in others] if f == 0 else shuffled
+            expected = (float(np.mean(beside)) if beside else (f or freedom[1]) / (2 * n)) * (1 if f else -1)
+            value = raw - expected
+            slack = max(abs(expected) - (f or freedom[1]) / (2 * n), 0.0)
+            low, high = (value - half, value + half + slack) if f else (value - half - slack, value + half)
+            numbers = {"value": value, "low": low, "high": high, "null": null, "raw": raw}
+            numbers["analytic"] = bias if f else nan
+            cells = {name: x if x == x else None for name, x in numbers.items()}
+            yield {**cells, "dimensions": k, "samples": n, "windows": w}
+
+
+def _beside(members: Sequence[Array], offsets: Sequence[int]) -> Array:
+    """Row i of the first beside row i + offset of the others, as far as all of them reach."""
+    n = max(0, min(len(one) - offset for one, offset in zip(members, offsets, strict=True)))
+    return np.hstack([one[offset : offset + n] for one, offset in zip(members, offsets, strict=True)])
+
+
+def _entropy(rows: Array) -> float:
+    k = rows.shape[1]
+    return 0.5 * float(np.linalg.slogdet(2 * pi * np.e * np.cov(rows.T, ddof=1).reshape(k, k))[1])
+
+
+def _octave(
+    places: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]", bottom: int
+) -> "np.ndarray[tuple[int, ...], np.dtype[np.bool_]]":
+    return (np.maximum(places, 1) >= bottom) & (np.maximum(places, 1) < 2 * bottom)
+
+
+def _scatter(rows: Array) -> float:
+    """The sum of squared deviations from the mean."""
+    return float(((rows - rows.mean(0)) ** 2).sum())
+
+
+def _without(parts: Sequence[Array], out: int) -> Array:
+    return np.concatenate([one for index, one in enumerate(parts) if index != out])
+
+
+def _dagostino(skew: float, n: int) -> float:
+    y = skew * sqrt((n + 1) * (n + 3) / (6 * (n - 2)))
+    b = 3 * (n * n + 27 * n - 70) * (n + 1) * (n + 3) / ((n - 2) * (n + 5) * (n + 7) * (n + 9))
+    w2 = sqrt(2 * (b - 1)) - 1
+    return float(np.arcsinh(y / sqrt(2 / (w2 - 1))) / sqrt(log(sqrt(w2))))
+
+
+def _anscombe_glynn(kurtosis: float, n: int) -> float:
+    variance = 24 * n * (n - 2) * (n - 3) / ((n + 1) ** 2 * (n + 3) * (n + 5))
+    x = (kurtosis - 3 * (n - 1) / (n + 1)) / sqrt(variance)
+    root = sqrt(6 * (n + 3) * (n + 5) / (n * (n - 2) * (n - 3)))
+    b = 6 * (n * n - 5 * n + 2) / ((n + 7) * (n + 9)) * root
+    a = 6 + 8 / b * (2 / b + sqrt(1 + 4 / (b * b)))
+    return float((1 - 2 / (9 * a) - np.cbrt((1 - 2 / a) / (1 + x * sqrt(2 / (a - 4))))) / sqrt(2 / (9 * a)))

@@ -1,0 +1,207 @@
+"""Figures of the maps lens: the course of what the average hides, and the maps in grids and one by one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from jaxtyping import Float
+from torch import Tensor
+
+from headscope.core import Curves, Figure, HeatMap, Series, Site
+from headscope.lenses.shared.plots import Array, groups
+
+ACROSS = 6
+MOST_SITES = 48
+_TOP = 0.98  # values above this quantile of a figure share one colour
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The maps of one site on the window that is drawn, and the names of what they are about."""
+
+    heads: Float[Tensor, "heads rows columns"]
+    mean: Float[Tensor, "rows columns"]
+    weighted: Float[Tensor, "rows columns"] | None
+    words: Float[Tensor, "row_words column_words"]
+    row_names: tuple[str, ...]
+    column_names: tuple[str, ...]
+    row_words: tuple[str, ...]
+    column_words: tuple[str, ...]
+
+
+def figures(shown: Mapping[Site, Shown], layers: pl.DataFrame, large: Site) -> tuple[Figure, ...]:
+    """What the average hides over depth; a grid over layers; one layer's words, tokens and heads; the weighting."""
+    sites = list(shown)
+    weighting = _by_site(layers, "weighting")
+    drawn: list[Figure] = [_course(layers, sites)]
+    drawn += [_layers(group, members, shown) for group, members in groups(sites).items()]
+    drawn += [_words(large, shown[large]), _tokens(large, shown[large])]
+    if large.n_heads > 1:
+        drawn.append(_heads(large, shown[large]))
+    weighted = [site for site in sites if shown[site].weighted is not None and site.n_heads > 1]
+    if weighted:
+        drawn.append(_weighted(max(weighted, key=lambda site: weighting.get(_key(site), 0.0)), shown))
+    return tuple(drawn)
+
+
+def _key(site: Site) -> tuple[str, str, int]:
+    return site.stack, site.kind, site.layer
+
+
+def _by_site(layers: pl.DataFrame, quantity: str) -> dict[tuple[str, str, int], float]:
+    rows = layers.filter(pl.col("quantity") == quantity)
+    return {(row["stack"], row["kind"], row["layer"]): row["value"] for row in rows.iter_rows(named=True)}
+
+
+def _course(layers: pl.DataFrame, sites: Sequence[Site]) -> Curves:
+    series: list[Series] = []
+    for group, members in groups(sites).items():
+        for quantity, told in (("hidden", "hidden"), ("weighting", "moved by weighting")):
+            rows = layers.filter(
+                pl.col("quantity") == quantity,
+                pl.col("stack") == members[0].stack,
+                pl.col("kind") == members[0].kind,
+            ).sort("layer")
+            if rows.is_empty():
+                continue
+            x, value, low, high = (_column(rows, name) for name in ("layer", "value", "low", "high"))
+            ends = (low, high) if np.isfinite(low).any() else (None, None)
+            series.append(Series(f"{group} {told}".strip(), x, value, *ends))
+            if quantity == "hidden":
+                name = f"{group} heads that share no key".strip()
+                series.append(Series(name, x, _column(rows, "most"), role="null"))
+    return Curves(
+        "hidden_by_layer",
+        "What the average over heads hides",
+        "Share of a head's mass that lies elsewhere than the average's, mean over heads, with its interval over "
+        "windows; 0 for equal heads. Moved: the average weighted by what heads write against the plain one.",
+        "layer",
+        "share of the mass",
+        tuple(series),
+    )
+
+
+def _column(rows: pl.DataFrame, name: str) -> Array:
+    return rows[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
+
+
+def _layers(group: str, members: Sequence[Site], shown: Mapping[Site, Shown]) -> HeatMap:
+    """The averaged word maps of all layers (or some, evenly spread), six in a line."""
+    step = -(-len(members) // MOST_SITES)
+    chosen = members[::step]
+    maps = [(site.label, lower(site, shown[site].words.numpy())) for site in chosen]
+    some = "" if step == 1 else f" Every {step}th layer."
+    name = f"layers_{group.replace(' ', '_')}" if group else "layers"
+    return _grid(
+        maps,
+        name,
+        f"Maps of all layers, word level{f' ({group})' if group else ''}",
+        f"Averaged over heads, sub-words summed.{some}",
+    )
+
+
+def _heads(site: Site, of: Shown) -> HeatMap:
+    maps = [(f"H{head}", lower(site, cells.numpy())) for head, cells in enumerate(of.heads)]
+    return _grid(
+        maps[:MOST_SITES],
+        "heads",
+        f"The heads of {site.label}, token level",
+        "What their average does not show.",
+    )
+
+
+def _weighted(site: Site, shown: Mapping[Site, Shown]) -> HeatMap:
+    of = shown[site]
+    weighted = of.mean if of.weighted is None else of.weighted
+    maps = [("average", lower(site, of.mean.numpy())), ("weighted", lower(site, weighted.numpy()))]
+    return _grid(
+        maps,
+        "weighted",
+        f"{site.label}: average over heads, plain and weighted through W_O",
+        "The layer in which the weighting moves most.",
+        named=True,
+    )
+
+
+def _grid(maps: Sequence[tuple[str, Array]], name: str, title: str, caption: str, *, named: bool = False) -> HeatMap:
+    """Maps of one size line by line; `named`: one line, each with its own name above it."""
+    rows, columns = maps[0][1].shape
+    lines = [maps[start : start + ACROSS] for start in range(0, len(maps), ACROSS)]
+    wide = min(ACROSS, len(maps))
+    cells: Array = np.full((len(lines) * (rows + 1) - 1, wide * (columns + 1) - 1), np.nan)
+    for down, line in enumerate(lines):
+        for across, (_, values) in enumerate(line):
+            cells[down * (rows + 1) :][:rows, across * (columns + 1) :][:, :columns] = values
+    above = tuple(label for label, _ in maps) if named or len(lines) == 1 else tuple(
+        "first" if number == 0 else f"+{number}" for number in range(wide)
+    )  # fmt: skip
+    left = ("",) if len(lines) == 1 else tuple(f"{line[0][0]} …" for line in lines)
+    order = "" if len(lines) == 1 else " Line by line; each line begins with the one named at its left."
+    low, high = limits(cells)
+    return HeatMap(
+        name=name,
+        title=title,
+        caption=f"{caption}{order} One scale for all; values above {high:.2g} have one colour.",
+        values=cells,
+        row_labels=_numbered(len(lines), rows),
+        column_labels=_numbered(wide, columns),
+        row_axis="from",
+        column_axis="to",
+        unit="weight",
+        limits=(low, high),
+        panels=(left, above),
+    )
+
+
+def _words(site: Site, of: Shown) -> HeatMap:
+    return labelled(
+        lower(site, of.words.numpy()), of.row_words, of.column_words, "words", f"Map of {site.label}, word level",
+        "Averaged over heads; sub-words summed on both sides, so that the mass is kept.",
+    )  # fmt: skip
+
+
+def _tokens(site: Site, of: Shown) -> HeatMap:
+    return labelled(
+        lower(site, of.mean.numpy()), of.row_names, of.column_names, "tokens", f"Map of {site.label}, token level",
+        "Averaged over heads.",
+    )  # fmt: skip
+
+
+def labelled(
+    values: Array, rows: Sequence[str], columns: Sequence[str], name: str, title: str, caption: str
+) -> HeatMap:
+    """A map of weights with the texts of its tokens or words."""
+    low, high = limits(values)
+    return HeatMap(
+        name=name,
+        title=title,
+        caption=f"{caption} Who looks: down; at what: across. Rows do not sum to 1 where tokens are left out. "
+        f"Values above {high:.2g} have one colour.",
+        values=values,
+        row_labels=tuple(f"{number + 1} {text}" for number, text in enumerate(rows)),
+        column_labels=tuple(f"{number + 1} {text}" for number, text in enumerate(columns)),
+        row_axis="from",
+        column_axis="to",
+        unit="weight",
+        limits=(low, high),
+    )
+
+
+def limits(values: Array) -> tuple[float, float]:
+    """A scale on which small weights can be told apart."""
+    finite = values[np.isfinite(values)]
+    return 0.0, max(float(np.quantile(finite, _TOP)), 1e-6) if finite.size else 1.0
+
+
+def lower(site: Site, values: Array) -> Array:
+    """What a causal site cannot see is left empty."""
+    cells = np.array(values, dtype=np.float64)
+    if site.causal and site.kind == "self":
+        cells[np.triu_indices(cells.shape[0], 1, cells.shape[1])] = np.nan
+    return cells
+
+
+def _numbered(count: int, n: int) -> tuple[str, ...]:
+    labels = [label for _ in range(count) for label in (*(str(number + 1) for number in range(n)), "")]
+    return tuple(labels[:-1])

@@ -1,1 +1,0 @@
-"""What the lens `transport` computes, one idea per file."""

@@ -1,0 +1,176 @@
+"""The Gaussian of a token's vector given the token before it, beside groups of the same sizes drawn at random."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+from math import log, nan, pi
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from headscope.core import Site
+from headscope.lenses.preconditioning.followers import Names, paired
+from headscope.lenses.shared.plots import place
+from headscope.maths.gaussians.gaussian import eigen, fitted
+from headscope.maths.gaussians.moments import Moments
+
+Row = dict[str, object]
+PER_DIMENSION = 10
+# Previous tokens, the most frequent; rows of each, at equal steps where there are more; random groups of each size.
+GROUPS, ROWS, SHUFFLES = 12, 256, 10
+SHARE = 0.9
+# Variance below this part of the largest is rounding: equal tokens have equal vectors.
+ROUNDING = 1e-10
+QUANTITIES = ("entropy_nats", "effective_dimension", "components_90", "rank", "variance_share")
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Rows of one stream, with the token of each and the one before it."""
+
+    site: Site
+    rows: Float[Tensor, "rows d"]
+    previous: Int[Tensor, " rows"]
+    token: Int[Tensor, " rows"]
+    components: int
+    windows: int
+
+    @cached_property
+    def groups(self) -> list[tuple[int, Int[Tensor, " some"]]]:
+        """The most frequent previous tokens with rows for every dimension that is used."""
+        tokens, counts = torch.unique(self.previous, return_counts=True)
+        order = sorted(zip((-counts).tolist(), tokens.tolist(), strict=True))
+        most = max(ROWS, PER_DIMENSION * self.components)
+        found = []
+        for minus, token in order[:GROUPS]:
+            if self.dimensions and -minus >= PER_DIMENSION * self.dimensions:
+                where = (self.previous == token).nonzero()[:, 0]
+                found.append((token, where[:: -(-len(where) // most)]))
+        return found
+
+    @cached_property
+    def dimensions(self) -> int:
+        """Principal components: ten rows of the most frequent previous token for each."""
+        largest = int(torch.unique(self.previous, return_counts=True)[1].max()) if len(self.previous) else 0
+        return min(self.components, largest // PER_DIMENSION, self.rows.shape[1])
+
+    @cached_property
+    def moments(self) -> Moments:
+        """Of all rows."""
+        return Moments.of(self.rows)
+
+    @cached_property
+    def spectrum(self) -> tuple[Float[Tensor, " d"], Float[Tensor, "d d"]]:
+        """Variances, largest first, and principal axes in columns."""
+        values, vectors = eigen(self.moments.covariance())
+        return values.flip(0), vectors.flip(1)
+
+    @cached_property
+    def scores(self) -> Float[Tensor, "rows k"]:
+        """The principal components that are used."""
+        axes = self.spectrum[1][:, : self.dimensions]
+        return (self.rows.to(torch.float64) - self.moments.mean) @ axes
+
+    def numbers(self, where: Int[Tensor, "sets some"]) -> Float[Tensor, "sets quantities"]:
+        """Of the Gaussian of each set of rows, in the order of `QUANTITIES`; NaN where it has no entropy."""
+        x = self.rows[where].to(torch.float64)
+        x = x - x.mean(1, keepdim=True)
+        small = x @ x.mT if x.shape[1] < x.shape[2] else x.mT @ x
+        values = torch.linalg.eigvalsh(small).flip(-1) / (x.shape[1] - 1)
+        values = torch.where(values > ROUNDING * self.spectrum[0][0], values, 0.0)
+        total = values.sum(-1)
+        enough = values.cumsum(-1) >= SHARE * total[:, None] * (1 - 1e-12)
+        some = total > 0
+        return torch.stack(
+            (
+                self.entropy(where),
+                torch.where(some, total.square() / torch.where(some, values.square().sum(-1), 1.0), 0.0),
+                torch.where(some, enough.to(torch.int64).argmax(-1) + 1.0, 0.0),
+                (values > 0).sum(-1).to(torch.float64),
+                total / float(self.spectrum[0].sum()),
+            ),
+            dim=1,
+        )
+
+    def entropy(self, where: Int[Tensor, "sets some"]) -> Float[Tensor, " sets"]:
+        """Of the Gaussian of each set of rows in the principal components, shrunk as Ledoit and Wolf say."""
+        y = self.scores[where]
+        some = (y - y.mean(1, keepdim=True)).square().mean(1).amax(-1) > ROUNDING * self.spectrum[0][0]
+        found = torch.full((len(y),), nan, dtype=torch.float64)
+        if bool(some.any()):
+            values = torch.linalg.eigvalsh(fitted(Moments.of(y[some]), "ledoit-wolf").covariance)
+            found[some] = 0.5 * (values.log() + log(2 * pi) + 1).sum(-1)
+        return found
+
+    @cached_property
+    def measured(self) -> Float[Tensor, "groups quantities"]:
+        """Given each previous token."""
+        return torch.cat([self.numbers(where[None]) for _, where in self.groups])
+
+    @cached_property
+    def null(self) -> Float[Tensor, "shuffles groups quantities"]:
+        """Of groups of the same sizes when previous tokens are exchanged at random."""
+        generators = [torch.Generator().manual_seed(shuffle) for shuffle in range(SHUFFLES)]
+        orders = torch.stack([torch.randperm(len(self.rows), generator=one) for one in generators])
+        ends = [0, *accumulate(len(where) for _, where in self.groups)]
+        return torch.stack([self.numbers(orders[:, a:b]) for a, b in pairwise(ends)], 1)
+
+    @cached_property
+    def sizes(self) -> Float[Tensor, " groups"]:
+        """Rows of each group."""
+        return torch.tensor([float(len(where)) for _, where in self.groups], dtype=torch.float64)
+
+    @cached_property
+    def unconditional(self) -> Float[Tensor, " quantities"]:
+        """Of all rows together."""
+        return self.numbers(torch.arange(len(self.rows))[None])[0]
+
+    def layer_rows(self) -> Iterator[Row]:
+        """Means over previous tokens, each as often as it was seen."""
+        for at, quantity in enumerate(QUANTITIES):
+            known = ~self.measured[:, at].isnan() & ~self.null[..., at].isnan().any(0)
+            if not bool(known.any()):
+                continue
+            n, values = self.sizes[known], self.measured[known, at]
+            mean, half = paired(values, self.null[:, known, at].mean(0), n)
+            null = float(((self.null[:, known, at] * n).sum(1) / n.sum()).mean())
+            yield {
+                **place(self.site, None),
+                "quantity": quantity,
+                "value": mean,
+                "low": _known(mean - half),
+                "high": _known(mean + half),
+                "null": null,
+                "unconditional": _known(float(self.unconditional[at])),
+                "dimensions": self.dimensions if quantity == "entropy_nats" else self.rows.shape[1],
+                "samples": int(n.sum()),
+                "groups": int(known.sum()),
+                "windows": self.windows,
+            }
+
+    def token_rows(self, names: Names) -> Iterator[Row]:
+        """Every previous token by itself."""
+        for group, (token, where) in enumerate(self.groups):
+            for at, quantity in enumerate(QUANTITIES):
+                value, null = float(self.measured[group, at]), self.null[:, group, at]
+                yield {
+                    **place(self.site, None),
+                    "previous": names(token),
+                    "quantity": quantity,
+                    "value": _known(value),
+                    "null": _known(float(null.mean())),
+                    "continuations": len(torch.unique(self.token[where])),
+                    "dimensions": self.dimensions if quantity == "entropy_nats" else self.rows.shape[1],
+                    "samples": len(where),
+                }
+
+
+def _known(x: float) -> float | None:
+    return None if x != x else x
+
+
+def measured_streams(streams: Sequence[Stream]) -> list[Stream]:
+    """Those in which some previous token has rows enough."""
+    return [one for one in streams if one.groups and float(one.spectrum[0][0]) > 0]

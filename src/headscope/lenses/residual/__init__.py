@@ -1,1 +1,0 @@
-"""What the lens `gaussian` computes from the residual stream, one idea per file."""

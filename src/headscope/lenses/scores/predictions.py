@@ -1,0 +1,62 @@
+"""What stands beside the measured numbers: predictions for independent Gaussian tokens, stated formulas, nulls."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headscope.core import Site
+from headscope.lenses.scores.row_sums import AT
+from headscope.lenses.scores.site_sums import Seen
+from headscope.lenses.scores.softmax_row import LEVEL
+from headscope.lenses.scores.window import bent
+from headscope.maths.gaussians.bilinear_scores import GaussianPair, score_excess_kurtosis, score_mean, score_variance
+
+
+def sides(site: Site, one: Seen, mean: Float[Tensor, "summed heads"]) -> dict[str, dict[str, Tensor]]:
+    """Predictions, stated formulas and nulls of the quantities that have them."""
+    theory = _predicted(site, one)
+    level, zero, full = (torch.full((site.n_heads,), x, dtype=torch.float64) for x in (LEVEL, 0.0, 1.0))
+    found: dict[str, dict[str, Tensor]] = {
+        "row_skewness": {"predicted": zero},
+        "row_kurtosis": {"predicted": mean[AT["kurtosis_null"]]},
+        "rejected_share": {"null": level},
+        "log_mean_exp": {"predicted": mean[AT["lifted_predicted"]], "stated": mean[AT["lifted_stated"]]},
+        "entropy_share": {"predicted": mean[AT["entropy_predicted"]], "null": full},
+        "entropy_share_all": {"predicted": mean[AT["entropy_all_predicted"]], "null": full},
+        **{f"jacobian_{name}": {"null": mean[AT["uniform"]]} for name in ("trained", "root_d", "unscaled")},
+    }
+    if theory is not None:
+        found |= {
+            "mean": {"predicted": theory.mean},
+            "variance": {"predicted": theory.variance},
+            "row_variance": {"predicted": theory.row_variance},
+            "pair_kurtosis": {"predicted": theory.kurtosis, "stated": zero},
+        }
+        if not bent(site):
+            found["freezing"] = {"predicted": theory.row_variance.clamp_min(0.0).sqrt() * mean[AT["melting"]]}
+    return found
+
+
+@dataclass(frozen=True)
+class _Predicted:
+    """What independent Gaussian tokens would show, for each head."""
+
+    mean: Float[Tensor, " heads"]
+    variance: Float[Tensor, " heads"]
+    row_variance: Float[Tensor, " heads"]
+    kurtosis: Float[Tensor, " heads"]
+
+
+def _predicted(site: Site, one: Seen) -> _Predicted | None:
+    """From means and covariances of q and k; None where there are too few tokens for any covariance."""
+    if min(one.q.count, one.k.count) < 2:
+        return None
+    groups = site.n_heads // site.n_kv_heads
+    mean_k, cov_k = (x.repeat_interleave(groups, 0) for x in (one.k.mean, one.k.covariance()))
+    pair = GaussianPair.independent(one.q.mean, one.q.covariance(), mean_k, cov_k)
+    form = one.scale * torch.eye(site.d_head, dtype=torch.float64).expand(site.n_heads, -1, -1)
+    variance = score_variance(form, pair)
+    between = one.scale**2 * torch.einsum("hi,hij,hj->h", mean_k, one.q.covariance(), mean_k)
+    return _Predicted(score_mean(form, pair), variance, variance - between, score_excess_kurtosis(form, pair))

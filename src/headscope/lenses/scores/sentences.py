@@ -1,0 +1,174 @@
+"""What the lens `scores` says in words: its method, its warnings and its headlines."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import polars as pl
+
+from headscope.attention.maps import SAMPLED_ROWS
+from headscope.core import Site, WeightSource
+from headscope.lenses.scores.row_sums import AT
+from headscope.lenses.scores.site_sums import Seen
+from headscope.lenses.scores.terms import NOT_ADDED
+from headscope.lenses.scores.window import bent
+from headscope.lenses.shared.phrases import detectable_effect
+from headscope.lenses.shared.plots import label_of
+from headscope.lenses.shared.weight_notes import status_warnings
+from headscope.maths.attention.softmax import LARGEST_VARIANCE
+
+# Samples per dimension below which a covariance is called poor.
+PER_DIMENSION = 10
+
+
+def method(positions: str) -> str:
+    """How the numbers were obtained."""
+    how = (
+        f"Scores of up to {SAMPLED_ROWS} equally spaced rows per window with all their keys, in the model's own "
+        "precision, statistics in float64. Means and covariances of q and k from every token. Predictions are exact "
+        "for Gaussian tokens; expected entropies of Gaussian rows by quadrature, interpolated to 1e-6."
+    )
+    if positions == "rotary":
+        how += " Positions are rotary: q and k are taken after rotation, and predictions are for random positions."
+    return how
+
+
+def warnings(
+    positions: str, sites: Sequence[Site], seen: Mapping[Site, Seen], weights: WeightSource
+) -> tuple[str, ...]:
+    """What could not be measured, or rests on little."""
+    found = list(status_warnings(weights.spec, {site: weights.status(site) for site in seen}, "no bound by weights"))
+    found = [text.replace("Left out:", "No bound by weights:") for text in found]
+    unseen = [site.label for site in sites if site not in seen]
+    if unseen:
+        found.append(f"No scores of {', '.join(unseen)} were seen.")
+    labels = [site.label for site in seen if bent(site)]
+    if labels:
+        found.append(
+            f"{', '.join(labels)}: a bias or a cap is put on the scores. Mean, variance, kurtosis and bound are of the "
+            "product before it, everything else of the scores behind it; the Jacobian only at the model's own scale."
+        )
+    poor = [site for site, one in seen.items() if min(one.q.count, one.k.count) < PER_DIMENSION * site.d_head]
+    if poor:
+        least = min(min(seen[site].q.count, seen[site].k.count) for site in poor)
+        found.append(
+            f"Predictions of {len(poor)} of {len(seen)} sites rest on {least} tokens or a little more for "
+            f"{poor[0].d_head} dimensions: fewer than {PER_DIMENSION} per dimension."
+        )
+    wide, rows = (
+        sum(float(x[:, AT["wide"]].sum()) for one in seen.values() for x in getattr(one, name))
+        for name in ("sums", "counts")
+    )
+    if wide:
+        found.append(
+            f"{100 * wide / rows:.2g} % of the rows have a variance above {LARGEST_VARIANCE:g}: their predicted "
+            "entropy is that of this variance, an upper bound."
+        )
+    if not any(one.groups is not None for one in seen.values()):
+        found.append(
+            f"Positions are not added to the tokens of this model ({positions}): the scores have no terms of "
+            "content and position."
+            if positions in NOT_ADDED
+            else "No self-attention was seen in a first layer: the terms of content and position are left out."
+        )
+    return tuple(found)
+
+
+def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
+    """Whether independent tokens explain the variance, and whether the variance explains the entropy."""
+    found = (_variance_sentence(tables["heads"]), _entropy_sentence(tables["heads"]), _last_sentence(tables))
+    return tuple(sentence for sentence in found if sentence)
+
+
+def _rows_of(table: pl.DataFrame, quantity: str) -> pl.DataFrame:
+    return table.filter(pl.col("quantity") == quantity, pl.col("value").is_not_null())
+
+
+def _variance_sentence(table: pl.DataFrame) -> str:
+    """How many predictions lie inside the measured intervals. A variance needs no Gaussian, only independence."""
+    rows = _rows_of(table, "row_variance").filter(pl.col("predicted") > 0)
+    if rows.is_empty():
+        return f"Scores of {_rows_of(table, 'mean').height} heads were seen, too few tokens to predict them."
+    ratio = (rows["value"] / rows["predicted"]).to_numpy()
+    top = rows.row(int(ratio.argmax()), named=True)
+    text = (
+        f"Over {_windows(rows)}, the variance of scores within a row is {np.median(ratio):.2f} times what independent "
+        f"tokens would have, in the median of {rows.height} heads; the most in {label_of(top)}, {ratio.max():.2g} times"
+    )
+    sure = rows.filter(pl.col("low").is_not_null())
+    if sure.is_empty():
+        return f"{text}. One window gives no interval."
+    inside = sure.filter(pl.col("predicted").is_between("low", "high")).height
+    more, less = (
+        sure.filter(side).height for side in (pl.col("low") > pl.col("predicted"), pl.col("high") < pl.col("predicted"))
+    )
+    size = detectable_effect(sure, scale="predicted")
+    limit = "" if size is None else f"; in the median head one test detects {100 * size:.0f} % in four of five texts"
+    return (
+        f"{text} ({top['low'] / top['predicted']:.2g} to {top['high'] / top['predicted']:.2g}). By the 95 % intervals "
+        f"{inside} of {sure.height} heads are not told from independence, {more} vary more and {less} less (by chance: "
+        f"one in forty each{limit})."
+    )
+
+
+def _windows(rows: pl.DataFrame) -> str:
+    count = max(rows["windows"].to_list())
+    return f"{count} window{'' if count == 1 else 's'}"
+
+
+def _entropy_sentence(table: pl.DataFrame) -> str:
+    rows = _rows_of(table, "entropy_share").filter(pl.col("predicted").is_not_null())
+    if rows.is_empty():
+        return ""
+    value, predicted = rows["value"].to_numpy(), rows["predicted"].to_numpy()
+    gap = value - predicted
+    inside = rows.filter(pl.col("predicted").is_between("low", "high")).height
+    sure = rows.filter(pl.col("low").is_not_null()).height
+    judged = f"; {inside} of {sure} predictions lie inside the 95 % interval of the measurement" if sure else ""
+    tested = _rows_of(table, "rejected_share")["value"].to_numpy()
+    normal = ""
+    if len(tested):
+        normal = f" Normality of a row is rejected in {100 * np.median(tested):.0f} % of rows (chance: 5 %)."
+    return (
+        f"From the variance of a row alone Gaussian scores would have {100 * np.median(predicted):.0f} % of the "
+        f"largest entropy in the median head and {100 * np.median(value):.0f} % are measured, a median difference of "
+        f"{100 * np.median(gap):+.1f} points{judged}. {_frozen(table)}{normal}"
+    )
+
+
+def _frozen(table: pl.DataFrame) -> str:
+    """How many heads are beyond freezing, by their intervals where there are any."""
+    rows = _rows_of(table, "freezing")
+    sure = rows.filter(pl.col("low").is_not_null())
+    if sure.is_empty():
+        return f"{rows.filter(pl.col('value') > 1).height} of {rows.height} heads are beyond freezing."
+    beyond = sure.filter(pl.col("low") > 1).height
+    unsure = sure.filter((pl.col("low") <= 1) & (pl.col("high") > 1)).height
+    return f"{beyond} of {sure.height} heads are beyond freezing by their 95 % intervals, and {unsure} cannot be told."
+
+
+def _last_sentence(tables: Mapping[str, pl.DataFrame]) -> str:
+    trained, bare = (_rows_of(tables["heads"], f"jacobian_{name}") for name in ("trained", "unscaled"))
+    bounds, terms = tables["bounds"], tables["terms"]
+    parts = []
+    if not trained.is_empty():
+        parts.append(f"the softmax's Jacobian has a median norm of {np.median(trained['value'].to_numpy()):.2g}")
+        if not bare.is_empty():
+            parts[-1] += f" as trained and {np.median(bare['value'].to_numpy()):.2g} without scale"
+    if not bounds.is_empty():
+        reached = 100 * float(np.median((bounds["value"] / bounds["bound"]).to_numpy()))
+        parts.append(f"the largest score reaches {reached:.0f} % of its Cauchy–Schwarz bound in the median head")
+        stated = bounds["beyond"].drop_nulls().to_numpy()
+        if len(stated):
+            parts[-1] += f" (with the cosine of the tokens in it the bound fails in {int((stated > 0).sum())} heads)"
+    if not terms.is_empty():
+        mixed = terms.filter(pl.col("quantity").is_in(["position_content", "content_position"]))
+        sums = mixed.group_by("stack", "layer", "head", maintain_order=True).agg(pl.col("share", "null").sum())
+        share, null = (100 * float(np.median(sums[name].to_numpy())) for name in ("share", "null"))
+        half = ((mixed["share_high"] - mixed["share_low"]) / 2).drop_nulls().to_numpy()
+        margin = f", ± {100 * float(np.median(half)):.1g} for one term of the median head" if len(half) else ""
+        parts.append(
+            f"the mixed terms of content and position hold {share:.0f} % of the first layer's row "
+            f"variance{margin} (by the sizes of the parts alone {null:.0f} %)"
+        )
+    text = "; ".join(parts)
+    return text[:1].upper() + text[1:] + "." if text else ""

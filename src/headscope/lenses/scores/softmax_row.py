@@ -1,0 +1,121 @@
+"""What a row of scores is like, and what its softmax makes of it: shape, normality, entropy, Jacobian."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from headscope.lenses.scores.figures import EDGES
+from headscope.lenses.scores.window import Window, bent
+from headscope.maths.attention.softmax import GaussianRows, jacobian_operator_norm
+from headscope.maths.gaussians.normality import FEWEST, omnibus_p
+
+# Keys in a test of normality are so far apart: their correlation r then enters only as r³ and r⁴.
+APART = 4
+# The norm of a Jacobian takes several passes over its row, at each scale: not every row.
+JACOBIAN_ROWS = slice(2, None, 4)
+LEVEL = 0.05
+
+Scores = Float[Tensor, "heads rows keys"]
+Visible = Bool[Tensor, "heads rows keys"]
+PerRow = Float[Tensor, "heads rows"]
+Rows = Bool[Tensor, "heads rows"]
+
+
+@dataclass(frozen=True)
+class SoftmaxRow:
+    """What the softmax makes of each row; entropies as shares of ln n."""
+
+    mean: PerRow
+    variance: PerRow
+    skewness: PerRow
+    kurtosis: PerRow
+    lifted: PerRow
+    lifted_predicted: PerRow
+    entropy: PerRow
+    entropy_predicted: PerRow
+
+
+def softmax_row(s: Scores, kept: Visible) -> SoftmaxRow:
+    """Everything about the kept keys of each row."""
+    n = kept.sum(-1)
+    mean, variance = row_moments(s, kept)
+    centred = (s - mean[..., None]).masked_fill(~kept, 0.0)
+    second = centred.square().sum(-1) / n.clamp_min(1)
+    scale = torch.where(second > 0, second, 1.0)
+    top = centred.masked_fill(~kept, -inf).amax(-1, keepdim=True).clamp_min(-1e300)
+    weights = torch.exp(centred - top).masked_fill(~kept, 0.0)
+    total = weights.sum(-1)
+    lifted = top[..., 0] + (total / n.clamp_min(1)).clamp_min(1e-300).log()
+    entropy = lifted + n.clamp_min(1).log() - (weights * centred).sum(-1) / total.clamp_min(1e-300)
+    of_gaussians, lifted_of_gaussians = _gaussian_rows()(n.clamp_min(2), variance)
+    most = n.clamp_min(2).double().log()
+    return SoftmaxRow(
+        mean,
+        variance,
+        centred.pow(3).sum(-1) / n.clamp_min(1) / scale**1.5,
+        centred.pow(4).sum(-1) / n.clamp_min(1) / scale.square() - 3,
+        lifted,
+        lifted_of_gaussians,
+        (entropy / most).clamp(0.0, 1.0),
+        of_gaussians / most,
+    )
+
+
+@lru_cache(maxsize=1)
+def _gaussian_rows() -> GaussianRows:
+    return GaussianRows()
+
+
+def row_moments(s: Scores, kept: Visible) -> tuple[PerRow, PerRow]:
+    """Mean and unbiased variance of each row."""
+    n = kept.sum(-1)
+    mean = s.masked_fill(~kept, 0.0).sum(-1) / n.clamp_min(1)
+    centred = (s - mean[..., None]).masked_fill(~kept, 0.0)
+    return mean, centred.square().sum(-1) / (n - 1).clamp_min(1)
+
+
+def rejected(s: Scores, kept: Visible, counted: Rows) -> tuple[PerRow, Rows]:
+    """1 where a test on keys far enough apart rejects that the row is normal."""
+    s, kept = s[..., ::APART], kept[..., ::APART]
+    n = kept.sum(-1)
+    mean, variance = row_moments(s, kept)
+    tested = counted & (n >= FEWEST) & (variance > 0)
+    centred = (s - mean[..., None]).masked_fill(~kept, 0.0)
+    second = torch.where(tested, centred.square().sum(-1) / n.clamp_min(1), 1.0)
+    skewness = centred.pow(3).sum(-1) / n.clamp_min(1) / second**1.5
+    kurtosis = centred.pow(4).sum(-1) / n.clamp_min(1) / second.square() - 3
+    p = omnibus_p(skewness, kurtosis, n.clamp_min(FEWEST).double())
+    return (p < LEVEL).double(), tested
+
+
+def jacobians(window: Window, visible: Visible, counted: Rows) -> dict[str, tuple[PerRow, Rows]]:
+    """Norms at three scales, for some of the rows; other scales only where the score is a product and nothing else."""
+    chosen = torch.zeros_like(counted)
+    chosen[:, JACOBIAN_ROWS] = True
+    chosen &= counted
+    rows = window.rows[chosen]
+    found: dict[str, tuple[PerRow, Rows]] = {}
+    root = window.site.d_head**-0.5
+    norms: dict[float, Tensor] = {}
+    for name, scale in (("trained", window.scale), ("root_d", root), ("unscaled", 1.0)):
+        known = name == "trained" or not bent(window.site)
+        value = torch.zeros(counted.shape, dtype=torch.float64)
+        if known and len(rows):
+            factor = round(scale / window.scale, 6) if window.scale else 1.0
+            if factor not in norms:
+                norms[factor] = jacobian_operator_norm(torch.softmax(rows * factor, -1))
+            value[chosen] = norms[factor]
+        found[f"jacobian_{name}"] = (value, chosen if known else torch.zeros_like(chosen))
+    found["uniform"] = (1 / visible.sum(-1).clamp_min(1).double(), chosen)
+    return found
+
+
+def binned(s: Scores, kept: Visible, used: Rows, row: SoftmaxRow) -> Int[Tensor, " bins"]:
+    """Scores less the mean of their row over its deviation, counted in bins; the last cell counts all of them."""
+    standard = ((s - row.mean[..., None]) / row.variance.clamp_min(1e-300).sqrt()[..., None])[kept & used[..., None]]
+    bins = torch.histc(standard, len(EDGES) - 1, float(EDGES[0]), float(EDGES[-1])).to(torch.int64)
+    return torch.cat((bins, torch.tensor([len(standard)])))

@@ -1,0 +1,1 @@
+"""What several lenses share: samples of text, plots, phrases, notes on weights."""

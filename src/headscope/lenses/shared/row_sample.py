@@ -1,0 +1,128 @@
+"""Rows of the residual stream that a lens keeps for what needs single rows: a bounded sample that merges exactly.
+
+Windows are drawn by a hash of their tokens: the smallest hashes stay. Within a window anchors stand at equal steps, and
+with each anchor the rows that lie at the wanted distances behind it. The more windows are kept, the wider the steps;
+wider steps keep a subset of the rows, so any split of the text ends with the same sample.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from headscope.core import Site
+from headscope.lenses.shared.window_sample import drawn, priority_of
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What may be kept: so many rows per stream, of so many windows, at these distances, none of the first `skip`.
+
+    No window has more than `most` rows: those of one window depend on each other, and more of them tell little more.
+    """
+
+    rows: int
+    windows: int
+    distances: tuple[int, ...]
+    skip: int
+    most: int = 2**31
+
+    def room(self, windows: int) -> int:
+        """Rows per window where there are so many windows."""
+        return min(self.rows // max(1, windows), self.most)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The kept rows of one stream of one window, and how many tokens the window has there."""
+
+    positions: Int[Tensor, "rows"]
+    rows: Float[Tensor, "rows d"]
+    length: int
+
+    def thinned(self, plan: Plan, room: int) -> "Stream":
+        """The rows that stay when only `room` of them may."""
+        if len(self.positions) <= room:
+            return self
+        wanted = kept_positions(plan, self.length, room)
+        if len(wanted) == len(self.positions):
+            return self
+        stays = torch.isin(self.positions, torch.tensor(wanted))
+        return replace(self, positions=self.positions[stays], rows=self.rows[stays])
+
+
+@dataclass(frozen=True)
+class Window:
+    """One window of text: its hash, and what is kept of each stream."""
+
+    priority: int
+    streams: Mapping[Site, Stream]
+
+    def thinned(self, plan: Plan, room: int) -> "Window":
+        """With no more than `room` rows of each stream."""
+        if all(len(one.positions) <= room for one in self.streams.values()):
+            return self
+        return Window(self.priority, {site: one.thinned(plan, room) for site, one in self.streams.items()})
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The windows kept so far, in the order of the text, out of `seen`."""
+
+    plan: Plan
+    windows: tuple[Window, ...] = ()
+    seen: int = 0
+    _worst: int = field(default=2**64, compare=False)
+
+    def add(self, tokens: Int[Tensor, "n"], streams: Mapping[Site, Float[Tensor, "_ d"]]) -> "Sample":
+        """With one more window; its rows are copied only where it is drawn."""
+        priority = priority_of(tokens)
+        if len(self.windows) == self.plan.windows and priority >= self._worst:
+            return replace(self, seen=self.seen + 1)
+        room = self.plan.room(min(len(self.windows) + 1, self.plan.windows))
+        kept = {site: _kept(self.plan, stream, room) for site, stream in streams.items()}
+        found = drawn((*self.windows, Window(priority, kept)), self.plan.windows)
+        # Once there are as many windows as may be, one replaces another and the room of the others is as before.
+        full = len(self.windows) == self.plan.windows
+        return self._of(found if full else self._thinned(found), self.seen + 1)
+
+    def merge(self, other: "Sample") -> "Sample":
+        """The sample of both texts, this one's first."""
+        return self._of(
+            self._thinned(drawn((*self.windows, *other.windows), self.plan.windows)), self.seen + other.seen
+        )
+
+    def counts(self) -> tuple[int, int]:
+        """Rows of a stream that are held, and rows that there were; windows that are not held count as the others."""
+        first = [next(iter(window.streams.values())) for window in self.windows]
+        held = sum(len(stream.positions) for stream in first)
+        there = sum(max(stream.length - self.plan.skip, 0) for stream in first)
+        return held, there * self.seen // max(1, len(first))
+
+    def _thinned(self, windows: tuple[Window, ...]) -> tuple[Window, ...]:
+        room = self.plan.room(len(windows))
+        return tuple(one.thinned(self.plan, room) for one in windows)
+
+    def _of(self, windows: tuple[Window, ...], seen: int) -> "Sample":
+        return Sample(self.plan, windows, seen, max((one.priority for one in windows), default=2**64))
+
+
+def _kept(plan: Plan, stream: Float[Tensor, "n d"], room: int) -> Stream:
+    positions = torch.tensor(kept_positions(plan, len(stream), room), dtype=torch.int64)
+    return Stream(positions, stream[positions], len(stream))
+
+
+@lru_cache(maxsize=1024)
+def kept_positions(plan: Plan, length: int, room: int) -> tuple[int, ...]:
+    """Anchors and what lies behind them at the distances, with the smallest step (1, 2, 4, …) that fits."""
+    step = 1
+    while True:
+        anchors = range(plan.skip, length, step)
+        wanted = {anchor + distance for anchor in anchors for distance in (0, *plan.distances)}
+        found = tuple(sorted(position for position in wanted if position < length))
+        if len(found) <= room or len(anchors) <= 1:
+            return found
+        step *= 2

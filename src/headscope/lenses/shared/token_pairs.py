@@ -1,0 +1,81 @@
+"""Pairs of tokens that a lens keeps with everything about them: a bounded sample of windows that merges exactly.
+
+Windows are drawn by a hash of their tokens: the smallest hashes stay, so any split of the text ends with the same
+sample, and every site with the same windows. Of a window some tokens are kept, the same ones in every window of that
+length, and of these the input vectors, queries, keys, and what each pays to each: all pairs among them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from headscope.attention.maps import sampled_tokens
+from headscope.lenses.shared.window_sample import drawn, priority_of
+
+# What is kept of a site.
+CAPTURES = ("resid", "q", "k", "pairs")
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is kept of one window; `length` counts all its tokens."""
+
+    priority: int
+    length: int
+    positions: Int[Tensor, "kept"]
+    x: Float[Tensor, "kept d_model"]
+    q: Float[Tensor, "heads kept d_head"]
+    k: Float[Tensor, "kv_heads kept d_head"]
+    pattern: Float[Tensor, "heads kept kept"]
+
+    @property
+    def shape(self) -> tuple[int, tuple[int, ...]]:
+        """Windows that can be compared have the same length, and the same tokens kept of it."""
+        return self.length, tuple(self.positions.tolist())
+
+
+@dataclass(frozen=True)
+class PairSample:
+    """The windows of one site that are kept so far, at most `room`, in the order of the text, out of `seen`."""
+
+    room: int
+    windows: tuple[Part, ...] = ()
+    seen: int = 0
+    _worst: int = field(default=2**64, compare=False)
+
+    def add(
+        self, tokens: Int[Tensor, "batch n"], real: Bool[Tensor, "batch n"], captured: Mapping[str, Tensor]
+    ) -> "PairSample":
+        """With the windows of one batch; of those that are not drawn nothing is copied."""
+        found = self
+        for index, (text, here) in enumerate(zip(tokens, real, strict=True)):
+            priority = priority_of(text[here])
+            if len(found.windows) == found.room and priority >= found._worst:
+                found = replace(found, seen=found.seen + 1)
+            else:
+                one = part_of(priority, here, {name: captured[name][index] for name in CAPTURES})
+                found = found._of((*found.windows, one), found.seen + 1)
+        return found
+
+    def merge(self, other: "PairSample") -> "PairSample":
+        """The sample of both texts, this one's first."""
+        return self._of((*self.windows, *other.windows), self.seen + other.seen)
+
+    def _of(self, windows: tuple[Part, ...], seen: int) -> "PairSample":
+        chosen = drawn(windows, self.room)
+        return PairSample(self.room, chosen, seen, max((one.priority for one in chosen), default=2**64))
+
+
+def part_of(priority: int, real: Bool[Tensor, "n"], captured: Mapping[str, Tensor]) -> Part:
+    """What is kept of one window of which this was captured."""
+    x, q, k, pattern = (captured[name] for name in CAPTURES)
+    # A stream of other length than the text (a picture's) has no padding.
+    real = real if len(x) == len(real) else torch.ones(len(x), dtype=torch.bool)
+    at = torch.tensor(sampled_tokens(len(x)), dtype=torch.int64)
+    inside = real[at]
+    at = at[inside]
+    positions = (real.cumsum(0) - 1)[at]
+    return Part(priority, int(real.sum()), positions, x[at], q[:, at], k[:, at], pattern[:, inside][:, :, inside])

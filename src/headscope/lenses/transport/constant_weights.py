@@ -1,0 +1,103 @@
+"""One site: its kept windows stacked, and what its heads give with constant weights in the place of their own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from headscope.core import Site
+from headscope.lenses.transport.sums import Kept, Shape
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How much of a site was used; `seen` windows have the shape of those, `others` another one."""
+
+    skip: int
+    queries: int
+    windows: int
+    fewest: int
+    seen: int
+    others: int
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """The windows of the commonest shape, in float64 head by head; the first `skip` queries are left out of all laws.
+
+    `seen` windows have this shape, `others` another one. `weights` are the mean weights over the even and over the odd
+    windows, `uniform` those of uniform attention.
+    """
+
+    site: Site
+    skip: int
+    seen: int
+    others: int
+    odd: Bool[Tensor, "windows"]
+    x: Float[Tensor, "windows queries d_model"]
+    z: Float[Tensor, "windows heads queries d_value"]
+    v: Float[Tensor, "windows kv_heads keys d_value"]
+    weights: Float[Tensor, "halves heads queries keys"]
+    uniform: Float[Tensor, "queries keys"]
+
+    @classmethod
+    def of(cls, kept: Mapping[Shape, Kept], site: Site, skip: int) -> "Stacked | None":
+        """Stacked; None where a half has no window, or no window two tokens behind those left out."""
+        shape = max(kept, key=lambda one: (kept[one].seen, one), default=None)
+        if shape is None or shape[0] < skip + 2:
+            return None
+        one = kept[shape]
+        odd = torch.tensor([part.index % 2 == 1 for part in one.parts])
+        if bool(odd.all()) or not bool(odd.any()):
+            return None
+        counts = torch.tensor([-(-one.seen // 2), one.seen // 2], dtype=torch.float64)
+        visible = (one.weights > 0).any(0).any(0).to(torch.float64)
+        return cls(
+            site,
+            skip,
+            one.seen,
+            sum(other.seen for other in kept.values()) - one.seen,
+            odd,
+            torch.stack([part.x for part in one.parts]),
+            torch.stack([part.z for part in one.parts]),
+            torch.stack([part.v for part in one.parts]),
+            one.weights / counts[:, None, None, None],
+            visible / visible.sum(-1, keepdim=True).clamp_min(1.0),
+        )
+
+    @property
+    def queries(self) -> int:
+        """Tokens of each window that are looked at, those left out included."""
+        return self.x.shape[1]
+
+    @property
+    def windows(self) -> int:
+        """Windows in the sample."""
+        return len(self.x)
+
+    @property
+    def fewest(self) -> int:
+        """Windows of the smaller half."""
+        return min(int(self.odd.sum()), int((~self.odd).sum()))
+
+    @property
+    def counts(self) -> "Counts":
+        """What is said about it."""
+        return Counts(self.skip, self.queries, self.windows, self.fewest, self.seen, self.others)
+
+    def values(self, head: int) -> Float[Tensor, "windows keys d_value"]:
+        """The values that a head reads."""
+        return self.v[:, self.site.kv_head(head)].to(torch.float64)
+
+    @cached_property
+    def mixed(self) -> Float[Tensor, "halves windows heads queries d_value"]:
+        """What heads would give with the mean weights of the even windows, and with those of the odd ones."""
+        heads = range(self.site.n_heads)
+        return torch.stack([self.weights[:, None, head] @ self.values(head) for head in heads], 2)
+
+    def flat(self, head: int) -> Float[Tensor, "windows queries d_value"]:
+        """What it would give with uniform attention over the keys that are visible."""
+        return self.uniform @ self.values(head)

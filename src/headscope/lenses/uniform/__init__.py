@@ -1,1 +1,0 @@
-"""What the lens `uniformity` computes from the tokens of each layer, one idea per file."""

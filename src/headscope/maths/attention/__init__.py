@@ -1,0 +1,1 @@
+"""The mathematics of attention itself: softmax, collapse of tokens, positions, circuits by hand."""

@@ -1,0 +1,375 @@
+r"""Entropy, divergence and mutual information in nats: of Gaussians in closed form, of finite distributions by sums.
+
+The entropy of a Gaussian is a differential one: it depends on the units, may be negative, and is no limit of discrete
+entropies. Divergences and mutual information carry over from sums to integrals unchanged.
+
+The Jensen–Shannon divergence of two Gaussians has no closed form, because their mixture is no Gaussian: in one
+dimension it is integrated, in more it is sampled and comes with a standard error, and closed bounds hold everywhere.
+"""
+
+from collections.abc import Sequence
+from math import log
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headscope.errors import UsageError
+from headscope.maths.gaussians.gaussian import (
+    LOG_2PI,
+    Gaussian,
+    blocks,
+    cholesky,
+    log_determinant,
+    pseudo_log_determinant,
+)
+
+LN_2 = log(2.0)
+# The share of a variance that another block leaves unexplained: below it the rest is rounding.
+_DETERMINED = 1e-13
+
+
+def entropy(p: Gaussian) -> Float[Tensor, "*batch"]:
+    r"""Differential entropy in nats.
+
+    Definition:
+        $\frac{1}{2} \ln\left((2\pi e)^d |\Sigma|\right)$.
+    Properties:
+        - scipy's multivariate_normal.entropy  (tested: test_entropy_equals_scipy)
+        - grows by ln|det L| under a linear map L  (tested: test_entropy_under_a_linear_map)
+        - a singular covariance is an error  (tested: test_singular_has_no_entropy)
+    Numerics:
+        Cholesky.
+    Reference:
+        Cover and Thomas (2006), Elements of Information Theory, theorem 8.4.1.
+    """
+    return 0.5 * (p.d * (1 + LOG_2PI) + log_determinant(p.covariance))
+
+
+def subspace_entropy(p: Gaussian) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+    r"""Entropy of a degenerate Gaussian on the subspace that carries it, and that subspace's dimension (the rank).
+
+    Definition:
+        $\frac{1}{2}\left(r \ln(2\pi e) + \ln \mathrm{pdet}\,\Sigma\right)$, pdet the product of the nonzero
+        eigenvalues and r their number. Values of different rank have different units and must not be compared.
+    Properties:
+        - the entropy where the rank is full  (tested: test_subspace_entropy_of_a_full_one)
+        - that of the coordinates on the subspace  (tested: test_subspace_entropy_is_that_of_the_coordinates)
+    """
+    log_pdet, rank = pseudo_log_determinant(p.covariance)
+    return 0.5 * (rank * (1 + LOG_2PI) + log_pdet), rank
+
+
+def cross_entropy(p: Gaussian, q: Gaussian) -> Float[Tensor, "*batch"]:
+    r"""Mean of −ln q under p, in nats.
+
+    Definition:
+        $H(p, q) = \frac{1}{2}\ln\left((2\pi)^d |\Sigma_q|\right) + \frac{1}{2}\mathrm{Tr}(\Sigma_q^{-1}\Sigma_p)
+        + \frac{1}{2}(\mu_q - \mu_p)^\top \Sigma_q^{-1} (\mu_q - \mu_p)$.
+    Properties:
+        - H(p, p) = H(p)  (tested: test_cross_entropy_with_itself)
+        - the integral of −p ln q  (tested: test_cross_entropy_is_the_integral)
+    Numerics:
+        Cholesky of $\Sigma_q$ only: p may be degenerate.
+    Reference:
+        The first term has (2π)^d, not (2πe)^d as in Wertich, section 2.2: the e of the entropy comes from the trace.
+    """
+    _same_space(p, q)
+    factor = cholesky(q.covariance)
+    log_det = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    return 0.5 * (p.d * LOG_2PI + log_det + _stretch(p, factor) + _shift(p, q, factor))
+
+
+def kl(p: Gaussian, q: Gaussian) -> Float[Tensor, "*batch"]:
+    r"""Kullback–Leibler divergence D(p‖q) in nats.
+
+    Definition:
+        $\frac{1}{2}\left(\mathrm{Tr}(\Sigma_q^{-1}\Sigma_p) - d - \ln|\Sigma_q^{-1}\Sigma_p|
+        + (\mu_q - \mu_p)^\top \Sigma_q^{-1} (\mu_q - \mu_p)\right) = H(p, q) - H(p)$.
+    Properties:
+        - at least 0, and 0 for equals  (tested: test_kl_is_not_negative)
+        - torch's kl_divergence  (tested: test_kl_equals_torch)
+        - unchanged by an invertible affine map of both  (tested: test_kl_ignores_the_basis)
+    Numerics:
+        With the eigenvalues $s_i$ of $L_q^{-1}\Sigma_p L_q^{-\top}$ the first three terms are
+        $\sum_i (s_i - 1 - \ln s_i)$, each at least 0: no cancellation between near equals.
+    """
+    _same_space(p, q)
+    factor = cholesky(q.covariance)
+    half: Tensor = torch.linalg.solve_triangular(factor, cholesky(p.covariance), upper=False)
+    excess: Tensor = torch.linalg.svdvals(half).square() - 1
+    return 0.5 * ((excess - torch.log1p(excess)).clamp_min(0.0).sum(-1) + _shift(p, q, factor))
+
+
+def mutual_information(joint: Gaussian, a: Sequence[int], b: Sequence[int]) -> Float[Tensor, "*batch"]:
+    r"""Mutual information of two blocks of coordinates of one Gaussian, in nats.
+
+    Definition:
+        $I = \frac{1}{2}\ln\frac{|\Sigma_a||\Sigma_b|}{|\Sigma_{ab}|} = -\frac{1}{2}\sum_k \ln(1 - \rho_k^2)$, with the
+        canonical correlations $\rho_k$.
+    Properties:
+        - the ratio of determinants  (tested: test_mutual_information_is_the_ratio_of_determinants)
+        - H(a) + H(b) − H(a, b), and KL from the joint to the product  (tested: test_mutual_information_identities)
+        - 0 for independent blocks, never negative  (tested: test_mutual_information_of_independent_blocks)
+        - unchanged by invertible maps of either block  (tested: test_mutual_information_ignores_the_bases)
+        - never grows under a map that loses something  (tested: test_data_processing)
+    Numerics:
+        Singular values of the whitened cross-covariance: small values keep their digits. A pair of coordinates that
+        determine each other has infinite information, and that is an error.
+    Reference:
+        Cover and Thomas (2006), section 8.5; Hotelling (1936), Relations between two sets of variates.
+    """
+    return _information(canonical_correlations(joint, a, b))
+
+
+def pointwise_information(
+    joint: Gaussian, a: Sequence[int], b: Sequence[int], z: Float[Tensor, "*batch samples d"]
+) -> Float[Tensor, "*batch samples"]:
+    r"""How much more likely two blocks of coordinates are together than apart, of single samples, in nats.
+
+    Definition:
+        $i(z) = \ln\frac{p(z_a, z_b)}{p(z_a)\,p(z_b)}$; its mean over the joint Gaussian is the mutual information.
+    Properties:
+        - the difference of scipy's log-densities  (tested: test_pointwise_information_equals_scipy)
+        - its mean is the mutual information  (tested: test_pointwise_information_has_the_mean_it_should)
+    Numerics:
+        $I - \frac{1}{2} c^\top (\Sigma^{-1} - \Sigma_a^{-1} \oplus \Sigma_b^{-1})\,c$, c the deviation from the mean;
+        inverses by Cholesky.
+    Reference:
+        Fano (1961), Transmission of Information, section 2.
+    """
+    first, second = [int(i) for i in a], [int(i) for i in b]
+    order = [*first, *second]
+    both, n = joint.marginal(order), len(first)
+    whole, part_a, part_b = (
+        cholesky(cov) for cov in (both.covariance, both.covariance[..., :n, :n], both.covariance[..., n:, n:])
+    )
+    form = torch.cholesky_inverse(whole)
+    form[..., :n, :n] -= torch.cholesky_inverse(part_a)
+    form[..., n:, n:] -= torch.cholesky_inverse(part_b)
+    logs = [factor.diagonal(dim1=-2, dim2=-1).log().sum(-1) for factor in (whole, part_a, part_b)]
+    c = z.to(torch.float64)[..., order] - both.mean.unsqueeze(-2)
+    return (logs[1] + logs[2] - logs[0]).unsqueeze(-1) - 0.5 * ((c @ form) * c).sum(-1)
+
+
+def canonical_correlations(joint: Gaussian, a: Sequence[int], b: Sequence[int]) -> Float[Tensor, "*batch k"]:
+    r"""The largest correlation between a direction of block a and one of block b, then the next, and so on.
+
+    Definition:
+        Singular values of $\Sigma_a^{-1/2}\,\Sigma_{ab}\,\Sigma_b^{-1/2}$; k is the smaller block's size.
+    Properties:
+        - between 0 and 1; one coordinate each: |correlation|  (tested: test_canonical_correlations_known)
+        - unchanged by invertible maps of either block  (tested: test_mutual_information_ignores_the_bases)
+    Reference:
+        Hotelling (1936), Biometrika 28, 321.
+    """
+    first, second = [int(i) for i in a], [int(i) for i in b]
+    if set(first) & set(second):
+        raise UsageError(f"the blocks overlap in coordinates {sorted(set(first) & set(second))}")
+    both = joint.marginal([*first, *second]).covariance
+    n = len(first)
+    return _whitened_correlations(both[..., :n, :n], both[..., :n, n:], both[..., n:, n:])
+
+
+def pairwise_information(joint: Gaussian, tokens: int) -> Float[Tensor, "*batch tokens tokens"]:
+    r"""Mutual information of each pair of tokens of a joint Gaussian, in nats; the diagonal, infinite, is set to 0.
+
+    Properties:
+        - `mutual_information` of each pair  (tested: test_pairwise_information_is_that_of_each_pair)
+    """
+    parts = blocks(joint.covariance, tokens)
+    own = torch.stack([parts[..., i, i, :, :] for i in range(tokens)], -3)
+    rho = _whitened_correlations(own.unsqueeze(-3), parts, own.unsqueeze(-4))
+    # A token determines itself; its place is filled with 0 before the logarithm.
+    return _information(torch.where(torch.eye(tokens, dtype=torch.bool).unsqueeze(-1), 0.0, rho))
+
+
+def bhattacharyya(p: Gaussian, q: Gaussian) -> Float[Tensor, "*batch"]:
+    r"""Overlap $\int \sqrt{p\,q}$ of two Gaussians, between 0 and 1.
+
+    Definition:
+        $\exp\left(-\frac{1}{8} \Delta^\top \bar\Sigma^{-1} \Delta - \frac{1}{2} \ln\frac{|\bar\Sigma|}
+        {\sqrt{|\Sigma_p||\Sigma_q|}}\right)$, $\bar\Sigma = (\Sigma_p + \Sigma_q)/2$, $\Delta = \mu_p - \mu_q$.
+    Properties:
+        - the integral; 1 for equals  (tested: test_overlap_is_the_integral)
+    Reference:
+        Bhattacharyya (1943), Bulletin of the Calcutta Mathematical Society 35, 99.
+    """
+    _same_space(p, q)
+    middle = Gaussian(p.mean, (p.covariance + q.covariance) / 2)
+    factor = cholesky(middle.covariance)
+    log_dets = (log_determinant(p.covariance) + log_determinant(q.covariance)) / 2
+    exponent = _shift(p, q, factor) / 8 + (log_determinant(middle.covariance) - log_dets) / 2
+    return (-exponent).exp()
+
+
+def jensen_shannon_bounds(p: Gaussian, q: Gaussian) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+    r"""Closed lower and upper bound of the Jensen–Shannon divergence, in nats.
+
+    Definition:
+        With the overlap B (Bhattacharyya): $\ln 2\,(1 - B) \leq \mathrm{JS} \leq \ln 2\,(1 - B^2)$. The upper one is
+        the smaller of that and $\frac{1}{2}\left(f(D(p\|q)) + f(D(q\|p))\right)$, $f(x) = \ln\frac{2}{1 + e^{-x}}$.
+    Properties:
+        - they hold, and meet for equals and for distant ones  (tested: test_jensen_shannon_bounds)
+    Reference:
+        ln 2 − JS is the mean of the binary entropy h(η) of the posterior η = p/(p+q), and B that of 2√(η(1−η)); in
+        bits 4η(1−η) ≤ h(η) ≤ 2√(η(1−η)): Lin (1991), IEEE Trans. Inf. Theory 37, 145. The second upper bound is
+        Jensen's inequality for the concave f, with JS the mean of f(ln p/q): Crooks (2008), Inequalities between the
+        Jenson–Shannon and Jeffreys divergences.
+    """
+    overlap = bhattacharyya(p, q)
+    by_kl = sum((LN_2 - torch.log1p((-kl(*pair)).exp()) for pair in ((p, q), (q, p))), torch.zeros(())) / 2
+    return LN_2 * (1 - overlap), torch.minimum(LN_2 * (1 - overlap.square()), by_kl)
+
+
+def jensen_shannon(p: Gaussian, q: Gaussian, *, nodes: int = 4001) -> Float[Tensor, "*batch"]:
+    r"""Jensen–Shannon divergence of two Gaussians on the line, in nats.
+
+    Definition:
+        $\frac{1}{2} D(p\|m) + \frac{1}{2} D(q\|m)$ with the mixture $m = (p + q)/2$, which is no Gaussian.
+    Properties:
+        - an independent quadrature  (tested: test_jensen_shannon_equals_scipy)
+        - between 0 and ln 2, symmetric  (tested: test_jensen_shannon_is_symmetric_and_bounded)
+        - its square root obeys the triangle inequality  (tested: test_root_of_jensen_shannon_is_a_metric)
+    Numerics:
+        Each half is integrated over its own Gaussian, ± 12 standard deviations, by the trapezoidal rule, which
+        converges faster than any power for such integrands as long as the other's width exceeds a few steps; where
+        one is more than 10 times narrower the nodes grow with the ratio (to 2 million at most).
+    Reference:
+        Lin (1991), IEEE Trans. Inf. Theory 37, 145; Endres and Schindelin (2003), same journal 49, 1858 (the metric).
+    """
+    if p.d != 1 or q.d != 1:
+        raise UsageError(f"quadrature is for one dimension, got {p.d} and {q.d}", hint="use jensen_shannon_sampled")
+    widths = [g.covariance[..., 0, 0].sqrt() for g in (p, q)]
+    if not bool((widths[0] > 0).all()) or not bool((widths[1] > 0).all()):
+        raise UsageError("a Gaussian without variance has no density to integrate")
+    ratio = float(torch.maximum(widths[0] / widths[1], widths[1] / widths[0]).max())
+    nodes = int(min(nodes * max(1.0, ratio / 10), 2_000_000)) | 1
+    t = torch.linspace(-12.0, 12.0, nodes, dtype=torch.float64)
+    weight = (-0.5 * (t.square() + LOG_2PI)).exp() * (t[1] - t[0])
+    total = torch.zeros((), dtype=torch.float64)
+    for (own, width), (other, other_width) in (((p, widths[0]), (q, widths[1])), ((q, widths[1]), (p, widths[0]))):
+        x = own.mean + width.unsqueeze(-1) * t
+        log_own = -0.5 * t.square() - width.log().unsqueeze(-1)
+        log_other = -0.5 * ((x - other.mean) / other_width.unsqueeze(-1)).square() - other_width.log().unsqueeze(-1)
+        total = total + (weight * _log_share(log_own, log_other)).sum(-1)
+    return (total / 2).clamp(0.0, LN_2)
+
+
+def jensen_shannon_sampled(p: Gaussian, q: Gaussian, samples: int, generator: torch.Generator) -> tuple[float, float]:
+    r"""Jensen–Shannon divergence in any dimension by sampling: estimate and its standard error, in nats.
+
+    Definition:
+        The mean of $\ln\frac{2p}{p+q}$ over draws of p and of $\ln\frac{2q}{p+q}$ over draws of q, half each. Both are
+        at most ln 2.
+    Properties:
+        - within 4 standard errors of the quadrature  (tested: test_sampled_jensen_shannon)
+    """
+    _same_space(p, q)
+    if samples < 2:
+        raise UsageError(f"a standard error needs at least 2 samples, got {samples}")
+    halves = []
+    for own, other in ((p, q), (q, p)):
+        x = own.sample(samples, generator)
+        halves.append(_log_share(own.log_density(x), other.log_density(x)))
+    value = sum(float(half.mean()) for half in halves) / 2
+    error = sum(float(half.var()) / samples for half in halves) ** 0.5 / 2
+    return value, error
+
+
+def discrete_entropy(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
+    r"""Shannon entropy of probabilities in nats; 0·ln 0 = 0.
+
+    Properties:
+        - between 0 and ln n; scipy's entropy  (tested: test_discrete_numbers_equal_scipy)
+    """
+    terms: Tensor = torch.special.entr(_distribution(p))
+    return terms.sum(-1)
+
+
+def discrete_cross_entropy(p: Float[Tensor, "*batch n"], q: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
+    r"""$-\sum_i p_i \ln q_i$ in nats; infinite where q excludes what p allows.
+
+    Properties:
+        - entropy plus divergence  (tested: test_discrete_identities)
+    """
+    terms: Tensor = torch.special.xlogy(_distribution(p), _distribution(q))
+    return -terms.sum(-1)
+
+
+def discrete_kl(p: Float[Tensor, "*batch n"], q: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
+    r"""Kullback–Leibler divergence of probabilities in nats; infinite where q excludes what p allows.
+
+    Properties:
+        - scipy's rel_entr; at least 0  (tested: test_discrete_numbers_equal_scipy)
+    """
+    p, q = _distribution(p), _distribution(q)
+    terms: Tensor = torch.special.xlogy(p, p) - torch.special.xlogy(p, q)
+    return terms.sum(-1).clamp_min(0.0)
+
+
+def discrete_jensen_shannon(p: Float[Tensor, "*batch n"], q: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
+    r"""Jensen–Shannon divergence of probabilities in nats, between 0 and ln 2.
+
+    Properties:
+        - the square of scipy's jensenshannon  (tested: test_discrete_numbers_equal_scipy)
+    """
+    p, q = _distribution(p), _distribution(q)
+    middle = (p + q) / 2
+    return ((discrete_kl(p, middle) + discrete_kl(q, middle)) / 2).clamp(0.0, LN_2)
+
+
+def discrete_mutual_information(joint: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch"]:
+    r"""Mutual information of two variables from the table of their joint probabilities, in nats.
+
+    Properties:
+        - H(X) + H(Y) − H(X, Y); 0 for a product  (tested: test_discrete_identities)
+    """
+    joint = _distribution(joint.flatten(-2)).reshape(joint.shape)
+    product = joint.sum(-1, keepdim=True) * joint.sum(-2, keepdim=True)
+    return discrete_kl(joint.flatten(-2), product.flatten(-2))
+
+
+def _distribution(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+    p = p.to(torch.float64)
+    total = p.sum(-1, keepdim=True)
+    if bool((p < 0).any()) or not bool(((total - 1).abs() <= 1e-5).all()):
+        raise UsageError("probabilities are at least 0 and sum to 1")
+    return p / total
+
+
+def _same_space(p: Gaussian, q: Gaussian) -> None:
+    if p.d != q.d:
+        raise UsageError(f"two Gaussians of {p.d} and {q.d} dimensions cannot be compared")
+
+
+def _stretch(p: Gaussian, factor: Tensor) -> Tensor:
+    """The trace of Σ_q⁻¹ Σ_p, with the Cholesky factor of Σ_q."""
+    turned: Tensor = torch.cholesky_solve(p.covariance, factor)
+    return turned.diagonal(dim1=-2, dim2=-1).sum(-1)
+
+
+def _shift(p: Gaussian, q: Gaussian, factor: Tensor) -> Tensor:
+    """The squared Mahalanobis distance of the means, with the Cholesky factor of the covariance."""
+    gap: Tensor = torch.linalg.solve_triangular(factor, (q.mean - p.mean).unsqueeze(-1), upper=False)
+    return gap.squeeze(-1).square().sum(-1)
+
+
+def _information(rho: Tensor) -> Tensor:
+    """Mutual information from canonical correlations; an error where one is 1 up to rounding."""
+    unexplained = (1 - rho) * (1 + rho)
+    if bool((unexplained <= _DETERMINED).any()):
+        raise UsageError("one block determines part of the other: their mutual information is infinite")
+    return -0.5 * torch.log1p(-rho.square()).sum(-1)
+
+
+def _whitened_correlations(a: Tensor, cross: Tensor, b: Tensor) -> Tensor:
+    left: Tensor = torch.linalg.solve_triangular(cholesky(a), cross, upper=False)
+    whitened: Tensor = torch.linalg.solve_triangular(cholesky(b), left.mT, upper=False)
+    rho: Tensor = torch.linalg.svdvals(whitened)
+    return rho.clamp(0.0, 1.0)
+
+
+def _log_share(log_own: Tensor, log_other: Tensor) -> Tensor:
+    """ln(2 own / (own + other)), without overflow."""
+    return LN_2 - torch.nn.functional.softplus(log_other - log_own)

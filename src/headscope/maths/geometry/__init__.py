@@ -1,0 +1,1 @@
+"""Vectors on spheres: arcs, angles and cosines."""

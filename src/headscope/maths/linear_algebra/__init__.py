@@ -1,0 +1,1 @@
+"""Matrices: spectra, factored products, and the nearest matrix of a given structure."""

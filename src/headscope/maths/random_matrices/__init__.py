@@ -1,0 +1,1 @@
+"""Laws of random matrices: what a matrix without structure would show."""

@@ -1,0 +1,1 @@
+"""Checkpoint formats: what is in the files, checked before anything trusts it."""

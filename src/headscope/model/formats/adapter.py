@@ -1,0 +1,92 @@
+"""An adapter on disk: adapter_config.json and adapter_model.safetensors, read and checked before peft sees them."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headscope.errors import CheckpointError
+from headscope.model.digest import sha256_of
+from headscope.model.formats.config_json import read_object
+from headscope.model.formats.safetensors_folder import Checkpoint
+from headscope.model.formats.safetensors_header import read_header
+
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """What an adapter folder holds: the settings of peft by name, and the tensors of the adapter."""
+
+    folder: Path
+    settings: dict[str, Any]
+    checkpoint: Checkpoint
+
+    @property
+    def method(self) -> str:
+        """The method in peft's words, e.g. LORA."""
+        return str(self.settings.get("peft_type", "of an unnamed method"))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor in float32; raises where one is not finite."""
+        tensors = {name: self.checkpoint.read(name) for name in self.checkpoint.tensors}
+        for name, tensor in tensors.items():
+            if not bool(torch.isfinite(tensor).all()):
+                raise CheckpointError(
+                    f"tensor {name!r} in {self.folder / WEIGHTS} has values that are not finite",
+                    hint="the training diverged or the file is damaged",
+                )
+        return tensors
+
+    def sha256(self) -> str:
+        """The hash of the lines "hash  name" of its two files."""
+        return hash_of_lines((sha256_of(self.folder / name), name) for name in (CONFIG, WEIGHTS))
+
+
+def hash_of_lines(hashes: Any) -> str:
+    """The sha256 of lines "hash  name": one hash for several parts."""
+    return hashlib.sha256("".join(f"{digest}  {name}\n" for digest, name in hashes).encode()).hexdigest()
+
+
+def holds_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter or a part of one."""
+    return any(folder.glob("adapter_config.json")) or any(folder.glob("adapter_model*"))
+
+
+def read_adapter(folder: Path) -> Adapter:
+    """Read the settings and the header of an adapter; raises a clear error where a part is missing or damaged."""
+    for name in (CONFIG, WEIGHTS):
+        if not (folder / name).exists() and not (folder / name).is_symlink():
+            raise _incomplete(folder, name)
+    entries = read_header(folder / WEIGHTS)
+    for name, entry in entries.items():
+        if not entry.is_floating:
+            raise CheckpointError(
+                f"{folder / WEIGHTS}: tensor {name!r} is stored as {entry.dtype}, expected floating values",
+                hint="save the adapter in float16, bfloat16 or float32",
+            )
+    return Adapter(folder, read_object(folder / CONFIG), Checkpoint(folder, (folder / WEIGHTS,), entries))
+
+
+def base_name(folder: Path) -> str:
+    """The base model that adapter_config.json names: a path or a hub id; empty where it names none."""
+    name = read_object(folder / CONFIG).get("base_model_name_or_path") if (folder / CONFIG).exists() else None
+    return name if isinstance(name, str) else ""
+
+
+def _incomplete(folder: Path, name: str) -> CheckpointError:
+    pickles = sorted(path.name for path in folder.glob("adapter_model*.bin"))
+    if name == WEIGHTS and pickles:
+        return CheckpointError(
+            f"{folder} holds its adapter as pickle ({pickles[0]}), which headscope never opens: a pickle file can run "
+            "any program",
+            hint="where you trust it, load it with peft and call save_pretrained(FOLDER), which writes safetensors",
+        )
+    return CheckpointError(
+        f"{folder} holds a part of an adapter, but no {name}",
+        hint=f"fetch {name} too; to open the base model alone, move the adapter_* files away",
+    )

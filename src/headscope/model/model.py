@@ -1,0 +1,348 @@
+"""Model: a real transformer opened for measuring, and the functions that open one."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from headscope.core.model_spec import ModelSpec
+from headscope.core.site import Site
+from headscope.core.weights import HeadWeights, WeightSource, WeightStatus
+from headscope.errors import CaptureError, CheckpointError, HeadscopeError, UsageError, VariantRefused, WeightsRefused
+from headscope.fetch.progress import Progress
+from headscope.model import language as texts
+from headscope.model.devices import device_named
+from headscope.model.edit import Edit
+from headscope.model.formats.completeness import check_file
+from headscope.model.formats.config_json import read_config
+from headscope.model.formats.quantisation import plain_checkpoint
+from headscope.model.formats.safetensors_folder import open_checkpoint
+from headscope.model.load import Loaded, load
+from headscope.model.rest_of_layer import Rest
+from headscope.model.session.session import Session
+from headscope.model.sources.names import Source, resolve
+from headscope.model.spec import describe
+from headscope.model.tokenizer import open_tokenizer
+from headscope.model.tracing.attention_sites import check_agreement, find_sites
+from headscope.model.tracing.meta_model import build_skeleton
+from headscope.model.tracing.projections import Plan, make_blueprint
+from headscope.model.tracing.random_codes import coded
+from headscope.model.tracing.skip_connections import Branches, find_branches
+from headscope.model.transformers.adapter_merge import plain_model
+from headscope.model.transformers.classes import model_class, parsed_config
+from headscope.model.transformers.error_text import reason
+from headscope.model.transformers.model_state import Change, restored
+from headscope.model.transformers.probe_inputs import read_by, unmade
+from headscope.model.transformers.silence import quiet
+from headscope.model.transformers.softmax_watch import SoftmaxSession, SoftmaxSites, find_softmax_sites
+from headscope.model.weight_reader import Beside, FileMatrices, ModelMatrices, PlannedWeights, file_sources
+
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+log = logging.getLogger("headscope")
+
+_BUILD_IT = "`headscope report` builds the model itself: it may be able to read it, and says what is wrong if not"
+NOT_DISPATCHING = "the family does not compute attention through transformers' attention interface"
+
+
+class Model:
+    """A transformer opened for measuring: its sites, weights, sessions, edits and text.
+
+    Open one with `headscope.open`. `hf` is the transformers model itself, which is never changed for good. `origin` is
+    where its checkpoint was found; None for a model that was given in memory.
+    """
+
+    def __init__(
+        self,
+        hf: Any,
+        tokenizer: Any | None,
+        spec: ModelSpec,
+        sites: tuple[Site, ...],
+        softmax: SoftmaxSites | None,
+        origin: Source | None = None,
+    ) -> None:
+        self.hf = hf
+        self.origin = origin
+        self.tokenizer = tokenizer
+        self.spec = spec
+        self.sites = sites
+        self.edited = False
+        self._softmax = softmax
+        self._plans: dict[Site, Plan] | None = None
+        self._branches: Branches | None = None
+
+    def __repr__(self) -> str:
+        return f"<headscope model {self.spec.name}: {self.spec.architecture}, {len(self.sites)} attention sites>"
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether the model can be run on text, and on text alone."""
+        return self.tokenizer is not None and read_by(self.hf) == ("input_ids",)
+
+    def plan(self, site: Site) -> Plan:
+        """Where the weights of a site are; traced once, when first asked for."""
+        if self._plans is None:
+            self._plans = self._refused_plans() if self._softmax else _traced(self.hf, self.sites)
+        return self._plans[site]
+
+    def branches(self) -> Branches:
+        """Where its layers add, looked up once; raises `VariantRefused` where that is not understood."""
+        if self._branches is None:
+            if self._softmax is not None:
+                raise VariantRefused(f"the layers of {self.spec.family} models cannot be changed: {NOT_DISPATCHING}")
+            with quiet(), restored(self.hf):
+                self._branches = find_branches(self.hf, self.sites)
+        return self._branches
+
+    @property
+    def traced(self) -> bool:
+        """Whether it is known where the weights are; inside a session it cannot be found out."""
+        return self._plans is not None
+
+    def weights(self, site: Site) -> HeadWeights:
+        """The projections of one site in canonical form; raises `WeightsRefused` where there is none."""
+        return self.weight_source().weights(site)
+
+    def weight_status(self, site: Site) -> WeightStatus:
+        """Whether the projections of a site are known: exact, normed or refused, with the reason."""
+        return self.plan(site).status
+
+    def weight_source(self, method: str = "read from the built model") -> WeightSource:
+        """The weights of the built model, for lenses; `method` says where they come from."""
+        plans = {site: self.plan(site) for site in self.sites}
+        beside = Beside.of(self.hf, plans)
+        rest = Rest(self, beside.feed_forward.matrices)
+        return PlannedWeights(self.spec, plans, beside, ModelMatrices(self.hf), method, lambda: self.tokenizer, rest)
+
+    def session(self) -> Session:
+        """Read and change the attention while the model runs: `with model.session() as s:`."""
+        return Session(self) if self._softmax is None else SoftmaxSession(self, self._softmax)
+
+    def edit(self) -> Edit:
+        """Change the attention weights, undone on exit: `with model.edit() as e:`."""
+        return Edit(self)
+
+    def encode(self, text: str) -> Int[Tensor, " tokens"]:
+        """The tokens of a text, with the special ones that the tokenizer adds."""
+        return texts.encode(self, text)
+
+    def perplexity(self, text: str, *, window: int = 1024, stride: int | None = None) -> texts.Perplexity:
+        """How well the model predicts a text: tokens, nats per token and an interval."""
+        return texts.perplexity(self, text, window=window, stride=stride)
+
+    def generate(
+        self,
+        prompt: str,
+        *,
+        max_new_tokens: int = 40,
+        temperature: float = 0.0,
+        cache: bool = True,
+        seed: int = 0,
+    ) -> str:
+        """What the model writes after `prompt`; greedy at temperature 0."""
+        return texts.generate(
+            self, prompt, max_new_tokens=max_new_tokens, temperature=temperature, cache=cache, seed=seed
+        )
+
+    def _refused_plans(self) -> dict[Site, Plan]:
+        return {site: Plan(WeightStatus("refused", NOT_DISPATCHING)) for site in self.sites}
+
+
+def open_model(
+    what: Any,
+    *,
+    tokenizer: Any | None = None,
+    dtype: str = "float32",
+    device: str | None = None,
+    hub: bool = False,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Model:
+    """Open a checkpoint by name or path (see `headscope models`), or wrap a transformers model already loaded.
+
+    `device` says where it runs ("cuda", "mps"): by default a checkpoint on the CPU, and a loaded model where it is.
+    """
+    if dtype not in DTYPES:
+        raise UsageError(f"unknown dtype {dtype!r}", hint=f"one of {', '.join(DTYPES)}")
+    place = None if device is None else device_named(device)
+    if not isinstance(what, str | Path):
+        model = what if isinstance(what, Model) else _wrapped(what, tokenizer)
+        _check_place(model.hf.device, place)
+        return model
+    source = resolve(what, hub=hub, seed=seed, progress=progress)
+    loaded = load(source, dtype=DTYPES[dtype], progress=progress)
+    if place is not None:
+        loaded.model.to(place)
+    return _opened(loaded, source, tokenizer)
+
+
+def _check_place(current: torch.device, wanted: torch.device | None) -> None:
+    """A model in memory is the caller's own: it is measured where it is, and not moved."""
+    if wanted is not None and (current.type, current.index or 0) != (wanted.type, wanted.index or 0):
+        raise UsageError(
+            f"this model is on {current}, and {wanted} was asked for",
+            hint=f"move it first with model.to({str(wanted)!r}), or leave the device out",
+        )
+
+
+def open_weights(
+    what: str | Path, *, hub: bool = False, seed: int = 0, progress: Progress | None = None
+) -> WeightSource:
+    """The weights of a checkpoint, straight from its file where that is possible; otherwise from a built model."""
+    source = resolve(what, hub=hub, seed=seed, progress=progress)
+    if source.kind != "random" and source.gguf_file is None and source.adapter is None:
+        try:
+            return _from_file(source)
+        except WeightsRefused as refusal:
+            log.info("the model is built, because the file alone does not tell: %s", refusal.message)
+    return _opened(load(source, progress=progress), source, None).weight_source(source.weights_method)
+
+
+def _from_file(source: Source) -> WeightSource:
+    where, raw = str(source.folder / "config.json"), read_config(source.folder)
+    checkpoint = plain_checkpoint(open_checkpoint(source.folder), raw)
+    with quiet():
+        config = parsed_config(raw, where)
+        skeleton, sites, plans = trace_skeleton(model_class(config, where), config, where)
+        check_file(skeleton, checkpoint.tensors, str(source.folder))
+        sources, beside = file_sources(skeleton, checkpoint, plans, Beside.of(skeleton, plans))
+        spec = describe(
+            skeleton,
+            sites,
+            name=source.name,
+            source=source.kind,
+            dtype=checkpoint.stored,
+            dequantised=checkpoint.dequantised,
+            sha256=checkpoint.sha256(),
+            licence=source.licence,
+            notes=checkpoint.notes,
+        )
+    matrices, method = FileMatrices(skeleton, checkpoint, sources), source.weights_method
+    return PlannedWeights(spec, plans, beside, matrices, method, lambda: open_tokenizer(source.folder, config)[0])
+
+
+def trace_skeleton(cls: Any, config: Any, where: str) -> tuple[Any, tuple[Site, ...], dict[Site, Plan]]:
+    """The model without weights, its sites and its blueprint; refused where it cannot be run like that."""
+    try:
+        skeleton = build_skeleton(cls, config, where)
+        with coded(skeleton, lambda _: None):
+            sites = find_sites(skeleton)
+        plans = make_blueprint(skeleton, sites)
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise WeightsRefused(
+            f"{where}: {cls.__name__} cannot be traced without its weights ({reason(error)})", hint=_BUILD_IT
+        ) from error
+    if not any(plan.projections for plan in plans.values()):
+        raise WeightsRefused(
+            f"{where}: no attention of {cls.__name__} could be traced without its weights", hint=_BUILD_IT
+        )
+    return skeleton, sites, plans
+
+
+def _wrapped(hf: Any, tokenizer: Any | None) -> Model:
+    from transformers import PreTrainedModel
+
+    if getattr(hf, "training", False):
+        raise UsageError(
+            "this model is in training mode: dropout would blur every number", hint="call its eval() first"
+        )
+    hf, notes = plain_model(hf)
+    if not isinstance(hf, PreTrainedModel):
+        raise UsageError(
+            f"cannot open a {type(hf).__name__}",
+            hint="give a name, a path, or a transformers model that is loaded",
+        )
+    name = getattr(hf.config, "name_or_path", "") or hf.config.model_type
+    return _model(
+        hf,
+        tokenizer,
+        name=name,
+        source="a transformers model in memory",
+        dtype=str(hf.dtype).removeprefix("torch."),
+        notes=notes,
+    )
+
+
+def _opened(loaded: Loaded, source: Source, tokenizer: Any | None) -> Model:
+    return _model(
+        loaded.model,
+        tokenizer or loaded.tokenizer,
+        name=source.name,
+        source=source.kind,
+        dtype=str(loaded.model.dtype).removeprefix("torch."),
+        dequantised=loaded.dequantised,
+        sha256=loaded.sha256,
+        licence=source.licence,
+        notes=loaded.notes,
+        origin=source,
+    )
+
+
+def _model(hf: Any, tokenizer: Any | None, *, origin: Source | None = None, **facts: Any) -> Model:
+    with quiet():
+        try:
+            with restored(hf) as changes:
+                sites, softmax, checks = _probed(hf)
+        except HeadscopeError:
+            raise
+        except Exception as error:
+            raise _not_run(hf, error) from error
+        notes = (*facts.pop("notes", ()), *checks, *_switches(changes))
+        spec = describe(hf, sites, notes=notes, **facts)
+    return Model(hf, tokenizer, spec, sites, softmax, origin)
+
+
+def _switches(changes: list[Change]) -> Iterator[str]:
+    """A note on each switch that the model set while it was probed: it computes otherwise on other inputs."""
+    names = {(change.attribute, change.before, change.after) for change in changes if isinstance(change.before, str)}
+    for attribute, before, after in sorted(names, key=str):
+        yield (
+            f"on a short input this model sets {attribute} from {before!r} to {after!r}; headscope undoes this after "
+            "each forward, so every input is computed as the model as it was loaded computes it"
+        )
+
+
+def _not_run(hf: Any, error: Exception) -> CaptureError:
+    others = unmade(hf)
+    needs = f"its forward also takes {', '.join(others)}, which headscope does not make; " if others else ""
+    return CaptureError(
+        f"the {hf.config.model_type} model {type(hf).__name__} could not be run on the random "
+        f"{' and '.join(read_by(hf))} that headscope makes to see how it attends: {reason(error)}",
+        hint=f"{needs}if it runs in transformers on these inputs alone, please report it",
+    )
+
+
+def _probed(hf: Any) -> tuple[tuple[Site, ...], SoftmaxSites | None, tuple[str, ...]]:
+    """The sites, how they are watched where that is at their softmax, and what the check of them could not do."""
+    sites = find_sites(hf)
+    if sites:
+        return sites, None, check_agreement(hf, len(sites))
+    softmax = find_softmax_sites(hf)
+    if isinstance(softmax, str):
+        raise CaptureError(
+            f"the attention of {hf.config.model_type} models cannot be read: {NOT_DISPATCHING}, and {softmax}",
+            hint="ask transformers itself for output_attentions, if the family has them",
+        )
+    return softmax.sites, softmax, ()
+
+
+def _traced(hf: Any, sites: tuple[Site, ...]) -> dict[Site, Plan]:
+    with quiet():
+        try:
+            with restored(hf):
+                return make_blueprint(hf, sites)
+        except UsageError:
+            raise  # a session is open: it can be traced later
+        except Exception as error:  # noqa: BLE001  a family may do anything with codes; its maps can still be read
+            why = WeightStatus("refused", f"the model could not be run on codes ({reason(error)})")
+            return {site: Plan(why) for site in sites}

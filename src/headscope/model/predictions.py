@@ -1,0 +1,65 @@
+"""What a model makes of tokens: the scores of the next one, beside those of another state of it; and an embedding."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from headscope.errors import CaptureError
+from headscope.model.transformers.model_state import restored
+from headscope.model.transformers.probe_inputs import forward_options
+
+if TYPE_CHECKING:
+    from headscope.model.model import Model
+
+States = Float[Tensor, "tokens d_model"]
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Logits of one sequence, the states that its output head read, and the logits of other states beside them."""
+
+    logits: Float[Tensor, "tokens vocabulary"]
+    states: States
+    beside: Float[Tensor, "tokens vocabulary"] | None = None
+
+
+def predicted(model: "Model", tokens: Int[Tensor, " tokens"], beside: States | None = None) -> Predicted:
+    """One forward; with `beside` the output head also reads these states, in the same pass.
+
+    So two states of a model are compared without a second model and without keeping logits: of the first only the
+    states are kept, which are a vocabulary's worth smaller. Whatever the model does to its logits (a cap, a scale) it
+    does to both. The head itself must be the same in both, as it is under edits of the attention.
+    """
+    hf: Any = model.hf
+    head = hf.get_output_embeddings()
+    seen: list[Tensor] = []
+
+    def read(module: Any, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        seen.append(args[0].detach())
+        if beside is None:
+            return None
+        return (torch.cat([args[0], beside[None].to(args[0].device, args[0].dtype)]), *args[1:])
+
+    handle = head.register_forward_pre_hook(read)
+    try:
+        with torch.no_grad(), restored(hf):
+            logits = hf(input_ids=tokens[None].to(hf.device), **forward_options(hf)).logits
+    finally:
+        handle.remove()
+    if len(seen) != 1 or seen[0].shape[:2] != (1, len(tokens)) or len(logits) != (1 if beside is None else 2):
+        raise CaptureError(
+            f"{model.spec.name} ({model.spec.architecture}) does not compute its logits by one call of its output head"
+        )
+    logits = logits.cpu()
+    return Predicted(logits[0], seen[0][0].cpu(), None if beside is None else logits[1])
+
+
+def embedding(model: "Model", tokens: Int[Tensor, " tokens"]) -> Float[Tensor, " d_model"]:
+    """The mean of the last hidden states of a text, in float64: of the encoder where there is one."""
+    body: Any = model.hf.get_encoder() if model.spec.kind == "encoder-decoder" else model.hf.base_model
+    with torch.no_grad(), restored(model.hf):
+        states: Tensor = body(input_ids=tokens[None].to(model.hf.device), **forward_options(body)).last_hidden_state
+    return states[0].cpu().double().mean(0)

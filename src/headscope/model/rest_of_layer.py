@@ -1,0 +1,167 @@
+"""What the rest of a layer makes of its heads: its own modules run on a stream and outputs of heads that are given.
+
+A layer (the nearest element of a module list around its attention and its feed-forward part) is called by itself, with
+the arguments that it got when the model was probed on a few random tokens. Behind its heads a layer treats every token
+alike, so that tokens are put into the shape of the probe, whatever windows they come from. What its heads give is
+exchanged where the output projection reads it, so that W_O, skips, norms and feed-forward part are the model's own, in
+any family.
+"""
+
+from collections import Counter
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from headscope.core.site import Site
+from headscope.core.weights import AfterHeads, FeedForward
+from headscope.errors import WeightsRefused
+from headscope.model.tracing.projections import Rows
+from headscope.model.transformers.model_state import restored
+from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
+
+if TYPE_CHECKING:
+    from headscope.model.model import Model
+
+# Windows of the probe, of a few tokens each: what a layer is given at once.
+WINDOWS = 64
+
+Given = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class Rest:
+    """The rest of each layer of a built model."""
+
+    def __init__(self, model: "Model", feed_forward: tuple[FeedForward, ...]) -> None:
+        self._model, self._hf = model, model.hf
+        self._first = {(one.stack, one.layer): one.module for one in reversed(feed_forward) if _widens(one)}
+        self._layers = {
+            site: _layer(model.hf, site.module, self._first.get((site.stack, site.layer), "")) for site in model.sites
+        }
+        self._attends = Counter(self._layers.values())
+        self._given: dict[str, tuple[Given, tuple[int, int]]] = {}
+
+    def __call__(
+        self,
+        site: Site,
+        stream: Float[Tensor, "windows tokens d_model"],
+        z: Float[Tensor, "windows heads tokens d_value"],
+    ) -> AfterHeads:
+        """What the layer of a site makes of a stream that enters it and of what its heads give for each token."""
+        output, layer = self._checked(site)
+        given, (windows, tokens) = self._arguments(layer)
+        rows, heads = stream.flatten(0, 1), z.movedim(1, 2).flatten(0, 1)
+        normed: list[Tensor] = []
+        out: list[Tensor] = []
+        for start in range(0, len(rows), windows * tokens):
+            part = slice(start, start + windows * tokens)
+            kept = len(rows[part])
+            # Always as many tokens as the arguments are for.
+            missing = windows * tokens - kept
+            filled = [torch.cat((x[part], x[:1].expand(missing, *x.shape[1:]))) for x in (rows, heads)]
+            one = self._run(site, output, layer, given, *(x.reshape(windows, tokens, *x.shape[1:]) for x in filled))
+            out.append(one.out.flatten(0, 1)[:kept])
+            if one.normed is not None:
+                normed.append(one.normed.flatten(0, 1)[:kept])
+        whole = torch.cat(normed).reshape(stream.shape) if normed else None
+        return AfterHeads(whole, torch.cat(out).reshape(stream.shape))
+
+    def _checked(self, site: Site) -> tuple[Rows, str]:
+        plan, layer = self._model.plan(site), self._layers[site]
+        if plan.projections is None:
+            raise WeightsRefused(f"{site.label}: {plan.status.reason}")
+        if layer == site.module:
+            raise WeightsRefused(f"{site.label}: no layer around its attention was found")
+        if self._attends[layer] > 1:
+            raise WeightsRefused(f"{site.label}: its layer attends more than once, or serves as several layers")
+        return plan.projections.o, layer
+
+    def _arguments(self, layer: str) -> tuple[Given, tuple[int, int]]:
+        """What a layer was given in a probe, the stream itself left out, and how many tokens of how many windows."""
+        if not self._given:
+            body = self._hf.base_model
+
+            def keep(name: str) -> Any:
+                return lambda module, args, kwargs: self._given.__setitem__(name, _without_stream(args, kwargs))
+
+            with ExitStack() as stack, torch.no_grad(), restored(self._hf):
+                for name in self._attends:
+                    hook = self._hf.get_submodule(name).register_forward_pre_hook(keep(name), with_kwargs=True)
+                    stack.callback(hook.remove)
+                # Not a call: hooks on the model are for forwards of a text, and this one only asks for arguments.
+                body.forward(**probe_inputs(self._hf, batch=WINDOWS), **forward_options(body))
+        return self._given[layer]
+
+    def _run(
+        self,
+        site: Site,
+        output: Rows,
+        layer: str,
+        given: Given,
+        stream: Float[Tensor, "windows tokens d_model"],
+        z: Float[Tensor, "windows tokens heads d_value"],
+    ) -> AfterHeads:
+        """One call of the layer, with the heads' output exchanged and the input of its feed-forward part noted."""
+        device, dtype = self._hf.device, self._hf.dtype
+        heads = z.to(device, dtype)
+        normed: list[Tensor] = []
+        exchanged: list[bool] = []
+
+        def exchange(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+            read = args[0].clone()
+            read.reshape(*stream.shape[:2], -1)[..., output.row] = heads
+            exchanged.append(True)
+            return (read, *args[1:])
+
+        first = self._first.get((site.stack, site.layer))
+        with ExitStack() as stack, torch.no_grad(), restored(self._hf.get_submodule(layer)):
+            hook = self._hf.get_submodule(output.module).register_forward_pre_hook(exchange)
+            stack.callback(hook.remove)
+            if first is not None:
+                watch = self._hf.get_submodule(first).register_forward_pre_hook(
+                    lambda module, args: normed.append(args[0].detach().reshape(stream.shape).clone())
+                )
+                stack.callback(watch.remove)
+            args, kwargs = _with_stream(*given, stream.to(device, dtype).clone())
+            result = self._hf.get_submodule(layer)(*args, **kwargs)
+        out = result if isinstance(result, Tensor) else next((x for x in result if isinstance(x, Tensor)), None)
+        if not exchanged or out is None or out.shape != stream.shape:
+            raise WeightsRefused(f"{site.label}: its layer could not be run by itself")
+        # Where the stream came from: lenses compute on the CPU, wherever the model is.
+        return AfterHeads(normed[0].to(stream.device) if normed else None, out.to(stream.device))
+
+
+def _layer(hf: nn.Module, attention: str, feed_forward: str) -> str:
+    """The nearest element of a module list that holds both, or the attention alone where the other is not known."""
+    parts = attention.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        name = ".".join(parts[:end])
+        within = not feed_forward or feed_forward.startswith(f"{name}.")
+        if within and isinstance(hf.get_submodule(name.rpartition(".")[0]), nn.ModuleList):
+            return name
+    return attention
+
+
+def _widens(one: FeedForward) -> bool:
+    return one.sizes[0] < one.sizes[1]
+
+
+# Marks the place of the stream among the arguments of a layer.
+_STREAM = object()
+
+
+def _without_stream(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Given, tuple[int, int]]:
+    """The first tensor is the stream that enters: its place is marked, its size noted, and it is not held."""
+    for index, value in enumerate(args):
+        if isinstance(value, Tensor):
+            return ((*args[:index], _STREAM, *args[index + 1 :]), kwargs), (value.shape[0], value.shape[1])
+    name, value = next((key, value) for key, value in kwargs.items() if isinstance(value, Tensor))
+    return (args, {**kwargs, name: _STREAM}), (value.shape[0], value.shape[1])
+
+
+def _with_stream(args: tuple[Any, ...], kwargs: dict[str, Any], stream: Tensor) -> Given:
+    return tuple(stream if x is _STREAM else x for x in args), {
+        key: stream if x is _STREAM else x for key, x in kwargs.items()
+    }

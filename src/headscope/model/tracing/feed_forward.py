@@ -1,0 +1,181 @@
+"""The feed-forward matrices of each layer, found without a table of families.
+
+A layer is the part of the model around an attention module that holds no other layer's attention. Beside the attention
+it multiplies by matrices that come in pairs: one widens from d_model to some width (or to twice that, where a gate is
+stored with it), another comes back. What has no such partner (a router, a gate of one number) is no feed-forward
+matrix. A layer without attention, as hybrids have, shows what bears the same names as in the layers with it. Only names
+and shapes are read, so that a model without weights will do.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from headscope.core.site import Site
+from headscope.core.weights import FeedForward
+from headscope.model.tracing.projections import Plan
+from headscope.model.tracing.random_codes import is_linear
+
+
+@dataclass(frozen=True)
+class FoundFeedForward:
+    """Every feed-forward matrix in the order of the layers, and what was left out, in sentences."""
+
+    matrices: tuple[FeedForward, ...]
+    notes: tuple[str, ...] = ()
+
+
+def find_feed_forward(model: nn.Module, plans: dict[Site, Plan]) -> FoundFeedForward:
+    """The feed-forward matrices of a model, real or on the meta device."""
+    sites = tuple(plans)
+    taken = {part.module for plan in plans.values() if (parts := plan.projections) for part in vars(parts).values()}
+    found: list[FeedForward] = []
+    stacked: dict[str, list[Site]] = {}
+    bare: list[Site] = []
+    blocks: dict[str, Site] = {}
+    for site in _one_per_layer(sites):
+        block, linears = _block(model, site, sites, taken)
+        blocks[block] = site
+        found += [
+            FeedForward(site.stack, site.layer, name.removeprefix(f"{block}."), name, _sizes(linear))
+            for name, linear in linears.items()
+        ]
+        banks = list(_banks(model, block, _attention(model, block, sites)))
+        for bank in banks:
+            stacked.setdefault(bank.removeprefix(f"{block}."), []).append(site)
+        if not linears and not banks:
+            bare.append(site)
+    found += _without_attention(model, blocks, found)
+    ordered = sorted(found, key=lambda one: ([site.stack for site in sites].index(one.stack), one.layer))
+    return FoundFeedForward(tuple(ordered), (*_stacked_notes(stacked), *_bare_notes(bare)))
+
+
+def _without_attention(model: nn.Module, blocks: dict[str, Site], found: list[FeedForward]) -> Iterator[FeedForward]:
+    """In the layers beside those of `blocks`: the modules that are called as the feed-forward ones there."""
+    lists = {block.rpartition(".")[0]: site.stack for block, site in blocks.items()}
+    numbered = all(block.rpartition(".")[2] == str(site.layer) for block, site in blocks.items())
+    for parent, stack in lists.items() if numbered else ():
+        names = dict.fromkeys(one.name for one in found if one.stack == stack)
+        for number, layer in model.get_submodule(parent).named_children():
+            inner = dict(layer.named_modules()) if f"{parent}.{number}" not in blocks and number.isdigit() else {}
+            same = {name: inner[name] for name in names if name in inner and is_linear(inner[name])}
+            for name, linear in _pairs(same).items():
+                yield FeedForward(stack, int(number), name, f"{parent}.{number}.{name}", _sizes(linear))
+
+
+def _stacked_notes(stacked: dict[str, list[Site]]) -> Iterator[str]:
+    if stacked:
+        layers = list(dict.fromkeys(_layer(site) for sites in stacked.values() for site in sites))
+        yield (
+            f"Left out: the experts of {_count(layers)} (first {layers[0]}), which are kept as one stack of matrices "
+            f"({', '.join(stacked)})."
+        )
+
+
+def _bare_notes(bare: list[Site]) -> Iterator[str]:
+    if bare:
+        labels = ", ".join(_layer(site) for site in bare[:4]) + (" …" if len(bare) > 4 else "")
+        yield f"No feed-forward matrices were found beside the attention of {_count(bare)} ({labels})."
+
+
+def _count(layers: Sequence[object]) -> str:
+    return f"{len(layers)} layer{'s' * (len(layers) > 1)}"
+
+
+def _layer(site: Site) -> str:
+    return site.label.removesuffix(".cross")
+
+
+def _one_per_layer(sites: Iterable[Site]) -> list[Site]:
+    """The first site of each layer: self- and cross-attention of a decoder share their feed-forward part."""
+    return list({(site.stack, site.layer): site for site in reversed(tuple(sites))}.values())[::-1]
+
+
+def _block(model: nn.Module, site: Site, sites: tuple[Site, ...], taken: set[str]) -> tuple[str, dict[str, nn.Module]]:
+    """The layer around a site and its feed-forward modules: the smallest part of the model that has some."""
+    others = [other.module for other in sites if (other.stack, other.layer) != (site.stack, site.layer)]
+    outermost = ""
+    for path in _around(site.module):
+        # A module that several layers share is inside its own block and in nobody else's.
+        if any(_inside(module, path) and module != site.module for module in others):
+            break
+        if isinstance(model.get_submodule(path), nn.ModuleList | nn.ModuleDict):
+            continue
+        outermost = path
+        if found := _pairs(_linears(model, path, _attention(model, path, sites), taken)):
+            return path, found
+    return outermost, {}
+
+
+def _around(module: str) -> Iterator[str]:
+    """The names of the parts that hold a module, from the inside out, up to the first that has a number."""
+    numbered = re.match(r"(?:.*?\.)?\d+(?=\.|$)", module)
+    last = len(numbered[0]) if numbered else 0
+    while "." in module:
+        module = module.rpartition(".")[0]
+        if len(module) < last:
+            return
+        yield module
+
+
+def _attention(model: nn.Module, block: str, sites: tuple[Site, ...]) -> list[str]:
+    """The parts of a block that attend: its children around a site, looking through plain lists of modules."""
+    found = []
+    for site in sites:
+        if _inside(site.module, block):
+            rest = site.module.removeprefix(f"{block}.").split(".")
+            path = block
+            while rest:
+                path = f"{path}.{rest.pop(0)}"
+                if not isinstance(model.get_submodule(path), nn.ModuleList | nn.ModuleDict):
+                    break
+            found.append(path)
+    return found
+
+
+def _inside(module: str, block: str) -> bool:
+    return module.startswith(f"{block}.")
+
+
+def _beside(model: nn.Module, block: str, attention: list[str]) -> Iterator[tuple[str, nn.Module]]:
+    if not block:
+        return
+    for name, module in model.get_submodule(block).named_modules(prefix=block):
+        if not any(name == path or _inside(name, path) for path in attention):
+            yield name, module
+
+
+def _linears(model: nn.Module, block: str, attention: list[str], taken: set[str]) -> dict[str, nn.Module]:
+    return {
+        name: module for name, module in _beside(model, block, attention) if is_linear(module) and name not in taken
+    }
+
+
+def _banks(model: nn.Module, block: str, attention: list[str]) -> Iterator[str]:
+    """Parameters that hold a stack of matrices, as experts do; a convolution's kernel is none."""
+    for name, module in _beside(model, block, attention):
+        if not isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            own = module.named_parameters(recurse=False)
+            yield from (f"{name}.{key}" for key, parameter in own if parameter.ndim == 3)
+
+
+def _pairs(linears: dict[str, nn.Module]) -> dict[str, nn.Module]:
+    """Those that widen or come back, each with a partner; a fused gate makes the way out twice as wide."""
+    sizes = {name: _sizes(module) for name, module in linears.items()}
+
+    def partnered(name: str) -> bool:
+        d_in, d_out = sizes[name]
+        back = [(d_out, d_in), (d_out, 2 * d_in)] + ([(d_out // 2, d_in)] if d_out % 2 == 0 else [])
+        return any(other != name and sizes[other] in back for other in sizes)
+
+    return {name: module for name, module in linears.items() if partnered(name)}
+
+
+def _sizes(linear: Any) -> tuple[int, int]:
+    """What a linear module reads and what it writes."""
+    weight: Tensor = linear.weight
+    rows, columns = weight.shape
+    return (columns, rows) if isinstance(linear, nn.Linear) else (rows, columns)

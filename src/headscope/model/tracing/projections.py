@@ -1,0 +1,197 @@
+"""Blueprint: which rows of which matrices make up the queries, keys, values and output of each site.
+
+Made once per model by tracing codes (see `codes`); then read off a built model or a file alike.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from headscope.core.site import Site
+from headscope.core.weights import WeightStatus
+from headscope.model.tracing.random_codes import SIGNATURE_BITS, CodedCall, Trace, channels_of, coded, nonzero, trace
+from headscope.model.tracing.value_limits import Limits, find_limits, limit_reason
+from headscope.model.transformers.attention_hook import as_transformers, tapped
+from headscope.model.transformers.call_reader import RawCall
+from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
+
+EXACT = WeightStatus("exact")
+NORMED = WeightStatus("normed", "queries and keys are normalised after the projection (QK-norm)")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Channels of all heads as rows of one linear module: channel = gain · (x · weight[row] + bias[row])."""
+
+    module: str
+    row: Int[Tensor, "some_heads width"]
+    gain: Float[Tensor, "some_heads width"]
+
+
+@dataclass(frozen=True)
+class Projections:
+    """Where one site's q, k, v come from and which columns of which module read its output."""
+
+    q: Rows
+    k: Rows
+    v: Rows
+    o: Rows
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is known about one site's weights; `limits` holds where q, k or v are cut off after the projection."""
+
+    status: WeightStatus
+    projections: Projections | None = None
+    limits: Limits = field(default_factory=dict)
+
+
+class _Refusal(Exception):
+    """The reason why a site has no canonical form."""
+
+
+class Tracer:
+    """Handles attention calls of a coded model: traces q, k, v back, hands codes out for the output."""
+
+    def __init__(self, model: Any, sites: tuple[Site, ...]) -> None:
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._sites = {(site.module, site.call): site for site in sites}
+        self._calls: Counter[str] = Counter()
+        self._recent: list[CodedCall] = []
+        self._awaiting: tuple[Site, tuple[Rows, Rows, Rows], WeightStatus, Tensor] | None = None
+        self._generator = torch.Generator().manual_seed(1)
+        self.plans: dict[Site, Plan] = {}
+
+    def note(self, call: CodedCall) -> None:
+        """A linear module ran: it may be the one that reads the last site's output."""
+        self._recent.append(call)
+        if self._awaiting is None:
+            return
+        site, (q, k, v), status, z = self._awaiting
+        found = trace(CodedCall(call.module, call.read, z, call.dtype), call.read)
+        if found is None or len(found.row) != z.shape[1]:
+            return
+        self._awaiting = None
+        gain = found.gain()
+        if gain is None or not torch.allclose(gain, torch.ones_like(gain), rtol=1e-4):
+            self._refuse(site, f"its output is gated, scaled or normalised before {call.module}")
+            return
+        # found.row[c] is the channel of z that column c of the output module reads: invert it.
+        column = torch.empty_like(found.row)
+        column[found.row] = torch.arange(len(found.row))
+        o = Rows(call.module, column.reshape(site.n_heads, site.d_value), torch.ones(site.n_heads, site.d_value))
+        self.plans[site] = Plan(status, Projections(q, k, v, o))
+
+    def __call__(self, raw: RawCall) -> Tensor:
+        """Trace the call's inputs and answer with codes."""
+        self._give_up_waiting()
+        name = self._names[id(raw.module)]
+        site = self._sites.get((name, self._calls[name]))
+        self._calls[name] += 1
+        out = self._output_codes(raw)
+        if site is not None:
+            self._trace_inputs(site, raw, out)
+        self._recent.clear()
+        return as_transformers(out)
+
+    def close(self) -> None:
+        """The forward is over."""
+        self._give_up_waiting()
+        for site in self._sites.values():
+            self.plans.setdefault(site, Plan(WeightStatus("refused", "the site was not reached while tracing")))
+
+    def _output_codes(self, raw: RawCall) -> Tensor:
+        batch, heads, queries, _ = raw.query.shape
+        code = nonzero(torch.randn(batch, heads, queries, raw.value.shape[3], generator=self._generator))
+        magnitude = torch.rand(batch, 1, queries, 1, generator=self._generator) * 1.5 + 0.5
+        return (code * magnitude).to(raw.query.device, raw.query.dtype)
+
+    def _trace_inputs(self, site: Site, raw: RawCall, out: Tensor) -> None:
+        try:
+            rows, status = self._projected(site, raw)
+        except _Refusal as refusal:
+            self._refuse(site, str(refusal))
+        else:
+            self._awaiting = (site, rows, status, channels_of(out))
+
+    def _projected(self, site: Site, raw: RawCall) -> tuple[tuple[Rows, Rows, Rows], WeightStatus]:
+        q, q_from, q_scaled = self._rows(raw.query, "queries")
+        k, k_from, k_scaled = self._rows(raw.key, "keys")
+        v, v_from, v_scaled = self._rows(raw.value, "values")
+        if not v_scaled:
+            raise _Refusal("the values are normalised after their projection")
+        same = [k_from, v_from] if site.kind == "cross" else [q_from, k_from, v_from]
+        if any(not _same_input(same[0], other) for other in same[1:]):
+            modules = ", ".join(dict.fromkeys(call.module for call in same))
+            raise _Refusal(f"its projections read different inputs ({modules}), as in latent attention")
+        return (q, k, v), EXACT if q_scaled and k_scaled else NORMED
+
+    def _rows(self, states: Tensor, what: str) -> tuple[Rows, CodedCall, bool]:
+        channels = channels_of(states)
+        if channels.shape[0] < SIGNATURE_BITS // 2:
+            raise _Refusal(f"the probe gave only {channels.shape[0]} samples")
+        found = self._find(channels)
+        if found is None:
+            raise _Refusal(
+                f"no single linear module produces its {what} (they are summed, shifted, or normalised with a mean)"
+            )
+        gain = found.gain()
+        shape = (states.shape[1], states.shape[3])
+        recorded = torch.ones(shape) if gain is None else gain.reshape(shape)
+        return Rows(found.call.module, found.row.reshape(shape), recorded), found.call, gain is not None
+
+    def _find(self, channels: Tensor) -> Trace | None:
+        for call in reversed(self._recent):
+            found = trace(call, channels)
+            if found is not None:
+                return found
+        return None
+
+    def _give_up_waiting(self) -> None:
+        if self._awaiting is not None:
+            self._refuse(self._awaiting[0], "no single linear module reads its output")
+            self._awaiting = None
+
+    def _refuse(self, site: Site, reason: str) -> None:
+        self.plans[site] = Plan(WeightStatus("refused", reason))
+
+
+def make_blueprint(model: Any, sites: tuple[Site, ...]) -> dict[Site, Plan]:
+    """Trace every site of a model, real or on the meta device, in two coded forwards over single tokens."""
+    tracer = Tracer(model, sites)
+    inputs = probe_inputs(model, batch=SIGNATURE_BITS, single_token=True)
+    with torch.no_grad(), coded(model, tracer.note), tapped(model, tracer):
+        model(**inputs, **forward_options(model))
+    tracer.close()
+    return _with_limits(model, tracer.plans)
+
+
+def _with_limits(model: Any, plans: dict[Site, Plan]) -> dict[Site, Plan]:
+    """The same plans; a site that cuts queries, keys or values off is not exact."""
+    rows_by_site = {site: _scaled_rows(plan) for site, plan in plans.items() if plan.projections is not None}
+    limits = find_limits(model, rows_by_site) if rows_by_site else {}
+    return {site: _limited(plan, limits.get(site, {})) for site, plan in plans.items()}
+
+
+def _scaled_rows(plan: Plan) -> dict[str, Rows]:
+    letters = "v" if plan.status.status == "normed" else "qkv"
+    return {letter: getattr(plan.projections, letter) for letter in letters}
+
+
+def _limited(plan: Plan, limits: Limits) -> Plan:
+    if not limits:
+        return plan
+    if plan.status.status == "normed":
+        status = WeightStatus("normed", f"{plan.status.reason}; {limit_reason(limits)}")
+    else:
+        status = WeightStatus("clipped", limit_reason(limits))
+    return replace(plan, status=status, limits=limits)
+
+
+def _same_input(a: CodedCall, b: CodedCall) -> bool:
+    return a is b or (a.read.shape == b.read.shape and torch.equal(a.read, b.read))

@@ -1,0 +1,432 @@
+"""Where a model adds: its skip connections and the branches beside them, found without a table of families.
+
+A skip connection is an addition x + f(x): one operand is what the other was computed from, by a matrix. That is looked
+up in the graph that torch records of one short forward, so that norms before, between or behind do not matter. What
+f is made of are its branches: one that attends is the attention's, any other the feed-forward's. Blocks that add
+several branches of one x (x + attention(x) + feed_forward(x), in any order) have one skip connection and more branches.
+
+What was found is a role for the operands of some additions, each named by the module whose own code adds and by its
+number there. A model in which some attention is not inside a skip connection is refused.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from headscope.core.site import Site
+from headscope.errors import HeadscopeError, VariantRefused
+from headscope.model.transformers.attention_hook import answering, plain_attention, tapped
+from headscope.model.transformers.call_reader import RawCall
+from headscope.model.transformers.error_text import reason
+from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
+
+Part = Literal["attention", "mlp"]
+Place = tuple[str, int]  # the module whose code adds, and which of its additions it is
+
+_IN_PLACE = {Tensor.add_, Tensor.__iadd__}
+_ADDITIONS = {torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, *_IN_PLACE}
+# Nodes of torch's graph that multiply by a matrix.
+_PRODUCT = re.compile(r"^(Add|B|Baddb|_Grouped|GroupedM?)?mm|Linear|Convolution|Einsum|Matmul", re.IGNORECASE)
+PARTS: tuple[Part, ...] = ("attention", "mlp")
+
+
+@dataclass(frozen=True)
+class Role:
+    """What the two operands of an addition are.
+
+    `skip` is the operand that the skip connection carries; `parts` are the branches. `alone`: the skip connection goes
+    around this one branch and no other.
+    """
+
+    skip: int | None
+    parts: dict[int, Part]
+    alone: bool = True
+
+
+@dataclass(frozen=True)
+class Branches:
+    """The additions of a model that matter, by place, and why some branches cannot be told apart."""
+
+    blocks: tuple[str, ...]
+    roles: dict[Place, Role]
+    unknown: dict[Part, str]
+
+
+@dataclass(frozen=True)
+class _Addition:
+    place: Place
+    operands: tuple[Any, Any]
+    result: Any
+    call: tuple[str, int]  # the block in which it happens, and which of its calls
+
+
+def layer_lists(hf: nn.Module, sites: Sequence[Site]) -> tuple[str, ...]:
+    """The outermost lists of modules around the sites: their elements are the layers."""
+    found: dict[str, None] = {}
+    for site in sites:
+        parts = site.module.split(".")
+        for end in range(1, len(parts)):
+            parent = ".".join(parts[:end])
+            try:
+                holder = hf.get_submodule(parent)
+            except AttributeError:
+                break
+            if isinstance(holder, nn.ModuleList):
+                found[parent] = None
+                break
+    return tuple(found)
+
+
+def find_branches(hf: Any, sites: Sequence[Site]) -> Branches:
+    """The roles of a model's additions; raises `VariantRefused` where they cannot be told."""
+    lists = layer_lists(hf, sites)
+    blocks = tuple(f"{name}.{index}" for name in lists for index in range(len(hf.get_submodule(name))))
+    if not blocks:
+        raise VariantRefused(f"the layers of {type(hf).__name__} are no list of modules, so none can be looked into")
+    probe = _Probe(hf, sites, blocks)
+    try:
+        probe.run()
+    except (HeadscopeError, MemoryError):
+        raise
+    except Exception as error:
+        raise VariantRefused(f"{type(hf).__name__} could not be run with gradients ({reason(error)})") from error
+    return _Reading(probe).branches()
+
+
+class Adding(TorchFunctionMode):
+    """Hands every addition of two tensors of equal shape to `handle`, with the function that adds."""
+
+    def __init__(self, handle: Any) -> None:
+        super().__init__()
+        self._handle = handle
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if func in _ADDITIONS and len(args) == 2 and all(isinstance(one, Tensor) for one in args):
+            a, b = args
+            if a.shape == b.shape and a.is_floating_point() and b.is_floating_point():
+                return self._handle(func, a, b, given)
+        return func(*args, **given)
+
+
+class Watched(ABC):
+    """Follows which module's code is running inside the blocks, and counts the additions as wide as the stream."""
+
+    def __init__(self, hf: Any, blocks: Sequence[str]) -> None:
+        self._hf, self._blocks = hf, frozenset(blocks)
+        self._running: list[tuple[str, Counter[str]]] = []
+        self._modes: list[Any] = []
+        self.streams: list[int] = []
+        self.calls: Counter[str] = Counter()
+
+    def open(self, stack: ExitStack) -> None:
+        """Hooks on every module inside the blocks, removed when the stack is closed."""
+        seen: set[int] = set()
+        for block in self._blocks:
+            for name, module in self._hf.get_submodule(block).named_modules(prefix=block):
+                if id(module) not in seen:
+                    seen.add(id(module))
+                    enter, leave = self._hooks(name)
+                    stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
+                    stack.callback(module.register_forward_hook(leave, always_call=True).remove)
+
+    def _hooks(self, name: str) -> tuple[Any, Any]:
+        is_block = name in self._blocks
+
+        def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if is_block:
+                given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+                self.streams.append(given[0].numel() if given else -1)
+                self.calls[name] += 1
+                self._modes.append(Adding(self._add))
+                self._modes[-1].__enter__()
+            self._running.append((name, Counter()))
+
+        def leave(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            # Called after an error too, also after one in `enter` itself.
+            while self._running and self._running[-1][0] != name:
+                self._running.pop()
+            if not self._running:
+                return
+            _, counts = self._running.pop()
+            if is_block:
+                self._modes.pop().__exit__(None, None, None)
+                self.streams.pop()
+            if output is not None:
+                self.left(name, counts["additions"])
+
+        return enter, leave
+
+    def _add(self, func: Any, a: Tensor, b: Tensor, kwargs: dict[str, Any]) -> Tensor:
+        if not self._running or answering() or a.numel() != self.streams[-1]:
+            done: Tensor = func(a, b, **kwargs)
+            return done
+        name, counts = self._running[-1]
+        number = counts["additions"]
+        counts["additions"] += 1
+        return self.added((name, number), func, a, b, kwargs)
+
+    @abstractmethod
+    def added(self, place: Place, func: Any, a: Tensor, b: Tensor, kwargs: dict[str, Any]) -> Tensor:
+        """What an addition gives."""
+
+    def left(self, name: str, additions: int) -> None:  # noqa: B027  who only watches need not care
+        """A module has run, and its own code has added so often."""
+
+
+class _Probe(Watched):
+    """One short forward with gradients, which keeps the graph's nodes of additions and attention calls."""
+
+    def __init__(self, hf: Any, sites: Sequence[Site], blocks: Sequence[str]) -> None:
+        super().__init__(hf, blocks)
+        self.sites, self.blocks = tuple(sites), tuple(blocks)
+        self._by_call = {(site.module, site.call): site for site in sites}
+        self._names = {id(module): name for name, module in hf.named_modules()}
+        self._attended: Counter[str] = Counter()
+        self.additions: list[_Addition] = []
+        self.attention: dict[Site, tuple[Any, tuple[str, int]]] = {}
+
+    def run(self) -> None:
+        """The forward; the text is a few random tokens."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.enable_grad())
+            stack.enter_context(tapped(self._hf, self._attention))
+            self.open(stack)
+            for module in self._hf.modules():
+                if isinstance(module, nn.Embedding):
+                    stack.callback(module.register_forward_hook(_with_gradient).remove)
+            self._hf(**probe_inputs(self._hf, batch=1), **forward_options(self._hf))
+
+    def _attention(self, raw: RawCall) -> Tensor:
+        name = self._names[id(raw.module)]
+        site = self._by_call.get((name, self._attended[name]))
+        self._attended[name] += 1
+        out = plain_attention(raw)
+        if site is not None:
+            self.attention[site] = (out.grad_fn, self._call())
+        return out
+
+    def added(self, place: Place, func: Any, a: Tensor, b: Tensor, kwargs: dict[str, Any]) -> Tensor:
+        """Note the nodes of the operands and of the result."""
+        operands = (a.grad_fn, b.grad_fn)
+        result: Tensor = func(a, b, **kwargs)
+        if result.grad_fn is not None:
+            self.additions.append(_Addition(place, operands, result.grad_fn, self._call()))
+        return result
+
+    def _call(self) -> tuple[str, int]:
+        for name, _ in self._running:
+            if name in self._blocks:
+                return name, self.calls[name]
+        return "", 0
+
+
+def _with_gradient(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+    """Weights may be frozen: the graph begins at the embeddings all the same."""
+    if isinstance(output, Tensor) and not output.requires_grad and output.is_floating_point():
+        return output.detach().requires_grad_().clone()
+    return output
+
+
+@dataclass
+class _Path:
+    """What lies between a node and an earlier one; nothing where it was not computed from it."""
+
+    nodes: set[int] = field(default_factory=set)
+    product: bool = False
+
+
+class _Reading:
+    """The graph of a probe read: which additions are skip connections, and what is beside them."""
+
+    def __init__(self, probe: _Probe) -> None:
+        self._probe = probe
+        self._paths: dict[tuple[int, int], _Path] = {}
+
+    def branches(self) -> Branches:
+        roles: dict[Place, Role] = {}
+        inside: dict[Site, Part] = {}
+        with_mlp: set[tuple[str, int]] = set()
+        for addition, role, parts in self._roles():
+            before = roles.setdefault(addition.place, role)
+            if before != role:
+                raise VariantRefused(f"{addition.place[0]} adds in another way each time that it is called")
+            for source, node, part in parts:
+                if part == "mlp":
+                    with_mlp.add(addition.call)
+                for site, (attended, _) in self._probe.attention.items():
+                    if id(attended) in self._path(source, node).nodes:
+                        inside[site] = part
+        self._check(inside)
+        return Branches(self._probe.blocks, roles, self._unknown(with_mlp))
+
+    def _check(self, inside: dict[Site, Part]) -> None:
+        if bare := [site.label for site in self._probe.sites if site not in inside]:
+            raise VariantRefused(
+                f"no skip connection was found around the attention of {', '.join(bare[:4])}"
+                f"{' …' if len(bare) > 4 else ''}: the family adds in a way that headscope does not know"
+            )
+
+    def _unknown(self, with_mlp: set[tuple[str, int]]) -> dict[Part, str]:
+        calls = {call: site for site, (_, call) in self._probe.attention.items()}
+        lacking = [site.label for call, site in calls.items() if call not in with_mlp]
+        if not lacking:
+            return {}
+        why = (
+            f"no feed-forward branch was found beside the attention of {', '.join(lacking[:4])}"
+            f"{' …' if len(lacking) > 4 else ''}"
+        )
+        return dict.fromkeys(PARTS, why)
+
+    def _roles(self) -> Iterator[tuple[_Addition, Role, list[tuple[Any, Any, Part]]]]:
+        """Each addition with a role, and its branches as source, node and kind."""
+        skips = [(addition, index) for addition in self._probe.additions if (index := self._skip(addition)) is not None]
+        carried = {id(addition.result): addition.operands[index] for addition, index in skips}
+        by_place: dict[int, tuple[_Addition, int | None, dict[int, tuple[Any, Part]]]] = {}
+        for addition, index in skips:
+            source, branch = addition.operands[index], addition.operands[1 - index]
+            entry = by_place.setdefault(id(addition.result), (addition, index, {}))
+            split = self._split(source, branch, addition.call)
+            kinds = [self._part(source, inner.operands[operand]) for inner, operand in split]
+            if len(set(kinds)) < 2:
+                entry[2][1 - index] = (source, self._part(source, branch))
+                continue
+            for (inner, operand), kind in zip(split, kinds, strict=True):
+                other = by_place.setdefault(id(inner.result), (inner, None, {}))
+                other[2][operand] = (source, kind)
+        for addition in self._probe.additions:
+            if id(addition.result) in by_place:
+                continue
+            # x + attention(x) + feed_forward(x), added from the left.
+            for index in (0, 1):
+                source = carried.get(id(addition.operands[index]))
+                node = addition.operands[1 - index]
+                if source is not None and self._path(source, node).product:
+                    by_place[id(addition.result)] = (addition, None, {1 - index: (source, self._part(source, node))})
+                    carried[id(addition.result)] = source
+        beside: dict[int, set[Part]] = {}
+        for _, _, parts in by_place.values():
+            for source, part in parts.values():
+                beside.setdefault(id(source), set()).add(part)
+        for addition, index, parts in by_place.values():
+            source = None if index is None else addition.operands[index]
+            alone = source is None or len(beside.get(id(source), ())) < 2
+            named = {operand: part for operand, (_, part) in parts.items()}
+            told = [(origin, addition.operands[operand], part) for operand, (origin, part) in parts.items()]
+            yield addition, Role(index, named, alone), told
+
+    def _skip(self, addition: _Addition) -> int | None:
+        """Which operand the other one was computed from, by a matrix."""
+        a, b = addition.operands
+        if a is None or b is None:
+            return None
+        earlier, later = (0, 1) if a._sequence_nr() < b._sequence_nr() else (1, 0)
+        path = self._path(addition.operands[earlier], addition.operands[later])
+        return earlier if path.product else None
+
+    def _split(self, source: Any, branch: Any, call: tuple[str, int]) -> list[tuple[_Addition, int]]:
+        """The operands that a branch is the sum of, each computed from the source by a matrix of its own."""
+        path = self._path(source, branch)
+        for addition in reversed(self._probe.additions):
+            if addition.call != call or id(addition.result) not in path.nodes:
+                continue
+            made = [operand is not None and self._path(source, operand).product for operand in addition.operands]
+            if all(made) and not self._path(addition.result, branch).product and self._skip(addition) is None:
+                found: list[tuple[_Addition, int]] = []
+                for index, operand in enumerate(addition.operands):
+                    found += self._split(source, operand, call) or [(addition, index)]
+                return found
+        return []
+
+    def _part(self, source: Any, node: Any) -> Part:
+        path = self._path(source, node)
+        attends = any(id(attended) in path.nodes for attended, _ in self._probe.attention.values())
+        return "attention" if attends else "mlp"
+
+    def _path(self, source: Any, node: Any) -> _Path:
+        """What lies on the ways from `node` back to `source`, both ends included."""
+        key = (id(source), id(node))
+        if key not in self._paths:
+            self._paths[key] = _path(source, node)
+        return self._paths[key]
+
+
+def _path(source: Any, node: Any) -> _Path:
+    floor = source._sequence_nr()
+    if node is None or node is source:
+        return _Path({id(source)} if node is source else set())
+    # Depth first, in the order in which all that a node was computed from comes before it.
+    leads: dict[int, bool] = {id(source): True}
+    made: dict[int, bool] = {id(source): False}  # whether a matrix lies between it and the source, itself included
+    kept: list[Any] = []
+    stack: list[tuple[Any, bool]] = [(node, False)]
+    while stack:
+        one, expanded = stack.pop()
+        if id(one) in leads:
+            continue
+        inputs = [] if one._sequence_nr() <= floor else [each for each, _ in one.next_functions if each is not None]
+        if not expanded:
+            kept.append(one)
+            stack.append((one, True))
+            stack += [(each, False) for each in inputs if id(each) not in leads]
+            continue
+        reached = [each for each in inputs if leads.get(id(each), False)]
+        leads[id(one)] = bool(reached)
+        made[id(one)] = bool(reached) and (bool(_PRODUCT.search(one.name())) or any(made[id(each)] for each in reached))
+    if not leads.get(id(node), False):
+        return _Path()
+    return _Path({key for key, leading in leads.items() if leading}, made[id(node)])
+
+
+@contextmanager
+def rewired(hf: Any, branches: Branches, strength: float, removed: frozenset[Part]) -> Iterator[None]:
+    """Run the model with skip connections of another strength, or without some branches, while the context lasts."""
+    with ExitStack() as stack:
+        _Rewired(hf, branches, strength, removed).open(stack)
+        yield
+
+
+class _Rewired(Watched):
+    """Adds in another way: s·x + f(x), or x alone."""
+
+    def __init__(self, hf: Any, branches: Branches, strength: float, removed: frozenset[Part]) -> None:
+        super().__init__(hf, branches.blocks)
+        self._roles, self._strength, self._removed = branches.roles, strength, removed
+        self._expected: dict[str, int] = {}
+        for name, number in branches.roles:
+            self._expected[name] = max(self._expected.get(name, 0), number + 1)
+
+    def added(self, place: Place, func: Any, a: Tensor, b: Tensor, kwargs: dict[str, Any]) -> Tensor:
+        """The sum of what is left of the operands."""
+        role = self._roles.get(place)
+        operands = [a, b]
+        if role is not None:
+            gone = [index for index, part in role.parts.items() if part in self._removed]
+            for index in gone:
+                operands[index] = _scaled(operands[index], 0.0, func in _IN_PLACE and index == 0)
+            if role.skip is not None and not (gone and role.alone):
+                index = role.skip
+                operands[index] = _scaled(operands[index], self._strength, func in _IN_PLACE and index == 0)
+        result: Tensor = func(*operands, **kwargs)
+        return result
+
+    def left(self, name: str, additions: int) -> None:
+        """A module that did not add where it did when it was looked at would be changed silently wrong."""
+        if additions < self._expected.get(name, 0):
+            raise VariantRefused(f"{name} takes another way on this text than on the tokens it was looked at with")
+
+
+def _scaled(x: Tensor, factor: float, in_place: bool) -> Tensor:
+    if factor == 1.0:
+        return x
+    if in_place:
+        return x.zero_() if factor == 0.0 else x.mul_(factor)
+    return torch.zeros_like(x) if factor == 0.0 else x * factor

@@ -1,0 +1,116 @@
+"""A second model of the same checkpoint, loaded by transformers itself: what an opened model is compared with.
+
+An opened model agrees with itself, whatever was done to it. So `verify` loads the checkpoint again, through
+transformers' own path and with its eager attention, and compares with that. A model that was given in memory is built
+again from its configuration and its weights.
+"""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headscope.model.formats import gguf
+from headscope.model.formats.gguf_header import read_gguf_header
+from headscope.model.load import load
+from headscope.model.sources.names import Source
+from headscope.model.transformers.error_text import reason
+from headscope.model.transformers.model_state import random_restored
+from headscope.model.transformers.silence import quiet
+
+# Attributes that say where a model came from, not what it computes.
+_ORIGIN = ("name_or_path", "is_quantized", "quantization_method")
+
+
+@dataclass(frozen=True)
+class FreshCopy:
+    """A model nobody has opened, and a sentence on how it was made."""
+
+    hf: Any
+    method: str
+
+
+def fresh_copy(hf: Any, source: Source | None) -> FreshCopy:
+    """The model of a checkpoint loaded a second time, or a model in memory built a second time."""
+    with quiet(), random_restored(hf):
+        copied = _rebuilt(hf) if source is None else _reloaded(hf, source)
+    copied.hf.eval().requires_grad_(False)
+    copied.hf.set_attn_implementation("eager")
+    return copied
+
+
+def _reloaded(hf: Any, source: Source) -> FreshCopy:
+    if source.kind == "random":
+        return FreshCopy(load(source, dtype=hf.dtype).model, "drawn again from the same configuration and seed")
+    if getattr(source, "adapter", None) is not None:
+        return FreshCopy(load(source, dtype=hf.dtype).model, "loaded again by headscope, with its adapter")
+    try:
+        model = _by_transformers(hf, source)
+    except Exception as error:  # noqa: BLE001  transformers may lack a package or refuse a file that headscope reads
+        why = f"loaded again by headscope: transformers itself does not load it ({reason(error)})"
+        return FreshCopy(load(source, dtype=hf.dtype).model, why)
+    return FreshCopy(model, "loaded again by transformers itself")
+
+
+def _by_transformers(hf: Any, source: Source) -> Any:
+    file = source.gguf_file
+    if file is not None:
+        return gguf.build(file, read_gguf_header(file), gguf.read_gguf_config(file), hf.dtype)[0]
+    return type(hf).from_pretrained(
+        source.folder, dtype=hf.dtype, local_files_only=True, use_safetensors=True, trust_remote_code=False
+    )
+
+
+def _rebuilt(hf: Any) -> FreshCopy:
+    try:
+        model = type(hf)._from_config(copy.deepcopy(hf.config), dtype=hf.dtype)
+        model.load_state_dict(hf.state_dict())
+        buffers = dict(hf.named_buffers())
+        for name, buffer in model.named_buffers():
+            # Whoever moved a model to a narrow dtype rounded its buffers too.
+            _set_buffer(model, name, buffer.to(buffers[name].device, buffers[name].dtype))
+    except Exception as error:  # noqa: BLE001  a model in memory may have been put together by hand
+        return FreshCopy(copy.deepcopy(hf), f"a copy: it cannot be built from its configuration ({reason(error)})")
+    return FreshCopy(model.to(hf.device), "built again from the configuration and weights of the model in memory")
+
+
+def _set_buffer(model: nn.Module, name: str, value: Tensor) -> None:
+    owner, _, last = name.rpartition(".")
+    model.get_submodule(owner)._buffers[last] = value
+
+
+def differences(hf: nn.Module, fresh: nn.Module) -> list[str]:
+    """The weights, buffers, modules and plain attributes that differ between two models, by name."""
+    parts, fresh_parts = (dict(model.named_modules()) for model in (hf, fresh))
+    names = [*dict.fromkeys((*parts, *fresh_parts))]
+    return [where for name in names for where in _module_differences(name, parts.get(name), fresh_parts.get(name))]
+
+
+def _module_differences(name: str, module: nn.Module | None, fresh: nn.Module | None) -> list[str]:
+    # Compared by name: torch makes a class of its own for every module whose weight is a function of others.
+    if module is None or fresh is None or type(module).__qualname__ != type(fresh).__qualname__:
+        return [name]
+    tensors, fresh_tensors = ({**each._parameters, **each._buffers} for each in (module, fresh))
+    plain, fresh_plain = (_plain_attributes(each) for each in (module, fresh))
+    return [
+        *(f"{name}.{key}" for key in tensors.keys() | fresh_tensors.keys() if not _same(tensors, fresh_tensors, key)),
+        *(f"{name}.{key}" for key in plain.keys() | fresh_plain.keys() if plain.get(key) != fresh_plain.get(key)),
+    ]
+
+
+def _same(a: dict[str, Tensor | None], b: dict[str, Tensor | None], key: str) -> bool:
+    first, second = a.get(key), b.get(key)
+    if first is None or second is None:
+        return first is second
+    return first.dtype == second.dtype and torch.equal(first, second.to(first.device))
+
+
+def _plain_attributes(module: nn.Module) -> dict[str, Any]:
+    """What a module's own code reads: names without an underscore, values without structure; not where it came from."""
+    return {
+        key: value
+        for key, value in vars(module).items()
+        if not key.startswith("_") and key not in _ORIGIN and isinstance(value, str | int | float | bool | None)
+    }

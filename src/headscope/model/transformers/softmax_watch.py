@@ -1,0 +1,317 @@
+"""Families that do not dispatch through the attention interface: their maps, read off the softmax itself.
+
+While a model of such a family runs, every softmax it takes is watched. At opening, the maps so found are
+compared with what the model itself returns as attentions; only where they are the same, number by number, is
+the family opened, and then only maps, scores, statistics and the stream between layers can be had: nothing can be
+replaced or patched.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from headscope.attention.call import Call
+from headscope.attention.maps import corner_size, pairs_of
+from headscope.attention.mechanism import Mechanism
+from headscope.attention.statistics import pattern_statistics, uniform_statistics
+from headscope.core.site import Site
+from headscope.errors import CaptureError
+from headscope.model.session.session import Patch, Session, Where, enclosing_layer
+from headscope.model.transformers.attention_hook import implementation
+from headscope.model.transformers.error_text import reason
+from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
+from headscope.model.transformers.unmasked_scores import MaskWatch
+
+if TYPE_CHECKING:
+    from headscope.model.model import Model
+
+TOLERANCE = 1e-6
+# What a map shows.
+_OF_MAPS: dict[str, Callable[[Tensor], Tensor]] = {"pattern": lambda pattern: pattern, "pairs": pairs_of}
+_NOT_FOLLOWED = "the family masks its scores in a way that headscope does not follow, so the hidden ones are not known"
+_SOFTMAX = {torch.nn.functional.softmax, torch.softmax, torch.Tensor.softmax}
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """One softmax of a forward: what reached it, what it gave, and the scores before the mask.
+
+    `scores` is None where they were not followed, or where the way from them to the softmax is not understood.
+    """
+
+    reached: Tensor
+    pattern: Tensor
+    scores: Tensor | None
+
+
+class Watch(TorchFunctionMode):
+    """Reports every softmax to `note`; the scores before the mask too, while `follows` says so."""
+
+    def __init__(self, note: Callable[[Softmax], None], follows: Callable[[], bool]) -> None:
+        super().__init__()
+        self._note, self._follows = note, follows
+        self._masks = MaskWatch()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        options = kwargs or {}
+        follows = self._follows()
+        result = self._masks.run(func, args, options) if follows else func(*args, **options)
+        if func in _SOFTMAX:
+            reached = args[0] if args else options["input"]
+            self._note(Softmax(reached, result, self._masks.scores(reached) if follows else None))
+        return result
+
+
+@dataclass(frozen=True)
+class SoftmaxSites:
+    """The sites of a model whose maps come from softmaxes, and which softmax of a forward each one is.
+
+    `streams`: whether each layer is given what the one before it gave, and that as windows, tokens and features in this
+    order; only then is it known what the stream between layers is. `scores`: why the scores before the mask cannot be
+    had; empty where they can.
+    """
+
+    sites: tuple[Site, ...]
+    ordinal: dict[int, Site]
+    total: int
+    streams: bool
+    scores: str = ""
+
+
+def find_softmax_sites(model: Any) -> SoftmaxSites | str:
+    """Match every attention map the model returns to a softmax it took; the reason unless all are matched exactly."""
+    taken: list[Tensor] = []
+    inside: list[str] = []
+    inputs = probe_inputs(model, batch=2)
+    options = forward_options(model)
+    passed: dict[str, list[list[Tensor]]] = {}
+
+    def note(running: list[str], softmax: Softmax) -> None:
+        taken.append(softmax.pattern)
+        inside.append(running[-1])
+
+    with torch.no_grad(), implementation(model, "eager"):
+        with _followed(model, passed) as running, Watch(lambda softmax: note(running, softmax), lambda: False):
+            plain = model(**inputs, **options)
+        returned = getattr(model(**inputs, **options, output_attentions=True), "attentions", None)
+    del plain
+    if not taken:
+        return "it takes no softmax at all: it seems to have no attention, or none in the layers it was given"
+    if not returned or any(each is None or each.ndim != 4 for each in returned):
+        return "it returns no maps that a softmax could be checked against"
+    if any(each.shape[2] != each.shape[3] for each in returned):
+        return "the maps it returns are not square: it attends in bands, or shortens the text on the way"
+    ordinal: dict[int, Site] = {}
+    for layer, attention in enumerate(returned):
+        index = _matching(attention, taken, ordinal)
+        if index is None:
+            return "no softmax in it gives the maps that it returns"
+        call = sum(site.module == inside[index] for site in ordinal.values())
+        ordinal[index] = _site(model, layer, attention, inside[index], call)
+    sites = tuple(ordinal.values())
+    shape = (*next(iter(inputs.values())).shape[:2], int(model.config.get_text_config().hidden_size))
+    layers = [passed[enclosing_layer(model, site.module)][site.call] for site in sites]
+    streams = all(len(layer) == 2 and layer[0].shape == shape for layer in layers) and all(
+        torch.equal(before[1], after[0]) for before, after in itertools.pairwise(layers)
+    )
+    return SoftmaxSites(sites, ordinal, len(taken), streams, _lost_scores(model, inputs, frozenset(ordinal)))
+
+
+def _lost_scores(model: Any, inputs: dict[str, Tensor], places: frozenset[int]) -> str:
+    """Why the scores before the mask cannot be had, tried on a padded text; empty where they can."""
+    softmaxes: list[Softmax] = []
+    padded = dict(inputs)
+    if "input_ids" in inputs:
+        padded["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        padded["attention_mask"][1, -2:] = 0
+    try:
+        with torch.no_grad(), implementation(model, "eager"), Watch(softmaxes.append, lambda: True):
+            model(**padded, **forward_options(model))
+    except Exception as error:  # noqa: BLE001  a family may do anything with a mask; its maps can still be read
+        return f"the model could not be run on a padded text ({reason(error)})"
+    lost = [place for place in places if place >= len(softmaxes) or softmaxes[place].scores is None]
+    return _NOT_FOLLOWED if lost else ""
+
+
+@contextmanager
+def _followed(model: nn.Module, passed: dict[str, list[list[Tensor]]]) -> Iterator[list[str]]:
+    """The names of the modules that are running, the innermost last.
+
+    In `passed`, for each call of each module the first tensor it was given and the first it gave, where there are any.
+    """
+    running: list[str] = []
+    with ExitStack() as stack:
+        for name, module in model.named_modules():
+
+            def enter(_: nn.Module, args: Any, kwargs: Any, name: str = name) -> None:
+                running.append(name)
+                passed.setdefault(name, []).append(_first_tensor((*args, *kwargs.values())))
+
+            def leave(_: nn.Module, args: Any, output: Any, name: str = name) -> None:
+                running.pop()
+                passed[name][-1] += _first_tensor(output if isinstance(output, tuple) else (output,))
+
+            stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(leave, always_call=True).remove)
+        yield running
+
+
+def _first_tensor(values: Iterable[Any]) -> list[Tensor]:
+    found = [value for value in values if isinstance(value, Tensor)]
+    return [found[0].clone()] if found else []  # some models add to it in place
+
+
+def _matching(attention: Tensor, taken: list[Tensor], used: Iterable[int]) -> int | None:
+    for index, result in enumerate(taken):
+        if index in used or result.numel() != attention.numel() or result.shape[-2:] != attention.shape[-2:]:
+            continue
+        # A softmax taken in float32 is rounded to the dtype of the model before it is returned.
+        rounded = result.reshape(attention.shape).to(attention.dtype)
+        if float((rounded - attention).abs().max()) <= TOLERANCE:
+            return index
+    return None
+
+
+def _site(model: Any, layer: int, attention: Tensor, module: str, call: int) -> Site:
+    text = model.config.get_text_config()
+    heads = attention.shape[1]
+    causal = not bool(attention.triu(1).any())
+    width = int(text.hidden_size) // heads
+    return Site("only", "self", layer, heads, heads, width, width, causal, module=module, call=call)
+
+
+class SoftmaxSession(Session):
+    """A session that can look but not touch."""
+
+    def __init__(self, model: "Model", found: SoftmaxSites) -> None:
+        super().__init__(model)
+        self._found = found
+        self._taken = 0
+        self._running = False
+
+    def _open(self, stack: ExitStack) -> None:
+        stack.enter_context(implementation(self._hf, "eager"))
+        # Either may run without the other: some heads call the parts of the body, not the body itself.
+        for module in {id(m): m for m in (self._hf, self._hf.base_model)}.values():
+            stack.callback(module.register_forward_pre_hook(self._begin, with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(self._end, always_call=True).remove)
+        stack.enter_context(Watch(self._note, self._wants_scores))
+
+    @property
+    def shown(self) -> frozenset[str]:
+        """Maps, the scores where they are known before the mask, the stream where its layout is known."""
+        maps = {"corner", "scores", *_OF_MAPS, *(("resid", "final") if self._found.streams else ())}
+        return frozenset(maps - {"scores"} if self._found.scores else maps)
+
+    def replace(self, at: Where, mechanism: Mechanism) -> None:
+        """Refused: this family computes its attention itself."""
+        raise self._refusal(f"replaced by {mechanism!r}")
+
+    def ablate(self, at: Where) -> None:
+        """Refused: this family computes its attention itself."""
+        raise self._refusal("ablated")
+
+    def patch(self, at: Where, what: str, value: Patch) -> None:
+        """Refused: this family computes its attention itself."""
+        raise self._refusal("patched")
+
+    def _refusal(self, what: str) -> CaptureError:
+        return CaptureError(
+            f"the attention of {self._model.spec.family} models cannot be {what}: the family does not compute it "
+            "through the attention interface of transformers; its maps, scores and the stream between layers can be "
+            "captured"
+        )
+
+    def _check_quantities(self, what: tuple[str, ...]) -> None:
+        super()._check_quantities(what)
+        if "scores" in what and self._found.scores:
+            raise CaptureError(
+                f"the scores of {self._model.spec.family} models cannot be captured: {self._found.scores}",
+                hint="capture the pattern, which is what the softmax gives",
+            )
+        if hidden := [name for name in what if name not in self.shown and not corner_size(name)]:
+            raise self._refusal(f"captured as {', '.join(hidden)}")
+
+    def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        super()._begin(module, args, kwargs)
+        self._taken = 0
+        self._running = True
+
+    def _end(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        self._running = False
+        if output is not None and self._taken != self._found.total:
+            raise self._changed_form()
+
+    def _wants_scores(self) -> bool:
+        return self._running and any("scores" in capture.what for capture in self._captures)
+
+    def _note(self, softmax: Softmax) -> None:
+        if not self._running:
+            return
+        site = self._found.ordinal.get(self._taken)
+        self._taken += 1
+        if site is not None:
+            self._record(site, softmax)
+            self._attended_to()
+
+    def _as_map(self, site: Site, tensor: Tensor) -> Tensor:
+        if tensor.shape[-1] != tensor.shape[-2] or tensor.ndim not in (3, 4):
+            raise self._changed_form()
+        return tensor.detach().reshape(-1, site.n_heads, *tensor.shape[-2:])
+
+    def _scores(self, site: Site, softmax: Softmax) -> Tensor:
+        if softmax.scores is None:
+            raise CaptureError(f"{site.label}: the scores before the mask cannot be captured: {_NOT_FOLLOWED}")
+        # At least float32, as the scores of every family.
+        scores = softmax.scores.to(torch.promote_types(softmax.scores.dtype, torch.float32))
+        return self._as_map(site, scores).clone()
+
+    def _changed_form(self) -> CaptureError:
+        return CaptureError(
+            f"{self._model.spec.family}: this input makes the model attend in another form than at opening "
+            "(block-sparse, or with a cache), which headscope cannot read",
+            hint="use a shorter text, without a cache",
+        )
+
+    def _record(self, site: Site, softmax: Softmax) -> None:
+        masked, pattern = self._as_map(site, softmax.reached), self._as_map(site, softmax.pattern)
+        for capture in self._captures:
+            for what in capture.what if site in capture.at else ():
+                chosen = list(capture.at[site])
+                if size := corner_size(what):
+                    capture.keep(what, site, pattern[:, chosen, :size, :size])
+                elif what == "scores":
+                    capture.keep(what, site, self._scores(site, softmax)[:, chosen])
+                elif what in _OF_MAPS:
+                    capture.keep(what, site, _OF_MAPS[what](pattern)[:, chosen])
+        for stream in self._streams:
+            if site in stream.at:
+                heads = list(stream.at[site])
+                measured, uniform = stream.frames.current()
+                call = _as_call(masked[:, heads])
+                real = self._clock.real_queries(site.stack, masked.shape[2])
+                measured[site] = pattern_statistics(pattern[:, heads], call, stream.request, real_queries=real)
+                uniform[site] = uniform_statistics(call, stream.request, real_queries=real)
+
+
+def _as_call(scores: Tensor) -> Call:
+    """The positions and the visible keys of a map whose masked scores are known, without its q, k and v."""
+    batch, heads, queries, keys = scores.shape
+    visible = scores > torch.finfo(scores.dtype).min / 2
+    real = visible.any(dim=1).any(dim=1)
+    return Call(
+        q=scores.new_zeros(batch, heads, queries, 1),
+        k=scores.new_zeros(batch, heads, keys, 1),
+        v=scores.new_zeros(batch, heads, keys, 1),
+        scale=1.0,
+        query_positions=torch.arange(queries, device=scores.device)[None],
+        key_positions=torch.arange(keys, device=scores.device)[None],
+        key_padding=real,
+        mask=visible,
+    )

@@ -1,0 +1,476 @@
+"""Verify: the fast paths, their definitions and transformers itself, compared on one very checkpoint.
+
+What is compared with transformers is compared with a second model that transformers loads by itself (`fresh_copy`).
+What is compared with a definition is compared on the same queries, keys and values.
+
+Float64 is the judge. Where scores are sharp, float32 rounds far more than elsewhere, and two computations that are both
+right drift apart. So beside each error stands what rounding does to the plain computation in float32, measured against
+the same in float64, and the error may be a few times as large. A model in float16 or bfloat16 is verified as a float32
+copy, to which its weights widen exactly (see `rounding`).
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from headscope.attention.call import Call
+from headscope.attention.maps import pattern
+from headscope.attention.mechanisms.dense import Dense
+from headscope.attention.mechanisms.window import Window
+from headscope.attention.statistics import Request, RowStatistics, pattern_statistics
+from headscope.core.site import Site
+from headscope.errors import CaptureError, HeadscopeError, ResourceError
+from headscope.model.formats.completeness import n_numbers
+from headscope.model.formats.memory import physical_bytes
+from headscope.model.language import generate_tokens, lacks_start
+from headscope.model.model import Model, open_model
+from headscope.model.rounding import is_narrow, widened
+from headscope.model.transformers.attention_hook import as_transformers, tapped
+from headscope.model.transformers.call_reader import RawCall, Reader
+from headscope.model.transformers.error_text import reason
+from headscope.model.transformers.fresh_copy import FreshCopy, differences, fresh_copy
+from headscope.model.transformers.model_state import restored
+from headscope.model.transformers.probe_inputs import forward_options, probe_inputs, read_by, vocabulary
+from headscope.model.transformers.silence import quiet
+from headscope.model.transformers.softmax_watch import SoftmaxSession
+
+BEGINNING = 2**16  # characters of a text that are tokenised for its first tokens
+TOKENS = 128
+SINGLES = 16
+FEWEST = 8
+BANDS = (1, 8)
+
+# Every tolerance is relative to the range of what is compared; one float32 rounding is 6e-8.
+MAPS = 1e-6
+OUTPUTS = 1e-4  # dozens of layers amplify roundings; transformers' own eager and sdpa differ as much
+STATISTICS = 1e-5
+WEIGHTS = 1e-5
+DEFINITION = 2e-6
+# How many times the measured rounding of the plain float32 computation an error may be, beyond the tolerance: sums in
+# another order err by as much in another direction, and the largest of many errors is compared with another largest.
+ROUNDED = 4.0
+# Where transformers' own output moves by this much between float32 and float64, nothing can be compared with it.
+CHAOS = 1e-2
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison: the worst error over every site, against its tolerance."""
+
+    check: str
+    error: float | None
+    tolerance: float
+    ok: bool
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is verified: a model, the same loaded afresh, and inputs for both.
+
+    `singles` are inputs of single tokens, where rotary positions are the identity; `tokens` is None where the model
+    reads something else than tokens alone.
+    """
+
+    model: Model
+    theirs: "Answer"
+    inputs: dict[str, Any]
+    singles: dict[str, Any]
+    tokens: Int[Tensor, "1 tokens"] | None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a freshly loaded model gives under eager attention: maps by stack and kind, and its first output.
+
+    The roundings are how far float32 is from float64 in each.
+    """
+
+    maps: dict[tuple[str, str], list[Tensor]]
+    hidden: Tensor
+    rounding_of_maps: float = 0.0
+    rounding_of_hidden: float = 0.0
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """An error, and how large the rounding of the plain float32 computation is."""
+
+    error: float
+    rounding: float = 0.0
+
+
+class _NotCompared(Exception):
+    """Why a comparison cannot be made, through no fault of the model or of headscope."""
+
+
+Comparison = Callable[[Subject], list[Deviation]]
+
+
+def verify(model: Model, text: str | None = None) -> list[Check]:
+    """Run every comparison that this model allows, on the first tokens of `text` (random inputs without one).
+
+    Models that read images or sound are verified on random ones.
+    """
+    with quiet(), torch.no_grad(), restored(model.hf):
+        fresh = fresh_copy(model.hf, model.origin)
+        state = _state(model, fresh)
+        judged = _in_float32(model, fresh)
+        subject = _run_subject(judged, fresh, text)
+        return [state, *(_checked(name, tolerance, check, subject) for name, tolerance, check in _checks(judged))]
+
+
+def _in_float32(model: Model, fresh: FreshCopy) -> Model:
+    """The model itself, or a float32 copy of one in a narrow dtype; the fresh one is widened in place."""
+    if not is_narrow(model.hf.dtype):
+        return model
+    wide = widened(model.hf)
+    if wide is None:
+        raise ResourceError(f"there is no memory to verify {model.spec.name} in float32", hint="use a larger machine")
+    fresh.hf.float()
+    return open_model(wide, tokenizer=model.tokenizer)
+
+
+def _checks(model: Model) -> Iterator[tuple[str, float, Comparison]]:
+    yield "maps = transformers' eager attentions", MAPS, _maps
+    if isinstance(model.session(), SoftmaxSession):
+        return  # nothing below can be asked of a family outside the attention interface
+    yield "streaming statistics = float64 of the same queries and keys", STATISTICS, _statistics
+    yield "output under our attention = transformers' own", OUTPUTS, _outputs
+    yield "output under an infinite window = transformers' own", OUTPUTS, _infinite_window
+    yield "dense mechanism = its float64 definition", DEFINITION, _definition
+    if any(_has_projections(model, site) for site in model.sites):
+        yield "q = gain·(x w_q + b_q), and k, v", WEIGHTS, _projections
+    if read_by(model.hf) == ("input_ids",) and model.spec.kind != "encoder" and model.hf.can_generate():
+        yield "tokens generated with a cache = without", 0.0, _cache
+
+
+def _checked(name: str, tolerance: float, check: Comparison, subject: Subject) -> Check:
+    try:
+        deviations = check(subject)
+    except _NotCompared as obstacle:
+        return Check(name, None, tolerance, True, str(obstacle))
+    except HeadscopeError as refusal:
+        return Check(name, None, tolerance, False, refusal.message)
+    worst = max(deviations, key=lambda deviation: _share(deviation, tolerance))
+    allowed = _allowed(worst, tolerance)
+    return Check(name, worst.error, allowed, worst.error <= allowed)
+
+
+def _allowed(deviation: Deviation, tolerance: float) -> float:
+    return tolerance + ROUNDED * deviation.rounding
+
+
+def _share(deviation: Deviation, tolerance: float) -> float:
+    """The error as a share of what it may be; an error that is not a number is beyond every limit."""
+    allowed = _allowed(deviation, tolerance)
+    if math.isnan(deviation.error):
+        return math.inf
+    return deviation.error / allowed if allowed else deviation.error
+
+
+def _state(model: Model, fresh: FreshCopy) -> Check:
+    """How many weights, buffers and attributes are not those of a model that was just loaded."""
+    name = "weights and state = a freshly loaded model's"
+    weights, loaded = (dict(hf.named_parameters()) for hf in (model.hf, fresh.hf))
+    if weights.keys() != loaded.keys():
+        note = f"{fresh.method}; it has other parameters, so that only what it computes is compared"
+        return Check(name, None, 0.0, True, note)
+    names = differences(model.hf, fresh.hf)
+    differing = f"; differing: {', '.join(sorted(names)[:3])}{' …' if len(names) > 3 else ''}" if names else ""
+    return Check(name, float(len(names)), 0.0, not names, fresh.method + differing)
+
+
+def _run_subject(model: Model, fresh: FreshCopy, text: str | None) -> Subject:
+    """What is verified; raises `CaptureError` where the model cannot be run on the inputs that are made for it."""
+    try:
+        return _subject(model, fresh, text)
+    except HeadscopeError:
+        raise
+    except Exception as error:
+        raise CaptureError(
+            f"{model.spec.name} cannot be run on the inputs that headscope makes to verify it: {reason(error)}",
+            hint="it was opened on other inputs of the same kind; its maps on yours may still be right",
+        ) from error
+
+
+def _subject(model: Model, fresh: FreshCopy, text: str | None) -> Subject:
+    options = forward_options(model.hf)
+    tokens = _readable(model, _tokens(model, text)) if read_by(model.hf) == ("input_ids",) else None
+    if tokens is None:
+        inputs = {**probe_inputs(model.hf, batch=1), **options}
+        singles = {**probe_inputs(model.hf, batch=SINGLES, single_token=True), **options}
+    else:
+        inputs, singles = _both(model, tokens), _both(model, tokens.reshape(-1, 1)[:SINGLES])
+    return Subject(model, _answer(fresh.hf, inputs), inputs, singles, tokens)
+
+
+def _answer(fresh: Any, inputs: dict[str, Any]) -> Answer:
+    """What a fresh model answers; it is widened to float64 on the way, to measure how much it rounds."""
+    answer = _asked(fresh, inputs)
+    memory = physical_bytes()
+    if fresh.dtype == torch.float64 or (memory is not None and 8 * n_numbers(fresh) > memory):
+        return answer
+    try:
+        exact = _asked(fresh.double(), {key: _in_float64(value) for key, value in inputs.items()})
+    except Exception:  # noqa: BLE001  some families fix a dtype in their code: then nothing is allowed for rounding
+        return answer
+    pairs = [pair for place, maps in answer.maps.items() for pair in zip(maps, exact.maps[place], strict=True)]
+    maps = max((float((a.double() - b).abs().max()) for a, b in pairs), default=0.0)
+    return replace(answer, rounding_of_maps=maps, rounding_of_hidden=_relative(answer.hidden, exact.hidden))
+
+
+def _asked(fresh: Any, inputs: dict[str, Any]) -> Answer:
+    # Two forwards: a model that exchanges its attention modules in the first one shows their maps in the second.
+    hidden = _hidden(fresh(**inputs))
+    return Answer(_attentions(fresh(**inputs, output_attentions=True)), hidden)
+
+
+def _in_float64(value: Any) -> Any:
+    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def _relative(a: Tensor, b: Tensor) -> float:
+    a, b = a.cpu().double(), b.cpu().double()
+    return float((a - b).abs().max() / b.abs().max())
+
+
+def _tokens(model: Model, text: str | None) -> Int[Tensor, "1 tokens"]:
+    limit = min(TOKENS, model.spec.context or TOKENS)
+    if text is not None and model.reads_text:
+        return model.encode(text[:BEGINNING])[None, :limit].to(model.hf.device)
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(3, vocabulary(model.hf.config), (1, limit), generator=generator).to(model.hf.device)
+
+
+def _readable(model: Model, tokens: Int[Tensor, "1 tokens"]) -> Int[Tensor, "1 first_tokens"]:
+    """As many of the first tokens as the model reads in a form that can be seen; BigBird reads long text by blocks."""
+    while tokens.shape[1] > FEWEST:
+        try:
+            with model.session() as session:
+                session.stream()
+                session.run(tokens)
+        except CaptureError:
+            tokens = tokens[:, : tokens.shape[1] // 2]
+        else:
+            break
+    return tokens
+
+
+def _both(model: Model, tokens: Int[Tensor, "batch tokens"]) -> dict[str, Any]:
+    both = {"decoder_input_ids": tokens} if model.spec.kind == "encoder-decoder" else {}
+    return {"input_ids": tokens, **both, **forward_options(model.hf)}
+
+
+def _maps(subject: Subject) -> list[Deviation]:
+    if subject.theirs.rounding_of_maps > CHAOS:
+        raise _chaos(subject.theirs.rounding_of_maps)
+    with subject.model.session() as session:
+        captured = session.capture("pattern")
+        subject.model.hf(**subject.inputs)
+        ours = captured.take()["pattern"]
+    deviations = []
+    for (stack, kind), maps in subject.theirs.maps.items():
+        sites = [site for site in subject.model.sites if (site.stack, site.kind) == (stack, kind)]
+        for site, each in zip(sites, maps, strict=False):
+            deviations.append(Deviation(_map_error(site, ours[site], each), subject.theirs.rounding_of_maps))
+    if not deviations:
+        raise _NotCompared("transformers returns no attentions for this family; its output is compared")
+    return deviations
+
+
+def _chaos(rounding: float) -> _NotCompared:
+    return _NotCompared(
+        f"rounding alone moves transformers' own numbers by {rounding:.1g} between float32 and float64, so nothing "
+        "can be compared with them"
+    )
+
+
+def _attentions(output: Any) -> dict[tuple[str, str], list[Tensor]]:
+    """What transformers returns as attentions, by stack and kind."""
+    text, image, sound = (getattr(output, f"{part}_model_output", None) for part in ("text", "vision", "audio"))
+    returned = {
+        ("only", "self"): getattr(output, "attentions", None),
+        ("enc", "self"): getattr(output, "encoder_attentions", None),
+        ("dec", "self"): getattr(output, "decoder_attentions", None),
+        ("dec", "cross"): getattr(output, "cross_attentions", None),
+        ("text", "self"): getattr(text, "attentions", None),
+        ("image", "self"): getattr(image, "attentions", None),
+        ("sound", "self"): getattr(sound, "attentions", None),
+    }
+    # Where a family returns something else than a map for a layer (PEGASUS-X: maps by blocks), no map is compared.
+    return {place: [each for each in maps or () if isinstance(each, Tensor)] for place, maps in returned.items()}
+
+
+def _map_error(site: Site, ours: Tensor, theirs: Tensor) -> float:
+    if "sinks" in site.extras:
+        # Some families return the map before the sink has taken its share: only what is left can be compared.
+        ours, theirs = (each / each.sum(dim=-1, keepdim=True) for each in (ours, theirs))
+    return float((ours - theirs).abs().max())
+
+
+def _statistics(subject: Subject) -> list[Deviation]:
+    """Entropy over ln n, distance over n, masses as they are, for every site.
+
+    A session streams; each call that it reads is taken by the definition as well, from the same queries and keys.
+    """
+    model, request = subject.model, Request(bands=BANDS)
+    with model.session() as session:
+        stream = session.stream(request)
+        reader = session._reader = _ReferenceReader(request)
+        model.hf(**subject.inputs)
+        measured, _ = stream.take()
+    return [
+        Deviation(_statistics_error(site, measured[site], exact, n), _statistics_error(site, plain, exact, n))
+        for site, (plain, exact, n) in zip(model.sites, reader.statistics, strict=True)
+    ]
+
+
+def _statistics_error(site: Site, measured: RowStatistics, exact: RowStatistics, n_keys: int) -> float:
+    keys = max(2, int(exact.n_visible.max()))
+    ranges = {"entropy_nats": math.log(keys), "participation": 1.0, "first": 1.0}
+    if site.kind == "self":
+        # The anchors of the standard deviation are spread over all keys, also where a window hides most of them: its
+        # error is stated in units of their number (see `statistics.columns`).
+        ranges |= {"distance": float(keys), "distance_sd": float(n_keys), "diagonal": 1.0}
+    return max(_worst(getattr(measured, name), getattr(exact, name)) / size for name, size in ranges.items())
+
+
+def _worst(a: Tensor, b: Tensor) -> float:
+    return float(torch.nan_to_num(a.cpu().double() - b.cpu().double(), nan=0.0).abs().max())
+
+
+class _ReferenceReader(Reader):
+    """Reads calls and takes the statistics of each from its stored map, in float32 and in float64."""
+
+    def __init__(self, request: Request) -> None:
+        super().__init__()
+        self._request = request
+        self.statistics: list[tuple[RowStatistics, RowStatistics, int]] = []
+
+    def call(self, raw: RawCall, *, query_offset: int | None = None, cross: bool = False) -> Call:
+        """The call; its statistics by the definition are kept."""
+        call = super().call(raw, query_offset=query_offset, cross=cross)
+        there = call.to(torch.device("cpu"))  # not every device has float64
+        plain, exact = (
+            pattern_statistics(pattern(each), each, self._request, positional=not cross)
+            for each in (there, _wide(there))
+        )
+        self.statistics.append((plain, exact, call.k.shape[2]))
+        return call
+
+
+def _wide(call: Call) -> Call:
+    """The same call in float64."""
+    tensors = {name: _in_float64(getattr(call, name)) for name in ("q", "k", "v", "bias", "sinks")}
+    return replace(call, **tensors)
+
+
+def _outputs(subject: Subject) -> list[Deviation]:
+    return _changed_by(subject, replaced=False)
+
+
+def _infinite_window(subject: Subject) -> list[Deviation]:
+    return _changed_by(subject, replaced=True)
+
+
+def _changed_by(subject: Subject, *, replaced: bool) -> list[Deviation]:
+    theirs = subject.theirs
+    if theirs.rounding_of_hidden > CHAOS:
+        raise _chaos(theirs.rounding_of_hidden)
+    with subject.model.session() as session:
+        if replaced:
+            session.replace("all", Window())
+        ours = _hidden(subject.model.hf(**subject.inputs))
+    return [Deviation(_relative(ours, theirs.hidden), theirs.rounding_of_hidden)]
+
+
+def _hidden(output: Any) -> Tensor:
+    """The first tensor of numbers that a model returns."""
+    return next(value for value in output.values() if isinstance(value, Tensor) and value.is_floating_point())
+
+
+def _definition(subject: Subject) -> list[Deviation]:
+    """On the queries, keys and values that this model really computes, relative to the largest output."""
+    deviations: list[Deviation] = []
+    model, reader, dense = subject.model, Reader(), Dense()
+
+    def compare(raw: RawCall) -> Tensor:
+        call = reader.call(raw, cross=model.sites[len(deviations)].kind == "cross")
+        out, exact = dense(call).out, dense.definition(call.to(torch.device("cpu"))).out
+        plain = pattern(call).to(call.v.dtype) @ call.v.repeat_interleave(call.groups, dim=1)
+        deviations.append(Deviation(_relative(out, exact), _relative(plain, exact)))
+        return as_transformers(out)
+
+    with tapped(model.hf, compare):
+        model.hf(**subject.inputs)
+    return deviations
+
+
+def _has_projections(model: Model, site: Site) -> bool:
+    """Whether the equation of the weights says what q, k and v are, up to a limit where there is one."""
+    return model.weight_status(site).status in ("exact", "clipped")
+
+
+def _projections(subject: Subject) -> list[Deviation]:
+    """On single tokens, where rotary positions are the identity; images and sounds have none where this is asked."""
+    model, inputs = subject.model, dict[str, list[Tensor]]()
+    sites = [site for site in model.sites if _has_projections(model, site)]
+    hooks = []
+    for module in {rows.module for site in sites for rows in _rows(model, site).values()}:
+
+        def keep(_: Any, args: tuple[Any, ...], name: str = module) -> None:
+            inputs.setdefault(name, []).append(args[0])
+
+        hooks.append(model.hf.get_submodule(module).register_forward_pre_hook(keep))
+    try:
+        with model.session() as session:
+            states = session.capture("q", "k", "v")
+            model.hf(**subject.singles)
+            captured = states.take()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return [Deviation(_projection_error(model, site, inputs, captured)) for site in sites]
+
+
+def _rows(model: Model, site: Site) -> dict[str, Any]:
+    projections = model.plan(site).projections
+    return {letter: getattr(projections, letter) for letter in "qkv"}
+
+
+def _projection_error(
+    model: Model, site: Site, inputs: dict[str, list[Tensor]], captured: dict[str, dict[Site, Tensor]]
+) -> float:
+    weights, limits, worst = model.weights(site), model.plan(site).limits, 0.0
+    for letter, rows in _rows(model, site).items():
+        w, b, gain = (getattr(weights, f"{part}_{letter}").double() for part in ("w", "b", "gain"))
+        measured = captured[letter][site].cpu().double()
+        batch, _, positions, _ = measured.shape
+        x = inputs[rows.module][site.call].cpu().double().reshape(batch, positions, -1)
+        made = gain[None, :, None] * (torch.einsum("bnm,hmd->bhnd", x, w) + b[None, :, None])
+        made = made.clamp(-limits[letter], limits[letter]) if letter in limits else made
+        worst = max(worst, float((made - measured).abs().max() / measured.abs().max()))
+    return worst
+
+
+def _cache(subject: Subject) -> list[Deviation]:
+    """How many of 16 greedy tokens differ."""
+    if subject.tokens is None:
+        raise _NotCompared("the model does not read tokens alone")
+    prompt = subject.tokens[0, : max(1, min(32, subject.tokens.shape[1] - 16))]
+    hf = subject.model.hf
+    # Any token will do to begin with where the configuration names none: both runs begin alike.
+    start = 0 if lacks_start(hf) else None
+    with subject.model.session():
+        runs = [
+            generate_tokens(hf, prompt, max_new_tokens=16, temperature=0.0, cache=cache, seed=0, start=start)
+            for cache in (True, False)
+        ]
+    n = min(len(run) for run in runs)
+    return [Deviation(float((runs[0][:n] != runs[1][:n]).sum()) + abs(len(runs[0]) - len(runs[1])))]

@@ -1,0 +1,320 @@
+"""A site's projections in canonical form, read off a blueprint: from a built model or straight from a file."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from headscope.core.model_spec import ModelSpec
+from headscope.core.site import Site
+from headscope.core.weights import AfterHeads, Embedding, FeedForward, HeadWeights, Vocabulary, WeightStatus
+from headscope.errors import CheckpointError, WeightsRefused
+from headscope.model.formats.safetensors_folder import Checkpoint
+from headscope.model.token_spelling import TokenizerVocabulary
+from headscope.model.tracing.embedding_tables import FoundTables, find_tables
+from headscope.model.tracing.feed_forward import FoundFeedForward, find_feed_forward
+from headscope.model.tracing.projections import Plan, Rows
+from headscope.model.tracing.random_codes import is_linear
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What a model has beside the projections of attention."""
+
+    feed_forward: FoundFeedForward
+    tables: FoundTables
+
+    @classmethod
+    def of(cls, model: Any, plans: dict[Site, Plan]) -> "Beside":
+        """Of a model, real or on the meta device."""
+        return cls(find_feed_forward(model, plans), find_tables(model, tuple(plans)))
+
+
+@runtime_checkable
+class Matrices(Protocol):
+    """Where matrices come from: x @ matrix(module) + bias(module) is what the module computes."""
+
+    def matrix(self, module: str) -> Float[Tensor, "in out"]:
+        """The module's matrix, rows acting on the right."""
+        ...
+
+    def bias(self, module: str) -> Float[Tensor, " out"] | None:
+        """The module's bias, if it has one."""
+        ...
+
+    def table(self, module: str) -> Float[Tensor, "rows d"]:
+        """The module's weight as it is stored, one row for each thing that it has a vector of."""
+        ...
+
+
+class ModelMatrices:
+    """Matrices of a built model, on the CPU: views where the model is there, copies where it is not."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def matrix(self, module: str) -> Float[Tensor, "in out"]:
+        """The module's matrix, rows acting on the right."""
+        linear: Any = self._model.get_submodule(module)
+        weight: Tensor = linear.weight.detach().cpu()
+        return weight.T if isinstance(linear, nn.Linear) else weight
+
+    def bias(self, module: str) -> Float[Tensor, " out"] | None:
+        """The module's bias, if it has one."""
+        bias: Tensor | None = self._model.get_submodule(module).bias  # type: ignore[assignment]
+        return None if bias is None else bias.detach().cpu()
+
+    def table(self, module: str) -> Float[Tensor, "rows d"]:
+        """The module's weight as it is stored."""
+        weight: Tensor = self._model.get_submodule(module).weight  # type: ignore[assignment]
+        return weight.detach().cpu()
+
+
+class FileMatrices:
+    """Matrices read from a safetensors file one tensor at a time; `skeleton` only says what is where.
+
+    `sources` maps the model's parameter names to the file's tensor names. Of a fused projection that serves
+    q, k and v of one site the last tensor read is kept, so that it is read once.
+    """
+
+    def __init__(self, skeleton: nn.Module, checkpoint: Checkpoint, sources: dict[str, str]) -> None:
+        self._skeleton = skeleton
+        self._checkpoint = checkpoint
+        self._sources = sources
+        self._last: tuple[str, Tensor] | None = None
+
+    def matrix(self, module: str) -> Float[Tensor, "in out"]:
+        """The module's matrix, rows acting on the right."""
+        weight = self._read(f"{module}.weight")
+        return weight.T if isinstance(self._skeleton.get_submodule(module), nn.Linear) else weight
+
+    def bias(self, module: str) -> Float[Tensor, " out"] | None:
+        """The module's bias, if it has one."""
+        has_bias = getattr(self._skeleton.get_submodule(module), "bias", None) is not None
+        return self._checkpoint.read(self._sources[f"{module}.bias"]) if has_bias else None
+
+    def table(self, module: str) -> Float[Tensor, "rows d"]:
+        """The module's weight in the dtype of the file: the largest tensor of many a model is not made larger."""
+        return self._finite(f"{module}.weight", None)
+
+    def _read(self, parameter: str) -> Tensor:
+        if self._last is None or self._last[0] != parameter:
+            self._last = (parameter, self._finite(parameter, torch.float32))
+        return self._last[1]
+
+    def _finite(self, parameter: str, dtype: torch.dtype | None) -> Tensor:
+        tensor = self._checkpoint.read(self._sources[parameter], dtype)
+        if not bool(torch.isfinite(tensor).all()):
+            raise CheckpointError(f"tensor {self._sources[parameter]!r} holds NaN or Inf")
+        return tensor
+
+
+# What the rest of a layer makes of a stream and its heads' outputs.
+Continue = Callable[[Site, Tensor, Tensor], AfterHeads]
+
+
+class PlannedWeights:
+    """The `WeightSource` of the lenses: a blueprint, somewhere to read matrices from, and layers if they are built.
+
+    `tokenizer` is asked for when a lens first wants to know what tokens spell.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        plans: dict[Site, Plan],
+        beside: Beside,
+        matrices: Matrices,
+        method: str,
+        tokenizer: Callable[[], Any | None],
+        rest: Continue | None = None,
+    ) -> None:
+        self._spec, self._plans, self._matrices, self._method = spec, plans, matrices, method
+        self._feed_forward, self._tables = beside.feed_forward, beside.tables
+        self._tokenizer, self._rest = cache(tokenizer), rest
+
+    @property
+    def spec(self) -> ModelSpec:
+        """What is being read."""
+        return self._spec
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """Every attention site, in the order of the forward pass."""
+        return tuple(self._plans)
+
+    @property
+    def method(self) -> str:
+        """How the weights are read."""
+        return self._method
+
+    def status(self, site: Site) -> WeightStatus:
+        """Whether this site's projections are known."""
+        return self._plans[site].status
+
+    def weights(self, site: Site) -> HeadWeights:
+        """The projections of one site; raises `WeightsRefused` where there is no canonical form."""
+        plan = self._plans[site]
+        if plan.projections is None:
+            raise WeightsRefused(
+                f"{site.label} of {self._spec.name} ({self._spec.family}) has no canonical projections: "
+                f"{plan.status.reason}"
+            )
+        parts = plan.projections
+        return HeadWeights(
+            site=site,
+            w_q=_heads(self._matrices, parts.q),
+            w_k=_heads(self._matrices, parts.k),
+            w_v=_heads(self._matrices, parts.v),
+            w_o=self._matrices.matrix(parts.o.module)[parts.o.row],
+            b_q=_biases(self._matrices, parts.q),
+            b_k=_biases(self._matrices, parts.k),
+            b_v=_biases(self._matrices, parts.v),
+            b_o=_output_bias(self._matrices, parts.o.module),
+            gain_q=parts.q.gain,
+            gain_k=parts.k.gain,
+            gain_v=parts.v.gain,
+            status=plan.status,
+        )
+
+    @property
+    def feed_forward(self) -> tuple[FeedForward, ...]:
+        """The feed-forward matrices of every layer that can be read one by one."""
+        return self._feed_forward.matrices
+
+    @property
+    def feed_forward_notes(self) -> tuple[str, ...]:
+        """Which feed-forward matrices are not among them, and why."""
+        return self._feed_forward.notes
+
+    def feed_forward_matrix(self, one: FeedForward) -> Float[Tensor, "d_in d_out"]:
+        """One of them, rows acting on the right."""
+        return self._matrices.matrix(one.module)
+
+    @property
+    def embeddings(self) -> tuple[Embedding, ...]:
+        """The tables of token, output and position vectors that can be read."""
+        return self._tables.tables
+
+    @property
+    def embedding_notes(self) -> tuple[str, ...]:
+        """What is to be known about them."""
+        return self._tables.notes
+
+    def embedding_table(self, one: Embedding) -> Float[Tensor, "rows d"]:
+        """One of them, all rows, as it is stored."""
+        return self._matrices.table(one.module)
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """What the tokens spell; None where the checkpoint has no tokenizer."""
+        tokenizer = self._tokenizer()
+        return None if tokenizer is None else TokenizerVocabulary(tokenizer)
+
+    def after_heads(
+        self,
+        site: Site,
+        stream: Float[Tensor, "windows tokens d_model"],
+        z: Float[Tensor, "windows heads tokens d_value"],
+    ) -> AfterHeads:
+        """What the rest of a site's layer makes of a stream that enters it and of what its heads give."""
+        if self._rest is None:
+            raise WeightsRefused(f"{site.label}: the weights are read from a file, and no layer is built to be run")
+        return self._rest(site, stream, z)
+
+
+def _heads(matrices: Matrices, rows: Rows) -> Float[Tensor, "some_heads in width"]:
+    return matrices.matrix(rows.module)[:, rows.row].permute(1, 0, 2)
+
+
+def _biases(matrices: Matrices, rows: Rows) -> Float[Tensor, "some_heads width"]:
+    bias = matrices.bias(rows.module)
+    return torch.zeros(rows.row.shape) if bias is None else bias[rows.row]
+
+
+def _output_bias(matrices: Matrices, module: str) -> Float[Tensor, " out"]:
+    bias = matrices.bias(module)
+    return torch.zeros(matrices.matrix(module).shape[1]) if bias is None else bias
+
+
+def file_sources(
+    skeleton: Any, checkpoint: Checkpoint, plans: dict[Site, Plan], beside: Beside
+) -> tuple[dict[str, str], Beside]:
+    """For each parameter that is to be read, the one tensor of the file that it is; and what can be read.
+
+    transformers renames, splits and merges tensors on loading; its own rules are applied to the names in the file. A
+    projection of attention without exactly one tensor of its shape, untouched but for the name, refuses the file; a
+    feed-forward matrix or a table of vectors without one is left out.
+    """
+    found: dict[str, list[str]] = {}
+    loaded_name = _loading_rules(skeleton)
+    for name in checkpoint.tensors:
+        target, converted = loaded_name(name)
+        if not converted:
+            found.setdefault(target, []).append(name)
+    shapes = {name: tuple(parameter.shape) for name, parameter in skeleton.state_dict().items()}
+
+    def source(name: str) -> str:
+        return _unique(name, found.get(name, []), shapes[name], checkpoint)
+
+    sources = {name: source(name) for name in _needed(skeleton, plans)}
+    fed, tables = beside.feed_forward.matrices, beside.tables.tables
+    lost: dict[str, str] = {}
+    for module in dict.fromkeys([one.module for one in fed] + [one.module for one in tables]):
+        try:
+            sources[f"{module}.weight"] = source(f"{module}.weight")
+        except WeightsRefused as refusal:
+            lost[module] = refusal.message
+    gone = [lost[one.module] for one in fed if one.module in lost]
+    note = (f"Left out: {len(set(gone))} feed-forward matrices, because {gone[0]}.",) if gone else ()
+    missing = tuple(
+        f"Left out: the table of {one.role} vectors, because {lost[one.module]}."
+        for one in tables
+        if one.module in lost
+    )
+    return sources, Beside(
+        FoundFeedForward(tuple(one for one in fed if one.module not in lost), (*beside.feed_forward.notes, *note)),
+        FoundTables(tuple(one for one in tables if one.module not in lost), (*beside.tables.notes, *missing)),
+    )
+
+
+def _unique(parameter: str, names: list[str], shape: tuple[int, ...], checkpoint: Checkpoint) -> str:
+    if len(names) != 1:
+        have = f"{len(names)} tensors of the file" if names else "no tensor of the file by name alone"
+        raise WeightsRefused(f"parameter {parameter!r} corresponds to {have}, expected exactly one")
+    got = tuple(checkpoint.tensors[names[0]].shape)
+    if got != shape:
+        raise WeightsRefused(f"tensor {names[0]!r} has shape {got}, expected {shape} for {parameter!r}")
+    return names[0]
+
+
+def _needed(skeleton: Any, plans: dict[Site, Plan]) -> list[str]:
+    modules: dict[str, None] = {}
+    for plan in plans.values():
+        if plan.projections is not None:
+            parts = plan.projections
+            modules.update(dict.fromkeys(part.module for part in (parts.q, parts.k, parts.v, parts.o)))
+    names = [f"{module}.weight" for module in modules]
+    biased = [m for m in modules if is_linear(skeleton.get_submodule(m)) and skeleton.get_submodule(m).bias is not None]
+    return names + [f"{module}.bias" for module in biased]
+
+
+def _loading_rules(skeleton: Any) -> Callable[[str], tuple[str, bool]]:
+    """From a tensor's name to the parameter transformers loads it into, and whether its values would change."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+
+    transforms = get_model_conversion_mapping(skeleton)
+    renamings = [t for t in transforms if isinstance(t, WeightRenaming)]
+    converters = [t for t in transforms if isinstance(t, WeightConverter)]
+    parameters = skeleton.state_dict()
+
+    def loaded_name(name: str) -> tuple[str, bool]:
+        target, pattern = rename_source_key(name, renamings, converters, skeleton.base_model_prefix, parameters)
+        return target, pattern is not None
+
+    return loaded_name

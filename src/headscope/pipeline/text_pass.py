@@ -1,0 +1,309 @@
+"""Run the text through the model, once per batch and variant, for every lens that wants to see it."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import accumulate
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from headscope.attention.maps import CORNER
+from headscope.attention.statistics import Request, RowStatistics
+from headscope.core import Site
+from headscope.corpora import Windows
+from headscope.errors import (
+    CaptureError,
+    CheckpointError,
+    HeadscopeError,
+    ResourceError,
+    UsageError,
+    VariantRefused,
+    WeightsRefused,
+)
+from headscope.lenses.lens import AS_IS, Batch, Needs
+from headscope.model.token_spelling import spelled_tokens
+from headscope.pipeline.progress import Progress, Silent
+from headscope.pipeline.questions import Asked
+from headscope.pipeline.subject import Subject
+
+Spelling = tuple[tuple[str, ...], ...]  # the texts of the first tokens of each window
+
+
+def _attention_alone(edit: Any, seed: int) -> None:
+    edit.skip(0.0)
+    edit.without("mlp")
+
+
+# What each variant of the model is, in terms of an edit; the seed is for what is drawn.
+_CHANGES: dict[str, Callable[[Any, int], None]] = {
+    "initialised": lambda edit, seed: edit.initialise(seed),
+    "without skips": lambda edit, seed: edit.skip(0.0),
+    "without mlp": lambda edit, seed: edit.without("mlp"),
+    "without attention": lambda edit, seed: edit.without("attention"),
+    "attention alone": _attention_alone,
+}
+VARIANTS = (AS_IS, *_CHANGES)
+
+# Where a failure's traceback goes, for whoever listens (`--debug` does); its message goes into the finding.
+log = logging.getLogger("headscope")
+
+# What one batch may hold: enough for a core to be busy (more is slower), little enough for a laptop beside the model.
+BATCH_TOKENS = 1024
+BATCH_BYTES = 256 * 2**20
+
+_FLOAT32_BYTES = 4
+
+
+@dataclass
+class Fold:
+    """A lens in progress: its state, or the error that ended it."""
+
+    asked: Asked
+    seed: int = 0
+    state: Any = None
+    error: Exception | None = None
+
+    @property
+    def name(self) -> str:
+        """The lens's name."""
+        return self.asked.question.name
+
+    def started(self, subject: Subject) -> "Fold":
+        """This fold with a fresh state.
+
+        Raises:
+            UsageError: Parameters that ask for what this model does not have, such as a layer.
+        """
+        question, self.error = self.asked.question, None
+        with caught(self), seeded(self.seed):
+            self.state = question.lens.start(question.params, subject.spec, subject.sites)
+        if isinstance(self.error, UsageError):
+            raise self.error
+        return self
+
+    def update(self, batch: Batch) -> None:
+        """Hand a batch over; a lens that raises is left out from then on and the others go on.
+
+        The lens is handed what it needs and nothing that only others need: it cannot tell whether it is alone.
+        """
+        needs = self.asked.needs
+        if self.error is None and batch.variant in needs.variants:
+            with caught(self), seeded(self.seed):
+                self.state = self.asked.question.lens.update(self.state, _restricted(batch, needs))
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """A lens that draws numbers draws the same ones whichever lenses run beside it."""
+    torch.manual_seed(seed)
+    yield
+
+
+@contextmanager
+def caught(fold: Fold) -> Iterator[None]:
+    """Keep what a lens raises in its fold; a bad checkpoint or a full machine is not its failure."""
+    try:
+        yield
+    except (CaptureError, WeightsRefused) as error:
+        fold.error = error
+    except (CheckpointError, ResourceError, MemoryError):
+        raise
+    except Exception as error:
+        log.info("lens %s failed", fold.name, exc_info=error)
+        fold.error = error
+
+
+def union(needs: Sequence[Needs]) -> Needs:
+    """What all of them together need; variants in the order of first mention, the model as it is first."""
+    requests = [need.statistics for need in needs if need.statistics is not None]
+    variants = dict.fromkeys(variant for need in needs for variant in need.variants)
+    return Needs(
+        weights=any(need.weights for need in needs),
+        statistics=reduce(Request.union, requests) if requests else None,
+        captures=frozenset().union(*(need.captures for need in needs)),
+        welcome=frozenset().union(*(need.welcome for need in needs)),
+        variants=tuple(sorted(variants, key=lambda variant: variant != AS_IS)),
+        pieces=all(need.pieces for need in needs),
+        spelling=any(need.spelling for need in needs),
+        tokens=None
+        if any(need.tokens is None for need in needs)
+        else max((need.tokens or 0 for need in needs), default=0),
+    )
+
+
+def observe(subject: Subject, windows: Windows, folds: Sequence[Fold], progress: Progress) -> None:
+    """Show the text to every fold in one pass; folds that want what the family does not show are left out."""
+    try:
+        _run_text(subject.model, windows, folds, progress)
+    except CaptureError as error:
+        seeing = [fold for fold in folds if _can_see(subject, windows, fold)] if len(folds) > 1 else []
+        for fold in folds:
+            fold.error = error if fold.error is None and fold not in seeing else fold.error
+        if 0 < len(seeing) < len(folds):
+            observe(subject, windows, [fold.started(subject) for fold in seeing], progress)
+        elif seeing:
+            raise
+    except (HeadscopeError, MemoryError):
+        raise
+    except Exception as error:
+        if "can't allocate memory" in str(error):
+            raise
+        # The model itself broke on this text: those who watched have failed, the others' answers stand.
+        log.info("the model failed while the text was run", exc_info=error)
+        for fold in folds:
+            fold.error = fold.error or error
+
+
+def _can_see(subject: Subject, windows: Windows, fold: Fold) -> bool:
+    """Whether a fold alone gets what it needs, tried on one short window; the reason is kept in the fold."""
+    glimpse = next(iter(windows.batches(1)))[:, : min(8, windows.length)]
+    try:
+        _run_text(subject.model, Windows(glimpse, None, 0), [replace(fold, error=None)], Silent())
+    except CaptureError as error:
+        fold.error = error
+        return False
+    return True
+
+
+def _run_text(model: Any, windows: Windows, folds: Sequence[Fold], progress: Progress) -> None:
+    """One forward per batch and variant, whatever the number of folds."""
+    # The batches are the same whoever watches and however much of the text: other shapes would round otherwise.
+    batches = windows.batches(batch_size(model.sites, windows.length))
+    for variant in union([fold.asked.needs for fold in folds]).variants:
+        watching = [fold for fold in folds if variant in fold.asked.needs.variants]
+        needs = union([fold.asked.needs for fold in watching])
+        ends = [_batches_needed(batches, variant, fold.asked.needs) for fold in watching]
+        shown = batches[: max(ends)]
+        label = "running the text" if variant == AS_IS else f"running the text, model {variant}"
+        try:
+            with changed(model, variant, folds[0].seed), model.session() as session:
+                seen = _Seen(session, needs)
+                progress.step(label, 0, len(shown))
+                for done, tokens in enumerate(shown):
+                    spelling = _spelling(model, tokens) if needs.spelling else ()
+                    waiting = [fold for fold, end in zip(watching, ends, strict=True) if done < end]
+                    _show(seen, variant, tokens, waiting, spelling)
+                    progress.step(label, done + 1, len(shown))
+                    if all(fold.error is not None for fold in watching):
+                        break
+        except VariantRefused as refusal:
+            nothing = windows.full[:0]
+            for fold in watching:
+                fold.update(Batch(variant, nothing, nothing.bool(), refused=refusal.message))
+
+
+def _batches_needed(batches: Sequence[Int[Tensor, "_ _"]], variant: str, needs: Needs) -> int:
+    """How many of the first batches a lens sees: all of the model as it is, of a changed form as many as it needs."""
+    if variant == AS_IS or needs.tokens is None:
+        return len(batches)
+    ends = accumulate(tokens.numel() for tokens in batches)
+    return min(len(batches), 1 + sum(end < needs.tokens for end in ends))
+
+
+class _Seen:
+    """What a session records for the lenses."""
+
+    def __init__(self, session: Any, needs: Needs) -> None:
+        self.session = session
+        self._stream = None if needs.statistics is None else session.stream(needs.statistics)
+        captures = needs.captures | (needs.welcome & session.shown)
+        self._capture = session.capture(*sorted(captures)) if captures else None
+
+    def batch(self, variant: str, tokens: Int[Tensor, "batch tokens"], *, over: bool) -> Batch:
+        """What the forward has shown since the last time; `over` says that it has ended."""
+        rows, tensors = (
+            None if record is None else record.take() if over else record.drain()
+            for record in (self._stream, self._capture)
+        )
+        # The model may be on another device: lenses compute on the CPU, in float64, which not every device has.
+        measured, uniform_rows = rows or ({}, {})
+        statistics = {site: row.cpu() for site, row in measured.items()}
+        uniform = {site: row.cpu() for site, row in uniform_rows.items()}
+        captures = {
+            name: {site: tensor.cpu() for site, tensor in by_site.items()} for name, by_site in (tensors or {}).items()
+        }
+        real = torch.ones_like(tokens, dtype=torch.bool)
+        return Batch(variant, tokens, real, statistics, uniform, captures)
+
+
+def _show(
+    seen: _Seen, variant: str, tokens: Int[Tensor, "batch tokens"], watching: Sequence[Fold], spelling: Spelling
+) -> None:
+    """One forward: piece by piece for those who can take it so, the whole for the others."""
+    piecewise = [fold for fold in watching if fold.asked.needs.pieces]
+    others = [fold for fold in watching if not fold.asked.needs.pieces]
+    wanted, held = union([fold.asked.needs for fold in others]), list[Batch]()
+
+    def hand_over(*, over: bool = False) -> None:
+        piece = replace(seen.batch(variant, tokens, over=over), spelling=spelling)
+        for fold in piecewise:
+            fold.update(piece)
+        if others:
+            held.append(_restricted(piece, wanted))
+
+    if piecewise:
+        seen.session.run(tokens, each=hand_over)
+    else:
+        seen.session.run(tokens)
+    hand_over(over=True)
+    if others:
+        batch = _joined(held)
+        for fold in others:
+            fold.update(batch)
+
+
+def _restricted(batch: Batch, needs: Needs) -> Batch:
+    """Only what is needed: the rest need not be held until the forward ends."""
+    captures = {name: by_site for name, by_site in batch.captures.items() if name in needs.captures | needs.welcome}
+    rows = [_requested(by_site, needs.statistics) for by_site in (batch.statistics, batch.uniform)]
+    spelling = batch.spelling if needs.spelling else ()
+    return replace(batch, statistics=rows[0], uniform=rows[1], captures=captures, spelling=spelling)
+
+
+def _requested(rows: Mapping[Site, RowStatistics], request: Request | None) -> dict[Site, RowStatistics]:
+    """The statistics with the bands that were requested, and no others."""
+    if request is None:
+        return {}
+    return {
+        site: replace(each, bands={width: each.bands[width] for width in request.bands}) for site, each in rows.items()
+    }
+
+
+def _joined(pieces: Sequence[Batch]) -> Batch:
+    """The whole batch of its pieces."""
+    captures: dict[str, dict[Site, Tensor]] = {}
+    for piece in pieces:
+        for name, found in piece.captures.items():
+            captures.setdefault(name, {}).update(found)
+    statistics = {site: rows for piece in pieces for site, rows in piece.statistics.items()}
+    uniform = {site: rows for piece in pieces for site, rows in piece.uniform.items()}
+    return replace(pieces[0], statistics=statistics, uniform=uniform, captures=captures)
+
+
+def _spelling(model: Any, tokens: Int[Tensor, "batch tokens"]) -> Spelling:
+    return tuple(spelled_tokens(model.tokenizer, window[:CORNER].tolist()) for window in tokens)
+
+
+@contextmanager
+def changed(model: Any, variant: str, seed: int) -> Iterator[None]:
+    """The model in the asked variant, for as long as the context lasts."""
+    if variant == AS_IS:
+        yield
+    else:
+        with model.edit() as edit:
+            _CHANGES[variant](edit, seed)
+            yield
+
+
+def batch_size(sites: Sequence[Site], length: int) -> int:
+    """Windows per batch, by the sizes of model and window alone: the same on every machine and whoever watches.
+
+    So many that every map of a batch would fit BATCH_BYTES, the most that a lens can ask to be handed at once.
+    """
+    maps = sum(site.n_heads for site in sites) * length**2 * _FLOAT32_BYTES
+    return max(1, min(BATCH_TOKENS // length, BATCH_BYTES // maps))

@@ -1,0 +1,1 @@
+"""Draws figures with matplotlib: one file per kind of figure."""

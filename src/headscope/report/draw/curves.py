@@ -1,0 +1,142 @@
+"""Draws curves: measured solid, theory dashed, null dotted grey; many of them coloured in their order."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, MaxNLocator
+
+from headscope.core import Curves, Series
+from headscope.core.figure import Array
+from headscope.errors import UsageError
+from headscope.report.draw.canvas import beside, dress, lettering, log_axis, name_axes, panel
+from headscope.report.draw.palette import Theme
+from headscope.report.numbers import visible
+
+SERIES = "series-"
+_SIZE = (232.0, 150.0)
+_STYLES = {"measured": "-", "theory": (0, (4.5, 2)), "null": (0, (1, 1.6))}
+_LABEL_AT_MOST = 40
+_GLYPH, _HANDLE = 4.3, 29.0  # points: a character of the legend, and the line and space before a name
+
+
+def draw(figure: Curves, theme: Theme) -> Figure:
+    """The curves on a matplotlib figure."""
+    canvas, axes = panel(*_SIZE)
+    check_drawable(figure.series, figure.log_x, figure.log_y)
+    dress(axes, theme)
+    colours = colours_of(figure.series, theme)
+    for index, (one, colour) in enumerate(zip(figure.series, colours, strict=True)):
+        draw_series(axes, one, colour, f"{SERIES}{index}")
+    if figure.log_x:
+        log_axis(axes, "x")
+    if figure.log_y:
+        log_axis(axes, "y")
+    if not figure.log_x and all(np.array_equal(one.x, np.round(one.x)) for one in figure.series):
+        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))  # there is no layer 0.5
+    axes.margins(x=0.02)
+    name_axes(axes, figure.x_axis, figure.y_axis)
+    measured = [one for one in figure.series if one.role == "measured"]
+    in_order = len(measured) > len(theme.series)
+    if in_order:
+        _order_bar(canvas, measured, theme)
+    legend(axes, figure.series, theme, only_laws=in_order)
+    return canvas
+
+
+def draw_series(axes: Axes, one: Series, colour: str, gid: str) -> None:
+    """One curve with its interval."""
+    style = "" if one.points else _STYLES[one.role]
+    width = 1.3 if one.role == "measured" else 1.1
+    # A curve of one point would be invisible.
+    marker = "o" if one.points or np.isfinite(one.y).sum() == 1 else None
+    (line,) = axes.plot(one.x, one.y, linestyle=style, color=colour, linewidth=width, marker=marker, markersize=4)
+    line.set_gid(gid)
+    if one.low is not None and one.high is not None:
+        axes.fill_between(one.x, one.low, one.high, color=colour, alpha=0.18, linewidth=0)
+
+
+def colours_of(series: Sequence[Series], theme: Theme) -> list[str]:
+    """The colour of each curve: distinct for few, in order for many; theory in ink or as what it explains."""
+    measured = sum(one.role == "measured" for one in series)
+    theory = sum(one.role == "theory" for one in series)
+    of_measured = _spread(measured, theme)
+    of_theory = of_measured if theory == measured > 1 else (theme.ink,) * theory
+    pools = {"measured": iter(of_measured), "theory": iter(of_theory)}
+    return [theme.muted if one.role == "null" else next(pools[one.role]) for one in series]
+
+
+def check_drawable(series: Sequence[Series], log_x: bool, log_y: bool) -> None:
+    """Refuse what would come out as an empty picture, with the reason."""
+    if not any(_visible(one, log_x, log_y).any() for one in series):
+        log = " on logarithmic axes" if log_x or log_y else ""
+        raise UsageError(f"none of the {len(series)} curves has a finite point that can be drawn{log}")
+
+
+def legend(axes: Axes, series: Sequence[Series], theme: Theme, only_laws: bool = False) -> None:
+    """Name the curves above the panel, those of the same name once; `only_laws` leaves measurements out."""
+    lines = {line.get_gid(): line for line in axes.get_lines()}
+    entries: dict[str, Line2D] = {}
+    for index, one in enumerate(series):
+        if not (only_laws and one.role == "measured"):
+            entries.setdefault(one.label, lines[f"{SERIES}{index}"])
+    if not entries or (len(series) == 1 and series[0].role == "measured"):
+        return
+    labels = [_shortened(label) for label in entries]
+    box = axes.legend(
+        list(entries.values()), labels, loc="lower left", bbox_to_anchor=(0, 1.0), frameon=False,
+        ncols=_legend_columns(labels), handlelength=2.0, columnspacing=1.2, borderaxespad=0.3,
+        labelcolor=theme.ink, fontsize=7.5,
+    )  # fmt: skip
+    for text in box.get_texts():
+        text.set(**lettering(text.get_text(), "text"))
+
+
+def _legend_columns(labels: Sequence[str]) -> int:
+    """As many columns as fit above the panel; matplotlib fills them evenly, one after the other."""
+    lengths = [len(label) for label in labels]
+    for columns in range(min(6, len(labels)), 1, -1):
+        widest = (max(part) for part in np.array_split(lengths, columns))
+        if sum(_HANDLE + width * _GLYPH for width in widest) <= _SIZE[0] + 30:
+            return columns
+    return 1
+
+
+def _order_bar(canvas: Figure, measured: Sequence[Series], theme: Theme) -> None:
+    """A strip of all the curves' colours, with the first, the last and some between named."""
+    width, height = canvas.get_size_inches() * 72
+    bar = beside(canvas, (width + 12, height * 0.1, 8.0, height * 0.8))
+    n = len(measured)
+    for index, colour in enumerate(_spread(n, theme)):
+        bar.axhspan(index, n, color=colour, linewidth=0)  # each over the last: no gaps between them
+    named = sorted({round(i * (n - 1) / 4) for i in range(5)})
+    bar.set_ylim(0, n)
+    bar.set_xlim(0, 1)
+    bar.set_xticks([])
+    bar.yaxis.tick_right()
+    bar.yaxis.set_major_locator(FixedLocator([index + 0.5 for index in named]))
+    bar.set_yticklabels([_shortened(measured[index].label) for index in named], parse_math=False)
+    bar.tick_params(length=0, pad=3, labelcolor=theme.ink)
+    for spine in bar.spines.values():
+        spine.set_visible(False)
+
+
+def _spread(n: int, theme: Theme) -> tuple[str, ...]:
+    if n <= len(theme.series):
+        return theme.series[:n]
+    last = len(theme.steps) - 1
+    return tuple(theme.steps[round(i * last / (n - 1))] for i in range(n))
+
+
+def _visible(one: Series, log_x: bool, log_y: bool) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    def fits(values: Array, log: bool) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+        return np.isfinite(values) & ((values > 0) if log else True)
+
+    return fits(one.x, log_x) & fits(one.y, log_y)
+
+
+def _shortened(label: str) -> str:
+    label = visible(label)
+    return label if len(label) <= _LABEL_AT_MOST else label[: _LABEL_AT_MOST - 1] + "…"

@@ -1,0 +1,144 @@
+"""Draws figures: as SVG for the page, and as SVG, PDF or PNG files for a paper."""
+
+import io
+import textwrap
+from pathlib import Path
+from xml.etree.ElementTree import Element
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
+from matplotlib.figure import Figure as Canvas
+
+from headscope.core import Curves, Figure, HeatMap, Histogram, Mosaic, Network
+from headscope.errors import UsageError
+from headscope.report.draw import curves, heat_map, histogram, mosaic, network, svg
+from headscope.report.draw.canvas import lettering, settings
+from headscope.report.draw.figure_check import check_figure
+from headscope.report.draw.heat_map import Scale
+from headscope.report.draw.palette import Theme, on_page, paper, stand_ins
+from headscope.report.files import write_bytes
+from headscope.report.numbers import number, visible
+
+FORMATS = ("svg", "pdf", "png")
+PIXELS = 1.3  # of a page per point of a figure, so that 8-point labels are read without effort
+_TIPS_AT_MOST = 10_000
+_TITLE_GLYPH = 5.6  # mean width of a character of the title, in points
+
+
+def page_svg(figure: Figure, prefix: str) -> str:
+    """The figure as inline SVG: colours are variables of the page, ids begin with `prefix`."""
+    with settings(fonts="none"):
+        root = _tree(figure, stand_ins())
+        root.set("role", "img")
+        root.set("aria-label", visible(figure.title))
+        width, height = (float(root.get(side, "0").removesuffix("pt")) for side in ("width", "height"))
+        root.set("width", f"{width * PIXELS:.0f}")
+        root.set("height", f"{height * PIXELS:.0f}")
+        root.set("style", f"--w:{width * PIXELS:.0f}px")
+        return svg.text_of(root, prefix, on_page)
+
+
+def save(figure: Figure, path: str | Path) -> Path:
+    """Write the figure to a file: .svg, .pdf or .png, as its name ends. Same figure, same bytes."""
+    path = Path(path)
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in FORMATS:
+        raise UsageError(
+            f"cannot save the figure {figure.name!r} as {path.name!r}: unknown format {path.suffix!r}",
+            hint="end the name in .svg, .pdf or .png",
+        )
+    write_bytes(path, encoded(figure, kind))
+    return path
+
+
+def encoded(figure: Figure, kind: str) -> bytes:
+    """The bytes of the figure's file of that kind (svg, pdf, png), in the colours of paper."""
+    with settings(fonts="path"):
+        if kind == "svg":
+            root = svg.standalone(_tree(figure, paper(), titled=True))
+            return svg.text_of(root, "").encode()
+        canvas = _drawn(figure, paper(), titled=True)
+        (FigureCanvasPdf if kind == "pdf" else FigureCanvasAgg)(canvas)
+        out = io.BytesIO()
+        metadata = {"CreationDate": None, "Producer": None, "Creator": None} if kind == "pdf" else {"Software": None}
+        canvas.savefig(out, format=kind, bbox_inches="tight", pad_inches=0.05, dpi=300, metadata=metadata,
+                       transparent=kind == "pdf")  # fmt: skip
+        return out.getvalue()
+
+
+def _drawn(figure: Figure, theme: Theme, titled: bool = False, *, cells: bool = True) -> Canvas:
+    check_figure(figure)
+    match figure:
+        case HeatMap():
+            canvas = heat_map.draw(figure, theme, cells=cells)
+        case Curves():
+            canvas = curves.draw(figure, theme)
+        case Histogram():
+            canvas = histogram.draw(figure, theme)
+        case Mosaic():
+            canvas = mosaic.draw(figure, theme)
+        case Network():
+            canvas = network.draw(figure, theme)
+    if titled:
+        _entitle(canvas, figure.title, theme)
+    return canvas
+
+
+def _entitle(canvas: Canvas, title: str, theme: Theme) -> None:
+    """Set the title above everything that is drawn, flush with the left end of the panel."""
+    FigureCanvasAgg(canvas)
+    box, height = canvas.get_tightbbox(), canvas.get_size_inches()[1] * 72
+    width = max(24, int(box.width * 72 / _TITLE_GLYPH))
+    lines = [title] if "$" in title else textwrap.wrap(title, width)
+    for above, line in enumerate(reversed(lines)):
+        bottom = (box.y1 * 72 + 6 + above * 12) / height
+        canvas.text(0, bottom, **lettering(line, "s"), ha="left", va="bottom", fontsize=9.5, color=theme.ink)
+
+
+def _tree(figure: Figure, theme: Theme, titled: bool = False) -> Element:
+    root = svg.tree(_drawn(figure, theme, titled, cells=False))
+    if isinstance(figure, HeatMap):
+        _draw_cells(root, figure, theme)
+    elif isinstance(figure, (Curves, Histogram)):
+        series = figure.series if isinstance(figure, Curves) else figure.laws
+        for index, one in enumerate(series):
+            svg.add_title(svg.find(root, f"{curves.SERIES}{index}"), visible(one.label))
+    return root
+
+
+def _draw_cells(root: Element, figure: HeatMap, theme: Theme) -> None:
+    """Cells as rectangles with tooltips in place of matplotlib's paths, which are larger and cannot speak."""
+    scale = heat_map.scale_of(figure)
+    if scale is None:
+        return
+    colours = theme.diverging if scale.diverging else theme.heat
+    cells, bar = svg.find(root, heat_map.CELLS), svg.find(root, heat_map.BAR)
+    cells_frame, bar_frame = (svg.find(root, heat_map.FRAME + gid) for gid in (heat_map.CELLS, heat_map.BAR))
+    svg.rectangles(cells, _cells(svg.extent(cells_frame), figure, scale, colours))
+    svg.rectangles(bar, _bar(svg.extent(bar_frame), scale, colours))
+
+
+def _cells(box: svg.Box, figure: HeatMap, scale: Scale, colours: tuple[str, ...]) -> list[tuple[svg.Box, str, str]]:
+    rows, columns = figure.values.shape
+    left, top, width, height = box
+    wide, high = width / columns, height / rows
+    unit = f" {visible(figure.unit)}" if figure.unit else ""
+    cells = []
+    for (row, column), value in np.ndenumerate(figure.values):
+        tip = f"{heat_map.cell_name(figure, row, column)}: {number(value)}{unit if np.isfinite(value) else ''}"
+        colour = colours[scale.level(value)] if np.isfinite(value) else "transparent"
+        place = (left + column * wide, top + row * high, wide, high)
+        cells.append((place, colour, tip if figure.values.size <= _TIPS_AT_MOST else ""))
+    return cells
+
+
+def _bar(box: svg.Box, scale: Scale, colours: tuple[str, ...]) -> list[tuple[svg.Box, str, str]]:
+    left, top, width, height = box
+    levels = scale.levels_shown
+    step = height / len(levels)
+    # Each overlaps the one above a little: no hairline of the background between them.
+    return [
+        ((left, top + (len(levels) - 1 - i) * step, width, step * 1.5 if i else step), colours[level], "")
+        for i, level in reversed(list(enumerate(levels)))
+    ]

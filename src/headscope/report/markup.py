@@ -1,0 +1,42 @@
+"""Plain sentences as HTML: all escaped, `$…$` typeset, backticks as code, blank lines between paragraphs."""
+
+import html
+import re
+
+from headscope.report.formula import formula
+from headscope.report.numbers import SYMBOL, visible
+
+# Mathematics neither begins nor ends with a space, so that two prices in a sentence stay prices.
+_MARKUP = re.compile(
+    r"\$(?P<tex>[^\s$](?:[^$\n]*[^\s$])?)\$(?!\d)"
+    r"|`(?P<code>[^`\n]+)`"
+    rf"|{SYMBOL.pattern}"
+)
+
+
+def escape(text: object) -> str:
+    """`text` as characters, safe in an element and in a quoted attribute."""
+    return html.escape("\n".join(map(visible, str(text).split("\n"))), quote=True)
+
+
+def sentence(text: str) -> str:
+    """One line of prose."""
+    parts, end = [], 0
+    for match in _MARKUP.finditer(text):
+        parts.append(escape(text[end : match.start()]))
+        parts.append(_marked(match))
+        end = match.end()
+    return "".join(parts) + escape(text[end:])
+
+
+def paragraphs(text: str) -> str:
+    """Several paragraphs, separated by blank lines in the source."""
+    return "".join(f"<p>{sentence(' '.join(part.split()))}</p>" for part in re.split(r"\n\s*\n", text.strip()) if part)
+
+
+def _marked(match: re.Match[str]) -> str:
+    if match["tex"]:
+        return formula(match["tex"])
+    if match["code"]:
+        return f"<code>{escape(match['code'])}</code>"
+    return f"<i>{escape(match['symbol'])}</i><sub>{escape(match['index'])}</sub>"

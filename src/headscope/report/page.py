@@ -1,0 +1,176 @@
+"""The report: one self-contained page, a pure function of the Run."""
+
+import base64
+import hashlib
+from dataclasses import is_dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+
+from headscope.core import Finding, Run
+from headscope.report.draw.palette import declarations, night, paper
+from headscope.report.files import write_bytes
+from headscope.report.markup import escape, sentence
+from headscope.report.model_card import card
+from headscope.report.section import anchor, section
+
+_ICON = (
+    "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'><path fill='%23440154' d='M0 0h8v8H0z'/>"
+    "<path fill='%2321918c' d='M1 1h2v2H1zM5 3h2v2H5z'/><path fill='%23fde725' d='M3 5h2v2H3z'/></svg>"
+)
+
+
+LEDGER = "claims.html"  # the ledger of claims, where it lies beside a report
+
+
+def render(run: Run, *, ledger: bool = False) -> str:
+    """The report of a run as one HTML page that asks nothing of the network; same run, same bytes.
+
+    With `ledger` it links to the ledger of claims that lies beside it.
+    """
+    title = f"Attention of {run.model.name}"
+    sections = "\n".join(section(finding, run.model.weight_warning) for finding in run.findings.values())
+    return document(title, f"{_front(run, title)}\n{_contents(run)}\n{sections}\n{_footer(ledger)}")
+
+
+def document(title: str, body: str) -> str:
+    """A whole page in the style of the report: self-contained, with its own script and nothing else."""
+    script = _asset("report.js")
+    return (
+        "<!doctype html>\n"
+        '<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy(script)}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark"><meta name="generator" content="headscope">'
+        f'<title>{escape(title)}</title><link rel="icon" href="data:image/svg+xml,{_ICON}">'
+        f'<style>{style()}</style></head>\n<body class="headscope page">\n'
+        f"<main>\n{body}</main>\n<script>{script}</script>\n</body></html>\n"
+    )
+
+
+def write(run: Run, path: str | Path) -> Path:
+    """Write the report to `path`, whole or not at all."""
+    path = Path(path)
+    write_bytes(path, render(run, ledger=(path.parent / LEDGER).is_file()).encode())
+    return path
+
+
+def finding_html(finding: Finding) -> str:
+    """A finding's section for a notebook: no script, and a style that stays inside."""
+    return _fragment(section(finding, script=False, prefix=_prefix(finding)))
+
+
+def run_html(run: Run) -> str:
+    """A run for a notebook: the card, the headlines and every section."""
+    body = "".join(
+        section(finding, run.model.weight_warning, script=False, prefix=_prefix(finding))
+        for finding in run.findings.values()
+    )
+    heads = _headlines(run, linked=False)
+    return _fragment(f"<h1>Attention of {escape(run.model.name)}</h1>{card(run)}{heads}{body}")
+
+
+def notebook_html(what: Run | Finding) -> str:
+    """Either of them; what `_repr_html_` calls."""
+    return run_html(what) if isinstance(what, Run) else finding_html(what)
+
+
+@cache
+def style() -> str:
+    """The style sheet with the colours of light and dark."""
+    dark = declarations(night(), beyond=paper())
+    return (
+        f".headscope{{{declarations(paper())}}}"
+        f"@media screen and (prefers-color-scheme:dark){{.headscope:not(.light){{{dark}}}}}\n"
+        f"{_asset('style.css')}"
+    )
+
+
+def _front(run: Run, title: str) -> str:
+    return (
+        f'<header><p class="kicker">headscope report</p><h1>{escape(title)}</h1>{card(run)}</header>'
+        f'<section id="findings"><h2>What was found</h2>{_headlines(run)}</section>'
+    )
+
+
+def _headlines(run: Run, linked: bool = True) -> str:
+    """The plain sentences, each a link to the section that explains it."""
+    items = []
+    for finding in run.findings.values():
+        name = f"<b>{escape(finding.lens)}</b>"
+        for index, text in enumerate(_said(finding)):
+            body = f'<a href="#{anchor(finding)}">{sentence(text)}</a>' if linked else f"<span>{sentence(text)}</span>"
+            kind = f"{finding.status.replace(' ', '-')}{'' if index else ' first'}"
+            items.append(f'<li class="{kind}">{"<b></b>" if index else name}{body}</li>')
+    return f'<ul class="headlines">{"".join(items)}</ul>' if items else "<p>No lens was run.</p>"
+
+
+def _said(finding: Finding) -> tuple[str, ...]:
+    if finding.status == "ok":
+        return finding.headlines or (finding.about.question,)
+    return (f"{finding.status.capitalize()}: {finding.reason or 'no reason was given'}",)
+
+
+def _contents(run: Run) -> str:
+    lenses = "".join(
+        f"<li>{_link(anchor(one), one.about.title)}{_figure_links(one)}</li>" for one in run.findings.values()
+    )
+    first = _link("findings", "What was found")
+    return f'<nav aria-label="Contents"><h2>Contents</h2><ol><li>{first}</li>{lenses}</ol></nav>'
+
+
+def _figure_links(finding: Finding) -> str:
+    links = (_link(f"{anchor(finding)}-{i}", figure.title) for i, figure in enumerate(finding.figures))
+    return f"<ol>{''.join(f'<li>{link}</li>' for link in links)}</ol>" if finding.figures else ""
+
+
+def _link(id_: str, title: str) -> str:
+    return f'<a href="#{id_}">{sentence(title)}</a>'
+
+
+def _footer(ledger: bool) -> str:
+    theory = (
+        f'<a href="{LEDGER}">The ledger of claims</a>' if ledger else f"<code>headscope claims --html {LEDGER}</code>"
+    )
+    return (
+        f"<footer><p>The theory behind these lenses, statement by statement and executed: {theory}.</p>"
+        "<p>Every figure can be saved here as SVG or PNG; "
+        "<code>headscope figures RUN --format pdf</code> writes all figures of a stored run as PDF. "
+        "The run folder holds every table as a parquet file. "
+        "This page is self-contained: it asks nothing of the network.</p></footer>"
+    )
+
+
+def _policy(script: str) -> str:
+    """Only this script may run, nothing may be fetched; images are those the script makes to save PNGs."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _fragment(body: str) -> str:
+    return f'<div class="headscope"><style>{style()}</style>{body}</div>'
+
+
+def _prefix(finding: Finding) -> str:
+    """Ids in a notebook must not meet those of another output, of the same lens perhaps."""
+    digest = hashlib.sha256(_everything((finding.lens, finding.headlines, finding.figures)))
+    return f"hs{digest.hexdigest()[:12]}-"
+
+
+def _everything(what: object) -> bytes:
+    """All that is in plain data, as bytes; unlike `repr`, which leaves out the middle of arrays."""
+    if isinstance(what, np.ndarray):
+        return what.tobytes()
+    if is_dataclass(what):
+        return _everything(tuple(vars(what).items()))
+    return b"\0".join(map(_everything, what)) if isinstance(what, tuple) else repr(what).encode()
+
+
+@cache
+def _asset(name: str) -> str:
+    return resources.files("headscope.report").joinpath(name).read_text(encoding="utf-8").strip()
