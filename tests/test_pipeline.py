@@ -9,7 +9,7 @@ import torch
 
 from headscope import model as models
 from headscope.attention.statistics import Request, RowStatistics
-from headscope.core import About, Finding, ModelSpec, Site
+from headscope.core import About, ModelSpec, Site
 from headscope.corpora import Text
 from headscope.errors import (
     CaptureError,
@@ -20,7 +20,7 @@ from headscope.errors import (
     VariantRefused,
     WeightsRefused,
 )
-from headscope.lenses.lens import AS_IS, Lens, Needs
+from headscope.lenses.lens import AS_IS, Measurement, Needs, NotApplicable, TextLens, WeightLens
 from headscope.model.sources.names import Source
 from headscope.pipeline import measure
 from headscope.pipeline.text_pass import BATCH_BYTES, BATCH_TOKENS, batch_size, union
@@ -170,28 +170,78 @@ class Params:
 ABOUT = About("T", "Q?", "D", (), "R", "nobody")
 
 
-def make_lens(name, needs, *, update=None, finish=None, headline=None, start=None):
-    """A lens that counts batches; pass a function to break a stage."""
+def count(state, batch):
+    return [*state, batch]
 
-    def count(state, batch):
-        return [*state, batch]
 
-    def table(state, weights):
-        frame = pl.DataFrame({"variant": [batch.variant for batch in state], "rows": [len(b.tokens) for b in state]})
-        return Finding(name, ABOUT, tables={"batches": frame}, method=getattr(weights, "method", ""))
+def batch_table(state, weights):
+    frame = pl.DataFrame({"variant": [batch.variant for batch in state], "rows": [len(b.tokens) for b in state]})
+    return Measurement({"batches": frame}, method=getattr(weights, "method", ""))
 
-    return Lens(
-        name,
-        ABOUT,
-        Params,
-        needs=needs if callable(needs) else lambda params, spec: needs,
-        start=start or (lambda params, spec, sites: []),
-        update=update or count,
-        merge=lambda a, b: a + b,
-        finish=finish or table,
-        definition=lambda params, weights, batches: {},
-        headline=headline or (lambda finding: (f"{finding.table.height} batches",)),
-    )
+
+def batch_sentences(tables):
+    return (f"{tables['batches'].height} batches",)
+
+
+class FakeText(TextLens):
+    """A lens that counts batches; a function given by the test stands in for a stage."""
+
+    params, about = Params, ABOUT
+
+    def __init__(self, name, needs, update, finish, sentences, start):
+        self.name = name
+        self.stages = {"needs": needs, "update": update, "finish": finish, "sentences": sentences, "start": start}
+
+    def needs(self, params):
+        return self.stages["needs"](params)
+
+    def start(self, params, model, sites, text):
+        return self.stages["start"](params, model, sites)
+
+    def update(self, state, batch):
+        return self.stages["update"](state, batch)
+
+    def merge(self, a, b):
+        return a + b
+
+    def finish(self, state, weights):
+        return self.stages["finish"](state, weights)
+
+    def definition(self, params, weights, batches):
+        return {}
+
+    def sentences(self, tables):
+        return self.stages["sentences"](tables)
+
+
+class FakeWeight(WeightLens):
+    """The same for a lens that reads weights alone; it has seen no batch."""
+
+    params, about = Params, ABOUT
+
+    def __init__(self, name, needs, finish, sentences):
+        self.name = name
+        self.stages = {"needs": needs, "finish": finish, "sentences": sentences}
+
+    def needs(self, params):
+        return self.stages["needs"](params)
+
+    def measure(self, params, weights):
+        return self.stages["finish"]([], weights)
+
+    def definition(self, params, weights):
+        return {}
+
+    def sentences(self, tables):
+        return self.stages["sentences"](tables)
+
+
+def make_lens(name, needs, *, update=count, finish=batch_table, sentences=batch_sentences, start=lambda *_: []):
+    """A lens that counts batches, or reads weights alone; pass a function to break a stage."""
+    asked = needs if callable(needs) else lambda params: needs
+    if isinstance(needs, Needs) and not needs.text:
+        return FakeWeight(name, asked, finish, sentences)
+    return FakeText(name, asked, update, finish, sentences, start)
 
 
 def raises(error):
@@ -249,9 +299,7 @@ def test_a_form_that_the_family_does_not_allow_is_told_and_the_rest_goes_on():
         return state
 
     finish = make_lens("x", STATISTICS).finish
-    lens = make_lens(
-        "changed", CHANGED.needs(Params(), SPEC), update=update, finish=lambda state, weights: finish([], None)
-    )
+    lens = make_lens("changed", CHANGED.needs(Params()), update=update, finish=lambda state, weights: finish([], None))
     run = measure(FakeModel(additive="it scales what it carries"), text=TEXT, lenses=[lens, STREAMING])
     assert run["changed"].status == run["streaming"].status == "ok"
     refused = [(0, "it scales what it carries")]
@@ -320,14 +368,14 @@ def test_windows_can_be_shorter_than_the_context():
 
 
 def test_the_union_of_needs():
-    needs = union([BOTH.needs(Params(), SPEC), STATISTICS, CAPTURING.needs(Params(), SPEC)])
+    needs = union([BOTH.needs(Params()), STATISTICS, CAPTURING.needs(Params())])
     assert needs.statistics == Request(bands=(1, 4, 8))
     assert needs.captures == {"pattern"}
     assert needs.variants == (AS_IS, "initialised")
     assert needs.weights
 
 
-@pytest.mark.parametrize("stage", ["start", "update", "finish", "headline"])
+@pytest.mark.parametrize("stage", ["start", "update", "finish", "sentences"])
 @pytest.mark.parametrize("error", [ZeroDivisionError("no rows"), LensError("cannot")])
 def test_a_lens_that_raises_is_a_failed_finding_and_the_others_go_on(stage, error):
     broken = make_lens("broken", STATISTICS, **{stage: raises(error)})
@@ -360,7 +408,7 @@ def test_what_a_model_does_not_have_is_a_usage_error_before_any_work():
         raise UsageError("there is no layer 99")
 
     model, weighed = FakeModel(), []
-    weighing = make_lens("weighing", Needs(weights=True), start=lambda *_: weighed.append(1))
+    weighing = make_lens("weighing", Needs(weights=True), finish=lambda *_: weighed.append(1))
     with pytest.raises(UsageError, match="no layer 99"):
         measure(model, text=TEXT, lenses=[weighing, make_lens("strict", STATISTICS, start=start)])
     assert (model.forwards, weighed) == ([], [])
@@ -470,9 +518,9 @@ def test_dequantised_weights_carry_their_warning():
 
 def test_global_random_state_is_left_alone_and_lenses_draw_the_same_alone_or_together():
     def draw(state, weights):
-        return Finding("drawing", ABOUT, tables={"t": pl.DataFrame({"x": [float(torch.rand(()))]})})
+        return Measurement({"t": pl.DataFrame({"x": [float(torch.rand(()))]})})
 
-    drawing = make_lens("drawing", Needs(weights=True), finish=draw, headline=lambda finding: ())
+    drawing = make_lens("drawing", Needs(weights=True), finish=draw, sentences=lambda tables: ())
     other = replace(drawing, name="other")
     before = torch.random.get_rng_state()
     alone = measure(FakeModel(), text=TEXT, lenses=[drawing], seed=7)["drawing"].table
@@ -516,9 +564,9 @@ def test_an_interrupted_run_is_resumed(tmp_path, named):
 
     def finish(state, weights):
         finished.append("weighing")
-        return Finding("weighing", ABOUT, tables={"t": pl.DataFrame({"x": [1.0]})})
+        return Measurement({"t": pl.DataFrame({"x": [1.0]})})
 
-    weighing = make_lens("weighing", Needs(weights=True), finish=finish, headline=lambda finding: ("one",))
+    weighing = make_lens("weighing", Needs(weights=True), finish=finish, sentences=lambda tables: ("one",))
     stopped = make_lens("streaming", STATISTICS, update=raises(KeyboardInterrupt()))
     named()
     with pytest.raises(KeyboardInterrupt):
@@ -592,12 +640,12 @@ def test_pieces_and_wholes_are_the_same_text():
     def kept(name):
         def finish(state, weights):
             seen[name] = state
-            return Finding(name, ABOUT, status="not applicable", reason="made up")
+            raise NotApplicable("made up")
 
         return finish
 
-    parts = make_lens("parts", lambda p, s: Needs(captures=resid, pieces=True), update=listing, finish=kept("parts"))
-    whole = make_lens("whole", lambda p, s: Needs(captures=resid), update=listing, finish=kept("whole"))
+    parts = make_lens("parts", lambda params: Needs(captures=resid, pieces=True), update=listing, finish=kept("parts"))
+    whole = make_lens("whole", lambda params: Needs(captures=resid), update=listing, finish=kept("whole"))
     measure(model, text="The quick brown fox jumps over the lazy dog again and again.", lenses=[parts, whole])
     layers = len(model.sites)
     assert len(seen["whole"]) == 1

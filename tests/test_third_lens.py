@@ -1,4 +1,4 @@
-"""A lens is one file: dropped into its folder, command, report section, docs and contract tests appear."""
+"""A lens is one folder: dropped beside the others, its command, report section, docs and contract tests appear."""
 
 import importlib.util
 import os
@@ -18,18 +18,31 @@ from headscope.pipeline.text_pass import VARIANTS
 
 PROJECT = Path(__file__).parents[1]
 
-ECHO = '''
-"""Echo: how many tokens were seen, as they are and freshly initialised?"""
+ABOUT = r"""# Echo of the text
 
+How many tokens were seen?
+
+## Definition
+
+A count of tokens, as they are and freshly initialised.
+
+## Formulas
+
+$$
+n = \sum_i 1
+$$
+
+## How to read it
+
+More is more.
+
+## Reference
+
+Nobody (never).
+"""
+
+SETTINGS = '''
 from dataclasses import dataclass, field
-
-import polars as pl
-
-from headscope.attention.statistics import Request
-from headscope.core import About, Finding
-from headscope.lenses.lens import AS_IS, Lens, Needs
-
-ABOUT = About("Echo", "How many tokens were seen?", "A count.", (r"n = \\sum_i 1",), "More is more.", "-")
 
 
 @dataclass(frozen=True)
@@ -37,59 +50,69 @@ class Params:
     """What can be chosen."""
 
     times: int = field(default=1, metadata={"help": "how often to count each token"})
+'''
+
+ECHO = '''
+"""Echo: how many tokens were seen, as they are and freshly initialised?"""
+
+import polars as pl
+
+from headscope.attention.statistics import Request
+from headscope.lenses.echo.settings import Params
+from headscope.lenses.lens import AS_IS, Measurement, Needs, TextLens
 
 
-def needs(params, spec):
-    return Needs(statistics=Request(), captures=frozenset({"z"}), variants=(AS_IS, "initialised"))
+class Echo(TextLens):
+    name = "echo"
+    params = Params
+
+    def needs(self, params):
+        return Needs(statistics=Request(), captures=frozenset({"z"}), variants=(AS_IS, "initialised"))
+
+    def start(self, params, model, sites, text):
+        return {"times": params.times, "seen": ()}
+
+    def update(self, state, batch):
+        return {**state, "seen": (*state["seen"], (batch.variant, batch.tokens.numel() * state["times"]))}
+
+    def merge(self, a, b):
+        return {**a, "seen": a["seen"] + b["seen"]}
+
+    def finish(self, state, weights):
+        rows = [{"variant": variant, "tokens": n} for variant, n in state["seen"]]
+        table = pl.DataFrame(rows, schema={"variant": pl.String, "tokens": pl.Int64})
+        return Measurement({"tokens": table.group_by("variant", maintain_order=True).sum()}, method="exact")
+
+    def definition(self, params, weights, batches):
+        seen = [(batch.variant, batch.tokens.numel() * params.times) for batch in batches]
+        return self.finish({"seen": seen}, None).tables
+
+    def sentences(self, tables):
+        return (f"{tables['tokens']['tokens'][0]} tokens echoed.",)
 
 
-def start(params, spec, sites):
-    return {"times": params.times, "seen": ()}
-
-
-def update(state, batch):
-    return {**state, "seen": (*state["seen"], (batch.variant, batch.tokens.numel() * state["times"]))}
-
-
-def merge(a, b):
-    return {**a, "seen": a["seen"] + b["seen"]}
-
-
-def finish(state, weights):
-    rows = [{"variant": variant, "tokens": n} for variant, n in state["seen"]]
-    table = pl.DataFrame(rows, schema={"variant": pl.String, "tokens": pl.Int64})
-    table = table.group_by("variant", maintain_order=True).sum()
-    return Finding("echo", ABOUT, tables={"tokens": table}, method="exact")
-
-
-def definition(params, weights, batches):
-    seen = [(batch.variant, batch.tokens.numel() * params.times) for batch in batches]
-    return {"tokens": finish({"seen": seen}, None).table}
-
-
-def headline(finding):
-    return (f"{finding.table['tokens'][0]} tokens echoed.",)
-
-
-LENS = Lens("echo", ABOUT, Params, needs, start, update, merge, finish, definition, headline)
+LENS = Echo()
 '''
 
 
 @pytest.fixture
 def folder(tmp_path):
     path = tmp_path / "more_lenses"
-    path.mkdir()
-    (path / "echo.py").write_text(ECHO)
+    echo = path / "echo"
+    echo.mkdir(parents=True)
+    for name, text in {"about.md": ABOUT, "settings.py": SETTINGS, "lens.py": ECHO, "__init__.py": ""}.items():
+        (echo / name).write_text(text)
     return path
 
 
 @pytest.fixture
 def dropped(folder, monkeypatch):
-    """The lens folder with one file more."""
+    """The lenses with one folder more."""
     package = sys.modules["headscope.lenses"]
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
     yield
-    sys.modules.pop("headscope.lenses.echo", None)
+    for name in [name for name in sys.modules if name.startswith("headscope.lenses.echo")]:
+        del sys.modules[name]
     vars(package).pop("echo", None)
 
 
@@ -165,7 +188,7 @@ def test_all_lenses_together_make_one_forward_per_batch_and_variant(tiny):
         handle.remove()
     assert {"spectra", "focus", "echo"} <= run.findings.keys()
     assert {finding.status for finding in run.findings.values()} == {"ok"}
-    wanted = {variant for lens in lenses().values() for variant in lens.needs(lens.params(), tiny.spec).variants}
+    wanted = {variant for lens in lenses().values() for variant in lens.needs(lens.params()).variants}
     assert wanted == set(VARIANTS), "as it is, freshly initialised for echo too, and the forms that uniformity asks for"
     # All windows fit into one batch here.
     assert run.text.n_tokens % run.text.window == 0

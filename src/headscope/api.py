@@ -26,7 +26,7 @@ from headscope.experiments.fewshot import fewshot as run_fewshot
 from headscope.experiments.intervention import Change, Setting, place_of
 from headscope.experiments.intervention import intervene as run_intervention
 from headscope.fetch.progress import Progress as FetchProgress
-from headscope.lenses import lens_named, lenses
+from headscope.lenses import lens_members, lens_named, lenses
 from headscope.model import look, open_model, verify
 from headscope.model.sources.hub_survey import check_outcomes, is_list, read_list, survey
 from headscope.model.sources.names import sources as models
@@ -243,7 +243,7 @@ def judge_claims(
     """The ledger: every claim (or those named) judged; with a model also those that a lens or experiment settles."""
     findings, name = {}, ""
     needed = lenses_needed(claims(ids)) if model is not None else ()
-    asked = [one for one in needed if one in lenses()]
+    asked = [name for name in needed if name in lens_members()]
     if asked:
         run = measure(model, lenses=asked, hub=hub, device=device, seed=seed, progress=progress)
         findings, name = dict(run.findings), run.model.name
@@ -288,7 +288,7 @@ def reproduce(
     if out is not None:
         check_folder(Path(out))
     needed = {*item.lenses, *lenses_needed(claims(item.claims) if item.claims else ())}
-    chosen = [name for name in lenses() if name in needed]
+    chosen = [name for name in lens_members() if name in needed]
     run = measure(model, text=text, lenses=chosen, seed=seed, window=window, hub=hub, device=device, progress=progress)
     step = None if progress is None else progress.step
     judged = _judged(item, run, step)

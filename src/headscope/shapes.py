@@ -7,6 +7,9 @@ Conventions: rows act on the right (`x @ w`); `w_q, w_k, w_v: [d_model, d_head]`
 `W_QK = w_q w_kᵀ` and `W_OV = w_v w_o` are d_model × d_model and kept factored.
 """
 
+# Queries and keys of the corner of a pattern that is drawn and compared: the first tokens of a window.
+CORNER = 64
+
 AXES: dict[str, str] = {
     "batch": "sequences processed together",
     "heads": "query heads of one attention site",

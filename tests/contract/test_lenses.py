@@ -16,6 +16,7 @@ from headscope.attention.statistics import Request
 from headscope.core import Curves, Embedding, HeatMap, Histogram, WeightStatus
 from headscope.lenses import lenses
 from headscope.lenses.lens import AS_IS, Batch
+from tests.lenses.asking import begin, defined, finish, merge, update
 from tests.lenses.planted import (
     MODELS,
     TRANSFORMS,
@@ -55,7 +56,7 @@ def one_thread():
 
 def shown_to(lens, model: Planted, params, **options) -> list[Batch]:
     """What the pipeline would hand over: one pass per variant of the model."""
-    needs = lens.needs(params, model.spec)
+    needs = lens.needs(params)
     if not needs.text:
         return []
     fresh = Planted({of: gaussian_weights(of, seed=50) for of in model.sites}, model.spec)
@@ -66,16 +67,16 @@ def shown_to(lens, model: Planted, params, **options) -> list[Batch]:
 
 
 def folded(lens, params, model: Planted, parts):
-    state = lens.start(params, model.spec, model.sites)
+    state = begin(lens, params, model.spec, model.sites)
     for batch in parts:
-        state = lens.update(state, batch)
+        state = update(lens, state, batch)
     return state
 
 
 def finding_of(name: str, model: Planted, parts=None):
     lens, params = LENSES[name], LENSES[name].params()
     parts = shown_to(lens, model, params) if parts is None else parts
-    return lens.finish(folded(lens, params, model, parts), model)
+    return finish(lens, folded(lens, params, model, parts), model)
 
 
 @cache
@@ -123,9 +124,9 @@ def test_scan_finds_the_lenses():
 def test_fold_equals_definition(name, shape):
     lens, model, params = LENSES[name], MODELS[shape], LENSES[name].params()
     parts = shown_to(lens, model, params)
-    finding = lens.finish(folded(lens, params, model, parts), model)
+    finding = finish(lens, folded(lens, params, model, parts), model)
     assert finding.status == "ok", finding.reason
-    assert not differences(finding.tables, lens.definition(params, model, parts))
+    assert not differences(finding.tables, defined(lens, params, model, parts))
 
 
 def perturbed_weights(model: Planted, tensor: str) -> Planted:
@@ -150,29 +151,27 @@ def perturbed_statistics(parts, column: str):
 def test_one_percent_turns_the_comparison_red(name):
     lens, model, params = LENSES[name], MODELS["grouped queries"], LENSES[name].params()
     parts = shown_to(lens, model, params)
-    needs = lens.needs(params, model.spec)
-    expected = lens.definition(params, model, parts)
+    needs = lens.needs(params)
+    expected = defined(lens, params, model, parts)
     others = {tensor: perturbed_weights(model, tensor) for tensor in ("w_q", "w_k", "w_v", "w_o")}
     others |= {one.label: perturbed_vectors(model, one) for one in model.embeddings}
     others["vocabulary"] = replace(model, vocabulary=None)
-    read = [
-        (tensor, off) for tensor, off in others.items() if differences(lens.definition(params, off, parts), expected)
-    ]
+    read = [(tensor, off) for tensor, off in others.items() if differences(defined(lens, params, off, parts), expected)]
     assert bool(read) == needs.weights, "a lens that needs weights reads some of them"
     for tensor, off in read:
-        assert differences(lens.finish(folded(lens, params, off, parts), off).tables, expected), tensor
+        assert differences(finish(lens, folded(lens, params, off, parts), off).tables, expected), tensor
     columns = ("entropy_nats", "participation", "distance", "distance_sd", "diagonal", "first", "bands")
     for column in columns if needs.statistics else ():
         off = perturbed_statistics(parts, column)
-        assert differences(lens.finish(folded(lens, params, model, off), model).tables, expected), column
+        assert differences(finish(lens, folded(lens, params, model, off), model).tables, expected), column
 
 
 @every_lens
 def test_one_percent_of_a_capture_turns_it_red(name):
     lens, model, params = LENSES[name], MODELS["grouped queries"], LENSES[name].params()
     parts = shown_to(lens, model, params)
-    expected = lens.definition(params, model, parts)
-    needs = lens.needs(params, model.spec)
+    expected = defined(lens, params, model, parts)
+    needs = lens.needs(params)
     for captured in sorted(needs.captures | needs.welcome):
         off = [
             replace(
@@ -184,7 +183,7 @@ def test_one_percent_of_a_capture_turns_it_red(name):
             )
             for part in parts
         ]
-        assert differences(lens.finish(folded(lens, params, model, off), model).tables, expected), captured
+        assert differences(finish(lens, folded(lens, params, model, off), model).tables, expected), captured
 
 
 @every_lens
@@ -192,16 +191,16 @@ def test_one_percent_of_a_capture_turns_it_red(name):
 def test_any_split_gives_the_same_answer(name, shape):
     lens, model, params = LENSES[name], MODELS[shape], LENSES[name].params()
     parts = shown_to(lens, model, params)
-    whole = lens.finish(folded(lens, params, model, parts), model)
+    whole = finish(lens, folded(lens, params, model, parts), model)
     # With many variants not every cut, but some within each.
     for cut in range(0, len(parts) + 1, max(1, len(parts) // 4)):
         a, b = folded(lens, params, model, parts[:cut]), folded(lens, params, model, parts[cut:])
-        again = lens.finish(lens.merge(a, b), model)
+        again = finish(lens, merge(lens, a, b), model)
         assert not differences(again.tables, whole.tables, tolerance=REORDERED)
     three = [folded(lens, params, model, [part]) for part in parts] or [folded(lens, params, model, [])] * 3
-    left = lens.merge(lens.merge(three[0], three[1]), three[2])
-    right = lens.merge(three[0], lens.merge(three[1], three[2]))
-    assert not differences(lens.finish(left, model).tables, lens.finish(right, model).tables, tolerance=REORDERED)
+    left = merge(lens, merge(lens, three[0], three[1]), three[2])
+    right = merge(lens, three[0], merge(lens, three[1], three[2]))
+    assert not differences(finish(lens, left, model).tables, finish(lens, right, model).tables, tolerance=REORDERED)
 
 
 @every_lens
@@ -210,7 +209,7 @@ def test_batching_does_not_matter(name):
     lens, model, params = LENSES[name], MODELS["grouped queries"], LENSES[name].params()
     parts = shown_to(lens, model, params, shapes=((9, 6), (7, 5)))
     single = [window(part, index) for part in parts for index in range(len(part.real))]
-    together, alone = (lens.finish(folded(lens, params, model, some), model) for some in (parts, single))
+    together, alone = (finish(lens, folded(lens, params, model, some), model) for some in (parts, single))
     assert not differences(alone.tables, together.tables, tolerance=REORDERED)
 
 
@@ -219,11 +218,11 @@ def test_batching_does_not_matter(name):
 def test_pieces_give_the_same_answer(name, shape):
     """Each batch in pieces, in the order in which a forward shows them."""
     lens, model, params = LENSES[name], MODELS[shape], LENSES[name].params()
-    if not lens.needs(params, model.spec).pieces:
+    if not lens.needs(params).pieces:
         return  # such a lens is only ever handed wholes
     parts = shown_to(lens, model, params)
     whole, piecewise = (
-        lens.finish(folded(lens, params, model, some), model)
+        finish(lens, folded(lens, params, model, some), model)
         for some in (parts, [piece for part in parts for piece in pieces(part, model.sites)])
     )
     assert not differences(piecewise.tables, whole.tables, tolerance=REORDERED)
@@ -300,9 +299,9 @@ def test_inputs_are_left_as_they_were(name):
     before = frozen(parts), frozen(model)
     first = folded(lens, params, model, parts[:1])
     kept = copy.deepcopy(first)
-    lens.merge(lens.update(first, parts[1]) if parts else first, first)
-    lens.finish(first, model)
-    lens.definition(params, model, parts)
+    merge(lens, update(lens, first, parts[1]) if parts else first, first)
+    finish(lens, first, model)
+    defined(lens, params, model, parts)
     assert (frozen(parts), frozen(model)) == before
     assert frozen(first) == frozen(kept), "update, merge and finish return new states"
 
@@ -351,7 +350,7 @@ def test_headlines_are_sentences_with_numbers(name, shape):
 @every_lens
 def test_a_headline_says_how_many_windows_it_rests_on(name):
     lens, params = LENSES[name], LENSES[name].params()
-    if not lens.needs(params, MODELS["grouped queries"].spec).text:
+    if not lens.needs(params).text:
         return  # weights are no sample
     finding = finding_on(name, "grouped queries")
     stated = {int(number) for number in re.findall(r"(\d+) windows?\b", " ".join(finding.headlines))}
@@ -436,7 +435,7 @@ def test_finding_survives_when_nothing_can_be_seen(name):
     assert finding.status == "not applicable"
     assert finding.reason
     assert not finding.tables
-    assert LENSES[name].headline(finding) == ()
+    assert finding.headlines == ()
 
 
 @every_lens
@@ -453,6 +452,6 @@ def test_float32_agrees_with_float64(name):
 def test_one_token_is_no_reason_to_fail(name):
     lens, model, params = LENSES[name], MODELS["grouped queries"], LENSES[name].params()
     parts = shown_to(lens, model, params, shapes=((1,),))
-    finding = lens.finish(folded(lens, params, model, parts), model)
+    finding = finish(lens, folded(lens, params, model, parts), model)
     assert finding.status in ("ok", "not applicable")
     assert all(math.isfinite(x) for table in finding.tables.values() for x in table["value"].drop_nulls())

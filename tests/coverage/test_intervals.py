@@ -19,7 +19,8 @@ from headscope.experiments.fewshot.run import MEASURED
 from headscope.lenses.dependence.joint_test import joint_rows as joint_of
 from headscope.lenses.embeddings.meaning import Analogies
 from headscope.lenses.focus import lens as focus
-from headscope.lenses.gaussian.lens import LENS, Params
+from headscope.lenses.gaussian.lens import LENS
+from headscope.lenses.gaussian.settings import Params
 from headscope.lenses.lens import AS_IS, Batch
 from headscope.lenses.maps import lens as maps
 from headscope.lenses.preconditioning.followers import Followers, TextWindow, paired
@@ -33,6 +34,7 @@ from headscope.maths.resampling.rank_correlation import beyond_positions, row_ra
 from headscope.model import language
 from headscope.theory.checks import mean_of, variance_of
 from tests.coverage import streams
+from tests.lenses.asking import begin, finish, update
 from tests.lenses.planted import SPEC, site
 
 # Windows in a sample, and windows of the text.
@@ -304,14 +306,14 @@ def test_a_sample_of_windows_has_its_own_error():
     def folded(numbers):
         real = torch.ones(len(numbers), 12, dtype=torch.bool)
         batch = Batch(AS_IS, tokens[numbers], real, {}, {}, {"resid": {site(): x[numbers]}})
-        return LENS.update(LENS.start(params, replace(SPEC, d_model=3), (site(),)), batch)
+        return update(LENS, begin(LENS, params, replace(SPEC, d_model=3), (site(),)), batch)
 
     every = folded(torch.arange(100))
     priorities = [window.priority for window in every.kept[site()].sample.windows]
     alone = [folded(torch.tensor([index])).kept[site()].sample.windows[0].priority for index in range(100)]
     sampled = torch.tensor([index for index in range(100) if alone[index] in priorities])
     assert len(sampled) == 64
-    ours, theirs = (LENS.finish(state, None).tables["information"] for state in (every, folded(sampled)))
+    ours, theirs = (finish(LENS, state, None).tables["information"] for state in (every, folded(sampled)))
     for end in ("low", "high"):
         gap, expected = (float((table[end] - table["value"]).item()) for table in (ours, theirs))
         assert gap == pytest.approx(expected, rel=1e-9)

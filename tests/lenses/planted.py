@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from headscope.attention.call import Call
-from headscope.attention.maps import CORNER, pairs_of, score_rows
+from headscope.attention.maps import pairs_of, score_rows
 from headscope.attention.statistics import Request, pattern_statistics, uniform_statistics
 from headscope.core import AfterHeads, Embedding, FeedForward, HeadWeights, ModelSpec, Site, Vocabulary, WeightStatus
 from headscope.errors import WeightsRefused
 from headscope.lenses.lens import AS_IS, Batch
+from headscope.shapes import CORNER
 
 SPEC = ModelSpec(
     name="planted", source="test", family="planted", architecture="Planted", kind="decoder-only", n_layers=2,

@@ -9,12 +9,14 @@ import torch
 
 from headscope.core import HeatMap, WeightStatus
 from headscope.errors import LensError
-from headscope.lenses.alignment.lens import LENS, Params
+from headscope.lenses.alignment.lens import LENS
+from headscope.lenses.alignment.settings import Params
+from tests.lenses.asking import begin, defined, finish
 from tests.lenses.planted import MODELS, SPEC, Planted, gaussian_weights, head_weights, planted, site
 
 
 def finding_of(model: Planted):
-    return LENS.finish(LENS.start(Params(), model.spec, model.sites), model)
+    return finish(LENS, begin(LENS, Params(), model.spec, model.sites), model)
 
 
 def rows(finding, quantity, table="heads"):
@@ -135,7 +137,7 @@ def test_zero_and_low_rank_heads():
     assert rows(finding, "trace")["z"].is_null().to_list() == [True, False, False, False]
     assert np.isfinite(finding.arrays["L0.cosines"]).sum(1).tolist() == [0, 1, 5, 5]
     assert column(finding, "subspace_overlap", "null")[1] == pytest.approx(5 / 24)
-    expected = LENS.definition(Params(), model, [])["heads"]
+    expected = defined(LENS, Params(), model, [])["heads"]
     assert np.allclose(finding.tables["heads"]["value"].to_numpy(), expected["value"].to_numpy(), equal_nan=True)
 
 
@@ -186,4 +188,4 @@ def test_rotary_normed_gain_and_rounding_are_told():
 
 def test_no_weights_is_an_error():
     with pytest.raises(LensError, match="was given none"):
-        LENS.finish(LENS.start(Params(), SPEC, ()), None)
+        finish(LENS, begin(LENS, Params(), SPEC, ()), None)

@@ -6,14 +6,17 @@ import polars as pl
 import pytest
 import torch
 
-from headscope.attention.maps import CORNER, pairs_of
+from headscope.attention.maps import pairs_of
 from headscope.core.verdict import verdict_of
 from headscope.errors import UsageError
 from headscope.lenses.angles import lens as angles
-from headscope.lenses.angles.lens import LENS, Params
+from headscope.lenses.angles.lens import LENS
+from headscope.lenses.angles.settings import Params
 from headscope.lenses.lens import AS_IS, Batch
+from headscope.shapes import CORNER
 from headscope.theory import claims
 from tests.contract.test_lenses import REORDERED, differences
+from tests.lenses.asking import begin, finish, merge, update
 from tests.lenses.planted import planted, site
 
 D = 16
@@ -53,14 +56,14 @@ def shown(seed: int, n: int = 40, x: torch.Tensor | None = None, windows: int = 
 
 
 def folded(*parts: Batch, **params):
-    state = LENS.start(Params(**params), planted(OF).spec, (OF,))
+    state = begin(LENS, Params(**params), planted(OF).spec, (OF,))
     for part in parts:
-        state = LENS.update(state, part)
+        state = update(LENS, state, part)
     return state
 
 
 def found(*parts: Batch):
-    return LENS.finish(folded(*parts), None)
+    return finish(LENS, folded(*parts), None)
 
 
 def row(finding, head: int | None, quantity: str, table: str = "heads"):
@@ -124,9 +127,9 @@ def test_a_common_direction_breaks_the_law():
 def test_a_bounded_sample_of_windows(monkeypatch):
     monkeypatch.setattr(angles, "WINDOWS", 3)
     parts = [shown(seed, n=12) for seed in range(7)]
-    whole = LENS.finish(folded(*parts), None)
+    whole = finish(LENS, folded(*parts), None)
     assert set(whole.tables["heads"]["windows"]) == {3}
-    again = LENS.finish(LENS.merge(folded(*parts[:4]), folded(*parts[4:])), None)
+    again = finish(LENS, merge(LENS, folded(*parts[:4]), folded(*parts[4:])), None)
     assert not differences(again.tables, whole.tables, REORDERED)
     assert again.method == whole.method  # which says how many windows there were
     assert "7" in again.method
@@ -156,7 +159,7 @@ def test_the_claim_is_judged():
 
 def test_wrong_arguments_and_short_text():
     with pytest.raises(UsageError, match="skip=-1"):
-        LENS.needs(Params(skip=-1), planted(OF).spec)
+        LENS.needs(Params(skip=-1))
     finding = found(shown(0, n=5))
     assert finding.status == "not applicable"
     assert "4 visible keys" in finding.reason

@@ -8,10 +8,12 @@ import torch
 
 from headscope.attention.maps import pairs_of
 from headscope.errors import UsageError
-from headscope.lenses.dependence.lens import LENS, Params
+from headscope.lenses.dependence.lens import LENS
+from headscope.lenses.dependence.settings import Params
 from headscope.lenses.lens import AS_IS, Batch
 from headscope.lenses.shared.token_pairs import CAPTURES, PairSample
 from tests.contract.test_lenses import differences
+from tests.lenses.asking import begin, defined, finish, update
 from tests.lenses.planted import SPEC, site
 
 RHO, D = 0.8, 4
@@ -54,14 +56,14 @@ def batch_of(x, scores, q=None, k=None, causal=True, seed=5):
 
 
 def state_of(*batches, params=PARAMS):
-    state = LENS.start(params, replace(SPEC, d_model=D), tuple(batches[0].captures["resid"]))
+    state = begin(LENS, params, replace(SPEC, d_model=D), tuple(batches[0].captures["resid"]))
     for batch in batches:
-        state = LENS.update(state, batch)
+        state = update(LENS, state, batch)
     return state
 
 
 def finding_of(*batches, params=PARAMS):
-    return LENS.finish(state_of(*batches, params=params), None)
+    return finish(LENS, state_of(*batches, params=params), None)
 
 
 def rows_of(finding, quantity, table="heads"):
@@ -193,7 +195,7 @@ def test_definition_with_enough_windows_for_everything(causal):
     x = autoregressive(5, 9)
     batch = batch_of(x, planted_scores(x)[:, :2], causal=causal)
     params = Params(components=1)
-    finding, expected = finding_of(batch, params=params), LENS.definition(params, None, [batch])
+    finding, expected = finding_of(batch, params=params), defined(LENS, params, None, [batch])
     assert finding.tables["heads"].filter(pl.col("quantity") == "trace")["null"].null_count() == 0
     assert finding.tables["pairs"]["predicted_variance"].null_count() == 0
     assert finding.tables["profile"].height > 1
@@ -205,7 +207,7 @@ def test_definition_with_some_tokens_of_a_long_window():
     x = autoregressive(3, 57)
     batch = batch_of(x, planted_scores(x)[:, :1])
     params = Params(components=1, skip=28)
-    finding, expected = finding_of(batch, params=params), LENS.definition(params, None, [batch])
+    finding, expected = finding_of(batch, params=params), defined(LENS, params, None, [batch])
     assert finding.tables["profile"]["upto"].max() == 28
     assert not differences(finding.tables, expected)
 
@@ -245,10 +247,10 @@ def test_windows_of_other_length_are_told():
 
 
 def test_cross_attention_is_left_out_with_the_reason():
-    state = LENS.start(PARAMS, SPEC, (site(stack="dec"), site(stack="dec", kind="cross", causal=False)))
+    state = begin(LENS, PARAMS, SPEC, (site(stack="dec"), site(stack="dec", kind="cross", causal=False)))
     assert [one.kind for one in state.sites] == ["self"]
     x = autoregressive(3, 20)
-    finding = LENS.finish(replace(state_of(batch_of(x, planted_scores(x))), crossed=state.crossed), None)
+    finding = finish(LENS, replace(state_of(batch_of(x, planted_scores(x))), crossed=state.crossed), None)
     assert any("dec.L0.cross" in warning for warning in finding.warnings)
 
 
@@ -273,11 +275,11 @@ def test_any_split_keeps_the_same_windows(cut):
 
 def test_large_models_are_measured_in_some_layers_only():
     sites = tuple(site(layer=layer, n_heads=32, n_kv_heads=32, d_head=128) for layer in range(32))
-    state = LENS.start(Params(), replace(SPEC, d_model=4096), sites)
+    state = begin(LENS, Params(), replace(SPEC, d_model=4096), sites)
     assert 1 < state.step < 8
     assert state.room >= 16
 
 
 def test_senseless_numbers_are_refused():
     with pytest.raises(UsageError, match="at least one component"):
-        LENS.needs(Params(components=0), SPEC)
+        LENS.needs(Params(components=0))

@@ -8,9 +8,11 @@ import torch
 
 from headscope.core import Embedding
 from headscope.errors import UsageError
-from headscope.lenses.embeddings.lens import LENS, Params
+from headscope.lenses.embeddings.lens import LENS
+from headscope.lenses.embeddings.settings import Params
 from headscope.maths.attention.sinusoidal_positions import sinusoidal
 from headscope.theory import claims, judged
+from tests.lenses.asking import begin, finish
 from tests.lenses.planted import SPEC, Planted, Words
 
 TOKEN = Embedding("token", "only", "tokens", (0, 0))
@@ -23,7 +25,7 @@ def normal(*shape, seed=0):
 
 def finding_of(vectors, vocabulary=None, params=None):
     model = Planted({}, SPEC, vectors=vectors, vocabulary=vocabulary)
-    return LENS.finish(LENS.start(params or Params(), SPEC, ()), model)
+    return finish(LENS, begin(LENS, params or Params(), SPEC, ()), model)
 
 
 def number(finding, quantity, column="value", table="token"):
@@ -149,4 +151,4 @@ def test_too_small_a_table_and_senseless_arguments():
     assert finding_of({TOKEN: normal(2, 8)}).status == "not applicable"
     assert finding_of({TOKEN: torch.zeros(9, 8, dtype=torch.float64)}).status == "not applicable"
     with pytest.raises(UsageError, match="nearest=0"):
-        LENS.needs(Params(nearest=0), SPEC)
+        LENS.needs(Params(nearest=0))

@@ -10,7 +10,9 @@ import torch
 from headscope.attention.statistics import Request
 from headscope.core import HeatMap
 from headscope.errors import UsageError
-from headscope.lenses.focus.lens import LENS, Params
+from headscope.lenses.focus.lens import LENS
+from headscope.lenses.focus.settings import Params
+from tests.lenses.asking import begin, finish, update
 from tests.lenses.planted import MODELS, SPEC, batches, shown, site
 
 REQUEST = Request((1, 8, 64))
@@ -19,10 +21,10 @@ N = 12
 
 def finding_of(*parts, sites=None, params=None):
     sites = sites or tuple(parts[0].statistics)
-    state = LENS.start(params or Params(), SPEC, sites)
+    state = begin(LENS, params or Params(), SPEC, sites)
     for part in parts:
-        state = LENS.update(state, part)
-    return LENS.finish(state, None)
+        state = update(LENS, state, part)
+    return finish(LENS, state, None)
 
 
 def cell(finding, quantity, head=0, column="value"):
@@ -183,7 +185,7 @@ def test_bands_are_a_parameter():
     names = finding.table["quantity"].unique(maintain_order=True).to_list()
     assert names[-2:] == ["band_0", "band_3"]
     assert cell(finding, "band_0", head=1) == 1
-    assert LENS.needs(Params("3, 0"), SPEC).statistics == Request((0, 3))
+    assert LENS.needs(Params("3, 0")).statistics == Request((0, 3))
 
 
 @pytest.mark.parametrize("bad", ["1,x", "-1", "1.5", "1;2"])
@@ -194,8 +196,8 @@ def test_bands_that_cannot_be_read(bad):
 
 def test_other_variants_are_not_counted():
     part = shown(PLANTED, site(n_kv_heads=4), REQUEST)
-    state = LENS.start(Params(), SPEC, tuple(part.statistics))
-    assert LENS.update(state, replace(part, variant="initialised")) == state
+    state = begin(LENS, Params(), SPEC, tuple(part.statistics))
+    assert update(LENS, state, replace(part, variant="initialised")) == state
 
 
 def test_one_token_is_not_applicable():

@@ -1,4 +1,4 @@
-"""The folder of lenses: a file that binds LENS is a lens, and nothing else has to be said."""
+"""The folder of lenses: a folder with a lens.py is a lens, and nothing else has to be said."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ SHIPPED = list(FOLDER.lenses())
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A second folder whose files count as if they lay in `lenses/`."""
+    """A second folder whose members count as if they lay in `lenses/`."""
     monkeypatch.setattr(FOLDER, "__path__", [*FOLDER.__path__, str(tmp_path)])
     before = set(sys.modules)
     yield tmp_path
@@ -25,40 +25,41 @@ def folder(tmp_path, monkeypatch):
             del sys.modules[name]
 
 
-def drop(folder, name, lens, order=""):
+def drop(folder, name):
     text = f"""
-        from dataclasses import replace
-        from headscope.lenses.focus.lens import LENS as FOCUS
-        {order}
-        LENS = replace(FOCUS, name={lens!r})
+        from headscope.lenses.focus.lens import Focus
+
+        class Dropped(Focus):
+            name = {name!r}
+
+        LENS = Dropped()
     """
-    (folder / f"{name}.py").write_text(textwrap.dedent(text))
+    (folder / name).mkdir()
+    (folder / name / "__init__.py").write_text("")
+    (folder / name / "lens.py").write_text(textwrap.dedent(text))
 
 
-def test_one_file_is_a_lens(folder):
-    drop(folder, "extra_question", "extra")
+def test_one_folder_is_a_lens(folder):
+    drop(folder, "extra")
     assert set(FOLDER.lenses()) == {*SHIPPED, "extra"}
     assert FOLDER.lens_named("extra").name == "extra"
 
 
-def test_order_goes_before_the_name(folder):
-    drop(folder, "zebra", "zebra", order="ORDER = 0")
-    drop(folder, "yak", "yak")
-    drop(folder, "yard", "yard")
-    found = list(FOLDER.lenses())
-    assert found[:3] == ["zebra", "spectra", "focus"]
-    assert found.index("yak") + 1 == found.index("yard")
+def test_lenses_come_in_the_order_of_the_report_and_others_by_name(folder):
+    drop(folder, "aardvark")
+    drop(folder, "zebra")
+    assert list(FOLDER.lenses()) == [*SHIPPED, "aardvark", "zebra"]
+    assert tuple(SHIPPED) == FOLDER.ORDER
 
 
-def test_files_without_lens_are_passed_over(folder):
-    (folder / "arithmetic.py").write_text("TWO = 1 + 1\n")
+def test_folders_without_lens_are_passed_over(folder):
+    (folder / "arithmetic").mkdir()
+    (folder / "arithmetic" / "__init__.py").write_text("TWO = 1 + 1\n")
     assert list(FOLDER.lenses()) == SHIPPED
 
 
-def test_two_lenses_of_one_name_are_refused(folder):
-    drop(folder, "again", "focus")
-    with pytest.raises(UsageError, match="focus"):
-        FOLDER.lenses()
+def test_a_lens_has_the_name_of_its_folder():
+    assert {name: lens.name for name, lens in FOLDER.lenses().items()} == {name: name for name in SHIPPED}
 
 
 def test_unknown_name_tells_the_nearest():
@@ -68,6 +69,16 @@ def test_unknown_name_tells_the_nearest():
     assert "spectra, focus" in caught.value.hint
 
 
-def test_naming_the_folder_loads_no_torch():
-    check = "import sys, headscope\nfrom headscope.lenses import lens_named\nassert 'torch' not in sys.modules"
+@pytest.mark.parametrize("ask", ["lens_members()['focus'].about", "lens_members()['focus'].settings()"])
+def test_names_prose_and_settings_load_no_torch(ask):
+    check = f"import sys\nfrom headscope.catalogue import lens_members\n{ask}\nassert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", check], check=True)
+
+
+def test_a_lens_asked_alone_imports_no_other():
+    check = (
+        "import sys\nfrom headscope.lenses import lens_named\nlens_named('focus')\n"
+        "others = [name for name in sys.modules if name.startswith('headscope.lenses.') and name.endswith('.lens')]\n"
+        "assert others == ['headscope.lenses.lens', 'headscope.lenses.focus.lens'], others"
+    )
     subprocess.run([sys.executable, "-c", check], check=True)

@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from headscope.errors import UsageError
-from headscope.lenses.gaussian.lens import LENS, Params
+from headscope.lenses.gaussian.lens import LENS
+from headscope.lenses.gaussian.settings import Params
 from headscope.lenses.lens import AS_IS, Batch
 from headscope.lenses.shared.row_sample import Plan, Sample, kept_positions
 from tests.contract.test_lenses import differences
+from tests.lenses.asking import begin, defined, finish, update
 from tests.lenses.planted import SPEC, site
 
 RHO, D = 0.8, 6
@@ -38,14 +40,14 @@ def batch_of(*streams, seed=5):
 
 
 def state_of(*batches, params=PARAMS, d_model=D):
-    state = LENS.start(params, replace(SPEC, d_model=d_model), tuple(batches[0].captures["resid"]))
+    state = begin(LENS, params, replace(SPEC, d_model=d_model), tuple(batches[0].captures["resid"]))
     for batch in batches:
-        state = LENS.update(state, batch)
+        state = update(LENS, state, batch)
     return state
 
 
 def finding_of(*batches, params=PARAMS):
-    return LENS.finish(state_of(*batches, params=params), None)
+    return finish(LENS, state_of(*batches, params=params), None)
 
 
 def cell(finding, quantity, layer=0, column="value"):
@@ -155,10 +157,10 @@ def test_tails_in_many_directions_are_seen_beside_few():
     x = torch.randn(40, 65, 32, generator=generator, dtype=torch.float64)
     x[..., 4:] *= 1 + 2 * (torch.rand(40, 65, 1, generator=generator, dtype=torch.float64) < 0.5)
     x = x * torch.cat((torch.full((4,), 20.0), torch.ones(28))).double()
-    state = LENS.update(
-        LENS.start(Params(components=4, distances="1"), replace(SPEC, d_model=32), (site(),)), batch_of(x)
+    state = update(
+        LENS, begin(LENS, Params(components=4, distances="1"), replace(SPEC, d_model=32), (site(),)), batch_of(x)
     )
-    finding = LENS.finish(state, None)
+    finding = finish(LENS, state, None)
     rows = finding.tables["components"].filter(pl.col("quantity") == "relative_kurtosis")
     few, many = rows.filter(pl.col("dimensions") == 4).row(0, named=True), rows.row(-1, named=True)
     assert few["low"] < 0 < few["high"]
@@ -176,8 +178,8 @@ def test_information_grows_with_the_components():
     for i in range(1, 129):
         x[:, i] = 0.5 * x[:, i - 1] + 0.75**0.5 * x[:, i]
     x = x * 2.0 ** -torch.arange(16)
-    state = LENS.update(LENS.start(Params(distances="1,2"), replace(SPEC, d_model=16), (site(),)), batch_of(x))
-    finding = LENS.finish(state, None)
+    state = update(LENS, begin(LENS, Params(distances="1,2"), replace(SPEC, d_model=16), (site(),)), batch_of(x))
+    finding = finish(LENS, state, None)
     rows = finding.tables["components"].filter(pl.col("quantity") == "information_nats")
     assert rows["dimensions"].to_list() == [4, 8, 16]
     for row in rows.iter_rows(named=True):
@@ -235,7 +237,7 @@ def test_the_definition_agrees_where_everything_can_be_tested():
              ((7, 41), (6, 33), (1, 20))]  # fmt: skip
     finding = finding_of(*parts)
     assert all(not table.is_empty() for table in finding.tables.values())
-    assert not differences(finding.tables, LENS.definition(PARAMS, None, parts))
+    assert not differences(finding.tables, defined(LENS, PARAMS, None, parts))
 
 
 def test_first_tokens_are_left_out_and_told():
@@ -357,12 +359,12 @@ def test_no_window_has_more_than_its_share():
 def test_other_variants_are_not_counted():
     part = batch_of(autoregressive(3, 20))
     before = state_of(part)
-    assert LENS.update(before, replace(part, variant="initialised")) is before
+    assert update(LENS, before, replace(part, variant="initialised")) is before
 
 
 def test_large_models_are_measured_in_some_layers_only():
     sites = tuple(site(layer=layer) for layer in range(32))
-    state = LENS.start(Params(), replace(SPEC, d_model=4096), sites)
+    state = begin(LENS, Params(), replace(SPEC, d_model=4096), sites)
     assert [one.layer for one in state.sites][:3] == [0, 2, 4]
     assert state.plan.rows * len(state.sites) * 4096 * 4 <= 5 * 2**28
 
@@ -370,11 +372,11 @@ def test_large_models_are_measured_in_some_layers_only():
 @pytest.mark.parametrize("bad", ["1,x", "0", "", "1.5"])
 def test_distances_that_cannot_be_read(bad):
     with pytest.raises(UsageError, match="whole numbers"):
-        LENS.needs(Params(distances=bad), SPEC)
+        LENS.needs(Params(distances=bad))
 
 
 def test_senseless_numbers_are_refused():
     with pytest.raises(UsageError, match="at least one component"):
-        LENS.needs(Params(components=0), SPEC)
+        LENS.needs(Params(components=0))
     with pytest.raises(UsageError, match="at least two"):
-        LENS.needs(Params(tokens=1), SPEC)
+        LENS.needs(Params(tokens=1))

@@ -8,7 +8,9 @@ import torch
 
 from headscope.errors import UsageError
 from headscope.lenses.lens import AS_IS, Batch
-from headscope.lenses.likeness.lens import LENS, Params
+from headscope.lenses.likeness.lens import LENS
+from headscope.lenses.likeness.settings import Params
+from tests.lenses.asking import begin, finish, update
 from tests.lenses.planted import planted, site
 
 OF = site(n_kv_heads=4)
@@ -33,7 +35,7 @@ def text(windows: int, seed: int, share: float = 0.5, n: int = 40) -> Batch:
 
 def finding_of(batch: Batch):
     model = planted(OF)
-    return LENS.finish(LENS.update(LENS.start(Params(), model.spec, (OF,)), batch), model)
+    return finish(LENS, update(LENS, begin(LENS, Params(), model.spec, (OF,)), batch), model)
 
 
 def row(finding, head: int, distance: int):
@@ -75,7 +77,7 @@ def test_weights_may_say_the_opposite():
     captures = {"q": {of: q}, "k": {of: k}, "x": {of: x}, "scale": {of: torch.tensor(1.0)}}
     real = torch.ones(16, 40, dtype=torch.bool)
     batch = Batch(AS_IS, torch.arange(16 * 40).reshape(16, 40), real, captures=captures)
-    finding = LENS.finish(LENS.update(LENS.start(Params(), model.spec, (of,)), batch), model)
+    finding = finish(LENS, update(LENS, begin(LENS, Params(), model.spec, (of,)), batch), model)
     cell = finding.tables["heads"].filter(pl.col("distance") == 0).row(0, named=True)
     assert cell["isotropic"] < 0
     assert cell["folded"] < 0
@@ -103,4 +105,4 @@ def test_one_window_has_no_unrelated_text():
 
 def test_a_negative_skip_is_refused():
     with pytest.raises(UsageError, match="skip=-1"):
-        LENS.needs(Params(skip=-1), planted(OF).spec)
+        LENS.needs(Params(skip=-1))

@@ -9,9 +9,11 @@ import torch
 from headscope.attention.statistics import Request
 from headscope.errors import UsageError
 from headscope.lenses.lens import AS_IS, Batch
-from headscope.lenses.lowrank.lens import LENS, Params
+from headscope.lenses.lowrank.lens import LENS
+from headscope.lenses.lowrank.settings import Params
 from headscope.lenses.shared.window_tests import adjusted
 from tests.contract.test_lenses import differences
+from tests.lenses.asking import begin, defined, finish, update
 from tests.lenses.planted import MODELS, batches, planted, site
 
 OF = site(n_kv_heads=4)
@@ -35,10 +37,10 @@ def shown(pattern: torch.Tensor) -> Batch:
 
 def found(*parts: Batch):
     model = planted(OF)
-    state = LENS.start(Params(), model.spec, (OF,))
+    state = begin(LENS, Params(), model.spec, (OF,))
     for part in parts:
-        state = LENS.update(state, part)
-    return LENS.finish(state, model)
+        state = update(LENS, state, part)
+    return finish(LENS, state, model)
 
 
 def row(finding, table: str, head: int, quantity: str, **also):
@@ -79,11 +81,11 @@ def test_growth_equals_its_definition(shape):
     """Windows long enough for three sizes, which those of the contract are not."""
     model, params = MODELS[shape], Params()
     parts = batches(model, Request(), shapes=((33,), (36,), (20,)))
-    state = LENS.start(params, model.spec, model.sites)
+    state = begin(LENS, params, model.spec, model.sites)
     for part in parts:
-        state = LENS.update(state, part)
-    finding = LENS.finish(state, model)
-    assert not differences(finding.tables, LENS.definition(params, model, parts))
+        state = update(LENS, state, part)
+    finding = finish(LENS, state, model)
+    assert not differences(finding.tables, defined(LENS, params, model, parts))
     fits = finding.tables["growth"]
     assert set(fits["windows"]) == {2}  # the one of 20 tokens does not reach n = 32
     assert set(fits["sizes"]) == {3}
@@ -165,9 +167,9 @@ def test_the_number_of_windows_is_said():
     assert "over 3 windows" in finding.headlines[0]
     assert "all 3 windows" in finding.method
     model, params = planted(OF), Params(windows=2)
-    state = LENS.update(LENS.start(params, model.spec, (OF,)), shown(patterns(16)[None].expand(3, -1, -1, -1)))
-    assert "the first 2 windows" in LENS.finish(state, model).method
-    assert "1 more" in LENS.finish(state, model).method
+    state = update(LENS, begin(LENS, params, model.spec, (OF,)), shown(patterns(16)[None].expand(3, -1, -1, -1)))
+    assert "the first 2 windows" in finish(LENS, state, model).method
+    assert "1 more" in finish(LENS, state, model).method
 
 
 def test_a_text_that_is_too_short_is_said_so():
@@ -182,4 +184,4 @@ def test_a_text_that_is_too_short_is_said_so():
 @pytest.mark.parametrize("wrong", [{"tokens": 4}, {"tokens": 5000}, {"windows": 0}])
 def test_wrong_sizes_are_refused(wrong):
     with pytest.raises(UsageError, match="between 8 and 1024"):
-        LENS.needs(Params(**wrong), planted(OF).spec)
+        LENS.needs(Params(**wrong))

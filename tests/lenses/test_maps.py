@@ -7,13 +7,15 @@ import polars as pl
 import pytest
 import torch
 
-from headscope.attention.maps import CORNER
 from headscope.core import WeightStatus
 from headscope.core.token_words import word_numbers, words
 from headscope.errors import UsageError
 from headscope.lenses.lens import AS_IS, Batch
-from headscope.lenses.maps.lens import LENS, Params
+from headscope.lenses.maps.lens import LENS
+from headscope.lenses.maps.settings import Params
 from headscope.model.token_spelling import spelled_tokens
+from headscope.shapes import CORNER
+from tests.lenses.asking import begin, finish, update
 from tests.lenses.planted import Planted, gaussian_weights, planted, site
 
 OF = site(n_kv_heads=4)
@@ -30,8 +32,8 @@ def shown(pattern: torch.Tensor, spelling=None, z: torch.Tensor | None = None) -
 
 def found(batch: Batch, model: Planted | None = None, **params):
     model = model or planted(OF)
-    state = LENS.update(LENS.start(Params(**params), model.spec, (OF,)), batch)
-    return LENS.finish(state, model)
+    state = update(LENS, begin(LENS, Params(**params), model.spec, (OF,)), batch)
+    return finish(LENS, state, model)
 
 
 def value(finding, quantity: str, table: str = "layers", head: int | None = None) -> float:
@@ -116,20 +118,20 @@ def test_a_layer_is_drawn_large_on_request():
     batch = shown(on_key([0, 1, 2, 3]))
     captures = {name: {**found, other: found[OF]} for name, found in batch.captures.items()}
     for at in ("L0", "L1"):
-        state = LENS.start(Params(at=at), model.spec, (OF, other))
-        drawn = LENS.finish(LENS.update(state, replace(batch, captures=captures)), model).figures
+        state = begin(LENS, Params(at=at), model.spec, (OF, other))
+        drawn = finish(LENS, update(LENS, state, replace(batch, captures=captures)), model).figures
         assert any(figure.title.startswith(f"Map of {at}") for figure in drawn)
     with pytest.raises(UsageError, match="matches no head"):
-        LENS.start(Params(at="L7"), model.spec, (OF, other))
+        begin(LENS, Params(at="L7"), model.spec, (OF, other))
     with pytest.raises(UsageError, match="cannot read"):
-        LENS.needs(Params(at="x"), model.spec)
+        LENS.needs(Params(at="x"))
 
 
 def test_nothing_left_to_show():
     finding = found(shown(on_key([0, 0, 0, 0], n=1)))
     assert (finding.status, finding.tables) == ("not applicable", {})
     with pytest.raises(UsageError, match=f"between 1 and {CORNER} tokens"):
-        LENS.needs(Params(tokens=CORNER + 1), planted(OF).spec)
+        LENS.needs(Params(tokens=CORNER + 1))
 
 
 def test_the_real_weights_decide_the_lengths():

@@ -10,8 +10,10 @@ import torch
 from headscope.errors import UsageError
 from headscope.lenses.lens import AS_IS, Batch
 from headscope.lenses.preconditioning import pairs as pairs_file
-from headscope.lenses.preconditioning.lens import LENS, Params
+from headscope.lenses.preconditioning.lens import LENS
 from headscope.lenses.preconditioning.pairs import Pairs
+from headscope.lenses.preconditioning.settings import Params
+from tests.lenses.asking import begin, finish, update
 from tests.lenses.planted import SPEC, Planted, Words, site
 
 SITES = (site(), site(layer=1))
@@ -26,10 +28,10 @@ def batch_of(tokens, vectors):
 
 
 def finding_of(*batches, **params):
-    state = LENS.start(Params(**params), SPEC, SITES)
+    state = begin(LENS, Params(**params), SPEC, SITES)
     for batch in batches:
-        state = LENS.update(state, batch)
-    return LENS.finish(state, Planted({}, SPEC, vocabulary=Words(tuple(f"t{token}" for token in range(VOCABULARY)))))
+        state = update(LENS, state, batch)
+    return finish(LENS, state, Planted({}, SPEC, vocabulary=Words(tuple(f"t{token}" for token in range(VOCABULARY)))))
 
 
 def walk(table, windows, length, seed=0):
@@ -118,8 +120,8 @@ def test_rare_previous_tokens_are_not_spoken_for():
     common = torch.randint(4, (20, 41), generator=generator)
     common[:, ::2] = 4 + torch.arange(20 * 21).reshape(20, 21)
     vectors = torch.randn(500, D, generator=generator, dtype=torch.float64)
-    state = LENS.update(LENS.start(Params(skip=0), SPEC, SITES), batch_of(common, vectors))
-    finding = LENS.finish(state, None)
+    state = update(LENS, begin(LENS, Params(skip=0), SPEC, SITES), batch_of(common, vectors))
+    finding = finish(LENS, state, None)
     assert number(finding, "counted_share") == pytest.approx(0.5, abs=0.02)
     assert number(finding, "five_excluded_90") == pytest.approx(0.5, abs=0.02)
     assert "for the other 50 % this text does not decide" in finding.headlines[1]
@@ -182,4 +184,4 @@ def test_counts_of_a_long_text_stay_bounded_whatever_the_split(monkeypatch):
 def test_senseless_arguments():
     for params in (Params(least=1), Params(components=0), Params(skip=-1)):
         with pytest.raises(UsageError, match="at least two occurrences"):
-            LENS.needs(params, SPEC)
+            LENS.needs(params)

@@ -11,13 +11,15 @@ from headscope.attention.call import Call
 from headscope.attention.maps import score_rows
 from headscope.errors import UsageError
 from headscope.lenses.lens import AS_IS, Batch
-from headscope.lenses.scores.lens import LENS, Params
+from headscope.lenses.scores.lens import LENS
 from headscope.lenses.scores.sentences import sentences
+from headscope.lenses.scores.settings import Params
 from headscope.lenses.scores.site_sums import Seen
 from headscope.lenses.scores.tables import BOUNDS, HEADS, TERMS
 from headscope.lenses.scores.terms import grouped, term_rows
 from headscope.maths.gaussians.bilinear_scores import GaussianPair, score_mean, score_variance
 from headscope.maths.gaussians.moments import Moments
+from tests.lenses.asking import begin, finish, update
 from tests.lenses.planted import SPEC, Planted, head_weights, site
 
 M, D = 12, 6
@@ -47,8 +49,8 @@ def batch_of(x, model, scale=None, **changes):
 
 def finding_of(x, model, params=None, **changes):
     params = params or Params()
-    state = LENS.update(LENS.start(params, model.spec, model.sites), batch_of(x, model, **changes))
-    return LENS.finish(state, model)
+    state = update(LENS, begin(LENS, params, model.spec, model.sites), batch_of(x, model, **changes))
+    return finish(LENS, state, model)
 
 
 def cell(finding, quantity, head=0, column="value", table="heads"):
@@ -252,4 +254,4 @@ def test_too_short_a_text_says_so():
     assert finding.status == "not applicable"
     assert "two keys" in finding.reason
     with pytest.raises(UsageError, match="skip"):
-        LENS.needs(Params(skip=-1), SPEC)
+        LENS.needs(Params(skip=-1))

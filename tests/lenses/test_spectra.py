@@ -10,12 +10,14 @@ import torch
 
 from headscope.core import Curves, FeedForward, Histogram, WeightStatus
 from headscope.errors import LensError
-from headscope.lenses.spectra.lens import LENS, Params
+from headscope.lenses.spectra.lens import LENS
+from headscope.lenses.spectra.settings import Params
+from tests.lenses.asking import begin, defined, finish
 from tests.lenses.planted import MODELS, SPEC, Planted, gaussian_weights, head_weights, site
 
 
 def finding_of(model: Planted):
-    return LENS.finish(LENS.start(Params(), model.spec, model.sites), model)
+    return finish(LENS, begin(LENS, Params(), model.spec, model.sites), model)
 
 
 def value(finding, table, matrix, quantity, column="value", **where):
@@ -180,7 +182,7 @@ def test_refused_sites_are_listed_with_the_reason():
 
 def test_no_weights_is_an_error():
     with pytest.raises(LensError, match="was given none"):
-        LENS.finish(LENS.start(Params(), SPEC, ()), None)
+        finish(LENS, begin(LENS, Params(), SPEC, ()), None)
 
 
 def test_one_site_is_held_at_a_time():
@@ -221,7 +223,7 @@ def test_second_null_is_the_initialisation():
     assert value(finding, "heads", "QK", "bulk_variance", "initial", head=0) == pytest.approx(0.02**4)
     curve = next(figure for figure in finding.figures if figure.name == "mean_square")
     assert [one.label for one in curve.series if one.role == "null"] == ["initialised"]
-    assert LENS.definition(Params(), model, [])["layers"]["initial"].to_numpy() == pytest.approx(
+    assert defined(LENS, Params(), model, [])["layers"]["initial"].to_numpy() == pytest.approx(
         finding.tables["layers"]["initial"].to_numpy(), nan_ok=True
     )
 
@@ -276,7 +278,7 @@ def test_planted_direction_in_a_feed_forward_matrix_is_found():
 def test_one_percent_of_a_feed_forward_matrix_is_seen():
     model = MODELS["one head"]
     off = replace(model, feeds={one: 1.01 * matrix for one, matrix in model.feeds.items()})
-    expected = LENS.definition(Params(), model, [])["feed_forward"]
+    expected = defined(LENS, Params(), model, [])["feed_forward"]
     same, other = (finding_of(which).tables["feed_forward"] for which in (model, off))
     assert np.allclose(same["value"].to_numpy(), expected["value"].to_numpy(), equal_nan=True)
     assert not np.allclose(other["value"].to_numpy(), expected["value"].to_numpy(), equal_nan=True)

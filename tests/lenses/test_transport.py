@@ -10,9 +10,11 @@ from headscope.attention.statistics import Request
 from headscope.core import AfterHeads, WeightStatus
 from headscope.errors import UsageError
 from headscope.lenses.lens import AS_IS, Batch
-from headscope.lenses.transport.lens import LENS, Params
+from headscope.lenses.transport.lens import LENS
+from headscope.lenses.transport.settings import Params
 from headscope.lenses.transport.sums import CAPTURES, KEYS
 from tests.contract.test_lenses import differences, folded
+from tests.lenses.asking import begin, defined, finish, merge, update
 from tests.lenses.planted import MODELS, SPEC, Planted, batches, planted, site
 
 D, HEADS, N, W = 5, 2, 24, 40
@@ -38,7 +40,7 @@ def batch_of(x, v, pattern, of=OF):
 
 def finding_of(batch, model=None, **params):
     model = planted(OF) if model is None else model
-    return LENS.finish(folded(LENS, Params(**params), model, [batch]), model)
+    return finish(LENS, folded(LENS, Params(**params), model, [batch]), model)
 
 
 def row(finding, quantity, head=0, stage=None):
@@ -63,10 +65,10 @@ def test_fold_equals_the_formulas_on_many_windows(shape, lengths):
     """Covariances, information, jackknife and draws, which a few windows do not show."""
     model, params = MODELS[shape], Params(components=2)
     parts = batches(replace(model, weights_of=dict(list(model.weights_of.items())[:1])), Request(), shapes=lengths)
-    finding = LENS.finish(folded(LENS, params, model, parts), model)
+    finding = finish(LENS, folded(LENS, params, model, parts), model)
     assert {"norm", "layer"} <= set(finding.tables["layers"]["stage"])
     assert finding.tables["heads"]["dimensions"].max() > 0
-    assert not differences(finding.tables, LENS.definition(params, model, parts))
+    assert not differences(finding.tables, defined(LENS, params, model, parts))
 
 
 def test_constant_weights_are_carried_exactly(planted_case):
@@ -160,9 +162,9 @@ def test_windows_are_drawn_and_their_halves_kept():
         return replace(batch, tokens=batch.tokens[some], real=batch.real[some], captures=captures)
 
     def state(*parts):
-        found = replace(LENS.start(Params(), model.spec, model.sites), room=6)
+        found = replace(begin(LENS, Params(), model.spec, model.sites), room=6)
         for one in parts:
-            found = LENS.update(found, one)
+            found = update(LENS, found, one)
         return found
 
     whole = state(batch)
@@ -170,11 +172,11 @@ def test_windows_are_drawn_and_their_halves_kept():
     assert kept.seen == 9
     assert len(kept.parts) == 6
     assert torch.allclose(kept.weights[0], batch.captures["early"][OF][::2].sum(0))
-    split = LENS.merge(state(part(slice(0, 3))), state(part(slice(3, 9))))
-    assert not differences(LENS.finish(whole, model).tables, LENS.finish(split, model).tables, tolerance=1e-9)
+    split = merge(LENS, state(part(slice(0, 3))), state(part(slice(3, 9))))
+    assert not differences(finish(LENS, whole, model).tables, finish(LENS, split, model).tables, tolerance=1e-9)
 
 
 @pytest.mark.parametrize("params", [{"components": 0}, {"skip": -1}, {"distance": 0}, {"distance": 64}])
 def test_senseless_parameters_are_refused(params):
     with pytest.raises(UsageError):
-        LENS.needs(Params(**params), SPEC)
+        LENS.needs(Params(**params))

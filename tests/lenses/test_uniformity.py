@@ -11,9 +11,11 @@ from headscope import model as models
 from headscope.core import WeightStatus
 from headscope.errors import UsageError
 from headscope.lenses.lens import AS_IS, Batch
-from headscope.lenses.uniformity.lens import LENS, Params
+from headscope.lenses.uniformity.lens import LENS
 from headscope.lenses.uniformity.rates import VARIANTS
+from headscope.lenses.uniformity.settings import Params
 from headscope.pipeline import measure
+from tests.lenses.asking import begin, finish, update
 from tests.lenses.planted import SPEC, Planted, head_weights, site
 
 N, D, HEADS, WIDTH = 10, 24, 4, 6
@@ -68,10 +70,10 @@ def shown(variant: str, rate: float, start: float = 2.0, first: float | None = N
 def found(*batches: Batch, model: Planted | None = None, **options: int):
     params = Params(**{"skip": 0, **options})
     source = model or planted()
-    state = LENS.start(params, source.spec, SITES)
+    state = begin(LENS, params, source.spec, SITES)
     for batch in batches:
-        state = LENS.update(state, batch)
-    return LENS.finish(state, source)
+        state = update(LENS, state, batch)
+    return finish(LENS, state, source)
 
 
 def value(table: pl.DataFrame, quantity: str, column: str = "value", **where: object) -> float:
@@ -249,7 +251,7 @@ def test_a_form_that_overflows_is_left_out():
 @pytest.mark.parametrize("options", [{"tokens": 0}, {"skip": -1}])
 def test_senseless_parameters(options):
     with pytest.raises(UsageError, match="at least one token"):
-        LENS.needs(Params(**options), SPEC)
+        LENS.needs(Params(**options))
 
 
 def test_the_embedded_model_in_all_its_forms():

@@ -1,4 +1,4 @@
-"""Laws and known answers of `headscope.maths.random_matrices.marchenko_pastur` and `headscope.maths.random_matrices.null_spectrum`."""
+"""Laws and known answers of `marchenko_pastur` and `null_spectrum`."""
 
 import math
 

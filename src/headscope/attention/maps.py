@@ -11,11 +11,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscope.attention.call import Call
+from headscope.shapes import CORNER
 
 # Rows of a map that `score_rows` gives at most.
 SAMPLED_ROWS = 16
 # Queries and keys of the part of a map that `corner` gives at most.
-CORNER = 64
 # Tokens of `pattern_pairs` come in runs of so many; windows with no more than SHORT tokens are kept whole.
 RUN, SHORT = 8, 56
 

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from headscope import __version__
+from headscope.catalogue import lens_members
 from headscope.cli.claims_command import CLAIMS_EXAMPLES, claims
 from headscope.cli.data_command import DATA_EXAMPLES, data
 from headscope.cli.index_command import INDEX_EXAMPLES, index
@@ -214,9 +215,7 @@ def verify(
 @app.command()
 def lenses(form: Form = Format.TABLE) -> None:
     """List the lenses: what can be asked."""
-    from headscope import api
-
-    _list([{"lens": name, "question": lens.about.question} for name, lens in api.lenses().items()], form)
+    _list([{"lens": name, "question": lens.about.question} for name, lens in lens_members().items()], form)
 
 
 @app.command()

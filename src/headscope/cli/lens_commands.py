@@ -1,4 +1,4 @@
-"""`headscope lens NAME MODEL`: one sub-command per file in the lenses folder, its parameters as options."""
+"""`headscope lens NAME MODEL`: one sub-command per lens, its settings as options."""
 
 import dataclasses
 import inspect
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperGroup
 
+from headscope.catalogue import Member, lens_member, lens_members
 from headscope.cli.options import (
     AllWindows,
     Device,
@@ -51,19 +52,15 @@ class LensGroup(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names of the lenses."""
-        from headscope import api
-
-        return list(api.lenses())
+        return list(lens_members())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of one lens; an unknown name is answered with the nearest ones."""
-        from headscope import api
-
-        return command_of(api.lens_named(cmd_name))
+        return command_of(lens_member(cmd_name))
 
 
-def command_of(lens: Any) -> Any:
-    """A command made of a lens: its question as help, its parameters as options."""
+def command_of(lens: Member) -> Any:
+    """A command made of a lens: its question as help, its settings as options."""
     small = typer.Typer(
         add_completion=False,
         rich_markup_mode="rich",
@@ -77,15 +74,15 @@ def command_of(lens: Any) -> Any:
     return command
 
 
-def _help(lens: Any) -> str:
+def _help(lens: Member) -> str:
     about = lens.about
     return f"{about.question}\n\n{about.definition}\n\nHow to read it: {about.reading}".replace("[", "\\[")
 
 
-def _function(lens: Any) -> Any:
+def _function(lens: Member) -> Any:
     """A function with the signature that typer reads; the body is the same for every lens."""
-    fields = dataclasses.fields(lens.params)
-    hints = get_type_hints(lens.params)
+    fields = dataclasses.fields(lens.settings)
+    hints = get_type_hints(lens.settings)
     own = {
         field.name: (
             Annotated[

@@ -1,7 +1,8 @@
 """Plain data: the nouns that every other part speaks in. Nothing here computes."""
 
+from headscope.about import About, read_about
 from headscope.core.figure import Curves, Figure, HeatMap, Histogram, Mosaic, Network, Series
-from headscope.core.finding import About, Finding
+from headscope.core.finding import Finding, HeadQuantity
 from headscope.core.model_spec import ModelSpec
 from headscope.core.run import Run, TextSpec
 from headscope.core.selection import Selection
@@ -29,6 +30,7 @@ __all__ = [
     "FeedForward",
     "Figure",
     "Finding",
+    "HeadQuantity",
     "HeadWeights",
     "HeatMap",
     "Histogram",
@@ -47,5 +49,6 @@ __all__ = [
     "Vocabulary",
     "WeightSource",
     "WeightStatus",
+    "read_about",
     "verdict_of",
 ]

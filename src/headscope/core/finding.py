@@ -8,22 +8,29 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from headscope.about import About
 from headscope.core.figure import Figure
 from headscope.core.ports import rendered
 from headscope.errors import UsageError
 
 
 @dataclass(frozen=True)
-class About:
-    """What a lens asks and how to read its answer; formulas are TeX (the subset of matplotlib's mathtext)."""
+class HeadQuantity:
+    """A column of a table that holds one number per head, for grids and tables of heads.
 
-    title: str
-    question: str
-    definition: str
-    formulas: tuple[str, ...]
-    reading: str
-    reference: str
-    columns: Mapping[str, str] = field(default_factory=dict)
+    A row counts where it equals `where`, e.g. {"quantity": "entropy_share"}. `null` names the column of the null value;
+    `notable` says which end of the scale stands out.
+    """
+
+    key: str
+    label: str
+    table: str
+    column: str = "value"
+    where: Mapping[str, str] = field(default_factory=dict)
+    null: str = ""
+    unit: str = ""
+    scale: Literal["linear", "log"] = "linear"
+    notable: Literal["high", "low", "both"] = "high"
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,7 @@ class Finding:
     arrays: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     figures: tuple[Figure, ...] = ()
     headlines: tuple[str, ...] = ()
+    quantities: tuple[HeadQuantity, ...] = ()
     method: str = ""
     warnings: tuple[str, ...] = ()
     params: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)

@@ -1,31 +1,76 @@
-"""The lens contract: one file, one question about a model, as a fold over batches of text.
+"""The contract of a lens: one folder, one question about a model.
 
-A lens never calls the model. It declares what it needs; the pipeline unions the needs of all chosen lenses
-and runs the text once per variant of the model. What the rest of a layer makes of other outputs of its heads is asked
-of the weights (`WeightSource.after_heads`).
+A `WeightLens` reads weights alone. A `TextLens` is a fold over batches of text:
 
-    start(params, spec, sites) → state
-    update(state, batch)       → state       once per batch and variant, or piece by piece (`Needs.pieces`)
-    merge(a, b)                → state       any split of the text gives the same answer
-    finish(state, weights)     → Finding
+    start(params, model, sites, text) → state
+    update(state, batch)              → state         once per batch and variant, or piece by piece (`Needs.pieces`)
+    merge(a, b)                       → state         any split of the text gives the same answer
+    finish(state, weights)            → Measurement
 
-Beside the fold stands `definition`: the formula transcribed in float64, sharing no code with the fold. It is
-given the stored maps of the same batches (`Batch.captures["pattern"]`) and the weights, and returns the same
-tables; the contract test compares the two.
+A lens never calls the model. It declares what it needs; the pipeline unions the needs of all chosen lenses and runs the
+text once per variant of the model. It asks its weights what the rest of a layer does with other outputs of its heads
+(`WeightSource.after_heads`). The pipeline alone turns a measurement into a `Finding`.
+
+`definition` is the formula transcribed in float64; it shares no code with the fold. It reads the stored maps of the
+same batches (`Batch.captures["pattern"]`) and the weights, and returns the same tables; the contract test compares
+both.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
+import numpy as np
 import polars as pl
 from jaxtyping import Bool, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headscope.attention.statistics import Request, RowStatistics
-from headscope.core import About, Finding, ModelSpec, Site, WeightSource
+from headscope.core import About, Figure, HeadQuantity, ModelSpec, Site, WeightSource, read_about
+from headscope.errors import LensError
 
 AS_IS = "as is"
+
+P = TypeVar("P")
+S = TypeVar("S")
+Tables = Mapping[str, pl.DataFrame]
+
+
+class NotApplicable(LensError):
+    """The lens has nothing to say about this model; the message is the reason, and this is no failure."""
+
+    def __init__(self, reason: str, *, warnings: tuple[str, ...] = ()) -> None:
+        super().__init__(reason)
+        self.warnings = warnings
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a lens measured: tables with a null or a prediction beside each value, and how they came about.
+
+    `quantities` are the columns that hold one number per head: whoever shows a model as a grid of heads reads them and
+    knows no lens by name.
+    """
+
+    tables: Tables
+    figures: tuple[Figure, ...] = ()
+    arrays: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    method: str = ""
+    warnings: tuple[str, ...] = ()
+    quantities: tuple[HeadQuantity, ...] = ()
+
+
+@dataclass(frozen=True)
+class TextSize:
+    """How much text a lens will see: known before the first batch."""
+
+    windows: int
+    tokens_per_window: int
 
 
 @dataclass(frozen=True)
@@ -77,7 +122,7 @@ class Batch:
 
     `uniform` holds the same statistics for attention that is uniform over the visible keys: the null. Padding
     is False in `real`, and rows of padding hold NaN in every statistic. `spelling` holds, for each window, the texts of
-    its first tokens (`attention.maps.CORNER` of them), with a blank in front where a word begins.
+    its first tokens (`shapes.CORNER` of them), with a blank in front where a word begins.
 
     Where the model cannot be run in this variant, `refused` says why, and there are no tokens; what was shown of the
     variant before does not count.
@@ -93,12 +138,11 @@ class Batch:
     refused: str = ""
 
 
-@dataclass(frozen=True)
-class Lens:
-    """A question about a model; the module that defines it binds one to `LENS`.
+class Lens(ABC, Generic[P]):
+    """A question about a model: what both kinds of lenses have in common.
 
-    `params` is a frozen dataclass with few fields, each with a default and `metadata={"help": …}`; they become
-    the options of `headscope lens NAME`.
+    `params` is the frozen dataclass of `settings.py`: few fields, each with a default and `metadata={"help": …}`. They
+    become the options of `headscope lens NAME`.
 
     `invariant` names the symmetries of the model under which the numbers do not change:
 
@@ -111,13 +155,70 @@ class Lens:
     """
 
     name: str
-    about: About
-    params: type[Any]
-    needs: Callable[[Any, ModelSpec], Needs]
-    start: Callable[[Any, ModelSpec, tuple[Site, ...]], Any]
-    update: Callable[[Any, Batch], Any]
-    merge: Callable[[Any, Any], Any]
-    finish: Callable[[Any, WeightSource | None], Finding]
-    definition: Callable[[Any, WeightSource | None, Sequence[Batch]], dict[str, pl.DataFrame]]
-    headline: Callable[[Finding], tuple[str, ...]]
+    params: type[P]
     invariant: frozenset[str] = frozenset()
+
+    @cached_property
+    def about(self) -> About:
+        """The prose of `about.md`, which lies in the lens's folder."""
+        home = sys.modules[type(self).__module__].__file__
+        return read_about(Path(str(home)).with_name("about.md"))
+
+    @abstractmethod
+    def needs(self, params: P) -> Needs:
+        """What the pipeline must bring; senseless parameters are refused here, before any work."""
+
+    @abstractmethod
+    def sentences(self, tables: Tables) -> tuple[str, ...]:
+        """One to three sentences with numbers: effect, interval, null, number of windows."""
+
+
+class WeightLens(Lens[P]):
+    """A question that the weights alone answer."""
+
+    def needs(self, params: P) -> Needs:
+        """The weights, and no text."""
+        return Needs(weights=True)
+
+    @abstractmethod
+    def measure(self, params: P, weights: WeightSource) -> Measurement:
+        """The answer.
+
+        Raises:
+            NotApplicable: The model has nothing that the question is about.
+        """
+
+    @abstractmethod
+    def definition(self, params: P, weights: WeightSource) -> dict[str, pl.DataFrame]:
+        """The tables by their formulas: float64, no code of the fast path."""
+
+
+class TextLens(Lens[P], Generic[P, S]):
+    """A question that a model answers while it reads a text."""
+
+    @abstractmethod
+    def start(self, params: P, model: ModelSpec, sites: tuple[Site, ...], text: TextSize) -> S:
+        """The state before the first batch."""
+
+    @abstractmethod
+    def update(self, state: S, batch: Batch) -> S:
+        """The state after one more batch, or a piece of one."""
+
+    @abstractmethod
+    def merge(self, a: S, b: S) -> S:
+        """The state after the text of both, a's first."""
+
+    @abstractmethod
+    def finish(self, state: S, weights: WeightSource | None) -> Measurement:
+        """The answer.
+
+        Raises:
+            NotApplicable: The text showed nothing that the question is about.
+        """
+
+    @abstractmethod
+    def definition(self, params: P, weights: WeightSource | None, batches: Sequence[Batch]) -> dict[str, pl.DataFrame]:
+        """The tables by their formulas: float64, no code of the fold."""
+
+
+AnyLens = WeightLens[Any] | TextLens[Any, Any]

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from headscope.core import Finding, ModelSpec, Run
+from headscope.core import Finding, Run
 from headscope.corpora import Amount, Text, Windows, text_of
 from headscope.errors import LensError, UsageError
-from headscope.lenses.lens import Lens, Needs
+from headscope.lenses.lens import AnyLens, Needs, TextSize
 from headscope.pipeline.outcome import answer, failed, not_applicable
 from headscope.pipeline.progress import Progress, Silent
 from headscope.pipeline.questions import Asked, Question, questions
@@ -19,14 +19,12 @@ from headscope.pipeline.text_pass import VARIANTS, Fold, observe
 from headscope.pipeline.versions import versions
 from headscope.store import check_folder
 
-UNKNOWN = ModelSpec("", "", "", "", "decoder-only", 0, 0, 0, 0, 0, 0, None, 0, "float32")
-
 
 def measure(
     what: Any,
     *,
     text: Text | str | Path | None = None,
-    lenses: Sequence[str | Lens] | None = None,
+    lenses: Sequence[str | AnyLens] | None = None,
     params: Mapping[str, Any] | None = None,
     seed: int = 0,
     window: int = 512,
@@ -89,22 +87,12 @@ def measure(
 def _opened(
     what: Any, chosen: Sequence[Question], device: str | None, *, hub: bool, seed: int, progress: Progress
 ) -> Subject:
-    """Weights alone where no lens wants to see text.
-
-    What a lens needs may depend on the model, and only opening tells what that is. So the lenses are asked about
-    a model nothing is known of first; a guess of "weights only" is checked against the opened file.
-    """
-    if not is_source(what) or _any_text(chosen, UNKNOWN):
-        return open_subject(what, run=True, hub=hub, seed=seed, progress=progress, device=device)
-    subject = open_subject(what, run=False, hub=hub, seed=seed, progress=progress)
-    if _any_text(chosen, subject.spec):
-        return open_subject(what, run=True, hub=hub, seed=seed, progress=progress, device=device)
-    return subject
-
-
-def _any_text(chosen: Sequence[Question], spec: ModelSpec) -> bool:
-    wants = (_needs(question, spec) for question in chosen)
-    return any(needs.text for needs in wants if isinstance(needs, Needs))
+    """The model, or its weights alone where no lens wants to see text."""
+    needs = (_needs(question) for question in chosen)
+    reads_text = any(need.text for need in needs if isinstance(need, Needs))
+    if is_source(what) and not reads_text:
+        return open_subject(what, run=False, hub=hub, seed=seed, progress=progress)
+    return open_subject(what, run=True, hub=hub, seed=seed, progress=progress, device=device)
 
 
 def _kept(asked: Sequence[Asked], keeper: Keeper, progress: Progress) -> dict[str, Finding]:
@@ -121,12 +109,15 @@ def _answers(
 ) -> dict[str, Finding]:
     """Lenses that read weights alone answer first: an interrupted run has kept them."""
     findings: dict[str, Finding] = {}
-    # Senseless parameters are told before any of the work.
-    watching = [fold.started(subject) for fold in folds if fold.asked.needs.text]
+    watching = [fold for fold in folds if fold.asked.needs.text]
     reading = [fold for fold in folds if not fold.asked.needs.text]
+    if windows is not None:
+        # Senseless parameters are refused before any of the work.
+        size = TextSize(windows.count, windows.length)
+        watching = [fold.started(subject, size) for fold in watching]
     for done, fold in enumerate(reading):
         progress.step(f"reading weights: {fold.name}", done, len(reading))
-        findings[fold.name] = keeper.keep(fold.asked.question, answer(fold.started(subject), subject))
+        findings[fold.name] = keeper.keep(fold.asked.question, answer(fold, subject))
     if watching and windows is not None:
         observe(subject, windows, watching, progress)
     for fold in watching:
@@ -139,7 +130,7 @@ def _asked(chosen: Sequence[Question], subject: Subject) -> tuple[list[Asked], d
     asked: list[Asked] = []
     findings: dict[str, Finding] = {}
     for question in chosen:
-        needs = _needs(question, subject.spec)
+        needs = _needs(question)
         if isinstance(needs, Exception):
             findings[question.name] = failed(question, needs)
         elif needs.text and subject.mute:
@@ -149,10 +140,10 @@ def _asked(chosen: Sequence[Question], subject: Subject) -> tuple[list[Asked], d
     return asked, findings
 
 
-def _needs(question: Question, spec: ModelSpec) -> Needs | Exception:
+def _needs(question: Question) -> Needs | Exception:
     """What a lens needs, or the error it answers with; senseless parameters are the caller's error."""
     try:
-        needs = question.lens.needs(question.params, spec)
+        needs = question.lens.needs(question.params)
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001  a lens is foreign code: its failure is a finding

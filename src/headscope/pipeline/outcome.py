@@ -2,9 +2,11 @@
 
 import traceback
 from dataclasses import replace
+from typing import Any
 
-from headscope.core import Finding
-from headscope.errors import CaptureError, HeadscopeError, WeightsRefused
+from headscope.core import Finding, WeightSource
+from headscope.errors import CaptureError, HeadscopeError, LensError, WeightsRefused
+from headscope.lenses.lens import Measurement, NotApplicable, TextLens
 from headscope.pipeline.questions import Question
 from headscope.pipeline.subject import Subject
 from headscope.pipeline.text_pass import Fold, caught, seeded
@@ -12,22 +14,54 @@ from headscope.pipeline.text_pass import Fold, caught, seeded
 
 def answer(fold: Fold, subject: Subject) -> Finding:
     """What the lens says, with its headlines, its parameters and the warning that its weights deserve."""
-    question, lens = fold.asked.question, fold.asked.question.lens
-    finding = None
+    question, finding = fold.asked.question, None
     with caught(fold), seeded(fold.seed):
         if fold.error is None:
-            finding = lens.finish(fold.state, subject.weights if fold.asked.needs.weights else None)
-            finding = replace(finding, headlines=finding.headlines or _headlines(fold, finding))
-    if fold.error is not None or finding is None:
-        return _unanswered(question, fold.error)
+            measurement = measured(question, fold.state, subject.weights if fold.asked.needs.weights else None)
+            finding = finding_of(question, measurement)
+    if finding is None:
+        finding = _unanswered(question, fold.error)
     warning = subject.spec.weight_warning
     heard = (warning,) if warning and fold.asked.needs.weights and warning not in finding.warnings else ()
-    return replace(finding, params=question.stated_params(), warnings=(*heard, *finding.warnings))
+    return finding if finding.status == "failed" else replace(finding, warnings=(*heard, *finding.warnings))
 
 
-def not_applicable(question: Question, reason: str) -> Finding:
+def measured(question: Question, state: Any, weights: WeightSource | None) -> Measurement:
+    """What the lens measures, from the state of its fold or from the weights alone."""
+    lens = question.lens
+    if isinstance(lens, TextLens):
+        return lens.finish(state, weights)
+    if weights is None:
+        raise LensError(f"the lens {lens.name} reads the model's weights, and was given none")
+    return lens.measure(question.params, weights)
+
+
+def finding_of(question: Question, measurement: Measurement) -> Finding:
+    """A measurement with its sentences, its prose and its parameters."""
+    return Finding(
+        question.name,
+        question.lens.about,
+        tables=measurement.tables,
+        arrays=measurement.arrays,
+        figures=measurement.figures,
+        headlines=question.lens.sentences(measurement.tables),
+        quantities=measurement.quantities,
+        method=measurement.method,
+        warnings=measurement.warnings,
+        params=question.stated_params(),
+    )
+
+
+def not_applicable(question: Question, reason: str, warnings: tuple[str, ...] = ()) -> Finding:
     """The lens has nothing to say about this model, and that is not an error."""
-    return Finding(question.name, question.lens.about, "not applicable", reason, params=question.stated_params())
+    return Finding(
+        question.name,
+        question.lens.about,
+        "not applicable",
+        reason,
+        warnings=warnings,
+        params=question.stated_params(),
+    )
 
 
 def failed(question: Question, error: BaseException) -> Finding:
@@ -36,11 +70,9 @@ def failed(question: Question, error: BaseException) -> Finding:
     return Finding(question.name, question.lens.about, "failed", reason.strip(), params=question.stated_params())
 
 
-def _headlines(fold: Fold, finding: Finding) -> tuple[str, ...]:
-    return fold.asked.question.lens.headline(finding) if finding.status == "ok" else ()
-
-
 def _unanswered(question: Question, error: BaseException | None) -> Finding:
+    if isinstance(error, NotApplicable):
+        return not_applicable(question, error.message, error.warnings)
     if isinstance(error, (CaptureError, WeightsRefused)):
         return not_applicable(question, error.message)
     return failed(question, error or RuntimeError("the lens returned nothing"))

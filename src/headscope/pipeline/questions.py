@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from headscope.errors import UsageError
-from headscope.lenses import lens_named
-from headscope.lenses import lenses as every_lens
-from headscope.lenses.lens import Lens, Needs
+from headscope.lenses import lens_members, lens_named
+from headscope.lenses.lens import AnyLens, Lens, Needs
 
 Scalar = str | int | float | bool | None
 
@@ -17,7 +16,7 @@ Scalar = str | int | float | bool | None
 class Question:
     """A lens with its parameters."""
 
-    lens: Lens
+    lens: AnyLens
     params: Any
 
     @property
@@ -38,13 +37,13 @@ class Asked:
     needs: Needs
 
 
-def questions(chosen: Sequence[str | Lens] | None, params: Mapping[str, Any] | None) -> tuple[Question, ...]:
+def questions(chosen: Sequence[str | AnyLens] | None, params: Mapping[str, Any] | None) -> tuple[Question, ...]:
     """The chosen lenses (None: all) with the given parameters or their defaults, each lens once.
 
     They come in the order of `headscope lenses`, whatever the order in which they were chosen, so that the same
     question gives the same report; a lens that is not listed there comes last.
     """
-    found = every_lens().values() if chosen is None else map(_lens, chosen)
+    found = map(_lens, lens_members() if chosen is None else chosen)
     every = _in_order({lens.name: lens for lens in found})
     if not every:
         raise UsageError("no lens was chosen", hint="`headscope lenses` lists them")
@@ -54,16 +53,16 @@ def questions(chosen: Sequence[str | Lens] | None, params: Mapping[str, Any] | N
     return tuple(Question(lens, _params(lens, given.get(name))) for name, lens in every.items())
 
 
-def _in_order(chosen: Mapping[str, Lens]) -> dict[str, Lens]:
-    listed = [name for name in every_lens() if name in chosen]
+def _in_order(chosen: Mapping[str, AnyLens]) -> dict[str, AnyLens]:
+    listed = [name for name in lens_members() if name in chosen]
     return {name: chosen[name] for name in dict.fromkeys((*listed, *chosen))}
 
 
-def _lens(what: str | Lens) -> Lens:
-    return lens_named(what) if isinstance(what, str) else what
+def _lens(chosen: str | AnyLens) -> AnyLens:
+    return lens_named(chosen) if isinstance(chosen, str) else chosen
 
 
-def _params(lens: Lens, given: Any) -> Any:
+def _params(lens: Lens[Any], given: Any) -> Any:
     if given is None:
         return lens.params()
     if isinstance(given, lens.params):

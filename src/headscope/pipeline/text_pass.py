@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from headscope.attention.maps import CORNER
 from headscope.attention.statistics import Request, RowStatistics
 from headscope.core import Site
 from headscope.corpora import Windows
@@ -25,11 +24,12 @@ from headscope.errors import (
     VariantRefused,
     WeightsRefused,
 )
-from headscope.lenses.lens import AS_IS, Batch, Needs
+from headscope.lenses.lens import AS_IS, Batch, Needs, NotApplicable, TextLens, TextSize
 from headscope.model.token_spelling import spelled_tokens
 from headscope.pipeline.progress import Progress, Silent
 from headscope.pipeline.questions import Asked
 from headscope.pipeline.subject import Subject
+from headscope.shapes import CORNER
 
 Spelling = tuple[tuple[str, ...], ...]  # the texts of the first tokens of each window
 
@@ -73,7 +73,7 @@ class Fold:
         """The lens's name."""
         return self.asked.question.name
 
-    def started(self, subject: Subject) -> "Fold":
+    def started(self, subject: Subject, text: TextSize) -> "Fold":
         """This fold with a fresh state.
 
         Raises:
@@ -81,7 +81,8 @@ class Fold:
         """
         question, self.error = self.asked.question, None
         with caught(self), seeded(self.seed):
-            self.state = question.lens.start(question.params, subject.spec, subject.sites)
+            if isinstance(question.lens, TextLens):
+                self.state = question.lens.start(question.params, subject.spec, subject.sites, text)
         if isinstance(self.error, UsageError):
             raise self.error
         return self
@@ -92,9 +93,10 @@ class Fold:
         The lens is handed what it needs and nothing that only others need: it cannot tell whether it is alone.
         """
         needs = self.asked.needs
-        if self.error is None and batch.variant in needs.variants:
+        lens = self.asked.question.lens
+        if self.error is None and batch.variant in needs.variants and isinstance(lens, TextLens):
             with caught(self), seeded(self.seed):
-                self.state = self.asked.question.lens.update(self.state, _restricted(batch, needs))
+                self.state = lens.update(self.state, _restricted(batch, needs))
 
 
 @contextmanager
@@ -109,7 +111,7 @@ def caught(fold: Fold) -> Iterator[None]:
     """Keep what a lens raises in its fold; a bad checkpoint or a full machine is not its failure."""
     try:
         yield
-    except (CaptureError, WeightsRefused) as error:
+    except (CaptureError, NotApplicable, WeightsRefused) as error:
         fold.error = error
     except (CheckpointError, ResourceError, MemoryError):
         raise
@@ -145,7 +147,8 @@ def observe(subject: Subject, windows: Windows, folds: Sequence[Fold], progress:
         for fold in folds:
             fold.error = error if fold.error is None and fold not in seeing else fold.error
         if 0 < len(seeing) < len(folds):
-            observe(subject, windows, [fold.started(subject) for fold in seeing], progress)
+            size = TextSize(windows.count, windows.length)
+            observe(subject, windows, [fold.started(subject, size) for fold in seeing], progress)
         elif seeing:
             raise
     except (HeadscopeError, MemoryError):

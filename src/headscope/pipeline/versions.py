@@ -26,6 +26,6 @@ def code_digest() -> str:
     """Hash of this package's own sources: an edited lens must not find its old answer in a run folder."""
     digest = hashlib.sha256()
     root = Path(headscope.__file__).parent
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted((*root.rglob("*.py"), *root.rglob("*.md"))):
         digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()

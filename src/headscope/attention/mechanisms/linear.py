@@ -3,10 +3,10 @@ r"""Linear attention: similarity through a feature map, so that keys and values 
 Definition:
     $\text{out}_i = \sum_j \varphi(q_i) \cdot \varphi(k_j)\, v_j \,/ \sum_j \varphi(q_i) \cdot \varphi(k_j)$
     over the visible keys; with `normalise=False` the numerator alone. The maps are those of
-    `headscope.attention.sparse.feature_maps`; only `random` reads the call's scale. Where the denominator is 0, out is 0.
+    `attention.sparse.feature_maps`; only `random` reads the call's scale. Where the denominator is 0, out is 0.
 How:
     $\sum_j (\varphi(q_i) \cdot \varphi(k_j)) v_j = \varphi(q_i) \sum_j \varphi(k_j)^\top v_j$: one state of
-    features × d_value, or the running one of `headscope.attention.sparse.running_sum` where the call is causal. A padded
+    features × d_value, or the running one of `attention.sparse.running_sum` where the call is causal. A padded
     key has no features. Windows, stray masks and gaps in the positions are exact, through the weights of a
     block of rows at a time.
 """

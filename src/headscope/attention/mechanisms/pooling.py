@@ -2,7 +2,7 @@ r"""Attention pooling: any score of a query and a key, any way of turning scores
 
 Definition:
     $\text{out}_i = \sum_j \alpha(q_i, k_j)\, v_j$ over the visible keys, with $\alpha$ the normalised scores:
-    `headscope.attention.sparse.pooling_scores` lists the scores, `headscope.attention.sparse.normalisers` the normalisers. The
+    `attention.sparse.pooling_scores` lists the scores, `attention.sparse.normalisers` the normalisers. The
     call's softcap and bias change the score before it is normalised; only `scaled_dot` reads the call's scale.
 How:
     Blocks of rows, as many as fit into a fixed number of pairs, so that memory grows like n and no n × n ×

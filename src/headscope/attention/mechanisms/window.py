@@ -7,7 +7,7 @@ Definition:
     So `window(left=256)` on a causal call sees 257 keys: the query's own and 256 before it.
 How:
     Over positions without gaps, a window with two ends (its own, or those of the call: `left` on a causal call is
-    enough) goes through `headscope.attention.sparse.band`, with padding at the ends of a sequence too; a sink is a factor
+    enough) goes through `attention.sparse.band`, with padding at the ends of a sequence too; a sink is a factor
     on its output. A dilated window is `dilation` plain windows, one for each residue of the positions; heads of
     one dilation go together. A window with one end, a call with bias, softcap, stray mask or gaps in its positions,
     and a few queries at the end of a cache are exact through dense attention in blocks of rows that skip the keys

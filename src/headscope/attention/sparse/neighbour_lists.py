@@ -1,7 +1,7 @@
 r"""Ragged lists of positions: for each query position p the key positions N(p) that it may see.
 
 They are kept in one row after the other, sorted and without doubles, so that a million of them is a million numbers.
-As a plan for `headscope.attention.sparse.gathered` neighbouring queries whose lists are much alike share the union of their
+As a plan for `attention.sparse.gathered` neighbouring queries whose lists are much alike share the union of their
 keys under a small mask; a query with a list of its own is a block of one row. Blocks go together by the length of
 their list, rounded up.
 """

@@ -21,8 +21,10 @@ from headscope.attention.statistics import Request
 from headscope.core import Site
 from headscope.experiments.intervention.material import Material
 from headscope.experiments.intervention.writing import write
-from headscope.lenses.focus import lens as focus
-from headscope.lenses.lens import AS_IS, Batch
+from headscope.lenses.focus.lens import LENS as FOCUS
+from headscope.lenses.focus.lens import State as FocusState
+from headscope.lenses.focus.settings import Params as FocusParams
+from headscope.lenses.lens import AS_IS, Batch, TextSize
 from headscope.maths.resampling.clustered_mean import total_variation
 from headscope.model import Model, Session
 from headscope.model.language import predicts_next_token
@@ -55,7 +57,7 @@ class Embedded:
 class Effects:
     """What one state of the model showed."""
 
-    rows: focus.State
+    rows: FocusState
     moved: Mapping[Site, Float[Tensor, "windows heads"]]
     maps: Mapping[Site, Float[Tensor, "queries keys"]]
     predictions: Predictions | None = None
@@ -102,12 +104,14 @@ class Observer:
         step(parts, parts)
         return effects
 
-    def _streamed(self, predicts: bool, step: Callable[[int], None]) -> tuple[focus.State, Predictions | None]:
-        state = focus.start(focus.Params(bands=""), self.model.spec, self.model.sites)
+    def _streamed(self, predicts: bool, step: Callable[[int], None]) -> tuple[FocusState, Predictions | None]:
+        windows = self.material.windows
+        size = TextSize(len(windows), max(map(len, windows), default=0))
+        state = FOCUS.start(FocusParams(bands=""), self.model.spec, self.model.sites, size)
         sums: list[tuple[float, float, float]] = []
         with self.model.session() as session:
             stream = session.stream(Request())
-            for index, tokens in enumerate(self.material.windows):
+            for index, tokens in enumerate(windows):
                 step(index)
                 if predicts:
                     sums.append(self._predicted(index, tokens))
@@ -115,7 +119,7 @@ class Observer:
                     session.run(tokens[None])
                 measured, uniform = stream.take()
                 everything = torch.ones(1, len(tokens), dtype=torch.bool)
-                state = focus.update(state, Batch(AS_IS, tokens[None], everything, measured, uniform))
+                state = FOCUS.update(state, Batch(AS_IS, tokens[None], everything, measured, uniform))
         if not predicts:
             return state, None
         nats, kl, count = torch.tensor(sums, dtype=torch.float64).T

@@ -15,7 +15,8 @@ from headscope.core import Site
 from headscope.experiments.intervention.changes import Change, Touched
 from headscope.experiments.intervention.effects import Effects, Heads
 from headscope.experiments.intervention.writing import Writing
-from headscope.lenses.focus import lens as focus
+from headscope.lenses.focus.lens import State as FocusState
+from headscope.lenses.focus.lens import quantities as focus_quantities
 from headscope.lenses.shared.plots import place
 from headscope.maths.resampling.clustered_mean import Estimate, clustered_mean
 
@@ -137,13 +138,13 @@ def _moved(effects: Effects, heads: Heads) -> Estimate:
     return clustered_mean(moved.sum(1), torch.full((len(moved),), float(moved.shape[1]), dtype=torch.float64))
 
 
-def rows_mean(state: focus.State, heads: Heads, quantity: str) -> tuple[Estimate, float] | None:
+def rows_mean(state: FocusState, heads: Heads, quantity: str) -> tuple[Estimate, float] | None:
     """The mean of a quantity over all rows of these heads, and the same for uniform attention."""
     sums, counts, uniform = [], [], []
     for site, some in heads.items():
         if site not in state.seen or (site.kind == "cross" and quantity in _POSITIONAL):
             continue
-        index = focus.quantities(state.params, site).index(quantity)
+        index = focus_quantities(state.params, site).index(quantity)
         parts = state.seen[site]
         chosen = list(some)
         sums.append(torch.cat([part.measured[:, index, chosen] for part in parts]).sum(1))
@@ -189,10 +190,10 @@ def _ends(sums: Float[Tensor, "windows heads"], counts: Float[Tensor, "windows h
     return torch.tensor([[end.mean, end.low, end.high] for end in ends], dtype=torch.float64).T
 
 
-def _by_head(state: focus.State, site: Site, quantity: str) -> Float[Tensor, "3 heads"] | None:
+def _by_head(state: FocusState, site: Site, quantity: str) -> Float[Tensor, "3 heads"] | None:
     if site not in state.seen or (site.kind == "cross" and quantity in _POSITIONAL):
         return None
-    index = focus.quantities(state.params, site).index(quantity)
+    index = focus_quantities(state.params, site).index(quantity)
     sums = torch.cat([part.measured[:, index] for part in state.seen[site]])
     return _ends(sums, torch.cat([part.rows for part in state.seen[site]]))
 

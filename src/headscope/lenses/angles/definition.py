@@ -11,9 +11,9 @@ from scipy import special, stats
 
 from headscope.core import Site
 from headscope.lenses.lens import Batch
+from headscope.lenses.shared.table import Row
 
 Array = NDArray[np.float64]
-Row = dict[str, object]
 # As the lens has them.
 KEYS, DRAWS, DECIMALS, POINTS, ARCS, NARROW, SHOWN, FEWEST = 4, 16, 9, 9, 12, 0.05, 21, 4
 TIMES = [k / (POINTS - 1) for k in range(POINTS)]

@@ -11,9 +11,9 @@ from headscope.core import Site
 from headscope.lenses.angles.arcs import NUMBERS, POINTS, ArcSums
 from headscope.lenses.angles.map_pair import Picture
 from headscope.lenses.angles.window import TARGETS, VECTORS, Window
-from headscope.lenses.dependence.tables import Row, number
-from headscope.lenses.shared.left_out_windows import jackknife, p_value
 from headscope.lenses.shared.plots import place
+from headscope.lenses.shared.table import Row, number
+from headscope.maths.resampling.jackknife import jackknife, jackknife_p
 from headscope.maths.resampling.rank_correlation import RankSums, row_centred, row_ranks
 
 _PLACE = [("stack", pl.String), ("kind", pl.String), ("layer", pl.Int64), ("head", pl.Int64)]
@@ -45,7 +45,7 @@ def head_rows(site: Site, windows: Sequence[Window]) -> Iterator[Row]:
     mixed = torch.where(size > 0, am / size.clamp_min(1e-300), torch.nan)
     value, half = jackknife(own.correlation)
     given, margin = jackknife(own.partial)
-    p, slope = p_value(own.partial), own.slope[0]
+    p, slope = jackknife_p(own.partial), own.slope[0]
     counts = {"samples": sum(one.pairs for one in windows), "windows": len(windows)}
     for head in range(site.n_heads):
         for v, vectors in enumerate(VECTORS):

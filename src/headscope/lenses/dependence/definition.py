@@ -12,8 +12,9 @@ import polars as pl
 from scipy import stats
 
 from headscope.core import Site
-from headscope.lenses.dependence.tables import SCHEMAS, Row
+from headscope.lenses.dependence.tables import SCHEMAS
 from headscope.lenses.lens import Batch
+from headscope.lenses.shared.table import Row
 
 # As the lens has them: samples per dimension, keys in a row, distance of dependent pairs, other windows, and decimals.
 PER_DIMENSION, KEYS, NEAR, SHIFTS, DECIMALS = 10, 4, 8, 4, 9

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscope.core import Site
-from headscope.lenses.dependence.tables import Row, number
+from headscope.lenses.shared.table import Row, number
 from headscope.maths.resampling.jackknife import detectable, jackknife, jackknife_p
 
 # By site and measure: how much the correlation exceeds its null, of all windows and of all but each, by head.

@@ -6,11 +6,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headscope.lenses.dependence.tables import Row, number
 from headscope.lenses.dependence.windows import Sampled
-from headscope.lenses.shared.left_out_windows import jackknife, p_value
 from headscope.lenses.shared.plots import place
+from headscope.lenses.shared.table import Row, number
 from headscope.maths.gaussians.crossed_scores import crossed_means, crossed_moments
+from headscope.maths.resampling.jackknife import jackknife, jackknife_p
 
 # The largest distance of the pairs called dependent.
 NEAR = 8
@@ -64,7 +64,7 @@ def _moments(scores: Float[Tensor, "pairs windows windows"]) -> dict[str, float]
         "shift": shift,
         "shift_low": shift - wide,
         "shift_high": shift + wide,
-        "p": p_value(shifts),
+        "p": jackknife_p(shifts),
         "variance": scores.diagonal(dim1=-2, dim2=-1).var(-1).mean(),
     }
     if w >= 4:

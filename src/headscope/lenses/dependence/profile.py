@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from headscope.lenses.dependence.pooled import Pooled
-from headscope.lenses.dependence.tables import Row, number
 from headscope.lenses.dependence.windows import Sampled
-from headscope.lenses.shared.left_out_windows import jackknife
 from headscope.lenses.shared.plots import place
+from headscope.lenses.shared.table import Row, number
+from headscope.maths.resampling.jackknife import jackknife
 
 
 def profile_rows(sampled: Sampled, pooled: Pooled) -> Iterator[Row]:

@@ -8,11 +8,10 @@ from torch import Tensor
 
 from headscope.lenses.dependence.measures import MEASURES, measures
 from headscope.lenses.dependence.pooled import Pooled
-from headscope.lenses.dependence.tables import Row, number
 from headscope.lenses.dependence.windows import Sampled
-from headscope.lenses.shared.left_out_windows import jackknife, p_value
 from headscope.lenses.shared.plots import place
-from headscope.maths.resampling.jackknife import detectable
+from headscope.lenses.shared.table import Row, number
+from headscope.maths.resampling.jackknife import detectable, jackknife, jackknife_p
 from headscope.maths.resampling.rank_correlation import RankSums, beyond_positions, row_ranks
 
 # Measures are ranked after rounding, so that vectors that are the same (a word twice) tie.
@@ -53,7 +52,7 @@ def _plain(name: str, attention: Tensor, ranks: Sequence[Tensor], near: Tensor) 
     value, half = jackknife(values)
     found = {"value": value, "low": value - half, "high": value + half}
     if name == "nearness":
-        return found | {"null": torch.zeros_like(value), "p": p_value(values)}
+        return found | {"null": torch.zeros_like(value), "p": jackknife_p(values)}
     if nulls:
         found["null"] = torch.stack([one.correlation[0] for one in nulls]).mean(0)
     return found | ({"given_distance": own.partial[0]} if name in ("pointwise", "cosine") else {})
@@ -69,7 +68,7 @@ def _beyond(estimates: Sequence[Float[Tensor, "sets heads"]]) -> dict[str, Tenso
     more = _excess(estimates)
     excess, wide = jackknife(more)
     cells |= {"beyond_null": null, "excess": excess, "excess_low": excess - wide, "excess_high": excess + wide}
-    return cells | {"p": p_value(more), "detectable": detectable(wide, len(more) - 1)}
+    return cells | {"p": jackknife_p(more), "detectable": detectable(wide, len(more) - 1)}
 
 
 def _excess(estimates: Sequence[Float[Tensor, "sets heads"]]) -> Float[Tensor, "sets heads"]:

@@ -1,9 +1,6 @@
 """The tables of the lens `dependence`: their columns, and how a cell is written."""
 
-from math import isfinite
-
 import polars as pl
-from torch import Tensor
 
 _PLACE = [("stack", pl.String), ("kind", pl.String), ("layer", pl.Int64), ("head", pl.Int64)]
 _NAMED = [*_PLACE, ("quantity", pl.String)]
@@ -38,11 +35,3 @@ SCHEMAS = {
         ]
     ),
 }
-
-Row = dict[str, object]
-
-
-def number(value: Tensor | float) -> float | None:
-    """A cell of a table: empty where there is no number."""
-    found = float(value)
-    return found if isfinite(found) else None

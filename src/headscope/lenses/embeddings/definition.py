@@ -12,8 +12,8 @@ from scipy import optimize, stats
 from headscope.core import WeightSource
 from headscope.lenses.embeddings.word_lists import RELATED, RELATIONS
 from headscope.lenses.shared.defined_spectrum import defined_numbers
+from headscope.lenses.shared.table import Row
 
-Row = dict[str, object]
 Rows = dict[str, list[Row]]
 Vectors = NDArray[np.float64]
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from headscope.core import Vocabulary
 from headscope.core.token_words import shown
 from headscope.lenses.embeddings.word_lists import RELATED, RELATIONS
+from headscope.lenses.shared.table import Row
 from headscope.maths.geometry.cosines import blocks, largest_cosine
 from headscope.maths.resampling.jackknife import student_quantile
 
-Row = dict[str, object]
 ALL = "all"
 
 

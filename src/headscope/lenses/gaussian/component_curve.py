@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from headscope.lenses.gaussian.information import Pairings, distance_row
 from headscope.lenses.gaussian.stream import PER_DIMENSION, Layer
-from headscope.lenses.gaussian.tables import Row, number
 from headscope.lenses.shared.plots import place
+from headscope.lenses.shared.table import Row, number
 from headscope.maths.gaussians.normality import relative_kurtosis
 
 # Numbers of components, as far as there are rows for; information is costly and takes the first of them only.

@@ -14,8 +14,9 @@ import polars as pl
 from scipy import stats
 
 from headscope.core import Site
-from headscope.lenses.gaussian.tables import SCHEMAS, Row
+from headscope.lenses.gaussian.tables import SCHEMAS
 from headscope.lenses.lens import Batch
+from headscope.lenses.shared.table import Row
 
 # Samples per dimension, rows between those that are tested, fewest rows to test, shuffles: as the lens has them.
 PER_DIMENSION, APART, FEWEST, SHUFFLES = 10, 8, 20, 16

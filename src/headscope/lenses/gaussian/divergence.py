@@ -10,7 +10,8 @@ from torch import Tensor
 from headscope.errors import NumericsError
 from headscope.lenses.gaussian.stream import PER_DIMENSION, Layer, jackknife_half_width
 from headscope.lenses.gaussian.sums import Sums, left_out
-from headscope.lenses.gaussian.tables import Row, estimate_row
+from headscope.lenses.gaussian.tables import estimate_row
+from headscope.lenses.shared.table import Row
 from headscope.maths.gaussians.information import entropy, kl
 
 

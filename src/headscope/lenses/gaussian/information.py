@@ -10,8 +10,8 @@ from torch import Tensor
 from headscope.errors import NumericsError, UsageError
 from headscope.lenses.gaussian.stream import PER_DIMENSION, Layer, jackknife_half_width
 from headscope.lenses.gaussian.sums import Sums, left_out, stacked, summed
-from headscope.lenses.gaussian.tables import Row, number
 from headscope.lenses.shared.plots import place
+from headscope.lenses.shared.table import Row, number
 from headscope.maths.gaussians.gaussian import Gaussian
 from headscope.maths.gaussians.information import entropy, mutual_information
 

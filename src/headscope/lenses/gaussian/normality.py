@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from headscope.lenses.gaussian.stream import PER_DIMENSION, Layer
-from headscope.lenses.gaussian.tables import Row, number
 from headscope.lenses.shared.plots import place
+from headscope.lenses.shared.table import Row, number
 from headscope.maths.gaussians import normality
 
 # Rows for tests of normality are at least so far apart: their correlation r then enters only as r³ and r⁴.

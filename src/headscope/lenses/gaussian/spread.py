@@ -8,7 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscope.lenses.gaussian.stream import PER_DIMENSION, First, Layer
-from headscope.lenses.gaussian.tables import Row, estimate_row
+from headscope.lenses.gaussian.tables import estimate_row
+from headscope.lenses.shared.table import Row
 from headscope.maths.gaussians.gaussian import shrinkage_weight
 from headscope.maths.resampling.jackknife import student_quantile
 

@@ -1,12 +1,12 @@
 """The tables of the lens `gaussian`: their columns, and how a row is written."""
 
 from collections.abc import Mapping, Sequence
-from math import inf
 
 import polars as pl
 
 from headscope.core import Site
 from headscope.lenses.shared.plots import place
+from headscope.lenses.shared.table import Row, number
 
 _PLACE = [("stack", pl.String), ("kind", pl.String), ("layer", pl.Int64), ("head", pl.Int64)]
 _ESTIMATE = [(name, pl.Float64) for name in ("value", "low", "high", "null")]
@@ -31,15 +31,8 @@ SCHEMAS = {
     "joint": JOINT,
 }
 
-Row = dict[str, object]
-
 
 def estimate_row(site: Site, quantity: str, numbers: Sequence[float], counts: Mapping[str, int]) -> Row:
     """Value, low, high and null of a quantity; what is not finite stays empty."""
     named = dict(zip(("value", "low", "high", "null"), map(number, numbers), strict=True))
     return {**place(site, None), "quantity": quantity, **named, **counts}
-
-
-def number(value: float) -> float | None:
-    """A cell of a table: empty where there is no number."""
-    return value if abs(value) < inf else None

@@ -9,9 +9,9 @@ from scipy import stats
 
 from headscope.core import Site, WeightSource
 from headscope.lenses.lens import Batch
+from headscope.lenses.shared.table import Row
 
 Array = NDArray[np.float64]
-Row = dict[str, object]
 BACK = (0, 1, 4, 16, 64)
 USED = 512  # tokens of a window
 

@@ -8,93 +8,39 @@ before. The difference is Tr Cov(q, k) on real inputs. Beside it stands what the
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-import numpy as np
 import polars as pl
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscope.core import About, Finding, ModelSpec, Site, WeightSource
+from headscope.core import ModelSpec, Site, WeightSource
 from headscope.errors import LensError, UsageError
-from headscope.lenses.lens import AS_IS, Batch, Lens, Needs
+from headscope.lenses.lens import (
+    AS_IS,
+    Batch,
+    Measurement,
+    Needs,
+    NotApplicable,
+    Tables,
+    TextLens,
+    TextSize,
+)
 from headscope.lenses.likeness.definition import defined
 from headscope.lenses.likeness.figures import figures
-from headscope.lenses.shared.left_out_windows import jackknife, p_value
-from headscope.lenses.shared.phrases import detectable_effect
-from headscope.lenses.shared.plots import label_of, place
-from headscope.lenses.shared.window_tests import FALSE_DISCOVERIES, adjusted, left_out
+from headscope.lenses.likeness.sentences import sentences
+from headscope.lenses.likeness.settings import Params
+from headscope.lenses.shared.plots import place
+from headscope.lenses.shared.table import Row
+from headscope.lenses.shared.window_tests import adjusted, left_out
+from headscope.maths.resampling.jackknife import jackknife, jackknife_p
 
-ORDER = 3.5
 PLACES = 512  # tokens of a window that are used: one window of every site is held until the next has come
-
-ABOUT = About(
-    title="Likeness: scores of related tokens",
-    question="Does a head score related tokens of a text higher than unrelated ones in the same places?",
-    definition=(
-        "For a query at position i and the key t tokens before it, the score is scale · q·k, before any bias or cap. "
-        "Its mean over a window, less the mean of the same queries with the keys that stand in the same places in the "
-        "window before, is Tr Cov(q, k) at distance t: what the two tokens have to do with each other. Positions "
-        "cancel, since both sides have the same; with rotary positions the distance is that of the rotation, and other "
-        "distances are other forms. At distance 0 a token meets itself. Beside it stand two predictions from the "
-        "weights, in the same units, both for distance 0: isotropic, the trace of W_QK times the mean variance of a "
-        "coordinate of what the head reads, and folded, the same with each coordinate's own variance, which holds the "
-        "gains of the norm before it. The first tokens of each window are left out, and those behind the first "
-        f"{PLACES}. The p-value of a difference is "
-        "adjusted for the number of heads (Benjamini and Hochberg)."
-    ),
-    formulas=(
-        r"\mathrm{Tr}\,\mathrm{Cov}(q, k)_t = \alpha \langle q_i \cdot k_{i-t} \rangle - "
-        r"\alpha \langle q_i \cdot k'_{i-t} \rangle \qquad (k'\ \mathrm{of\ another\ window},\ "
-        r"\alpha = \mathrm{scale})",
-        r"\mathrm{isotropic} = \alpha\,\bar v\,\mathrm{Tr}\,W_{QK}, \qquad "
-        r"\mathrm{folded} = \alpha \sum_c v_c\,(W_{QK})_{cc}, \qquad v_c = \mathrm{Var}(x_c)",
-    ),
-    reading=(
-        "Above 0 at distance 0: a token scores itself higher than an unrelated token. Above 0 at other distances: "
-        "tokens that far apart are scored higher than their places alone would have it. The effect is the difference "
-        "in units of the spread of unrelated scores. Where isotropic or folded has the other sign than the value, the "
-        "trace of the weights does not say what the head does on this text: coordinates of real tokens depend on each "
-        "other. The lens describes scores; whether the head attends to the token also depends on all other keys."
-    ),
-    reference=(
-        "Wertich, Exploring the Hidden Structures of Attention Layers in Transformer Models through the Lens of "
-        "Gaussian Distributions, sections 6.2.3 to 6.2.5 (the trace of W_QK as the mean score of a token with itself). "
-        "Benjamini and Hochberg (1995), Journal of the Royal Statistical Society B 57, 289."
-    ),
-    columns={
-        "stack": "enc, dec, or only where the model has one stack; text, image or sound for towers side by side",
-        "kind": "self: keys of another stack have no distance",
-        "layer": "counted from 0",
-        "head": "counted from 0",
-        "distance": "tokens from the query back to the key; 0 is the token itself",
-        "value": "mean score less that of unrelated tokens in the same places, mean over windows",
-        "low": "lower end of the 95 % interval (Student t over windows); empty with fewer than three windows",
-        "high": "upper end",
-        "spread": "standard deviation of the scores of unrelated tokens",
-        "effect": "value over spread; 0 is the null",
-        "p": "two-sided p-value over windows: the value is 0",
-        "adjusted": "p adjusted for the number of heads, at the same distance (Benjamini and Hochberg)",
-        "isotropic": "distance 0: what Tr W_QK makes of tokens whose coordinates are independent and vary alike",
-        "folded": "distance 0: the same with the variance of each coordinate as measured, norm gains included",
-        "pairs": "pairs of tokens in the mean",
-        "windows": "windows of text that have one before them",
-    },
-)
-
 SCHEMA = pl.Schema(
     {"stack": pl.String, "kind": pl.String, "layer": pl.Int64, "head": pl.Int64, "distance": pl.Int64}
     | dict.fromkeys(("value", "low", "high", "spread", "effect", "p", "adjusted", "isotropic", "folded"), pl.Float64)
     | {"pairs": pl.Int64, "windows": pl.Int64}
 )
 DISTANCES = (0, 1, 4, 16, 64)
-Row = dict[str, object]
-
-
-@dataclass(frozen=True)
-class Params:
-    """What can be chosen."""
-
-    skip: int = field(default=1, metadata={"help": "tokens left out at the start of each window"})
 
 
 @dataclass(frozen=True)
@@ -126,31 +72,84 @@ class State:
     inputs: Mapping[Site, tuple[Float[Tensor, " m"], Float[Tensor, " m"], int]] = field(default_factory=dict)
 
 
-def needs(params: Params, spec: ModelSpec) -> Needs:
-    """Queries and keys of every token, and what the projections read where it is shown."""
-    if params.skip < 0:
-        raise UsageError(f"skip={params.skip}: no fewer than 0 tokens can be left out")
-    return Needs(weights=True, captures=frozenset({"q", "k", "scale"}), welcome=frozenset({"x"}), pieces=True)
+class Likeness(TextLens[Params, State]):
+    """Do heads score related tokens of a text higher than unrelated ones in the same places?"""
 
+    name = "likeness"
+    params = Params
+    invariant = frozenset({"qk", "rotated qk", "vo", "heads"})
 
-def start(params: Params, spec: ModelSpec, sites: tuple[Site, ...]) -> State:
-    """Nothing seen yet. Cross-attention is left out: its keys have no distance."""
-    return State(params, tuple(site for site in sites if site.kind == "self"))
+    def needs(self, params: Params) -> Needs:
+        """Queries and keys of every token, and what the projections read where it is shown."""
+        if params.skip < 0:
+            raise UsageError(f"skip={params.skip}: no fewer than 0 tokens can be left out")
+        return Needs(weights=True, captures=frozenset({"q", "k", "scale"}), welcome=frozenset({"x"}), pieces=True)
 
+    def start(self, params: Params, model: ModelSpec, sites: tuple[Site, ...], text: TextSize) -> State:
+        """Nothing seen yet. Cross-attention is left out: its keys have no distance."""
+        return State(params, tuple(site for site in sites if site.kind == "self"))
 
-def update(state: State, batch: Batch) -> State:
-    """Add the windows of one batch, as far as this piece of it goes."""
-    if batch.variant != AS_IS:
-        return state
-    sums, inputs = dict(state.sums), dict(state.inputs)
-    for site in state.sites:
-        if site in batch.captures.get("q", {}):
-            for window in _windows(site, batch):
-                later = _sums(state.params, float(batch.captures["scale"][site]), window)
-                sums[site] = _merged(state.params, sums[site], later) if site in sums else later
-        if site in batch.captures.get("x", {}):
-            inputs[site] = _added(inputs.get(site), _input_sums(state.params, batch, site))
-    return replace(state, sums=sums, inputs=inputs)
+    def update(self, state: State, batch: Batch) -> State:
+        """Add the windows of one batch, as far as this piece of it goes."""
+        if batch.variant != AS_IS:
+            return state
+        sums, inputs = dict(state.sums), dict(state.inputs)
+        for site in state.sites:
+            if site in batch.captures.get("q", {}):
+                for window in _windows(site, batch):
+                    later = _sums(state.params, float(batch.captures["scale"][site]), window)
+                    sums[site] = _merged(state.params, sums[site], later) if site in sums else later
+            if site in batch.captures.get("x", {}):
+                inputs[site] = _added(inputs.get(site), _input_sums(state.params, batch, site))
+        return replace(state, sums=sums, inputs=inputs)
+
+    def merge(self, a: State, b: State) -> State:
+        """What both have seen, a's windows first."""
+        sums, inputs = dict(a.sums), dict(a.inputs)
+        for site, later in b.sums.items():
+            sums[site] = _merged(a.params, sums[site], later) if site in sums else later
+        for site, read in b.inputs.items():
+            inputs[site] = _added(inputs.get(site), read)
+        return replace(a, sums=sums, inputs=inputs)
+
+    def finish(self, state: State, weights: WeightSource | None) -> Measurement:
+        """Differences, intervals and predictions of every site."""
+        if weights is None:
+            raise LensError("the lens likeness reads the model's weights, and was given none")
+        asdict(state.params)
+        rows: list[Row] = []
+        for site in state.sites:
+            if site in state.sums:
+                rows += _rows(site, state.sums[site], _predictions(site, state, weights))
+        if not rows:
+            reason = "no two windows of self-attention with queries and keys were shown to the lens"
+            raise NotApplicable(reason)
+        table = adjusted(pl.DataFrame(rows, schema=SCHEMA), ["distance"])
+        return Measurement(
+            tables={"heads": table},
+            figures=figures(table, [site for site in state.sites if site in state.sums]),
+            method=(
+                f"Products of queries and keys of the first {PLACES} tokens of each window, as the model computes them "
+                "(rotated, where positions are rotary), sums in float64; each window with the one before it as its "
+                "unrelated text. Successive differences share a window, which makes their intervals a little "
+                "wider than "
+                "needed."
+            ),
+            warnings=_warnings(state, table),
+        )
+
+    def definition(
+        self, params: Params, weights: WeightSource | None, batches: Sequence[Batch]
+    ) -> dict[str, pl.DataFrame]:
+        """The formulas as written, pair by pair, in float64."""
+        if weights is None:
+            raise LensError("the lens likeness reads the model's weights, and was given none")
+        shown = [batch for batch in batches if batch.variant == AS_IS]
+        return {"heads": pl.DataFrame(defined(weights, shown, params.skip), schema=SCHEMA)}
+
+    def sentences(self, tables: Tables) -> tuple[str, ...]:
+        """What stands out, in numbers."""
+        return sentences(tables)
 
 
 def _real(x: Float[Tensor, "*parts n d"], real: Tensor) -> Float[Tensor, "*parts m d"]:
@@ -197,46 +196,6 @@ def _merged(params: Params, a: Sums, b: Sums) -> Sums:
     return Sums(a.scale, (*a.same, *b.same), (*a.other, across, *b.other), a.first, b.last)
 
 
-def merge(a: State, b: State) -> State:
-    """What both have seen, a's windows first."""
-    sums, inputs = dict(a.sums), dict(a.inputs)
-    for site, later in b.sums.items():
-        sums[site] = _merged(a.params, sums[site], later) if site in sums else later
-    for site, read in b.inputs.items():
-        inputs[site] = _added(inputs.get(site), read)
-    return replace(a, sums=sums, inputs=inputs)
-
-
-def finish(state: State, weights: WeightSource | None) -> Finding:
-    """Differences, intervals and predictions of every site."""
-    if weights is None:
-        raise LensError("the lens likeness reads the model's weights, and was given none")
-    params = asdict(state.params)
-    rows: list[Row] = []
-    for site in state.sites:
-        if site in state.sums:
-            rows += _rows(site, state.sums[site], _predictions(site, state, weights))
-    if not rows:
-        reason = "no two windows of self-attention with queries and keys were shown to the lens"
-        return Finding("likeness", ABOUT, status="not applicable", reason=reason, params=params)
-    table = adjusted(pl.DataFrame(rows, schema=SCHEMA), ["distance"])
-    finding = Finding(
-        "likeness",
-        ABOUT,
-        tables={"heads": table},
-        figures=figures(table, [site for site in state.sites if site in state.sums]),
-        method=(
-            f"Products of queries and keys of the first {PLACES} tokens of each window, as the model computes them "
-            "(rotated, where positions are rotary), sums in float64; each window with the one before it as its "
-            "unrelated text. Successive differences share a window, which makes their intervals a little wider than "
-            "needed."
-        ),
-        warnings=_warnings(state, table),
-        params=params,
-    )
-    return replace(finding, headlines=headline(finding))
-
-
 def _predictions(site: Site, state: State, weights: WeightSource) -> Float[Tensor, "two heads"] | None:
     """Isotropic and folded, before the scale; None where the weights or their inputs are not known."""
     if site not in state.inputs or weights.status(site).status != "exact":
@@ -266,7 +225,7 @@ def _rows(site: Site, sums: Sums, predictions: Float[Tensor, "two heads"] | None
         values = near[:, 0] / near[:, 2] - far[:, 0] / far[:, 2]
         estimates = left_out(values)
         value, half = jackknife(estimates)
-        p = p_value(estimates)
+        p = jackknife_p(estimates)
         total = far.sum(0)
         spread = (total[1] / total[2] - (total[0] / total[2]).square()).clamp_min(0.0).sqrt()
         sure = len(values) > 1
@@ -310,95 +269,4 @@ def _warnings(state: State, table: pl.DataFrame) -> tuple[str, ...]:
     return tuple(found)
 
 
-def headline(finding: Finding) -> tuple[str, ...]:
-    """Whether tokens score themselves higher, whether the weights say so, and other distances."""
-    if finding.status != "ok":
-        return ()
-    table = finding.tables["heads"]
-    sentences = (_itself_sentence(table), _weights_sentence(table), _distance_sentence(table))
-    return tuple(sentence for sentence in sentences if sentence)
-
-
-def _clear(rows: pl.DataFrame) -> tuple[int, int]:
-    """Heads clearly above and clearly below 0."""
-    sure = rows.filter(pl.col("adjusted") < FALSE_DISCOVERIES)
-    return sure.filter(pl.col("value") > 0).height, sure.filter(pl.col("value") < 0).height
-
-
-def _detectable(rows: pl.DataFrame) -> str:
-    """What one test detects in the median head, in standard deviations."""
-    size = detectable_effect(rows, scale="spread")
-    return "" if size is None else f"; one test detects {size:.2g} in four of five texts"
-
-
-def _itself_sentence(table: pl.DataFrame) -> str:
-    rows = table.filter(pl.col("distance") == 0, pl.col("effect").is_not_null())
-    if rows.is_empty():
-        return ""
-    ordered = rows.sort("effect", maintain_order=True)
-    low, high = ordered.row(0, named=True), ordered.row(-1, named=True)
-    windows = max(rows["windows"].to_list())
-    text = (
-        f"On the text ({windows} windows, each beside the one before it) the score of a token with itself differs "
-        f"from that of an unrelated token in its place by {_median(rows, 'effect'):+.2g} times the spread of "
-        f"the head's scores, in the median of {rows.height} heads; most in {label_of(high)} ({_interval(high)}), least "
-        f"in {label_of(low)} ({_interval(low)})."
-    )
-    if windows < 2:
-        return text
-    above, below = _clear(rows)
-    return f"{text} {above} heads score it higher and {below} lower (false discovery rate 5 %{_detectable(rows)})."
-
-
-def _interval(row: Mapping[str, object]) -> str:
-    """The effect of a row with its interval."""
-    value, spread, low, high = (row[name] for name in ("effect", "spread", "low", "high"))
-    if not (isinstance(low, float) and isinstance(high, float) and isinstance(spread, float) and spread > 0):
-        return f"{value:+.2g}"
-    return f"{value:+.2g}, 95 % interval {low / spread:+.2g} to {high / spread:+.2g}"
-
-
-def _median(rows: pl.DataFrame, column: str) -> float:
-    return float(np.median(rows[column].to_numpy()))
-
-
-def _weights_sentence(table: pl.DataFrame) -> str:
-    rows = table.filter(
-        pl.col("distance") == 0, pl.col("isotropic").is_not_null(), pl.col("adjusted") < FALSE_DISCOVERIES
-    )
-    if rows.is_empty():
-        return ""
-    agree = {name: rows.filter((pl.col(name) > 0) == (pl.col("value") > 0)).height for name in ("isotropic", "folded")}
-    return (
-        f"Of the {rows.height} heads with a clear effect, the trace of W_QK has its sign in {agree['isotropic']}, and "
-        f"in {agree['folded']} when each coordinate is weighted with its variance on the text, norm gains included."
-    )
-
-
-def _distance_sentence(table: pl.DataFrame) -> str:
-    parts = []
-    for distance in sorted(set(table["distance"].to_list()) - {0}):
-        rows = table.filter(pl.col("distance") == distance, pl.col("effect").is_not_null())
-        if rows.is_empty():
-            continue
-        above, below = _clear(rows)
-        parts.append(
-            f"{_median(rows, 'effect'):+.2g} at {distance} ({above} heads above 0, {below} below{_detectable(rows)})"
-        )
-    if not parts:
-        return ""
-    return f"At other distances, in tokens, the median effect is {'; '.join(parts)}."
-
-
-def definition(params: Params, weights: WeightSource | None, batches: Sequence[Batch]) -> dict[str, pl.DataFrame]:
-    """The formulas as written, pair by pair, in float64."""
-    if weights is None:
-        raise LensError("the lens likeness reads the model's weights, and was given none")
-    shown = [batch for batch in batches if batch.variant == AS_IS]
-    return {"heads": pl.DataFrame(defined(weights, shown, params.skip), schema=SCHEMA)}
-
-
-LENS = Lens(
-    "likeness", ABOUT, Params, needs, start, update, merge, finish, definition, headline,
-    invariant=frozenset({"qk", "rotated qk", "vo", "heads"}),
-)  # fmt: skip
+LENS = Likeness()

@@ -12,9 +12,9 @@ from scipy import optimize, stats
 
 from headscope.core import Site
 from headscope.lenses.lens import Batch
+from headscope.lenses.shared.table import Row
 
 Array = NDArray[np.float64]
-Row = dict[str, object]
 # As the lens has them: the smallest block, and what is measured; of the laws only some.
 FIRST = 8
 NULL_WINDOWS = 8  # windows behind the nulls

@@ -14,124 +14,36 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headscope.core import About, Finding, ModelSpec, Site, WeightSource
+from headscope.core import ModelSpec, Site, WeightSource
 from headscope.errors import UsageError
-from headscope.lenses.lens import AS_IS, Batch, Lens, Needs
+from headscope.lenses.lens import (
+    AS_IS,
+    Batch,
+    Measurement,
+    Needs,
+    NotApplicable,
+    Tables,
+    TextLens,
+    TextSize,
+)
 from headscope.lenses.lowrank.definition import defined
 from headscope.lenses.lowrank.figures import figures
-from headscope.lenses.shared.left_out_windows import jackknife, p_value
-from headscope.lenses.shared.phrases import detectable_effect
-from headscope.lenses.shared.plots import label_of, place
+from headscope.lenses.lowrank.sentences import sentences
+from headscope.lenses.lowrank.settings import LARGEST, SMALLEST, Params
+from headscope.lenses.lowrank.tables import FITS
+from headscope.lenses.shared.plots import place
+from headscope.lenses.shared.table import Row
 from headscope.lenses.shared.window_sample import priority_of
 from headscope.lenses.shared.window_tests import FALSE_DISCOVERIES, adjusted, left_out
 from headscope.maths.attention.fixed_margins import TOLERANCE
 from headscope.maths.attention.shuffled_map import gumbel, popular_placement
 from headscope.maths.linear_algebra.spectrum import components_for, energy_beyond, singular_values, stable_rank
 from headscope.maths.resampling.growth_laws import Growth, growth
-
-ORDER = 10
-
-ABOUT = About(
-    title="The rank of the pattern",
-    question="How many singular components does a pattern need as the text grows, and do they grow like log n?",
-    definition=(
-        "Of each head's pattern P the leading block of n queries and n keys is taken, n = 8, 16, 32, … up to a limit, "
-        "and its singular values σ₁ ≥ σ₂ ≥ …. In a causal model that block is the pattern of the first n tokens. "
-        "Elsewhere (encoders, cross-attention) its rows are divided by their sums: the same scores, with the keys "
-        "behind the n-th hidden; the tokens have still seen the whole window. Components for 90 % and 99 % are how "
-        "many of the largest carry that share of the energy Σσ². To their means over windows two laws are fitted, each "
-        "with two free numbers: a power c nᵖ and a logarithm a + b ln n. Nulls. Shuffled: the weights of each row in "
-        "random places among the keys that it sees; rows stay as sharp as they are, and no key is more popular than "
-        "another. Popular: the weights of each row in random places too, but in an order that prefers popular keys, "
-        "until every key gets the attention that it gets in the pattern; what is left is scaled away, so that row and "
-        "column sums are those of the pattern. Rows look at popular keys as often as before and share nothing else: a "
-        "pattern that needs fewer components than this one has low rank beyond popular keys. Uniform: "
-        "attention uniform over the keys that are seen. And a pattern in which every token looks at itself, which "
-        "needs all n. The difference from the popular null is taken window by window, and its p-value is adjusted for "
-        "the number of heads (Benjamini and Hochberg), as is that of the comparison of the two laws."
-    ),
-    formulas=(
-        r"r_s(n) = \min \left\{ k : \sum_{i \leq k} \sigma_i^2 \geq s \sum_i \sigma_i^2 \right\}, \qquad "
-        r"\mathrm{stable\ rank} = \sum_i \sigma_i^2 / \sigma_1^2",
-        r"r(n) \approx c\,n^p \quad \mathrm{or} \quad r(n) \approx a + b \ln n, \qquad "
-        r"\mathrm{misfit} = \sqrt{\langle (\mathrm{fit}/r - 1)^2 \rangle_n}",
-        r"\mathrm{popular}: \quad X = \mathrm{diag}(a)\,S\,\mathrm{diag}(b), \qquad "
-        r"\sum_j X_{ij} = \sum_j P_{ij}, \quad \sum_i X_{ij} = \sum_i P_{ij}",
-        r"\mathrm{beyond} = \sum_{i > \ln n} \sigma_i^2 / \sum_i \sigma_i^2",
-    ),
-    reading=(
-        "If the pattern had a rank of order log n, its components would grow by the same number with every doubling of "
-        "n, the power would fall towards 0 as n grows, and nothing would be left beyond the ln n largest singular "
-        "values. A head that looks at one token (the first, a separator) is of rank nearly 1 whatever n is, and so is "
-        "its popular null: the popular key is the whole reason. A head "
-        "that looks at neighbours needs a fixed share of n, so p is near 1. The theorem behind the conjecture speaks "
-        "of the action on given values, not of the pattern: it neither needs low rank nor is refuted by high rank. But "
-        "one matrix of rank k that serves all values misses what lies beyond the k largest singular values. Energy "
-        "counts squares; of the nuclear norm, the sum of the σ, small values hold much more (`nuclear_90`)."
-    ),
-    reference=(
-        "Wertich, Exploring the Hidden Structures of Attention Layers in Transformer Models through the Lens of "
-        "Gaussian Distributions, section 7.2.1. Deming and Stephan (1940), Annals of Mathematical Statistics 11, 427 "
-        "(scaling to given sums). Benjamini and Hochberg (1995), Journal of the Royal Statistical Society B 57, 289. "
-        "Wang et al. (2020), Linformer: self-attention with linear complexity "
-        "(the theorem, and cumulative singular values of trained patterns). Conti, section 2.1.3, Figure 10."
-    ),
-    columns={
-        "stack": "enc, dec, or only where the model has one stack; text, image or sound for towers side by side",
-        "kind": "self- or cross-attention",
-        "layer": "counted from 0",
-        "head": "counted from 0",
-        "tokens": "n: queries and keys of the block",
-        "quantity": (
-            "components_90, components_99: singular components that carry 90 % and 99 % of the energy; nuclear_90: "
-            "that carry 90 % of the sum of singular values; stable_rank: energy over that of the largest; beyond_log: "
-            "share of the energy beyond the ⌈ln n⌉ largest; largest: σ₁, from 1 (where rows sum to 1) to √n, where all "
-            "look at one key"
-        ),
-        "value": "components: mean over windows. growth: the power p of n",
-        "low": "lower end of the 95 % interval (jackknife over windows, Student t); empty with fewer than two windows",
-        "high": "upper end",
-        "popular": (
-            "the same for popular keys alone: weights in random places, row and column sums those of the pattern; mean "
-            "over the first windows only"
-        ),
-        "difference": "value less popular, mean of the difference in each of the first windows",
-        "difference_low": "lower end of its 95 % interval (jackknife over windows, Student t)",
-        "difference_high": "upper end",
-        "p": (
-            "two-sided p-value over windows. components: the difference is 0. growth: the gain is 0; empty with fewer "
-            "than two windows"
-        ),
-        "adjusted": "p adjusted for the number of heads, at the same n and quantity (Benjamini and Hochberg)",
-        "law": (
-            "of the growth: power or logarithm where the adjusted p is below 0.05 and the law misses the values by at "
-            "most 10 %; neither where both laws miss them by more; none where the value is the same at every n; "
-            "undecided otherwise"
-        ),
-        "shuffled": (
-            "the same with the weights of each row in random places among the keys that it sees, mean over the first "
-            "windows only"
-        ),
-        "uniform": "the same with attention uniform over the keys that are seen",
-        "most": "the same for a pattern in which each token looks at itself alone",
-        "logarithm": "the power that ln n itself shows over these sizes",
-        "power_misfit": "what the best c nᵖ leaves over: root mean square of relative deviations",
-        "log_misfit": "what the best a + b ln n leaves over",
-        "gain": "log_misfit less power_misfit: above 0 the power fits better, below 0 the logarithm",
-        "gain_low": "lower end of its 95 % interval (jackknife over windows)",
-        "gain_high": "upper end",
-        "sizes": "how many n the laws are fitted to",
-        "windows": "windows of text in the mean",
-        "null_windows": "windows in popular, difference and shuffled: the first ones",
-    },
-)
+from headscope.maths.resampling.jackknife import jackknife, jackknife_p
 
 QUANTITIES = ("components_90", "components_99", "nuclear_90", "stable_rank", "beyond_log", "largest")
 GROWING = ("components_90", "components_99", "stable_rank")
-SMALLEST, LARGEST = 8, 1024
 NULL_WINDOWS = 8  # each null map costs several times what a pattern costs
-FITS = 0.1  # the misfit up to which a law is said to hold
-
 _HEAD = {"stack": pl.String, "kind": pl.String, "layer": pl.Int64, "head": pl.Int64}
 _NULLS = (
     "value", "low", "high", "popular", "difference", "difference_low", "difference_high", "p", "adjusted", "shuffled",
@@ -155,17 +67,6 @@ SCHEMAS = {
         | {"windows": pl.Int64, "null_windows": pl.Int64}
     ),
 }
-Row = dict[str, object]
-
-
-@dataclass(frozen=True)
-class Params:
-    """What can be chosen."""
-
-    tokens: int = field(
-        default=256, metadata={"help": f"largest n, {SMALLEST} to {LARGEST}; the time grows with its cube"}
-    )
-    windows: int = field(default=64, metadata={"help": "at most so many windows of the text are measured"})
 
 
 @dataclass(frozen=True)
@@ -195,49 +96,85 @@ class State:
     passed_by: Mapping[Site, int] = field(default_factory=dict)
 
 
-def needs(params: Params, spec: ModelSpec) -> Needs:
-    """The leading block of every pattern, one site at a time."""
-    if not SMALLEST <= params.tokens <= LARGEST or params.windows < 1:
-        raise UsageError(
-            f"tokens={params.tokens} and windows={params.windows}: between {SMALLEST} and {LARGEST} tokens of at least "
-            "one window can be measured"
+class LowRank(TextLens[Params, State]):
+    """How many components does a pattern need as the text grows, and do they grow like log n?"""
+
+    name = "lowrank"
+    params = Params
+    invariant = frozenset({"qk", "vo", "heads"})
+
+    def needs(self, params: Params) -> Needs:
+        """The leading block of every pattern, one site at a time."""
+        if not SMALLEST <= params.tokens <= LARGEST or params.windows < 1:
+            raise UsageError(
+                f"tokens={params.tokens} and windows={params.windows}: between {SMALLEST} and {LARGEST} tokens "
+                "of at least "
+                "one window can be measured"
+            )
+        return Needs(captures=frozenset({_block(params)}), pieces=True)
+
+    def start(self, params: Params, model: ModelSpec, sites: tuple[Site, ...], text: TextSize) -> State:
+        """Nothing seen yet."""
+        return State(params, sites)
+
+    def update(self, state: State, batch: Batch) -> State:
+        """Measure the windows of this batch, as long as there is room."""
+        if batch.variant != AS_IS:
+            return state
+        windows, passed_by = dict(state.windows), dict(state.passed_by)
+        for site, blocks in batch.captures.get(_block(state.params), {}).items():
+            for block, tokens, real in zip(blocks, batch.tokens, batch.real, strict=True):
+                before = windows.get(site, ())
+                if len(before) < state.params.windows:
+                    window = _window(site, block, tokens, real, before)
+                    windows[site] = (*before, *((window,) if window is not None else ()))
+                else:
+                    passed_by[site] = passed_by.get(site, 0) + 1
+        return replace(state, windows=windows, passed_by=passed_by)
+
+    def merge(self, a: State, b: State) -> State:
+        """The first windows of both, a's first."""
+        windows, passed_by = dict(a.windows), dict(a.passed_by)
+        for site, later in b.windows.items():
+            both = (*a.windows.get(site, ()), *later)
+            windows[site] = both[: a.params.windows]
+            passed_by[site] = passed_by.get(site, 0) + b.passed_by.get(site, 0) + len(both) - len(windows[site])
+        return replace(a, windows=windows, passed_by=passed_by)
+
+    def finish(self, state: State, weights: WeightSource | None) -> Measurement:
+        """Means over windows, and the two laws."""
+        asdict(state.params)
+        seen = [site for site in state.sites if state.windows.get(site)]
+        if not seen:
+            reason = f"no pattern of at least {SMALLEST} queries and {SMALLEST} keys was shown to the lens"
+            raise NotApplicable(reason)
+        rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
+        for site in seen:
+            rows["components"] += _component_rows(site, state.windows[site])
+            rows["growth"] += _growth_rows(site, longest(state.windows[site]))
+        tables = _tables(rows)
+        sigma = {site: _sigma(longest(state.windows[site])) for site in seen}
+        return Measurement(
+            tables=tables,
+            figures=figures(tables, {site: found.numpy() for site, found in sigma.items()}),
+            method=_method(state, seen),
+            warnings=_warnings(state, seen),
         )
-    return Needs(captures=frozenset({_block(params)}), pieces=True)
+
+    def definition(
+        self, params: Params, weights: WeightSource | None, batches: Sequence[Batch]
+    ) -> dict[str, pl.DataFrame]:
+        """The formulas as written, on the stored patterns, with numpy and scipy."""
+        found = defined([batch for batch in batches if batch.variant == AS_IS], params.tokens, params.windows)
+        return {name: pl.DataFrame(found[name], schema=schema) for name, schema in SCHEMAS.items() if found[name]}
+
+    def sentences(self, tables: Tables) -> tuple[str, ...]:
+        """What stands out, in numbers."""
+        return sentences(tables)
 
 
 def _block(params: Params) -> str:
     return f"corner:{params.tokens}"
-
-
-def start(params: Params, spec: ModelSpec, sites: tuple[Site, ...]) -> State:
-    """Nothing seen yet."""
-    return State(params, sites)
-
-
-def update(state: State, batch: Batch) -> State:
-    """Measure the windows of this batch, as long as there is room."""
-    if batch.variant != AS_IS:
-        return state
-    windows, passed_by = dict(state.windows), dict(state.passed_by)
-    for site, blocks in batch.captures.get(_block(state.params), {}).items():
-        for block, tokens, real in zip(blocks, batch.tokens, batch.real, strict=True):
-            before = windows.get(site, ())
-            if len(before) < state.params.windows:
-                window = _window(site, block, tokens, real, before)
-                windows[site] = (*before, *((window,) if window is not None else ()))
-            else:
-                passed_by[site] = passed_by.get(site, 0) + 1
-    return replace(state, windows=windows, passed_by=passed_by)
-
-
-def merge(a: State, b: State) -> State:
-    """The first windows of both, a's first."""
-    windows, passed_by = dict(a.windows), dict(a.passed_by)
-    for site, later in b.windows.items():
-        both = (*a.windows.get(site, ()), *later)
-        windows[site] = both[: a.params.windows]
-        passed_by[site] = passed_by.get(site, 0) + b.passed_by.get(site, 0) + len(both) - len(windows[site])
-    return replace(a, windows=windows, passed_by=passed_by)
 
 
 def _window(
@@ -328,31 +265,6 @@ def _numbers(sigma: Float[Tensor, "*batch n"], size: int) -> Float[Tensor, "quan
     )
 
 
-def finish(state: State, weights: WeightSource | None) -> Finding:
-    """Means over windows, and the two laws."""
-    params = asdict(state.params)
-    seen = [site for site in state.sites if state.windows.get(site)]
-    if not seen:
-        reason = f"no pattern of at least {SMALLEST} queries and {SMALLEST} keys was shown to the lens"
-        return Finding("lowrank", ABOUT, status="not applicable", reason=reason, params=params)
-    rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
-    for site in seen:
-        rows["components"] += _component_rows(site, state.windows[site])
-        rows["growth"] += _growth_rows(site, longest(state.windows[site]))
-    tables = _tables(rows)
-    sigma = {site: _sigma(longest(state.windows[site])) for site in seen}
-    finding = Finding(
-        "lowrank",
-        ABOUT,
-        tables=tables,
-        figures=figures(tables, {site: found.numpy() for site, found in sigma.items()}),
-        method=_method(state, seen),
-        warnings=_warnings(state, seen),
-        params=params,
-    )
-    return replace(finding, headlines=headline(finding))
-
-
 def _sigma(windows: Sequence[Window]) -> Float[Tensor, "two heads rank"]:
     """Mean singular values at the largest n: measured, and popular keys alone."""
     popular = [window.popular_sigma for window in windows[:NULL_WINDOWS] if window.popular_sigma is not None]
@@ -388,7 +300,7 @@ def _with_laws(fits: pl.DataFrame) -> pl.DataFrame:
 
 def _chances(estimates: Float[Tensor, "sets *batch"]) -> Float[Tensor, "*batch"]:
     """Two-sided p-values; where all windows agree to the last digit, 1 for 0 and 0 for anything else."""
-    p = p_value(estimates)
+    p = jackknife_p(estimates)
     same = (estimates == estimates[0]).all(0)
     return torch.where(same, (estimates[0] == 0).double(), p)
 
@@ -525,130 +437,4 @@ def _warnings(state: State, seen: Sequence[Site]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def headline(finding: Finding) -> tuple[str, ...]:
-    """How many components, how they grow, and whether anything is left beyond log n."""
-    if finding.status != "ok":
-        return ()
-    table, fits = finding.tables["components"], finding.tables.get("growth", pl.DataFrame())
-    size = max(table["tokens"].to_list())
-    last = table.filter(pl.col("tokens") == size)
-    sentences = (
-        _count_sentence(last, size),
-        _popular_sentence(last),
-        *_growth_sentences(fits, table),
-        _beyond_sentence(last, size),
-    )
-    return tuple(sentence for sentence in sentences if sentence)
-
-
-def _median(rows: pl.DataFrame, column: str = "value") -> float:
-    return float(rows[column].to_torch().quantile(0.5)) if rows.height else 0.0
-
-
-def _of(table: pl.DataFrame, quantity: str) -> pl.DataFrame:
-    return table.filter(pl.col("quantity") == quantity)
-
-
-def _windows(rows: pl.DataFrame) -> str:
-    count = max(rows["windows"].to_list())
-    return f"{count} window{'' if count == 1 else 's'}"
-
-
-def _count_sentence(last: pl.DataFrame, size: int) -> str:
-    ninety, more = _of(last, "components_90"), _of(last, "components_99")
-    ordered = ninety.sort("value", maintain_order=True)
-    least, most = ordered.row(0, named=True), ordered.row(-1, named=True)
-    return (
-        f"At n = {size}, over {_windows(last)}, the median head has 90 % of the energy of its pattern in "
-        f"{_median(ninety):.3g} singular components and 99 % in {_median(more):.3g}; with weights in random places it "
-        f"has {_median(ninety, 'popular'):.3g} and {_median(more, 'popular'):.3g} if keys stay as popular as they are, "
-        f"and {_median(ninety, 'shuffled'):.3g} and {_median(more, 'shuffled'):.3g} if they do not (uniform attention: "
-        f"{_median(ninety, 'uniform'):.3g} and {_median(more, 'uniform'):.3g}; ln n = {log(size):.1f}). For 90 % "
-        f"{label_of(least)} needs {least['value']:.3g}{_ends(least)} and {label_of(most)} "
-        f"{most['value']:.3g}{_ends(most)}."
-    )
-
-
-def _ends(row: Mapping[str, object]) -> str:
-    """The 95 % interval of a row, in words."""
-    return "" if row["low"] is None else f" ({row['low']:.3g} to {row['high']:.3g})"
-
-
-def _popular_sentence(last: pl.DataFrame) -> str:
-    """Whether popular keys alone explain the low rank, head by head."""
-    rows = _of(last, "components_90").filter(pl.col("adjusted").is_not_null())
-    if rows.is_empty():
-        return "One window: whether popular keys explain the number of components cannot be tested."
-    sure = rows.filter(pl.col("adjusted") < FALSE_DISCOVERIES)
-    fewer, more = sure.filter(pl.col("difference") < 0).height, sure.filter(pl.col("difference") > 0).height
-    size = detectable_effect(rows, ("difference_low", "difference_high"), units="null_windows")
-    limit = "" if size is None else f"; in the median head one test detects {size:.2g} in four of five texts"
-    return (
-        f"Compared with popular keys alone, {fewer} of {rows.height} heads need fewer components for 90 % and {more} "
-        f"need more (paired in {rows['null_windows'][0]} windows, false discovery rate 5 %). "
-        f"The median difference is {_median(rows, 'difference'):+.2g} components{limit}."
-    )
-
-
-def kinds(fits: pl.DataFrame) -> dict[str, int]:
-    """How many heads follow which law."""
-    laws = fits["law"].to_list()
-    return {name: laws.count(name) for name in ("power", "logarithm", "neither", "none", "undecided")}
-
-
-def _growth_sentences(fits: pl.DataFrame, table: pl.DataFrame) -> tuple[str, ...]:
-    if fits.is_empty():
-        return ()
-    sizes = sorted(set(table["tokens"].to_list()))
-    rows, more = _of(fits, "components_90"), _of(fits, "components_99")
-    return (
-        f"From n = {sizes[0]} to {sizes[-1]} the components of the median head grow like n to the power "
-        f"{_median(rows):.2f} for 90 % and {_median(more):.2f} for 99 % (ln n itself: {rows['logarithm'][0]:.2f}; "
-        f"popular keys alone: {_median(rows, 'popular'):.2f} and {_median(more, 'popular'):.2f}; each token on itself: "
-        "1).",
-        f"{_laws_sentence(rows, '90 %')} {_laws_sentence(more, '99 %')}",
-    )
-
-
-def _laws_sentence(rows: pl.DataFrame, share: str) -> str:
-    """How many heads follow which law, and how far apart the laws must be to be told apart."""
-    count = kinds(rows)
-    text = (
-        f"For {share}, of {rows.height} heads {count['power']} follow a power, {count['logarithm']} a logarithm, "
-        f"{count['neither']} neither (both miss by more than {100 * FITS:.0f} %) and {count['none']} do not grow"
-    )
-    size = detectable_effect(rows, ("gain_low", "gain_high"))
-    if size is None:
-        return f"{text}; {count['undecided']} are undecided, since one window gives no interval."
-    return (
-        f"{text}; {count['undecided']} are undecided (false discovery rate {100 * FALSE_DISCOVERIES:.0f} %; in the "
-        f"median head one test detects misfits that differ by {100 * size:.2g} points in four of five texts)."
-    )
-
-
-def _beyond_sentence(last: pl.DataFrame, size: int) -> str:
-    rows = _of(last, "beyond_log")
-    left, popular, flat = (f"{100 * round(_median(rows, name), 5):.2g} %" for name in ("value", "popular", "uniform"))
-    sentence = (
-        f"The singular values beyond the {ceil(log(size))} = ⌈ln n⌉ largest hold {left} of the energy in the median "
-        f"head (popular keys alone: {popular}, uniform attention: {flat})"
-    )
-    if rows["high"].null_count():
-        return f"{sentence}."
-    below, above = rows.filter(pl.col("high") < 0.01).height, rows.filter(pl.col("low") > 0.01).height
-    return (
-        f"{sentence}; by their 95 % intervals they hold less than 1 % in {below} of {rows.height} heads and more in "
-        f"{above}."
-    )
-
-
-def definition(params: Params, weights: WeightSource | None, batches: Sequence[Batch]) -> dict[str, pl.DataFrame]:
-    """The formulas as written, on the stored patterns, with numpy and scipy."""
-    found = defined([batch for batch in batches if batch.variant == AS_IS], params.tokens, params.windows)
-    return {name: pl.DataFrame(found[name], schema=schema) for name, schema in SCHEMAS.items() if found[name]}
-
-
-LENS = Lens(
-    "lowrank", ABOUT, Params, needs, start, update, merge, finish, definition, headline,
-    invariant=frozenset({"qk", "vo", "heads"}),
-)  # fmt: skip
+LENS = LowRank()

@@ -13,10 +13,10 @@ from torch import Tensor
 from headscope.core import Site
 from headscope.lenses.preconditioning.followers import Names, paired
 from headscope.lenses.shared.plots import place
+from headscope.lenses.shared.table import Row
 from headscope.maths.gaussians.gaussian import eigen, fitted
 from headscope.maths.gaussians.moments import Moments
 
-Row = dict[str, object]
 PER_DIMENSION = 10
 # Previous tokens, the most frequent; rows of each, at equal steps where there are more; random groups of each size.
 GROUPS, ROWS, SHUFFLES = 12, 256, 10

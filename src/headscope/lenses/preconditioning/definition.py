@@ -14,8 +14,8 @@ from scipy import stats
 
 from headscope.core import Site, Vocabulary
 from headscope.lenses.lens import Batch
+from headscope.lenses.shared.table import Row
 
-Row = dict[str, object]
 Rows = NDArray[np.float64]
 
 

@@ -13,11 +13,11 @@ from torch import Tensor
 from headscope.core import Vocabulary
 from headscope.core.token_words import shown
 from headscope.lenses.preconditioning.pairs import Counts, Pairs
+from headscope.lenses.shared.table import Row
 from headscope.maths.resampling.clustered_mean import clustered_mean
 from headscope.maths.resampling.counts import carriers, coverage_entropy, drawn
 from headscope.maths.resampling.jackknife import jackknife
 
-Row = dict[str, object]
 Names = Callable[[int], str]
 # Previous tokens that are looked at, the most frequent ones; and those that are listed.
 GROUPS, LISTED = 256, 24

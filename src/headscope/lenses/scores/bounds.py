@@ -9,9 +9,9 @@ from torch import Tensor
 
 from headscope.core import HeadWeights, Site, WeightSource
 from headscope.lenses.scores.site_sums import Seen
-from headscope.lenses.scores.tables import Row, number
 from headscope.lenses.scores.window import Window
 from headscope.lenses.shared.plots import place
+from headscope.lenses.shared.table import Row, number
 
 
 def largest(window: Window) -> Float[Tensor, "4 heads"]:

@@ -16,7 +16,8 @@ from scipy import stats
 
 from headscope.core import Site, WeightSource
 from headscope.lenses.lens import Batch
-from headscope.lenses.scores.tables import SCHEMAS, Row
+from headscope.lenses.scores.tables import SCHEMAS
+from headscope.lenses.shared.table import Row
 
 Array = NDArray[np.float64]
 

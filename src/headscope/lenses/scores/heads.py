@@ -12,8 +12,8 @@ from headscope.core import Site
 from headscope.lenses.scores.predictions import sides
 from headscope.lenses.scores.row_sums import AT
 from headscope.lenses.scores.site_sums import Seen
-from headscope.lenses.scores.tables import Row, number
 from headscope.lenses.shared.plots import place
+from headscope.lenses.shared.table import Row, number
 
 _CELLS = ("value", "low", "high", "predicted", "stated", "null")
 # What a quantity can be.

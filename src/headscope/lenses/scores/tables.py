@@ -1,7 +1,5 @@
 """The tables of the lens `scores`: their columns, and how a cell is written."""
 
-from math import inf
-
 import polars as pl
 
 _PLACE = [("stack", pl.String), ("kind", pl.String), ("layer", pl.Int64), ("head", pl.Int64)]
@@ -13,10 +11,3 @@ HEADS = pl.Schema([*_PLACE, ("quantity", pl.String), *_VALUES, *_COUNTS])
 BOUNDS = pl.Schema([*_PLACE, *_LIMITS, ("windows", pl.Int64)])
 TERMS = pl.Schema([*_PLACE, ("quantity", pl.String), *_SHARES, ("samples", pl.Int64), ("windows", pl.Int64)])
 SCHEMAS = {"heads": HEADS, "bounds": BOUNDS, "terms": TERMS}
-
-Row = dict[str, object]
-
-
-def number(value: float) -> float | None:
-    """A cell of a table: empty where there is no number."""
-    return value if abs(value) < inf else None

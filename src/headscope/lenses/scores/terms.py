@@ -8,10 +8,10 @@ from torch import Tensor
 
 from headscope.core import Site
 from headscope.lenses.scores.site_sums import GROUPS, Group, Groups, Positions, Seen
-from headscope.lenses.scores.tables import Row, number
-from headscope.lenses.shared.left_out_windows import jackknife
 from headscope.lenses.shared.plots import place
+from headscope.lenses.shared.table import Row, number
 from headscope.maths.gaussians.moments import Moments
+from headscope.maths.resampling.jackknife import jackknife
 
 # Positions that do not enter as a sum.
 NOT_ADDED = ("rotary", "relative bias")

@@ -16,7 +16,8 @@ from scipy import stats
 from headscope.core import Site, WeightSource
 from headscope.errors import WeightsRefused
 from headscope.lenses.lens import Batch
-from headscope.lenses.transport.tables import SCHEMAS, Row
+from headscope.lenses.shared.table import Row
+from headscope.lenses.transport.tables import SCHEMAS
 
 # As the lens has them: samples per dimension, first tokens, draws per position, and when a norm is recognised.
 PER_DIMENSION, FIRST, DRAWS, RECOGNISED = 10, 64, 4, 1e-4

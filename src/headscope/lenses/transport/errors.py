@@ -18,9 +18,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from headscope.lenses.shared.left_out_windows import jackknife
+from headscope.lenses.shared.table import Row, number
 from headscope.lenses.transport.half_laws import PER_DIMENSION, Frame, Law, entropies, informations, principal_axes
-from headscope.lenses.transport.tables import Row, number
+from headscope.maths.resampling.jackknife import jackknife
 
 # Quantities whose error is a length, relative to that of what is measured; the others are differences in nats.
 LENGTHS = ("mean", "covariance", "vector")

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headscope.attention.maps import CORNER
+from headscope.shapes import CORNER
 
 # What is kept of a site, and the most keys that its queries may see.
 CAPTURES, KEYS = ("resid", "v", "early", "corner_z"), 512

@@ -1,9 +1,6 @@
 """The tables of the lens `transport`: their columns, and how a cell is written."""
 
-from math import isfinite
-
 import polars as pl
-from torch import Tensor
 
 _PLACE = [("stack", pl.String), ("kind", pl.String), ("layer", pl.Int64), ("head", pl.Int64)]
 _NUMBERS = "value low high null floor measured predicted before weights sampling shape share share_low share_high held"
@@ -15,11 +12,3 @@ SCHEMAS = {
 }
 # Stages of a layer, in the order in which a token passes them.
 STAGES = ("heads", "output", "skip", "norm", "layer")
-
-Row = dict[str, object]
-
-
-def number(value: Tensor | float) -> float | None:
-    """A cell of a table: empty where there is no number."""
-    found = float(value)
-    return found if isfinite(found) else None

@@ -13,10 +13,9 @@ from torch import Tensor
 from headscope.core import Site, WeightSource
 from headscope.errors import WeightsRefused
 from headscope.lenses.lens import Batch
+from headscope.lenses.shared.table import Row
 
 Array = NDArray[np.float64]
-Row = dict[str, object]
-
 _TEXT, _INT, _REAL = pl.String, pl.Int64, pl.Float64
 _PLACE = {"stack": _TEXT, "kind": _TEXT, "layer": _INT, "head": _INT}
 _STREAMS = {

@@ -12,8 +12,9 @@ from headscope.core import Site, WeightSource
 from headscope.errors import WeightsRefused
 from headscope.lenses.lens import AS_IS
 from headscope.lenses.shared.plots import place
+from headscope.lenses.shared.table import Row
 from headscope.lenses.uniformity.records import AVERAGED, READ, STREAM, Key, Rows, rounding_bound
-from headscope.lenses.uniformity.tables import Row, cell, estimate, named
+from headscope.lenses.uniformity.tables import cell, estimate, named
 from headscope.maths.attention.token_collapse import averaging_rate
 from headscope.maths.linear_algebra.spectrum import form_singular_values
 

@@ -8,8 +8,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscope.core import Site
+from headscope.lenses.shared.table import Row
 from headscope.lenses.uniformity.records import RANK_TOKENS, STREAM, Rows, rounding_bound
-from headscope.lenses.uniformity.tables import Row, cell, estimate, named
+from headscope.lenses.uniformity.tables import cell, estimate, named
 from headscope.maths.attention.token_collapse import isotropic_ranks
 
 QUANTITIES = STREAM[:7]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from headscope.core import Site
 from headscope.lenses.shared.plots import place
+from headscope.lenses.shared.table import Row
 
 _PLACE = [("stack", pl.String), ("kind", pl.String), ("layer", pl.Int64), ("head", pl.Int64)]
 _OF = [("variant", pl.String), ("quantity", pl.String)]
@@ -24,8 +25,6 @@ SCHEMAS = {
     "rates": pl.Schema([*_PLACE, *_OF, *_ESTIMATE, *_PREDICTIONS, ("windows", pl.Int64)]),
     "layers": pl.Schema([*_PLACE, ("quantity", pl.String), ("value", pl.Float64), ("null", pl.Float64)]),
 }
-
-Row = dict[str, object]
 
 
 def cell(value: float) -> float | None:

@@ -67,7 +67,7 @@ class Capture:
     (the nearest enclosing element of a module list), `x` the input of the query projection, for the sites whose
     weights are known; `final` is what the last layer of each stack gives, before any norm behind it, under the
     stack's last self-attention. `corner` is the part of the pattern of the first queries and keys
-    (`attention.maps.CORNER`; `corner:256` that of the first 256), `early` that of the first queries with all keys they
+    (`shapes.CORNER`; `corner:256` that of the first 256), `early` that of the first queries with all keys they
     may see, `corner_z` the z of those queries.
     """
 

@@ -26,7 +26,6 @@ from torch import Tensor, nn
 
 from headscope.attention.call import Call
 from headscope.attention.maps import (
-    CORNER,
     corner,
     corner_size,
     early,
@@ -48,6 +47,7 @@ from headscope.model.transformers.call_reader import RawCall, Reader
 from headscope.model.transformers.forward_position import Clock
 from headscope.model.transformers.model_state import restored
 from headscope.model.transformers.probe_inputs import forward_options
+from headscope.shapes import CORNER
 
 if TYPE_CHECKING:
     from headscope.model.model import Model

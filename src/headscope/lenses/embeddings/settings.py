@@ -1,0 +1,18 @@
+"""What can be chosen for the lens `embeddings`."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Params:
+    """What can be chosen."""
+
+    words: str = field(
+        default="time,water,king,France,three,good,walked,she",
+        metadata={"help": "words whose nearest tokens are shown, by commas"},
+    )
+    nearest: int = field(default=5, metadata={"help": "nearest tokens that are shown of each word"})
+
+    def listed(self) -> list[str]:
+        """The words, each once."""
+        return list(dict.fromkeys(word.strip() for word in self.words.split(",") if word.strip()))
