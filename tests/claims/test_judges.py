@@ -8,7 +8,7 @@ import pytest
 from headscope.core import Finding
 from headscope.lenses.focus.lens import LENS
 from headscope.theory import claims, judged
-from headscope.theory.finding_reader import errors, mean_and_error, numbers, rows_of
+from headscope.theory.finding_reader import HALF_WIDTH, errors, mean_and_error, numbers, rows_of
 
 MISTRAL = "Mistral-7B-Instruct-v0.2"
 ANY = "some-model"
@@ -138,8 +138,11 @@ def test_lengths_are_judged_beside_a_cloud(spread: float, gaussian: float, expec
 )
 def test_meaning_is_judged_by_one_border(z: float, added: float, expected: str) -> None:
     related = {"word": "all", "value": 0.5, "null": 0.5 - 0.01 * z, "z": z, "pairs": 30}
+    error = 0.05  # so that `added` is the gain in standard errors
+    gain = (error * added, error * (added - HALF_WIDTH), error * (added + HALF_WIDTH))
     analogies = {
-        "relation": "all", **around(0.6, 0.1), "null": 2e-5, "baseline": 0.6 - 0.05 * added, "z": added, "analogies": 9
+        "relation": "all", **around(0.6, 0.1), "null": 2e-5, "baseline": 0.6 - 0.05 * added, "analogies": 9,
+        **{f"gain{end}": number for end, number in zip(("", "_low", "_high"), gain, strict=True)},
     }  # fmt: skip
     assert reading("W-2.3a", finding("embeddings", related=[related], analogies=[analogies])) == expected
     few = finding("embeddings", related=[{**related, "pairs": 4}], analogies=[analogies])

@@ -162,7 +162,7 @@ OUTSIDE = (
     _family("mpnet", "MPNet", SMALL, "", head="ForMaskedLM"),
     _family("mvp", "Mvp", BART, "a head that calls the parts of the body"),
     _family("falcon", "Falcon", {**SMALL, "num_kv_heads": 4, "alibi": False}, ""),
-    _family("falcon_alibi", "Falcon", {**SMALL, "num_kv_heads": 4, "alibi": True}, "a mask with the bias in it, made once for all layers"),
+    _family("falcon_alibi", "Falcon", {**SMALL, "num_kv_heads": 4, "alibi": True, "attn_implementation": "eager"}, "a mask with the bias in it, made once for all layers"),
     _family("bloom", "Bloom", {"vocab_size": 99, "hidden_size": 32, "n_layer": 2, "n_head": 4}, ""),
     _family("mpt", "Mpt", {"vocab_size": 99, "d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 64}, ""),
     _family("gptj", "GPTJ", {"vocab_size": 99, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "rotary_dim": 4}, ""),

@@ -1,5 +1,6 @@
 """Our maps against transformers' own eager ones, on many families, padded and not."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from torch import Tensor
 from transformers import AutoModel, FlaubertConfig, XLNetConfig
 
 from headscope.core import Site
-from headscope.errors import CaptureError
+from headscope.errors import CaptureError, CheckpointError
 from headscope.model import Model, open_model
 from headscope.model.transformers.attention_hook import implementation
 from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
@@ -93,6 +94,14 @@ def test_streams_of_families_outside_the_interface(family: Family) -> None:
         assert torch.equal(ours["pairs"][site], ours["pattern"][site])
     assert set(ours["final"]) == {model.sites[-1]}
     assert ours["final"][model.sites[-1]].shape == output.hidden_states[-1].shape
+
+
+def test_a_family_whose_eager_attention_computes_something_else_is_refused() -> None:
+    """Eager Falcon adds its ALiBi bias twice: maps of it would not be those of the model that the user runs."""
+    family = next(family for family in OUTSIDE if family.name == "falcon_alibi")
+    fused = replace(family, options={**family.options, "attn_implementation": "sdpa"})
+    with pytest.raises(CheckpointError, match="two ways that disagree"):
+        open_model(fused.build())
 
 
 @pytest.mark.parametrize(

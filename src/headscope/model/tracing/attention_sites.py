@@ -131,7 +131,7 @@ def _check_agreement(model: Any, tolerance: float) -> None:
     inputs = probe_inputs(model, batch=2, seed=1)
     options = forward_options(model)
     with torch.no_grad(), tapped(model, Watch(model)):
-        ours = _first_tensor(model(**inputs, **options))
+        ours = first_tensor(model(**inputs, **options))
     theirs = _eager(model, inputs, options)
     if not bool(torch.isfinite(theirs).all()):
         raise CheckpointError(
@@ -159,7 +159,7 @@ def _refuse_random(model: Any, once: Tensor, again: Tensor) -> None:
 
 def _eager(model: Any, inputs: dict[str, Tensor], options: dict[str, bool]) -> Tensor:
     with torch.no_grad(), implementation(model, "eager"):
-        return _first_tensor(model(**inputs, **options))
+        return first_tensor(model(**inputs, **options))
 
 
 def label(sightings: Iterable[Sighting], *, two_stacks: bool) -> tuple[Site, ...]:
@@ -218,7 +218,8 @@ def _number(module: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def _first_tensor(output: Any) -> Tensor:
+def first_tensor(output: Any) -> Tensor:
+    """The first floating-point tensor of what a model gives."""
     values = output.values() if hasattr(output, "values") else output
     for value in values:
         if isinstance(value, Tensor) and value.is_floating_point():

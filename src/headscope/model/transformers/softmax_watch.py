@@ -22,7 +22,9 @@ from headscope.attention.mechanism import Mechanism
 from headscope.attention.statistics import pattern_statistics, uniform_statistics
 from headscope.core.site import Site
 from headscope.errors import CaptureError
+from headscope.model.rounding import agreement
 from headscope.model.session.session import Patch, Session, Where, enclosing_layer
+from headscope.model.tracing.attention_sites import first_tensor
 from headscope.model.transformers.attention_hook import implementation
 from headscope.model.transformers.error_text import reason
 from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
@@ -100,6 +102,7 @@ def find_softmax_sites(model: Any) -> SoftmaxSites | str:
         with _followed(model, passed) as running, Watch(lambda softmax: note(running, softmax), lambda: False):
             plain = model(**inputs, **options)
         returned = getattr(model(**inputs, **options, output_attentions=True), "attentions", None)
+    disagreement = _disagreement(model, plain, inputs, options)
     del plain
     if not taken:
         return "it takes no softmax at all: it seems to have no attention, or none in the layers it was given"
@@ -107,6 +110,11 @@ def find_softmax_sites(model: Any) -> SoftmaxSites | str:
         return "it returns no maps that a softmax could be checked against"
     if any(each.shape[2] != each.shape[3] for each in returned):
         return "the maps it returns are not square: it attends in bands, or shortens the text on the way"
+    if disagreement > agreement(model.dtype, len(returned)):
+        return (
+            "transformers computes it in two ways that disagree: its eager attention, which alone shows maps, changes "
+            f"the output by {disagreement:.1e} (relative)"
+        )
     ordinal: dict[int, Site] = {}
     for layer, attention in enumerate(returned):
         index = _matching(attention, taken, ordinal)
@@ -121,6 +129,17 @@ def find_softmax_sites(model: Any) -> SoftmaxSites | str:
         torch.equal(before[1], after[0]) for before, after in itertools.pairwise(layers)
     )
     return SoftmaxSites(sites, ordinal, len(taken), streams, _lost_scores(model, inputs, frozenset(ordinal)))
+
+
+def _disagreement(model: Any, eager: Any, inputs: dict[str, Tensor], options: dict[str, bool]) -> float:
+    """By how much the model's own attention changes what it answers under its eager attention, relative to the largest.
+
+    Falcon with ALiBi adds its bias twice in transformers' eager attention, and once in its fused one.
+    """
+    with torch.no_grad():
+        own = first_tensor(model(**inputs, **options))
+    under_eager = first_tensor(eager)
+    return float((own - under_eager).abs().max() / own.abs().max().clamp_min(torch.finfo(own.dtype).tiny))
 
 
 def _lost_scores(model: Any, inputs: dict[str, Tensor], places: frozenset[int]) -> str:
