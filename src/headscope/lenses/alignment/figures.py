@@ -16,7 +16,7 @@ Layers = Mapping[Site, Mapping[str, Row]]
 def figures(heads: Heads, layers: Layers) -> tuple[Figure, ...]:
     """All figures, the most telling first."""
     maps = (_trace_map(heads), _symmetry_map(heads), _overlap_map(heads))
-    return (*(one for one in maps if np.isfinite(one.values).any()), _trace_by_layer(layers))
+    return (*(heat_map for heat_map in maps if np.isfinite(heat_map.values).any()), _trace_by_layer(layers))
 
 
 def _trace_map(heads: Heads) -> HeatMap:
@@ -61,11 +61,11 @@ def _overlap_map(heads: Heads) -> HeatMap:
 
 
 def _cells(heads: Heads, quantity: str, column: int) -> dict[Site, list[float]]:
-    def cell(one: Mapping[str, Row]) -> float:
-        number = one[quantity][column]
+    def cell(head_rows: Mapping[str, Row]) -> float:
+        number = head_rows[quantity][column]
         return nan if number is None else number
 
-    return {site: [cell(one) for one in row] for site, row in heads.items()}
+    return {site: [cell(head_rows) for head_rows in row] for site, row in heads.items()}
 
 
 def _around(null: float, cells: Mapping[Site, Sequence[float]]) -> tuple[float, float]:
@@ -77,8 +77,8 @@ def _around(null: float, cells: Mapping[Site, Sequence[float]]) -> tuple[float, 
 
 def _middle(heads: Heads, quantity: str, column: int) -> float:
     """The median over heads."""
-    found = [number for row in _cells(heads, quantity, column).values() for number in row if number == number]
-    return float(np.median(found)) if found else 0.0
+    numbers = [number for row in _cells(heads, quantity, column).values() for number in row if number == number]
+    return float(np.median(numbers)) if numbers else 0.0
 
 
 def _trace_by_layer(layers: Layers) -> Curves:

@@ -36,11 +36,11 @@ def defined(batches: Sequence[Batch], skip: int) -> dict[str, list[Row]]:
         tables["arcs"] += [where | row for row in _arcs(site, windows)]
         tables["drawn"] += [where | row for row in _drawn(site, first, every, skip)]
     for name in {row["quantity"] for row in tables["heads"]}:
-        told = [row for row in tables["heads"] if row["quantity"] == name and row["p"] is not None]
-        told.sort(key=lambda row: float(str(row["p"])), reverse=True)
+        tested = [row for row in tables["heads"] if row["quantity"] == name and row["p"] is not None]
+        tested.sort(key=lambda row: float(str(row["p"])), reverse=True)
         least = 1.0
-        for rank, row in zip(range(len(told), 0, -1), told, strict=True):
-            least = min(least, float(str(row["p"])) * len(told) / rank)
+        for rank, row in zip(range(len(tested), 0, -1), tested, strict=True):
+            least = min(least, float(str(row["p"])) * len(tested) / rank)
             row["adjusted"] = least
     return tables
 
@@ -52,14 +52,14 @@ class _Window:
         real = batch.real[index].tolist()
         n = len(real)
         starts = [n - 8 * 2**octave for octave in range(24) if 8 * 2**octave <= n]
-        kept = [t for t in range(n) if n <= 56 or t < 8 or any(start <= t < start + 8 for start in starts)]
-        some = [number for number, t in enumerate(kept) if real[t]]
-        here = [kept[number] for number in some]
-        self.at = [sum(real[:t]) for t in here]
-        shown = {name: batch.captures[name][site][index].double().numpy() for name in ("resid", "q", "k", "pairs")}
-        self.x = shown["resid"][here]
-        self.e = batch.captures["resid"][first][index].double().numpy()[here]
-        q, k, self.weight = shown["q"][:, here], shown["k"][:, here], shown["pairs"][:, some][:, :, some]
+        sampled = [t for t in range(n) if n <= 56 or t < 8 or any(start <= t < start + 8 for start in starts)]
+        real_columns = [number for number, t in enumerate(sampled) if real[t]]
+        real_tokens = [sampled[number] for number in real_columns]
+        self.at = [sum(real[:t]) for t in real_tokens]
+        captured = {name: batch.captures[name][site][index].double().numpy() for name in ("resid", "q", "k", "pairs")}
+        self.x = captured["resid"][real_tokens]
+        self.e = batch.captures["resid"][first][index].double().numpy()[real_tokens]
+        q, k, self.weight = captured["q"][:, real_tokens], captured["k"][:, real_tokens], captured["pairs"][:, real_columns][:, :, real_columns]
         scale = float(batch.captures["scale"][site])
         self.score = np.array([scale * q[h] @ k[site.kv_head(h)].T for h in range(site.n_heads)])
         self.inside = [i for i, position in enumerate(self.at) if position >= skip]
@@ -82,14 +82,14 @@ class _Window:
 
     def rows(self, values: Array, ranked: bool) -> Array:
         """All rows, each less its mean or ranked, end to end."""
-        found = []
+        centred_rows = []
         for i, keys in enumerate(self.keys):
             row = values[i, keys]
             row = stats.rankdata(row) if ranked else row
             row = row - row.mean() if len(row) else row
             spread = row.std() if len(row) else 0.0
-            found.append(row / spread if ranked and spread > 0 else row)
-        return np.concatenate(found)
+            centred_rows.append(row / spread if ranked and spread > 0 else row)
+        return np.concatenate(centred_rows)
 
     def cosine(self, vectors: str, order: dict[int, int] | None = None) -> Array:
         x = self.x if vectors == "input" else self.e
@@ -117,7 +117,7 @@ def _error(without: Sequence[float]) -> float:
     if w < 2:
         return nan
     mean = sum(without) / w
-    return sqrt((w - 1) / w * sum((one - mean) ** 2 for one in without))
+    return sqrt((w - 1) / w * sum((estimate - mean) ** 2 for estimate in without))
 
 
 def _half(without: Sequence[float]) -> float:
@@ -130,13 +130,13 @@ def _cell(value: float) -> float | None:
 
 def _heads(site: Site, windows: Sequence[_Window]) -> Iterator[Row]:
     every = range(len(windows))
-    known: dict[tuple[str, bool], list[Array]] = {}
+    cosine_rows: dict[tuple[str, bool], list[Array]] = {}
     mixed: dict[tuple[str, bool], list[list[Array]]] = {}
     for vectors in ("input", "embedding"):
         for ranked in (False, True):
             cosines = [one.cosine(vectors) for one in windows]
             rounded = [c.round(DECIMALS) if ranked else c for c in cosines]
-            known[vectors, ranked] = [one.rows(c, ranked) for one, c in zip(windows, rounded, strict=True)]
+            cosine_rows[vectors, ranked] = [one.rows(c, ranked) for one, c in zip(windows, rounded, strict=True)]
             mixed[vectors, ranked] = [
                 [
                     one.rows(c[np.ix_(list(order.values()), list(order.values()))], ranked)
@@ -144,10 +144,10 @@ def _heads(site: Site, windows: Sequence[_Window]) -> Iterator[Row]:
                 ]
                 for draw in range(DRAWS)
             ]
-    apart = [np.abs(np.subtract.outer(one.at, one.at)).astype(float) for one in windows]
+    distances = [np.abs(np.subtract.outer(one.at, one.at)).astype(float) for one in windows]
     far = {
         ranked: [
-            one.rows(d if ranked else np.log(np.maximum(d, 1)), ranked) for one, d in zip(windows, apart, strict=True)
+            one.rows(d if ranked else np.log(np.maximum(d, 1)), ranked) for one, d in zip(windows, distances, strict=True)
         ]
         for ranked in (False, True)
     }
@@ -155,24 +155,24 @@ def _heads(site: Site, windows: Sequence[_Window]) -> Iterator[Row]:
         for vectors, target in QUANTITIES:
             ranked = target == "rank"
             a = [one.rows((one.score if target == "score" else one.weight)[head], ranked) for one in windows]
-            m, d = known[vectors, ranked], far[ranked]
+            m, d = cosine_rows[vectors, ranked], far[ranked]
 
             def pooled(rows: Sequence[Array], out: int | None = None) -> Array:
                 return np.concatenate([row for i, row in enumerate(rows) if i != out])
 
-            value, given = _correlation(pooled(a), pooled(m)), _partial(pooled(a), pooled(m), pooled(d))
-            rest = [i for i in every if len(windows) > 1]
-            values = [_correlation(pooled(a, i), pooled(m, i)) for i in rest]
-            partials = [_partial(pooled(a, i), pooled(m, i), pooled(d, i)) for i in rest]
+            value, partial = _correlation(pooled(a), pooled(m)), _partial(pooled(a), pooled(m), pooled(d))
+            left_out = [i for i in every if len(windows) > 1]
+            values = [_correlation(pooled(a, i), pooled(m, i)) for i in left_out]
+            partials = [_partial(pooled(a, i), pooled(m, i), pooled(d, i)) for i in left_out]
             error = _error(partials)
-            p = 2 * float(stats.t.sf(abs(given) / error, len(partials) - 1)) if error > 0 else nan
+            p = 2 * float(stats.t.sf(abs(partial) / error, len(partials) - 1)) if error > 0 else nan
             null = [_correlation(pooled(a), pooled(rows)) for rows in mixed[vectors, ranked]]
             square = float(pooled(m) @ pooled(m))
             slope = float(pooled(a) @ pooled(m)) / square if square > 0 and not ranked else nan
             numbers = {
                 "value": value, "low": value - _half(values), "high": value + _half(values),
-                "null": float(np.mean(null)), "null_sd": float(np.std(null, ddof=1)), "given_distance": given,
-                "given_low": given - _half(partials), "given_high": given + _half(partials), "p": p, "slope": slope,
+                "null": float(np.mean(null)), "null_sd": float(np.std(null, ddof=1)), "given_distance": partial,
+                "given_low": partial - _half(partials), "given_high": partial + _half(partials), "p": p, "slope": slope,
             }  # fmt: skip
             yield {
                 "head": head, "quantity": f"{vectors}_{target}", **{name: _cell(one) for name, one in numbers.items()},
@@ -186,7 +186,7 @@ Arc = tuple[list[float], list[float], float, float, float, float]
 
 def _arc(target: Array, moving: Sequence[Array], angle: float, length: float) -> Arc:
     p = special.softmax(target)
-    divergence = [float(special.rel_entr(p, special.softmax(one)).sum()) for one in moving]
+    divergence = [float(special.rel_entr(p, special.softmax(scores)).sum()) for scores in moving]
     overlap = float(p @ (target - target.mean()))
     law = [overlap * (1 - cos((1 - t) * angle)) for t in TIMES]
     return divergence, law, _left(divergence, angle), _left([1 - t for t in TIMES], angle), angle, length
@@ -195,8 +195,8 @@ def _arc(target: Array, moving: Sequence[Array], angle: float, length: float) ->
 def _left(curve: Sequence[float], angle: float) -> float:
     basis = np.array([[cos(angle * t), sin(angle * t), 1.0] for t in TIMES])
     y = np.array(curve)
-    rest = y - basis @ np.linalg.lstsq(basis, y, rcond=None)[0]
-    return float(np.abs(rest).max() / np.ptp(y)) if np.ptp(y) > 0 else 0.0
+    residual = y - basis @ np.linalg.lstsq(basis, y, rcond=None)[0]
+    return float(np.abs(residual).max() / np.ptp(y)) if np.ptp(y) > 0 else 0.0
 
 
 def _ends(at: Sequence[int]) -> list[tuple[int, int]]:
@@ -237,26 +237,26 @@ def _rows(window: _Window, head: int) -> Iterator[Arc]:
 
 
 def _arcs(site: Site, windows: Sequence[_Window]) -> Iterator[Row]:
-    yield from _arc_row(None, "input", [list(_stream(one, unit=False)) for one in windows])
-    yield from _arc_row(None, "unit", [list(_stream(one, unit=True)) for one in windows])
+    yield from _arc_row(None, "input", [list(_stream(window, unit=False)) for window in windows])
+    yield from _arc_row(None, "unit", [list(_stream(window, unit=True)) for window in windows])
     for head in range(site.n_heads):
-        yield from _arc_row(head, "row", [list(_rows(one, head)) for one in windows])
+        yield from _arc_row(head, "row", [list(_rows(window, head)) for window in windows])
 
 
-def _arc_row(head: int | None, name: str, found: Sequence[list[Arc]]) -> Iterator[Row]:
-    told = [one for one in found if one]
-    if not told:
+def _arc_row(head: int | None, name: str, arcs_by_window: Sequence[list[Arc]]) -> Iterator[Row]:
+    windows = [window_arcs for window_arcs in arcs_by_window if window_arcs]
+    if not windows:
         return
-    every = [arc for one in told for arc in one]
+    every = [arc for window_arcs in windows for arc in window_arcs]
 
     def start(out: int | None = None) -> tuple[float, float]:
-        some = [arc for i, one in enumerate(told) if i != out for arc in one]
-        return sum(arc[0][0] for arc in some) / len(some), sum(arc[1][0] for arc in some) / len(some)
+        arcs = [arc for i, window_arcs in enumerate(windows) if i != out for arc in window_arcs]
+        return sum(arc[0][0] for arc in arcs) / len(arcs), sum(arc[1][0] for arc in arcs) / len(arcs)
 
     curve, law = (np.mean([arc[k] for arc in every], axis=0) for k in (0, 1))
-    rest = [start(i) for i in range(len(told))] if len(told) > 1 else []
+    starts_without = [start(i) for i in range(len(windows))] if len(windows) > 1 else []
     value, predicted = start()
-    half, margin = _half([k for k, _ in rest]), _half([k / b for k, b in rest])
+    half, margin = _half([k for k, _ in starts_without]), _half([k / b for k, b in starts_without])
     ratio = value / predicted
     numbers = {
         "value": value, "low": max(value - half, 0.0) if half == half else nan, "high": value + half,
@@ -266,13 +266,13 @@ def _arc_row(head: int | None, name: str, found: Sequence[list[Arc]]) -> Iterato
         "angle": float(np.mean([arc[4] for arc in every])) * 180 / pi,
         "length": float(np.mean([arc[5] for arc in every])),
     }  # fmt: skip
-    cells = {key: _cell(one) for key, one in numbers.items()}
-    yield {"head": head, "quantity": name, **cells, "samples": len(every), "windows": len(told)}
+    cells = {key: _cell(window_arcs) for key, window_arcs in numbers.items()}
+    yield {"head": head, "quantity": name, **cells, "samples": len(every), "windows": len(windows)}
 
 
 def _drawn(site: Site, first: Site, every: Sequence[tuple[Batch, int]], skip: int) -> Iterator[Row]:
     for batch, index in every:
-        at = [i for i, here in enumerate(batch.real[index].tolist()) if here][skip:SHOWN]
+        at = [i for i, is_real in enumerate(batch.real[index].tolist()) if is_real][skip:SHOWN]
         if len(at) < FEWEST:
             continue
         maps = batch.captures["pattern"][site][index].double().numpy()[:, at][:, :, at]

@@ -37,8 +37,8 @@ def window_of(site: Site, part: Part, embedding: Float[Tensor, "kept d_model"], 
     """Everything about the kept tokens of one window."""
     inside = part.positions >= skip
     # A key that no head gives anything is masked: exactly 0.
-    seen = (part.pattern > 0).any(0) & inside & inside[:, None]
-    counted = seen & ~torch.eye(len(inside), dtype=torch.bool)
+    visible = (part.pattern > 0).any(0) & inside & inside[:, None]
+    counted = visible & ~torch.eye(len(inside), dtype=torch.bool)
     counted &= counted.sum(-1, keepdim=True) >= KEYS
     shared = [site.kv_head(head) for head in range(site.n_heads)]
     score = scale * part.q.to(torch.float64) @ part.k.to(torch.float64)[shared].mT
@@ -52,9 +52,9 @@ def window_of(site: Site, part: Part, embedding: Float[Tensor, "kept d_model"], 
     for vectors in (part.x, embedding):
         cosine = cosines(vectors)
         shuffled = torch.stack([cosine[order][:, order] for order in orders])
-        measures = [_both(one, counted) for one in (cosine, shuffled)]
-        for target, control, own, mixed in zip(targets, controls, *measures, strict=True):
-            sums.append(RankSums.of(target, own, control).sums)
+        measures = [_both(cosine_maps, counted) for cosine_maps in (cosine, shuffled)]
+        for target, control, measure, mixed in zip(targets, controls, *measures, strict=True):
+            sums.append(RankSums.of(target, measure, control).sums)
             mm.append(mixed.square().sum((-2, -1)))
             am.append(torch.einsum("hij,dij->hd", target, mixed))
     return Window(
@@ -66,7 +66,7 @@ def window_of(site: Site, part: Part, embedding: Float[Tensor, "kept d_model"], 
         _shaped(mm),
         _shaped(am),
         stream_arcs(part.x[inside]),
-        row_arcs(part.x, score, seen, inside),
+        row_arcs(part.x, score, visible, inside),
     )
 
 
@@ -78,8 +78,8 @@ def cosines(vectors: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
     """Of all pairs; 0 where a vector is 0."""
     x = vectors.to(torch.float64)
     unit = x / x.norm(dim=-1, keepdim=True).clamp_min(1e-300)
-    found: Tensor = unit @ unit.mT
-    return found
+    cosine_map: Tensor = unit @ unit.mT
+    return cosine_map
 
 
 def _both(cosine: Float[Tensor, "*some n n"], counted: Bool[Tensor, "n n"]) -> tuple[Tensor, Tensor, Tensor]:
@@ -93,9 +93,9 @@ def _orders(inside: Bool[Tensor, "n"], priority: int) -> list[Tensor]:
     """Shuffles of the tokens that count, decided by the text of the window; the others stay."""
     generator = torch.Generator().manual_seed(priority >> 8)
     at = inside.nonzero()[:, 0]
-    found = []
+    orders = []
     for _ in range(DRAWS):
         order = torch.arange(len(inside))
         order[at] = at[torch.randperm(len(at), generator=generator)]
-        found.append(order)
-    return found
+        orders.append(order)
+    return orders

@@ -18,11 +18,11 @@ def measures(sampled: Sampled, pooled: Pooled | None) -> Iterator[tuple[str, Mea
     """Each measure as maps [windows, 1 or heads, queries, keys], and with the queries of other windows."""
     if pooled is not None:
         y = pooled.y
-        others = [y.roll(-shift, 0) for shift in sampled.shifts]
-        both = bool(torch.triu(sampled.counted).any())
-        later = [(y, y), *((other, y) for other in others)]
-        own, *queries = pooled.pointwise([*later, *((y, other) for other in others if both)])
-        swapped = zip(queries, queries[len(others) :] if both else queries, strict=False)
+        other_streams = [y.roll(-shift, 0) for shift in sampled.shifts]
+        both_directions = bool(torch.triu(sampled.counted).any())
+        later = [(y, y), *((other, y) for other in other_streams)]
+        own, *queries = pooled.pointwise([*later, *((y, other) for other in other_streams if both_directions)])
+        swapped = zip(queries, queries[len(other_streams) :] if both_directions else queries, strict=False)
         yield (
             "pointwise",
             (
@@ -51,14 +51,14 @@ def measures(sampled: Sampled, pooled: Pooled | None) -> Iterator[tuple[str, Mea
 
 def _square(sampled: Sampled, pooled: Pooled, lower: Tensor, upper: Tensor | None = None) -> Tensor:
     """Values of pairs as a map, queries down: `lower` where the query is the later token, else `upper`."""
-    found = torch.zeros(*lower.shape[:-1], *sampled.counted.shape, dtype=torch.float64)
-    found[..., pooled.late, pooled.early] = lower
-    found[..., pooled.early, pooled.late] = lower if upper is None else upper
-    return found
+    pair_map = torch.zeros(*lower.shape[:-1], *sampled.counted.shape, dtype=torch.float64)
+    pair_map[..., pooled.late, pooled.early] = lower
+    pair_map[..., pooled.early, pooled.late] = lower if upper is None else upper
+    return pair_map
 
 
-def _excess(information: Tensor, others: Sequence[Tensor]) -> Tensor | None:
-    return information - torch.stack(list(others)).mean(0) if others else None
+def _excess(information: Tensor, nulls: Sequence[Tensor]) -> Tensor | None:
+    return information - torch.stack(list(nulls)).mean(0) if nulls else None
 
 
 def _traces(sampled: Sampled, pooled: Pooled, shuffled: bool) -> Float[Tensor, "windows heads kept kept"]:
@@ -75,13 +75,13 @@ def _traces(sampled: Sampled, pooled: Pooled, shuffled: bool) -> Float[Tensor, "
     if shuffled:
         trace = others(1) - others(2)
     else:
-        own = others(0)
-        trace = own - ((q.sum(0) - q) @ (k.sum(0) - k).mT / (w - 1) - own) / (w - 2)
+        paired = others(0)
+        trace = paired - ((q.sum(0) - q) @ (k.sum(0) - k).mT / (w - 1) - paired) / (w - 2)
     label = torch.full(sampled.counted.shape, -1)
     label[pooled.late, pooled.early] = pooled.pool
     label[pooled.early, pooled.late] = pooled.pool + len(pooled.spans)
     label[~sampled.counted] = -1
     means = torch.zeros(*trace.shape[:2], 2 * len(pooled.spans) + 1, dtype=torch.float64)
-    for one in sorted(set(label[label >= 0].tolist())):
-        means[..., one] = trace[..., label == one].mean(-1)
+    for number in sorted(set(label[label >= 0].tolist())):
+        means[..., number] = trace[..., label == number].mean(-1)
     return means[..., label]

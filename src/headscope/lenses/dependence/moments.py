@@ -25,8 +25,8 @@ def pair_rows(sampled: Sampled) -> Iterator[Row]:
     close = sampled.seen & ~same & (sampled.distance <= NEAR)
     uniform = 1 / _visible(sampled).to(torch.float64)
     for head in range(site.n_heads):
-        for name, chosen in (("self", same), ("dependent", close), ("independent", close)):
-            i, j = chosen.nonzero().unbind(1)
+        for name, mask in (("self", same), ("dependent", close), ("independent", close)):
+            i, j = mask.nonzero().unbind(1)
             if not len(i):
                 continue
             scores = torch.einsum("aid,bid->iab", sampled.q[:, head, i], sampled.k[:, head, j])
@@ -50,17 +50,17 @@ def _moments(scores: Float[Tensor, "pairs windows windows"]) -> dict[str, float]
     """Of pairs of one text: the mean and what dependence adds to it, the variance, and what the formulas say."""
     w = scores.shape[-1]
     mean = scores.mean(0)
-    apart, together = crossed_means(mean)
+    crossed, together = crossed_means(mean)
     left = [[v for v in range(w) if v != out] for out in range(w)] if w > 2 else []
-    rest = [crossed_means(mean[index][:, index]) for index in left]
-    means = torch.stack([together, *(one[1] for one in rest)])
-    shifts = torch.stack([together - apart, *(one[1] - one[0] for one in rest)])
+    means_without = [crossed_means(mean[index][:, index]) for index in left]
+    means = torch.stack([together, *(crossed_pair[1] for crossed_pair in means_without)])
+    shifts = torch.stack([together - crossed, *(crossed_pair[1] - crossed_pair[0] for crossed_pair in means_without)])
     (value, half), (shift, wide) = jackknife(means), jackknife(shifts)
-    found = {
+    numbers = {
         "value": value,
         "low": value - half,
         "high": value + half,
-        "predicted": apart + _trace(mean),
+        "predicted": crossed + _trace(mean),
         "shift": shift,
         "shift_low": shift - wide,
         "shift_high": shift + wide,
@@ -69,8 +69,8 @@ def _moments(scores: Float[Tensor, "pairs windows windows"]) -> dict[str, float]
     }
     if w >= 4:
         moments = crossed_moments(scores)
-        found["predicted_variance"] = (moments.variance + moments.added).mean()
-    return {key: float(x) for key, x in found.items()}
+        numbers["predicted_variance"] = (moments.variance + moments.added).mean()
+    return {key: float(x) for key, x in numbers.items()}
 
 
 def _trace(mean: Float[Tensor, "windows windows"]) -> Tensor:
@@ -83,12 +83,12 @@ def _independent(scores: Float[Tensor, "pairs windows windows"], shifts: range) 
     """Of pairs of different texts: query of one, key of another."""
     w = scores.shape[-1]
     key = torch.arange(w)
-    drawn = torch.stack([scores[:, (key + shift) % w, key] for shift in shifts])
-    found = {
-        "value": float(drawn.mean()),
+    shifted_scores = torch.stack([scores[:, (key + shift) % w, key] for shift in shifts])
+    numbers = {
+        "value": float(shifted_scores.mean()),
         "predicted": float(crossed_means(scores.mean(0))[0]),
-        "variance": float(drawn.var(-1).mean()),
+        "variance": float(shifted_scores.var(-1).mean()),
     }
     if w >= 4:
-        found["predicted_variance"] = float(crossed_moments(scores).variance.mean())
-    return found
+        numbers["predicted_variance"] = float(crossed_moments(scores).variance.mean())
+    return numbers

@@ -39,23 +39,23 @@ class Pooled:
     def pointwise(self, tokens: Sequence[tuple[Tensor, Tensor]]) -> list[Float[Tensor, "windows pairs"]]:
         """The pointwise information of each pair, of several (later, earlier) tokens, by the fit to other windows."""
         w, k = len(self.y), self.components
-        found = [torch.empty(w, len(self.pool), dtype=torch.float64) for _ in tokens]
+        pointwise_maps = [torch.empty(w, len(self.pool), dtype=torch.float64) for _ in tokens]
         for pool in range(len(self.spans)):
-            here = self.pool == pool
-            parts = [torch.cat((a[:, self.late[here]], b[:, self.early[here]]), -1) for a, b in tokens]
-            others = Gaussian(self.fits.mean[pool, :w], self.fits.covariance[pool, :w])
-            values = pointwise_information(others, range(k), range(k, 2 * k), torch.cat(parts, 1))
-            for one, value in zip(found, values.chunk(len(tokens), 1), strict=True):
-                one[:, here] = value
-        return found
+            in_pool = self.pool == pool
+            parts = [torch.cat((a[:, self.late[in_pool]], b[:, self.early[in_pool]]), -1) for a, b in tokens]
+            other_windows = Gaussian(self.fits.mean[pool, :w], self.fits.covariance[pool, :w])
+            values = pointwise_information(other_windows, range(k), range(k, 2 * k), torch.cat(parts, 1))
+            for pointwise_map, value in zip(pointwise_maps, values.chunk(len(tokens), 1), strict=True):
+                pointwise_map[:, in_pool] = value
+        return pointwise_maps
 
 
 def _fits(first: Tensor, second: Tensor, late: Tensor, early: Tensor, pool: Tensor) -> Gaussian:
     """The joint Gaussian of the pairs of each pool: of all windows but one, for each, and of all."""
-    found = []
+    moments = []
     for number in range(int(pool.max()) + 1):
-        here = pool == number
-        z = torch.cat((first[:, late[here]], second[:, early[here]]), -1)
+        in_pool = pool == number
+        z = torch.cat((first[:, late[in_pool]], second[:, early[in_pool]]), -1)
         w, n = z.shape[:2]
         total, products = z.sum(1), z.mT @ z
         count = torch.tensor([[n * (w - 1.0)]] * w + [[1.0 * n * w]], dtype=torch.float64)
@@ -63,8 +63,8 @@ def _fits(first: Tensor, second: Tensor, late: Tensor, early: Tensor, pool: Tens
         products = torch.cat((products.sum(0) - products, products.sum(0, keepdim=True)))
         mean = total / count
         scatter = products - count[..., None] * mean[:, :, None] * mean[:, None, :]
-        found.append((mean, scatter / (count[..., None] - 1)))
-    return Gaussian(torch.stack([mean for mean, _ in found]), torch.stack([cov for _, cov in found]))
+        moments.append((mean, scatter / (count[..., None] - 1)))
+    return Gaussian(torch.stack([mean for mean, _ in moments]), torch.stack([cov for _, cov in moments]))
 
 
 def pooled_pairs(sampled: Sampled, components: int) -> Pooled | None:
@@ -97,8 +97,8 @@ def _axes(centred: Float[Tensor, "rows d"], most: int) -> Float[Tensor, "d k"]:
     rows, d = centred.shape
     gram = centred.T @ centred if d <= rows else centred @ centred.T
     values, vectors = torch.linalg.eigh(gram)
-    some = values > 1e-13 * max(rows, d) * values[-1].clamp_min(1e-300)
-    values, vectors = values[some].flip(0)[:most], vectors[:, some].flip(1)[:, :most]
+    varying = values > 1e-13 * max(rows, d) * values[-1].clamp_min(1e-300)
+    values, vectors = values[varying].flip(0)[:most], vectors[:, varying].flip(1)[:, :most]
     axes: Tensor = vectors if d <= rows else centred.T @ vectors / values.sqrt()
     return axes
 
@@ -107,12 +107,12 @@ def _pools(distance: Int[Tensor, "pairs"], enough: int) -> tuple[Int[Tensor, "pa
     """Half octaves of distance, from the nearest on put together until there are enough pairs in each."""
     half = torch.searchsorted(torch.tensor(EDGES), distance, right=True) - 1
     counts = torch.bincount(half)
-    of_half, number, held = [], 0, 0
+    of_half, number, pooled_pairs = [], 0, 0
     for index, count in enumerate(counts.tolist()):
         of_half.append(number)
-        held += count
-        if held >= enough and int(counts[index + 1 :].sum()) >= enough:
-            number, held = number + 1, 0
+        pooled_pairs += count
+        if pooled_pairs >= enough and int(counts[index + 1 :].sum()) >= enough:
+            number, pooled_pairs = number + 1, 0
     pool = torch.tensor(of_half)[half]
     pairs = [distance[pool == one] for one in range(number + 1)]
     return pool, tuple((int(one.min()), int(one.max())) for one in pairs)

@@ -25,21 +25,21 @@ def head_rows(sampled: Sampled, pooled: Pooled | None) -> tuple[list[Row], dict[
     """
     attention = row_ranks(sampled.pattern, sampled.counted)
     near = row_ranks(-sampled.distance.to(torch.float64), sampled.counted)
-    found: dict[str, dict[str, Tensor]] = {}
+    columns_by_measure: dict[str, dict[str, Tensor]] = {}
     excess: dict[str, Tensor] = {}
-    for name, (own, swapped) in measures(sampled, pooled):
-        ranks = [row_ranks(one.round(decimals=DECIMALS), sampled.counted) for one in (own, *swapped)]
-        found[name] = _plain(name, attention, ranks, near)
+    for name, (measure_map, swapped) in measures(sampled, pooled):
+        ranks = [row_ranks(one.round(decimals=DECIMALS), sampled.counted) for one in (measure_map, *swapped)]
+        columns_by_measure[name] = _plain(name, attention, ranks, near)
         if name in ("pointwise", "cosine"):
             estimates = [beyond_positions(attention, one, sampled.counted) for one in ranks]
-            found[name] |= _beyond(estimates)
+            columns_by_measure[name] |= _beyond(estimates)
             if len(estimates) > 1:
                 excess[name] = _excess(estimates)
     counts = {"samples": int(sampled.counted.sum()) * sampled.windows, "windows": sampled.windows}
     rows: list[Row] = []
     for head in range(sampled.site.n_heads):
         for name in MEASURES:
-            numbers = {key: number(value[head]) for key, value in found.get(name, {}).items()}
+            numbers = {key: number(value[head]) for key, value in columns_by_measure.get(name, {}).items()}
             dimensions = pooled.components if pooled and name in ("pointwise", "information") else None
             rows.append({**place(sampled.site, head), "quantity": name, **numbers, "dimensions": dimensions, **counts})
     return rows, excess
@@ -47,15 +47,15 @@ def head_rows(sampled: Sampled, pooled: Pooled | None) -> tuple[list[Row], dict[
 
 def _plain(name: str, attention: Tensor, ranks: Sequence[Tensor], near: Tensor) -> dict[str, Tensor]:
     """The correlation with all windows, its interval from leaving out each, its null, and given the distance."""
-    own, *nulls = [_left_out(RankSums.of(attention, one, near)) for one in ranks]
-    values = own.correlation
+    rank_sums, *nulls = [_left_out(RankSums.of(attention, measure_ranks, near)) for measure_ranks in ranks]
+    values = rank_sums.correlation
     value, half = jackknife(values)
-    found = {"value": value, "low": value - half, "high": value + half}
+    columns = {"value": value, "low": value - half, "high": value + half}
     if name == "nearness":
-        return found | {"null": torch.zeros_like(value), "p": jackknife_p(values)}
+        return columns | {"null": torch.zeros_like(value), "p": jackknife_p(values)}
     if nulls:
-        found["null"] = torch.stack([one.correlation[0] for one in nulls]).mean(0)
-    return found | ({"given_distance": own.partial[0]} if name in ("pointwise", "cosine") else {})
+        columns["null"] = torch.stack([measure_ranks.correlation[0] for measure_ranks in nulls]).mean(0)
+    return columns | ({"given_distance": rank_sums.partial[0]} if name in ("pointwise", "cosine") else {})
 
 
 def _beyond(estimates: Sequence[Float[Tensor, "sets heads"]]) -> dict[str, Tensor]:
@@ -64,7 +64,7 @@ def _beyond(estimates: Sequence[Float[Tensor, "sets heads"]]) -> dict[str, Tenso
     cells = {"beyond": value, "beyond_low": value - half, "beyond_high": value + half}
     if len(estimates) == 1:
         return cells
-    null = torch.stack([one[0] for one in estimates[1:]]).mean(0)
+    null = torch.stack([null_estimate[0] for null_estimate in estimates[1:]]).mean(0)
     more = _excess(estimates)
     excess, wide = jackknife(more)
     cells |= {"beyond_null": null, "excess": excess, "excess_low": excess - wide, "excess_high": excess + wide}

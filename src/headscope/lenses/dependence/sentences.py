@@ -18,13 +18,13 @@ LEVEL = 0.05
 FEW = 8
 
 
-def method(sample: PairSample, shown: Shown, skipped: int, step: int) -> str:
+def method(sample: PairSample, size: Shown, skipped: int, step: int) -> str:
     """How the numbers were obtained."""
-    drawn = len(sample.windows)
+    sampled_windows = len(sample.windows)
     layers = f" Every {step}th layer only: the pairs of all would not fit." if step > 1 else ""
     left = f" The first {f'{skipped} tokens' if skipped > 1 else 'token'} of each window left out." if skipped else ""
     return (
-        f"Sampled: {shown.kept} tokens of each of {shown.windows} windows of {shown.length} tokens ({drawn} "
+        f"Sampled: {size.kept} tokens of each of {size.windows} windows of {size.length} tokens ({sampled_windows} "
         f"of {sample.seen} windows drawn by a hash of their tokens), all pairs among them; the tokens stand in "
         "runs, the last ones of the window and others ever further before them. Rows with fewer than "
         f"{KEYS} keys are not ranked. Joint Gaussians with at least {PER_DIMENSION} pairs per dimension, distances "
@@ -45,29 +45,29 @@ def unseen(crossed: Sequence[Site], missing: Sequence[Site]) -> Iterator[str]:
 
 
 def warnings(
-    tables: Mapping[str, pl.DataFrame], seen: Mapping[Site, Shown], drawn: int, components: int
+    tables: Mapping[str, pl.DataFrame], sizes_by_site: Mapping[Site, Shown], sampled_windows: int, components: int
 ) -> tuple[str, ...]:
     """What could not be estimated, and why."""
-    found = []
-    windows = min(one.windows for one in seen.values())
+    lines = []
+    windows = min(size.windows for size in sizes_by_site.values())
     if windows < 2:
-        found.append("One window only: no interval, no null, and no Gaussian of other windows to judge it by.")
+        lines.append("One window only: no interval, no null, and no Gaussian of other windows to judge it by.")
     elif windows < FEW:
-        found.append(f"Only {windows} windows of equal length: intervals are wide and tests weak.")
-    others = drawn - windows
-    if others > 0:
-        told = f"{others} windows of other length were" if others > 1 else "1 window of other length was"
-        found.append(f"{told} not used: positions must be comparable.")
+        lines.append(f"Only {windows} windows of equal length: intervals are wide and tests weak.")
+    unused = sampled_windows - windows
+    if unused > 0:
+        unused_phrase = f"{unused} windows of other length were" if unused > 1 else "1 window of other length was"
+        lines.append(f"{unused_phrase} not used: positions must be comparable.")
     profile = tables["profile"]
-    without = [site.label for site in seen if _of_site(profile, site).is_empty()]
+    without = [site.label for site in sizes_by_site if _of_site(profile, site).is_empty()]
     if without and windows > 1:
-        found.append(
+        lines.append(
             f"No joint Gaussian of two tokens in {', '.join(without)}: too few pairs, or one token determines another."
         )
     used = min(profile["dimensions"].to_list(), default=components)
     if used < components:
-        found.append(f"Information in {used} principal components, not {components}: too few pairs.")
-    return tuple(found)
+        lines.append(f"Information in {used} principal components, not {components}: too few pairs.")
+    return tuple(lines)
 
 
 def _of_site(table: pl.DataFrame, site: Site) -> pl.DataFrame:

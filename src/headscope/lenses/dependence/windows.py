@@ -42,7 +42,7 @@ class Sampled:
     def of(cls, sample: PairSample, site: Site, skip: int) -> "Sampled | None":
         """From the sample, without the first `skip` tokens; None where no row has enough keys."""
         shapes = [part.shape for part in sample.windows]
-        shape = max(shapes, key=lambda one: (shapes.count(one), one), default=None)
+        shape = max(shapes, key=lambda candidate: (shapes.count(candidate), candidate), default=None)
         same = [part for part in sample.windows if part.shape == shape]
         if not same:
             return None
@@ -51,8 +51,8 @@ class Sampled:
         positions = same[0].positions
         inside = positions >= skip
         # A key that no head ever gave anything is masked: exactly 0, by causality or by the model's own window.
-        seen = (pattern > 0).any(0).any(0) & inside & inside[:, None]
-        counted = seen & ~torch.eye(len(positions), dtype=torch.bool)
+        visible = (pattern > 0).any(0).any(0) & inside & inside[:, None]
+        counted = visible & ~torch.eye(len(positions), dtype=torch.bool)
         counted &= counted.sum(-1, keepdim=True) >= KEYS
         if not bool(counted.any()):
             return None
@@ -66,7 +66,7 @@ class Sampled:
             torch.stack([part.k for part in same]).to(torch.float64)[:, shared],
             pattern,
             inside,
-            seen,
+            visible,
             counted,
             (positions[:, None] - positions).abs(),
         )

@@ -27,16 +27,16 @@ def figures(
 ) -> tuple[Figure, ...]:
     """All figures, the most telling first."""
     return (
-        *(_lengths(one) for one in tables if one.one.role != "position"),
-        *(_cosines(one) for one in tables if one.one.role != "position"),
+        *(_lengths(summary) for summary in tables if summary.one.role != "position"),
+        *(_cosines(summary) for summary in tables if summary.one.role != "position"),
         _spectra(tables),
         *_positions(tables, rows),
         *(() if analogies is None else (_ranks(analogies),)),
     )
 
 
-def _name(prefix: str, one: Summary) -> str:
-    return f"{prefix}_{one.one.label.replace(' ', '_')}"
+def _name(prefix: str, summary: Summary) -> str:
+    return f"{prefix}_{summary.one.label.replace(' ', '_')}"
 
 
 def _histogram(values: Array, least: float, most: float) -> tuple[Array, Array]:
@@ -47,16 +47,16 @@ def _histogram(values: Array, least: float, most: float) -> tuple[Array, Array]:
     return edges, counts / (len(values) * np.diff(edges))
 
 
-def _lengths(one: Summary) -> Histogram:
-    n, d = one.sizes
+def _lengths(summary: Summary) -> Histogram:
+    n, d = summary.sizes
     chi = mean_length(d)
-    values = one.lengths.numpy() / float(one.lengths.mean())
+    values = summary.lengths.numpy() / float(summary.lengths.mean())
     null = 4 / sqrt(2 * d)
     edges, density = _histogram(values, 1 - null, 1 + null)
     t = np.linspace(max(1e-6, 1 - null), 1 + null, 200)
     return Histogram(
-        _name("lengths", one),
-        f"Lengths of the {one.one.label} vectors",
+        _name("lengths", summary),
+        f"Lengths of the {summary.one.label} vectors",
         f"Length over the mean length of {n} vectors in {d} dimensions. Dotted: Gaussian vectors without preferred "
         "directions, which lie on a sphere as thin as chance makes it.",
         "length / mean length",
@@ -66,18 +66,18 @@ def _lengths(one: Summary) -> Histogram:
     )
 
 
-def _cosines(one: Summary) -> Histogram:
-    d = one.sizes[1]
+def _cosines(summary: Summary) -> Histogram:
+    d = summary.sizes[1]
     null = 4 / sqrt(d)
-    values = one.cosines.numpy()
+    values = summary.cosines.numpy()
     edges, density = _histogram(values, -null, null)
     t = np.linspace(max(-1 + 1e-9, edges[0]), min(1 - 1e-9, edges[-1]), 300)
-    counts, _ = np.histogram(one.centred_cosines.numpy(), bins=edges)
+    counts, _ = np.histogram(summary.centred_cosines.numpy(), bins=edges)
     around = counts / (len(values) * np.diff(edges))
     return Histogram(
-        _name("cosines", one),
-        f"Cosines of two {one.one.label} vectors",
-        f"All pairs of {one.drawn} rows at equal steps through the table (the numbers in the table are over all rows). "
+        _name("cosines", summary),
+        f"Cosines of two {summary.one.label} vectors",
+        f"All pairs of {summary.drawn} rows at equal steps through the table (the numbers in the table are over all rows). "
         "Line: about the mean of all rows. Dotted: random directions.",
         "cosine",
         edges,
@@ -91,16 +91,16 @@ def _cosines(one: Summary) -> Histogram:
 
 def _spectra(tables: Sequence[Summary]) -> Curves:
     series, laws = [], []
-    for one in tables:
-        sigma = one.spectrum.sigma.numpy()
-        scale = sqrt(one.spectrum.mean_square) or 1.0
-        kept = np.unique(np.concatenate((np.arange(min(len(sigma), 12)), np.linspace(0, len(sigma) - 1, 120).round())))
-        kept = kept.astype(np.int64)
-        kept = kept[sigma[kept] > 1e-6 * scale]
-        series.append(Series(one.one.label, (kept + 0.5) / len(sigma), sigma[kept] / scale))
+    for summary in tables:
+        sigma = summary.spectrum.sigma.numpy()
+        scale = sqrt(summary.spectrum.mean_square) or 1.0
+        plotted = np.unique(np.concatenate((np.arange(min(len(sigma), 12)), np.linspace(0, len(sigma) - 1, 120).round())))
+        plotted = plotted.astype(np.int64)
+        plotted = plotted[sigma[plotted] > 1e-6 * scale]
+        series.append(Series(summary.one.label, (plotted + 0.5) / len(sigma), sigma[plotted] / scale))
         share = np.linspace(0.002, 0.98, 150)
-        law = unit_law(one.spectrum.sizes).quantile(torch.from_numpy(1 - share)).clamp_min(1e-9).sqrt().numpy()
-        named = "Marchenko–Pastur" if len(tables) == 1 else f"Marchenko–Pastur, {one.one.label}"
+        law = unit_law(summary.spectrum.sizes).quantile(torch.from_numpy(1 - share)).clamp_min(1e-9).sqrt().numpy()
+        named = "Marchenko–Pastur" if len(tables) == 1 else f"Marchenko–Pastur, {summary.one.label}"
         laws.append(Series(named, share, law, role="null"))
     return Curves(
         "spectrum",
@@ -120,11 +120,11 @@ def _positions(tables: Sequence[Summary], rows: Mapping[str, pl.DataFrame]) -> I
     series = []
     for one in tables:
         if one.one.role == "position":
-            found = rows["positions"].filter(pl.col("stack").eq_missing(one.one.stack))
-            x = found["distance"].to_numpy().astype(float)
+            distances = rows["positions"].filter(pl.col("stack").eq_missing(one.one.stack))
+            x = distances["distance"].to_numpy().astype(float)
             series += [
-                Series(one.one.label, x, found["value"].to_numpy()),
-                Series(f"{one.one.label}, mean taken away", x, found["centred"].to_numpy()),
+                Series(one.one.label, x, distances["value"].to_numpy()),
+                Series(f"{one.one.label}, mean taken away", x, distances["centred"].to_numpy()),
             ]
     if not series:
         return
@@ -148,7 +148,7 @@ def _positions(tables: Sequence[Summary], rows: Mapping[str, pl.DataFrame]) -> I
 
 def _ranks(analogies: Analogies) -> Curves:
     r = np.unique(np.geomspace(1, max(2, analogies.others), 80).round())
-    share = [(which.numpy()[:, None] <= r).mean(0) for which in (analogies.ranks, analogies.baseline)]
+    share = [(ranks.numpy()[:, None] <= r).mean(0) for ranks in (analogies.ranks, analogies.baseline)]
     return Curves(
         "analogies",
         "Analogies: how near the right answer is",

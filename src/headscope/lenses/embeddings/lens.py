@@ -89,12 +89,12 @@ class _Seen:
             row = {"quantity": quantity, "value": value, "null": null, "initial": initial.get(quantity)}
             self.rows["spectra"].append(place_of(table.one) | row | {"weights": origin(self._spec)})
         if table.one.role != "token" and d == tokens.sizes[1]:
-            both = place_of(table.one) | {"table": f"{table.one.role} with token"}
+            cross_place = place_of(table.one) | {"table": f"{table.one.role} with token"}
             numbers = [
                 *beside_numbers(table, tokens),
                 *(own_number(table, tokens) if table.one.role == "output" else ()),
             ]
-            self.rows["tables"] += [both | row | counts | {"rows": n * tokens.sizes[0]} for row in numbers]
+            self.rows["tables"] += [cross_place | row | counts | {"rows": n * tokens.sizes[0]} for row in numbers]
         if table.one.role == "position":
             self.rows["positions"] += [place_of(table.one) | row for row in distance_numbers(table)]
         self.tables.append(Summary.of(table))
@@ -126,25 +126,25 @@ class Embeddings(WeightLens[Params]):
                 f"the table of token vectors has {first.sizes[0]} rows that are not zero, of {first.sizes[1]} entries"
             )
             raise NotApplicable(reason)
-        seen = _Seen(weights.spec)
+        answer = _Seen(weights.spec)
         for one in weights.embeddings:
-            seen.add(first if one is tokens else Table.of(one, weights.embedding_table(one)), first)
+            answer.add(first if one is tokens else Table.of(one, weights.embedding_table(one)), first)
         vocabulary = weights.vocabulary
         analogies = None
         if vocabulary is not None:
             spelt = Spelt(stored, vocabulary)
-            seen.rows["neighbours"] = _at(tokens, neighbour_rows(spelt, params.listed(), params.nearest))
-            seen.rows["related"] = _at(tokens, related_rows(spelt))
+            answer.rows["neighbours"] = _at(tokens, neighbour_rows(spelt, params.listed(), params.nearest))
+            answer.rows["related"] = _at(tokens, related_rows(spelt))
             analogies = Analogies.of(spelt)
-            seen.rows["analogies"] = _at(tokens, analogies.rows()) if analogies else []
-        tables = {name: pl.DataFrame(rows, schema=SCHEMAS[name]) for name in SCHEMAS if (rows := seen.rows.get(name))}
+            answer.rows["analogies"] = _at(tokens, analogies.rows()) if analogies else []
+        tables = {name: pl.DataFrame(rows, schema=SCHEMAS[name]) for name in SCHEMAS if (rows := answer.rows.get(name))}
         return Measurement(
             tables=tables,
-            arrays={f"lengths {one.one.label}": one.lengths.numpy() for one in seen.tables}
-            | {f"singular values {one.one.label}": one.spectrum.sigma.numpy() for one in seen.tables},
-            figures=figures(seen.tables, tables, analogies),
-            method=method(weights, seen.tables),
-            warnings=warnings(weights, seen.tables, tables, params.listed()),
+            arrays={f"lengths {one.one.label}": one.lengths.numpy() for one in answer.tables}
+            | {f"singular values {one.one.label}": one.spectrum.sigma.numpy() for one in answer.tables},
+            figures=figures(answer.tables, tables, analogies),
+            method=method(weights, answer.tables),
+            warnings=warnings(weights, answer.tables, tables, params.listed()),
         )
 
     def definition(self, params: Params, weights: WeightSource) -> dict[str, pl.DataFrame]:
@@ -157,13 +157,13 @@ class Embeddings(WeightLens[Params]):
         return sentences(tables)
 
 
-def place_of(one: Embedding) -> dict[str, object]:
+def place_of(embedding: Embedding) -> dict[str, object]:
     """The columns that every table starts with."""
-    return {"stack": one.stack, "kind": None, "layer": None, "head": None, "table": one.role}
+    return {"stack": embedding.stack, "kind": None, "layer": None, "head": None, "table": embedding.role}
 
 
-def _at(one: Embedding, rows: Iterator[dict[str, object]] | Sequence[dict[str, object]]) -> list[dict[str, object]]:
-    return [place_of(one) | row for row in rows]
+def _at(embedding: Embedding, rows: Iterator[dict[str, object]] | Sequence[dict[str, object]]) -> list[dict[str, object]]:
+    return [place_of(embedding) | row for row in rows]
 
 
 LENS = Embeddings()

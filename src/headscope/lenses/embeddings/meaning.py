@@ -51,17 +51,17 @@ def neighbour_rows(spelt: Spelt, words: Sequence[str], nearest: int) -> Iterator
     tokens = {word: token for word in words if (token := spelt.token(word)) is not None}
     if not tokens:
         return
-    own = torch.tensor(list(tokens.values()))
-    best = torch.zeros(len(own), 0, dtype=torch.float64)
-    which = torch.zeros(len(own), 0, dtype=torch.int64)
+    word_tokens = torch.tensor(list(tokens.values()))
+    best = torch.zeros(len(word_tokens), 0, dtype=torch.float64)
+    neighbours = torch.zeros(len(word_tokens), 0, dtype=torch.int64)
     for first, cosines in spelt.cosines(spelt.vectors(list(tokens.values()))):
         numbers = first + torch.arange(cosines.shape[1])
-        cosines = cosines.masked_fill(numbers == own[:, None], -torch.inf)
-        both, at = torch.cat((best, cosines), 1), torch.cat((which, numbers.expand(len(own), -1)), 1)
-        best, order = both.topk(min(nearest, both.shape[1]), dim=1)
-        which = at.gather(1, order)
+        cosines = cosines.masked_fill(numbers == word_tokens[:, None], -torch.inf)
+        candidates, at = torch.cat((best, cosines), 1), torch.cat((neighbours, numbers.expand(len(word_tokens), -1)), 1)
+        best, order = candidates.topk(min(nearest, candidates.shape[1]), dim=1)
+        neighbours = at.gather(1, order)
     null = largest_cosine(spelt.rows.shape[1], max(1, len(spelt.rows) - 1))
-    for word, cosines, near in zip(tokens, best, which, strict=True):
+    for word, cosines, near in zip(tokens, best, neighbours, strict=True):
         for place, (cosine, spelling) in enumerate(
             zip(cosines.tolist(), spelt.vocabulary.spelled(near.tolist()), strict=True), 1
         ):
@@ -78,13 +78,13 @@ def related_rows(spelt: Spelt) -> list[Row]:
     u, v = (torch.nn.functional.normalize(spelt.vectors(side), dim=1) for side in sides)
     cosines = u @ v.mT
     other = torch.tensor([[a[2] != b[3] and x != y for y, b in enumerate(pairs)] for x, a in enumerate(pairs)])
-    own, mismatched = cosines.diagonal(), cosines[other]
+    pair_cosines, mismatched = cosines.diagonal(), cosines[other]
     null, sd = float(mismatched.mean()), float(mismatched.std())
-    n, mean = len(pairs), float(own.mean())
-    half = student_quantile(n) * float(own.std()) / sqrt(n)
+    n, mean = len(pairs), float(pair_cosines.mean())
+    half = student_quantile(n) * float(pair_cosines.std()) / sqrt(n)
     first: Row = {"word": ALL, "other": "", "value": mean, "low": mean - half, "high": mean + half, "null": null}
     rows: list[Row] = [first | {"z": (mean - null) / sd * sqrt(n) if sd else None, "pairs": n}]
-    for (word, also, _, _), cosine in zip(pairs, own.tolist(), strict=True):
+    for (word, also, _, _), cosine in zip(pairs, pair_cosines.tolist(), strict=True):
         z = (cosine - null) / sd if sd else None
         rows.append({"word": word, "other": also, "value": cosine, "null": null, "z": z, "pairs": 1})
     return rows
@@ -118,19 +118,19 @@ class Analogies:
             return None
         tokens = torch.tensor(ids)
         of_a, of_b, of_c, of_d = (spelt.vectors(tokens[:, k].tolist()) for k in range(4))
-        ranks, given = _ranks(spelt, of_b - of_a + of_c, of_d, tokens)
+        ranks, nearest_is_given = _ranks(spelt, of_b - of_a + of_c, of_d, tokens)
         baseline, _ = _ranks(spelt, of_c, of_d, tokens)
         filled = sum(int(block.any(1).sum()) for block in blocks(spelt.rows))
-        return cls(tuple(relation), tuple(words), ranks, baseline, given, filled - 3)
+        return cls(tuple(relation), tuple(words), ranks, baseline, nearest_is_given, filled - 3)
 
     def rows(self) -> Iterator[Row]:
         """One row for all relations together, then one for each, with an example."""
         for name in (ALL, *dict.fromkeys(self.relation)):
-            yield {"relation": name} | self._of(torch.tensor([name in (ALL, one) for one in self.relation]))
+            yield {"relation": name} | self._of(torch.tensor([name in (ALL, relation) for relation in self.relation]))
 
-    def _of(self, chosen: Tensor) -> Row:
-        ranks, baseline = self.ranks[chosen].double(), self.baseline[chosen].double()
-        words = [one for one, some in zip(self.words, chosen.tolist(), strict=True) if some]
+    def _of(self, mask: Tensor) -> Row:
+        ranks, baseline = self.ranks[mask].double(), self.baseline[mask].double()
+        words = [one for one, selected in zip(self.words, mask.tolist(), strict=True) if selected]
         right = (ranks == 1).double()
         gain = right - (baseline == 1).double()
         n_pairs = len({one[:2] for one in words})
@@ -152,19 +152,19 @@ class Analogies:
             "rank": float(ranks.quantile(0.5)),
             "baseline_rank": float(baseline.quantile(0.5)),
             "null_rank": (self.others + 1) / 2,
-            "given": float(self.given[chosen].double().mean()),
+            "given": float(self.given[mask].double().mean()),
             "analogies": len(words),
             "example": f"{b} − {a} + {c}: {d} is number {int(ranks[best])}",
         }
 
 
 def _known(spelt: Spelt, listed: Sequence[tuple[str, str]]) -> list[tuple[str, str, int, int]]:
-    found = []
+    pairs = []
     for a, b in listed:
         tokens = spelt.token(a), spelt.token(b)
         if tokens[0] is not None and tokens[1] is not None and tokens[0] != tokens[1]:
-            found.append((a, b, tokens[0], tokens[1]))
-    return found
+            pairs.append((a, b, tokens[0], tokens[1]))
+    return pairs
 
 
 def _ranks(
@@ -191,10 +191,10 @@ def _jackknife(values: Float[Tensor, " n"], words: Sequence[tuple[str, str, str,
 
     Words that all agree leave no spread: what n pairs can tell ends at half a pair.
     """
-    pairs = sorted({one[:2] for one in words} | {one[2:] for one in words})
-    kept = [[at for at, one in enumerate(words) if pair not in (one[:2], one[2:])] for pair in pairs]
-    if len(pairs) < 3 or not all(kept):
+    pairs = sorted({analogy[:2] for analogy in words} | {analogy[2:] for analogy in words})
+    sets_without = [[at for at, analogy in enumerate(words) if pair not in (analogy[:2], analogy[2:])] for pair in pairs]
+    if len(pairs) < 3 or not all(sets_without):
         return None
-    left = torch.stack([values[some].mean() for some in kept])
+    left = torch.stack([values[indices].mean() for indices in sets_without])
     error = sqrt((len(left) - 1) / len(left) * float((left - left.mean()).square().sum()))
     return max(error, 0.5 / len(pairs))

@@ -31,11 +31,11 @@ class Table:
     rows: Float[Tensor, "rows d"]
 
     @classmethod
-    def of(cls, one: Embedding, stored: Float[Tensor, "rows d"]) -> "Table":
+    def of(cls, embedding: Embedding, stored: Float[Tensor, "rows d"]) -> "Table":
         """From the table as it is stored; copied only where it has empty rows."""
-        reached = stored[one.first :]
-        some = _filled(reached)
-        return cls(one, reached, reached if bool(some.all()) else reached[some])
+        reached = stored[embedding.first :]
+        filled = _filled(reached)
+        return cls(embedding, reached, reached if bool(filled.all()) else reached[filled])
 
     @property
     def empty(self) -> int:
@@ -95,16 +95,16 @@ class Summary:
     def of(cls, table: Table) -> "Summary":
         """Of a table."""
         step = -(-len(table.rows) // DRAWN)
-        some = table.rows[::step].to(torch.float64)
-        pairs = torch.tril_indices(len(some), len(some), -1)
+        sampled = table.rows[::step].to(torch.float64)
+        pairs = torch.tril_indices(len(sampled), len(sampled), -1)
 
         def cosines(x: Float[Tensor, "rows d"]) -> Float[Tensor, " pairs"]:
             u = torch.nn.functional.normalize(x, dim=1)
             return (u @ u.mT)[pairs[0], pairs[1]]
 
-        around = cosines(some - table.moments.mean)
+        around = cosines(sampled - table.moments.mean)
         return cls(
-            table.one, table.sizes, table.empty, table.lengths, table.spectrum, len(some), cosines(some), around
+            table.one, table.sizes, table.empty, table.lengths, table.spectrum, len(sampled), cosines(sampled), around
         )  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def shape_numbers(table: Table) -> Iterator[Number]:
     """Lengths, cosines and isotropy, with what random vectors show."""
     n, d = table.sizes
     mean, scatter = table.moments.mean, table.moments.scatter / n
-    lengths, own = table.lengths, float(table.moments.mean.square().sum())
+    lengths, mean_square = table.lengths, float(table.moments.mean.square().sum())
     average, trace = float(lengths.mean()), float(scatter.diagonal().sum())
 
     chi = mean_length(d)
@@ -121,10 +121,10 @@ def shape_numbers(table: Table) -> Iterator[Number]:
     variance = 2 * float(scatter.square().sum()) + 4 * float(mean @ scatter @ mean)
     spread = float(lengths.std(correction=0)) / average
     yield _number("length_mean", average)
-    yield _number("length_spread", spread, null, null / sqrt(2 * n), sqrt(variance) / (2 * (own + trace)))
+    yield _number("length_spread", spread, null, null / sqrt(2 * n), sqrt(variance) / (2 * (mean_square + trace)))
     for name, share in (("length_low", 0.05), ("length_high", 0.95)):
         yield _number(name, float(lengths.quantile(share)) / average, float(stats.chi.ppf(share, d)) / chi)
-    yield _number("mean_share", own / (own + trace), 1 / n, sqrt(2 / d) / n)
+    yield _number("mean_share", mean_square / (mean_square + trace), 1 / n, sqrt(2 / d) / n)
 
     deviations = null_deviations(d, table.directions.pairs)
     yield _number("cosine_mean", table.directions.mean, 0.0, deviations[0])
@@ -132,8 +132,8 @@ def shape_numbers(table: Table) -> Iterator[Number]:
     if table.centred.count > 1:
         yield _number("centred_cosine_mean", table.centred.mean, -1 / (n - 1))
         yield _number("centred_cosine_square", table.centred.mean_square, 1 / d, deviations[1])
-    whole = scatter + torch.outer(mean, mean)
-    yield _number("participation", _participation(whole), (n * d + 2) / (n + d + 1))
+    second_moment = scatter + torch.outer(mean, mean)
+    yield _number("participation", _participation(second_moment), (n * d + 2) / (n + d + 1))
     if trace > 0:
         yield _number("centred_participation", _participation(scatter), ((n - 1) * d + 2) / (n + d))
 
