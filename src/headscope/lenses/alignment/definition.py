@@ -48,7 +48,9 @@ def definition(params: Params, weights: WeightSource) -> dict[str, pl.DataFrame]
             layer_form, variance = layer_form + form, variance + chance
             add("heads", h, _defined_form(form) | _defined_angles(q, k))
             add("factors", h, {"trace": _defined_row(float(form.trace()), 0.0, chance)} | _defined_factors(q, k))
-        layer_rows = {name: row for name, row in _defined_form(layer_form).items() if name in ("trace", "symmetric_share")}
+        layer_rows = {
+            name: row for name, row in _defined_form(layer_form).items() if name in ("trace", "symmetric_share")
+        }
         add("layers", None, layer_rows)
         add("factors", None, {"trace": _defined_row(float(layer_form.trace()), 0.0, variance)})
     return {name: pl.DataFrame(rows, schema=SCHEMA) for name, rows in tables.items()}

@@ -1,9 +1,9 @@
 r"""Alignment: do queries and keys look for the same things?
 
 Weights only, one tensor at a time. A head scores a pair of tokens by the form W_QK = w_q w_kᵀ. Its trace, its symmetric
-share and the overlap of what its two sides read say how the two sides of the weights lie to each other; each stands
-beside what is left when the queries' side is turned at random against the keys' side. What the head does on a text is
-another question: the lens `likeness` measures it.
+share and the overlap of what its two sides read say how the two sides of the weights lie to each other; each is
+compared with what is left when the queries' side is turned at random against the keys' side. What the head does on a
+text is another question: the lens `likeness` measures it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +46,7 @@ _HOW = (
 
 
 @dataclass(frozen=True)
-class Measured:
+class SiteNumbers:
     """The numbers of one site."""
 
     heads: list[dict[str, Row]]
@@ -94,7 +94,7 @@ class Alignment(WeightLens[Params]):
         statuses = {site: weights.status(site) for site in weights.sites}
         readable_sites = [site for site in weights.sites if statuses[site].status != "refused"]
         warnings = status_warnings(weights.spec, statuses, "W_QK is the form before it")
-        numbers_by_site: dict[Site, Measured] = {}
+        numbers_by_site: dict[Site, SiteNumbers] = {}
         gained: list[Site] = []
         unlike: list[Site] = []
         for site in readable_sites:
@@ -102,21 +102,31 @@ class Alignment(WeightLens[Params]):
             if w.w_q.shape[1] != w.w_k.shape[1]:
                 unlike.append(site)
                 continue
-            numbers_by_site[site] = _measured(w)
+            numbers_by_site[site] = _site_numbers(w)
             gained += [site] if has_gain(w, "qk") else []
             del w
-        warnings = (*warnings, *_unlike_warning(unlike), *_cross_warning(numbers_by_site), *gain_warning(gained, readable_sites, "q or k"))
+        warnings = (
+            *warnings,
+            *_unlike_warning(unlike),
+            *_cross_warning(numbers_by_site),
+            *gain_warning(gained, readable_sites, "q or k"),
+        )
         if not numbers_by_site:
             reason = (
                 "no attention site of this model has queries and keys in canonical form that read vectors of one size"
             )
             raise NotApplicable(reason, warnings=warnings)
-        tables = _tables(numbers_by_site, {site: statuses[site].status for site in numbers_by_site}, origin(weights.spec))
+        tables = _tables(
+            numbers_by_site, {site: statuses[site].status for site in numbers_by_site}, origin(weights.spec)
+        )
         return Measurement(
             tables=tables,
-            arrays={f"{site.label}.cosines": _padded(site_numbers.cosines) for site, site_numbers in numbers_by_site.items()},
+            arrays={
+                f"{site.label}.cosines": _padded(site_numbers.cosines) for site, site_numbers in numbers_by_site.items()
+            },
             figures=figures(
-                {site: site_numbers.heads for site, site_numbers in numbers_by_site.items()}, {s: site_numbers.layer for s, site_numbers in numbers_by_site.items()}
+                {site: site_numbers.heads for site, site_numbers in numbers_by_site.items()},
+                {s: site_numbers.layer for s, site_numbers in numbers_by_site.items()},
             ),
             method=method_of(weights, _HOW),
             warnings=warnings,
@@ -138,13 +148,13 @@ def _unlike_warning(unlike: Sequence[Site]) -> tuple[str, ...]:
     return (f"Left out: {labels}. Reason: queries and keys read vectors of different sizes, so W_QK has no trace.",)
 
 
-def _cross_warning(numbers_by_site: Mapping[Site, Measured]) -> tuple[str, ...]:
+def _cross_warning(numbers_by_site: Mapping[Site, SiteNumbers]) -> tuple[str, ...]:
     cross = [site for site in numbers_by_site if site.kind == "cross"]
     if not cross:
         return ()
     return (
-        f"{len(cross)} of {len(numbers_by_site)} sites (first {cross[0].label}) are cross-attention: queries and keys read "
-        "different stacks, and their alignment means something only as far as these share their coordinates.",
+        f"{len(cross)} of {len(numbers_by_site)} sites (first {cross[0].label}) are cross-attention: queries and keys "
+        "read different stacks, and their alignment means something only as far as these share their coordinates.",
     )
 
 
@@ -156,7 +166,7 @@ def _padded(rows: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     return cells
 
 
-def _measured(w: HeadWeights) -> Measured:
+def _site_numbers(w: HeadWeights) -> SiteNumbers:
     """All heads one by one, then their sum."""
     heads, factors, cosines = [], [], []
     read, key = 0, _Factor.of(w.w_k[0])
@@ -170,7 +180,7 @@ def _measured(w: HeadWeights) -> Measured:
         cosines.append(angles)
         factors.append(_factor_numbers(query, key))
     layer, of_factors = _layer(w)
-    return Measured(heads, factors, layer, of_factors, cosines)
+    return SiteNumbers(heads, factors, layer, of_factors, cosines)
 
 
 def _head(query: _Factor, key: _Factor) -> tuple[dict[str, Row], NDArray[np.float64]]:
@@ -216,7 +226,7 @@ def _symmetric(moments: FormMoments, n: int) -> Row:
 
 
 def _angle_numbers(cosines: Float[Tensor, " rank"], n: int, first: int, second: int) -> dict[str, Row]:
-    """Of the principal angles between two subspaces of n dimensions."""
+    """Overlap and largest cosine of two subspaces of n dimensions, from their principal cosines."""
     if not len(cosines):
         return {"subspace_overlap": (None,) * 4, "largest_cosine": (None,) * 4}
     smaller = min(first, second)
@@ -273,7 +283,9 @@ def _layer(w: HeadWeights) -> tuple[dict[str, Row], dict[str, Row]]:
     return layer, {"trace": _row(trace, 0.0, sqrt(variance))}
 
 
-def _tables(numbers_by_site: Mapping[Site, Measured], statuses: Mapping[Site, str], read_from: str) -> dict[str, pl.DataFrame]:
+def _tables(
+    numbers_by_site: Mapping[Site, SiteNumbers], statuses: Mapping[Site, str], read_from: str
+) -> dict[str, pl.DataFrame]:
     """One row per head (or layer) and quantity."""
 
     def rows(site: Site, head: int | None, numbers: Mapping[str, Row]) -> Iterator[dict[str, object]]:

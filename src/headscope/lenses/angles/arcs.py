@@ -1,4 +1,4 @@
-"""Divergence along arcs between real vectors, beside the law for random ones: sums over the arcs of a window."""
+"""Divergence along arcs between real vectors and its law for random ones, summed over a window."""
 
 from dataclasses import dataclass
 from math import pi
@@ -57,7 +57,7 @@ def row_arcs(
     visible: Bool[Tensor, "n n"],
     inside: Bool[Tensor, "n"],
 ) -> ArcSums:
-    """The row of a query whose input moves along the arc between two real ones: its scores are mixed as the input is.
+    """Arcs of attention rows: the query's input moves between two real ones, and its scores with it.
 
     Queries of the later half, which have keys in common; only those keys.
     """
@@ -81,7 +81,7 @@ def row_arcs(
 
 
 def arc_ends(at: Int[Tensor, "n"]) -> tuple[Int[Tensor, "arcs"], Int[Tensor, "arcs"]]:
-    """Each token of the first half with its counterpart of the second, evenly thinned to so many as may be."""
+    """Pairs of tokens half the list apart, evenly thinned to at most ARCS pairs."""
     half = len(at) // 2
     starts = torch.arange(0, half, max(1, -(-half // ARCS)))
     return at[starts], at[starts + half]
@@ -93,7 +93,7 @@ def _summed(
     angle: Float[Tensor, "*sets arcs"],
     length: Float[Tensor, "*sets arcs"],
 ) -> Float[Tensor, "*sets many"]:
-    """Sums over arcs."""
+    """Divergences, laws and NUMBERS, summed over arcs."""
     if angle.shape[-1] == 0:
         return torch.zeros(*angle.shape[:-1], 2 * POINTS + len(NUMBERS), dtype=torch.float64)
     divergence = kl_divergence(target[..., None, :], moving)

@@ -15,7 +15,7 @@ from headscope.lenses.shared.table import Row
 
 Array = NDArray[np.float64]
 # As the lens has them.
-KEYS, DRAWS, DECIMALS, POINTS, ARCS, NARROW, SHOWN, FEWEST = 4, 16, 9, 9, 12, 0.05, 21, 4
+KEYS, DRAWS, DECIMALS, POINTS, ARCS, NARROW, MOST_TOKENS, FEWEST_TOKENS = 4, 16, 9, 9, 12, 0.05, 21, 4
 TIMES = [k / (POINTS - 1) for k in range(POINTS)]
 QUANTITIES = [(v, t) for v in ("input", "embedding") for t in ("score", "weight", "rank")]
 
@@ -25,16 +25,16 @@ def defined(batches: Sequence[Batch], skip: int) -> dict[str, list[Row]]:
     tables: dict[str, list[Row]] = {"heads": [], "arcs": [], "drawn": []}
     sites = [site for site in (batches[0].captures["resid"] if batches else ()) if site.kind == "self"]
     for site in sites:
-        first = next(one for one in sites if one.stack == site.stack)
+        first = next(other for other in sites if other.stack == site.stack)
         every = [(batch, index) for batch in batches for index in range(len(batch.real))]
         windows = [_Window(site, first, batch, index, skip) for batch, index in every]
-        windows = [one for one in windows if any(one.keys)]
+        windows = [window for window in windows if any(window.keys)]
         if not windows:
             continue
         where = {"stack": site.stack, "kind": site.kind, "layer": site.layer}
         tables["heads"] += [where | row for row in _heads(site, windows)]
         tables["arcs"] += [where | row for row in _arcs(site, windows)]
-        tables["drawn"] += [where | row for row in _drawn(site, first, every, skip)]
+        tables["drawn"] += [where | row for row in _picture_rows(site, first, every, skip)]
     for name in {row["quantity"] for row in tables["heads"]}:
         tested = [row for row in tables["heads"] if row["quantity"] == name and row["p"] is not None]
         tested.sort(key=lambda row: float(str(row["p"])), reverse=True)
@@ -59,15 +59,19 @@ class _Window:
         captured = {name: batch.captures[name][site][index].double().numpy() for name in ("resid", "q", "k", "pairs")}
         self.x = captured["resid"][real_tokens]
         self.e = batch.captures["resid"][first][index].double().numpy()[real_tokens]
-        q, k, self.weight = captured["q"][:, real_tokens], captured["k"][:, real_tokens], captured["pairs"][:, real_columns][:, :, real_columns]
+        q, k, self.weight = (
+            captured["q"][:, real_tokens],
+            captured["k"][:, real_tokens],
+            captured["pairs"][:, real_columns][:, :, real_columns],
+        )
         scale = float(batch.captures["scale"][site])
         self.score = np.array([scale * q[h] @ k[site.kv_head(h)].T for h in range(site.n_heads)])
         self.inside = [i for i, position in enumerate(self.at) if position >= skip]
-        self.seen = [
+        self.visible = [
             [j for j in self.inside if i in self.inside and (self.weight[:, i, j] > 0).any()]
             for i in range(len(self.at))
         ]
-        rows = [[j for j in keys if j != i] for i, keys in enumerate(self.seen)]
+        rows = [[j for j in keys if j != i] for i, keys in enumerate(self.visible)]
         self.keys = [keys if len(keys) >= KEYS else [] for keys in rows]
         text = batch.tokens[index][batch.real[index]].to(torch.int64).numpy()
         seed = int.from_bytes(hashlib.sha256(text.tobytes()).digest()[:8], "big") >> 8
@@ -134,27 +138,32 @@ def _heads(site: Site, windows: Sequence[_Window]) -> Iterator[Row]:
     mixed: dict[tuple[str, bool], list[list[Array]]] = {}
     for vectors in ("input", "embedding"):
         for ranked in (False, True):
-            cosines = [one.cosine(vectors) for one in windows]
+            cosines = [window.cosine(vectors) for window in windows]
             rounded = [c.round(DECIMALS) if ranked else c for c in cosines]
-            cosine_rows[vectors, ranked] = [one.rows(c, ranked) for one, c in zip(windows, rounded, strict=True)]
+            cosine_rows[vectors, ranked] = [window.rows(c, ranked) for window, c in zip(windows, rounded, strict=True)]
             mixed[vectors, ranked] = [
                 [
-                    one.rows(c[np.ix_(list(order.values()), list(order.values()))], ranked)
-                    for one, c, order in ((one, c, one.orders[draw]) for one, c in zip(windows, rounded, strict=True))
+                    window.rows(c[np.ix_(list(order.values()), list(order.values()))], ranked)
+                    for window, c, order in (
+                        (window, c, window.orders[draw]) for window, c in zip(windows, rounded, strict=True)
+                    )
                 ]
                 for draw in range(DRAWS)
             ]
-    distances = [np.abs(np.subtract.outer(one.at, one.at)).astype(float) for one in windows]
+    distances = [np.abs(np.subtract.outer(window.at, window.at)).astype(float) for window in windows]
     far = {
         ranked: [
-            one.rows(d if ranked else np.log(np.maximum(d, 1)), ranked) for one, d in zip(windows, distances, strict=True)
+            window.rows(d if ranked else np.log(np.maximum(d, 1)), ranked)
+            for window, d in zip(windows, distances, strict=True)
         ]
         for ranked in (False, True)
     }
     for head in range(site.n_heads):
         for vectors, target in QUANTITIES:
             ranked = target == "rank"
-            a = [one.rows((one.score if target == "score" else one.weight)[head], ranked) for one in windows]
+            a = [
+                window.rows((window.score if target == "score" else window.weight)[head], ranked) for window in windows
+            ]
             m, d = cosine_rows[vectors, ranked], far[ranked]
 
             def pooled(rows: Sequence[Array], out: int | None = None) -> Array:
@@ -175,8 +184,9 @@ def _heads(site: Site, windows: Sequence[_Window]) -> Iterator[Row]:
                 "given_low": partial - _half(partials), "given_high": partial + _half(partials), "p": p, "slope": slope,
             }  # fmt: skip
             yield {
-                "head": head, "quantity": f"{vectors}_{target}", **{name: _cell(one) for name, one in numbers.items()},
-                "samples": sum(len(keys) for one in windows for keys in one.keys), "windows": len(windows),
+                "head": head, "quantity": f"{vectors}_{target}",
+                **{name: _cell(number) for name, number in numbers.items()},
+                "samples": sum(len(keys) for window in windows for keys in window.keys), "windows": len(windows),
             }  # fmt: skip
 
 
@@ -189,10 +199,17 @@ def _arc(target: Array, moving: Sequence[Array], angle: float, length: float) ->
     divergence = [float(special.rel_entr(p, special.softmax(scores)).sum()) for scores in moving]
     overlap = float(p @ (target - target.mean()))
     law = [overlap * (1 - cos((1 - t) * angle)) for t in TIMES]
-    return divergence, law, _left(divergence, angle), _left([1 - t for t in TIMES], angle), angle, length
+    return (
+        divergence,
+        law,
+        _sinusoid_misfit(divergence, angle),
+        _sinusoid_misfit([1 - t for t in TIMES], angle),
+        angle,
+        length,
+    )
 
 
-def _left(curve: Sequence[float], angle: float) -> float:
+def _sinusoid_misfit(curve: Sequence[float], angle: float) -> float:
     basis = np.array([[cos(angle * t), sin(angle * t), 1.0] for t in TIMES])
     y = np.array(curve)
     residual = y - basis @ np.linalg.lstsq(basis, y, rcond=None)[0]
@@ -230,7 +247,7 @@ def _rows(window: _Window, head: int) -> Iterator[Arc]:
     x = window.x - window.x.mean(1, keepdims=True)
     for i, j in _ends(window.inside[len(window.inside) // 2 :]):
         angle = _between(x[i], x[j])
-        keys = [key for key in window.seen[i] if key in window.seen[j]]
+        keys = [key for key in window.visible[i] if key in window.visible[j]]
         if angle is not None and len(keys) >= KEYS:
             v, w = window.score[head, i, keys], window.score[head, j, keys]
             yield _arc(w, _mixed(v, w, angle), angle, float(np.linalg.norm(w - w.mean())))
@@ -266,14 +283,14 @@ def _arc_row(head: int | None, name: str, arcs_by_window: Sequence[list[Arc]]) -
         "angle": float(np.mean([arc[4] for arc in every])) * 180 / pi,
         "length": float(np.mean([arc[5] for arc in every])),
     }  # fmt: skip
-    cells = {key: _cell(window_arcs) for key, window_arcs in numbers.items()}
+    cells = {key: _cell(number) for key, number in numbers.items()}
     yield {"head": head, "quantity": name, **cells, "samples": len(every), "windows": len(windows)}
 
 
-def _drawn(site: Site, first: Site, every: Sequence[tuple[Batch, int]], skip: int) -> Iterator[Row]:
+def _picture_rows(site: Site, first: Site, every: Sequence[tuple[Batch, int]], skip: int) -> Iterator[Row]:
     for batch, index in every:
-        at = [i for i, is_real in enumerate(batch.real[index].tolist()) if is_real][skip:SHOWN]
-        if len(at) < FEWEST:
+        at = [i for i, is_real in enumerate(batch.real[index].tolist()) if is_real][skip:MOST_TOKENS]
+        if len(at) < FEWEST_TOKENS:
             continue
         maps = batch.captures["pattern"][site][index].double().numpy()[:, at][:, :, at]
         for name, of in (("input", site), ("embedding", first)):
@@ -295,6 +312,6 @@ def _drawn(site: Site, first: Site, every: Sequence[tuple[Batch, int]], skip: in
             a, m = (np.concatenate([part[k] for part in parts[False]]) for k in (0, 1))
             b, n = (np.concatenate([part[k] for part in parts[True]]) for k in (0, 1))
             numbers = {"value": _correlation(a, m), "rank": _correlation(b, n), "slope": float(a @ m) / float(m @ m)}
-            cells = {key: _cell(one) for key, one in numbers.items()}
+            cells = {key: _cell(number) for key, number in numbers.items()}
             yield {"head": None, "quantity": name, **cells, "samples": pairs, "windows": 1}
         return

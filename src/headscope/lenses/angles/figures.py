@@ -1,4 +1,4 @@
-"""Figures of the angles lens: who follows the cosine, the cosine map beside the attention map, and the arcs."""
+"""Figures of the lens `angles`: heads that follow the cosine, cosine and attention maps, arcs."""
 
 from collections.abc import Mapping, Sequence
 
@@ -68,12 +68,14 @@ def _course(heads: pl.DataFrame, sites: Sequence[Site]) -> Curves:
     for quantity, label in (("input_rank", "inputs"), ("embedding_rank", "embeddings")):
         for group, members in groups(sites).items():
             rows = {site.layer: _of(heads.filter(pl.col("quantity") == quantity), site) for site in members}
-            cells = {layer: _column(one, "value") for layer, one in rows.items()}
-            cells = {layer: one[np.isfinite(one)] for layer, one in cells.items() if np.isfinite(one).any()}
+            cells = {layer: _column(layer_rows, "value") for layer, layer_rows in rows.items()}
+            cells = {layer: values[np.isfinite(values)] for layer, values in cells.items() if np.isfinite(values).any()}
             if not cells:
                 continue
             x = np.array([float(layer) for layer in cells])
-            median, low, high = (np.array([f(one) for one in cells.values()]) for f in (np.median, np.min, np.max))
+            median, low, high = (
+                np.array([f(values) for values in cells.values()]) for f in (np.median, np.min, np.max)
+            )
             band = (low, high) if quantity == "input_rank" else (None, None)
             series.append(Series(f"{group} {label}".strip(), x, median, *band))
             if quantity == "input_rank":
@@ -91,11 +93,16 @@ def _course(heads: pl.DataFrame, sites: Sequence[Site]) -> Curves:
 
 
 def _pairs_of_maps(correlations: pl.DataFrame, sites: Sequence[Site], pictures: Mapping[Site, Picture]) -> list[Figure]:
-    """Cosines beside weights: in the first layer, and in the later one whose average follows the cosine most."""
+    """Cosine and attention maps of the first layer, and of the later layer that follows the cosine most."""
     pictured_sites = [site for site in sites if site in pictures]
     rows = correlations.filter(pl.col("quantity") == "input")
-    size = {site: float(np.nan_to_num(np.abs(_column(_of(rows, site), "rank"))).max(initial=0.0)) for site in pictured_sites}
-    selected_sites = [pictured_sites[0], *([max(pictured_sites[1:], key=lambda site: size[site])] if len(pictured_sites) > 1 else [])]
+    size = {
+        site: float(np.nan_to_num(np.abs(_column(_of(rows, site), "rank"))).max(initial=0.0)) for site in pictured_sites
+    }
+    selected_sites = [
+        pictured_sites[0],
+        *([max(pictured_sites[1:], key=lambda site: size[site])] if len(pictured_sites) > 1 else []),
+    ]
     map_figures: list[Figure] = []
     for number, site in enumerate(selected_sites):
         picture = pictures[site]
@@ -110,8 +117,8 @@ def _pairs_of_maps(correlations: pl.DataFrame, sites: Sequence[Site], pictures: 
             HeatMap(
                 name=f"cosines_{number}",
                 title=f"Cosines of the inputs of {site.label}",
-                caption=f"Of the first tokens of the first window: {layer_phrase}; beside the map of attention. A token with "
-                "itself (1) is left empty.",
+                caption=f"Of the first tokens of the first window: {layer_phrase}; beside the map of attention. A "
+                "token with itself (1) is left empty.",
                 values=cosine,
                 row_labels=tuple(f"{i + 1} {text}" for i, text in enumerate(names)),
                 column_labels=tuple(f"{i + 1} {text}" for i, text in enumerate(names)),

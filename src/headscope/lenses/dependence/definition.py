@@ -26,12 +26,16 @@ MEASURES = ("pointwise", "cosine", "nearness", "information", "trace")
 def defined(batches: Sequence[Batch], components: int, skip: int) -> dict[str, pl.DataFrame]:
     """The tables of the lens, from the windows of the commonest length."""
     tables: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
-    sites: list[_Defined] = []
+    sites: list[_SiteByFormula] = []
     for site in batches[0].captures["resid"] if batches else ():
         if site.kind == "self":
-            defined_site = _Defined(components, skip, site, batches)
+            defined_site = _SiteByFormula(components, skip, site, batches)
             where = {"stack": site.stack, "kind": site.kind, "layer": site.layer}
-            for name, rows in (("heads", defined_site.heads()), ("pairs", defined_site.pairs()), ("profile", defined_site.profile())):
+            for name, rows in (
+                ("heads", defined_site.heads()),
+                ("pairs", defined_site.pairs()),
+                ("profile", defined_site.profile()),
+            ):
                 tables[name] += [where | row for row in rows]
             sites.append(defined_site)
     tables["joint"] = list(_joint(sites))
@@ -49,12 +53,14 @@ def defined(batches: Sequence[Batch], components: int, skip: int) -> dict[str, p
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
-class _Defined:
-    """One site by the formulas: windows in, numbers out. Tokens are counted among those kept; `at` says where."""
+class _SiteByFormula:
+    """One site by the formulas. Tokens are numbered within the sample; `at` holds their positions."""
 
     def __init__(self, components: int, skip: int, site: Site, batches: Sequence[Batch]) -> None:
         windows = [
-            _kept([batch.captures[name][site][index].double().numpy() for name in ("resid", "q", "k", "pairs")], real)
+            _sampled_tokens(
+                [batch.captures[name][site][index].double().numpy() for name in ("resid", "q", "k", "pairs")], real
+            )
             for batch in batches
             for index, real in enumerate(batch.real.tolist())
         ]
@@ -69,13 +75,13 @@ class _Defined:
         tokens = range(len(self.at))
         self.inside = [i for i in tokens if self.at[i] >= skip]
         visible = [[j for j in self.inside if any((a[:, i, j] > 0).any() for a in self.a)] for i in tokens]
-        self.seen = [keys if i in self.inside else [] for i, keys in enumerate(visible)]
-        rows = [[j for j in keys if j != i] for i, keys in enumerate(self.seen)]
+        self.visible = [keys if i in self.inside else [] for i, keys in enumerate(visible)]
+        rows = [[j for j in keys if j != i] for i, keys in enumerate(self.visible)]
         self.keys = [keys if len(keys) >= KEYS else [] for keys in rows]
-        # What is asked for again and again: fits, and ranks of a measure by window.
-        self.known: dict[tuple[int, int | None, int], tuple[Array, Array]] = {}
+        # Fits, and ranks of a measure by window, are needed many times: each is computed once.
+        self.fits: dict[tuple[int, int | None, int], tuple[Array, Array]] = {}
         self.ranked: dict[tuple[str, int, int], list[Array] | None] = {}
-        # What each head's correlation exceeds its null by, of all windows and of all but each, by measure.
+        # How much each head's correlation exceeds its null, of all windows and of all but each, by measure.
         self.excess: dict[str, list[list[float]]] = {}
         self.prepare()
 
@@ -109,9 +115,9 @@ class _Defined:
         return [pair for pair in self.either if self.pool[pair] == pool]
 
     def fit(self, pool: int, out: int | None, shift: int = 0) -> tuple[Array, Array]:
-        if (pool, out, shift) not in self.known:
-            self.known[pool, out, shift] = self._fit(pool, out, shift)
-        return self.known[pool, out, shift]
+        if (pool, out, shift) not in self.fits:
+            self.fits[pool, out, shift] = self._fit(pool, out, shift)
+        return self.fits[pool, out, shift]
 
     def _fit(self, pool: int, out: int | None, shift: int) -> tuple[Array, Array]:
         z = [
@@ -134,7 +140,7 @@ class _Defined:
         return range(1, min(SHIFTS, self.w - 1) + 1)
 
     def measure(self, name: str, head: int, shift: int) -> list[dict[tuple[int, int], float]] | None:
-        """Per window the measure of each counted pair (query, key); with a shift, of its null."""
+        """The measure of each counted pair (query, key) by window; with a shift, its null."""
         pairs = [(i, j) for i, keys in enumerate(self.keys) for j in keys]
         pooled, null_shifts = bool(self.pool), [s for s in self.shifts() if s != shift]
         if name == "pointwise" and pooled:
@@ -173,7 +179,8 @@ class _Defined:
         traces: dict[tuple[int, int], float] = {}
         for pair in pairs:
             swapped = [
-                float(np.mean([self.score(head, (w + s) % self.w, w, pair) for w in windows])) for s in (shift, 2 * shift)
+                float(np.mean([self.score(head, (w + s) % self.w, w, pair) for w in windows]))
+                for s in (shift, 2 * shift)
             ]
             traces[pair] = swapped[0] - swapped[1] if shift else self.trace(head, pair, windows)
         groups: dict[tuple[int, bool], list[float]] = {}
@@ -191,7 +198,7 @@ class _Defined:
         return np.concatenate(rank_rows)
 
     def columns(self, head: int, name: str, shift: int) -> list[Array] | None:
-        """Per window the ranks of the pattern, of the measure and of nearness, one under the other."""
+        """The ranks of pattern, measure and nearness by window, stacked."""
         measured = self._measured(head, name, shift)
         if measured is None:
             return None
@@ -207,20 +214,20 @@ class _Defined:
         return self.ranked[key]
 
     def correlations(self, columns: Sequence[Array] | None, only: Sequence[int]) -> tuple[float, float]:
-        """Plain and partial, over the windows in `only`."""
+        """The plain and the partial correlation over the windows in `only`."""
         if columns is None:
             return nan, nan
         a, m, d = np.concatenate([columns[w] for w in only], 1)
         if not (m**2).sum():
             return nan, nan
         r = float(a @ m / sqrt((a @ a) * (m @ m)))
-        left = [one - (one @ d) / (d @ d) * d for one in (a, m)]
-        squares = [float(one @ one) for one in left]
+        left = [ranks - (ranks @ d) / (d @ d) * d for ranks in (a, m)]
+        squares = [float(ranks @ ranks) for ranks in left]
         identified = squares[0] > 1e-10 * (a @ a) and squares[1] > 1e-10 * (m @ m)
         return r, float(left[0] @ left[1]) / sqrt(squares[0] * squares[1]) if identified else nan
 
     def residual_correlation(self, columns: Sequence[Array] | None, only: Sequence[int]) -> float:
-        """Of ranks less their mean over windows at the same positions and less what is left of it for the key."""
+        """The correlation of ranks centred over windows at each position, then over each key."""
         if columns is None or len(only) < 2:
             return nan
         places = [(i, j) for i, keys in enumerate(self.keys) for j in keys]
@@ -252,7 +259,9 @@ class _Defined:
                     ends = dict(zip(("beyond", "beyond_low", "beyond_high"), self.interval(further), strict=True))
                     row |= ends | {"given_distance": correlations[0][1]}
                     if swapped:
-                        chance = [[self.residual_correlation(null_columns, only) for null_columns in swapped] for only in sets]
+                        chance = [
+                            [self.residual_correlation(null_columns, only) for null_columns in swapped] for only in sets
+                        ]
                         more = [a - float(np.mean(b)) for a, b in zip(further, chance, strict=True)]
                         excess, low, high = self.interval(more)
                         row |= {"beyond_null": float(np.mean(chance[0])), "p": self.p_value(more)}
@@ -290,8 +299,8 @@ class _Defined:
     def pairs(self) -> Iterator[Row]:
         if self.w < 2 or not any(self.keys):
             return
-        near = [(i, j) for i, keys in enumerate(self.seen) for j in keys if 0 < self.gap(i, j) <= NEAR]
-        same = [(i, i) for i, keys in enumerate(self.seen) if i in keys]
+        near = [(i, j) for i, keys in enumerate(self.visible) for j in keys if 0 < self.gap(i, j) <= NEAR]
+        same = [(i, i) for i, keys in enumerate(self.visible) if i in keys]
         for head in range(self.site.n_heads):
             for name, pairs in (("self", same), ("dependent", near), ("independent", near)):
                 if pairs:
@@ -347,7 +356,7 @@ class _Defined:
         return float(((q - q.mean(0)) * (k - k.mean(0))).sum()) / (len(only) - 1)
 
     def variance(self, head: int, pair: tuple[int, int]) -> tuple[float, float]:
-        """Of independent pairs, and what dependence adds: sums over pairs of different windows, one by one."""
+        """The variance of independent pairs, and what dependence adds to it, from all pairs of windows."""
         w, every = self.w, range(self.w)
         s = np.array([[self.score(head, a, b, pair) for b in every] for a in every])
         residual = np.array([[s[a, b] - s[a].mean() - s[:, b].mean() + s.mean() for b in every] for a in every]) * (
@@ -401,25 +410,40 @@ class _Defined:
             yield {"head": None, "distance": min(distances), "upto": max(distances), **cells, **counts}
 
 
-def _kept(arrays: Sequence[Array], real: Sequence[bool]) -> tuple[int, tuple[int, ...], list[Array]]:
-    """Of one window: its length, where the kept tokens stand in it, and x, q, k and the pattern of these."""
+def _sampled_tokens(arrays: Sequence[Array], real: Sequence[bool]) -> tuple[int, tuple[int, ...], list[Array]]:
+    """The length of a window, the positions of its sampled tokens, and their x, q, k and pattern."""
     n = len(real)
     starts = [n - 8 * 2**octave for octave in range(24) if 8 * 2**octave <= n]
     sampled = [t for t in range(n) if n <= 56 or t < 8 or any(start <= t < start + 8 for start in starts)]
     real_columns = [number for number, t in enumerate(sampled) if real[t]]
     real_tokens = [sampled[number] for number in real_columns]
     x, q, k, a = arrays
-    return sum(real), tuple(sum(real[:t]) for t in real_tokens), [x[real_tokens], q[:, real_tokens], k[:, real_tokens], a[:, real_columns][:, :, real_columns]]
+    return (
+        sum(real),
+        tuple(sum(real[:t]) for t in real_tokens),
+        [x[real_tokens], q[:, real_tokens], k[:, real_tokens], a[:, real_columns][:, :, real_columns]],
+    )
 
 
-def _joint(sites: Sequence["_Defined"]) -> Iterator[Row]:
-    """The mean over all heads of a stack, and over those of each layer, with windows left out of all heads at once."""
+def _joint(sites: Sequence[_SiteByFormula]) -> Iterator[Row]:
+    """The mean over all heads of a stack and of each layer, leaving windows out of all heads at once."""
     for name in ("pointwise", "cosine"):
         for stack in dict.fromkeys((defined_site.site.stack, defined_site.site.kind) for defined_site in sites):
-            members = [defined_site for defined_site in sites if (defined_site.site.stack, defined_site.site.kind) == stack and name in defined_site.excess]
+            members = [
+                defined_site
+                for defined_site in sites
+                if (defined_site.site.stack, defined_site.site.kind) == stack and name in defined_site.excess
+            ]
             sizes = [defined_site.w for defined_site in members]
-            common = [defined_site for defined_site in members if defined_site.w == max(sizes, key=lambda w: (sizes.count(w), w))]
-            for layer, group in ((None, common), *((defined_site.site.layer, [defined_site]) for defined_site in members)):
+            common = [
+                defined_site
+                for defined_site in members
+                if defined_site.w == max(sizes, key=lambda w: (sizes.count(w), w))
+            ]
+            for layer, group in (
+                (None, common),
+                *((defined_site.site.layer, [defined_site]) for defined_site in members),
+            ):
                 heads = [more for defined_site in group for more in defined_site.excess[name] if more[0] == more[0]]
                 if not heads:
                     continue

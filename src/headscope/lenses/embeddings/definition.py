@@ -18,15 +18,15 @@ Rows = dict[str, list[Row]]
 Vectors = NDArray[np.float64]
 
 
-class Solved(NamedTuple):
-    """One analogy: first is to second pair as the words in them, its ranks, and whether a given word is nearest."""
+class Analogy(NamedTuple):
+    """Two pairs of one relation, the ranks of the answer, and whether a given word is nearest."""
 
     relation: str
     first: tuple[str, str]
     second: tuple[str, str]
     rank: int
     baseline: int
-    given: bool
+    nearest_is_given: bool
 
 
 def defined(weights: WeightSource, words: list[str], nearest: int) -> Rows:
@@ -34,7 +34,10 @@ def defined(weights: WeightSource, words: list[str], nearest: int) -> Rows:
     rows_by_table: Rows = {"tables": [], "spectra": [], "positions": []}
     expanded = weights.spec.dequantised
     stored = f"expanded from {expanded}" if expanded else "as stored"
-    vectors = {embedding: weights.embedding_table(embedding).double().numpy()[embedding.first :] for embedding in weights.embeddings}
+    vectors = {
+        embedding: weights.embedding_table(embedding).double().numpy()[embedding.first :]
+        for embedding in weights.embeddings
+    }
     first = next(embedding for embedding in vectors if embedding.role == "token")
     for embedding, table in vectors.items():
         x = table[np.abs(table).sum(1) > 0]
@@ -47,11 +50,13 @@ def defined(weights: WeightSource, words: list[str], nearest: int) -> Rows:
         rows_by_table["spectra"] += [place | {"table": embedding.role} | row | {"weights": stored} for row in numbers]
         y = vectors[first][np.abs(vectors[first]).sum(1) > 0]
         if embedding.role != "token" and d == y.shape[1]:
-            rows = list(_beside(x, y))
+            rows = list(_cross_cosines(x, y))
             if embedding.role == "output" and x.shape == y.shape:
-                rows.append(_own(x, y))
+                rows.append(_own_cosine(x, y))
             cross_counts = counts | {"rows": n * len(y)}
-            rows_by_table["tables"] += [place | {"table": f"{embedding.role} with token"} | row | cross_counts for row in rows]
+            rows_by_table["tables"] += [
+                place | {"table": f"{embedding.role} with token"} | row | cross_counts for row in rows
+            ]
         if embedding.role == "position":
             rows_by_table["positions"] += [place | {"table": embedding.role} | row for row in _distances(table)]
     if weights.vocabulary is not None:
@@ -61,7 +66,9 @@ def defined(weights: WeightSource, words: list[str], nearest: int) -> Rows:
     return rows_by_table
 
 
-def _row(quantity: str, value: float, null: float | None, sd: float | None = None, gaussian: float | None = None) -> Row:
+def _row(
+    quantity: str, value: float, null: float | None, sd: float | None = None, gaussian: float | None = None
+) -> Row:
     z = None if sd is None or null is None else (value - null) / sd
     return {"quantity": quantity, "value": value, "null": null, "z": z, "gaussian": gaussian}
 
@@ -98,14 +105,14 @@ def _shape(x: Vectors) -> Iterator[Row]:
         yield _row(name, values.sum() ** 2 / (values**2).sum(), (rows * d + 2) / (rows + d + 1))
 
 
-def _beside(x: Vectors, y: Vectors) -> Iterator[Row]:
+def _cross_cosines(x: Vectors, y: Vectors) -> Iterator[Row]:
     d = x.shape[1]
     cosines = np.array([_cosine(a, b) for a in x for b in y])
     yield _row("cosine_mean", cosines.mean(), 0.0, 1 / sqrt(d * len(cosines)))
     yield _row("cosine_square", (cosines**2).mean(), 1 / d, sqrt(2 * (d - 1) / d**2 / (d + 2) / len(cosines)))
 
 
-def _own(x: Vectors, y: Vectors) -> Row:
+def _own_cosine(x: Vectors, y: Vectors) -> Row:
     own_cosines = np.array([_cosine(a, b) for a, b in zip(x, y, strict=True)])
     every = np.array([_cosine(a, b) for a in x for b in y])
     return _row("own_cosine", own_cosines.mean(), every.mean(), every.std() / sqrt(len(own_cosines)))
@@ -144,11 +151,15 @@ def _token(weights: WeightSource, x: Vectors, word: str) -> int:
     return token if token is not None and token < len(x) and x[token].any() else -1
 
 
-def _known(
+def _single_token_pairs(
     weights: WeightSource, x: Vectors, listed: Sequence[tuple[str, str]]
 ) -> list[tuple[tuple[str, str], int, int]]:
     pairs = [(pair, _token(weights, x, pair[0]), _token(weights, x, pair[1])) for pair in listed]
-    return [pair_tokens for pair_tokens in pairs if pair_tokens[1] >= 0 and pair_tokens[2] >= 0 and pair_tokens[1] != pair_tokens[2]]
+    return [
+        pair_tokens
+        for pair_tokens in pairs
+        if pair_tokens[1] >= 0 and pair_tokens[2] >= 0 and pair_tokens[1] != pair_tokens[2]
+    ]
 
 
 def _neighbours(weights: WeightSource, x: Vectors, words: list[str], nearest: int) -> Iterator[Row]:
@@ -169,7 +180,7 @@ def _neighbours(weights: WeightSource, x: Vectors, words: list[str], nearest: in
 
 
 def _related(weights: WeightSource, x: Vectors) -> Iterator[Row]:
-    pairs = _known(weights, x, RELATED)
+    pairs = _single_token_pairs(weights, x, RELATED)
     if len(pairs) < 2:
         return
     pair_cosines = np.array([_cosine(x[i], x[j]) for _, i, j in pairs])
@@ -185,9 +196,9 @@ def _related(weights: WeightSource, x: Vectors) -> Iterator[Row]:
 def _analogies(weights: WeightSource, x: Vectors) -> Iterator[Row]:
     filled = [t for t in range(len(x)) if x[t].any()]
     candidates = len(filled) - 3
-    solved: list[Solved] = []
+    solved: list[Analogy] = []
     for relation, listed in RELATIONS.items():
-        for (first, a, b), (second, c, e) in permutations(_known(weights, x, listed), 2):
+        for (first, a, b), (second, c, e) in permutations(_single_token_pairs(weights, x, listed), 2):
             if len({a, b, c, e}) == 4:
                 added = [_cosine(x[b] - x[a] + x[c], x[t]) for t in filled]
                 alone = [_cosine(x[c], x[t]) for t in filled]
@@ -199,7 +210,7 @@ def _analogies(weights: WeightSource, x: Vectors) -> Iterator[Row]:
                     for values in (added, alone)
                 ]
                 nearest = filled[int(np.argmax(added))]
-                solved.append(Solved(relation, first, second, ranks[0], ranks[1], nearest in (a, b, c)))
+                solved.append(Analogy(relation, first, second, ranks[0], ranks[1], nearest in (a, b, c)))
     for relation in dict.fromkeys(["all", *(analogy.relation for analogy in solved)]) if solved else ():
         group = [analogy for analogy in solved if relation in ("all", analogy.relation)]
         low, high, gain_low, gain_high, z = _interval(group)
@@ -219,14 +230,14 @@ def _analogies(weights: WeightSource, x: Vectors) -> Iterator[Row]:
             "rank": float(np.median([analogy.rank for analogy in group])),
             "baseline_rank": float(np.median([analogy.baseline for analogy in group])),
             "null_rank": (candidates + 1) / 2,
-            "given": float(np.mean([analogy.given for analogy in group])),
+            "given": float(np.mean([analogy.nearest_is_given for analogy in group])),
             "analogies": len(group),
             "example": f"{best.first[1]} − {best.first[0]} + {best.second[0]}: {best.second[1]} is number {best.rank}",
         }
 
 
-def _interval(analogies: Sequence[Solved]) -> tuple[float | None, ...]:
-    """Ends of the intervals of the share and of the gain over the baseline, and the gain in its standard errors."""
+def _interval(analogies: Sequence[Analogy]) -> tuple[float | None, ...]:
+    """Intervals of the share and of the gain over the baseline, and the gain in standard errors."""
     left, gains = [], []
     pairs = sorted({analogy.first for analogy in analogies} | {analogy.second for analogy in analogies})
     for pair in pairs:

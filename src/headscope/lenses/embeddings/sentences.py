@@ -18,7 +18,10 @@ _LEFT_OUT = "Left out"
 
 def method(weights: WeightSource, tables: Sequence[Summary]) -> str:
     """How the numbers came about."""
-    sizes = ", ".join(f"{summary.one.label} {summary.sizes[0]} × {summary.sizes[1]} ({summary.one.module})" for summary in tables)
+    sizes = ", ".join(
+        f"{summary.embedding.label} {summary.sizes[0]} × {summary.sizes[1]} ({summary.embedding.module})"
+        for summary in tables
+    )
     stored = weights.method[:1].upper() + weights.method[1:].rstrip(".")
     notes = " ".join(note for note in weights.embedding_notes if not note.startswith(_LEFT_OUT))
     return (
@@ -37,8 +40,8 @@ def warnings(
     for summary in tables:
         if summary.empty:
             empty = "1 row" if summary.empty == 1 else f"{summary.empty} rows"
-            lines.append(f"Zero, and not counted: {empty} of the table of {summary.one.label} vectors.")
-    if not any(summary.one.role == "position" for summary in tables):
+            lines.append(f"Zero, and not counted: {empty} of the table of {summary.embedding.label} vectors.")
+    if not any(summary.embedding.role == "position" for summary in tables):
         lines.append(_no_positions(spec.positions))
     vocabulary = weights.vocabulary
     if vocabulary is None:
@@ -47,7 +50,10 @@ def warnings(
             "out, because nothing tells what a row spells."
         )
         return tuple(lines)
-    beyond = next(summary.sizes[0] + summary.empty for summary in tables if summary.one.role == "token") - vocabulary.size
+    beyond = (
+        next(summary.sizes[0] + summary.empty for summary in tables if summary.embedding.role == "token")
+        - vocabulary.size
+    )
     if beyond > 0:
         idle = "1 row" if beyond == 1 else f"{beyond} rows"
         lines.append(f"Of no token of the tokenizer: {idle} of the table of token vectors.")
