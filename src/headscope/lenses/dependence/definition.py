@@ -41,13 +41,18 @@ def defined(batches: Sequence[Batch], components: int, skip: int) -> dict[str, p
     tables["joint"] = list(_joint(sites))
     for name in ("heads", "pairs"):
         for quantity in {row["quantity"] for row in tables[name]}:
-            tested = [row for row in tables[name] if row["quantity"] == quantity and row.get("p") is not None]
-            tested.sort(key=lambda row: float(str(row["p"])), reverse=True)
-            least = 1.0
-            for rank, row in zip(range(len(tested), 0, -1), tested, strict=True):
-                least = min(least, float(str(row["p"])) * len(tested) / rank)
-                row["adjusted"] = least
+            _adjust([row for row in tables[name] if row["quantity"] == quantity])
     return {name: pl.DataFrame(rows, schema=SCHEMAS[name]) for name, rows in tables.items()}
+
+
+def _adjust(rows: Sequence[Row]) -> None:
+    """Write the p-values adjusted by Benjamini and Hochberg, from the largest p down."""
+    tested = [row for row in rows if row.get("p") is not None]
+    tested.sort(key=lambda row: float(str(row["p"])), reverse=True)
+    least = 1.0
+    for rank, row in zip(range(len(tested), 0, -1), tested, strict=True):
+        least = min(least, float(str(row["p"])) * len(tested) / rank)
+        row["adjusted"] = least
 
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -240,39 +245,57 @@ class _SiteByFormula:
         return float(a @ m / sqrt((a @ a) * (m @ m))) if min(a @ a, m @ m) > 1e-10 else nan
 
     def heads(self) -> Iterator[Row]:
-        sets = [list(range(self.w))]
-        sets += [[w for w in range(self.w) if w != out] for out in range(self.w)] if self.w > 1 else []
         for head in range(self.site.n_heads if any(self.keys) else 0):
             for name in MEASURES:
-                columns = self.columns(head, name, 0)
-                correlations = [self.correlations(columns, only) for only in sets]
-                shifts = {"nearness": [], "trace": [1]}.get(name, list(self.shifts()))
-                swapped = [self.columns(head, name, s) for s in shifts]
-                null = [[self.correlations(null_columns, only) for only in sets] for null_columns in swapped]
-                nulls = np.mean(null, 0) if null else np.full((len(sets), 2), nan)
-                value, low, high = self.interval([r for r, _ in correlations])
-                row: dict[str, float] = {"value": value, "low": low, "high": high, "null": nulls[0, 0]}
-                if name == "nearness":
-                    row |= {"null": 0.0, "p": self.p_value([r for r, _ in correlations])}
-                if name in ("pointwise", "cosine"):
-                    further = [self.residual_correlation(columns, only) for only in sets]
-                    ends = dict(zip(("beyond", "beyond_low", "beyond_high"), self.interval(further), strict=True))
-                    row |= ends | {"given_distance": correlations[0][1]}
-                    if swapped:
-                        chance = [
-                            [self.residual_correlation(null_columns, only) for null_columns in swapped] for only in sets
-                        ]
-                        more = [a - float(np.mean(b)) for a, b in zip(further, chance, strict=True)]
-                        excess, low, high = self.interval(more)
-                        row |= {"beyond_null": float(np.mean(chance[0])), "p": self.p_value(more)}
-                        row |= {"excess": excess, "excess_low": low, "excess_high": high}
-                        row |= {"detectable": self.detectable(more)}
-                        self.excess.setdefault(name, []).append(more)
-                cells = {key: float(number) if number == number else None for key, number in row.items()}
+                numbers = self.head_numbers(head, name)
+                cells = {key: float(number) if number == number else None for key, number in numbers.items()}
                 k = self.dimensions if self.pool and name in ("pointwise", "information") else None
                 samples = self.w * sum(len(keys) for keys in self.keys)
                 counts = {"dimensions": k, "samples": samples, "windows": self.w}
                 yield {"head": head, "quantity": name, **cells, **counts}
+
+    def sets(self) -> list[list[int]]:
+        """All windows, then all windows but one, for each."""
+        every = list(range(self.w))
+        return [every, *([w for w in every if w != out] for out in every if self.w > 1)]
+
+    def head_numbers(self, head: int, name: str) -> dict[str, float]:
+        """The correlation of attention with a measure, its interval and its null."""
+        columns = self.columns(head, name, 0)
+        shifts = {"nearness": [], "trace": [1]}.get(name, list(self.shifts()))
+        swapped = [self.columns(head, name, shift) for shift in shifts]
+        correlations = [self.correlations(columns, only) for only in self.sets()]
+        plain = [r for r, _ in correlations]
+        null = [self.correlations(null_columns, self.sets()[0])[0] for null_columns in swapped]
+        value, low, high = self.interval(plain)
+        numbers: dict[str, float] = {"value": value, "low": low, "high": high}
+        numbers["null"] = float(np.mean(null)) if null else nan
+        if name == "nearness":
+            numbers |= {"null": 0.0, "p": self.p_value(plain)}
+        if name in ("pointwise", "cosine"):
+            numbers |= self.beyond_numbers(name, columns, swapped) | {"given_distance": correlations[0][1]}
+        return numbers
+
+    def beyond_numbers(
+        self, name: str, columns: Sequence[Array] | None, swapped: Sequence[Sequence[Array] | None]
+    ) -> dict[str, float]:
+        """The correlation beyond positions, and its excess over that with queries of other windows."""
+        beyond = [self.residual_correlation(columns, only) for only in self.sets()]
+        numbers = dict(zip(("beyond", "beyond_low", "beyond_high"), self.interval(beyond), strict=True))
+        if not swapped:
+            return numbers
+        nulls = [
+            float(np.mean([self.residual_correlation(null_columns, only) for null_columns in swapped]))
+            for only in self.sets()
+        ]
+        excess = [estimate - null for estimate, null in zip(beyond, nulls, strict=True)]
+        self.excess.setdefault(name, []).append(excess)
+        numbers |= dict(zip(("excess", "excess_low", "excess_high"), self.interval(excess), strict=True))
+        return numbers | {
+            "beyond_null": nulls[0],
+            "p": self.p_value(excess),
+            "detectable": self.detectable(excess),
+        }
 
     def error(self, estimates: Sequence[float]) -> float:
         w, without = len(estimates) - 1, np.array(estimates[1:])

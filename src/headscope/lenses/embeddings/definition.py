@@ -16,6 +16,7 @@ from headscope.lenses.shared.table import Row
 
 Rows = dict[str, list[Row]]
 Vectors = NDArray[np.float64]
+PairTokens = tuple[tuple[str, str], int, int]  # two words and their tokens
 
 
 class Analogy(NamedTuple):
@@ -151,9 +152,7 @@ def _token(weights: WeightSource, x: Vectors, word: str) -> int:
     return token if token is not None and token < len(x) and x[token].any() else -1
 
 
-def _single_token_pairs(
-    weights: WeightSource, x: Vectors, listed: Sequence[tuple[str, str]]
-) -> list[tuple[tuple[str, str], int, int]]:
+def _single_token_pairs(weights: WeightSource, x: Vectors, listed: Sequence[tuple[str, str]]) -> list[PairTokens]:
     pairs = [(pair, _token(weights, x, pair[0]), _token(weights, x, pair[1])) for pair in listed]
     return [
         pair_tokens
@@ -195,45 +194,50 @@ def _related(weights: WeightSource, x: Vectors) -> Iterator[Row]:
 
 def _analogies(weights: WeightSource, x: Vectors) -> Iterator[Row]:
     filled = [t for t in range(len(x)) if x[t].any()]
-    candidates = len(filled) - 3
-    solved: list[Analogy] = []
-    for relation, listed in RELATIONS.items():
-        for (first, a, b), (second, c, e) in permutations(_single_token_pairs(weights, x, listed), 2):
-            if len({a, b, c, e}) == 4:
-                added = [_cosine(x[b] - x[a] + x[c], x[t]) for t in filled]
-                alone = [_cosine(x[c], x[t]) for t in filled]
-                ranks = [
-                    1
-                    + sum(
-                        v > values[filled.index(e)] for t, v in zip(filled, values, strict=True) if t not in (a, b, c)
-                    )
-                    for values in (added, alone)
-                ]
-                nearest = filled[int(np.argmax(added))]
-                solved.append(Analogy(relation, first, second, ranks[0], ranks[1], nearest in (a, b, c)))
+    solved = [
+        _solved(relation, pairs, x, filled)
+        for relation, listed in RELATIONS.items()
+        for pairs in permutations(_single_token_pairs(weights, x, listed), 2)
+        if len({token for pair in pairs for token in pair[1:]}) == 4
+    ]
     for relation in dict.fromkeys(["all", *(analogy.relation for analogy in solved)]) if solved else ():
         group = [analogy for analogy in solved if relation in ("all", analogy.relation)]
-        low, high, gain_low, gain_high, z = _interval(group)
-        gain = float(np.mean([(analogy.rank == 1) - (analogy.baseline == 1) for analogy in group]))
-        best = min(group, key=lambda analogy: analogy.rank)
-        yield {
-            "relation": relation,
-            "value": float(np.mean([analogy.rank == 1 for analogy in group])),
-            "low": low,
-            "high": high,
-            "null": 1 / candidates,
-            "baseline": float(np.mean([analogy.baseline == 1 for analogy in group])),
-            "gain": gain,
-            "gain_low": gain_low,
-            "gain_high": gain_high,
-            "z": z,
-            "rank": float(np.median([analogy.rank for analogy in group])),
-            "baseline_rank": float(np.median([analogy.baseline for analogy in group])),
-            "null_rank": (candidates + 1) / 2,
-            "given": float(np.mean([analogy.nearest_is_given for analogy in group])),
-            "analogies": len(group),
-            "example": f"{best.first[1]} − {best.first[0]} + {best.second[0]}: {best.second[1]} is number {best.rank}",
-        }
+        yield {"relation": relation} | _analogy_row(group, len(filled) - 3)
+
+
+def _solved(relation: str, pairs: Sequence[PairTokens], x: Vectors, filled: Sequence[int]) -> Analogy:
+    """The rank of the fourth word by b − a + c and by c alone, among all tokens but a, b and c."""
+    (first, a, b), (second, c, answer) = pairs
+    added = {t: _cosine(x[b] - x[a] + x[c], x[t]) for t in filled}
+    alone = {t: _cosine(x[c], x[t]) for t in filled}
+    rank, baseline = (
+        1 + sum(cosine > cosines[answer] for t, cosine in cosines.items() if t not in (a, b, c))
+        for cosines in (added, alone)
+    )
+    nearest = max(filled, key=lambda t: added[t])
+    return Analogy(relation, first, second, rank, baseline, nearest in (a, b, c))
+
+
+def _analogy_row(group: Sequence[Analogy], candidates: int) -> Row:
+    low, high, gain_low, gain_high, z = _interval(group)
+    best = min(group, key=lambda analogy: analogy.rank)
+    return {
+        "value": float(np.mean([analogy.rank == 1 for analogy in group])),
+        "low": low,
+        "high": high,
+        "null": 1 / candidates,
+        "baseline": float(np.mean([analogy.baseline == 1 for analogy in group])),
+        "gain": float(np.mean([(analogy.rank == 1) - (analogy.baseline == 1) for analogy in group])),
+        "gain_low": gain_low,
+        "gain_high": gain_high,
+        "z": z,
+        "rank": float(np.median([analogy.rank for analogy in group])),
+        "baseline_rank": float(np.median([analogy.baseline for analogy in group])),
+        "null_rank": (candidates + 1) / 2,
+        "given": float(np.mean([analogy.nearest_is_given for analogy in group])),
+        "analogies": len(group),
+        "example": f"{best.first[1]} − {best.first[0]} + {best.second[0]}: {best.second[1]} is number {best.rank}",
+    }
 
 
 def _interval(analogies: Sequence[Analogy]) -> tuple[float | None, ...]:
