@@ -366,4 +366,4 @@ def _picture_cells(maps: Array, cosine: Array) -> Row:
     rounded = [row.round(DECIMALS) for row in cosines]
     ranks = (np.concatenate([_centred(row, ranked=True) for row in rows]) for rows in (weights, rounded))
     numbers = {"value": _correlation(a, m), "rank": _correlation(*ranks), "slope": float(a @ m) / float(m @ m)}
-    return {key: _cell(number) for key, number in numbers.items()} | {"samples": sum(len(row) for row in keys)}
+    return {**{key: _cell(number) for key, number in numbers.items()}, "samples": sum(len(row) for row in keys)}

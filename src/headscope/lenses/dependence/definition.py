@@ -155,15 +155,21 @@ class _SiteByFormula:
         if name == "nearness":
             return [{(i, j): -float(self.gap(i, j)) for i, j in pairs} for _ in range(self.w)]
         if name == "information" and pooled and null_shifts:
-            pools = range(max(self.pool.values()) + 1)
-            by_pool = [
-                [self.information(pool, w, shift) - self.shuffled(pool, w, null_shifts) for pool in pools]
-                for w in range(self.w)
-            ]
-            return [{pair: by_pool[w][self.pool[_sorted(pair)]] for pair in pairs} for w in range(self.w)]
+            return self.information_excess(pairs, shift, null_shifts)
         if name == "trace" and pooled and self.w > 2:
             return [self.traces(head, w, shift, pairs) for w in range(self.w)]
         return None
+
+    def information_excess(
+        self, pairs: Sequence[tuple[int, int]], shift: int, null_shifts: Sequence[int]
+    ) -> list[dict[tuple[int, int], float]]:
+        """The information of each pair's pool without the window, less that of shuffled windows."""
+        pools = range(max(self.pool.values()) + 1)
+        by_pool = [
+            [self.information(pool, w, shift) - self.shuffled(pool, w, null_shifts) for pool in pools]
+            for w in range(self.w)
+        ]
+        return [{pair: by_pool[w][self.pool[_sorted(pair)]] for pair in pairs} for w in range(self.w)]
 
     def pointwise(self, w: int, i: int, j: int, shift: int) -> float:
         k, (late, early) = self.dimensions, _sorted((i, j))
@@ -340,14 +346,7 @@ class _SiteByFormula:
         sets = [every, *([w for w in every if w != out] for out in every if self.w > 2)]
         means = [np.mean([self.score(head, w, w, pair) for pair in pairs for w in only]) for only in sets]
         shifts = [np.mean([self.trace(head, pair, only) for pair in pairs]) for only in sets]
-        # Means of the queries and of the keys: their product holds a share of the trace, which is taken off.
-        products = [
-            float(
-                np.mean([self.q[w][head, i] for w in every], 0) @ np.mean([self.k[w][head, j] for w in every], 0)
-                - self.trace(head, (i, j), every) / self.w
-            )
-            for i, j in pairs
-        ]
+        products = [self.mean_product(head, pair) for pair in pairs]
         value, low, high = self.interval([float(estimate) for estimate in means])
         shift, shift_low, shift_high = self.interval([float(estimate) for estimate in shifts])
         variances = [np.var([self.score(head, w, w, pair) for w in every], ddof=1) for pair in pairs]
@@ -368,6 +367,13 @@ class _SiteByFormula:
         if self.w >= 4:
             moments["predicted_variance"] = float(np.mean([sum(self.variance(head, pair)) for pair in pairs]))
         return moments
+
+    def mean_product(self, head: int, pair: tuple[int, int]) -> float:
+        """The product of mean query and mean key, without the share of the trace that it holds."""
+        every = range(self.w)
+        q = np.mean([self.q[w][head, pair[0]] for w in every], 0)
+        k = np.mean([self.k[w][head, pair[1]] for w in every], 0)
+        return float(q @ k - self.trace(head, pair, every) / self.w)
 
     def _keys_seen(self, i: int) -> int:
         keys = self.at[i] + 1 if self.site.causal else self.n
