@@ -457,33 +457,33 @@ def _sampled_tokens(arrays: Sequence[Array], real: Sequence[bool]) -> tuple[int,
 def _joint(sites: Sequence[_SiteByFormula]) -> Iterator[Row]:
     """The mean over all heads of a stack and of each layer, leaving windows out of all heads at once."""
     for name in ("pointwise", "cosine"):
-        for stack in dict.fromkeys((defined_site.site.stack, defined_site.site.kind) for defined_site in sites):
-            members = [
-                defined_site
-                for defined_site in sites
-                if (defined_site.site.stack, defined_site.site.kind) == stack and name in defined_site.excess
-            ]
-            sizes = [defined_site.w for defined_site in members]
-            common = [
-                defined_site
-                for defined_site in members
-                if defined_site.w == max(sizes, key=lambda w: (sizes.count(w), w))
-            ]
-            for layer, group in (
-                (None, common),
-                *((defined_site.site.layer, [defined_site]) for defined_site in members),
-            ):
-                heads = [more for defined_site in group for more in defined_site.excess[name] if more[0] == more[0]]
-                if not heads:
-                    continue
-                mean = [float(np.mean(values)) for values in zip(*heads, strict=True)]
-                value, low, high = group[0].interval(mean)
-                cells = {"value": value, "low": low, "high": high, "null": 0.0, "p": group[0].p_value(mean)}
-                cells["detectable"] = group[0].detectable(mean)
-                row: Row = {"stack": stack[0], "kind": stack[1], "layer": layer, "head": None, "quantity": name}
-                row |= {key: number if number == number else None for key, number in cells.items()}
-                positive = sum(more[0] > 0 for more in heads)
-                yield row | {"positive": positive, "heads": len(heads), "windows": group[0].w}
+        for stack, kind in dict.fromkeys((measured.site.stack, measured.site.kind) for measured in sites):
+            in_stack = [measured for measured in sites if (measured.site.stack, measured.site.kind) == (stack, kind)]
+            members = [measured for measured in in_stack if name in measured.excess]
+            groups = [(None, _comparable(members)), *((measured.site.layer, [measured]) for measured in members)]
+            for layer, group in groups:
+                place: Row = {"stack": stack, "kind": kind, "layer": layer, "head": None, "quantity": name}
+                heads = [excess for measured in group for excess in measured.excess[name] if excess[0] == excess[0]]
+                if heads:
+                    yield place | _joint_cells(group[0], heads)
+
+
+def _comparable(members: Sequence[_SiteByFormula]) -> list[_SiteByFormula]:
+    """The sites with the commonest number of windows."""
+    sizes = [measured.w for measured in members]
+    commonest = max(sizes, key=lambda w: (sizes.count(w), w), default=0)
+    return [measured for measured in members if measured.w == commonest]
+
+
+def _joint_cells(measured: _SiteByFormula, heads: Sequence[Sequence[float]]) -> Row:
+    """The mean excess over heads, its interval and its test, and how many heads lie above 0."""
+    mean = [float(np.mean(estimates)) for estimates in zip(*heads, strict=True)]
+    value, low, high = measured.interval(mean)
+    numbers = {"value": value, "low": low, "high": high, "null": 0.0}
+    numbers |= {"p": measured.p_value(mean), "detectable": measured.detectable(mean)}
+    cells = {key: number if number == number else None for key, number in numbers.items()}
+    positive = sum(excess[0] > 0 for excess in heads)
+    return {**cells, "positive": positive, "heads": len(heads), "windows": measured.w}
 
 
 def _sorted(pair: tuple[int, int]) -> tuple[int, int]:
