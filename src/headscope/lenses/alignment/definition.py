@@ -27,7 +27,7 @@ def definition(params: Params, weights: WeightSource) -> dict[str, pl.DataFrame]
             "weights": f"expanded from {expanded}" if expanded else "as stored",
         }
         share = site.n_heads // site.n_kv_heads
-        whole, variance = torch.zeros(w.w_q.shape[1], w.w_q.shape[1], dtype=torch.float64), 0.0
+        layer_form, variance = torch.zeros(w.w_q.shape[1], w.w_q.shape[1], dtype=torch.float64), 0.0
 
         def add(
             table: str,
@@ -45,12 +45,14 @@ def definition(params: Params, weights: WeightSource) -> dict[str, pl.DataFrame]
             q, k = w.w_q[h].double(), w.w_k[h // share].double()
             form = q @ k.T
             chance = float((q**2).sum() * (k**2).sum()) / q.numel()
-            whole, variance = whole + form, variance + chance
+            layer_form, variance = layer_form + form, variance + chance
             add("heads", h, _defined_form(form) | _defined_angles(q, k))
             add("factors", h, {"trace": _defined_row(float(form.trace()), 0.0, chance)} | _defined_factors(q, k))
-        kept = {name: row for name, row in _defined_form(whole).items() if name in ("trace", "symmetric_share")}
-        add("layers", None, kept)
-        add("factors", None, {"trace": _defined_row(float(whole.trace()), 0.0, variance)})
+        layer_rows = {
+            name: row for name, row in _defined_form(layer_form).items() if name in ("trace", "symmetric_share")
+        }
+        add("layers", None, layer_rows)
+        add("factors", None, {"trace": _defined_row(float(layer_form.trace()), 0.0, variance)})
     return {name: pl.DataFrame(rows, schema=SCHEMA) for name, rows in tables.items()}
 
 
@@ -101,10 +103,10 @@ def _defined_angles(q: Tensor, k: Tensor) -> dict[str, Row]:
         return {"subspace_overlap": overlap, "largest_cosine": (cosine, None if a + b == n else 1.0, None, None)}
     gamma, phi = (2 * asin(sqrt((size - 0.5) / (n - 1))) for size in (small, max(a, b)))
     width = (16 / (n - 1) ** 2 / (sin(phi + gamma) ** 2 * sin(phi) * sin(gamma))) ** (1 / 3)
-    middle = 2 * log(tan((phi + gamma) / 2)) - 1.2065336 * width
-    null = sqrt(exp(middle) / (1 + exp(middle)))
+    log_odds_mean = 2 * log(tan((phi + gamma) / 2)) - 1.2065336 * width
+    null = sqrt(exp(log_odds_mean) / (1 + exp(log_odds_mean)))
     square = min(cosine**2, 1 - 1e-9)
-    z = (log(square / (1 - square)) - middle) / (1.2679831 * width)
+    z = (log(square / (1 - square)) - log_odds_mean) / (1.2679831 * width)
     return {
         "subspace_overlap": overlap,
         "largest_cosine": (cosine, null, null * (1 - null**2) / 2 * 1.2679831 * width, z),
@@ -115,11 +117,11 @@ def _defined_factors(q: Tensor, k: Tensor) -> dict[str, Row]:
     sizes = float((q**2).sum()) * float((k**2).sum())
     if sizes == 0:
         return dict.fromkeys(("input_overlap", "inner_overlap"), (None,) * 4)
-    found = {}
+    overlaps = {}
     for name, a, b in (("input_overlap", q @ q.T, k @ k.T), ("inner_overlap", q.T @ q, k.T @ k)):
         n = len(a)
         a, b = a / a.trace(), b / b.trace()
         spread = float((a**2).sum() - 1 / n) * float((b**2).sum() - 1 / n)
         variance = 2 * spread / ((n - 1) * (n + 2)) if n > 1 else 0.0
-        found[name] = _defined_row(float((a @ b).trace()), 1 / n, variance)
-    return found
+        overlaps[name] = _defined_row(float((a @ b).trace()), 1 / n, variance)
+    return overlaps

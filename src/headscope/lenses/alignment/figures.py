@@ -16,7 +16,7 @@ Layers = Mapping[Site, Mapping[str, Row]]
 def figures(heads: Heads, layers: Layers) -> tuple[Figure, ...]:
     """All figures, the most telling first."""
     maps = (_trace_map(heads), _symmetry_map(heads), _overlap_map(heads))
-    return (*(one for one in maps if np.isfinite(one.values).any()), _trace_by_layer(layers))
+    return (*(heat_map for heat_map in maps if np.isfinite(heat_map.values).any()), _trace_by_layer(layers))
 
 
 def _trace_map(heads: Heads) -> HeatMap:
@@ -25,7 +25,7 @@ def _trace_map(heads: Heads) -> HeatMap:
         name="trace_share",
         title="Trace of W_QK over the sum of its singular values",
         caption="1: both sides of the weights are the same; −1: opposite; 0: neither. By chance 0 ± "
-        f"{_middle(heads, 'trace_share', 2):.2g} (one standard deviation).",
+        f"{_median(heads, 'trace_share', 2):.2g} (one standard deviation).",
         unit="Tr W_QK / Σσ",
         reference=0.0,
         limits=_around(0.0, _cells(heads, "trace_share", 0)),
@@ -33,14 +33,14 @@ def _trace_map(heads: Heads) -> HeatMap:
 
 
 def _symmetry_map(heads: Heads) -> HeatMap:
-    null = _middle(heads, "symmetric_share", 1)
+    null = _median(heads, "symmetric_share", 1)
     cells = _cells(heads, "symmetric_share", 0)
     return head_map(
         cells,
         name="symmetric_share",
         title="Symmetric share of W_QK",
         caption="1: query and key could be exchanged; 0: every match is one-way. Turned at random: "
-        f"{null:.3f} ± {_middle(heads, 'symmetric_share', 2):.2g} (one standard deviation).",
+        f"{null:.3f} ± {_median(heads, 'symmetric_share', 2):.2g} (one standard deviation).",
         unit="share of ‖W_QK‖²",
         reference=null,
         limits=_around(null, cells),
@@ -61,11 +61,11 @@ def _overlap_map(heads: Heads) -> HeatMap:
 
 
 def _cells(heads: Heads, quantity: str, column: int) -> dict[Site, list[float]]:
-    def cell(one: Mapping[str, Row]) -> float:
-        number = one[quantity][column]
+    def cell(head_rows: Mapping[str, Row]) -> float:
+        number = head_rows[quantity][column]
         return nan if number is None else number
 
-    return {site: [cell(one) for one in row] for site, row in heads.items()}
+    return {site: [cell(head_rows) for head_rows in row] for site, row in heads.items()}
 
 
 def _around(null: float, cells: Mapping[Site, Sequence[float]]) -> tuple[float, float]:
@@ -75,10 +75,10 @@ def _around(null: float, cells: Mapping[Site, Sequence[float]]) -> tuple[float, 
     return null - width, null + width
 
 
-def _middle(heads: Heads, quantity: str, column: int) -> float:
+def _median(heads: Heads, quantity: str, column: int) -> float:
     """The median over heads."""
-    found = [number for row in _cells(heads, quantity, column).values() for number in row if number == number]
-    return float(np.median(found)) if found else 0.0
+    numbers = [number for row in _cells(heads, quantity, column).values() for number in row if number == number]
+    return float(np.median(numbers)) if numbers else 0.0
 
 
 def _trace_by_layer(layers: Layers) -> Curves:

@@ -1,9 +1,9 @@
 r"""Alignment: do queries and keys look for the same things?
 
 Weights only, one tensor at a time. A head scores a pair of tokens by the form W_QK = w_q w_kᵀ. Its trace, its symmetric
-share and the overlap of what its two sides read say how the two sides of the weights lie to each other; each stands
-beside what is left when the queries' side is turned at random against the keys' side. What the head does on a text is
-another question: the lens `likeness` measures it.
+share and the overlap of what its two sides read say how the two sides of the weights lie to each other; each is
+compared with what is left when the queries' side is turned at random against the keys' side. What the head does on a
+text is another question: the lens `likeness` measures it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +46,7 @@ _HOW = (
 
 
 @dataclass(frozen=True)
-class Measured:
+class SiteNumbers:
     """The numbers of one site."""
 
     heads: list[dict[str, Row]]
@@ -92,31 +92,41 @@ class Alignment(WeightLens[Params]):
     def measure(self, params: Params, weights: WeightSource) -> Measurement:
         """Read one site at a time and keep only its numbers."""
         statuses = {site: weights.status(site) for site in weights.sites}
-        known = [site for site in weights.sites if statuses[site].status != "refused"]
+        readable_sites = [site for site in weights.sites if statuses[site].status != "refused"]
         warnings = status_warnings(weights.spec, statuses, "W_QK is the form before it")
-        found: dict[Site, Measured] = {}
+        numbers_by_site: dict[Site, SiteNumbers] = {}
         gained: list[Site] = []
         unlike: list[Site] = []
-        for site in known:
+        for site in readable_sites:
             w = weights.weights(site)
             if w.w_q.shape[1] != w.w_k.shape[1]:
                 unlike.append(site)
                 continue
-            found[site] = _measured(w)
+            numbers_by_site[site] = _site_numbers(w)
             gained += [site] if has_gain(w, "qk") else []
             del w
-        warnings = (*warnings, *_unlike_warning(unlike), *_cross_warning(found), *gain_warning(gained, known, "q or k"))
-        if not found:
+        warnings = (
+            *warnings,
+            *_unlike_warning(unlike),
+            *_cross_warning(numbers_by_site),
+            *gain_warning(gained, readable_sites, "q or k"),
+        )
+        if not numbers_by_site:
             reason = (
                 "no attention site of this model has queries and keys in canonical form that read vectors of one size"
             )
             raise NotApplicable(reason, warnings=warnings)
-        tables = _tables(found, {site: statuses[site].status for site in found}, origin(weights.spec))
+        tables = _tables(
+            numbers_by_site, {site: statuses[site].status for site in numbers_by_site}, origin(weights.spec)
+        )
         return Measurement(
             tables=tables,
-            arrays={f"{site.label}.cosines": _padded(one.cosines) for site, one in found.items()},
+            arrays={
+                f"{site.label}.cosines": _padded(site_numbers.cosines) for site, site_numbers in numbers_by_site.items()
+            },
             figures=figures(
-                {site: one.heads for site, one in found.items()}, {s: one.layer for s, one in found.items()}
+                {site: site_numbers.heads for site, site_numbers in numbers_by_site.items()},
+                {s: site_numbers.layer for s, site_numbers in numbers_by_site.items()},
             ),
             method=method_of(weights, _HOW),
             warnings=warnings,
@@ -138,13 +148,13 @@ def _unlike_warning(unlike: Sequence[Site]) -> tuple[str, ...]:
     return (f"Left out: {labels}. Reason: queries and keys read vectors of different sizes, so W_QK has no trace.",)
 
 
-def _cross_warning(found: Mapping[Site, Measured]) -> tuple[str, ...]:
-    cross = [site for site in found if site.kind == "cross"]
+def _cross_warning(numbers_by_site: Mapping[Site, SiteNumbers]) -> tuple[str, ...]:
+    cross = [site for site in numbers_by_site if site.kind == "cross"]
     if not cross:
         return ()
     return (
-        f"{len(cross)} of {len(found)} sites (first {cross[0].label}) are cross-attention: queries and keys read "
-        "different stacks, and their alignment means something only as far as these share their coordinates.",
+        f"{len(cross)} of {len(numbers_by_site)} sites (first {cross[0].label}) are cross-attention: queries and keys "
+        "read different stacks, and their alignment means something only as far as these share their coordinates.",
     )
 
 
@@ -156,7 +166,7 @@ def _padded(rows: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     return cells
 
 
-def _measured(w: HeadWeights) -> Measured:
+def _site_numbers(w: HeadWeights) -> SiteNumbers:
     """All heads one by one, then their sum."""
     heads, factors, cosines = [], [], []
     read, key = 0, _Factor.of(w.w_k[0])
@@ -170,7 +180,7 @@ def _measured(w: HeadWeights) -> Measured:
         cosines.append(angles)
         factors.append(_factor_numbers(query, key))
     layer, of_factors = _layer(w)
-    return Measured(heads, factors, layer, of_factors, cosines)
+    return SiteNumbers(heads, factors, layer, of_factors, cosines)
 
 
 def _head(query: _Factor, key: _Factor) -> tuple[dict[str, Row], NDArray[np.float64]]:
@@ -216,7 +226,7 @@ def _symmetric(moments: FormMoments, n: int) -> Row:
 
 
 def _angle_numbers(cosines: Float[Tensor, " rank"], n: int, first: int, second: int) -> dict[str, Row]:
-    """Of the principal angles between two subspaces of n dimensions."""
+    """Overlap and largest cosine of two subspaces of n dimensions, from their principal cosines."""
     if not len(cosines):
         return {"subspace_overlap": (None,) * 4, "largest_cosine": (None,) * 4}
     smaller = min(first, second)
@@ -229,28 +239,28 @@ def _largest_cosine(value: float, n: int, first: int, second: int) -> Row:
     if first + second > n - 1:
         return value, 1.0 if first + second > n else None, None, None
     centre, scale = largest_cosine_square(n, first, second)
-    middle, spread = centre + scale * TRACY_WIDOM_MEAN, scale * TRACY_WIDOM_SD
-    null = (1 + exp(-middle)) ** -0.5
+    log_odds_mean, spread = centre + scale * TRACY_WIDOM_MEAN, scale * TRACY_WIDOM_SD
+    null = (1 + exp(-log_odds_mean)) ** -0.5
     square = min(value**2, _ALMOST_ONE)
     place_of = log(max(square, 1e-300) / (1 - square))
-    return value, null, null * (1 - null**2) / 2 * spread, (place_of - middle) / spread
+    return value, null, null * (1 - null**2) / 2 * spread, (place_of - log_odds_mean) / spread
 
 
 def _factor_numbers(query: _Factor, key: _Factor) -> dict[str, Row]:
     """The numbers that depend on the inner basis, unless it is changed by a rotation."""
     n, d = query.w.shape
     trace = float(alignment(query.w, key.w))
-    found: dict[str, Row] = {"trace": _row(trace, 0.0, sqrt(_gaussian_variance(query.w, key.w)))}
+    factor_rows: dict[str, Row] = {"trace": _row(trace, 0.0, sqrt(_gaussian_variance(query.w, key.w)))}
     if not (len(query.sigma) and len(key.sigma)):
-        return found | dict.fromkeys(("input_overlap", "inner_overlap"), (None,) * 4)
+        return factor_rows | dict.fromkeys(("input_overlap", "inner_overlap"), (None,) * 4)
     for name, a, b, size in (
         ("input_overlap", query.u, key.u, n),
         ("inner_overlap", query.v, key.v, d),
     ):
         value = float(query.shares @ (a.mT @ b).square() @ key.shares)
         mean, variance = turned_overlap(query.shares, key.shares, size)
-        found[name] = _row(value, float(mean), sqrt(float(variance)))
-    return found
+        factor_rows[name] = _row(value, float(mean), sqrt(float(variance)))
+    return factor_rows
 
 
 def _gaussian_variance(a: Float[Tensor, "n d"], b: Float[Tensor, "n d"]) -> float:
@@ -269,11 +279,13 @@ def _layer(w: HeadWeights) -> tuple[dict[str, Row], dict[str, Row]]:
         "symmetric_share": _symmetric(moments, len(queries)),
     }
     # Traces of different heads are uncorrelated under the null, also where they share their keys.
-    variance = sum(_gaussian_variance(one, w.w_k[w.kv_of_head(head)]) for head, one in enumerate(w.w_q))
+    variance = sum(_gaussian_variance(w_q, w.w_k[w.kv_of_head(head)]) for head, w_q in enumerate(w.w_q))
     return layer, {"trace": _row(trace, 0.0, sqrt(variance))}
 
 
-def _tables(found: Mapping[Site, Measured], statuses: Mapping[Site, str], read_from: str) -> dict[str, pl.DataFrame]:
+def _tables(
+    numbers_by_site: Mapping[Site, SiteNumbers], statuses: Mapping[Site, str], read_from: str
+) -> dict[str, pl.DataFrame]:
     """One row per head (or layer) and quantity."""
 
     def rows(site: Site, head: int | None, numbers: Mapping[str, Row]) -> Iterator[dict[str, object]]:
@@ -284,11 +296,11 @@ def _tables(found: Mapping[Site, Measured], statuses: Mapping[Site, str], read_f
     heads: list[dict[str, object]] = []
     layers: list[dict[str, object]] = []
     factors: list[dict[str, object]] = []
-    for site, one in found.items():
-        heads += [row for head, numbers in enumerate(one.heads) for row in rows(site, head, numbers)]
-        layers += rows(site, None, one.layer)
-        factors += [row for head, numbers in enumerate(one.factors) for row in rows(site, head, numbers)]
-        factors += rows(site, None, one.layer_factors)
+    for site, site_numbers in numbers_by_site.items():
+        heads += [row for head, numbers in enumerate(site_numbers.heads) for row in rows(site, head, numbers)]
+        layers += rows(site, None, site_numbers.layer)
+        factors += [row for head, numbers in enumerate(site_numbers.factors) for row in rows(site, head, numbers)]
+        factors += rows(site, None, site_numbers.layer_factors)
     parts = {"heads": heads, "layers": layers, "factors": factors}
     return {name: pl.DataFrame(part, schema=SCHEMA) for name, part in parts.items()}
 

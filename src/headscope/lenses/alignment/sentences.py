@@ -31,9 +31,9 @@ def _trace_sentence(heads: pl.DataFrame, noise: str) -> str:
     sure = rows.filter(pl.Series(p < FALSE_DISCOVERIES))
     above, below = (sure.filter(side).height for side in (pl.col("value") > 0, pl.col("value") < 0))
     low, high = rows.row(0, named=True), rows.row(-1, named=True)
-    middle, random = float(np.median(rows["value"].to_numpy())), float(np.median(rows["sd"].to_numpy()))
+    median_share, random = float(np.median(rows["value"].to_numpy())), float(np.median(rows["sd"].to_numpy()))
     return (
-        f"In the weights, the trace of W_QK is {middle:+.3f} of its largest possible value in the median of "
+        f"In the weights, the trace of W_QK is {median_share:+.3f} of its largest possible value in the median of "
         f"{rows.height} heads (one side turned at random: 0 ± {random:.2g}{noise}), from {low['value']:+.2f} in "
         f"{label_of(low)} to {high['value']:+.2f} in {label_of(high)}. {above} heads are above and {below} below what "
         f"chance gives (false discovery rate {100 * FALSE_DISCOVERIES:.0f} %; one test detects {_detectable(rows):.2g} "
@@ -51,10 +51,10 @@ def _share_sentence(heads: pl.DataFrame) -> str:
     if rows.is_empty():
         return ""
     low, high = rows.row(0, named=True), rows.row(-1, named=True)
-    middle, null, sd = (_middle(rows, column) for column in ("value", "null", "sd"))
+    median_share, null, sd = (_median(rows, column) for column in ("value", "null", "sd"))
     return (
-        f"The form of the median head is {100 * middle:.1f} % symmetric (random: {100 * null:.1f} ± {100 * sd:.1g} %"
-        f"{_beyond_chance(rows)}); the most "
+        f"The form of the median head is {100 * median_share:.1f} % symmetric (random: {100 * null:.1f} ± "
+        f"{100 * sd:.1g} %{_beyond_chance(rows)}); the most "
         f"symmetric is {label_of(high)} with {100 * high['value']:.0f} %, the least {label_of(low)} with "
         f"{100 * low['value']:.0f} %."
     )
@@ -70,15 +70,15 @@ def _layer_sentence(layers: pl.DataFrame, heads: pl.DataFrame) -> str:
     )
     if overlaps.is_empty():
         return sentence + "."
-    overlap, null, sd = (_middle(overlaps, column) for column in ("value", "null", "sd"))
+    overlap, null, sd = (_median(overlaps, column) for column in ("value", "null", "sd"))
     return (
         f"{sentence}; in the median head {100 * overlap:.1f} % of what the keys read lies within what the queries "
         f"read (random: {100 * null:.1f} ± {100 * sd:.1g} %{_beyond_chance(overlaps)})."
     )
 
 
-def _middle(rows: pl.DataFrame, column: str) -> float:
-    """The median of the numbers there are; 0 where there are none."""
+def _median(rows: pl.DataFrame, column: str) -> float:
+    """The median of a column without its nulls; 0 where all are null."""
     numbers = rows[column].drop_nulls().to_numpy()
     return float(np.median(numbers)) if len(numbers) else 0.0
 

@@ -1,4 +1,4 @@
-"""Divergence along arcs between real vectors, beside the law for random ones: sums over the arcs of a window."""
+"""Divergence along arcs between real vectors and its law for random ones, summed over a window."""
 
 from dataclasses import dataclass
 from math import pi
@@ -38,13 +38,13 @@ def stream_arcs(vectors: Float[Tensor, "n d"]) -> ArcSums:
     first, second = arc_ends(torch.arange(len(x)))
     v, w = x[first], x[second]
     size = torch.stack((v.norm(dim=-1), w.norm(dim=-1)))
-    known = (size > 0).all(0)
-    v, w, size = v[known], w[known], size[:, known]
+    has_length = (size > 0).all(0)
+    v, w, size = v[has_length], w[has_length], size[:, has_length]
     angle = angle_between(v, w) if len(v) else torch.zeros(0, dtype=torch.float64)
     open_ = (angle > NARROW) & (angle < pi - NARROW)
     v, w, size, angle = v[open_], w[open_], size[:, open_], angle[open_]
     length = torch.stack((size.prod(0).sqrt(), torch.ones_like(angle)))
-    a, b = ((length / own)[..., None] * vector for own, vector in zip(size, (v, w), strict=True))
+    a, b = ((length / end_length)[..., None] * vector for end_length, vector in zip(size, (v, w), strict=True))
     moving = slerp(a, b, TIMES) if len(angle) else a[:, :, None]
     return ArcSums(
         _summed(b, moving, angle.expand(2, -1), length), torch.full((2,), float(len(angle)), dtype=torch.float64)
@@ -54,23 +54,23 @@ def stream_arcs(vectors: Float[Tensor, "n d"]) -> ArcSums:
 def row_arcs(
     x: Float[Tensor, "n d"],
     score: Float[Tensor, "heads n n"],
-    seen: Bool[Tensor, "n n"],
+    visible: Bool[Tensor, "n n"],
     inside: Bool[Tensor, "n"],
 ) -> ArcSums:
-    """The row of a query whose input moves along the arc between two real ones: its scores are mixed as the input is.
+    """Arcs of attention rows: the query's input moves between two real ones, and its scores with it.
 
     Queries of the later half, which have keys in common; only those keys.
     """
     centred = x.to(torch.float64) - x.to(torch.float64).mean(-1, keepdim=True)
     at = inside.nonzero()[:, 0]
     first, second = arc_ends(at[len(at) // 2 :])
-    common = seen[first] & seen[second]
-    known = (centred[first].norm(dim=-1) > 0) & (centred[second].norm(dim=-1) > 0) & (common.sum(-1) >= KEYS)
-    first, second, common = first[known], second[known], common[known]
+    common = visible[first] & visible[second]
+    usable = (centred[first].norm(dim=-1) > 0) & (centred[second].norm(dim=-1) > 0) & (common.sum(-1) >= KEYS)
+    first, second, common = first[usable], second[usable], common[usable]
     angle = angle_between(centred[first], centred[second]) if len(first) else torch.zeros(0, dtype=torch.float64)
     open_ = (angle > NARROW) & (angle < pi - NARROW)
     first, second, common, angle = first[open_], second[open_], common[open_], angle[open_]
-    weights = [one[..., None] for one in slerp_weights(angle, TIMES)]
+    weights = [end_weight[..., None] for end_weight in slerp_weights(angle, TIMES)]
     moving = weights[0] * score[:, first, None] + weights[1] * score[:, second, None]
     target = score[:, second].masked_fill(~common, -torch.inf)
     moving = moving.masked_fill(~common[:, None], -torch.inf)
@@ -81,10 +81,10 @@ def row_arcs(
 
 
 def arc_ends(at: Int[Tensor, "n"]) -> tuple[Int[Tensor, "arcs"], Int[Tensor, "arcs"]]:
-    """Each token of the first half with its counterpart of the second, evenly thinned to so many as may be."""
+    """Pairs of tokens half the list apart, evenly thinned to at most ARCS pairs."""
     half = len(at) // 2
-    chosen = torch.arange(0, half, max(1, -(-half // ARCS)))
-    return at[chosen], at[chosen + half]
+    starts = torch.arange(0, half, max(1, -(-half // ARCS)))
+    return at[starts], at[starts + half]
 
 
 def _summed(
@@ -93,7 +93,7 @@ def _summed(
     angle: Float[Tensor, "*sets arcs"],
     length: Float[Tensor, "*sets arcs"],
 ) -> Float[Tensor, "*sets many"]:
-    """Sums over arcs."""
+    """Divergences, laws and NUMBERS, summed over arcs."""
     if angle.shape[-1] == 0:
         return torch.zeros(*angle.shape[:-1], 2 * POINTS + len(NUMBERS), dtype=torch.float64)
     divergence = kl_divergence(target[..., None, :], moving)

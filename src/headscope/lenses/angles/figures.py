@@ -1,4 +1,4 @@
-"""Figures of the angles lens: who follows the cosine, the cosine map beside the attention map, and the arcs."""
+"""Figures of the lens `angles`: heads that follow the cosine, cosine and attention maps, arcs."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,16 +23,16 @@ def figures(
 ) -> tuple[Figure, ...]:
     """All figures, the answer first; what could not be estimated is not drawn."""
     heads = tables["heads"]
-    drawn: list[Figure] = []
-    found = _map(heads, sites)
-    if found is not None:
-        drawn.append(found)
+    panels: list[Figure] = []
+    head_panel = _map(heads, sites)
+    if head_panel is not None:
+        panels.append(head_panel)
     course = _course(heads, sites)
-    drawn += [course] if course.series else []
+    panels += [course] if course.series else []
     if "drawn" in tables:
-        drawn += _pairs_of_maps(tables["drawn"], sites, pictures)
+        panels += _pairs_of_maps(tables["drawn"], sites, pictures)
     arcs = _arcs(curves)
-    return (*drawn, arcs) if arcs.series else tuple(drawn)
+    return (*panels, arcs) if arcs.series else tuple(panels)
 
 
 def _of(table: pl.DataFrame, site: Site) -> pl.DataFrame:
@@ -46,11 +46,11 @@ def _column(table: pl.DataFrame, name: str) -> Array:
 def _map(heads: pl.DataFrame, sites: Sequence[Site]) -> HeatMap | None:
     rows = heads.filter(pl.col("quantity") == "input_rank")
     cells = {site: _column(_of(rows, site).sort("head"), "given_distance") for site in sites}
-    known = np.concatenate([row[np.isfinite(row)] for row in cells.values()])
-    if not len(known):
+    correlations = np.concatenate([row[np.isfinite(row)] for row in cells.values()])
+    if not len(correlations):
         return None
     # Never so fine that a map of next to nothing looks like a finding.
-    top = max(0.3, float(np.abs(known).max()))
+    top = max(0.3, float(np.abs(correlations).max()))
     return head_map(
         {site: row.tolist() for site, row in cells.items()},
         name="given_distance",
@@ -65,17 +65,19 @@ def _map(heads: pl.DataFrame, sites: Sequence[Site]) -> HeatMap | None:
 
 def _course(heads: pl.DataFrame, sites: Sequence[Site]) -> Curves:
     series: list[Series] = []
-    for quantity, told in (("input_rank", "inputs"), ("embedding_rank", "embeddings")):
+    for quantity, label in (("input_rank", "inputs"), ("embedding_rank", "embeddings")):
         for group, members in groups(sites).items():
             rows = {site.layer: _of(heads.filter(pl.col("quantity") == quantity), site) for site in members}
-            cells = {layer: _column(one, "value") for layer, one in rows.items()}
-            cells = {layer: one[np.isfinite(one)] for layer, one in cells.items() if np.isfinite(one).any()}
+            cells = {layer: _column(layer_rows, "value") for layer, layer_rows in rows.items()}
+            cells = {layer: values[np.isfinite(values)] for layer, values in cells.items() if np.isfinite(values).any()}
             if not cells:
                 continue
             x = np.array([float(layer) for layer in cells])
-            middle, low, high = (np.array([f(one) for one in cells.values()]) for f in (np.median, np.min, np.max))
+            median, low, high = (
+                np.array([f(values) for values in cells.values()]) for f in (np.median, np.min, np.max)
+            )
             band = (low, high) if quantity == "input_rank" else (None, None)
-            series.append(Series(f"{group} {told}".strip(), x, middle, *band))
+            series.append(Series(f"{group} {label}".strip(), x, median, *band))
             if quantity == "input_rank":
                 null = np.array([np.nanmedian(_column(rows[int(layer)], "null")) for layer in x])
                 series.append(Series(f"{group} tokens shuffled".strip(), x, null, role="null"))
@@ -90,28 +92,33 @@ def _course(heads: pl.DataFrame, sites: Sequence[Site]) -> Curves:
     )
 
 
-def _pairs_of_maps(drawn: pl.DataFrame, sites: Sequence[Site], pictures: Mapping[Site, Picture]) -> list[Figure]:
-    """Cosines beside weights: in the first layer, and in the later one whose average follows the cosine most."""
-    shown = [site for site in sites if site in pictures]
-    rows = drawn.filter(pl.col("quantity") == "input")
-    size = {site: float(np.nan_to_num(np.abs(_column(_of(rows, site), "rank"))).max(initial=0.0)) for site in shown}
-    chosen = [shown[0], *([max(shown[1:], key=lambda site: size[site])] if len(shown) > 1 else [])]
-    found: list[Figure] = []
-    for number, site in enumerate(chosen):
+def _pairs_of_maps(correlations: pl.DataFrame, sites: Sequence[Site], pictures: Mapping[Site, Picture]) -> list[Figure]:
+    """Cosine and attention maps of the first layer, and of the later layer that follows the cosine most."""
+    pictured_sites = [site for site in sites if site in pictures]
+    rows = correlations.filter(pl.col("quantity") == "input")
+    size = {
+        site: float(np.nan_to_num(np.abs(_column(_of(rows, site), "rank"))).max(initial=0.0)) for site in pictured_sites
+    }
+    selected_sites = [
+        pictured_sites[0],
+        *([max(pictured_sites[1:], key=lambda site: size[site])] if len(pictured_sites) > 1 else []),
+    ]
+    map_figures: list[Figure] = []
+    for number, site in enumerate(selected_sites):
         picture = pictures[site]
         value = float(np.nan_to_num(_column(_of(rows, site), "rank"))[0])
-        which = "the first layer" if number == 0 else "the later layer in which cosines and weights are nearest"
+        layer_phrase = "the first layer" if number == 0 else "the later layer in which cosines and weights are nearest"
         cosine = lower(site, picture.inputs.numpy())
         np.fill_diagonal(cosine, np.nan)
         weight = lower(site, picture.weights.numpy())
         np.fill_diagonal(weight, np.nan)
         names = picture.spelling
-        found.append(
+        map_figures.append(
             HeatMap(
                 name=f"cosines_{number}",
                 title=f"Cosines of the inputs of {site.label}",
-                caption=f"Of the first tokens of the first window: {which}; beside the map of attention. A token with "
-                "itself (1) is left empty.",
+                caption=f"Of the first tokens of the first window: {layer_phrase}; beside the map of attention. A "
+                "token with itself (1) is left empty.",
                 values=cosine,
                 row_labels=tuple(f"{i + 1} {text}" for i, text in enumerate(names)),
                 column_labels=tuple(f"{i + 1} {text}" for i, text in enumerate(names)),
@@ -121,7 +128,7 @@ def _pairs_of_maps(drawn: pl.DataFrame, sites: Sequence[Site], pictures: Mapping
                 reference=0.0,
             )
         )
-        found.append(
+        map_figures.append(
             labelled(
                 weight,
                 names,
@@ -131,7 +138,7 @@ def _pairs_of_maps(drawn: pl.DataFrame, sites: Sequence[Site], pictures: Mapping
                 f"Averaged over heads. Rank correlation with the cosines within rows: {value:.2f} in this window.",
             )
         )
-    return found
+    return map_figures
 
 
 def _arcs(curves: Mapping[Site, ArcCurves]) -> Curves:
@@ -139,11 +146,11 @@ def _arcs(curves: Mapping[Site, ArcCurves]) -> Curves:
     x = TIMES.numpy()
     for members in groups(list(curves)).values():
         for index in sorted({0, len(members) // 2, len(members) - 1}):
-            measured, law = (one.numpy() for one in curves[members[index]][0])
+            measured, law = (curve.numpy() for curve in curves[members[index]][0])
             if law[0] > 0:
                 series.append(Series(f"{members[index].label}, own length", x, measured / law[0]))
     first = next(iter(curves.values()))
-    measured, law = (one.numpy() for one in first[1])
+    measured, law = (curve.numpy() for curve in first[1])
     if law[0] > 0:
         series.append(Series(f"{next(iter(curves)).label}, length 1", x, measured / law[0]))
         series.append(Series("law", x, law / law[0], role="theory"))

@@ -18,7 +18,7 @@ from headscope.lenses.angles.figures import figures
 from headscope.lenses.angles.map_pair import Picture, picture_of
 from headscope.lenses.angles.sentences import method, sentences, warnings
 from headscope.lenses.angles.settings import Params
-from headscope.lenses.angles.tables import arc_curves, arc_rows, drawn_rows, frames, head_rows
+from headscope.lenses.angles.tables import arc_curves, arc_rows, frames, head_rows, picture_rows
 from headscope.lenses.angles.window import KEYS, Window, window_of
 from headscope.lenses.lens import (
     AS_IS,
@@ -42,13 +42,13 @@ WINDOWS = 64
 
 @dataclass(frozen=True)
 class State:
-    """The windows of each site and what is drawn of it; of the batch at hand the embeddings, and what waits."""
+    """Windows and pictures of each site; embeddings and incomplete captures of the current batch."""
 
     params: Params
     sites: tuple[Site, ...]
     crossed: tuple[Site, ...]
     windows: Mapping[Site, tuple[Window, ...]] = field(default_factory=dict)
-    seen: Mapping[Site, int] = field(default_factory=dict)
+    windows_read: Mapping[Site, int] = field(default_factory=dict)
     pictures: Mapping[Site, Picture] = field(default_factory=dict)
     embeddings: Mapping[str, Tensor] = field(default_factory=dict)
     waiting: Mapping[Site, Mapping[str, Tensor]] = field(default_factory=dict)
@@ -62,18 +62,18 @@ class Angles(TextLens[Params, State]):
     invariant = frozenset({"qk", "vo", "heads"})
 
     def needs(self, params: Params) -> Needs:
-        """What enters each layer, queries and keys, and the pattern among the tokens that are kept and drawn."""
+        """The stream into each layer, queries, keys, and the pattern among sampled and pictured tokens."""
         if params.skip < 0:
             raise UsageError(f"skip={params.skip}: no fewer than 0 tokens can be left out")
         return Needs(captures=frozenset(CAPTURES), pieces=True, spelling=True)
 
     def start(self, params: Params, model: ModelSpec, sites: tuple[Site, ...], text: TextSize) -> State:
-        """Nothing seen yet."""
-        own = tuple(site for site in sites if site.kind == "self")
-        return State(params, own, tuple(site for site in sites if site.kind != "self"))
+        """The state before any text."""
+        self_sites = tuple(site for site in sites if site.kind == "self")
+        return State(params, self_sites, tuple(site for site in sites if site.kind != "self"))
 
     def update(self, state: State, batch: Batch) -> State:
-        """Add the windows of one batch, as far as this piece of it goes."""
+        """Add the windows of one batch, as far as its captures are complete."""
         if batch.variant != AS_IS:
             return state
         waiting, embeddings = dict(state.waiting), dict(state.embeddings)
@@ -81,30 +81,38 @@ class Angles(TextLens[Params, State]):
         for stack, site in first.items():
             if site in batch.captures.get("resid", {}):
                 embeddings[stack] = batch.captures["resid"][site]
-        found = state
+        updated = state
         for site in state.sites:
-            shown = {name: batch.captures[name][site] for name in CAPTURES if site in batch.captures.get(name, {})}
-            known = {**waiting.pop(site, {}), **shown}
-            if len(known) == len(CAPTURES) and site.stack in embeddings:
-                found = _added(found, site, batch, known, embeddings[site.stack])
-            elif known:
-                waiting[site] = known
-        return replace(found, waiting=waiting, embeddings=embeddings)
+            arrived = {name: batch.captures[name][site] for name in CAPTURES if site in batch.captures.get(name, {})}
+            captured = {**waiting.pop(site, {}), **arrived}
+            if len(captured) == len(CAPTURES) and site.stack in embeddings:
+                updated = _added(updated, site, batch, captured, embeddings[site.stack])
+            elif captured:
+                waiting[site] = captured
+        return replace(updated, waiting=waiting, embeddings=embeddings)
 
     def merge(self, a: State, b: State) -> State:
-        """What both have seen, a's windows first."""
-        windows = {site: drawn((*a.windows.get(site, ()), *some), WINDOWS) for site, some in b.windows.items()}
-        seen = {site: a.seen.get(site, 0) + count for site, count in b.seen.items()}
+        """The state after both texts, a's windows first."""
+        windows = {
+            site: drawn((*a.windows.get(site, ()), *later_windows), WINDOWS)
+            for site, later_windows in b.windows.items()
+        }
+        windows_read = {site: a.windows_read.get(site, 0) + count for site, count in b.windows_read.items()}
         return replace(
-            a, windows={**a.windows, **windows}, seen={**a.seen, **seen}, pictures={**b.pictures, **a.pictures}
+            a,
+            windows={**a.windows, **windows},
+            windows_read={**a.windows_read, **windows_read},
+            pictures={**b.pictures, **a.pictures},
         )
 
     def finish(self, state: State, weights: WeightSource | None) -> Measurement:
-        """Correlations, arcs, and what is drawn."""
+        """Correlations, arcs and pictures, from the windows."""
         asdict(state.params)
-        kept = {site: [one for one in state.windows.get(site, ()) if one.pairs] for site in state.sites}
-        seen = [site for site in state.sites if kept[site]]
-        if not seen:
+        windows_by_site = {
+            site: [window for window in state.windows.get(site, ()) if window.pairs] for site in state.sites
+        }
+        measured_sites = [site for site in state.sites if windows_by_site[site]]
+        if not measured_sites:
             reason = (
                 f"no row of self-attention with {KEYS} visible keys, the token itself and the first "
                 f"{state.params.skip} "
@@ -112,18 +120,22 @@ class Angles(TextLens[Params, State]):
             )
             raise NotApplicable(reason)
         rows: dict[str, list[Row]] = {"heads": [], "arcs": [], "drawn": []}
-        for site in seen:
-            rows["heads"] += head_rows(site, kept[site])
-            rows["arcs"] += arc_rows(site, kept[site])
-            rows["drawn"] += drawn_rows(site, state.pictures[site]) if site in state.pictures else []
+        for site in measured_sites:
+            rows["heads"] += head_rows(site, windows_by_site[site])
+            rows["arcs"] += arc_rows(site, windows_by_site[site])
+            rows["drawn"] += picture_rows(site, state.pictures[site]) if site in state.pictures else []
         tables = frames(rows)
         tables["heads"] = adjusted(tables["heads"], ["quantity"])
-        curves = {site: [arc_curves(kept[site], index) for index in (0, 1)] for site in seen}
+        curves = {site: [arc_curves(windows_by_site[site], index) for index in (0, 1)] for site in measured_sites}
         return Measurement(
             tables=tables,
-            figures=figures(tables, seen, state.pictures, curves),
-            method=method({site: kept[site] for site in seen}, max(state.seen.values()), state.params.skip),
-            warnings=warnings(kept, state.crossed),
+            figures=figures(tables, measured_sites, state.pictures, curves),
+            method=method(
+                {site: windows_by_site[site] for site in measured_sites},
+                max(state.windows_read.values()),
+                state.params.skip,
+            ),
+            warnings=warnings(windows_by_site, state.crossed),
         )
 
     def definition(
@@ -137,23 +149,23 @@ class Angles(TextLens[Params, State]):
         return sentences(tables)
 
 
-def _added(state: State, site: Site, batch: Batch, known: Mapping[str, Tensor], embedding: Tensor) -> State:
-    """With the windows of a batch of which everything about a site is there."""
+def _added(state: State, site: Site, batch: Batch, captured: Mapping[str, Tensor], embedding: Tensor) -> State:
+    """The state with the windows of a batch whose captures of a site are complete."""
     windows, skip = state.windows.get(site, ()), state.params.skip
     pictures = dict(state.pictures)
     for index, (tokens, real) in enumerate(zip(batch.tokens, batch.real, strict=True)):
-        one = {name: known[name] if name == "scale" else known[name][index] for name in CAPTURES}
+        window_captures = {name: captured[name] if name == "scale" else captured[name][index] for name in CAPTURES}
         priority = priority_of(tokens[real])
         if len(windows) < WINDOWS or priority < max(window.priority for window in windows):
-            part = part_of(priority, real, one)
-            early = part_of(priority, real, {**one, "resid": embedding[index]}).x
-            windows = drawn((*windows, window_of(site, part, early, float(known["scale"]), skip)), WINDOWS)
+            part = part_of(priority, real, window_captures)
+            early = part_of(priority, real, {**window_captures, "resid": embedding[index]}).x
+            windows = drawn((*windows, window_of(site, part, early, float(captured["scale"]), skip)), WINDOWS)
         if site not in pictures:
             spelling = batch.spelling[index] if batch.spelling else ()
-            picture = picture_of(one, embedding[index], real, spelling, skip)
+            picture = picture_of(window_captures, embedding[index], real, spelling, skip)
             pictures |= {} if picture is None else {site: picture}
-    seen = {**state.seen, site: state.seen.get(site, 0) + len(batch.real)}
-    return replace(state, windows={**state.windows, site: windows}, seen=seen, pictures=pictures)
+    windows_read = {**state.windows_read, site: state.windows_read.get(site, 0) + len(batch.real)}
+    return replace(state, windows={**state.windows, site: windows}, windows_read=windows_read, pictures=pictures)
 
 
 LENS = Angles()

@@ -1,4 +1,4 @@
-"""The window that is drawn: cosines of its first tokens, and what they pay to each other, averaged over heads."""
+"""The pictured window: cosines of its first tokens, and their attention averaged over heads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,19 +9,19 @@ from torch import Tensor
 
 from headscope.lenses.angles.window import cosines
 
-# Tokens that are drawn at most, and at least.
-SHOWN, FEWEST = 21, 4
+# Tokens of a picture, at most and at least.
+MOST_TOKENS, FEWEST_TOKENS = 21, 4
 
 
 @dataclass(frozen=True)
 class Picture:
-    """One site: square maps of the first tokens, without those left out, and the texts of these tokens."""
+    """Square maps of one site's first tokens, after the skipped ones, and the texts of these tokens."""
 
     spelling: tuple[str, ...]
     weights: Float[Tensor, "n n"]
     inputs: Float[Tensor, "n n"]
     embeddings: Float[Tensor, "n n"]
-    seen: Bool[Tensor, "n n"]
+    visible: Bool[Tensor, "n n"]
 
 
 def picture_of(
@@ -31,13 +31,13 @@ def picture_of(
     spelling: tuple[str, ...],
     skip: int,
 ) -> Picture | None:
-    """Of one window; None where too few of its tokens are left."""
+    """The picture of one window; None where it has too few tokens."""
     x, corner = captured["resid"], captured["corner"]
     first = real[: corner.shape[1]]
     # A stream of other length than the text (a picture's) has no padding.
     at = first.nonzero()[:, 0] if len(first) == corner.shape[1] else torch.arange(corner.shape[1])
-    at = at[skip:SHOWN]
-    if len(at) < FEWEST:
+    at = at[skip:MOST_TOKENS]
+    if len(at) < FEWEST_TOKENS:
         return None
     maps = corner[:, at][:, :, at].to(torch.float64)
     texts = tuple(spelling[i] if i < len(spelling) else f" {i}" for i in at.tolist())

@@ -16,12 +16,13 @@ LEVEL, NONE, WEAK = 0.05, 0.1, 0.3
 FEW = 8
 
 
-def method(kept: Mapping[Site, Sequence[Window]], seen: int, skipped: int) -> str:
+def method(windows_by_site: Mapping[Site, Sequence[Window]], windows_read: int, skipped: int) -> str:
     """How the numbers were obtained."""
-    first = next(iter(kept.values()))
+    first = next(iter(windows_by_site.values()))
     left = f" The first {f'{skipped} tokens' if skipped > 1 else 'token'} of each window left out." if skipped else ""
     return (
-        f"Sampled: up to {max(one.kept for one in first)} tokens of each of {len(first)} windows ({seen} seen), all "
+        f"Sampled: up to {max(window.tokens for window in first)} tokens of each of {len(first)} windows "
+        f"({windows_read} seen), all "
         "pairs among them that attention can see, a token with itself left out; in long windows the tokens stand in "
         f"runs, the last ones and others ever further before them. Rows with fewer than {KEYS} keys do not count. "
         f"Null: {DRAWS} shuffles of the tokens of each window. Arcs: at most {ARCS} per window and {POINTS} points "
@@ -31,27 +32,27 @@ def method(kept: Mapping[Site, Sequence[Window]], seen: int, skipped: int) -> st
     )
 
 
-def warnings(kept: Mapping[Site, Sequence[Window]], crossed: Sequence[Site]) -> tuple[str, ...]:
-    """What there is nothing about, and what rests on little."""
-    found = []
+def warnings(windows_by_site: Mapping[Site, Sequence[Window]], crossed: Sequence[Site]) -> tuple[str, ...]:
+    """Which sites were not measured, and whether there are few windows."""
+    lines = []
     if crossed:
         names = ", ".join(site.label for site in crossed)
-        found.append(f"Left out: {names}. The vectors from which cross-attention makes its keys are not shown.")
-    missing = [site.label for site, windows in kept.items() if not windows]
+        lines.append(f"Left out: {names}. The vectors from which cross-attention makes its keys are not shown.")
+    missing = [site.label for site, windows in windows_by_site.items() if not windows]
     if missing:
-        found.append(f"No row with {KEYS} visible keys in {', '.join(missing)}.")
-    least = min(len(windows) for windows in kept.values() if windows)
+        lines.append(f"No row with {KEYS} visible keys in {', '.join(missing)}.")
+    least = min(len(windows) for windows in windows_by_site.values() if windows)
     if least < 2:
-        found.append("One window only: no interval and no test.")
+        lines.append("One window only: no interval and no test.")
     elif least < FEW:
-        found.append(f"Only {least} windows: intervals are wide and tests weak.")
-    return tuple(found)
+        lines.append(f"Only {least} windows: intervals are wide and tests weak.")
+    return tuple(lines)
 
 
 def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
-    """The three answers."""
-    told = (_ranks(tables["heads"]), _linear(tables["heads"]), _arcs(tables.get("arcs")))
-    return tuple(sentence for sentence in told if sentence)
+    """Up to three sentences: rank correlations, linear fits, arcs."""
+    answers = (_ranks(tables["heads"]), _linear(tables["heads"]), _arcs(tables.get("arcs")))
+    return tuple(sentence for sentence in answers if sentence)
 
 
 def _percent(share: float) -> str:
@@ -59,34 +60,37 @@ def _percent(share: float) -> str:
     return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
 
 
-def _two(value: float) -> str:
+def _two_decimals(value: float) -> str:
     return f"{round(value, 2) + 0.0:.2f}"
 
 
 def median(table: pl.DataFrame, quantity: str, column: str = "value") -> float:
-    """Of the heads that have it; NaN where none has."""
+    """The median of a column over the heads that have it; NaN where none has."""
     values = table.filter(pl.col("quantity") == quantity)[column].drop_nulls().to_numpy()
     return float(np.median(values)) if len(values) else float("nan")
 
 
 def sizes(table: pl.DataFrame, quantity: str) -> Array:
     """Absolute values over heads."""
-    found: Array = np.abs(table.filter(pl.col("quantity") == quantity)["value"].drop_nulls().to_numpy())
-    return found
+    magnitudes: Array = np.abs(table.filter(pl.col("quantity") == quantity)["value"].drop_nulls().to_numpy())
+    return magnitudes
 
 
 def _ranks(heads: pl.DataFrame) -> str:
-    told = [_related(heads, name, words) for name, words in (("embedding", "embeddings"), ("input", "layer's inputs"))]
+    clauses = [
+        _related(heads, name, words) for name, words in (("embedding", "embeddings"), ("input", "layer's inputs"))
+    ]
     rows = heads.filter(pl.col("quantity") == "input_rank", pl.col("value").is_not_null())
-    if rows.is_empty() or not all(told):
+    if rows.is_empty() or not all(clauses):
         return ""
     ordered = rows.sort("value", maintain_order=True)
     least, most = ordered.row(0, named=True), ordered.row(-1, named=True)
     clear = rows.filter(pl.col("adjusted") < LEVEL)
     up, down = (clear.filter(test).height for test in (pl.col("given_distance") > 0, pl.col("given_distance") < 0))
     return (
-        f"Over {rows['windows'][0]} windows: {told[0]}; {told[1]}, and goes from {_two(least['value'])} in "
-        f"{label_of(least)}{_ends(least)} to {_two(most['value'])} in {label_of(most)}{_ends(most)}. Given the "
+        f"Over {rows['windows'][0]} windows: {clauses[0]}; {clauses[1]}, and goes from "
+        f"{_two_decimals(least['value'])} in {label_of(least)}{_ends(least)} to {_two_decimals(most['value'])} in "
+        f"{label_of(most)}{_ends(most)}. Given the "
         f"distance {up} of {rows.height} heads look at tokens whose inputs are like their own and {down} away from "
         f"them (false discoveries held at 5 %{_detectable(rows)})."
     )
@@ -99,7 +103,7 @@ def _ends(row: Mapping[str, object]) -> str:
 
 
 def _detectable(rows: pl.DataFrame) -> str:
-    """The correlation given the distance, which is what is tested, that one test detects in the median head."""
+    """The partial correlation that one test detects in the median head, as a clause."""
     size = detectable_effect(rows, ("given_low", "given_high"))
     return "" if size is None else f"; in the median head one test detects {size:.2g} in four of five texts"
 
@@ -112,37 +116,38 @@ def _related(heads: pl.DataFrame, name: str, words: str) -> str:
         return ""
     typical = float(np.median(size))
     verdict = "almost unrelated to" if typical < NONE else "weakly related to" if typical < WEAK else "related to"
-    given = median(heads, quantity, "given_distance")
-    beside = f", given the distance {_two(given)}" if given == given else ""
+    partial = median(heads, quantity, "given_distance")
+    distance_clause = f", given the distance {_two_decimals(partial)}" if partial == partial else ""
     return (
         f"{'the angles of the' if name == 'embedding' else 'those of the'} {words} are {verdict} attention in the "
-        f"typical head: their rank correlation within rows is {_two(median(heads, quantity))} in the median head (in "
-        f"size {_two(typical)}, tokens shuffled {_two(median(heads, quantity, 'null'))}{beside})"
+        f"typical head: their rank correlation within rows is {_two_decimals(median(heads, quantity))} in the median "
+        f"head (in size {_two_decimals(typical)}, tokens shuffled "
+        f"{_two_decimals(median(heads, quantity, 'null'))}{distance_clause})"
     )
 
 
 def _linear(heads: pl.DataFrame) -> str:
-    told = []
+    clauses = []
     for target in ("score", "weight"):
         size = sizes(heads, f"input_{target}")
         if len(size):
-            told.append(
+            clauses.append(
                 f"{_percent(float(np.median(size**2)))} of the variance of the {target} within rows "
                 f"(embedding {_percent(float(np.median(sizes(heads, f'embedding_{target}') ** 2)))})"
             )
-    if not told:
+    if not clauses:
         return ""
     slope = median(heads, "input_score", "slope")
     return (
-        f"The cosine of the inputs explains {' and '.join(told)} in the median head, where a cosine of 1 in place of 0 "
-        f"changes the score by {slope:.2g}."
+        f"The cosine of the inputs explains {' and '.join(clauses)} in the median head, where a cosine of 1 in place "
+        f"of 0 changes the score by {slope:.2g}."
     )
 
 
 def _arcs(arcs: pl.DataFrame | None) -> str:
     if arcs is None:
         return ""
-    told = []
+    clauses = []
     for name, words in (
         ("input", "between inputs at their own length"),
         ("unit", "at length 1"),
@@ -160,13 +165,13 @@ def _arcs(arcs: pl.DataFrame | None) -> str:
                 else f" (the intervals of {beyond} of {tested} leave 1 out, by chance one in twenty; one test detects "
                 f"{_percent(size)} in four of five texts)"
             )
-            told.append(
+            clauses.append(
                 f"{words} it starts at {ratio:.2f} times the law{judged} and strays from it by {_percent(misfit)}"
             )
-    if not told:
+    if not clauses:
         return ""
     residual, line = (median(arcs, "input", column) for column in ("sinusoid", "line"))
     return (
-        f"Divergence along arcs against B(1 − cos): {'; '.join(told)} (medians). A single curve is a sinusoid within "
-        f"{_percent(residual)} of its range, where a straight line would be one within {_percent(line)}."
+        f"Divergence along arcs against B(1 − cos): {'; '.join(clauses)} (medians). A single curve is a sinusoid "
+        f"within {_percent(residual)} of its range, where a straight line would be one within {_percent(line)}."
     )

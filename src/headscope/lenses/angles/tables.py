@@ -19,7 +19,7 @@ from headscope.maths.resampling.rank_correlation import RankSums, row_centred, r
 _PLACE = [("stack", pl.String), ("kind", pl.String), ("layer", pl.Int64), ("head", pl.Int64)]
 _CORRELATIONS = "value low high null null_sd given_distance given_low given_high p adjusted slope"
 _ARCS = "value low high predicted ratio ratio_low ratio_high law_misfit sinusoid line angle length"
-_DRAWN = "value rank slope"
+_PICTURE = "value rank slope"
 SCHEMAS = {
     name: pl.Schema(
         [
@@ -30,23 +30,23 @@ SCHEMAS = {
             ("windows", pl.Int64),
         ]
     )
-    for name, columns in (("heads", _CORRELATIONS), ("arcs", _ARCS), ("drawn", _DRAWN))
+    for name, columns in (("heads", _CORRELATIONS), ("arcs", _ARCS), ("drawn", _PICTURE))
 }
 
 
 def head_rows(site: Site, windows: Sequence[Window]) -> Iterator[Row]:
-    """Each head: the cosine of inputs and of embeddings with score, weight and rank of the weight."""
-    sums = _left_out(torch.stack([one.sums for one in windows]))
-    own = RankSums(sums)
+    """Correlations of each head: cosines of inputs and embeddings with score, weight and rank."""
+    sums = _left_out(torch.stack([window.sums for window in windows]))
+    rank_sums = RankSums(sums)
     aa = sums[0, ..., 0]
-    mm = torch.stack([one.shuffled_mm for one in windows]).sum(0)
-    am = torch.stack([one.shuffled_am for one in windows]).sum(0)
+    mm = torch.stack([window.shuffled_mm for window in windows]).sum(0)
+    am = torch.stack([window.shuffled_am for window in windows]).sum(0)
     size = (aa[..., None] * mm[:, :, None]).sqrt()
     mixed = torch.where(size > 0, am / size.clamp_min(1e-300), torch.nan)
-    value, half = jackknife(own.correlation)
-    given, margin = jackknife(own.partial)
-    p, slope = jackknife_p(own.partial), own.slope[0]
-    counts = {"samples": sum(one.pairs for one in windows), "windows": len(windows)}
+    value, half = jackknife(rank_sums.correlation)
+    partial, margin = jackknife(rank_sums.partial)
+    p, slope = jackknife_p(rank_sums.partial), rank_sums.slope[0]
+    counts = {"samples": sum(window.pairs for window in windows), "windows": len(windows)}
     for head in range(site.n_heads):
         for v, vectors in enumerate(VECTORS):
             for t, target in enumerate(TARGETS):
@@ -57,33 +57,33 @@ def head_rows(site: Site, windows: Sequence[Window]) -> Iterator[Row]:
                     "high": value[at] + half[at],
                     "null": mixed[at].mean(),
                     "null_sd": mixed[at].std(),
-                    "given_distance": given[at],
-                    "given_low": given[at] - margin[at],
-                    "given_high": given[at] + margin[at],
+                    "given_distance": partial[at],
+                    "given_low": partial[at] - margin[at],
+                    "given_high": partial[at] + margin[at],
                     "p": p[at],
                     "slope": slope[at] if target != "rank" else torch.tensor(torch.nan),
                 }
-                cells = {name: number(one) for name, one in numbers.items()}
+                cells = {name: number(estimate) for name, estimate in numbers.items()}
                 yield {**place(site, head), "quantity": f"{vectors}_{target}", **cells, **counts}
 
 
 def arc_rows(site: Site, windows: Sequence[Window]) -> Iterator[Row]:
-    """Arcs of the stream that enters the layer, at its own length and at length 1, and of the rows of each head."""
+    """Arcs of the layer's input, at its own length and at length 1, and of each head's rows."""
     for name, index in (("input", 0), ("unit", 1)):
         yield from _arc_row(
-            site, None, name, [ArcSums(one.arcs.sums[[index]], one.arcs.count[[index]]) for one in windows]
+            site, None, name, [ArcSums(window.arcs.sums[[index]], window.arcs.count[[index]]) for window in windows]
         )
     for head in range(site.n_heads):
-        rows = [ArcSums(one.rows.sums[[head]], one.rows.count[[head]]) for one in windows]
+        rows = [ArcSums(window.rows.sums[[head]], window.rows.count[[head]]) for window in windows]
         yield from _arc_row(site, head, "row", rows)
 
 
 def _arc_row(site: Site, head: int | None, name: str, arcs: Sequence[ArcSums]) -> Iterator[Row]:
-    told = [one for one in arcs if float(one.count[0]) > 0]
-    if not told:
+    nonempty = [window_arcs for window_arcs in arcs if float(window_arcs.count[0]) > 0]
+    if not nonempty:
         return
-    count = _left_out(torch.stack([one.count[0] for one in told]))
-    means = _left_out(torch.stack([one.sums[0] for one in told])) / count.clamp_min(1)[:, None]
+    count = _left_out(torch.stack([window_arcs.count[0] for window_arcs in nonempty]))
+    means = _left_out(torch.stack([window_arcs.sums[0] for window_arcs in nonempty])) / count.clamp_min(1)[:, None]
     curve, law = means[:, :POINTS], means[:, POINTS : 2 * POINTS]
     last = dict(zip(NUMBERS, means[0, 2 * POINTS :].tolist(), strict=True))
     value, half = jackknife(curve[:, 0])
@@ -103,22 +103,22 @@ def _arc_row(site: Site, head: int | None, name: str, arcs: Sequence[ArcSums]) -
         "angle": last["angle"] * 180 / torch.pi,
         "length": last["length"],
     }
-    cells = {key: number(one) for key, one in numbers.items()}
-    yield {**place(site, head), "quantity": name, **cells, "samples": int(count[0]), "windows": len(told)}
+    cells = {key: number(estimate) for key, estimate in numbers.items()}
+    yield {**place(site, head), "quantity": name, **cells, "samples": int(count[0]), "windows": len(nonempty)}
 
 
 def arc_curves(windows: Sequence[Window], index: int) -> tuple[Float[Tensor, "points"], Float[Tensor, "points"]]:
-    """The mean divergence and the mean law along the arcs of the stream, at its own length (0) or at length 1."""
-    total = torch.stack([one.arcs.sums[index] for one in windows]).sum(0)
-    count = float(sum(float(one.arcs.count[index]) for one in windows))
+    """The mean divergence and the mean law along the stream's arcs, at own length (0) or length 1 (1)."""
+    total = torch.stack([window.arcs.sums[index] for window in windows]).sum(0)
+    count = float(sum(float(window.arcs.count[index]) for window in windows))
     mean = total / max(1.0, count)
     return mean[:POINTS], mean[POINTS : 2 * POINTS]
 
 
-def drawn_rows(site: Site, picture: Picture) -> Iterator[Row]:
-    """The map averaged over heads with the cosine map, in the window that is drawn."""
+def picture_rows(site: Site, picture: Picture) -> Iterator[Row]:
+    """Correlations of the cosine maps with the averaged attention map, in the pictured window."""
     for name, cosine in (("input", picture.inputs), ("embedding", picture.embeddings)):
-        mask = picture.seen & ~torch.eye(len(picture.seen), dtype=torch.bool)
+        mask = picture.visible & ~torch.eye(len(picture.visible), dtype=torch.bool)
         zero = torch.zeros_like(picture.weights)
         plain = RankSums.of(row_centred(picture.weights, mask), row_centred(cosine, mask), zero)
         ranks = RankSums.of(row_ranks(picture.weights, mask), row_ranks(cosine.round(decimals=9), mask), zero)
@@ -131,11 +131,11 @@ def drawn_rows(site: Site, picture: Picture) -> Iterator[Row]:
 
 
 def frames(rows: Mapping[str, list[Row]]) -> dict[str, pl.DataFrame]:
-    """As tables; without those that there is nothing to put into."""
+    """The tables that have rows."""
     return {name: pl.DataFrame(rows[name], schema=schema) for name, schema in SCHEMAS.items() if rows[name]}
 
 
 def _left_out(sums: Float[Tensor, "windows *rest"]) -> Float[Tensor, "sets *rest"]:
-    """Over all windows, then over all but each."""
+    """Sums over all windows, then over all windows but one, for each."""
     total = sums.sum(0)
     return torch.cat((total[None], total - sums))

@@ -1,4 +1,4 @@
-"""One window at one site: sums over its pairs of tokens, from which correlations of any set of windows follow."""
+"""One window at one site: sums over token pairs that give the correlations of any set of windows."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ class Window:
 
     priority: int
     length: int
-    kept: int
+    tokens: int
     pairs: int
     sums: Float[Tensor, "vectors targets heads six"]
     shuffled_mm: Float[Tensor, "vectors targets draws"]
@@ -34,11 +34,11 @@ class Window:
 
 
 def window_of(site: Site, part: Part, embedding: Float[Tensor, "kept d_model"], scale: float, skip: int) -> Window:
-    """Everything about the kept tokens of one window."""
+    """All sums and arcs of the sampled tokens of one window."""
     inside = part.positions >= skip
     # A key that no head gives anything is masked: exactly 0.
-    seen = (part.pattern > 0).any(0) & inside & inside[:, None]
-    counted = seen & ~torch.eye(len(inside), dtype=torch.bool)
+    visible = (part.pattern > 0).any(0) & inside & inside[:, None]
+    counted = visible & ~torch.eye(len(inside), dtype=torch.bool)
     counted &= counted.sum(-1, keepdim=True) >= KEYS
     shared = [site.kv_head(head) for head in range(site.n_heads)]
     score = scale * part.q.to(torch.float64) @ part.k.to(torch.float64)[shared].mT
@@ -52,9 +52,9 @@ def window_of(site: Site, part: Part, embedding: Float[Tensor, "kept d_model"], 
     for vectors in (part.x, embedding):
         cosine = cosines(vectors)
         shuffled = torch.stack([cosine[order][:, order] for order in orders])
-        measures = [_both(one, counted) for one in (cosine, shuffled)]
-        for target, control, own, mixed in zip(targets, controls, *measures, strict=True):
-            sums.append(RankSums.of(target, own, control).sums)
+        measures = [_by_target(cosine_maps, counted) for cosine_maps in (cosine, shuffled)]
+        for target, control, measure, mixed in zip(targets, controls, *measures, strict=True):
+            sums.append(RankSums.of(target, measure, control).sums)
             mm.append(mixed.square().sum((-2, -1)))
             am.append(torch.einsum("hij,dij->hd", target, mixed))
     return Window(
@@ -66,7 +66,7 @@ def window_of(site: Site, part: Part, embedding: Float[Tensor, "kept d_model"], 
         _shaped(mm),
         _shaped(am),
         stream_arcs(part.x[inside]),
-        row_arcs(part.x, score, seen, inside),
+        row_arcs(part.x, score, visible, inside),
     )
 
 
@@ -75,27 +75,27 @@ def _shaped(parts: list[Tensor]) -> Tensor:
 
 
 def cosines(vectors: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
-    """Of all pairs; 0 where a vector is 0."""
+    """The cosines of all pairs of vectors; 0 where a vector is 0."""
     x = vectors.to(torch.float64)
     unit = x / x.norm(dim=-1, keepdim=True).clamp_min(1e-300)
-    found: Tensor = unit @ unit.mT
-    return found
+    cosine_map: Tensor = unit @ unit.mT
+    return cosine_map
 
 
-def _both(cosine: Float[Tensor, "*some n n"], counted: Bool[Tensor, "n n"]) -> tuple[Tensor, Tensor, Tensor]:
-    """The cosine as it is compared with each target: as it is twice, and ranked."""
+def _by_target(cosine: Float[Tensor, "*some n n"], counted: Bool[Tensor, "n n"]) -> tuple[Tensor, Tensor, Tensor]:
+    """The cosine in the form of each target: centred for score and weight, ranked for the rank."""
     plain = row_centred(cosine, counted)
     # Rounded, so that vectors that are the same (a word twice) tie.
     return plain, plain, row_ranks(cosine.round(decimals=DECIMALS), counted)
 
 
 def _orders(inside: Bool[Tensor, "n"], priority: int) -> list[Tensor]:
-    """Shuffles of the tokens that count, decided by the text of the window; the others stay."""
+    """Shuffles of the counted tokens, seeded by the text of the window; skipped tokens stay."""
     generator = torch.Generator().manual_seed(priority >> 8)
     at = inside.nonzero()[:, 0]
-    found = []
+    orders = []
     for _ in range(DRAWS):
         order = torch.arange(len(inside))
         order[at] = at[torch.randperm(len(at), generator=generator)]
-        found.append(order)
-    return found
+        orders.append(order)
+    return orders

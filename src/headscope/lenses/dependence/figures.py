@@ -51,29 +51,29 @@ def figures(tables: Mapping[str, pl.DataFrame], sites: Sequence[Site]) -> tuple[
     )
     curves = (_by_layer(tables["joint"], sites), _profile(tables["profile"], sites), _variances(pairs, sites))
     return (
-        *(one for one in maps if one is not None and np.isfinite(one.values).any()),
-        *(one for one in curves if one.series),
+        *(figure for figure in maps if figure is not None and np.isfinite(figure.values).any()),
+        *(figure for figure in curves if figure.series),
     )
 
 
 def _map(
     table: pl.DataFrame,
     sites: Sequence[Site],
-    what: tuple[str, str],
+    quantity_column: tuple[str, str],
     title: str,
     caption: str,
     unit: str = "correlation",
 ) -> HeatMap | None:
-    rows = table.filter(pl.col("quantity") == what[0])
-    cells = {site: _column(_of(rows, site).sort("head"), what[1]) for site in sites}
-    known = np.concatenate([row[np.isfinite(row)] for row in cells.values()])
-    if not len(known):
+    rows = table.filter(pl.col("quantity") == quantity_column[0])
+    cells = {site: _column(_of(rows, site).sort("head"), quantity_column[1]) for site in sites}
+    finite = np.concatenate([row[np.isfinite(row)] for row in cells.values()])
+    if not len(finite):
         return None
     # Never so fine that a map of next to nothing looks like a finding.
-    top = max(0.1, float(np.abs(known).max()))
+    top = max(0.1, float(np.abs(finite).max()))
     return head_map(
         {site: row.tolist() for site, row in cells.items()},
-        name=f"{what[0]}_{what[1]}",
+        name=f"{quantity_column[0]}_{quantity_column[1]}",
         title=title,
         caption=caption,
         unit=unit,
@@ -98,8 +98,8 @@ def _course(
         cells = {site.layer: _column(_of(table, site), column) for site in members}
         cells = {layer: row[np.isfinite(row)] for layer, row in cells.items() if np.isfinite(row).any()}
         if cells:
-            middle, low, high = (np.array([f(row) for row in cells.values()]) for f in (np.median, np.min, np.max))
-            yield group, np.array([float(layer) for layer in cells]), middle, low, high
+            median, low, high = (np.array([f(row) for row in cells.values()]) for f in (np.median, np.min, np.max))
+            yield group, np.array([float(layer) for layer in cells]), median, low, high
 
 
 def _by_layer(joint: pl.DataFrame, sites: Sequence[Site]) -> Curves:
@@ -114,7 +114,7 @@ def _by_layer(joint: pl.DataFrame, sites: Sequence[Site]) -> Curves:
             ends = (low, high) if np.isfinite(low).any() else (None, None)
             series.append(Series(f"{group} {name}".strip(), x, value, *ends))
     if series:
-        x = max((one.x for one in series), key=len)
+        x = max((curve.x for curve in series), key=len)
         series.append(Series("other window's query", x, np.zeros_like(x), role="null"))
     return Curves(
         "beyond_by_layer",
@@ -154,15 +154,15 @@ def _profile(table: pl.DataFrame, sites: Sequence[Site]) -> Curves:
 
 
 def _variances(pairs: pl.DataFrame, sites: Sequence[Site]) -> Curves:
-    known = pairs.filter(pl.col("predicted_variance") > 0, pl.col("variance") > 0)
-    table = known.with_columns(ratio=pl.col("variance") / pl.col("predicted_variance"))
+    predicted = pairs.filter(pl.col("predicted_variance") > 0, pl.col("variance") > 0)
+    table = predicted.with_columns(ratio=pl.col("variance") / pl.col("predicted_variance"))
     series: list[Series] = []
     for name in ("self", "dependent", "independent"):
-        for group, x, middle, low, high in _course(table.filter(pl.col("quantity") == name), sites, "ratio"):
+        for group, x, median, low, high in _course(table.filter(pl.col("quantity") == name), sites, "ratio"):
             band = (low, high) if name == "dependent" else (None, None)
-            series.append(Series(f"{group} {name}".strip(), x, middle, *band))
+            series.append(Series(f"{group} {name}".strip(), x, median, *band))
     if series:
-        x = max((one.x for one in series), key=len)
+        x = max((curve.x for curve in series), key=len)
         series.append(Series("Gaussian vectors", x, np.ones_like(x), role="theory"))
     return Curves(
         "variance_ratio",

@@ -3,8 +3,8 @@ r"""Dependence: do the keys that get attention also depend on the query?
 A fold over text that keeps a bounded sample of pairs of tokens. Per head: do the keys that rank high in a row of the
 attention pattern also rank high by their dependence on the query, beyond what their distance tells, and more than they
 would with another text's query in its place? And what does dependence add to the scores of a head: the shift
-Tr(C Σ_ji) of their mean, and their variance, beside the Gaussian formula. What is computed from the sample stands in
-`dependent/`, one idea per file.
+Tr(C Σ_ji) of their mean, and their variance, compared with the Gaussian formula. The other files of this
+folder compute these numbers from the sample, one idea per file.
 
 Held are 64 windows at most, and of each up to 56 tokens or, where it is longer, a run of 8 for each octave of distance
 from its end: their vectors, and what they pay to each other. A whole pattern is never held, and the vectors of all
@@ -30,7 +30,7 @@ from headscope.lenses.dependence.ranks import head_rows
 from headscope.lenses.dependence.sentences import method, sentences, unseen, warnings
 from headscope.lenses.dependence.settings import Params
 from headscope.lenses.dependence.tables import SCHEMAS
-from headscope.lenses.dependence.windows import KEYS, Sampled, Shown
+from headscope.lenses.dependence.windows import KEYS, SampleSize, SiteSample
 from headscope.lenses.lens import (
     AS_IS,
     Batch,
@@ -53,7 +53,7 @@ WINDOWS, FEWEST_WINDOWS = 64, 16
 
 @dataclass(frozen=True)
 class State:
-    """The sample of each site, and of the batch at hand what has come of sites that are not complete yet."""
+    """The sample of each site, and captures of the current batch at sites that are not complete yet."""
 
     params: Params
     sites: tuple[Site, ...]
@@ -72,7 +72,7 @@ class Dependence(TextLens[Params, State]):
     invariant = frozenset({"qk", "vo", "heads"})
 
     def needs(self, params: Params) -> Needs:
-        """What enters each layer, the queries and keys made of it, and the pattern among the tokens that are kept."""
+        """The stream into each layer, its queries and keys, and the pattern among sampled tokens."""
         if params.components < 1 or params.skip < 0:
             raise UsageError(
                 f"components={params.components} and skip={params.skip}: at least one component is needed, and "
@@ -82,54 +82,56 @@ class Dependence(TextLens[Params, State]):
         return Needs(captures=frozenset(CAPTURES), pieces=True)
 
     def start(self, params: Params, model: ModelSpec, sites: tuple[Site, ...], text: TextSize) -> State:
-        """Nothing seen yet; so many windows, and where those are too few so many layers, as fit."""
-        own = [site for site in sites if site.kind == "self"]
+        """The state before any text, with the windows and the layers that fit into memory."""
+        self_sites = [site for site in sites if site.kind == "self"]
         sizes = [
             4 * SHORT * (model.d_model + (site.n_heads + site.n_kv_heads) * site.d_head + site.n_heads * SHORT)
-            for site in own
+            for site in self_sites
         ]
         step = max(1, -(-sum(sizes) * FEWEST_WINDOWS // SAMPLE_BYTES))
-        chosen = tuple(own[::step])
+        sampled_sites = tuple(self_sites[::step])
         room = min(WINDOWS, max(FEWEST_WINDOWS, SAMPLE_BYTES // max(1, sum(sizes[::step]))))
-        return State(params, chosen, tuple(site for site in sites if site.kind != "self"), step, room)
+        return State(params, sampled_sites, tuple(site for site in sites if site.kind != "self"), step, room)
 
     def update(self, state: State, batch: Batch) -> State:
-        """Add the windows of one batch, as far as this piece of it goes."""
+        """Add the windows of one batch, as far as its captures are complete."""
         if batch.variant != AS_IS:
             return state
         samples, waiting = dict(state.samples), dict(state.waiting)
         for site in state.sites:
-            shown = {name: batch.captures[name][site] for name in CAPTURES if site in batch.captures.get(name, {})}
-            known = {**waiting.pop(site, {}), **shown}
-            if len(known) == len(CAPTURES):
-                samples[site] = samples.get(site, PairSample(state.room)).add(batch.tokens, batch.real, known)
-            elif known:
-                waiting[site] = known
+            arrived = {name: batch.captures[name][site] for name in CAPTURES if site in batch.captures.get(name, {})}
+            captured = {**waiting.pop(site, {}), **arrived}
+            if len(captured) == len(CAPTURES):
+                samples[site] = samples.get(site, PairSample(state.room)).add(batch.tokens, batch.real, captured)
+            elif captured:
+                waiting[site] = captured
         return replace(state, samples=samples, waiting=waiting)
 
     def merge(self, a: State, b: State) -> State:
-        """What both have seen, a's windows first."""
-        both = {site: a.samples[site].merge(one) if site in a.samples else one for site, one in b.samples.items()}
-        return replace(a, samples={**a.samples, **both})
+        """The state after both texts, a's windows first."""
+        merged = {
+            site: a.samples[site].merge(sample) if site in a.samples else sample for site, sample in b.samples.items()
+        }
+        return replace(a, samples={**a.samples, **merged})
 
     def finish(self, state: State, weights: WeightSource | None) -> Measurement:
-        """Everything from the sample."""
+        """All tables and figures, from the sample."""
         _params, components = asdict(state.params), state.params.components
         rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
-        seen: dict[Site, Shown] = {}
+        sizes_by_site: dict[Site, SampleSize] = {}
         excess: dict[Site, dict[str, Tensor]] = {}
         for site in (site for site in state.sites if site in state.samples):
             # One site at a time: in float64 all of them would take several times the sample.
-            sampled = Sampled.of(state.samples[site], site, state.params.skip)
+            sampled = SiteSample.of(state.samples[site], site, state.params.skip)
             if sampled is None:
                 continue
-            seen[site] = Shown(len(sampled.positions), sampled.windows, sampled.length)
+            sizes_by_site[site] = SampleSize(len(sampled.positions), sampled.windows, sampled.length)
             pooled = pooled_pairs(sampled, components)
             of_heads, excess[site] = head_rows(sampled, pooled)
             rows["heads"] += of_heads
             rows["pairs"] += pair_rows(sampled)
             rows["profile"] += profile_rows(sampled, pooled) if pooled else []
-        if not seen:
+        if not sizes_by_site:
             reason = (
                 f"no row of attention with {KEYS} visible keys, the token itself and the first "
                 f"{state.params.skip} left "
@@ -142,14 +144,21 @@ class Dependence(TextLens[Params, State]):
             adjusted(tables["heads"], ["quantity"]),
             adjusted(tables["pairs"], ["quantity"]),
         )
-        first, drawn = next(iter(seen)), max(len(one.windows) for one in state.samples.values())
-        missing = [site for site in state.sites if site not in seen]
-        held = sample_warning(drawn, max(sample.seen for sample in state.samples.values()), "windows")
+        first, sampled_windows = (
+            next(iter(sizes_by_site)),
+            max(len(sample.windows) for sample in state.samples.values()),
+        )
+        missing = [site for site in state.sites if site not in sizes_by_site]
+        size_warning = sample_warning(sampled_windows, max(sample.seen for sample in state.samples.values()), "windows")
         return Measurement(
             tables=tables,
-            figures=figures(tables, list(seen)),
-            method=method(state.samples[first], seen[first], state.params.skip, state.step),
-            warnings=(*unseen(state.crossed, missing), *warnings(tables, seen, drawn, components), *held),
+            figures=figures(tables, list(sizes_by_site)),
+            method=method(state.samples[first], sizes_by_site[first], state.params.skip, state.step),
+            warnings=(
+                *unseen(state.crossed, missing),
+                *warnings(tables, sizes_by_site, sampled_windows, components),
+                *size_warning,
+            ),
         )
 
     def definition(

@@ -1,4 +1,4 @@
-"""What dependence adds to the scores of a head, in mean and variance, beside the formulas: the table of pairs."""
+"""The table of pairs: mean and variance that dependence adds to scores, and their formulas."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headscope.lenses.dependence.windows import Sampled
+from headscope.lenses.dependence.windows import SiteSample
 from headscope.lenses.shared.plots import place
 from headscope.lenses.shared.table import Row, number
 from headscope.maths.gaussians.crossed_scores import crossed_means, crossed_moments
@@ -16,17 +16,17 @@ from headscope.maths.resampling.jackknife import jackknife, jackknife_p
 NEAR = 8
 
 
-def pair_rows(sampled: Sampled) -> Iterator[Row]:
+def pair_rows(sampled: SiteSample) -> Iterator[Row]:
     """Each head's scores of tokens with themselves, with their neighbours, and with those of another window."""
     w, site = sampled.windows, sampled.site
     if w < 2:
         return
-    same = torch.eye(len(sampled.positions), dtype=torch.bool) & sampled.seen
-    close = sampled.seen & ~same & (sampled.distance <= NEAR)
+    same = torch.eye(len(sampled.positions), dtype=torch.bool) & sampled.visible
+    close = sampled.visible & ~same & (sampled.distance <= NEAR)
     uniform = 1 / _visible(sampled).to(torch.float64)
     for head in range(site.n_heads):
-        for name, chosen in (("self", same), ("dependent", close), ("independent", close)):
-            i, j = chosen.nonzero().unbind(1)
+        for name, mask in (("self", same), ("dependent", close), ("independent", close)):
+            i, j = mask.nonzero().unbind(1)
             if not len(i):
                 continue
             scores = torch.einsum("aid,bid->iab", sampled.q[:, head, i], sampled.k[:, head, j])
@@ -39,28 +39,28 @@ def pair_rows(sampled: Sampled) -> Iterator[Row]:
             yield {**place(site, head), "quantity": name, **named, **counts}
 
 
-def _visible(sampled: Sampled) -> Int[Tensor, "kept"]:
-    """How many keys a query sees in the whole window; a model's own limit to both sides is taken as all of it."""
+def _visible(sampled: SiteSample) -> Int[Tensor, "kept"]:
+    """The number of keys that a query sees in its window; a two-sided limit counts as the window."""
     site = sampled.site
     keys = sampled.positions + 1 if site.causal else torch.full_like(sampled.positions, sampled.length)
     return keys if site.window is None else keys.clamp_max(site.window if site.causal else sampled.length)
 
 
 def _moments(scores: Float[Tensor, "pairs windows windows"]) -> dict[str, float]:
-    """Of pairs of one text: the mean and what dependence adds to it, the variance, and what the formulas say."""
+    """Mean, shift by dependence and variance of scores within one text, and their predictions."""
     w = scores.shape[-1]
     mean = scores.mean(0)
-    apart, together = crossed_means(mean)
+    crossed, together = crossed_means(mean)
     left = [[v for v in range(w) if v != out] for out in range(w)] if w > 2 else []
-    rest = [crossed_means(mean[index][:, index]) for index in left]
-    means = torch.stack([together, *(one[1] for one in rest)])
-    shifts = torch.stack([together - apart, *(one[1] - one[0] for one in rest)])
+    means_without = [crossed_means(mean[index][:, index]) for index in left]
+    means = torch.stack([together, *(crossed_pair[1] for crossed_pair in means_without)])
+    shifts = torch.stack([together - crossed, *(crossed_pair[1] - crossed_pair[0] for crossed_pair in means_without)])
     (value, half), (shift, wide) = jackknife(means), jackknife(shifts)
-    found = {
+    numbers = {
         "value": value,
         "low": value - half,
         "high": value + half,
-        "predicted": apart + _trace(mean),
+        "predicted": crossed + _trace(mean),
         "shift": shift,
         "shift_low": shift - wide,
         "shift_high": shift + wide,
@@ -69,8 +69,8 @@ def _moments(scores: Float[Tensor, "pairs windows windows"]) -> dict[str, float]
     }
     if w >= 4:
         moments = crossed_moments(scores)
-        found["predicted_variance"] = (moments.variance + moments.added).mean()
-    return {key: float(x) for key, x in found.items()}
+        numbers["predicted_variance"] = (moments.variance + moments.added).mean()
+    return {key: float(x) for key, x in numbers.items()}
 
 
 def _trace(mean: Float[Tensor, "windows windows"]) -> Tensor:
@@ -80,15 +80,15 @@ def _trace(mean: Float[Tensor, "windows windows"]) -> Tensor:
 
 
 def _independent(scores: Float[Tensor, "pairs windows windows"], shifts: range) -> dict[str, float]:
-    """Of pairs of different texts: query of one, key of another."""
+    """Mean and variance of scores between a query of one text and a key of another."""
     w = scores.shape[-1]
     key = torch.arange(w)
-    drawn = torch.stack([scores[:, (key + shift) % w, key] for shift in shifts])
-    found = {
-        "value": float(drawn.mean()),
+    shifted_scores = torch.stack([scores[:, (key + shift) % w, key] for shift in shifts])
+    numbers = {
+        "value": float(shifted_scores.mean()),
         "predicted": float(crossed_means(scores.mean(0))[0]),
-        "variance": float(drawn.var(-1).mean()),
+        "variance": float(shifted_scores.var(-1).mean()),
     }
     if w >= 4:
-        found["predicted_variance"] = float(crossed_moments(scores).variance.mean())
-    return found
+        numbers["predicted_variance"] = float(crossed_moments(scores).variance.mean())
+    return numbers

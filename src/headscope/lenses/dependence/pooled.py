@@ -1,4 +1,4 @@
-"""Pairs of tokens pooled by their distance, and the joint Gaussian of each pool: what two tokens tell of each other."""
+"""Pairs of tokens pooled by distance, and the joint Gaussian and mutual information of each pool."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headscope.errors import NumericsError, UsageError
-from headscope.lenses.dependence.windows import Sampled
+from headscope.lenses.dependence.windows import SiteSample
 from headscope.maths.gaussians.gaussian import Gaussian
 from headscope.maths.gaussians.information import mutual_information, pointwise_information
 
@@ -19,8 +19,8 @@ EDGES = (1, *(step << octave for octave in range(24) for step in (2, 3)))
 
 
 @dataclass(frozen=True)
-class Pooled:
-    """Pairs of kept tokens (the later and the earlier one), pooled by distance, and their joint Gaussians.
+class PairPools:
+    """Pairs of sampled tokens (later, earlier), pooled by distance, and their joint Gaussians.
 
     `fits` has for each pool one Gaussian per window, of all other windows, and then that of all; `shuffled` the same
     with the later tokens of windows further on: what there is without dependence.
@@ -37,25 +37,25 @@ class Pooled:
     shuffled: Float[Tensor, "shifts pools sets"]
 
     def pointwise(self, tokens: Sequence[tuple[Tensor, Tensor]]) -> list[Float[Tensor, "windows pairs"]]:
-        """The pointwise information of each pair, of several (later, earlier) tokens, by the fit to other windows."""
+        """The pointwise information of each pair of (later, earlier) tokens, fitted to other windows."""
         w, k = len(self.y), self.components
-        found = [torch.empty(w, len(self.pool), dtype=torch.float64) for _ in tokens]
+        pointwise_maps = [torch.empty(w, len(self.pool), dtype=torch.float64) for _ in tokens]
         for pool in range(len(self.spans)):
-            here = self.pool == pool
-            parts = [torch.cat((a[:, self.late[here]], b[:, self.early[here]]), -1) for a, b in tokens]
-            others = Gaussian(self.fits.mean[pool, :w], self.fits.covariance[pool, :w])
-            values = pointwise_information(others, range(k), range(k, 2 * k), torch.cat(parts, 1))
-            for one, value in zip(found, values.chunk(len(tokens), 1), strict=True):
-                one[:, here] = value
-        return found
+            in_pool = self.pool == pool
+            parts = [torch.cat((a[:, self.late[in_pool]], b[:, self.early[in_pool]]), -1) for a, b in tokens]
+            other_windows = Gaussian(self.fits.mean[pool, :w], self.fits.covariance[pool, :w])
+            values = pointwise_information(other_windows, range(k), range(k, 2 * k), torch.cat(parts, 1))
+            for pointwise_map, value in zip(pointwise_maps, values.chunk(len(tokens), 1), strict=True):
+                pointwise_map[:, in_pool] = value
+        return pointwise_maps
 
 
 def _fits(first: Tensor, second: Tensor, late: Tensor, early: Tensor, pool: Tensor) -> Gaussian:
-    """The joint Gaussian of the pairs of each pool: of all windows but one, for each, and of all."""
-    found = []
+    """The joint Gaussian of each pool: without each window in turn, then of all windows."""
+    moments = []
     for number in range(int(pool.max()) + 1):
-        here = pool == number
-        z = torch.cat((first[:, late[here]], second[:, early[here]]), -1)
+        in_pool = pool == number
+        z = torch.cat((first[:, late[in_pool]], second[:, early[in_pool]]), -1)
         w, n = z.shape[:2]
         total, products = z.sum(1), z.mT @ z
         count = torch.tensor([[n * (w - 1.0)]] * w + [[1.0 * n * w]], dtype=torch.float64)
@@ -63,12 +63,12 @@ def _fits(first: Tensor, second: Tensor, late: Tensor, early: Tensor, pool: Tens
         products = torch.cat((products.sum(0) - products, products.sum(0, keepdim=True)))
         mean = total / count
         scatter = products - count[..., None] * mean[:, :, None] * mean[:, None, :]
-        found.append((mean, scatter / (count[..., None] - 1)))
-    return Gaussian(torch.stack([mean for mean, _ in found]), torch.stack([cov for _, cov in found]))
+        moments.append((mean, scatter / (count[..., None] - 1)))
+    return Gaussian(torch.stack([mean for mean, _ in moments]), torch.stack([cov for _, cov in moments]))
 
 
-def pooled_pairs(sampled: Sampled, components: int) -> Pooled | None:
-    """None with a single window, with too few pairs, or where one token determines another."""
+def pooled_pairs(sampled: SiteSample, components: int) -> PairPools | None:
+    """Pools of pairs; None with one window, too few pairs, or where one token determines another."""
     w, d = sampled.windows, sampled.x.shape[-1]
     either = sampled.counted | sampled.counted.T
     late, early = torch.tril(either, -1).nonzero().unbind(1)
@@ -89,30 +89,30 @@ def pooled_pairs(sampled: Sampled, components: int) -> Pooled | None:
         ]
     except (NumericsError, UsageError):
         return None
-    return Pooled(k, late, early, pool, spans, y, fits, information, torch.stack(shuffled))
+    return PairPools(k, late, early, pool, spans, y, fits, information, torch.stack(shuffled))
 
 
 def _axes(centred: Float[Tensor, "rows d"], most: int) -> Float[Tensor, "d k"]:
-    """Principal axes in columns, the largest first; only those along which there is any variance."""
+    """Principal axes with any variance, in columns, the largest first."""
     rows, d = centred.shape
     gram = centred.T @ centred if d <= rows else centred @ centred.T
     values, vectors = torch.linalg.eigh(gram)
-    some = values > 1e-13 * max(rows, d) * values[-1].clamp_min(1e-300)
-    values, vectors = values[some].flip(0)[:most], vectors[:, some].flip(1)[:, :most]
+    varying = values > 1e-13 * max(rows, d) * values[-1].clamp_min(1e-300)
+    values, vectors = values[varying].flip(0)[:most], vectors[:, varying].flip(1)[:, :most]
     axes: Tensor = vectors if d <= rows else centred.T @ vectors / values.sqrt()
     return axes
 
 
 def _pools(distance: Int[Tensor, "pairs"], enough: int) -> tuple[Int[Tensor, "pairs"], tuple[tuple[int, int], ...]]:
-    """Half octaves of distance, from the nearest on put together until there are enough pairs in each."""
+    """Pools of distance: half octaves, merged from the nearest on until each has enough pairs."""
     half = torch.searchsorted(torch.tensor(EDGES), distance, right=True) - 1
     counts = torch.bincount(half)
-    of_half, number, held = [], 0, 0
+    of_half, number, pooled_pairs = [], 0, 0
     for index, count in enumerate(counts.tolist()):
         of_half.append(number)
-        held += count
-        if held >= enough and int(counts[index + 1 :].sum()) >= enough:
-            number, held = number + 1, 0
+        pooled_pairs += count
+        if pooled_pairs >= enough and int(counts[index + 1 :].sum()) >= enough:
+            number, pooled_pairs = number + 1, 0
     pool = torch.tensor(of_half)[half]
-    pairs = [distance[pool == one] for one in range(number + 1)]
-    return pool, tuple((int(one.min()), int(one.max())) for one in pairs)
+    distances = [distance[pool == index] for index in range(number + 1)]
+    return pool, tuple((int(in_pool.min()), int(in_pool.max())) for in_pool in distances)

@@ -1,16 +1,16 @@
-"""How much two tokens tell of each other at each distance: the table of the profile."""
+"""The table of the profile: mutual information of two tokens by distance."""
 
 from collections.abc import Iterator
 
-from headscope.lenses.dependence.pooled import Pooled
-from headscope.lenses.dependence.windows import Sampled
+from headscope.lenses.dependence.pooled import PairPools
+from headscope.lenses.dependence.windows import SiteSample
 from headscope.lenses.shared.plots import place
 from headscope.lenses.shared.table import Row, number
 from headscope.maths.resampling.jackknife import jackknife
 
 
-def profile_rows(sampled: Sampled, pooled: Pooled) -> Iterator[Row]:
-    """A row for each pool of distances: the information less that of different windows, and its interval.
+def profile_rows(sampled: SiteSample, pooled: PairPools) -> Iterator[Row]:
+    """A row for each pool: its information less that of different windows, and the interval.
 
     The bias lies between that of independent pairs and that of shuffled ones, and the interval allows for both.
     """

@@ -7,7 +7,7 @@ import polars as pl
 
 from headscope.core import Site
 from headscope.lenses.dependence.pooled import PER_DIMENSION
-from headscope.lenses.dependence.windows import KEYS, SHIFTS, Shown
+from headscope.lenses.dependence.windows import KEYS, SHIFTS, SampleSize
 from headscope.lenses.shared.phrases import interval_phrase, two_digits, windows_phrase
 from headscope.lenses.shared.plots import label_of
 from headscope.lenses.shared.token_pairs import PairSample
@@ -18,13 +18,13 @@ LEVEL = 0.05
 FEW = 8
 
 
-def method(sample: PairSample, shown: Shown, skipped: int, step: int) -> str:
+def method(sample: PairSample, size: SampleSize, skipped: int, step: int) -> str:
     """How the numbers were obtained."""
-    drawn = len(sample.windows)
+    sampled_windows = len(sample.windows)
     layers = f" Every {step}th layer only: the pairs of all would not fit." if step > 1 else ""
     left = f" The first {f'{skipped} tokens' if skipped > 1 else 'token'} of each window left out." if skipped else ""
     return (
-        f"Sampled: {shown.kept} tokens of each of {shown.windows} windows of {shown.length} tokens ({drawn} "
+        f"Sampled: {size.tokens} tokens of each of {size.windows} windows of {size.length} tokens ({sampled_windows} "
         f"of {sample.seen} windows drawn by a hash of their tokens), all pairs among them; the tokens stand in "
         "runs, the last ones of the window and others ever further before them. Rows with fewer than "
         f"{KEYS} keys are not ranked. Joint Gaussians with at least {PER_DIMENSION} pairs per dimension, distances "
@@ -36,7 +36,7 @@ def method(sample: PairSample, shown: Shown, skipped: int, step: int) -> str:
 
 
 def unseen(crossed: Sequence[Site], missing: Sequence[Site]) -> Iterator[str]:
-    """Which sites there is nothing about, and why."""
+    """Which sites were not measured, and why."""
     if crossed:
         names = ", ".join(site.label for site in crossed)
         yield f"Left out: {names}. The vectors from which cross-attention makes its keys are not shown."
@@ -45,29 +45,29 @@ def unseen(crossed: Sequence[Site], missing: Sequence[Site]) -> Iterator[str]:
 
 
 def warnings(
-    tables: Mapping[str, pl.DataFrame], seen: Mapping[Site, Shown], drawn: int, components: int
+    tables: Mapping[str, pl.DataFrame], sizes_by_site: Mapping[Site, SampleSize], sampled_windows: int, components: int
 ) -> tuple[str, ...]:
     """What could not be estimated, and why."""
-    found = []
-    windows = min(one.windows for one in seen.values())
+    lines = []
+    windows = min(size.windows for size in sizes_by_site.values())
     if windows < 2:
-        found.append("One window only: no interval, no null, and no Gaussian of other windows to judge it by.")
+        lines.append("One window only: no interval, no null, and no Gaussian of other windows to judge it by.")
     elif windows < FEW:
-        found.append(f"Only {windows} windows of equal length: intervals are wide and tests weak.")
-    others = drawn - windows
-    if others > 0:
-        told = f"{others} windows of other length were" if others > 1 else "1 window of other length was"
-        found.append(f"{told} not used: positions must be comparable.")
+        lines.append(f"Only {windows} windows of equal length: intervals are wide and tests weak.")
+    unused = sampled_windows - windows
+    if unused > 0:
+        unused_phrase = f"{unused} windows of other length were" if unused > 1 else "1 window of other length was"
+        lines.append(f"{unused_phrase} not used: positions must be comparable.")
     profile = tables["profile"]
-    without = [site.label for site in seen if _of_site(profile, site).is_empty()]
+    without = [site.label for site in sizes_by_site if _of_site(profile, site).is_empty()]
     if without and windows > 1:
-        found.append(
+        lines.append(
             f"No joint Gaussian of two tokens in {', '.join(without)}: too few pairs, or one token determines another."
         )
     used = min(profile["dimensions"].to_list(), default=components)
     if used < components:
-        found.append(f"Information in {used} principal components, not {components}: too few pairs.")
-    return tuple(found)
+        lines.append(f"Information in {used} principal components, not {components}: too few pairs.")
+    return tuple(lines)
 
 
 def _of_site(table: pl.DataFrame, site: Site) -> pl.DataFrame:
@@ -75,7 +75,7 @@ def _of_site(table: pl.DataFrame, site: Site) -> pl.DataFrame:
 
 
 def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
-    """The joint effect, what single heads show, and scores; each with interval, null and windows."""
+    """Sentences on the joint effect, single heads and scores, with interval, null and windows."""
     lines = (_joint_sentence(tables["joint"]), _single_sentence(tables["heads"]), _further_sentences(tables))
     return tuple(line for line in lines if line)
 
@@ -125,7 +125,7 @@ def three_decimals(value: float) -> str:
 
 
 def _single_sentence(heads: pl.DataFrame) -> str:
-    """How many single heads differ from their null, what could have been detected, and what it does not show."""
+    """How many single heads differ from their null, what one test detects, and what this leaves open."""
     judged = heads.filter(pl.col("quantity") == "pointwise", pl.col("adjusted").is_not_null())
     if judged.is_empty():
         return ""
@@ -138,13 +138,14 @@ def _single_sentence(heads: pl.DataFrame) -> str:
     return (
         f"Of {judged.height} single heads {up} lie above their null and {down} below it (false discoveries held at "
         f"5 %, {windows_phrase(judged)}); the median size is {three_decimals(effect)}, and one test detects "
-        f"{three_decimals(size)} in four of five texts; the largest is {_two(most['excess'])} in {label_of(most)} "
-        f"({interval_phrase(most, _two, ends)}), the smallest {_two(least['excess'])} in {label_of(least)}. The stream "
-        "already holds what earlier layers copied, so this does not show that dependence causes attention."
+        f"{three_decimals(size)} in four of five texts; the largest is {_two_decimals(most['excess'])} in "
+        f"{label_of(most)} ({interval_phrase(most, _two_decimals, ends)}), the smallest "
+        f"{_two_decimals(least['excess'])} in {label_of(least)}. The stream already holds what earlier layers copied, "
+        "so this does not show that dependence causes attention."
     )
 
 
-def _two(value: float) -> str:
+def _two_decimals(value: float) -> str:
     """Two decimals, and never −0.00."""
     return f"{round(value, 2) + 0.0:.2f}"
 
@@ -167,8 +168,8 @@ def _compared(heads: pl.DataFrame) -> str:
         rows = heads.filter(pl.col("quantity") == name, pl.col("value").is_not_null())
         if rows.height:
             null = rows["null"].drop_nulls().to_numpy()
-            chance = f" (null {_two(float(np.median(null)))})" if len(null) and name != "nearness" else ""
-            parts.append(f"{words} {_two(float(np.median(rows['value'].to_numpy())))}{chance}")
+            chance = f" (null {_two_decimals(float(np.median(null)))})" if len(null) and name != "nearness" else ""
+            parts.append(f"{words} {_two_decimals(float(np.median(rows['value'].to_numpy())))}{chance}")
     if not parts:
         return ""
     windows = windows_phrase(heads)
@@ -176,7 +177,7 @@ def _compared(heads: pl.DataFrame) -> str:
 
 
 def _scores_sentence(pairs: pl.DataFrame) -> str:
-    """In how many heads mean scores of one text differ from those of different texts, and the variances."""
+    """How many heads score pairs of one text unlike pairs of different texts, and the variances."""
     parts = []
     for name, words in (("dependent", "tokens 1 to 8 apart"), ("self", "a token with itself")):
         rows = pairs.filter(pl.col("quantity") == name, pl.col("adjusted").is_not_null())

@@ -1,4 +1,4 @@
-"""One site: the kept tokens of its windows, those of equal length stacked, and which key counts for which query."""
+"""The sampled tokens of one site: windows of equal length stacked, and the keys of each query."""
 
 from dataclasses import dataclass
 
@@ -14,17 +14,17 @@ KEYS, SHIFTS = 4, 4
 
 
 @dataclass(frozen=True)
-class Shown:
+class SampleSize:
     """How much of a site was used: tokens per window, windows, and their length."""
 
-    kept: int
+    tokens: int
     windows: int
     length: int
 
 
 @dataclass(frozen=True)
-class Sampled:
-    """One site: the windows of the commonest length, stacked, and which keys count for which query."""
+class SiteSample:
+    """The windows of one site that have the commonest length, stacked, and the keys of each query."""
 
     site: Site
     length: int
@@ -34,15 +34,15 @@ class Sampled:
     k: Float[Tensor, "windows heads kept d_head"]
     pattern: Float[Tensor, "windows heads kept kept"]
     inside: Bool[Tensor, "kept"]
-    seen: Bool[Tensor, "kept kept"]
+    visible: Bool[Tensor, "kept kept"]
     counted: Bool[Tensor, "kept kept"]
     distance: Int[Tensor, "kept kept"]
 
     @classmethod
-    def of(cls, sample: PairSample, site: Site, skip: int) -> "Sampled | None":
-        """From the sample, without the first `skip` tokens; None where no row has enough keys."""
+    def of(cls, sample: PairSample, site: Site, skip: int) -> "SiteSample | None":
+        """The stacked sample without the first `skip` tokens; None where no row has enough keys."""
         shapes = [part.shape for part in sample.windows]
-        shape = max(shapes, key=lambda one: (shapes.count(one), one), default=None)
+        shape = max(shapes, key=lambda candidate: (shapes.count(candidate), candidate), default=None)
         same = [part for part in sample.windows if part.shape == shape]
         if not same:
             return None
@@ -51,8 +51,8 @@ class Sampled:
         positions = same[0].positions
         inside = positions >= skip
         # A key that no head ever gave anything is masked: exactly 0, by causality or by the model's own window.
-        seen = (pattern > 0).any(0).any(0) & inside & inside[:, None]
-        counted = seen & ~torch.eye(len(positions), dtype=torch.bool)
+        visible = (pattern > 0).any(0).any(0) & inside & inside[:, None]
+        counted = visible & ~torch.eye(len(positions), dtype=torch.bool)
         counted &= counted.sum(-1, keepdim=True) >= KEYS
         if not bool(counted.any()):
             return None
@@ -66,17 +66,17 @@ class Sampled:
             torch.stack([part.k for part in same]).to(torch.float64)[:, shared],
             pattern,
             inside,
-            seen,
+            visible,
             counted,
             (positions[:, None] - positions).abs(),
         )
 
     @property
     def windows(self) -> int:
-        """How many windows are stacked."""
+        """The number of stacked windows."""
         return len(self.x)
 
     @property
     def shifts(self) -> range:
-        """By how many windows further on the query is taken for the null."""
+        """Shifts of the window that lends its query to the null."""
         return range(1, min(SHIFTS, self.windows - 1) + 1)

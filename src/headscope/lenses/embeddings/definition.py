@@ -16,54 +16,62 @@ from headscope.lenses.shared.table import Row
 
 Rows = dict[str, list[Row]]
 Vectors = NDArray[np.float64]
+PairTokens = tuple[tuple[str, str], int, int]  # two words and their tokens
 
 
-class Solved(NamedTuple):
-    """One analogy: first is to second pair as the words in them, its ranks, and whether a given word is nearest."""
+class Analogy(NamedTuple):
+    """Two pairs of one relation, the ranks of the answer, and whether a given word is nearest."""
 
     relation: str
     first: tuple[str, str]
     second: tuple[str, str]
     rank: int
     baseline: int
-    given: bool
+    nearest_is_given: bool
 
 
 def defined(weights: WeightSource, words: list[str], nearest: int) -> Rows:
     """All tables, row by row."""
-    found: Rows = {"tables": [], "spectra": [], "positions": []}
+    rows_by_table: Rows = {"tables": [], "spectra": [], "positions": []}
     expanded = weights.spec.dequantised
     stored = f"expanded from {expanded}" if expanded else "as stored"
-    given = {one: weights.embedding_table(one).double().numpy()[one.first :] for one in weights.embeddings}
-    first = next(one for one in given if one.role == "token")
-    for one, table in given.items():
+    vectors = {
+        embedding: weights.embedding_table(embedding).double().numpy()[embedding.first :]
+        for embedding in weights.embeddings
+    }
+    first = next(embedding for embedding in vectors if embedding.role == "token")
+    for embedding, table in vectors.items():
         x = table[np.abs(table).sum(1) > 0]
         n, d = x.shape
-        place: Row = {"stack": one.stack, "kind": None, "layer": None, "head": None}
+        place: Row = {"stack": embedding.stack, "kind": None, "layer": None, "head": None}
         counts = {"rows": n, "dimensions": d, "weights": stored}
-        found["tables"] += [place | {"table": one.role} | row | counts for row in _shape(x)]
+        rows_by_table["tables"] += [place | {"table": embedding.role} | row | counts for row in _shape(x)]
         sigma = np.linalg.svd(x - x.mean(0), compute_uv=False)[: min(n - 1, d)].tolist()
         numbers = defined_numbers(sigma, (n - 1, d), weights.spec.initial_sd)
-        found["spectra"] += [place | {"table": one.role} | row | {"weights": stored} for row in numbers]
-        y = given[first][np.abs(given[first]).sum(1) > 0]
-        if one.role != "token" and d == y.shape[1]:
-            rows = list(_beside(x, y))
-            if one.role == "output" and x.shape == y.shape:
-                rows.append(_own(x, y))
-            both = counts | {"rows": n * len(y)}
-            found["tables"] += [place | {"table": f"{one.role} with token"} | row | both for row in rows]
-        if one.role == "position":
-            found["positions"] += [place | {"table": one.role} | row for row in _distances(table)]
+        rows_by_table["spectra"] += [place | {"table": embedding.role} | row | {"weights": stored} for row in numbers]
+        y = vectors[first][np.abs(vectors[first]).sum(1) > 0]
+        if embedding.role != "token" and d == y.shape[1]:
+            rows = list(_cross_cosines(x, y))
+            if embedding.role == "output" and x.shape == y.shape:
+                rows.append(_own_cosine(x, y))
+            cross_counts = counts | {"rows": n * len(y)}
+            rows_by_table["tables"] += [
+                place | {"table": f"{embedding.role} with token"} | row | cross_counts for row in rows
+            ]
+        if embedding.role == "position":
+            rows_by_table["positions"] += [place | {"table": embedding.role} | row for row in _distances(table)]
     if weights.vocabulary is not None:
         place = {"stack": first.stack, "kind": None, "layer": None, "head": None, "table": "token"}
-        meant = _meaning(weights, given[first], words, nearest)
-        found |= {name: [place | row for row in of_name] for name, of_name in meant.items()}
-    return found
+        meant = _meaning(weights, vectors[first], words, nearest)
+        rows_by_table |= {name: [place | row for row in of_name] for name, of_name in meant.items()}
+    return rows_by_table
 
 
-def _row(quantity: str, value: float, null: float | None, sd: float | None = None, own: float | None = None) -> Row:
+def _row(
+    quantity: str, value: float, null: float | None, sd: float | None = None, gaussian: float | None = None
+) -> Row:
     z = None if sd is None or null is None else (value - null) / sd
-    return {"quantity": quantity, "value": value, "null": null, "z": z, "gaussian": own}
+    return {"quantity": quantity, "value": value, "null": null, "z": z, "gaussian": gaussian}
 
 
 def _cosine(a: Vectors, b: Vectors) -> float:
@@ -77,9 +85,9 @@ def _shape(x: Vectors) -> Iterator[Row]:
     chi = sqrt(2) * exp(lgamma((d + 1) / 2) - lgamma(d / 2))
     null = sqrt(d - chi**2) / chi
     mean_square = (lengths**2).mean()
-    own = sqrt(2 * np.trace(sigma @ sigma) + 4 * mu @ sigma @ mu) / (2 * mean_square)
+    gaussian_spread = sqrt(2 * np.trace(sigma @ sigma) + 4 * mu @ sigma @ mu) / (2 * mean_square)
     yield _row("length_mean", lengths.mean(), None)
-    yield _row("length_spread", lengths.std() / lengths.mean(), null, null / sqrt(2 * n), own)
+    yield _row("length_spread", lengths.std() / lengths.mean(), null, null / sqrt(2 * n), gaussian_spread)
     for name, percent in (("length_low", 5), ("length_high", 95)):
         law = sqrt(stats.chi2.ppf(percent / 100, d)) / chi
         yield _row(name, np.percentile(lengths, percent) / lengths.mean(), law)
@@ -98,17 +106,17 @@ def _shape(x: Vectors) -> Iterator[Row]:
         yield _row(name, values.sum() ** 2 / (values**2).sum(), (rows * d + 2) / (rows + d + 1))
 
 
-def _beside(x: Vectors, y: Vectors) -> Iterator[Row]:
+def _cross_cosines(x: Vectors, y: Vectors) -> Iterator[Row]:
     d = x.shape[1]
     cosines = np.array([_cosine(a, b) for a in x for b in y])
     yield _row("cosine_mean", cosines.mean(), 0.0, 1 / sqrt(d * len(cosines)))
     yield _row("cosine_square", (cosines**2).mean(), 1 / d, sqrt(2 * (d - 1) / d**2 / (d + 2) / len(cosines)))
 
 
-def _own(x: Vectors, y: Vectors) -> Row:
-    own = np.array([_cosine(a, b) for a, b in zip(x, y, strict=True)])
+def _own_cosine(x: Vectors, y: Vectors) -> Row:
+    own_cosines = np.array([_cosine(a, b) for a, b in zip(x, y, strict=True)])
     every = np.array([_cosine(a, b) for a in x for b in y])
-    return _row("own_cosine", own.mean(), every.mean(), every.std() / sqrt(len(own)))
+    return _row("own_cosine", own_cosines.mean(), every.mean(), every.std() / sqrt(len(own_cosines)))
 
 
 def _distances(x: Vectors) -> Iterator[Row]:
@@ -144,11 +152,13 @@ def _token(weights: WeightSource, x: Vectors, word: str) -> int:
     return token if token is not None and token < len(x) and x[token].any() else -1
 
 
-def _known(
-    weights: WeightSource, x: Vectors, listed: Sequence[tuple[str, str]]
-) -> list[tuple[tuple[str, str], int, int]]:
+def _single_token_pairs(weights: WeightSource, x: Vectors, listed: Sequence[tuple[str, str]]) -> list[PairTokens]:
     pairs = [(pair, _token(weights, x, pair[0]), _token(weights, x, pair[1])) for pair in listed]
-    return [one for one in pairs if one[1] >= 0 and one[2] >= 0 and one[1] != one[2]]
+    return [
+        pair_tokens
+        for pair_tokens in pairs
+        if pair_tokens[1] >= 0 and pair_tokens[2] >= 0 and pair_tokens[1] != pair_tokens[2]
+    ]
 
 
 def _neighbours(weights: WeightSource, x: Vectors, words: list[str], nearest: int) -> Iterator[Row]:
@@ -169,77 +179,82 @@ def _neighbours(weights: WeightSource, x: Vectors, words: list[str], nearest: in
 
 
 def _related(weights: WeightSource, x: Vectors) -> Iterator[Row]:
-    some = _known(weights, x, RELATED)
-    if len(some) < 2:
+    pairs = _single_token_pairs(weights, x, RELATED)
+    if len(pairs) < 2:
         return
-    own = np.array([_cosine(x[i], x[j]) for _, i, j in some])
-    cross = np.array([_cosine(x[p[1]], x[q[2]]) for p in some for q in some if p is not q and p[1] != q[2]])
-    null, sd, m, mean = float(cross.mean()), float(cross.std(ddof=1)), len(some), float(own.mean())
-    half = float(stats.t.ppf(0.975, m - 1)) * float(own.std(ddof=1)) / sqrt(m)
+    pair_cosines = np.array([_cosine(x[i], x[j]) for _, i, j in pairs])
+    cross = np.array([_cosine(x[p[1]], x[q[2]]) for p in pairs for q in pairs if p is not q and p[1] != q[2]])
+    null, sd, m, mean = float(cross.mean()), float(cross.std(ddof=1)), len(pairs), float(pair_cosines.mean())
+    half = float(stats.t.ppf(0.975, m - 1)) * float(pair_cosines.std(ddof=1)) / sqrt(m)
     first: Row = {"word": "all", "other": "", "value": mean, "low": mean - half, "high": mean + half, "null": null}
     yield first | {"z": (mean - null) / (sd / sqrt(m)), "pairs": m}
-    for ((a, b), _, _), cosine in zip(some, own.tolist(), strict=True):
+    for ((a, b), _, _), cosine in zip(pairs, pair_cosines.tolist(), strict=True):
         yield {"word": a, "other": b, "value": cosine, "null": null, "z": (cosine - null) / sd, "pairs": 1}
 
 
 def _analogies(weights: WeightSource, x: Vectors) -> Iterator[Row]:
     filled = [t for t in range(len(x)) if x[t].any()]
-    others = len(filled) - 3
-    solved: list[Solved] = []
-    for relation, listed in RELATIONS.items():
-        for (first, a, b), (second, c, e) in permutations(_known(weights, x, listed), 2):
-            if len({a, b, c, e}) == 4:
-                added = [_cosine(x[b] - x[a] + x[c], x[t]) for t in filled]
-                alone = [_cosine(x[c], x[t]) for t in filled]
-                ranks = [
-                    1
-                    + sum(
-                        v > values[filled.index(e)] for t, v in zip(filled, values, strict=True) if t not in (a, b, c)
-                    )
-                    for values in (added, alone)
-                ]
-                nearest = filled[int(np.argmax(added))]
-                solved.append(Solved(relation, first, second, ranks[0], ranks[1], nearest in (a, b, c)))
-    for relation in dict.fromkeys(["all", *(one.relation for one in solved)]) if solved else ():
-        ones = [one for one in solved if relation in ("all", one.relation)]
-        low, high, gain_low, gain_high, z = _interval(ones)
-        gain = float(np.mean([(one.rank == 1) - (one.baseline == 1) for one in ones]))
-        best = min(ones, key=lambda one: one.rank)
-        yield {
-            "relation": relation,
-            "value": float(np.mean([one.rank == 1 for one in ones])),
-            "low": low,
-            "high": high,
-            "null": 1 / others,
-            "baseline": float(np.mean([one.baseline == 1 for one in ones])),
-            "gain": gain,
-            "gain_low": gain_low,
-            "gain_high": gain_high,
-            "z": z,
-            "rank": float(np.median([one.rank for one in ones])),
-            "baseline_rank": float(np.median([one.baseline for one in ones])),
-            "null_rank": (others + 1) / 2,
-            "given": float(np.mean([one.given for one in ones])),
-            "analogies": len(ones),
-            "example": f"{best.first[1]} − {best.first[0]} + {best.second[0]}: {best.second[1]} is number {best.rank}",
-        }
+    solved = [
+        _solved(relation, pairs, x, filled)
+        for relation, listed in RELATIONS.items()
+        for pairs in permutations(_single_token_pairs(weights, x, listed), 2)
+        if len({token for pair in pairs for token in pair[1:]}) == 4
+    ]
+    for relation in dict.fromkeys(["all", *(analogy.relation for analogy in solved)]) if solved else ():
+        group = [analogy for analogy in solved if relation in ("all", analogy.relation)]
+        yield {"relation": relation} | _analogy_row(group, len(filled) - 3)
 
 
-def _interval(ones: Sequence[Solved]) -> tuple[float | None, ...]:
-    """Ends of the intervals of the share and of the gain over the baseline, and the gain in its standard errors."""
+def _solved(relation: str, pairs: Sequence[PairTokens], x: Vectors, filled: Sequence[int]) -> Analogy:
+    """The rank of the fourth word by b − a + c and by c alone, among all tokens but a, b and c."""
+    (first, a, b), (second, c, answer) = pairs
+    added = {t: _cosine(x[b] - x[a] + x[c], x[t]) for t in filled}
+    alone = {t: _cosine(x[c], x[t]) for t in filled}
+    rank, baseline = (
+        1 + sum(cosine > cosines[answer] for t, cosine in cosines.items() if t not in (a, b, c))
+        for cosines in (added, alone)
+    )
+    nearest = max(filled, key=lambda t: added[t])
+    return Analogy(relation, first, second, rank, baseline, nearest in (a, b, c))
+
+
+def _analogy_row(group: Sequence[Analogy], candidates: int) -> Row:
+    low, high, gain_low, gain_high, z = _interval(group)
+    best = min(group, key=lambda analogy: analogy.rank)
+    return {
+        "value": float(np.mean([analogy.rank == 1 for analogy in group])),
+        "low": low,
+        "high": high,
+        "null": 1 / candidates,
+        "baseline": float(np.mean([analogy.baseline == 1 for analogy in group])),
+        "gain": float(np.mean([(analogy.rank == 1) - (analogy.baseline == 1) for analogy in group])),
+        "gain_low": gain_low,
+        "gain_high": gain_high,
+        "z": z,
+        "rank": float(np.median([analogy.rank for analogy in group])),
+        "baseline_rank": float(np.median([analogy.baseline for analogy in group])),
+        "null_rank": (candidates + 1) / 2,
+        "given": float(np.mean([analogy.nearest_is_given for analogy in group])),
+        "analogies": len(group),
+        "example": f"{best.first[1]} − {best.first[0]} + {best.second[0]}: {best.second[1]} is number {best.rank}",
+    }
+
+
+def _interval(analogies: Sequence[Analogy]) -> tuple[float | None, ...]:
+    """Intervals of the share and of the gain over the baseline, and the gain in standard errors."""
     left, gains = [], []
-    pairs = sorted({one.first for one in ones} | {one.second for one in ones})
+    pairs = sorted({analogy.first for analogy in analogies} | {analogy.second for analogy in analogies})
     for pair in pairs:
-        without = [one for one in ones if pair not in (one.first, one.second)]
+        without = [analogy for analogy in analogies if pair not in (analogy.first, analogy.second)]
         if not without or len(pairs) < 3:
             return (None,) * 5
-        left.append(float(np.mean([one.rank == 1 for one in without])))
-        gains.append(float(np.mean([(one.rank == 1) - (one.baseline == 1) for one in without])))
+        left.append(float(np.mean([analogy.rank == 1 for analogy in without])))
+        gains.append(float(np.mean([(analogy.rank == 1) - (analogy.baseline == 1) for analogy in without])))
     # No less than half a pair, also where all pairs agree.
     least = 1 / (2 * len(pairs))
-    share, more = (max(sqrt((len(left) - 1) * float(np.var(rest))), least) for rest in (left, gains))
-    mean = float(np.mean([one.rank == 1 for one in ones]))
-    gain = float(np.mean([(one.rank == 1) - (one.baseline == 1) for one in ones]))
+    share, more = (max(sqrt((len(left) - 1) * float(np.var(estimates))), least) for estimates in (left, gains))
+    mean = float(np.mean([analogy.rank == 1 for analogy in analogies]))
+    gain = float(np.mean([(analogy.rank == 1) - (analogy.baseline == 1) for analogy in analogies]))
     t = float(stats.t.ppf(0.975, len(left) - 1))
     ends = max(0.0, mean - t * share), min(1.0, mean + t * share)
     return *ends, max(-1.0, gain - t * more), min(1.0, gain + t * more), gain / more

@@ -1,4 +1,4 @@
-"""Figures of the lens `embeddings`: lengths, cosines and spectra beside random vectors, positions, ranks."""
+"""Figures of the lens `embeddings`: lengths, cosines, spectra, positions, ranks, with their nulls."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import sqrt
@@ -19,7 +19,7 @@ from headscope.maths.random_matrices.wishart import mean_length
 
 _BARS = 60
 # What lies beyond these shares of the values is not drawn: a few rows would squeeze the others into one bar.
-_SHOWN = (0.001, 0.999)
+_PLOTTED_SHARES = (0.001, 0.999)
 
 
 def figures(
@@ -27,36 +27,36 @@ def figures(
 ) -> tuple[Figure, ...]:
     """All figures, the most telling first."""
     return (
-        *(_lengths(one) for one in tables if one.one.role != "position"),
-        *(_cosines(one) for one in tables if one.one.role != "position"),
+        *(_lengths(summary) for summary in tables if summary.embedding.role != "position"),
+        *(_cosines(summary) for summary in tables if summary.embedding.role != "position"),
         _spectra(tables),
         *_positions(tables, rows),
         *(() if analogies is None else (_ranks(analogies),)),
     )
 
 
-def _name(prefix: str, one: Summary) -> str:
-    return f"{prefix}_{one.one.label.replace(' ', '_')}"
+def _name(prefix: str, summary: Summary) -> str:
+    return f"{prefix}_{summary.embedding.label.replace(' ', '_')}"
 
 
 def _histogram(values: Array, least: float, most: float) -> tuple[Array, Array]:
-    low, high = np.quantile(values, _SHOWN)
+    low, high = np.quantile(values, _PLOTTED_SHARES)
     low, high = min(low, least), max(high, most)
     edges = np.linspace(low, high if high > low else low + 1, _BARS + 1)
     counts, _ = np.histogram(values, bins=edges)
     return edges, counts / (len(values) * np.diff(edges))
 
 
-def _lengths(one: Summary) -> Histogram:
-    n, d = one.sizes
+def _lengths(summary: Summary) -> Histogram:
+    n, d = summary.sizes
     chi = mean_length(d)
-    values = one.lengths.numpy() / float(one.lengths.mean())
+    values = summary.lengths.numpy() / float(summary.lengths.mean())
     null = 4 / sqrt(2 * d)
     edges, density = _histogram(values, 1 - null, 1 + null)
     t = np.linspace(max(1e-6, 1 - null), 1 + null, 200)
     return Histogram(
-        _name("lengths", one),
-        f"Lengths of the {one.one.label} vectors",
+        _name("lengths", summary),
+        f"Lengths of the {summary.embedding.label} vectors",
         f"Length over the mean length of {n} vectors in {d} dimensions. Dotted: Gaussian vectors without preferred "
         "directions, which lie on a sphere as thin as chance makes it.",
         "length / mean length",
@@ -66,19 +66,19 @@ def _lengths(one: Summary) -> Histogram:
     )
 
 
-def _cosines(one: Summary) -> Histogram:
-    d = one.sizes[1]
+def _cosines(summary: Summary) -> Histogram:
+    d = summary.sizes[1]
     null = 4 / sqrt(d)
-    values = one.cosines.numpy()
+    values = summary.cosines.numpy()
     edges, density = _histogram(values, -null, null)
     t = np.linspace(max(-1 + 1e-9, edges[0]), min(1 - 1e-9, edges[-1]), 300)
-    counts, _ = np.histogram(one.centred_cosines.numpy(), bins=edges)
+    counts, _ = np.histogram(summary.centred_cosines.numpy(), bins=edges)
     around = counts / (len(values) * np.diff(edges))
     return Histogram(
-        _name("cosines", one),
-        f"Cosines of two {one.one.label} vectors",
-        f"All pairs of {one.drawn} rows at equal steps through the table (the numbers in the table are over all rows). "
-        "Line: about the mean of all rows. Dotted: random directions.",
+        _name("cosines", summary),
+        f"Cosines of two {summary.embedding.label} vectors",
+        f"All pairs of {summary.sampled_rows} rows at equal steps through the table (the numbers in the table are over "
+        "all rows). Line: about the mean of all rows. Dotted: random directions.",
         "cosine",
         edges,
         density,
@@ -91,16 +91,18 @@ def _cosines(one: Summary) -> Histogram:
 
 def _spectra(tables: Sequence[Summary]) -> Curves:
     series, laws = [], []
-    for one in tables:
-        sigma = one.spectrum.sigma.numpy()
-        scale = sqrt(one.spectrum.mean_square) or 1.0
-        kept = np.unique(np.concatenate((np.arange(min(len(sigma), 12)), np.linspace(0, len(sigma) - 1, 120).round())))
-        kept = kept.astype(np.int64)
-        kept = kept[sigma[kept] > 1e-6 * scale]
-        series.append(Series(one.one.label, (kept + 0.5) / len(sigma), sigma[kept] / scale))
+    for summary in tables:
+        sigma = summary.spectrum.sigma.numpy()
+        scale = sqrt(summary.spectrum.mean_square) or 1.0
+        plotted = np.unique(
+            np.concatenate((np.arange(min(len(sigma), 12)), np.linspace(0, len(sigma) - 1, 120).round()))
+        )
+        plotted = plotted.astype(np.int64)
+        plotted = plotted[sigma[plotted] > 1e-6 * scale]
+        series.append(Series(summary.embedding.label, (plotted + 0.5) / len(sigma), sigma[plotted] / scale))
         share = np.linspace(0.002, 0.98, 150)
-        law = unit_law(one.spectrum.sizes).quantile(torch.from_numpy(1 - share)).clamp_min(1e-9).sqrt().numpy()
-        named = "Marchenko–Pastur" if len(tables) == 1 else f"Marchenko–Pastur, {one.one.label}"
+        law = unit_law(summary.spectrum.sizes).quantile(torch.from_numpy(1 - share)).clamp_min(1e-9).sqrt().numpy()
+        named = "Marchenko–Pastur" if len(tables) == 1 else f"Marchenko–Pastur, {summary.embedding.label}"
         laws.append(Series(named, share, law, role="null"))
     return Curves(
         "spectrum",
@@ -118,18 +120,18 @@ def _positions(tables: Sequence[Summary], rows: Mapping[str, pl.DataFrame]) -> I
     if "positions" not in rows:
         return
     series = []
-    for one in tables:
-        if one.one.role == "position":
-            found = rows["positions"].filter(pl.col("stack").eq_missing(one.one.stack))
-            x = found["distance"].to_numpy().astype(float)
+    for summary in tables:
+        if summary.embedding.role == "position":
+            distances = rows["positions"].filter(pl.col("stack").eq_missing(summary.embedding.stack))
+            x = distances["distance"].to_numpy().astype(float)
             series += [
-                Series(one.one.label, x, found["value"].to_numpy()),
-                Series(f"{one.one.label}, mean taken away", x, found["centred"].to_numpy()),
+                Series(summary.embedding.label, x, distances["value"].to_numpy()),
+                Series(f"{summary.embedding.label}, mean taken away", x, distances["centred"].to_numpy()),
             ]
     if not series:
         return
-    d = next(one.sizes[1] for one in tables if one.one.role == "position")
-    x = np.unique(np.geomspace(1, max(float(one.x.max()) for one in series), 100).round())
+    d = next(summary.sizes[1] for summary in tables if summary.embedding.role == "position")
+    x = np.unique(np.geomspace(1, max(float(curve.x.max()) for curve in series), 100).round())
     if d % 2 == 0:
         law = similarity(torch.from_numpy(x), d).numpy() / (d / 2)
         series.append(Series("sinusoidal formula", x, law, role="theory"))
@@ -147,8 +149,8 @@ def _positions(tables: Sequence[Summary], rows: Mapping[str, pl.DataFrame]) -> I
 
 
 def _ranks(analogies: Analogies) -> Curves:
-    r = np.unique(np.geomspace(1, max(2, analogies.others), 80).round())
-    share = [(which.numpy()[:, None] <= r).mean(0) for which in (analogies.ranks, analogies.baseline)]
+    r = np.unique(np.geomspace(1, max(2, analogies.candidates), 80).round())
+    share = [(ranks.numpy()[:, None] <= r).mean(0) for ranks in (analogies.ranks, analogies.baseline)]
     return Curves(
         "analogies",
         "Analogies: how near the right answer is",
@@ -159,7 +161,7 @@ def _ranks(analogies: Analogies) -> Curves:
         (
             Series("b − a + c", r, share[0]),
             Series("c alone", r, share[1]),
-            Series("random token", r, r / analogies.others, role="null"),
+            Series("random token", r, r / analogies.candidates, role="null"),
         ),
         log_x=True,
     )

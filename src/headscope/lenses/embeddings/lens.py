@@ -1,8 +1,8 @@
 r"""Embeddings: do the vectors of tokens lie on a sphere, point everywhere alike, and add up to meaning?
 
 Weights only, and the tokenizer for what tokens spell. Lengths, cosines over all pairs and the spectrum of each table of
-vectors (tokens, output head, learned positions) beside random vectors; nearest tokens, related words and analogies
-beside the same words paired otherwise and beside a random token.
+vectors (tokens, output head, learned positions) compared with random vectors; nearest tokens, related words and
+analogies compared with the same words paired otherwise and with a random token.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,15 +13,15 @@ from headscope.core import Embedding, ModelSpec, WeightSource
 from headscope.errors import UsageError
 from headscope.lenses.embeddings.definition import defined
 from headscope.lenses.embeddings.figures import figures
-from headscope.lenses.embeddings.meaning import Analogies, Spelt, neighbour_rows, related_rows
+from headscope.lenses.embeddings.meaning import Analogies, TokenVectors, neighbour_rows, related_rows
 from headscope.lenses.embeddings.sentences import method, sentences, warnings
 from headscope.lenses.embeddings.settings import Params
 from headscope.lenses.embeddings.shape import (
     Summary,
     Table,
-    beside_numbers,
+    cross_numbers,
     distance_numbers,
-    own_number,
+    own_cosine_number,
     shape_numbers,
 )
 from headscope.lenses.lens import Measurement, Needs, NotApplicable, Tables, WeightLens
@@ -69,11 +69,11 @@ SCHEMAS = {
 }
 
 
-class _Seen:
-    """What is left of the tables seen so far, and the rows of the answer."""
+class _Answer:
+    """Summaries of the tables measured so far, and the rows of the answer."""
 
     def __init__(self, spec: ModelSpec) -> None:
-        self.tables: list[Summary] = []
+        self.summaries: list[Summary] = []
         self.rows: dict[str, list[dict[str, object]]] = {name: [] for name in ("tables", "spectra", "positions")}
         self._spec = spec
 
@@ -83,21 +83,21 @@ class _Seen:
         if n < 3:
             return
         counts = {"rows": n, "dimensions": d, "weights": origin(self._spec)}
-        self.rows["tables"] += [place_of(table.one) | row | counts for row in shape_numbers(table)]
+        self.rows["tables"] += [place_of(table.embedding) | row | counts for row in shape_numbers(table)]
         initial = table.spectrum.initial(self._spec.initial_sd) if self._spec.initial_sd else {}
         for quantity, (value, null) in table.spectrum.quantities.items():
             row = {"quantity": quantity, "value": value, "null": null, "initial": initial.get(quantity)}
-            self.rows["spectra"].append(place_of(table.one) | row | {"weights": origin(self._spec)})
-        if table.one.role != "token" and d == tokens.sizes[1]:
-            both = place_of(table.one) | {"table": f"{table.one.role} with token"}
+            self.rows["spectra"].append(place_of(table.embedding) | row | {"weights": origin(self._spec)})
+        if table.embedding.role != "token" and d == tokens.sizes[1]:
+            cross_place = place_of(table.embedding) | {"table": f"{table.embedding.role} with token"}
             numbers = [
-                *beside_numbers(table, tokens),
-                *(own_number(table, tokens) if table.one.role == "output" else ()),
+                *cross_numbers(table, tokens),
+                *(own_cosine_number(table, tokens) if table.embedding.role == "output" else ()),
             ]
-            self.rows["tables"] += [both | row | counts | {"rows": n * tokens.sizes[0]} for row in numbers]
-        if table.one.role == "position":
-            self.rows["positions"] += [place_of(table.one) | row for row in distance_numbers(table)]
-        self.tables.append(Summary.of(table))
+            self.rows["tables"] += [cross_place | row | counts | {"rows": n * tokens.sizes[0]} for row in numbers]
+        if table.embedding.role == "position":
+            self.rows["positions"] += [place_of(table.embedding) | row for row in distance_numbers(table)]
+        self.summaries.append(Summary.of(table))
 
 
 class Embeddings(WeightLens[Params]):
@@ -114,8 +114,8 @@ class Embeddings(WeightLens[Params]):
         return Needs(weights=True)
 
     def measure(self, params: Params, weights: WeightSource) -> Measurement:
-        """Read one table at a time; that of the tokens stays until the others were set beside it."""
-        tokens = next((one for one in weights.embeddings if one.role == "token"), None)
+        """Read one table at a time; the token table stays until the others were compared with it."""
+        tokens = next((embedding for embedding in weights.embeddings if embedding.role == "token"), None)
         if tokens is None:
             reason = " ".join(weights.embedding_notes) or "the model has no table of token vectors that can be read"
             raise NotApplicable(reason)
@@ -126,25 +126,28 @@ class Embeddings(WeightLens[Params]):
                 f"the table of token vectors has {first.sizes[0]} rows that are not zero, of {first.sizes[1]} entries"
             )
             raise NotApplicable(reason)
-        seen = _Seen(weights.spec)
-        for one in weights.embeddings:
-            seen.add(first if one is tokens else Table.of(one, weights.embedding_table(one)), first)
+        answer = _Answer(weights.spec)
+        for embedding in weights.embeddings:
+            answer.add(first if embedding is tokens else Table.of(embedding, weights.embedding_table(embedding)), first)
         vocabulary = weights.vocabulary
         analogies = None
         if vocabulary is not None:
-            spelt = Spelt(stored, vocabulary)
-            seen.rows["neighbours"] = _at(tokens, neighbour_rows(spelt, params.listed(), params.nearest))
-            seen.rows["related"] = _at(tokens, related_rows(spelt))
-            analogies = Analogies.of(spelt)
-            seen.rows["analogies"] = _at(tokens, analogies.rows()) if analogies else []
-        tables = {name: pl.DataFrame(rows, schema=SCHEMAS[name]) for name in SCHEMAS if (rows := seen.rows.get(name))}
+            token_vectors = TokenVectors(stored, vocabulary)
+            answer.rows["neighbours"] = _at(tokens, neighbour_rows(token_vectors, params.listed(), params.nearest))
+            answer.rows["related"] = _at(tokens, related_rows(token_vectors))
+            analogies = Analogies.of(token_vectors)
+            answer.rows["analogies"] = _at(tokens, analogies.rows()) if analogies else []
+        tables = {name: pl.DataFrame(rows, schema=SCHEMAS[name]) for name in SCHEMAS if (rows := answer.rows.get(name))}
         return Measurement(
             tables=tables,
-            arrays={f"lengths {one.one.label}": one.lengths.numpy() for one in seen.tables}
-            | {f"singular values {one.one.label}": one.spectrum.sigma.numpy() for one in seen.tables},
-            figures=figures(seen.tables, tables, analogies),
-            method=method(weights, seen.tables),
-            warnings=warnings(weights, seen.tables, tables, params.listed()),
+            arrays={f"lengths {summary.embedding.label}": summary.lengths.numpy() for summary in answer.summaries}
+            | {
+                f"singular values {summary.embedding.label}": summary.spectrum.sigma.numpy()
+                for summary in answer.summaries
+            },
+            figures=figures(answer.summaries, tables, analogies),
+            method=method(weights, answer.summaries),
+            warnings=warnings(weights, answer.summaries, tables, params.listed()),
         )
 
     def definition(self, params: Params, weights: WeightSource) -> dict[str, pl.DataFrame]:
@@ -157,13 +160,15 @@ class Embeddings(WeightLens[Params]):
         return sentences(tables)
 
 
-def place_of(one: Embedding) -> dict[str, object]:
+def place_of(embedding: Embedding) -> dict[str, object]:
     """The columns that every table starts with."""
-    return {"stack": one.stack, "kind": None, "layer": None, "head": None, "table": one.role}
+    return {"stack": embedding.stack, "kind": None, "layer": None, "head": None, "table": embedding.role}
 
 
-def _at(one: Embedding, rows: Iterator[dict[str, object]] | Sequence[dict[str, object]]) -> list[dict[str, object]]:
-    return [place_of(one) | row for row in rows]
+def _at(
+    embedding: Embedding, rows: Iterator[dict[str, object]] | Sequence[dict[str, object]]
+) -> list[dict[str, object]]:
+    return [place_of(embedding) | row for row in rows]
 
 
 LENS = Embeddings()

@@ -18,12 +18,15 @@ _LEFT_OUT = "Left out"
 
 def method(weights: WeightSource, tables: Sequence[Summary]) -> str:
     """How the numbers came about."""
-    sizes = ", ".join(f"{one.one.label} {one.sizes[0]} × {one.sizes[1]} ({one.one.module})" for one in tables)
+    sizes = ", ".join(
+        f"{summary.embedding.label} {summary.sizes[0]} × {summary.sizes[1]} ({summary.embedding.module})"
+        for summary in tables
+    )
     stored = weights.method[:1].upper() + weights.method[1:].rstrip(".")
-    said = " ".join(note for note in weights.embedding_notes if not note.startswith(_LEFT_OUT))
+    notes = " ".join(note for note in weights.embedding_notes if not note.startswith(_LEFT_OUT))
     return (
         "Exact, in float64: moments of cosines over all pairs from sums and Gram matrices, spectra from covariances, "
-        f"ranks among all tokens. Tables: {sizes}. {stored}. {said}"
+        f"ranks among all tokens. Tables: {sizes}. {stored}. {notes}"
     ).strip()
 
 
@@ -32,32 +35,35 @@ def warnings(
 ) -> tuple[str, ...]:
     """What could not be measured, and why."""
     spec = weights.spec
-    found = [spec.weight_warning] if spec.weight_warning else []
-    found += [note for note in weights.embedding_notes if note.startswith(_LEFT_OUT)]
-    for one in tables:
-        if one.empty:
-            empty = "1 row" if one.empty == 1 else f"{one.empty} rows"
-            found.append(f"Zero, and not counted: {empty} of the table of {one.one.label} vectors.")
-    if not any(one.one.role == "position" for one in tables):
-        found.append(_no_positions(spec.positions))
+    lines = [spec.weight_warning] if spec.weight_warning else []
+    lines += [note for note in weights.embedding_notes if note.startswith(_LEFT_OUT)]
+    for summary in tables:
+        if summary.empty:
+            empty = "1 row" if summary.empty == 1 else f"{summary.empty} rows"
+            lines.append(f"Zero, and not counted: {empty} of the table of {summary.embedding.label} vectors.")
+    if not any(summary.embedding.role == "position" for summary in tables):
+        lines.append(_no_positions(spec.positions))
     vocabulary = weights.vocabulary
     if vocabulary is None:
-        found.append(
+        lines.append(
             "The checkpoint has no tokenizer that can be used: nearest tokens, related words and analogies are left "
             "out, because nothing tells what a row spells."
         )
-        return tuple(found)
-    beyond = next(one.sizes[0] + one.empty for one in tables if one.one.role == "token") - vocabulary.size
+        return tuple(lines)
+    beyond = (
+        next(summary.sizes[0] + summary.empty for summary in tables if summary.embedding.role == "token")
+        - vocabulary.size
+    )
     if beyond > 0:
         idle = "1 row" if beyond == 1 else f"{beyond} rows"
-        found.append(f"Of no token of the tokenizer: {idle} of the table of token vectors.")
+        lines.append(f"Of no token of the tokenizer: {idle} of the table of token vectors.")
     missing = [word for word in words if vocabulary.token(word) is None]
     if missing:
-        found.append(f"No nearest tokens of {', '.join(missing)}: not one token each in this vocabulary.")
-    for name, what in (("related", "related words"), ("analogies", "analogies")):
+        lines.append(f"No nearest tokens of {', '.join(missing)}: not one token each in this vocabulary.")
+    for name, subject in (("related", "related words"), ("analogies", "analogies")):
         if name not in rows:
-            found.append(f"No {what}: fewer than two pairs of the list are single tokens of this vocabulary.")
-    return tuple(found)
+            lines.append(f"No {subject}: fewer than two pairs of the list are single tokens of this vocabulary.")
+    return tuple(lines)
 
 
 def _no_positions(positions: str) -> str:
@@ -72,9 +78,9 @@ def _no_positions(positions: str) -> str:
 def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
     """What stands out, in numbers."""
     shape = tables["tables"]
-    found = [_sphere(shape), _directions(shape)]
-    last = " ".join(one for one in (_meaning(tables), _positions(tables)) if one)
-    return (*found, last) if last else tuple(found)
+    lines = [_sphere(shape), _directions(shape)]
+    last = " ".join(sentence for sentence in (_meaning(tables), _positions(tables)) if sentence)
+    return (*lines, last) if last else tuple(lines)
 
 
 def _of(table: pl.DataFrame, quantity: str, name: str = "token") -> dict[str, Any]:
@@ -85,7 +91,7 @@ def _of(table: pl.DataFrame, quantity: str, name: str = "token") -> dict[str, An
 
 def _sphere(shape: pl.DataFrame) -> str:
     spread, mean = _of(shape, "length_spread"), _of(shape, "length_mean")
-    value, null, own = spread["value"], spread["null"], spread["gaussian"]
+    value, null, gaussian = spread["value"], spread["null"], spread["gaussian"]
     times = value / null
     if times <= 1.2:
         says = "they lie on a sphere as thin as that of random vectors"
@@ -100,7 +106,7 @@ def _sphere(shape: pl.DataFrame) -> str:
     return (
         f"The {spread['rows']} token vectors have lengths that spread by {100 * value:.1f} % around "
         f"{mean['value']:.3g} (random vectors in {spread['dimensions']} dimensions: {100 * null:.1f} %; a Gaussian "
-        f"with their covariance: {100 * own:.1f} %): {says}.{other}"
+        f"with their covariance: {100 * gaussian:.1f} %): {says}.{other}"
     )
 
 
@@ -158,11 +164,11 @@ def _positions(tables: Mapping[str, pl.DataFrame]) -> str:
     if "positions" not in tables:
         return ""
     near = tables["positions"].row(0, named=True)
-    beside = _of(tables["tables"], "cosine_square", "position with token")
+    token_cosine = _of(tables["tables"], "cosine_square", "position with token")
     with_tokens = (
-        f"; with token vectors the root mean square cosine is {sqrt(beside['value']):.3f} (random: "
-        f"{sqrt(beside['null']):.3f})"
-        if beside
+        f"; with token vectors the root mean square cosine is {sqrt(token_cosine['value']):.3f} (random: "
+        f"{sqrt(token_cosine['null']):.3f})"
+        if token_cosine
         else ""
     )
     formula = "" if near["sinusoid"] is None else f" (sinusoidal formula: {near['sinusoid']:.2f})"

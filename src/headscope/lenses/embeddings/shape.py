@@ -1,4 +1,4 @@
-"""What a table of vectors looks like: lengths, cosines over all pairs, spectrum; each beside random vectors."""
+"""The shape of a table of vectors: lengths, cosines of all pairs, spectrum, and their nulls."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,24 +18,24 @@ from headscope.maths.random_matrices.null_spectrum import Comparison
 from headscope.maths.random_matrices.wishart import mean_length
 
 Number = dict[str, object]
-# Rows whose cosines are drawn; the moments are over all.
-DRAWN = 1024
+# Rows whose cosines the histogram shows; the moments are over all rows.
+SAMPLED_ROWS = 1024
 
 
 @dataclass(frozen=True)
 class Table:
-    """One table: the rows that the model reaches, and those of them that have a length."""
+    """One table: the rows that the model reaches, and the nonzero ones among them."""
 
-    one: Embedding
+    embedding: Embedding
     reached: Float[Tensor, "all d"]
     rows: Float[Tensor, "rows d"]
 
     @classmethod
-    def of(cls, one: Embedding, stored: Float[Tensor, "rows d"]) -> "Table":
+    def of(cls, embedding: Embedding, stored: Float[Tensor, "rows d"]) -> "Table":
         """From the table as it is stored; copied only where it has empty rows."""
-        reached = stored[one.first :]
-        some = _filled(reached)
-        return cls(one, reached, reached if bool(some.all()) else reached[some])
+        reached = stored[embedding.first :]
+        filled = _filled(reached)
+        return cls(embedding, reached, reached if bool(filled.all()) else reached[filled])
 
     @property
     def empty(self) -> int:
@@ -54,22 +54,22 @@ class Table:
 
     @cached_property
     def moments(self) -> Moments:
-        """Mean and scatter of the rows; block by block, since all of them in float64 may be a gigabyte."""
+        """Mean and scatter of the rows; by block, since all rows in float64 may be a gigabyte."""
         return reduce(Moments.merge, map(Moments.of, blocks(self.rows)))
 
     @cached_property
     def directions(self) -> Directions:
-        """What all cosines follow from."""
+        """Sums that give the moments of all cosines."""
         return Directions.of(self.rows)
 
     @cached_property
     def centred(self) -> Directions:
-        """The same about the mean of the rows."""
+        """The same sums about the mean of the rows."""
         return Directions.of(self.rows, self.moments.mean)
 
     @cached_property
     def spectrum(self) -> Comparison:
-        """Singular values of the rows less their mean, beside a random matrix; the mean costs one row."""
+        """Singular values of the centred rows and of a random matrix; centring costs one row."""
         n, d = self.sizes
         values = torch.linalg.eigvalsh(self.moments.scatter).flip(0)[: min(n - 1, d)]
         return Comparison((n - 1, d), values.clamp_min(0.0).sqrt())
@@ -77,42 +77,49 @@ class Table:
 
 @dataclass(frozen=True)
 class Summary:
-    """What stays of a table when its vectors are let go: enough to draw it and to speak of it.
+    """Numbers of a table that its figures and sentences need, without its vectors.
 
-    `cosines` and `centred_cosines` are those of all pairs of `drawn` rows that stand at equal steps.
+    `cosines` and `centred_cosines` are those of all pairs of `sampled_rows` rows at equal steps.
     """
 
-    one: Embedding
+    embedding: Embedding
     sizes: tuple[int, int]
     empty: int
     lengths: Float[Tensor, " rows"]
     spectrum: Comparison
-    drawn: int
+    sampled_rows: int
     cosines: Float[Tensor, " pairs"]
     centred_cosines: Float[Tensor, " pairs"]
 
     @classmethod
     def of(cls, table: Table) -> "Summary":
-        """Of a table."""
-        step = -(-len(table.rows) // DRAWN)
-        some = table.rows[::step].to(torch.float64)
-        pairs = torch.tril_indices(len(some), len(some), -1)
+        """The summary of a table."""
+        step = -(-len(table.rows) // SAMPLED_ROWS)
+        sampled = table.rows[::step].to(torch.float64)
+        pairs = torch.tril_indices(len(sampled), len(sampled), -1)
 
         def cosines(x: Float[Tensor, "rows d"]) -> Float[Tensor, " pairs"]:
             u = torch.nn.functional.normalize(x, dim=1)
             return (u @ u.mT)[pairs[0], pairs[1]]
 
-        around = cosines(some - table.moments.mean)
+        around = cosines(sampled - table.moments.mean)
         return cls(
-            table.one, table.sizes, table.empty, table.lengths, table.spectrum, len(some), cosines(some), around
-        )  # fmt: skip
+            table.embedding,
+            table.sizes,
+            table.empty,
+            table.lengths,
+            table.spectrum,
+            len(sampled),
+            cosines(sampled),
+            around,
+        )
 
 
 def shape_numbers(table: Table) -> Iterator[Number]:
-    """Lengths, cosines and isotropy, with what random vectors show."""
+    """Lengths, cosines and isotropy, and the same of random vectors."""
     n, d = table.sizes
     mean, scatter = table.moments.mean, table.moments.scatter / n
-    lengths, own = table.lengths, float(table.moments.mean.square().sum())
+    lengths, mean_norm_square = table.lengths, float(table.moments.mean.square().sum())
     average, trace = float(lengths.mean()), float(scatter.diagonal().sum())
 
     chi = mean_length(d)
@@ -121,10 +128,10 @@ def shape_numbers(table: Table) -> Iterator[Number]:
     variance = 2 * float(scatter.square().sum()) + 4 * float(mean @ scatter @ mean)
     spread = float(lengths.std(correction=0)) / average
     yield _number("length_mean", average)
-    yield _number("length_spread", spread, null, null / sqrt(2 * n), sqrt(variance) / (2 * (own + trace)))
+    yield _number("length_spread", spread, null, null / sqrt(2 * n), sqrt(variance) / (2 * (mean_norm_square + trace)))
     for name, share in (("length_low", 0.05), ("length_high", 0.95)):
         yield _number(name, float(lengths.quantile(share)) / average, float(stats.chi.ppf(share, d)) / chi)
-    yield _number("mean_share", own / (own + trace), 1 / n, sqrt(2 / d) / n)
+    yield _number("mean_share", mean_norm_square / (mean_norm_square + trace), 1 / n, sqrt(2 / d) / n)
 
     deviations = null_deviations(d, table.directions.pairs)
     yield _number("cosine_mean", table.directions.mean, 0.0, deviations[0])
@@ -132,13 +139,13 @@ def shape_numbers(table: Table) -> Iterator[Number]:
     if table.centred.count > 1:
         yield _number("centred_cosine_mean", table.centred.mean, -1 / (n - 1))
         yield _number("centred_cosine_square", table.centred.mean_square, 1 / d, deviations[1])
-    whole = scatter + torch.outer(mean, mean)
-    yield _number("participation", _participation(whole), (n * d + 2) / (n + d + 1))
+    second_moment = scatter + torch.outer(mean, mean)
+    yield _number("participation", _participation(second_moment), (n * d + 2) / (n + d + 1))
     if trace > 0:
         yield _number("centred_participation", _participation(scatter), ((n - 1) * d + 2) / (n + d))
 
 
-def beside_numbers(table: Table, tokens: Table) -> Iterator[Number]:
+def cross_numbers(table: Table, tokens: Table) -> Iterator[Number]:
     """Cosines of every row with every token vector."""
     mean, square = table.directions.with_others(tokens.directions)
     deviations = null_deviations(table.sizes[1], table.directions.count * tokens.directions.count)
@@ -146,8 +153,8 @@ def beside_numbers(table: Table, tokens: Table) -> Iterator[Number]:
     yield _number("cosine_square", square, 1 / table.sizes[1], deviations[1])
 
 
-def own_number(table: Table, tokens: Table) -> Iterator[Number]:
-    """Mean cosine of a token's output vector with its input vector, beside that of any two."""
+def own_cosine_number(table: Table, tokens: Table) -> Iterator[Number]:
+    """Mean cosine of a token's output and input vectors, and of any two vectors as null."""
     if table.reached.shape != tokens.reached.shape:
         return
     pairs = zip(blocks(table.reached), blocks(tokens.reached), strict=True)
@@ -158,7 +165,7 @@ def own_number(table: Table, tokens: Table) -> Iterator[Number]:
 
 
 def distance_numbers(table: Table) -> Iterator[Number]:
-    """Mean cosine of positions at a distance, as they are and about their mean, beside the sinusoidal formula."""
+    """Mean cosine of positions by distance, plain and centred, and the sinusoidal formula."""
     n, d = table.reached.shape
     x = table.reached.double()
     u, c = (torch.nn.functional.normalize(rows, dim=1) for rows in (x, x - table.moments.mean))
