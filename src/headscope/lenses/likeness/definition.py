@@ -24,11 +24,11 @@ def defined(weights: WeightSource, batches: Sequence[Batch], skip: int) -> list[
             rows += _site(weights, batches, site, skip)
     for row in rows:
         chances = sorted(float(str(x["p"])) for x in rows if x["p"] is not None and x["distance"] == row["distance"])
-        own = row["p"]
+        head_p = row["p"]
         row["adjusted"] = (
             None
-            if own is None
-            else min(len(chances) * p / (rank + 1) for rank, p in enumerate(chances) if p >= float(str(own)))
+            if head_p is None
+            else min(len(chances) * p / (rank + 1) for rank, p in enumerate(chances) if p >= float(str(head_p)))
         )
     return rows
 
@@ -49,19 +49,21 @@ def _site(weights: WeightSource, batches: Sequence[Batch], site: Site, skip: int
     rows: list[Row] = []
     for t in BACK:
         for head in range(site.n_heads):
-            gaps, unrelated, pairs = [], list[float](), 0
+            gaps, all_unrelated, pairs = [], list[float](), 0
             for now in range(1, len(queries)):
                 q, k, before = queries[now][head], keys[now][head // share], keys[now - 1][head // share]
                 places = range(skip + t, len(q))
-                meeting = [scale * float(q[i] @ k[i - t]) for i in places]
-                apart = [scale * float(q[i] @ before[i - t]) for i in places if i < len(before)]
-                if meeting and apart:
-                    gaps.append(sum(meeting) / len(meeting) - sum(apart) / len(apart))
-                    unrelated += apart
-                    pairs += len(meeting)
+                related_scores = [scale * float(q[i] @ k[i - t]) for i in places]
+                unrelated_scores = [scale * float(q[i] @ before[i - t]) for i in places if i < len(before)]
+                if related_scores and unrelated_scores:
+                    gaps.append(
+                        sum(related_scores) / len(related_scores) - sum(unrelated_scores) / len(unrelated_scores)
+                    )
+                    all_unrelated += unrelated_scores
+                    pairs += len(related_scores)
             if not gaps:
                 continue
-            value, spread, m = sum(gaps) / len(gaps), float(np.std(unrelated)), len(gaps)
+            value, spread, m = sum(gaps) / len(gaps), float(np.std(all_unrelated)), len(gaps)
             error = float(np.std(gaps, ddof=1)) / sqrt(m) if m > 1 else 0.0
             half = float(stats.t.ppf(0.975, m - 1)) * error if m > 1 else 0.0
             rows.append(

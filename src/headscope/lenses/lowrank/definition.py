@@ -26,16 +26,16 @@ def defined(batches: Sequence[Batch], tokens: int, windows: int) -> dict[str, li
     """The rows of both tables."""
     tables: dict[str, list[Row]] = {"components": [], "growth": []}
     for site in batches[0].captures["pattern"] if batches else ():
-        seen = [
+        measured_windows = [
             _measured(site, batch.captures["pattern"][site][index].double().numpy(), batch, index, tokens)
             for batch in batches
             for index in range(len(batch.real))
         ]
-        seen = [one for one in seen if one][:windows]
-        if seen:
+        measured_windows = [window for window in measured_windows if window][:windows]
+        if measured_windows:
             where = {"stack": site.stack, "kind": site.kind, "layer": site.layer}
-            tables["components"] += [where | row for row in _components(site, seen)]
-            tables["growth"] += [where | row for row in _growth(site, seen)]
+            tables["components"] += [where | row for row in _components(site, measured_windows)]
+            tables["growth"] += [where | row for row in _growth(site, measured_windows)]
     adjusted(tables["components"], ("tokens", "quantity"))
     adjusted(tables["growth"], ("quantity",))
     for row in tables["growth"]:
@@ -49,34 +49,34 @@ Measured = dict[int, list[tuple[dict[str, float], ...]]]
 
 def _measured(site: Site, pattern: Array, batch: Batch, index: int, tokens: int) -> Measured:
     real = batch.real[index]
-    rows = [i for i, here in enumerate(real.tolist()) if here][:tokens]
+    rows = [i for i, is_real in enumerate(real.tolist()) if is_real][:tokens]
     columns = range(pattern.shape[2])
     keys = rows if site.kind == "self" else [j for j in columns if (pattern[:, :, j] > 0).any()][:tokens]
     text = batch.tokens[index][real].to(torch.int64).numpy()
     seed = int.from_bytes(hashlib.sha256(text.tobytes()).digest()[:7], "big")
     most = min(len(rows), len(keys))
     places = torch.rand(most, most, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).numpy()
-    found: Measured = {}
+    numbers_by_size: Measured = {}
     n = FIRST
     while n <= most:
         cut = pattern[np.ix_(range(len(pattern)), rows[:n], keys[:n])]
         if not (site.causal and site.kind == "self"):
             cut = np.array([[row / row.sum() for row in head] for head in cut])
-        seen = [[j for j in range(n) if (cut[:, i, j] > 0).any()] for i in range(n)]
+        visible_keys = [[j for j in range(n) if (cut[:, i, j] > 0).any()] for i in range(n)]
         uniform = np.zeros((n, n))
-        for i, keys_seen in enumerate(seen):
-            uniform[i, keys_seen] = 1 / len(keys_seen)
-        found[n] = []
+        for i, row_keys in enumerate(visible_keys):
+            uniform[i, row_keys] = 1 / len(row_keys)
+        numbers_by_size[n] = []
         for head in cut:
             mixed = np.zeros((n, n))
-            for i, keys_seen in enumerate(seen):
-                order = sorted(keys_seen, key=lambda j: places[i, j])
-                mixed[i, keys_seen] = head[i, order]
-            visible = np.array([[float(j in keys_seen) for j in range(n)] for keys_seen in seen])
+            for i, row_keys in enumerate(visible_keys):
+                order = sorted(row_keys, key=lambda j: places[i, j])
+                mixed[i, row_keys] = head[i, order]
+            visible = np.array([[float(j in row_keys) for j in range(n)] for row_keys in visible_keys])
             popular = _popular(head, visible, places[:n, :n])
-            found[n].append((_numbers(head), _numbers(popular), _numbers(mixed), _numbers(uniform)))
+            numbers_by_size[n].append((_numbers(head), _numbers(popular), _numbers(mixed), _numbers(uniform)))
         n *= 2
-    return found
+    return numbers_by_size
 
 
 def _popular(pattern: Array, visible: Array, places: Array) -> Array:
@@ -96,8 +96,10 @@ def _popular(pattern: Array, visible: Array, places: Array) -> Array:
         if distance < (1 - 1e-9) * nearest:
             best, nearest = x, distance
         for j in range(n):
-            wanted, dealt = (log(max(c, 1e-9) / max(most[j] - c, 1e-9)) for c in (columns[j], x[:, j].sum()))
-            strength[j] += min(max(wanted - dealt, -4.0), 4.0)
+            target_logit, dealt_logit = (
+                log(max(c, 1e-9) / max(most[j] - c, 1e-9)) for c in (columns[j], x[:, j].sum())
+            )
+            strength[j] += min(max(target_logit - dealt_logit, -4.0), 4.0)
     x = best + 1e-9 * visible
     for _ in range(200):
         for j in range(n):
@@ -125,27 +127,27 @@ def _numbers(p: Array) -> dict[str, float]:
     }
 
 
-def _interval(all_of_them: float, without: Sequence[float]) -> tuple[float | None, float | None]:
+def _interval(value: float, without: Sequence[float]) -> tuple[float | None, float | None]:
     w = len(without)
     if w < 2:
         return None, None
     mean = sum(without) / w
-    error = sqrt((w - 1) / w * sum((one - mean) ** 2 for one in without))
+    error = sqrt((w - 1) / w * sum((estimate - mean) ** 2 for estimate in without))
     half = float(stats.t.ppf(0.975, w - 1)) * error
-    return all_of_them - half, all_of_them + half
+    return value - half, value + half
 
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _components(site: Site, seen: Sequence[Measured]) -> Iterator[Row]:
-    for n in sorted({n for one in seen for n in one}):
-        long = [one[n] for one in seen if n in one]
+def _components(site: Site, windows: Sequence[Measured]) -> Iterator[Row]:
+    for n in sorted({n for window in windows for n in window}):
+        long = [window[n] for window in windows if n in window]
         itself = _numbers(np.eye(n))
         for head in range(site.n_heads):
             for name in itself:
-                values, popular, mixed, flat = ([one[head][kind][name] for one in long] for kind in range(4))
+                values, popular, mixed, flat = ([window[head][kind][name] for window in long] for kind in range(4))
                 low, high = _interval(_mean(values), _left_out(values))
                 popular, mixed = popular[:NULL_WINDOWS], mixed[:NULL_WINDOWS]
                 gaps = [a - b for a, b in zip(values, popular, strict=False)]
@@ -171,8 +173,8 @@ def _chance(value: float, without: Sequence[float]) -> float | None:
     if w < 2:
         return None
     mean = sum(without) / w
-    error = sqrt((w - 1) / w * sum((one - mean) ** 2 for one in without))
-    if all(one == value for one in without):
+    error = sqrt((w - 1) / w * sum((estimate - mean) ** 2 for estimate in without))
+    if all(estimate == value for estimate in without):
         return 1.0 if value == 0 else 0.0
     return float(2 * stats.t.sf(abs(value) / error, w - 1))
 
@@ -180,7 +182,7 @@ def _chance(value: float, without: Sequence[float]) -> float | None:
 def adjusted(rows: Sequence[Row], family: Sequence[str]) -> None:
     """Adjust p by Benjamini and Hochberg: the least m p / rank among those that are as large or larger."""
     for row in rows:
-        others = sorted(
+        family_p = sorted(
             float(str(other["p"]))
             for other in rows
             if other["p"] is not None and all(other[name] == row[name] for name in family)
@@ -188,8 +190,8 @@ def adjusted(rows: Sequence[Row], family: Sequence[str]) -> None:
         if row["p"] is None:
             row["adjusted"] = None
             continue
-        m = len(others)
-        larger = [m * p / (rank + 1) for rank, p in enumerate(others) if p >= float(str(row["p"]))]
+        m = len(family_p)
+        larger = [m * p / (rank + 1) for rank, p in enumerate(family_p) if p >= float(str(row["p"]))]
         row["adjusted"] = min([1.0, *larger])
 
 
@@ -212,14 +214,14 @@ def _course(
     long: Sequence[Measured], sizes: Sequence[int], head: int, name: str, kind: int, out: int | None = None
 ) -> list[float]:
     """A quantity at each size, mean over windows but the one left out."""
-    rest = [one for i, one in enumerate(long) if i != out]
-    rest = rest[:NULL_WINDOWS] if kind in (1, 2) else rest
-    return [_mean([one[n][head][kind][name] for one in rest]) for n in sizes]
+    used_windows = [window for i, window in enumerate(long) if i != out]
+    used_windows = used_windows[:NULL_WINDOWS] if kind in (1, 2) else used_windows
+    return [_mean([window[n][head][kind][name] for window in used_windows]) for n in sizes]
 
 
-def _growth(site: Site, seen: Sequence[Measured]) -> Iterator[Row]:
-    most = max(len(one) for one in seen)
-    long = [one for one in seen if len(one) == most]
+def _growth(site: Site, windows: Sequence[Measured]) -> Iterator[Row]:
+    most = max(len(window) for window in windows)
+    long = [window for window in windows if len(window) == most]
     sizes = sorted(long[0])
     if len(sizes) < 3:
         return
@@ -230,9 +232,9 @@ def _growth(site: Site, seen: Sequence[Measured]) -> Iterator[Row]:
             n = [float(size) for size in sizes]
             power, left = _power(n, course(0))
             logarithm = _logarithm(n, course(0))
-            rest = [course(0, out) for out in range(len(long))] if len(long) > 1 else []
-            low, high = _interval(power, [_power(n, one)[0] for one in rest])
-            gains = [_logarithm(n, one) - _power(n, one)[1] for one in rest]
+            left_out_courses = [course(0, out) for out in range(len(long))] if len(long) > 1 else []
+            low, high = _interval(power, [_power(n, numbers)[0] for numbers in left_out_courses])
+            gains = [_logarithm(n, numbers) - _power(n, numbers)[1] for numbers in left_out_courses]
             gain_low, gain_high = _interval(logarithm - left, gains)
             yield {
                 "head": head, "quantity": name, "value": power, "low": low, "high": high,
