@@ -4,10 +4,11 @@ Nothing here is shared with the fold but the names of the columns: the fold samp
 numbers from merged moments; both must give the same tables where every row is kept.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from math import log, nan, pi, sqrt
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
@@ -69,6 +70,8 @@ def _windows(batches: Sequence[Batch], name: str, site: Site) -> list["Array"]:
 
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+Measured = TypeVar("Measured", float, tuple[float, ...])
 
 
 class _Stream:
@@ -110,7 +113,7 @@ class _Stream:
 
     def row(self, quantity: str, numbers: Sequence[float], k: int, n: int) -> Row:
         names = ("value", "low", "high", "null")
-        cells = {name: x if x == x else None for name, x in zip(names, numbers, strict=True)}
+        cells = _finite(dict(zip(names, numbers, strict=True)))
         return {"quantity": quantity, **cells, "dimensions": k, "samples": n, "windows": len(self.windows)}
 
     def layer_rows(self) -> Iterator[Row]:
@@ -148,8 +151,7 @@ class _Stream:
         fewer = int(min(sum(late.sum() for late in is_late), sum((~late).sum() for late in is_late)))
         k = min(self.components, self.rank, fewer // PER_DIMENSION)
         y = self.scores(self.windows, k)
-        early_rows = [window[~late] for window, late in zip(y, is_late, strict=True)]
-        late_rows = [window[late] for window, late in zip(y, is_late, strict=True)]
+        early_rows, late_rows = _selected(y, [~late for late in is_late]), _selected(y, is_late)
         yield self.kl_row("kl_late_nats", early_rows, late_rows, k, fewer)
 
     def mean_row(self) -> Row:
@@ -218,19 +220,22 @@ class _Stream:
             y = self.scores(self.windows, k)
             in_group = np.concatenate([places[mask] for places, mask in zip(positions, in_octave, strict=True)])
             where = {"position": int(in_group.min()), "until": int(in_group.max())}
-            rows = [window[mask] for window, mask in zip(y, in_octave, strict=True)]
-            value, null = _entropy(np.concatenate(rows)), _entropy(np.concatenate(y))
-            left_out = [_entropy(_without(rows, i)) for i in range(len(y))] if len(y) > 1 else []
-            half = self.jackknife(left_out)
-            value = len(y) * value - (len(y) - 1) * float(np.mean(left_out)) if left_out else value
-            yield where | self.row("entropy_nats", (value, value - half, value + half, null), k, n)
+            rows = _selected(y, in_octave)
+            yield where | self.entropy_row(rows, _entropy(np.concatenate(y)), k, n)
             fewer = min(n, n_next)
             if n_next >= PER_DIMENSION:
                 k = min(k, fewer // PER_DIMENSION)
-                a, b = (
-                    [window[mask, :k] for window, mask in zip(y, masks, strict=True)] for masks in (in_octave, in_next)
-                )
+                y = [window[:, :k] for window in y]
+                a, b = _selected(y, in_octave), _selected(y, in_next)
                 yield where | self.kl_row("kl_next_nats", a, b, k, fewer)
+
+    def entropy_row(self, rows: Sequence[Array], null: float, k: int, n: int) -> Row:
+        """The entropy of rows, their bias removed by the jackknife over windows."""
+        value, w = _entropy(np.concatenate(rows)), len(rows)
+        left_out = _left_out(rows, _entropy)
+        half = self.jackknife(left_out)
+        value = w * value - (w - 1) * float(np.mean(left_out)) if left_out else value
+        return self.row("entropy_nats", (value, value - half, value + half, null), k, n)
 
     def kl_row(self, quantity: str, a: Sequence[Array], b: Sequence[Array], k: int, n: int) -> Row:
         w = len(a)
@@ -355,35 +360,49 @@ class _Stream:
         self, offsets: Sequence[int], k: int, measure: Callable[[Array], tuple[float, ...]], freedom: Sequence[int]
     ) -> Iterator[Row]:
         """Tokens at these offsets as one vector: all windows, all but each, and members from other windows."""
-        w, n_members = len(self.windows), len(offsets)
+        w, enough = len(self.windows), len(offsets) * PER_DIMENSION * k
         y = self.scores(self.windows, k)
-        tuples = [_token_tuples([window] * n_members, offsets) for window in y]
+        tuples = [_token_tuples([window] * len(offsets), offsets) for window in y]
         n = sum(map(len, tuples))
-        if not k or n < n_members * PER_DIMENSION * k:
+        if not k or n < enough:
             return
-        shifts = [s for s in range(1, w) if len({s * m % w for m in range(n_members)}) == n_members][:SHUFFLES]
-        mixed = [
-            np.concatenate([_token_tuples([y[(i + m * s) % w] for m in range(n_members)], offsets) for i in range(w)])
-            for s in shifts
-        ]
         raws = measure(np.concatenate(tuples))
-        left_out_measures = [measure(_without(tuples, out)) for out in range(w)] if w > 1 else []
-        shuffled_measures = [measure(rows) for rows in mixed if len(rows) >= n_members * PER_DIMENSION * k]
-        for index, (raw, f) in enumerate(zip(raws, freedom, strict=True)):
-            left_out = [numbers[index] for numbers in left_out_measures]
-            shuffled = [numbers[index] for numbers in shuffled_measures]
-            null = float(np.mean(shuffled)) if shuffled else nan
-            half, bias = self.jackknife(left_out), f / (2 * n)
-            # An entropy is that of single tokens less the total correlation, whose bias is the next one's null.
-            bias_terms = [numbers[1] for numbers in shuffled_measures] if f == 0 else shuffled
-            expected = (float(np.mean(bias_terms)) if bias_terms else (f or freedom[1]) / (2 * n)) * (1 if f else -1)
-            value = raw - expected
-            slack = max(abs(expected) - (f or freedom[1]) / (2 * n), 0.0)
-            low, high = (value - half, value + half + slack) if f else (value - half - slack, value + half)
-            estimate = {"value": value, "low": low, "high": high, "null": null, "raw": raw}
-            estimate["analytic"] = bias if f else nan
-            cells = {name: x if x == x else None for name, x in estimate.items()}
-            yield {**cells, "dimensions": k, "samples": n, "windows": w}
+        left_out = _left_out(tuples, measure)
+        shuffled = [measure(rows) for rows in _shuffles(y, offsets) if len(rows) >= enough]
+        analytic = [f / (2 * n) for f in freedom]
+        nulls = [float(np.mean(numbers)) for numbers in zip(*shuffled, strict=True)] or [nan] * len(raws)
+        for i, raw in enumerate(raws):
+            half = self.jackknife([numbers[i] for numbers in left_out])
+            # An entropy is that of single tokens less the total correlation, which is the next quantity.
+            sign, term = (1, i) if freedom[i] else (-1, i + 1)
+            ends = [sign * x for x in _corrected(sign * raw, half, nulls[term], analytic[term])][::sign]
+            cells = dict(zip(("low", "value", "high"), ends, strict=True)) | {"null": nulls[i], "raw": raw}
+            cells["analytic"] = analytic[i] if freedom[i] else nan
+            yield {**_finite(cells), "dimensions": k, "samples": n, "windows": w}
+
+
+def _finite(cells: Mapping[str, float]) -> dict[str, float | None]:
+    """The cells of a row; what is not a number stays empty."""
+    return {name: x if x == x else None for name, x in cells.items()}
+
+
+def _shuffles(y: Sequence[Array], offsets: Sequence[int]) -> Iterator[Array]:
+    """Tuples whose members come from different windows, each window paired with others in up to 16 ways."""
+    w, members = len(y), range(len(offsets))
+    shifts = [s for s in range(1, w) if len({s * m % w for m in members}) == len(offsets)]
+    for s in shifts[:SHUFFLES]:
+        yield np.concatenate([_token_tuples([y[(i + m * s) % w] for m in members], offsets) for i in range(w)])
+
+
+def _corrected(raw: float, half: float, null: float, analytic: float) -> tuple[float, float, float]:
+    """Low, value and high of an information less its bias.
+
+    The bias is what shuffled windows give, or that of independent rows where nothing can be shuffled. It can be
+    smaller, down to that of independent rows: the interval reaches up by the difference.
+    """
+    bias = null if null == null else analytic
+    value = raw - bias
+    return value - half, value, value + half + max(bias - analytic, 0.0)
 
 
 def _token_tuples(members: Sequence[Array], offsets: Sequence[int]) -> Array:
@@ -397,9 +416,13 @@ def _entropy(rows: Array) -> float:
     return 0.5 * float(np.linalg.slogdet(2 * pi * np.e * np.cov(rows.T, ddof=1).reshape(k, k))[1])
 
 
-def _octave(
-    places: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]", bottom: int
-) -> "np.ndarray[tuple[int, ...], np.dtype[np.bool_]]":
+def _selected(windows: Sequence[Array], masks: Sequence[Mask]) -> list[Array]:
+    """The rows of each window that its mask selects."""
+    return [window[mask] for window, mask in zip(windows, masks, strict=True)]
+
+
+def _octave(places: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]", bottom: int) -> Mask:
+    """Whether positions lie between a power of two and the next; 0 counts as 1."""
     return (np.maximum(places, 1) >= bottom) & (np.maximum(places, 1) < 2 * bottom)
 
 
@@ -408,7 +431,13 @@ def _scatter(rows: Array) -> float:
     return float(((rows - rows.mean(0)) ** 2).sum())
 
 
+def _left_out(parts: Sequence[Array], measure: Callable[[Array], Measured]) -> list[Measured]:
+    """A measure of the rows of all windows but each; nothing for a single window."""
+    return [measure(_without(parts, out)) for out in range(len(parts))] if len(parts) > 1 else []
+
+
 def _without(parts: Sequence[Array], out: int) -> Array:
+    """The rows of all windows but one."""
     return np.concatenate([part for index, part in enumerate(parts) if index != out])
 
 

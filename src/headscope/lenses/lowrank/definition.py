@@ -59,24 +59,30 @@ def _measured(site: Site, pattern: Array, batch: Batch, index: int, tokens: int)
     numbers_by_size: Measured = {}
     n = FIRST
     while n <= most:
-        cut = pattern[np.ix_(range(len(pattern)), rows[:n], keys[:n])]
+        block = pattern[np.ix_(range(len(pattern)), rows[:n], keys[:n])]
         if not (site.causal and site.kind == "self"):
-            cut = np.array([[row / row.sum() for row in head] for head in cut])
-        visible_keys = [[j for j in range(n) if (cut[:, i, j] > 0).any()] for i in range(n)]
-        uniform = np.zeros((n, n))
-        for i, row_keys in enumerate(visible_keys):
-            uniform[i, row_keys] = 1 / len(row_keys)
-        numbers_by_size[n] = []
-        for head in cut:
-            mixed = np.zeros((n, n))
-            for i, row_keys in enumerate(visible_keys):
-                order = sorted(row_keys, key=lambda j: places[i, j])
-                mixed[i, row_keys] = head[i, order]
-            visible = np.array([[float(j in row_keys) for j in range(n)] for row_keys in visible_keys])
-            popular = _popular(head, visible, places[:n, :n])
-            numbers_by_size[n].append((_numbers(head), _numbers(popular), _numbers(mixed), _numbers(uniform)))
+            block = np.array([[row / row.sum() for row in head] for head in block])
+        numbers_by_size[n] = list(_block_numbers(block, places[:n, :n]))
         n *= 2
     return numbers_by_size
+
+
+def _block_numbers(block: Array, places: Array) -> Iterator[tuple[dict[str, float], ...]]:
+    """For each head the numbers of its pattern, of popular keys alone, of shuffled rows and of uniform attention."""
+    visible = np.array((block > 0).any(0), dtype=np.float64)
+    uniform = visible / visible.sum(1, keepdims=True)
+    for head in block:
+        popular, shuffled = _popular(head, visible, places), _shuffled(head, visible, places)
+        yield _numbers(head), _numbers(popular), _numbers(shuffled), _numbers(uniform)
+
+
+def _shuffled(pattern: Array, visible: Array, places: Array) -> Array:
+    """The weights of each row in a random order of the keys that it sees."""
+    shuffled = np.zeros_like(pattern)
+    for i in range(len(pattern)):
+        keys = np.flatnonzero(visible[i]).tolist()
+        shuffled[i, keys] = pattern[i, sorted(keys, key=lambda j: places[i, j])]
+    return shuffled
 
 
 def _popular(pattern: Array, visible: Array, places: Array) -> Array:
@@ -87,27 +93,40 @@ def _popular(pattern: Array, visible: Array, places: Array) -> Array:
     strength = [log(max(columns[j] / max(visible[:, j].sum(), 1), 1e-9)) for j in range(n)]
     best, nearest = np.zeros((n, n)), inf
     for _ in range(8):
-        x = np.zeros((n, n))
-        for i in range(n):
-            keys = [j for j in range(n) if visible[i, j]]
-            order = sorted(keys, key=lambda j: -(strength[j] - log(-log(places[i, j]))))
-            x[i, order] = sorted((float(pattern[i, j]) for j in keys), reverse=True)
+        x = _dealt(pattern, visible, places, strength)
         distance = float(np.abs(x.sum(0) - columns).sum())
         if distance < (1 - 1e-9) * nearest:
             best, nearest = x, distance
         for j in range(n):
-            target_logit, dealt_logit = (
-                log(max(c, 1e-9) / max(most[j] - c, 1e-9)) for c in (columns[j], x[:, j].sum())
-            )
+            target_logit, dealt_logit = (_logit(c, most[j]) for c in (columns[j], x[:, j].sum()))
             strength[j] += min(max(target_logit - dealt_logit, -4.0), 4.0)
-    x = best + 1e-9 * visible
+    return _scaled(best + 1e-9 * visible, pattern.sum(1), columns)
+
+
+def _dealt(pattern: Array, visible: Array, places: Array, strength: Sequence[float]) -> Array:
+    """The weights of each row, the largest to the key with the most strength and luck."""
+    x = np.zeros_like(pattern)
+    for i in range(len(pattern)):
+        keys = np.flatnonzero(visible[i]).tolist()
+        order = sorted(keys, key=lambda j: -(strength[j] - log(-log(places[i, j]))))
+        x[i, order] = sorted((float(pattern[i, j]) for j in keys), reverse=True)
+    return x
+
+
+def _logit(mass: float, most: float) -> float:
+    """ln(mass / (most − mass)), kept finite."""
+    return log(max(mass, 1e-9) / max(most - mass, 1e-9))
+
+
+def _scaled(x: Array, rows: Array, columns: Array) -> Array:
+    """Columns and rows scaled by turns until the column sums are right to a thousandth."""
     for _ in range(200):
-        for j in range(n):
-            x[:, j] *= columns[j] / x[:, j].sum() if x[:, j].sum() > 0 else 0.0
-        for i in range(n):
-            x[i] *= pattern[i].sum() / x[i].sum() if x[i].sum() > 0 else 0.0
+        for j, total in enumerate(columns):
+            x[:, j] *= total / x[:, j].sum() if x[:, j].sum() > 0 else 0.0
+        for i, total in enumerate(rows):
+            x[i] *= total / x[i].sum() if x[i].sum() > 0 else 0.0
         if np.abs(x.sum(0) - columns).sum() / 2 <= 1e-3 * columns.sum():
-            return x
+            break
     return x
 
 
