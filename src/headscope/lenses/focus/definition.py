@@ -47,7 +47,7 @@ def _defined_window(
 
 
 def _defined_keys(site: Site, maps: Tensor, real: Tensor, i: int) -> list[int]:
-    """The keys that query i may see. Where the geometry is not the site's alone, those that got any mass."""
+    """The keys that query i may see. Where the site alone does not say, the keys that get any mass."""
     if site.kind == "cross" or (site.window is not None and not site.causal):
         return torch.nonzero((maps[:, i] > 0).any(0)).flatten().tolist()
     ahead = [(j, i - j) for j in range(maps.shape[2]) if bool(real[j])]

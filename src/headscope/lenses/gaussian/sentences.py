@@ -83,7 +83,7 @@ _ENDS = ("low", "high")
 
 
 def _kurtosis_sentence(table: pl.DataFrame) -> str:
-    """Tails beside Gaussian ones, in few and in many components of the median layer, and in how many layers."""
+    """Tails compared with Gaussian ones: in few and many components of the median layer, and in all layers."""
     rows = table.filter(pl.col("quantity") == "relative_kurtosis", pl.col("value").is_not_null())
     if rows.is_empty():
         return ""

@@ -199,7 +199,7 @@ def _chance(value: float, without: Sequence[float]) -> float | None:
 
 
 def adjusted(rows: Sequence[Row], family: Sequence[str]) -> None:
-    """Adjust p by Benjamini and Hochberg: the least m p / rank among those that are as large or larger."""
+    """Adjust p by Benjamini and Hochberg: the least m p / rank among all p at least as large."""
     for row in rows:
         family_p = sorted(
             float(str(other["p"]))

@@ -85,9 +85,9 @@ def _shown(params: Params, texts: Sequence[str]) -> list[int]:
     return [i for i, text in enumerate(texts) if not (i == 0 and FIRST in names) and text.strip() not in spelled]
 
 
-def _with_others(shown: list[float]) -> list[float]:
+def _with_others(weights: list[float]) -> list[float]:
     """The weights on the shown keys, and the weight on all others."""
-    return [*shown, 1 - sum(shown)]
+    return [*weights, 1 - sum(weights)]
 
 
 def _layer_numbers(site: Site, window: _Window) -> dict[str, float]:
