@@ -18,15 +18,15 @@ from headscope.lenses.lens import AS_IS, Batch
 def definition(params: Params, weights: WeightSource | None, batches: Sequence[Batch]) -> dict[str, pl.DataFrame]:
     """The formulas as written, row by row on the stored maps, in float64."""
     rows: list[dict[str, object]] = []
-    kept = [batch for batch in batches if batch.variant == AS_IS]
-    for site in kept[0].captures["pattern"] if kept else ():
+    batches_as_is = [batch for batch in batches if batch.variant == AS_IS]
+    for site in batches_as_is[0].captures["pattern"] if batches_as_is else ():
         maps = [
-            (one.double(), real)
-            for batch in kept
-            for one, real in zip(batch.captures["pattern"][site], batch.real, strict=True)
+            (window_maps.double(), real)
+            for batch in batches_as_is
+            for window_maps, real in zip(batch.captures["pattern"][site], batch.real, strict=True)
         ]
         for head in range(site.n_heads):
-            windows = [list(_defined_window(params, site, one, real, head)) for one, real in maps]
+            windows = [list(_defined_window(params, site, window_maps, real, head)) for window_maps, real in maps]
             rows += _defined_rows(site, head, [window for window in windows if window])
     return {"heads": pl.DataFrame(rows, schema=SCHEMA)}
 
@@ -47,7 +47,7 @@ def _defined_window(
 
 
 def _defined_keys(site: Site, maps: Tensor, real: Tensor, i: int) -> list[int]:
-    """The keys that query i may see. Where the geometry is not the site's alone, those that got any mass."""
+    """The keys that query i may see. Where the site alone does not say, the keys that get any mass."""
     if site.kind == "cross" or (site.window is not None and not site.causal):
         return torch.nonzero((maps[:, i] > 0).any(0)).flatten().tolist()
     ahead = [(j, i - j) for j in range(maps.shape[2]) if bool(real[j])]

@@ -66,9 +66,9 @@ def _course(table: pl.DataFrame, sites: Sequence[Site], quantity: str, title: st
         if not cells:
             continue
         x = np.array([float(site.layer) for site in cells])
-        low, middle, high = (np.array([f(row) for row in cells.values()]) for f in (np.min, np.median, np.max))
+        low, median, high = (np.array([f(row) for row in cells.values()]) for f in (np.min, np.median, np.max))
         uniform = np.array([row.mean() for row in _grid(table, members, quantity, "uniform").values()])
-        series.append(Series(f"{group} median head".strip(), x, middle, low, high))
+        series.append(Series(f"{group} median head".strip(), x, median, low, high))
         series.append(Series(f"{group} uniform attention".strip(), x, uniform, role="null"))
     return Curves(
         f"{quantity}_by_layer",

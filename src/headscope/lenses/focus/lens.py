@@ -2,7 +2,7 @@ r"""Focus: where does each head look, and how sharply?
 
 A fold over text. Per row (query) of the attention pattern: its entropy, the number of keys that effectively
 share it, how far away they are, and how much of it lies on the diagonal, on the first token and near the
-diagonal; averaged over rows, beside the value for attention that is uniform over the visible keys.
+diagonal; averaged over rows, next to the value for attention that is uniform over the visible keys.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,7 +51,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class State:
-    """What has been seen so far, per site, and how it was obtained."""
+    """Sums of the windows so far, per site, and how they were obtained."""
 
     params: Params
     sites: tuple[Site, ...]
@@ -78,32 +78,34 @@ class Focus(TextLens[Params, State]):
         """Add the windows of one batch."""
         if batch.variant != AS_IS:
             return state
-        seen, methods = dict(state.seen), set(state.methods)
+        sums_by_site, methods = dict(state.seen), set(state.methods)
         for site in state.sites:
             if site in batch.statistics:
                 rows = batch.statistics[site]
-                seen[site] = (*seen.get(site, ()), _sums(state.params, site, rows, batch.uniform[site]))
+                sums_by_site[site] = (*sums_by_site.get(site, ()), _sums(state.params, site, rows, batch.uniform[site]))
                 methods.add(rows.method)
-        return replace(state, seen=seen, methods=frozenset(methods))
+        return replace(state, seen=sums_by_site, methods=frozenset(methods))
 
     def merge(self, a: State, b: State) -> State:
         """The windows of both, a's first."""
         sites = dict.fromkeys((*a.seen, *b.seen))
-        seen = {site: (*a.seen.get(site, ()), *b.seen.get(site, ())) for site in sites}
-        return replace(a, seen=seen, methods=a.methods | b.methods)
+        sums_by_site = {site: (*a.seen.get(site, ()), *b.seen.get(site, ())) for site in sites}
+        return replace(a, seen=sums_by_site, methods=a.methods | b.methods)
 
     def finish(self, state: State, weights: WeightSource | None) -> Measurement:
         """Means over rows with their intervals."""
-        seen = [site for site in state.sites if any(bool((part.rows > 0).any()) for part in state.seen.get(site, ()))]
-        unseen = [site.label for site in state.sites if site not in seen]
-        if not seen:
+        measured_sites = [
+            site for site in state.sites if any(bool((part.rows > 0).any()) for part in state.seen.get(site, ()))
+        ]
+        unseen = [site.label for site in state.sites if site not in measured_sites]
+        if not measured_sites:
             reason = "no row of attention that sees at least two keys was shown to the lens"
             raise NotApplicable(reason)
-        rows = [row for site in seen for row in _rows(state.params, site, _joined(state.seen[site]))]
+        rows = [row for site in measured_sites for row in _rows(state.params, site, _joined(state.seen[site]))]
         table = pl.DataFrame(rows, schema=SCHEMA)
         return Measurement(
             tables={"heads": table},
-            figures=figures(table, seen, state.params.widths()),
+            figures=figures(table, measured_sites, state.params.widths()),
             method=_method(state.methods),
             warnings=(f"No attention of {', '.join(unseen)} was seen.",) if unseen else (),
         )

@@ -20,9 +20,9 @@ def sentences(tables: Tables) -> tuple[str, ...]:
     )
     sentences = [_half_sentence(table, "first", "on the first token"), _entropy_sentence(table)]
     if bands:
-        middle = bands[(len(bands) - 1) // 2]
-        width = tokens(int(middle.removeprefix("band_")))
-        sentences.append(_half_sentence(table, middle, f"within {width}"))
+        middle_band = bands[(len(bands) - 1) // 2]
+        width = tokens(int(middle_band.removeprefix("band_")))
+        sentences.append(_half_sentence(table, middle_band, f"within {width}"))
     return tuple(sentence for sentence in sentences if sentence)
 
 
@@ -31,13 +31,13 @@ def _half_sentence(table: pl.DataFrame, quantity: str, where: str) -> str:
     rows = table.filter(pl.col("quantity") == quantity, pl.col("value").is_not_null())
     if rows.is_empty():
         return ""
-    many, surely = rows.filter(pl.col("value") > 0.5).height, rows.filter(pl.col("low") > 0.5).height
+    heads_above_half, surely = rows.filter(pl.col("value") > 0.5).height, rows.filter(pl.col("low") > 0.5).height
     top = rows.sort("value", descending=True, maintain_order=True).row(0, named=True)
-    who = f"{many or 'None'} of {rows.height} heads {'put' if many > 1 else 'puts'}"
+    who = f"{heads_above_half or 'None'} of {rows.height} heads {'put' if heads_above_half > 1 else 'puts'}"
     uniform = 100 * float(np.mean(rows["uniform"].to_numpy()))
-    clear = f"; in {surely} the whole interval lies above one half" if many and rows["low"].count() else ""
+    clear = f"; in {surely} the whole interval lies above one half" if heads_above_half and rows["low"].count() else ""
     return (
-        f"{who} more than half of {'their' if many > 1 else 'its'} mass {where} (uniform attention: "
+        f"{who} more than half of {'their' if heads_above_half > 1 else 'its'} mass {where} (uniform attention: "
         f"{uniform:.2g} %; {windows_phrase(rows)}){clear}; {label_of(top)} has the most, {_percent_of(top)}."
     )
 

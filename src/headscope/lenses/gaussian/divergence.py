@@ -18,8 +18,8 @@ from headscope.maths.gaussians.information import entropy, kl
 def next_row(layer: Layer, follower: Layer) -> Row:
     """D(this layer ‖ next layer), in this layer's principal components."""
     k = min(layer.components, layer.rank, follower.rank, len(layer.position) // PER_DIMENSION)
-    own, other = (layer.projected(rows, k) for rows in (layer.rows, follower.rows))
-    a, b = (Sums.of(y, layer.window, layer.n_windows) for y in (own, other))
+    this_scores, next_scores = (layer.projected(rows, k) for rows in (layer.rows, follower.rows))
+    a, b = (Sums.of(y, layer.window, layer.n_windows) for y in (this_scores, next_scores))
     return _kl_row(layer, "kl_next_nats", a, b, k, len(layer.position))
 
 
@@ -34,45 +34,45 @@ def position_rows(layer: Layer) -> Iterator[Row]:
     octave = layer.position.clamp_min(1).to(torch.float64).log2().floor().to(torch.int64)
     last = int(octave.max())
     for number in range(int(octave.min()), last + 1):
-        here = octave == number
+        in_octave = octave == number
         where = (
-            {"position": int(layer.position[here].min()), "until": int(layer.position[here].max())}
-            if here.any()
+            {"position": int(layer.position[in_octave].min()), "until": int(layer.position[in_octave].max())}
+            if in_octave.any()
             else {}
         )
-        if not where or int(here.sum()) < PER_DIMENSION:
+        if not where or int(in_octave.sum()) < PER_DIMENSION:
             continue
-        yield where | _entropy_row(layer, here)
+        yield where | _entropy_row(layer, in_octave)
         following = octave == number + 1
         if int(following.sum()) >= PER_DIMENSION:
-            yield where | _between(layer, "kl_next_nats", here, following)
+            yield where | _between(layer, "kl_next_nats", in_octave, following)
 
 
-def _entropy_row(layer: Layer, here: Bool[Tensor, "rows"]) -> Row:
-    samples = int(here.sum())
+def _entropy_row(layer: Layer, in_octave: Bool[Tensor, "rows"]) -> Row:
+    samples = int(in_octave.sum())
     k = min(layer.components, layer.rank, samples // PER_DIMENSION)
     counts = {"dimensions": k, "samples": samples, "windows": layer.n_windows}
     if not k:
         return estimate_row(layer.site, "entropy_nats", (nan,) * 4, counts)
     y = layer.scores(k)
     sets = left_out(layer.n_windows)
-    whole = torch.ones(1, layer.n_windows, dtype=torch.float64)
+    every_window = torch.ones(1, layer.n_windows, dtype=torch.float64)
     try:
-        found = entropy(Sums.of(y[here], layer.window[here], layer.n_windows).pooled(sets).gaussian())
-        null = float(entropy(Sums.of(y, layer.window, layer.n_windows).pooled(whole).gaussian()))
+        entropies = entropy(Sums.of(y[in_octave], layer.window[in_octave], layer.n_windows).pooled(sets).gaussian())
+        null = float(entropy(Sums.of(y, layer.window, layer.n_windows).pooled(every_window).gaussian()))
     except NumericsError:
         return estimate_row(layer.site, "entropy_nats", (nan,) * 4, counts)
-    half, w = jackknife_half_width(found), layer.n_windows
+    half, w = jackknife_half_width(entropies), layer.n_windows
     # A covariance of few rows has too small a determinant; the jackknife over windows estimates by how much.
-    value = w * float(found[0]) - (w - 1) * float(found[1:].mean()) if w > 1 else float(found[0])
+    value = w * float(entropies[0]) - (w - 1) * float(entropies[1:].mean()) if w > 1 else float(entropies[0])
     return estimate_row(layer.site, "entropy_nats", (value, value - half, value + half, null), counts)
 
 
-def _between(layer: Layer, quantity: str, here: Bool[Tensor, "rows"], there: Bool[Tensor, "rows"]) -> Row:
-    fewer = min(int(here.sum()), int(there.sum()))
+def _between(layer: Layer, quantity: str, in_first: Bool[Tensor, "rows"], in_second: Bool[Tensor, "rows"]) -> Row:
+    fewer = min(int(in_first.sum()), int(in_second.sum()))
     k = min(layer.components, layer.rank, fewer // PER_DIMENSION)
     y = layer.scores(k)
-    a, b = (Sums.of(y[some], layer.window[some], layer.n_windows) for some in (here, there))
+    a, b = (Sums.of(y[in_group], layer.window[in_group], layer.n_windows) for in_group in (in_first, in_second))
     return _kl_row(layer, quantity, a, b, k, fewer)
 
 
@@ -84,9 +84,12 @@ def _kl_row(layer: Layer, quantity: str, a: Sums, b: Sums, k: int, samples: int)
     sets = left_out(layer.n_windows)
     try:
         estimates = kl(a.pooled(sets).gaussian(), b.pooled(sets).gaussian())
-        kept, changed = _exchanged(layer.n_windows)
-        mixed = [one.pooled(kept).plus(two.pooled(changed)).gaussian() for one, two in ((a, b), (b, a))]
-        null = float(kl(*mixed).mean()) if len(kept) else nan
+        keep_sets, change_sets = _exchanged(layer.n_windows)
+        mixed = [
+            keeping.pooled(keep_sets).plus(changing.pooled(change_sets)).gaussian()
+            for keeping, changing in ((a, b), (b, a))
+        ]
+        null = float(kl(*mixed).mean()) if len(keep_sets) else nan
     except NumericsError:
         return estimate_row(layer.site, quantity, missing, counts)
     value, half = float(estimates[0]), jackknife_half_width(estimates)
@@ -105,5 +108,5 @@ def _exchanged(windows: int) -> tuple[Float[Tensor, "sets windows"], Float[Tenso
         change.append(used & (number // run % 2 == 1))
         run *= 2
     nothing = [torch.zeros(0, windows)]
-    kept, changed = (torch.cat([*nothing, *(one[None] for one in rows)]).double() for rows in (keep, change))
-    return kept, changed
+    keep_sets, change_sets = (torch.cat([*nothing, *(mask[None] for mask in rows)]).double() for rows in (keep, change))
+    return keep_sets, change_sets

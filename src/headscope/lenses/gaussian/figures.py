@@ -13,7 +13,7 @@ def figures(tables: Mapping[str, pl.DataFrame], sites: Sequence[Site]) -> tuple[
     """All figures, the most telling first; what could not be estimated is not drawn."""
     layers = tables["layers"]
     per_dimension = layers.with_columns(pl.col("value", "low", "high", "null") / pl.col("dimensions"))
-    found = (
+    candidates = (
         _information(tables["information"], sites),
         Curves(
             "neighbours",
@@ -61,7 +61,7 @@ def figures(tables: Mapping[str, pl.DataFrame], sites: Sequence[Site]) -> tuple[
         ),
         _positions(tables["positions"], sites),
     )
-    return tuple(figure for figure in found if figure.series)
+    return tuple(figure for figure in candidates if figure.series)
 
 
 def _most(table: pl.DataFrame, column: str) -> int:
@@ -76,16 +76,18 @@ def _positions(table: pl.DataFrame, sites: Sequence[Site]) -> Curves:
     series: list[Series] = []
     for members in groups(sites).values():
         for index in sorted({0, len(members) // 2, len(members) - 1}):
-            here = _of(rows, members[index]).sort("position")
-            if here.is_empty():
+            course = _of(rows, members[index]).sort("position")
+            if course.is_empty():
                 continue
-            x, label = np.fmax(_column(here, "position"), 1.0), members[index].label
-            low, high = _interval(here)
+            x, label = np.fmax(_column(course, "position"), 1.0), members[index].label
+            low, high = _interval(course)
             # On a logarithmic axis an interval that reaches 0 is cut off.
-            floor = 0.2 * np.nanmin(np.fmin(_column(here, "value"), _column(here, "null")))
-            series.append(Series(label, x, _column(here, "value"), None if low is None else np.fmax(low, floor), high))
-            if here["null"].null_count() < here.height:
-                series.append(Series(f"{label} exchanged", x, _column(here, "null"), role="null"))
+            floor = 0.2 * np.nanmin(np.fmin(_column(course, "value"), _column(course, "null")))
+            series.append(
+                Series(label, x, _column(course, "value"), None if low is None else np.fmax(low, floor), high)
+            )
+            if course["null"].null_count() < course.height:
+                series.append(Series(f"{label} exchanged", x, _column(course, "null"), role="null"))
     return Curves(
         "positions",
         "Divergence of tokens at a position from those further on",
@@ -113,14 +115,14 @@ def _course(table: pl.DataFrame, quantity: str, sites: Sequence[Site], null: str
     """A quantity over the layers of each stack, with its interval, and its null."""
     rows = table.filter(pl.col("quantity") == quantity, pl.col("value").is_not_null())
     for group, members in groups(sites).items():
-        here = pl.concat([_of(rows, site) for site in members])
-        if here.is_empty():
+        course = pl.concat([_of(rows, site) for site in members])
+        if course.is_empty():
             continue
-        x = _column(here, "layer")
+        x = _column(course, "layer")
         label = " ".join(part for part in (group, name or "measured") if part)
-        yield Series(label, x, _column(here, "value"), *_interval(here))
-        if here["null"].null_count() < here.height:
-            yield Series(f"{group} {null}".strip(), x, _column(here, "null"), role="null")
+        yield Series(label, x, _column(course, "value"), *_interval(course))
+        if course["null"].null_count() < course.height:
+            yield Series(f"{group} {null}".strip(), x, _column(course, "null"), role="null")
 
 
 def _interval(rows: pl.DataFrame) -> tuple[Array | None, Array | None]:
@@ -172,7 +174,7 @@ def _tails(table: pl.DataFrame, sites: Sequence[Site]) -> Curves:
             label = f"{group} {size} components".strip()
             series.append(Series(label, _column(course, "layer"), _column(course, "value"), *_interval(course)))
     if series:
-        x = max((one.x for one in series), key=len)
+        x = max((curve.x for curve in series), key=len)
         series.append(Series("Gaussian", x, np.zeros_like(x), role="null"))
     return Curves(
         "tails",

@@ -18,7 +18,7 @@ from headscope.maths.gaussians.information import entropy, mutual_information
 # How often windows are paired with others for the null.
 SHUFFLES = 16
 
-# Rows that stand beside each other, one index for each offset; first those of one window, then shuffled ones.
+# Rows of one tuple of tokens, one index for each offset; first tuples of one window, then shuffled ones.
 Tuples = tuple[Tensor, ...]
 Groups = Sequence[Tuples]
 # By distance, and for the joint Gaussian of neighbours.
@@ -47,21 +47,23 @@ def _pairings(layer: Layer, distances: Sequence[int], tokens: int) -> Pairings:
 
 def _groups(layer: Layer, places: Int[Tensor, "windows positions"], offsets: Sequence[int]) -> Groups:
     """Rows of one window at these offsets, then each of them from another window at the same position."""
-    w, many = layer.n_windows, len(offsets)
-    apart = [shift for shift in range(1, w) if len({shift * member % w for member in range(many)}) == many]
-    return [_tuples(layer, places, offsets, shift) for shift in (0, *apart[:SHUFFLES])]
+    w, n_members = layer.n_windows, len(offsets)
+    distinct_shifts = [
+        shift for shift in range(1, w) if len({shift * member % w for member in range(n_members)}) == n_members
+    ]
+    return [_tuples(layer, places, offsets, shift) for shift in (0, *distinct_shifts[:SHUFFLES])]
 
 
 def _tuples(layer: Layer, places: Int[Tensor, "windows positions"], offsets: Sequence[int], shift: int) -> Tuples:
-    """Which rows stand at i + offset, the second of the window `shift` further on, the third 2·shift, and so on."""
-    found = []
+    """The rows at i + offset, the second from the window `shift` further on, the third from 2·shift, and so on."""
+    rows_by_offset = []
     for member, offset in enumerate(offsets):
         position = layer.position + offset
         window = (layer.window + member * shift) % layer.n_windows
         row = places[window, position.clamp_max(places.shape[1] - 1)]
-        found.append(torch.where(position < places.shape[1], row, -1))
-    complete = (torch.stack(found) >= 0).all(0).nonzero().squeeze(-1)
-    return tuple(rows[complete] for rows in found)
+        rows_by_offset.append(torch.where(position < places.shape[1], row, -1))
+    complete = (torch.stack(rows_by_offset) >= 0).all(0).nonzero().squeeze(-1)
+    return tuple(rows[complete] for rows in rows_by_offset)
 
 
 def information_rows(layer: Layer, pairings: Pairings) -> Iterator[Row]:
@@ -76,9 +78,9 @@ def information_rows(layer: Layer, pairings: Pairings) -> Iterator[Row]:
 
 def distance_row(layer: Layer, groups: Groups, k: int) -> Iterator[dict[str, float | None]]:
     """The information of two tokens at one distance in k components; nothing where pairs are too few."""
-    found = _estimates(layer, groups, k, lambda g: mutual_information(g, range(k), range(k, 2 * k))[None])
-    if found is not None:
-        yield from _shared(found, (k * k,), len(groups[0][0]))
+    estimates = _estimates(layer, groups, k, lambda g: mutual_information(g, range(k), range(k, 2 * k))[None])
+    if estimates is not None:
+        yield from _shared(estimates, (k * k,), len(groups[0][0]))
 
 
 def joint_rows(layer: Layer, pairings: Pairings) -> Iterator[Row]:
@@ -88,15 +90,15 @@ def joint_rows(layer: Layer, pairings: Pairings) -> Iterator[Row]:
     k = min(layer.components, layer.rank, n // (tokens * PER_DIMENSION))
 
     def measures(joint: Gaussian) -> Float[Tensor, "quantities sets"]:
-        whole = entropy(joint)
+        joint_entropy = entropy(joint)
         single = [entropy(joint.marginal(range(i * k, (i + 1) * k))) for i in range(tokens)]
         last = mutual_information(joint, range((tokens - 1) * k), range((tokens - 1) * k, tokens * k))
-        return torch.stack((whole, torch.stack(single).sum(0) - whole, last))
+        return torch.stack((joint_entropy, torch.stack(single).sum(0) - joint_entropy, last))
 
-    found = _estimates(layer, groups, k, measures)
+    estimates = _estimates(layer, groups, k, measures)
     freedom = (0, k * k * tokens * (tokens - 1) // 2, k * k * (tokens - 1))
     names = ("joint_entropy_nats", "total_correlation_nats", "last_token_nats")
-    for name, numbers in () if found is None else zip(names, _shared(found, freedom, n), strict=True):
+    for name, numbers in () if estimates is None else zip(names, _shared(estimates, freedom, n), strict=True):
         counts = {"tokens": tokens, "dimensions": k, "samples": n, "windows": layer.n_windows}
         yield {**place(layer.site, None), "quantity": name, **numbers, **counts}
 
@@ -112,16 +114,16 @@ def _estimates(layer: Layer, groups: Groups, k: int, measure: Measure) -> Estima
         return None
     y, sets = layer.scores(k), left_out(layer.n_windows)
     rows = [torch.cat([y[member] for member in group], 1) for group in groups if len(group[0]) >= enough]
-    own = Sums.of(rows[0], layer.window[groups[0][0]], layer.n_windows).pooled(sets)
+    unshuffled = Sums.of(rows[0], layer.window[groups[0][0]], layer.n_windows).pooled(sets)
     try:
-        found = measure(stacked([own, *map(summed, rows[1:])]).gaussian())
+        quantities = measure(stacked([unshuffled, *map(summed, rows[1:])]).gaussian())
     except (NumericsError, UsageError):
         # In a text that repeats itself one token determines the other: the information is infinite.
         return None
-    return found[:, : len(sets)], found[:, len(sets) :]
+    return quantities[:, : len(sets)], quantities[:, len(sets) :]
 
 
-def _shared(found: Estimates, freedom: Sequence[int], n: int) -> Iterator[dict[str, float | None]]:
+def _shared(measured: Estimates, freedom: Sequence[int], n: int) -> Iterator[dict[str, float | None]]:
     r"""Each quantity less what tokens of different windows give, with its interval.
 
     What shuffled windows give is the bias of the estimate, for rows as dependent as these, and what positions alone
@@ -131,7 +133,7 @@ def _shared(found: Estimates, freedom: Sequence[int], n: int) -> Iterator[dict[s
     Tokens that depend on each other can have less bias than shuffled ones, but no less than independent rows. The
     interval reaches up by the difference of the two, an entropy's down.
     """
-    estimates, shuffled = found
+    estimates, shuffled = measured
     analytic = [f / (2 * n) for f in freedom]
     chance = [float(values.mean()) if len(values) else bias for values, bias in zip(shuffled, analytic, strict=True)]
     for index, f in enumerate(freedom):

@@ -3,7 +3,7 @@ r"""Gaussian: how far does a Gaussian describe the residual stream, and what do 
 A fold over text. Per layer the mean and covariance of the residual stream, merged from batches; from them its entropy
 and its effective dimension. A bounded sample of rows answers what needs single rows: tests of normality, divergence
 between layers and between positions, mutual information against distance, and the joint Gaussian of neighbours.
-What is computed from these stands in `residual/`, one idea per file.
+Each of these has its own file in this folder.
 """
 
 from collections.abc import Mapping, Sequence
@@ -87,50 +87,57 @@ class Gaussian(TextLens[Params, State]):
     def start(self, params: Params, model: ModelSpec, sites: tuple[Site, ...], text: TextSize) -> State:
         """Nothing seen yet. Cross-attention is left out: it reads the stream of the same layer."""
         entering = [site for site in sites if site.kind == "self"]
-        behind = {site: replace(site, layer=site.layer + 1) for site in {one.stack: one for one in entering}.values()}
+        last_of_stack = {site.stack: site for site in entering}
+        behind = {site: replace(site, layer=site.layer + 1) for site in last_of_stack.values()}
         streams = [stream for site in entering for stream in (site, behind.get(site)) if stream is not None]
         width = max(1, model.d_model)
         step = max(1, -(-len(streams) * width * width * 8 // COVARIANCE_BYTES))
-        chosen = tuple(streams[::step])
-        rows = min(ROWS, SAMPLE_BYTES // (4 * width * max(1, len(chosen))))
+        sampled_streams = tuple(streams[::step])
+        rows = min(ROWS, SAMPLE_BYTES // (4 * width * max(1, len(sampled_streams))))
         distances = tuple(sorted({*params.checked_distances(), *range(1, params.tokens)}))
-        return State(params, chosen, behind, step, Plan(rows, WINDOWS, distances, params.skip, PER_WINDOW))
+        return State(params, sampled_streams, behind, step, Plan(rows, WINDOWS, distances, params.skip, PER_WINDOW))
 
     def update(self, state: State, batch: Batch) -> State:
         """Add the windows of one batch, as far as this piece of it goes."""
         if batch.variant != AS_IS:
             return state
-        found = dict(batch.captures.get("resid", {}))
-        found |= {state.behind[site]: x for site, x in batch.captures.get("final", {}).items() if site in state.behind}
-        shown = {site: found[site] for site in state.sites if site in found}
-        if not shown:
+        streams_by_site = dict(batch.captures.get("resid", {}))
+        streams_by_site |= {
+            state.behind[site]: x for site, x in batch.captures.get("final", {}).items() if site in state.behind
+        }
+        new_rows = {site: streams_by_site[site] for site in state.sites if site in streams_by_site}
+        if not new_rows:
             return state
-        return replace(state, kept={**state.kept, **{site: _with(state, site, x, batch) for site, x in shown.items()}})
+        return replace(
+            state, kept={**state.kept, **{site: _with(state, site, x, batch) for site, x in new_rows.items()}}
+        )
 
     def merge(self, a: State, b: State) -> State:
-        """What both have seen, a's windows first."""
-        both = {site: a.kept[site].merge(one) if site in a.kept else one for site, one in b.kept.items()}
-        return replace(a, kept={**a.kept, **both})
+        """The summaries of both states, a's windows first."""
+        merged = {site: a.kept[site].merge(later) if site in a.kept else later for site, later in b.kept.items()}
+        return replace(a, kept={**a.kept, **merged})
 
     def finish(self, state: State, weights: WeightSource | None) -> Measurement:
         """Everything from the moments and the sample."""
         asdict(state.params)
-        seen = [site for site in state.sites if site in state.kept and state.kept[site].moments.count >= PER_DIMENSION]
-        if not seen:
+        measured_sites = [
+            site for site in state.sites if site in state.kept and state.kept[site].moments.count >= PER_DIMENSION
+        ]
+        if not measured_sites:
             reason = (
                 f"fewer than {PER_DIMENSION} rows of a residual stream were shown to the lens: nothing can be estimated"
             )
             raise NotApplicable(reason)
-        layers = [Layer.of(state.kept[site], site, state.params.components) for site in seen]
+        layers = [Layer.of(state.kept[site], site, state.params.components) for site in measured_sites]
         tables = _tables(layers, state.params)
-        unseen = [site.label for site in state.sites if site not in seen]
+        unseen = [site.label for site in state.sites if site not in measured_sites]
         return Measurement(
             tables=tables,
-            figures=figures(tables, seen),
+            figures=figures(tables, measured_sites),
             arrays={
-                f"{name} {one.site.label}": values.numpy()
-                for one in layers
-                for name, values in (("mean", one.moments.mean), ("variances", one.spectrum[0]))
+                f"{name} {stream.site.label}": values.numpy()
+                for stream in layers
+                for name, values in (("mean", stream.moments.mean), ("variances", stream.spectrum[0]))
             },
             method=method(layers, state.params.skip, state.step),
             warnings=(
@@ -147,8 +154,8 @@ class Gaussian(TextLens[Params, State]):
         self, params: Params, weights: WeightSource | None, batches: Sequence[Batch]
     ) -> dict[str, pl.DataFrame]:
         """The formulas as written, on all rows of all windows, in float64; the fold samples where rows are many."""
-        kept = [batch for batch in batches if batch.variant == AS_IS]
-        return defined(kept, params.components, params.checked_distances(), params.skip, params.tokens)
+        batches_as_is = [batch for batch in batches if batch.variant == AS_IS]
+        return defined(batches_as_is, params.components, params.checked_distances(), params.skip, params.tokens)
 
     def sentences(self, tables: Tables) -> tuple[str, ...]:
         """What stands out, in numbers."""
@@ -156,7 +163,7 @@ class Gaussian(TextLens[Params, State]):
 
 
 def _with(state: State, site: Site, x: Float[Tensor, "batch n d"], batch: Batch) -> Kept:
-    """What is kept of a stream with the windows of one batch added; single rows are copied only where drawn."""
+    """The summary of a stream with the windows of one batch added; only sampled rows are copied."""
     skip, windows = state.params.skip, _windows(x, batch)
     before = state.kept.get(site)
     sample = Sample(state.plan) if before is None else before.sample
@@ -192,10 +199,10 @@ def _tables(layers: Sequence[Layer], params: Params) -> dict[str, pl.DataFrame]:
         and len(a.position) == len(b.position)
         and a.parts[0].shape[1] == b.parts[0].shape[1]
     }
-    stacks = [
-        [layer.site for layer in layers if layer.site.stack == name] for name in {one.site.stack for one in layers}
-    ]
-    curved = {sites[index] for sites in stacks for index in (0, len(sites) // 2, len(sites) - 1)}
+    sites_by_stack: dict[str, list[Site]] = {}
+    for layer in layers:
+        sites_by_stack.setdefault(layer.site.stack, []).append(layer.site)
+    curved = {sites[index] for sites in sites_by_stack.values() for index in (0, len(sites) // 2, len(sites) - 1)}
     rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
     for layer, pairs in paired(layers, params.checked_distances(), params.tokens):
         rows["layers"] += spread_rows(layer)
@@ -209,7 +216,7 @@ def _tables(layers: Sequence[Layer], params: Params) -> dict[str, pl.DataFrame]:
             rows["components"] += information_curve_rows(layer, pairs)
         rows["information"] += information_rows(layer, pairs)
         rows["joint"] += joint_rows(layer, pairs)
-    return {name: pl.DataFrame(found, schema=SCHEMAS[name]) for name, found in rows.items()}
+    return {name: pl.DataFrame(table_rows, schema=SCHEMAS[name]) for name, table_rows in rows.items()}
 
 
 LENS = Gaussian()

@@ -9,16 +9,16 @@ from headscope.lenses.shared.plots import place
 from headscope.lenses.shared.table import Row, number
 from headscope.maths.gaussians import normality
 
-# Rows for tests of normality are at least so far apart: their correlation r then enters only as r³ and r⁴.
-APART = 8
+# Least distance in tokens of the rows tested for normality: their correlation r then enters only as r³ and r⁴.
+ROW_SPACING = 8
 
 
 def normality_rows(layer: Layer) -> Iterator[Row]:
     """Tests of each principal component and of all together, on rows that count as independent."""
-    chosen = torch.tensor(_apart(layer.window.tolist(), layer.position.tolist()), dtype=torch.int64)
-    n = len(chosen)
+    spaced_rows = torch.tensor(_spaced_rows(layer.window.tolist(), layer.position.tolist()), dtype=torch.int64)
+    n = len(spaced_rows)
     k = min(layer.components, layer.rank, n // PER_DIMENSION) if n >= normality.FEWEST else 0
-    y = layer.scores(k)[chosen]
+    y = layer.scores(k)[spaced_rows]
     counts = {"samples": n, "windows": layer.n_windows}
     if k:
         pairs = zip(normality.skewness(y), normality.excess_kurtosis(y), strict=True)
@@ -40,11 +40,11 @@ def _test_row(
     return {**place(layer.site, None), "component": component, "quantity": quantity, **named, **counts}
 
 
-def _apart(windows: Sequence[int], positions: Sequence[int]) -> list[int]:
-    """Rows so far apart in their window that they count as independent: the first, then each one far enough on."""
-    chosen: list[int] = []
+def _spaced_rows(windows: Sequence[int], positions: Sequence[int]) -> list[int]:
+    """Rows that count as independent: of each window the first, then the next at least `ROW_SPACING` on."""
+    spaced_rows: list[int] = []
     for index, (window, position) in enumerate(zip(windows, positions, strict=True)):
-        last = chosen[-1] if chosen else None
-        if last is None or windows[last] != window or position - positions[last] >= APART:
-            chosen.append(index)
-    return chosen
+        last = spaced_rows[-1] if spaced_rows else None
+        if last is None or windows[last] != window or position - positions[last] >= ROW_SPACING:
+            spaced_rows.append(index)
+    return spaced_rows

@@ -9,7 +9,7 @@ import polars as pl
 from scipy import stats
 
 from headscope.lenses.gaussian.information import SHUFFLES
-from headscope.lenses.gaussian.normality import APART
+from headscope.lenses.gaussian.normality import ROW_SPACING
 from headscope.lenses.gaussian.stream import PER_DIMENSION, Layer
 from headscope.lenses.shared.phrases import interval_phrase, percent, two_digits, windows_phrase
 from headscope.maths.gaussians import normality
@@ -18,20 +18,21 @@ from headscope.maths.resampling.jackknife import detectable
 
 def method(layers: Sequence[Layer], skipped: int, step: int) -> str:
     """How the numbers were obtained."""
-    drawn, seen = max((one.n_windows, one.seen) for one in layers)
-    rows = max(len(one.position) for one in layers)
-    kept = rows == max(one.moments.count for one in layers)
+    sampled_windows, windows_in_text = max((layer.n_windows, layer.windows_in_text) for layer in layers)
+    rows = max(len(layer.position) for layer in layers)
+    has_every_row = rows == max(layer.moments.count for layer in layers)
     sampled = (
-        f"every row of all {seen} windows"
-        if kept
-        else f"a sample of {rows} rows per layer from {drawn} of {seen} windows, drawn by a hash of their tokens"
+        f"every row of all {windows_in_text} windows"
+        if has_every_row
+        else f"a sample of {rows} rows per layer from {sampled_windows} of {windows_in_text} windows, drawn by a hash "
+        "of their tokens"
     )
     left = f" The first {f'{skipped} tokens' if skipped > 1 else 'token'} of each window left out." if skipped else ""
     layered = f" Every {step}th layer only: covariances of all would not fit." if step > 1 else ""
     return (
         "Layers: every row, moments in float64, Ledoit–Wolf shrinkage for the entropy; intervals from the sample. "
         f"Divergence, positions, normality, information and joint Gaussian: {sampled}; for normality rows at least "
-        f"{APART} tokens apart; kurtosis in several numbers of components: all of the sample. "
+        f"{ROW_SPACING} tokens apart; kurtosis in several numbers of components: all of the sample. "
         f"At least {PER_DIMENSION} samples per dimension everywhere. Null of the information: up to {SHUFFLES} "
         f"pairings of each window with another.{left}{layered}"
     )
@@ -41,31 +42,31 @@ def warnings(
     tables: Mapping[str, pl.DataFrame], unseen: Sequence[str], distances: Sequence[int], components: int
 ) -> tuple[str, ...]:
     """What could not be estimated, and why."""
-    found = []
+    messages = []
     if unseen:
-        found.append(f"Too few rows of {', '.join(unseen)} were seen.")
+        messages.append(f"Too few rows of {', '.join(unseen)} were seen.")
     entropy = tables["layers"].filter(pl.col("quantity") == "entropy_nats")
     full = tables["layers"].filter(pl.col("quantity") == "effective_dimension")
     p, n, d = (min(column.to_list()) for column in (entropy["dimensions"], entropy["samples"], full["dimensions"]))
     if p < d:
-        found.append(
+        messages.append(
             f"Entropy in the {p} largest of {d} principal components: {n} samples allow no more, or the others have "
             "no variance."
         )
-    told = set(tables["information"]["distance"].to_list())
-    if missing := [str(distance) for distance in distances if distance not in told]:
-        found.append(
+    measured_distances = set(tables["information"]["distance"].to_list())
+    if missing := [str(distance) for distance in distances if distance not in measured_distances]:
+        messages.append(
             f"No information of tokens at distance {', '.join(missing)}: too few pairs, or one determines the other."
         )
     if tables["normality"].is_empty():
-        found.append(f"Normality was not tested: it needs {normality.FEWEST} rows {APART} tokens apart.")
+        messages.append(f"Normality was not tested: it needs {normality.FEWEST} rows {ROW_SPACING} tokens apart.")
     k = components
     used = min(tables["information"]["dimensions"].to_list(), default=k)
     if used < k:
-        found.append(f"Information in {used} principal components, not {k}: there are too few pairs for more.")
+        messages.append(f"Information in {used} principal components, not {k}: there are too few pairs for more.")
     if tables["joint"].is_empty():
-        found.append("No joint Gaussian of neighbouring tokens: too few of them, or one determines the others.")
-    return tuple(found)
+        messages.append("No joint Gaussian of neighbouring tokens: too few of them, or one determines the others.")
+    return tuple(messages)
 
 
 def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
@@ -82,7 +83,7 @@ _ENDS = ("low", "high")
 
 
 def _kurtosis_sentence(table: pl.DataFrame) -> str:
-    """Tails beside Gaussian ones, in few and in many components of the median layer, and in how many layers."""
+    """Tails compared with Gaussian ones: in few and many components of the median layer, and in all layers."""
     rows = table.filter(pl.col("quantity") == "relative_kurtosis", pl.col("value").is_not_null())
     if rows.is_empty():
         return ""
@@ -167,7 +168,7 @@ def _dimension_sentence(table: pl.DataFrame) -> str:
 
 
 def _first_clause(table: pl.DataFrame) -> str:
-    """Told where the tokens that are left out would have been more than a tenth of all variance."""
+    """The share of the first tokens, where it would be more than a tenth of the variance."""
     rows = table.filter(pl.col("quantity") == "first_share", pl.col("value").is_not_null())
     top = rows.sort("value", descending=True, maintain_order=True).row(0, named=True) if rows.height else None
     if top is None or top["value"] < max(0.1, 2 * top["null"]):
@@ -232,17 +233,18 @@ def _of_layer(table: pl.DataFrame, place: Mapping[str, object]) -> pl.DataFrame:
 
 def _fall_clause(rows: pl.DataFrame) -> str:
     """Whether information falls with distance, as the theory assumes: rank correlations of the layers."""
-    found = []
-    for _, here in rows.group_by(["stack", "kind", "layer"], maintain_order=True):
-        if here["distance"].n_unique() > 2:
-            found.append(float(stats.spearmanr(here["distance"].to_numpy(), here["value"].to_numpy()).statistic))
-    falling = [one for one in found if one < 0]
-    if not found:
+    correlations = []
+    for _, layer_rows in rows.group_by(["stack", "kind", "layer"], maintain_order=True):
+        if layer_rows["distance"].n_unique() > 2:
+            correlations.append(
+                float(stats.spearmanr(layer_rows["distance"].to_numpy(), layer_rows["value"].to_numpy()).statistic)
+            )
+    falling = [correlation for correlation in correlations if correlation < 0]
+    if not correlations:
         return ""
     return (
-        f"; it falls with distance in {len(falling)} of {len(found)} layers (the theory assumes all, chance gives "
-        f"half; median rank "
-        f"correlation {float(np.median(found)):.2f})"
+        f"; it falls with distance in {len(falling)} of {len(correlations)} layers (the theory assumes all, chance "
+        f"gives half; median rank correlation {float(np.median(correlations)):.2f})"
     )
 
 

@@ -17,9 +17,9 @@ Numbers = tuple[float, float, float, float]
 
 
 def spread_rows(layer: Layer) -> Iterator[Row]:
-    """What every row of the stream tells; intervals come from the sampled ones."""
+    """Quantities that use every row of the stream; intervals use the sampled rows."""
     n, d, values = layer.moments.count, layer.moments.d, layer.spectrum[0]
-    counts = {"samples": n, "windows": layer.seen}
+    counts = {"samples": n, "windows": layer.windows_in_text}
     weight = float(shrinkage_weight(layer.moments, "ledoit-wolf"))
     # In the dtype of the rows: it is the largest product of this function and only widths come of it.
     rows = layer.rows
@@ -50,7 +50,7 @@ def spread_rows(layer: Layer) -> Iterator[Row]:
     yield estimate_row(layer.site, "mean_share", numbers, {"dimensions": d} | counts)
     numbers = (weight, *_shrinkage(layer, centred, pulls[1], pulls[2]))
     yield estimate_row(layer.site, "shrinkage", numbers, {"dimensions": d} | counts)
-    counts = {"dimensions": d, "samples": n + layer.first.count, "windows": layer.seen}
+    counts = {"dimensions": d, "samples": n + layer.first.count, "windows": layer.windows_in_text}
     yield estimate_row(layer.site, "first_share", _first_share(layer), counts)
 
 
@@ -62,11 +62,11 @@ def _clipped(value: float, half: float, least: float, most: float) -> tuple[floa
 def _mean_share(layer: Layer, centred: Float[Tensor, "rows d"], lengths: Float[Tensor, "rows"]) -> Numbers:
     r"""$|\mu|^2 / (|\mu|^2 + \mathrm{tr}\,S)$, how much of the mean squared length is that of the mean."""
     mean, n = layer.moments.mean, layer.moments.count
-    own, trace = float(mean.square().sum()), float(layer.moments.scatter.diagonal().sum()) / n
-    if not own + trace:
+    squared_mean, trace = float(mean.square().sum()), float(layer.moments.scatter.diagonal().sum()) / n
+    if not squared_mean + trace:
         return nan, nan, nan, nan
-    pull = (2 * trace * (centred @ mean.to(centred.dtype)) - own * lengths) / (own + trace) ** 2
-    share, chance = own / (own + trace), _chance_mean(layer, centred, trace)
+    pull = (2 * trace * (centred @ mean.to(centred.dtype)) - squared_mean * lengths) / (squared_mean + trace) ** 2
+    share, chance = squared_mean / (squared_mean + trace), _chance_mean(layer, centred, trace)
     null = chance / (chance + trace) if trace else nan  # a stream that stands still is all mean, whatever chance does
     return share, *_clipped(share, layer.half_width(pull), 0.0, 1.0), null
 
@@ -110,19 +110,20 @@ def _shrinkage(
 
 def _first_share(layer: Layer) -> Numbers:
     """The share of variance due to the tokens left out; a ratio of two sums over windows, hence its interval."""
-    rest = First(layer.moments.count, layer.moments.mean, float(layer.moments.scatter.diagonal().sum()))
-    both = rest.merge(layer.first)
-    null = layer.first.count / both.count
-    if not both.spread > 0:
+    later_tokens = First(layer.moments.count, layer.moments.mean, float(layer.moments.scatter.diagonal().sum()))
+    all_tokens = later_tokens.merge(layer.first)
+    null = layer.first.count / all_tokens.count
+    if not all_tokens.spread > 0:
         return nan, nan, nan, null
-    share, w = 1 - rest.spread / both.spread, layer.n_windows
+    share, w = 1 - later_tokens.spread / all_tokens.spread, layer.n_windows
     if w < 2:
         return share, nan, nan, null
-    own, everything = (
-        layer.window_sums((layer.rows.to(torch.float64) - mean).square().sum(1)) for mean in (rest.mean, both.mean)
+    later_sums, all_sums = (
+        layer.window_sums((layer.rows.to(torch.float64) - mean).square().sum(1))
+        for mean in (later_tokens.mean, all_tokens.mean)
     )
-    left = (layer.left.to(torch.float64) - both.mean).square().sum(1)
-    everything = everything.index_add(0, layer.left_window, left)
-    gap = own - (1 - share) * everything
-    error = sqrt(w / (w - 1) * float((gap - gap.mean()).square().sum())) / float(everything.sum())
+    left = (layer.left.to(torch.float64) - all_tokens.mean).square().sum(1)
+    all_sums = all_sums.index_add(0, layer.left_window, left)
+    gap = later_sums - (1 - share) * all_sums
+    error = sqrt(w / (w - 1) * float((gap - gap.mean()).square().sum())) / float(all_sums.sum())
     return share, *_clipped(share, student_quantile(w) * error * layer.share_drawn, 0.0, 1.0), null

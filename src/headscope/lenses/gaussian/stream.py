@@ -52,7 +52,7 @@ class Kept:
     left: Sample
 
     def merge(self, other: "Kept") -> "Kept":
-        """What both have seen, this one's windows first."""
+        """The summary of both texts, this one's windows first."""
         return Kept(
             self.moments.merge(other.moments),
             self.first.merge(other.first),
@@ -79,27 +79,27 @@ class Layer:
     left: Float[Tensor, "left d"]
     left_window: Int[Tensor, "left"]
     lengths: Float[Tensor, "windows"]
-    seen: int
+    windows_in_text: int
     components: int
 
     @classmethod
-    def of(cls, kept: Kept, site: Site, components: int) -> "Layer":
-        """From what the fold has kept."""
-        streams = [window.streams[site] for window in kept.sample.windows]
-        left = [window.streams[site] for window in kept.left.windows]
-        skip = kept.sample.plan.skip
+    def of(cls, summary: Kept, site: Site, components: int) -> "Layer":
+        """From the summary that the fold keeps."""
+        streams = [window.streams[site] for window in summary.sample.windows]
+        left = [window.streams[site] for window in summary.left.windows]
+        skip = summary.sample.plan.skip
         return cls(
             site,
-            kept.moments,
-            kept.first,
-            tuple(one.rows for one in streams),
-            torch.cat([torch.full_like(one.positions, index) for index, one in enumerate(streams)]),
-            torch.cat([one.positions for one in streams]),
-            torch.cat([(2 * one.positions >= one.length).to(torch.int64) for one in streams]),
-            torch.cat([one.rows for one in left]),
-            torch.cat([torch.full_like(one.positions, index) for index, one in enumerate(left)]),
-            torch.tensor([float(one.length - skip) for one in streams], dtype=torch.float64),
-            kept.sample.seen,
+            summary.moments,
+            summary.first,
+            tuple(stream.rows for stream in streams),
+            torch.cat([torch.full_like(stream.positions, index) for index, stream in enumerate(streams)]),
+            torch.cat([stream.positions for stream in streams]),
+            torch.cat([(2 * stream.positions >= stream.length).to(torch.int64) for stream in streams]),
+            torch.cat([stream.rows for stream in left]),
+            torch.cat([torch.full_like(stream.positions, index) for index, stream in enumerate(left)]),
+            torch.tensor([float(stream.length - skip) for stream in streams], dtype=torch.float64),
+            summary.sample.seen,
             components,
         )
 
@@ -131,7 +131,7 @@ class Layer:
         Only statistics whose value rests on every row (the moments) are this much better known. What is estimated from
         the sampled rows has the error of the sample.
         """
-        return sqrt(self.n_windows / max(self.seen, self.n_windows))
+        return sqrt(self.n_windows / max(self.windows_in_text, self.n_windows))
 
     def scores(self, k: int) -> Float[Tensor, "rows k"]:
         """The first k principal components of the sampled rows; the usual number of them is projected once."""
@@ -147,10 +147,10 @@ class Layer:
         return rows.to(torch.float64) @ axes - self.moments.mean @ axes
 
     def window_sums(self, x: Float[Tensor, "rows"]) -> Float[Tensor, "windows"]:
-        """Sums over all rows of each window, as the kept ones of it tell."""
+        """Sums over all rows of each window, estimated from the sampled rows."""
         zeros = torch.zeros(self.n_windows, dtype=torch.float64)
-        kept = zeros.index_add(0, self.window, torch.ones(len(x), dtype=torch.float64))
-        return zeros.index_add(0, self.window, x.to(torch.float64)) * self.lengths / kept
+        sampled_counts = zeros.index_add(0, self.window, torch.ones(len(x), dtype=torch.float64))
+        return zeros.index_add(0, self.window, x.to(torch.float64)) * self.lengths / sampled_counts
 
     def half_width(self, influence: Float[Tensor, "rows"]) -> float:
         """Half of the 95 % interval of a statistic of every row; sampled rows estimate its error."""

@@ -28,9 +28,9 @@ class Sums:
         block[window, torch.arange(len(y)) - starts[window]] = y
         return cls(counts.to(torch.float64), block.sum(1), block.mT @ block)
 
-    def pooled(self, of: Float[Tensor, "sets windows"]) -> "Sums":
+    def pooled(self, weights: Float[Tensor, "sets windows"]) -> "Sums":
         """One entry for each row of weights over the windows."""
-        return Sums(of @ self.count, of @ self.total, torch.einsum("sw,wij->sij", of, self.products))
+        return Sums(weights @ self.count, weights @ self.total, torch.einsum("sw,wij->sij", weights, self.products))
 
     def plus(self, other: "Sums") -> "Sums":
         """Of the rows of both."""
@@ -46,8 +46,8 @@ class Sums:
 
 def left_out(windows: int) -> Float[Tensor, "sets windows"]:
     """All windows, then all but each."""
-    whole = torch.ones(1, windows, dtype=torch.float64)
-    return torch.cat((whole, 1 - torch.eye(windows, dtype=torch.float64))) if windows > 1 else whole
+    every_window = torch.ones(1, windows, dtype=torch.float64)
+    return torch.cat((every_window, 1 - torch.eye(windows, dtype=torch.float64))) if windows > 1 else every_window
 
 
 def summed(y: Float[Tensor, "rows k"]) -> Sums:
@@ -58,7 +58,7 @@ def summed(y: Float[Tensor, "rows k"]) -> Sums:
 def stacked(parts: Sequence[Sums]) -> Sums:
     """The sets of all of them, one after the other."""
     return Sums(
-        torch.cat([one.count for one in parts]),
-        torch.cat([one.total for one in parts]),
-        torch.cat([one.products for one in parts]),
+        torch.cat([part.count for part in parts]),
+        torch.cat([part.total for part in parts]),
+        torch.cat([part.products for part in parts]),
     )

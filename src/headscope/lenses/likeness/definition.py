@@ -24,11 +24,11 @@ def defined(weights: WeightSource, batches: Sequence[Batch], skip: int) -> list[
             rows += _site(weights, batches, site, skip)
     for row in rows:
         chances = sorted(float(str(x["p"])) for x in rows if x["p"] is not None and x["distance"] == row["distance"])
-        own = row["p"]
+        head_p = row["p"]
         row["adjusted"] = (
             None
-            if own is None
-            else min(len(chances) * p / (rank + 1) for rank, p in enumerate(chances) if p >= float(str(own)))
+            if head_p is None
+            else min(len(chances) * p / (rank + 1) for rank, p in enumerate(chances) if p >= float(str(head_p)))
         )
     return rows
 
@@ -42,55 +42,63 @@ def _rows_of(batches: Sequence[Batch], name: str, site: Site) -> list[Array]:
 
 
 def _site(weights: WeightSource, batches: Sequence[Batch], site: Site, skip: int) -> list[Row]:
+    """The rows of one site; heads follow one another within a distance."""
     queries, keys = ([rows[:, :USED] for rows in _rows_of(batches, name, site)] for name in ("q", "k"))
     scale = float(batches[0].captures["scale"][site])
     share = site.n_heads // site.n_kv_heads
-    predicted = _predicted(weights, batches, site, skip)
+    predicted = _predicted(weights, batches, site, skip, scale)
     rows: list[Row] = []
     for t in BACK:
         for head in range(site.n_heads):
-            gaps, unrelated, pairs = [], list[float](), 0
-            for now in range(1, len(queries)):
-                q, k, before = queries[now][head], keys[now][head // share], keys[now - 1][head // share]
-                places = range(skip + t, len(q))
-                meeting = [scale * float(q[i] @ k[i - t]) for i in places]
-                apart = [scale * float(q[i] @ before[i - t]) for i in places if i < len(before)]
-                if meeting and apart:
-                    gaps.append(sum(meeting) / len(meeting) - sum(apart) / len(apart))
-                    unrelated += apart
-                    pairs += len(meeting)
-            if not gaps:
+            q, k = [window[head] for window in queries], [window[head // share] for window in keys]
+            scores = [_scores(scale, q[now], k[now], k[now - 1], skip, t) for now in range(1, len(q))]
+            scores = [(related, unrelated) for related, unrelated in scores if related and unrelated]
+            if not scores:
                 continue
-            value, spread, m = sum(gaps) / len(gaps), float(np.std(unrelated)), len(gaps)
-            error = float(np.std(gaps, ddof=1)) / sqrt(m) if m > 1 else 0.0
-            half = float(stats.t.ppf(0.975, m - 1)) * error if m > 1 else 0.0
-            rows.append(
-                {
-                    "stack": site.stack, "kind": site.kind, "layer": site.layer, "head": head, "distance": t,
-                    "value": value, "low": value - half if m > 1 else None, "high": value + half if m > 1 else None,
-                    "spread": spread, "effect": value / spread if spread > 0 else None,
-                    "p": float(2 * stats.t.sf(abs(value) / error, m - 1)) if m > 1 and error > 0 else None,
-                    "isotropic": None if t or predicted is None else scale * predicted[head][0],
-                    "folded": None if t or predicted is None else scale * predicted[head][1],
-                    "pairs": pairs, "windows": m,
-                }
-            )  # fmt: skip
-    # Heads follow one another within a distance, as in the lens.
+            where = {"stack": site.stack, "kind": site.kind, "layer": site.layer, "head": head, "distance": t}
+            rows.append(where | _numbers(scores) | ({} if t else predicted[head]))
     return rows
 
 
-def _predicted(
-    weights: WeightSource, batches: Sequence[Batch], site: Site, skip: int
-) -> list[tuple[float, float]] | None:
+# Scores of the queries of one window: with keys of their own window, and of the window before.
+Scores = tuple[list[float], list[float]]
+
+
+def _scores(scale: float, q: Array, k: Array, before: Array, skip: int, t: int) -> Scores:
+    """Scores of each query with the key t tokens before it, in its own window and in the one before."""
+    places = range(skip + t, len(q))
+    related = [scale * float(q[i] @ k[i - t]) for i in places]
+    unrelated = [scale * float(q[i] @ before[i - t]) for i in places if i < len(before)]
+    return related, unrelated
+
+
+def _numbers(scores: Sequence[Scores]) -> Row:
+    """The mean difference over windows, with its interval, its test and its size in units of the spread."""
+    gaps = [sum(related) / len(related) - sum(unrelated) / len(unrelated) for related, unrelated in scores]
+    value, m = sum(gaps) / len(gaps), len(gaps)
+    spread = float(np.std([score for _, unrelated in scores for score in unrelated]))
+    error = float(np.std(gaps, ddof=1)) / sqrt(m) if m > 1 else 0.0
+    half = float(stats.t.ppf(0.975, m - 1)) * error if m > 1 else 0.0
+    return {
+        "value": value, "low": value - half if m > 1 else None, "high": value + half if m > 1 else None,
+        "spread": spread, "effect": value / spread if spread > 0 else None,
+        "p": float(2 * stats.t.sf(abs(value) / error, m - 1)) if m > 1 and error > 0 else None,
+        "pairs": sum(len(related) for related, _ in scores), "windows": m,
+    }  # fmt: skip
+
+
+def _predicted(weights: WeightSource, batches: Sequence[Batch], site: Site, skip: int, scale: float) -> list[Row]:
+    """For each head the score of a token with itself by the weights; nothing where they are not known."""
     if weights.status(site).status != "exact":
-        return None
+        return [{} for _ in range(site.n_heads)]
     x = np.concatenate([rows[skip:] for rows in _rows_of(batches, "x", site)])
     variance = x.var(0)
     w = weights.weights(site)
-    pairs = []
+    predicted: list[Row] = []
     for head in range(site.n_heads):
         key = head // (site.n_heads // site.n_kv_heads)
         form = (w.w_q[head].double() * w.gain_q[head].double()) @ (w.w_k[key].double() * w.gain_k[key].double()).T
         diagonal = form.diagonal().numpy()
-        pairs.append((float(variance.mean() * diagonal.sum()), float(diagonal @ variance)))
-    return pairs
+        isotropic, folded = float(variance.mean() * diagonal.sum()), float(diagonal @ variance)
+        predicted.append({"isotropic": scale * isotropic, "folded": scale * folded})
+    return predicted

@@ -10,14 +10,14 @@ from headscope.lenses.shared.plots import groups, head_map
 
 
 def figures(table: pl.DataFrame, sites: Sequence[Site]) -> tuple[Figure, ...]:
-    """Each head at distance 0, the layers over distances, and measured beside predicted."""
+    """Each head at distance 0, and the layers over distances."""
     itself = table.filter(pl.col("distance") == 0)
     cells = {site: _effects(itself, site) for site in sites}
     cells = {site: row for site, row in cells.items() if row}
-    drawn: list[Figure] = []
+    pictures: list[Figure] = []
     if cells:
         top = max(max(abs(value) for value in row) for row in cells.values())
-        drawn.append(
+        pictures.append(
             head_map(
                 cells,
                 name="itself",
@@ -29,8 +29,8 @@ def figures(table: pl.DataFrame, sites: Sequence[Site]) -> tuple[Figure, ...]:
                 limits=(-max(top, 1e-9), max(top, 1e-9)),
             )
         )
-    drawn.append(_distances(table, sites))
-    return tuple(drawn)
+    pictures.append(_distances(table, sites))
+    return tuple(pictures)
 
 
 def _effects(itself: pl.DataFrame, site: Site) -> list[float]:
@@ -53,8 +53,8 @@ def _distances(table: pl.DataFrame, sites: Sequence[Site]) -> Curves:
             if not x:
                 continue
             values = [rows.filter(pl.col("distance") == distance)["effect"].to_numpy() for distance in x]
-            low, middle, high = (np.array([np.quantile(row, q) for row in values]) for q in (0.1, 0.5, 0.9))
-            series.append(Series(site.label, np.array(x, dtype=np.float64), middle, low, high))
+            low, median, high = (np.array([np.quantile(row, q) for row in values]) for q in (0.1, 0.5, 0.9))
+            series.append(Series(site.label, np.array(x, dtype=np.float64), median, low, high))
     if series:
         ends = np.array([series[0].x[0], max(float(part.x[-1]) for part in series)])
         series.append(Series("unrelated tokens", ends, np.zeros(2), role="null"))

@@ -1,8 +1,8 @@
 r"""Likeness: do heads score related tokens of a text higher than unrelated ones in the same places?
 
 A fold over text that keeps numbers only. For each head and distance t, the scores of queries with the keys t tokens
-before them, and beside them the scores of the same queries with the keys that stand in those places in the window
-before. The difference is Tr Cov(q, k) on real inputs. Beside it stands what the weights alone would make of tokens.
+before them, and the scores of the same queries with the keys at those places in the window before. The difference is
+Tr Cov(q, k) on real inputs. Next to it: what the weights alone predict.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,7 +64,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class State:
-    """What has been seen of each site; `inputs` holds sum, sum of squares and count of what its projections read."""
+    """Sums of each site; `inputs` holds sum, sum of squares and count of what its projections read."""
 
     params: Params
     sites: tuple[Site, ...]
@@ -104,7 +104,7 @@ class Likeness(TextLens[Params, State]):
         return replace(state, sums=sums, inputs=inputs)
 
     def merge(self, a: State, b: State) -> State:
-        """What both have seen, a's windows first."""
+        """The sums of both states, a's windows first."""
         sums, inputs = dict(a.sums), dict(a.inputs)
         for site, later in b.sums.items():
             sums[site] = _merged(a.params, sums[site], later) if site in sums else later
@@ -144,8 +144,8 @@ class Likeness(TextLens[Params, State]):
         """The formulas as written, pair by pair, in float64."""
         if weights is None:
             raise LensError("the lens likeness reads the model's weights, and was given none")
-        shown = [batch for batch in batches if batch.variant == AS_IS]
-        return {"heads": pl.DataFrame(defined(weights, shown, params.skip), schema=SCHEMA)}
+        batches_as_is = [batch for batch in batches if batch.variant == AS_IS]
+        return {"heads": pl.DataFrame(defined(weights, batches_as_is, params.skip), schema=SCHEMA)}
 
     def sentences(self, tables: Tables) -> tuple[str, ...]:
         """What stands out, in numbers."""
@@ -255,18 +255,18 @@ def _number(value: float) -> float | None:
 
 
 def _warnings(state: State, table: pl.DataFrame) -> tuple[str, ...]:
-    found = []
+    messages = []
     unseen = [site.label for site in state.sites if site not in state.sums]
     if unseen:
-        found.append(f"No queries and keys of {', '.join(unseen)} were seen.")
+        messages.append(f"No queries and keys of {', '.join(unseen)} were seen.")
     if table["isotropic"].null_count() == table.height:
-        found.append("No prediction from weights: what the projections read, or their weights, are not known.")
+        messages.append("No prediction from weights: what the projections read, or their weights, are not known.")
     if max(table["windows"].to_list()) < 2:
-        found.append("One pair of windows: there are no intervals.")
+        messages.append("One pair of windows: there are no intervals.")
     missing = [str(distance) for distance in DISTANCES if distance not in set(table["distance"].to_list())]
     if missing:
-        found.append(f"No window is long enough for the distance {', '.join(missing)}.")
-    return tuple(found)
+        messages.append(f"No window is long enough for the distance {', '.join(missing)}.")
+    return tuple(messages)
 
 
 LENS = Likeness()

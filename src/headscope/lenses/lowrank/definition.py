@@ -26,16 +26,16 @@ def defined(batches: Sequence[Batch], tokens: int, windows: int) -> dict[str, li
     """The rows of both tables."""
     tables: dict[str, list[Row]] = {"components": [], "growth": []}
     for site in batches[0].captures["pattern"] if batches else ():
-        seen = [
+        measured_windows = [
             _measured(site, batch.captures["pattern"][site][index].double().numpy(), batch, index, tokens)
             for batch in batches
             for index in range(len(batch.real))
         ]
-        seen = [one for one in seen if one][:windows]
-        if seen:
+        measured_windows = [window for window in measured_windows if window][:windows]
+        if measured_windows:
             where = {"stack": site.stack, "kind": site.kind, "layer": site.layer}
-            tables["components"] += [where | row for row in _components(site, seen)]
-            tables["growth"] += [where | row for row in _growth(site, seen)]
+            tables["components"] += [where | row for row in _components(site, measured_windows)]
+            tables["growth"] += [where | row for row in _growth(site, measured_windows)]
     adjusted(tables["components"], ("tokens", "quantity"))
     adjusted(tables["growth"], ("quantity",))
     for row in tables["growth"]:
@@ -49,34 +49,40 @@ Measured = dict[int, list[tuple[dict[str, float], ...]]]
 
 def _measured(site: Site, pattern: Array, batch: Batch, index: int, tokens: int) -> Measured:
     real = batch.real[index]
-    rows = [i for i, here in enumerate(real.tolist()) if here][:tokens]
+    rows = [i for i, is_real in enumerate(real.tolist()) if is_real][:tokens]
     columns = range(pattern.shape[2])
     keys = rows if site.kind == "self" else [j for j in columns if (pattern[:, :, j] > 0).any()][:tokens]
     text = batch.tokens[index][real].to(torch.int64).numpy()
     seed = int.from_bytes(hashlib.sha256(text.tobytes()).digest()[:7], "big")
     most = min(len(rows), len(keys))
     places = torch.rand(most, most, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).numpy()
-    found: Measured = {}
+    numbers_by_size: Measured = {}
     n = FIRST
     while n <= most:
-        cut = pattern[np.ix_(range(len(pattern)), rows[:n], keys[:n])]
+        block = pattern[np.ix_(range(len(pattern)), rows[:n], keys[:n])]
         if not (site.causal and site.kind == "self"):
-            cut = np.array([[row / row.sum() for row in head] for head in cut])
-        seen = [[j for j in range(n) if (cut[:, i, j] > 0).any()] for i in range(n)]
-        uniform = np.zeros((n, n))
-        for i, keys_seen in enumerate(seen):
-            uniform[i, keys_seen] = 1 / len(keys_seen)
-        found[n] = []
-        for head in cut:
-            mixed = np.zeros((n, n))
-            for i, keys_seen in enumerate(seen):
-                order = sorted(keys_seen, key=lambda j: places[i, j])
-                mixed[i, keys_seen] = head[i, order]
-            visible = np.array([[float(j in keys_seen) for j in range(n)] for keys_seen in seen])
-            popular = _popular(head, visible, places[:n, :n])
-            found[n].append((_numbers(head), _numbers(popular), _numbers(mixed), _numbers(uniform)))
+            block = np.array([[row / row.sum() for row in head] for head in block])
+        numbers_by_size[n] = list(_block_numbers(block, places[:n, :n]))
         n *= 2
-    return found
+    return numbers_by_size
+
+
+def _block_numbers(block: Array, places: Array) -> Iterator[tuple[dict[str, float], ...]]:
+    """For each head the numbers of its pattern, of popular keys alone, of shuffled rows and of uniform attention."""
+    visible = np.array((block > 0).any(0), dtype=np.float64)
+    uniform = visible / visible.sum(1, keepdims=True)
+    for head in block:
+        popular, shuffled = _popular(head, visible, places), _shuffled(head, visible, places)
+        yield _numbers(head), _numbers(popular), _numbers(shuffled), _numbers(uniform)
+
+
+def _shuffled(pattern: Array, visible: Array, places: Array) -> Array:
+    """The weights of each row in a random order of the keys that it sees."""
+    shuffled = np.zeros_like(pattern)
+    for i in range(len(pattern)):
+        keys = np.flatnonzero(visible[i]).tolist()
+        shuffled[i, keys] = pattern[i, sorted(keys, key=lambda j: places[i, j])]
+    return shuffled
 
 
 def _popular(pattern: Array, visible: Array, places: Array) -> Array:
@@ -87,25 +93,40 @@ def _popular(pattern: Array, visible: Array, places: Array) -> Array:
     strength = [log(max(columns[j] / max(visible[:, j].sum(), 1), 1e-9)) for j in range(n)]
     best, nearest = np.zeros((n, n)), inf
     for _ in range(8):
-        x = np.zeros((n, n))
-        for i in range(n):
-            keys = [j for j in range(n) if visible[i, j]]
-            order = sorted(keys, key=lambda j: -(strength[j] - log(-log(places[i, j]))))
-            x[i, order] = sorted((float(pattern[i, j]) for j in keys), reverse=True)
+        x = _dealt(pattern, visible, places, strength)
         distance = float(np.abs(x.sum(0) - columns).sum())
         if distance < (1 - 1e-9) * nearest:
             best, nearest = x, distance
         for j in range(n):
-            wanted, dealt = (log(max(c, 1e-9) / max(most[j] - c, 1e-9)) for c in (columns[j], x[:, j].sum()))
-            strength[j] += min(max(wanted - dealt, -4.0), 4.0)
-    x = best + 1e-9 * visible
+            target_logit, dealt_logit = (_logit(c, most[j]) for c in (columns[j], x[:, j].sum()))
+            strength[j] += min(max(target_logit - dealt_logit, -4.0), 4.0)
+    return _scaled(best + 1e-9 * visible, pattern.sum(1), columns)
+
+
+def _dealt(pattern: Array, visible: Array, places: Array, strength: Sequence[float]) -> Array:
+    """The weights of each row, the largest to the key with the most strength and luck."""
+    x = np.zeros_like(pattern)
+    for i in range(len(pattern)):
+        keys = np.flatnonzero(visible[i]).tolist()
+        order = sorted(keys, key=lambda j: -(strength[j] - log(-log(places[i, j]))))
+        x[i, order] = sorted((float(pattern[i, j]) for j in keys), reverse=True)
+    return x
+
+
+def _logit(mass: float, most: float) -> float:
+    """ln(mass / (most − mass)), kept finite."""
+    return log(max(mass, 1e-9) / max(most - mass, 1e-9))
+
+
+def _scaled(x: Array, rows: Array, columns: Array) -> Array:
+    """Columns and rows scaled by turns until the column sums are right to a thousandth."""
     for _ in range(200):
-        for j in range(n):
-            x[:, j] *= columns[j] / x[:, j].sum() if x[:, j].sum() > 0 else 0.0
-        for i in range(n):
-            x[i] *= pattern[i].sum() / x[i].sum() if x[i].sum() > 0 else 0.0
+        for j, total in enumerate(columns):
+            x[:, j] *= total / x[:, j].sum() if x[:, j].sum() > 0 else 0.0
+        for i, total in enumerate(rows):
+            x[i] *= total / x[i].sum() if x[i].sum() > 0 else 0.0
         if np.abs(x.sum(0) - columns).sum() / 2 <= 1e-3 * columns.sum():
-            return x
+            break
     return x
 
 
@@ -125,27 +146,27 @@ def _numbers(p: Array) -> dict[str, float]:
     }
 
 
-def _interval(all_of_them: float, without: Sequence[float]) -> tuple[float | None, float | None]:
+def _interval(value: float, without: Sequence[float]) -> tuple[float | None, float | None]:
     w = len(without)
     if w < 2:
         return None, None
     mean = sum(without) / w
-    error = sqrt((w - 1) / w * sum((one - mean) ** 2 for one in without))
+    error = sqrt((w - 1) / w * sum((estimate - mean) ** 2 for estimate in without))
     half = float(stats.t.ppf(0.975, w - 1)) * error
-    return all_of_them - half, all_of_them + half
+    return value - half, value + half
 
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _components(site: Site, seen: Sequence[Measured]) -> Iterator[Row]:
-    for n in sorted({n for one in seen for n in one}):
-        long = [one[n] for one in seen if n in one]
+def _components(site: Site, windows: Sequence[Measured]) -> Iterator[Row]:
+    for n in sorted({n for window in windows for n in window}):
+        long = [window[n] for window in windows if n in window]
         itself = _numbers(np.eye(n))
         for head in range(site.n_heads):
             for name in itself:
-                values, popular, mixed, flat = ([one[head][kind][name] for one in long] for kind in range(4))
+                values, popular, mixed, flat = ([window[head][kind][name] for window in long] for kind in range(4))
                 low, high = _interval(_mean(values), _left_out(values))
                 popular, mixed = popular[:NULL_WINDOWS], mixed[:NULL_WINDOWS]
                 gaps = [a - b for a, b in zip(values, popular, strict=False)]
@@ -171,16 +192,16 @@ def _chance(value: float, without: Sequence[float]) -> float | None:
     if w < 2:
         return None
     mean = sum(without) / w
-    error = sqrt((w - 1) / w * sum((one - mean) ** 2 for one in without))
-    if all(one == value for one in without):
+    error = sqrt((w - 1) / w * sum((estimate - mean) ** 2 for estimate in without))
+    if all(estimate == value for estimate in without):
         return 1.0 if value == 0 else 0.0
     return float(2 * stats.t.sf(abs(value) / error, w - 1))
 
 
 def adjusted(rows: Sequence[Row], family: Sequence[str]) -> None:
-    """Adjust p by Benjamini and Hochberg: the least m p / rank among those that are as large or larger."""
+    """Adjust p by Benjamini and Hochberg: the least m p / rank among all p at least as large."""
     for row in rows:
-        others = sorted(
+        family_p = sorted(
             float(str(other["p"]))
             for other in rows
             if other["p"] is not None and all(other[name] == row[name] for name in family)
@@ -188,8 +209,8 @@ def adjusted(rows: Sequence[Row], family: Sequence[str]) -> None:
         if row["p"] is None:
             row["adjusted"] = None
             continue
-        m = len(others)
-        larger = [m * p / (rank + 1) for rank, p in enumerate(others) if p >= float(str(row["p"]))]
+        m = len(family_p)
+        larger = [m * p / (rank + 1) for rank, p in enumerate(family_p) if p >= float(str(row["p"]))]
         row["adjusted"] = min([1.0, *larger])
 
 
@@ -212,14 +233,14 @@ def _course(
     long: Sequence[Measured], sizes: Sequence[int], head: int, name: str, kind: int, out: int | None = None
 ) -> list[float]:
     """A quantity at each size, mean over windows but the one left out."""
-    rest = [one for i, one in enumerate(long) if i != out]
-    rest = rest[:NULL_WINDOWS] if kind in (1, 2) else rest
-    return [_mean([one[n][head][kind][name] for one in rest]) for n in sizes]
+    used_windows = [window for i, window in enumerate(long) if i != out]
+    used_windows = used_windows[:NULL_WINDOWS] if kind in (1, 2) else used_windows
+    return [_mean([window[n][head][kind][name] for window in used_windows]) for n in sizes]
 
 
-def _growth(site: Site, seen: Sequence[Measured]) -> Iterator[Row]:
-    most = max(len(one) for one in seen)
-    long = [one for one in seen if len(one) == most]
+def _growth(site: Site, windows: Sequence[Measured]) -> Iterator[Row]:
+    most = max(len(window) for window in windows)
+    long = [window for window in windows if len(window) == most]
     sizes = sorted(long[0])
     if len(sizes) < 3:
         return
@@ -230,9 +251,9 @@ def _growth(site: Site, seen: Sequence[Measured]) -> Iterator[Row]:
             n = [float(size) for size in sizes]
             power, left = _power(n, course(0))
             logarithm = _logarithm(n, course(0))
-            rest = [course(0, out) for out in range(len(long))] if len(long) > 1 else []
-            low, high = _interval(power, [_power(n, one)[0] for one in rest])
-            gains = [_logarithm(n, one) - _power(n, one)[1] for one in rest]
+            left_out_courses = [course(0, out) for out in range(len(long))] if len(long) > 1 else []
+            low, high = _interval(power, [_power(n, numbers)[0] for numbers in left_out_courses])
+            gains = [_logarithm(n, numbers) - _power(n, numbers)[1] for numbers in left_out_courses]
             gain_low, gain_high = _interval(logarithm - left, gains)
             yield {
                 "head": head, "quantity": name, "value": power, "low": low, "high": high,

@@ -14,24 +14,25 @@ _FLOOR = 1e-4  # of the spectra: a hundred millionth of the energy of the larges
 def figures(tables: Mapping[str, pl.DataFrame], sigma: Mapping[Site, Array]) -> tuple[Figure, ...]:
     """Growth with n, the number at the largest n, the power of the growth, and spectra by layer."""
     table, sites = tables["components"], list(sigma)
-    drawn: list[Figure] = [_growth(table), _largest(table, sites)]
+    pictures: list[Figure] = [_growth(table), _largest(table, sites)]
     if "growth" in tables:
-        drawn.append(_powers(tables["growth"], sites))
-    return (*drawn, _spectra(sigma))
+        pictures.append(_powers(tables["growth"], sites))
+    return (*pictures, _spectra(sigma))
 
 
 def _growth(table: pl.DataFrame) -> Curves:
     series: list[Series] = []
     sizes = sorted(set(table["tokens"].to_list()))
     x = np.array(sizes, dtype=np.float64)
-    for name, told in (("components_90", "90 %"), ("components_99", "99 %")):
+    for name, share in (("components_90", "90 %"), ("components_99", "99 %")):
         rows = [table.filter(pl.col("quantity") == name, pl.col("tokens") == size) for size in sizes]
-        low, middle, high = (
-            np.array([np.quantile(one["value"].to_numpy(), q) for one in rows]) for q in (0.1, 0.5, 0.9)
+        low, median, high = (
+            np.array([np.quantile(rows_at_size["value"].to_numpy(), q) for rows_at_size in rows])
+            for q in (0.1, 0.5, 0.9)
         )
-        series.append(Series(f"{told}, median head", x, middle, low, high))
+        series.append(Series(f"{share}, median head", x, median, low, high))
     # One null only: nulls are drawn alike.
-    popular = np.array([np.median(one["popular"].to_numpy()) for one in rows])
+    popular = np.array([np.median(rows_at_size["popular"].to_numpy()) for rows_at_size in rows])
     series.append(Series("99 %, popular keys alone", x, popular, role="null"))
     series.append(Series("ln n", x, np.log(x), role="theory"))
     series.append(Series("n", x, x, role="theory"))
@@ -51,14 +52,14 @@ def _growth(table: pl.DataFrame) -> Curves:
 
 
 def _cells(table: pl.DataFrame, sites: Sequence[Site]) -> dict[Site, list[float]]:
-    found = {}
+    values_by_site = {}
     for site in sites:
         rows = table.filter(
             pl.col("stack") == site.stack, pl.col("kind") == site.kind, pl.col("layer") == site.layer
         ).sort("head")
         if rows.height:
-            found[site] = rows["value"].to_list()
-    return found
+            values_by_site[site] = rows["value"].to_list()
+    return values_by_site
 
 
 def _largest(table: pl.DataFrame, sites: Sequence[Site]) -> HeatMap:
@@ -96,14 +97,14 @@ def _spectra(sigma: Mapping[Site, Array]) -> Curves:
     series: list[Series] = []
     for members in groups(list(sigma)).values():
         for index in sorted({0, len(members) // 2, len(members) - 1}):
-            own, popular = np.median(sigma[members[index]], axis=1)
-            x = np.arange(1, len(own) + 1, dtype=np.float64)
-            own, popular = (np.maximum(values / values[0], _FLOOR) for values in (own, popular))
-            series.append(Series(members[index].label, x, own))
+            measured, popular = np.median(sigma[members[index]], axis=1)
+            x = np.arange(1, len(measured) + 1, dtype=np.float64)
+            measured, popular = (np.maximum(values / values[0], _FLOOR) for values in (measured, popular))
+            series.append(Series(members[index].label, x, measured))
             if index == len(members) // 2:
                 # One null of a kind: nulls are drawn alike.
                 series.append(Series(f"{members[index].label}, popular keys alone", x, popular, role="null"))
-    n = max(len(found[0, 0]) for found in sigma.values())
+    n = max(len(site_sigma[0, 0]) for site_sigma in sigma.values())
     few = np.log(n)
     series.append(Series("ln n", np.array([few, few]), np.array([_FLOOR, 1.0]), role="theory"))
     return Curves(

@@ -1,8 +1,8 @@
 r"""Low rank: how many components does a pattern need as the text grows, and do they grow like log n?
 
 A fold over windows that keeps numbers only: the singular values of the leading n × n blocks of every head's pattern, n
-doubling up to a limit; beside them those of the same weights in random places, with and without the popularity of the
-keys, and of uniform attention.
+doubling up to a limit. For comparison: those of the same weights in random places, with and without the popularity of
+the keys, and of uniform attention.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -88,7 +88,7 @@ class Window:
 
 @dataclass(frozen=True)
 class State:
-    """The numbers of the first windows of each site; so many and no more. `passed_by` counts the others."""
+    """The numbers of the first windows of each site; their number is limited. `passed_by` counts the others."""
 
     params: Params
     sites: tuple[Site, ...]
@@ -136,37 +136,41 @@ class LowRank(TextLens[Params, State]):
         """The first windows of both, a's first."""
         windows, passed_by = dict(a.windows), dict(a.passed_by)
         for site, later in b.windows.items():
-            both = (*a.windows.get(site, ()), *later)
-            windows[site] = both[: a.params.windows]
-            passed_by[site] = passed_by.get(site, 0) + b.passed_by.get(site, 0) + len(both) - len(windows[site])
+            joined = (*a.windows.get(site, ()), *later)
+            windows[site] = joined[: a.params.windows]
+            passed_by[site] = passed_by.get(site, 0) + b.passed_by.get(site, 0) + len(joined) - len(windows[site])
         return replace(a, windows=windows, passed_by=passed_by)
 
     def finish(self, state: State, weights: WeightSource | None) -> Measurement:
         """Means over windows, and the two laws."""
         asdict(state.params)
-        seen = [site for site in state.sites if state.windows.get(site)]
-        if not seen:
+        measured_sites = [site for site in state.sites if state.windows.get(site)]
+        if not measured_sites:
             reason = f"no pattern of at least {SMALLEST} queries and {SMALLEST} keys was shown to the lens"
             raise NotApplicable(reason)
         rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
-        for site in seen:
+        for site in measured_sites:
             rows["components"] += _component_rows(site, state.windows[site])
             rows["growth"] += _growth_rows(site, longest(state.windows[site]))
         tables = _tables(rows)
-        sigma = {site: _sigma(longest(state.windows[site])) for site in seen}
+        sigma = {site: _sigma(longest(state.windows[site])) for site in measured_sites}
         return Measurement(
             tables=tables,
-            figures=figures(tables, {site: found.numpy() for site, found in sigma.items()}),
-            method=_method(state, seen),
-            warnings=_warnings(state, seen),
+            figures=figures(tables, {site: values.numpy() for site, values in sigma.items()}),
+            method=_method(state, measured_sites),
+            warnings=_warnings(state, measured_sites),
         )
 
     def definition(
         self, params: Params, weights: WeightSource | None, batches: Sequence[Batch]
     ) -> dict[str, pl.DataFrame]:
         """The formulas as written, on the stored patterns, with numpy and scipy."""
-        found = defined([batch for batch in batches if batch.variant == AS_IS], params.tokens, params.windows)
-        return {name: pl.DataFrame(found[name], schema=schema) for name, schema in SCHEMAS.items() if found[name]}
+        rows_by_table = defined([batch for batch in batches if batch.variant == AS_IS], params.tokens, params.windows)
+        return {
+            name: pl.DataFrame(rows_by_table[name], schema=schema)
+            for name, schema in SCHEMAS.items()
+            if rows_by_table[name]
+        }
 
     def sentences(self, tables: Tables) -> tuple[str, ...]:
         """What stands out, in numbers."""
@@ -201,17 +205,17 @@ def _window(
     popular_sigma = None
     for size in sizes:
         part = _pattern(site, p[:, :size, :size])
-        seen = (part > 0).any(0)
-        flat = seen.to(torch.float64) / seen.sum(-1, keepdim=True).clamp_min(1)
+        visible = (part > 0).any(0)
+        flat = visible.to(torch.float64) / visible.sum(-1, keepdim=True).clamp_min(1)
         sigma = _spectra(part)
         measured.append(_numbers(sigma, size))
         uniform.append(_numbers(singular_values(flat), size))
         if with_nulls:
             noise = gumbel(places[:size, :size])
-            popular = [popular_placement(head, seen, noise) for head in part]
+            popular = [popular_placement(head, visible, noise) for head in part]
             misplaced = max(misplaced, *(float(head.misplaced) for head in popular))
             popular_sigma = _spectra(torch.stack([head.matrix for head in popular]))
-            mixed = _spectra(_shuffled(part, seen, places[:size, :size]))
+            mixed = _spectra(_shuffled(part, visible, places[:size, :size]))
             nulls.append(torch.stack([_numbers(popular_sigma, size), _numbers(mixed, size)]))
     return Window(
         sizes,
@@ -230,7 +234,7 @@ def _generator(tokens: Int[Tensor, "n"]) -> torch.Generator:
 
 
 def _pattern(site: Site, block: Float[Tensor, "heads n n"]) -> Float[Tensor, "heads n n"]:
-    """What the block is as a pattern of its own: it is one already where no query sees a key behind itself."""
+    """The block as a pattern of its own; a causal block already is one."""
     if site.causal and site.kind == "self":
         return block
     total = block.sum(-1, keepdim=True)
@@ -238,18 +242,18 @@ def _pattern(site: Site, block: Float[Tensor, "heads n n"]) -> Float[Tensor, "he
 
 
 def _shuffled(
-    pattern: Float[Tensor, "heads n n"], seen: Bool[Tensor, "n n"], places: Float[Tensor, "n n"]
+    pattern: Float[Tensor, "heads n n"], visible: Bool[Tensor, "n n"], places: Float[Tensor, "n n"]
 ) -> Float[Tensor, "heads n n"]:
     """The weights of each row in random places among the keys that it sees."""
-    source = torch.where(seen, places, torch.inf).argsort(-1)
-    target = (~seen).to(torch.int8).argsort(dim=-1, stable=True)
+    source = torch.where(visible, places, torch.inf).argsort(-1)
+    target = (~visible).to(torch.int8).argsort(dim=-1, stable=True)
     mixed = pattern.gather(-1, source.expand_as(pattern))
     return torch.zeros_like(pattern).scatter(-1, target.expand_as(pattern), mixed)
 
 
 def _spectra(pattern: Float[Tensor, "heads n n"]) -> Float[Tensor, "heads n"]:
     """One head at a time: the Gram matrices of all would be as large as the patterns."""
-    return torch.stack([singular_values(one) for one in pattern])
+    return torch.stack([singular_values(head_pattern) for head_pattern in pattern])
 
 
 def _numbers(sigma: Float[Tensor, "*batch n"], size: int) -> Float[Tensor, "quantities *batch"]:
@@ -281,7 +285,7 @@ def _tables(rows: Mapping[str, list[Row]]) -> dict[str, pl.DataFrame]:
 
 
 def _with_laws(fits: pl.DataFrame) -> pl.DataFrame:
-    """With the law that each row follows, as far as it can be told."""
+    """The table with the law that each row follows, where the test decides."""
     is_constant = (pl.col("power_misfit") < 1e-9) & (pl.col("value").abs() < 1e-9)
     sure = pl.col("adjusted") < FALSE_DISCOVERIES
     laws = (
@@ -306,20 +310,20 @@ def _chances(estimates: Float[Tensor, "sets *batch"]) -> Float[Tensor, "*batch"]
 
 
 def longest(windows: Sequence[Window]) -> list[Window]:
-    """Those that reach the largest n: the laws are fitted to the same windows at every n."""
-    most = max(len(one.sizes) for one in windows)
-    return [one for one in windows if len(one.sizes) == most]
+    """The windows that reach the largest n: the laws are fitted to the same windows at every n."""
+    most = max(len(window.sizes) for window in windows)
+    return [window for window in windows if len(window.sizes) == most]
 
 
 def _component_rows(site: Site, windows: Sequence[Window]) -> Iterator[Row]:
     for step, size in enumerate(longest(windows)[0].sizes):
-        long = [one for one in windows if len(one.sizes) > step]
-        found = torch.stack([one.measured[step] for one in long])
-        uniform = torch.stack([one.uniform[step] for one in long]).mean(0)
-        value, half = jackknife(left_out(found))
+        long = [window for window in windows if len(window.sizes) > step]
+        measured = torch.stack([window.measured[step] for window in long])
+        uniform = torch.stack([window.uniform[step] for window in long]).mean(0)
+        value, half = jackknife(left_out(measured))
         nulls = _nulls(long, step)
         popular, shuffled = nulls.mean(0)
-        differences = left_out(found[: len(nulls)] - nulls[:, 0])
+        differences = left_out(measured[: len(nulls)] - nulls[:, 0])
         difference, difference_half = jackknife(differences)
         p = _chances(differences)
         itself = _numbers(torch.ones(size, dtype=torch.float64), size)
@@ -358,15 +362,15 @@ def _growth_rows(site: Site, windows: Sequence[Window]) -> Iterator[Row]:
     if len(sizes) < 3:
         return
     n = torch.tensor(sizes, dtype=torch.float64)
-    chosen = [QUANTITIES.index(name) for name in GROWING]
-    found = torch.stack([one.measured[:, chosen] for one in windows])  # windows, sizes, quantities, heads
-    flat = growth(n, torch.stack([one.uniform[:, chosen] for one in windows]).mean(0).T).exponent
-    own: Growth = growth(n, left_out(found).movedim(1, -1))
-    nulls = torch.stack([_nulls(windows, step)[:, :, chosen] for step in range(len(sizes))], -1)
+    growing = [QUANTITIES.index(name) for name in GROWING]
+    measured = torch.stack([window.measured[:, growing] for window in windows])  # windows, sizes, quantities, heads
+    flat = growth(n, torch.stack([window.uniform[:, growing] for window in windows]).mean(0).T).exponent
+    fits: Growth = growth(n, left_out(measured).movedim(1, -1))
+    nulls = torch.stack([_nulls(windows, step)[:, :, growing] for step in range(len(sizes))], -1)
     popular, shuffled = growth(n, nulls.mean(0)).exponent
     itself = float(growth(n, n.log()).exponent)
-    value, half = jackknife(own.exponent)
-    gains = own.log_misfit - own.power_misfit
+    value, half = jackknife(fits.exponent)
+    gains = fits.log_misfit - fits.power_misfit
     gain, gain_half = jackknife(gains)
     p = _chances(gains)
     sure = len(windows) > 1
@@ -383,8 +387,8 @@ def _growth_rows(site: Site, windows: Sequence[Window]) -> Iterator[Row]:
                 "shuffled": float(shuffled[at]),
                 "uniform": float(flat[index]),
                 "logarithm": itself,
-                "power_misfit": float(own.power_misfit[0][at]),
-                "log_misfit": float(own.log_misfit[0][at]),
+                "power_misfit": float(fits.power_misfit[0][at]),
+                "log_misfit": float(fits.log_misfit[0][at]),
                 "gain": float(gain[at]),
                 "gain_low": float(gain[at] - gain_half[at]) if sure else None,
                 "gain_high": float(gain[at] + gain_half[at]) if sure else None,
@@ -395,19 +399,21 @@ def _growth_rows(site: Site, windows: Sequence[Window]) -> Iterator[Row]:
             }
 
 
-def _method(state: State, seen: Sequence[Site]) -> str:
-    counts = {len(state.windows[site]) for site in seen}
-    most = max(one.sizes[-1] for site in seen for one in state.windows[site])
+def _method(state: State, measured_sites: Sequence[Site]) -> str:
+    counts = {len(state.windows[site]) for site in measured_sites}
+    most = max(window.sizes[-1] for site in measured_sites for window in state.windows[site])
     passed_by = max(state.passed_by.values(), default=0)
-    which = f"the first {max(counts)} windows" if passed_by else f"all {max(counts)} windows"
-    rest = f" ({passed_by} more were not measured; the option windows says how many may be)" if passed_by else ""
-    misplaced = max(one.misplaced for site in seen for one in state.windows[site])
-    kept = (
+    measured_windows = f"the first {max(counts)} windows" if passed_by else f"all {max(counts)} windows"
+    unmeasured_note = (
+        f" ({passed_by} more were not measured; the option windows says how many may be)" if passed_by else ""
+    )
+    misplaced = max(window.misplaced for site in measured_sites for window in state.windows[site])
+    margin_note = (
         f"The popular null has the row sums of the pattern exactly, and at most {100 * max(misplaced, TOLERANCE):.2g} "
         "% of its weight in a column that should not have it."
     )
-    other = [site for site in seen if not (site.causal and site.kind == "self")]
-    cut = (
+    other = [site for site in measured_sites if not (site.causal and site.kind == "self")]
+    block_note = (
         " Blocks of sites that are not causal have their rows divided by their sums: scores of the whole window, keys "
         "behind the n-th hidden."
         if other
@@ -415,26 +421,26 @@ def _method(state: State, seen: Sequence[Site]) -> str:
     )
     return (
         f"Singular values (square roots of the eigenvalues of PᵀP, float64) of the leading blocks of up to {most} "
-        f"tokens, in {which} of the text that have at least {SMALLEST} tokens{rest}.{cut} Intervals: jackknife over "
-        f"windows. Nulls: in the first {NULL_WINDOWS} windows at most, one draw per window, the same for all heads. "
-        f"{kept}"
+        f"tokens, in {measured_windows} of the text that have at least {SMALLEST} tokens{unmeasured_note}."
+        f"{block_note} Intervals: jackknife over windows. Nulls: in the first {NULL_WINDOWS} windows at most, one draw "
+        f"per window, the same for all heads. {margin_note}"
     )
 
 
-def _warnings(state: State, seen: Sequence[Site]) -> tuple[str, ...]:
-    found = []
-    unseen = [site.label for site in state.sites if site not in seen]
+def _warnings(state: State, measured_sites: Sequence[Site]) -> tuple[str, ...]:
+    messages = []
+    unseen = [site.label for site in state.sites if site not in measured_sites]
     if unseen:
-        found.append(f"No block of {SMALLEST} tokens of {', '.join(unseen)} was seen.")
-    short = [site.label for site in seen if len(longest(state.windows[site])[0].sizes) < 3]
+        messages.append(f"No block of {SMALLEST} tokens of {', '.join(unseen)} was seen.")
+    short = [site.label for site in measured_sites if len(longest(state.windows[site])[0].sizes) < 3]
     if short:
-        found.append(
+        messages.append(
             f"Growth is not fitted in {', '.join(short)}: it needs at least three sizes, so windows of at least "
             f"{4 * SMALLEST} tokens."
         )
-    if min(len(longest(state.windows[site])) for site in seen) < 2:
-        found.append("One window reaches the largest n: no interval there.")
-    return tuple(found)
+    if min(len(longest(state.windows[site])) for site in measured_sites) < 2:
+        messages.append("One window reaches the largest n: no interval there.")
+    return tuple(messages)
 
 
 LENS = LowRank()

@@ -96,7 +96,7 @@ def _growth_sentences(fits: pl.DataFrame, table: pl.DataFrame) -> tuple[str, ...
 
 
 def _laws_sentence(rows: pl.DataFrame, share: str) -> str:
-    """How many heads follow which law, and how far apart the laws must be to be told apart."""
+    """How many heads follow which law, and which difference of the laws one test detects."""
     count = kinds(rows)
     text = (
         f"For {share}, of {rows.height} heads {count['power']} follow a power, {count['logarithm']} a logarithm, "

@@ -17,8 +17,8 @@ _TOP = 0.98  # values above this quantile of a figure share one colour
 
 
 @dataclass(frozen=True)
-class Shown:
-    """The maps of one site on the window that is drawn, and the names of what they are about."""
+class SiteMaps:
+    """The maps of one site on the window that is drawn, with the texts of its tokens and words."""
 
     heads: Float[Tensor, "heads rows columns"]
     mean: Float[Tensor, "rows columns"]
@@ -30,19 +30,19 @@ class Shown:
     column_words: tuple[str, ...]
 
 
-def figures(shown: Mapping[Site, Shown], layers: pl.DataFrame, large: Site) -> tuple[Figure, ...]:
+def figures(maps_by_site: Mapping[Site, SiteMaps], layers: pl.DataFrame, large: Site) -> tuple[Figure, ...]:
     """What the average hides over depth; a grid over layers; one layer's words, tokens and heads; the weighting."""
-    sites = list(shown)
+    sites = list(maps_by_site)
     weighting = _by_site(layers, "weighting")
-    drawn: list[Figure] = [_course(layers, sites)]
-    drawn += [_layers(group, members, shown) for group, members in groups(sites).items()]
-    drawn += [_words(large, shown[large]), _tokens(large, shown[large])]
+    pictures: list[Figure] = [_course(layers, sites)]
+    pictures += [_layers(group, members, maps_by_site) for group, members in groups(sites).items()]
+    pictures += [_words(large, maps_by_site[large]), _tokens(large, maps_by_site[large])]
     if large.n_heads > 1:
-        drawn.append(_heads(large, shown[large]))
-    weighted = [site for site in sites if shown[site].weighted is not None and site.n_heads > 1]
+        pictures.append(_heads(large, maps_by_site[large]))
+    weighted = [site for site in sites if maps_by_site[site].weighted is not None and site.n_heads > 1]
     if weighted:
-        drawn.append(_weighted(max(weighted, key=lambda site: weighting.get(_key(site), 0.0)), shown))
-    return tuple(drawn)
+        pictures.append(_weighted(max(weighted, key=lambda site: weighting.get(_key(site), 0.0)), maps_by_site))
+    return tuple(pictures)
 
 
 def _key(site: Site) -> tuple[str, str, int]:
@@ -57,7 +57,7 @@ def _by_site(layers: pl.DataFrame, quantity: str) -> dict[tuple[str, str, int], 
 def _course(layers: pl.DataFrame, sites: Sequence[Site]) -> Curves:
     series: list[Series] = []
     for group, members in groups(sites).items():
-        for quantity, told in (("hidden", "hidden"), ("weighting", "moved by weighting")):
+        for quantity, label in (("hidden", "hidden"), ("weighting", "moved by weighting")):
             rows = layers.filter(
                 pl.col("quantity") == quantity,
                 pl.col("stack") == members[0].stack,
@@ -67,7 +67,7 @@ def _course(layers: pl.DataFrame, sites: Sequence[Site]) -> Curves:
                 continue
             x, value, low, high = (_column(rows, name) for name in ("layer", "value", "low", "high"))
             ends = (low, high) if np.isfinite(low).any() else (None, None)
-            series.append(Series(f"{group} {told}".strip(), x, value, *ends))
+            series.append(Series(f"{group} {label}".strip(), x, value, *ends))
             if quantity == "hidden":
                 name = f"{group} heads that share no key".strip()
                 series.append(Series(name, x, _column(rows, "most"), role="null"))
@@ -86,23 +86,23 @@ def _column(rows: pl.DataFrame, name: str) -> Array:
     return rows[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
 
 
-def _layers(group: str, members: Sequence[Site], shown: Mapping[Site, Shown]) -> HeatMap:
+def _layers(group: str, members: Sequence[Site], maps_by_site: Mapping[Site, SiteMaps]) -> HeatMap:
     """The averaged word maps of all layers (or some, evenly spread), six in a line."""
     step = -(-len(members) // MOST_SITES)
-    chosen = members[::step]
-    maps = [(site.label, lower(site, shown[site].words.numpy())) for site in chosen]
-    some = "" if step == 1 else f" Every {step}th layer."
+    drawn_sites = members[::step]
+    maps = [(site.label, lower(site, maps_by_site[site].words.numpy())) for site in drawn_sites]
+    spacing_note = "" if step == 1 else f" Every {step}th layer."
     name = f"layers_{group.replace(' ', '_')}" if group else "layers"
     return _grid(
         maps,
         name,
         f"Maps of all layers, word level{f' ({group})' if group else ''}",
-        f"Averaged over heads, sub-words summed.{some}",
+        f"Averaged over heads, sub-words summed.{spacing_note}",
     )
 
 
-def _heads(site: Site, of: Shown) -> HeatMap:
-    maps = [(f"H{head}", lower(site, cells.numpy())) for head, cells in enumerate(of.heads)]
+def _heads(site: Site, site_maps: SiteMaps) -> HeatMap:
+    maps = [(f"H{head}", lower(site, cells.numpy())) for head, cells in enumerate(site_maps.heads)]
     return _grid(
         maps[:MOST_SITES],
         "heads",
@@ -111,10 +111,10 @@ def _heads(site: Site, of: Shown) -> HeatMap:
     )
 
 
-def _weighted(site: Site, shown: Mapping[Site, Shown]) -> HeatMap:
-    of = shown[site]
-    weighted = of.mean if of.weighted is None else of.weighted
-    maps = [("average", lower(site, of.mean.numpy())), ("weighted", lower(site, weighted.numpy()))]
+def _weighted(site: Site, maps_by_site: Mapping[Site, SiteMaps]) -> HeatMap:
+    site_maps = maps_by_site[site]
+    weighted = site_maps.mean if site_maps.weighted is None else site_maps.weighted
+    maps = [("average", lower(site, site_maps.mean.numpy())), ("weighted", lower(site, weighted.numpy()))]
     return _grid(
         maps,
         "weighted",
@@ -154,16 +154,18 @@ def _grid(maps: Sequence[tuple[str, Array]], name: str, title: str, caption: str
     )
 
 
-def _words(site: Site, of: Shown) -> HeatMap:
+def _words(site: Site, site_maps: SiteMaps) -> HeatMap:
     return labelled(
-        lower(site, of.words.numpy()), of.row_words, of.column_words, "words", f"Map of {site.label}, word level",
+        lower(site, site_maps.words.numpy()), site_maps.row_words, site_maps.column_words,
+        "words", f"Map of {site.label}, word level",
         "Averaged over heads; sub-words summed on both sides, so that the mass is kept.",
     )  # fmt: skip
 
 
-def _tokens(site: Site, of: Shown) -> HeatMap:
+def _tokens(site: Site, site_maps: SiteMaps) -> HeatMap:
     return labelled(
-        lower(site, of.mean.numpy()), of.row_names, of.column_names, "tokens", f"Map of {site.label}, token level",
+        lower(site, site_maps.mean.numpy()), site_maps.row_names, site_maps.column_names,
+        "tokens", f"Map of {site.label}, token level",
         "Averaged over heads.",
     )  # fmt: skip
 
@@ -189,13 +191,13 @@ def labelled(
 
 
 def limits(values: Array) -> tuple[float, float]:
-    """A scale on which small weights can be told apart."""
+    """A scale that separates small weights."""
     finite = values[np.isfinite(values)]
     return 0.0, max(float(np.quantile(finite, _TOP)), 1e-6) if finite.size else 1.0
 
 
 def lower(site: Site, values: Array) -> Array:
-    """What a causal site cannot see is left empty."""
+    """The map with the cells that a causal site cannot see left empty."""
     cells = np.array(values, dtype=np.float64)
     if site.causal and site.kind == "self":
         cells[np.triu_indices(cells.shape[0], 1, cells.shape[1])] = np.nan

@@ -29,10 +29,10 @@ from headscope.lenses.lens import (
     TextSize,
 )
 from headscope.lenses.maps.definition import definition
-from headscope.lenses.maps.figures import Shown, figures
+from headscope.lenses.maps.figures import SiteMaps, figures
 from headscope.lenses.maps.sentences import sentences
 from headscope.lenses.maps.settings import FIRST, Params
-from headscope.lenses.maps.tables import _HEADS, SCHEMA
+from headscope.lenses.maps.tables import HEAD_QUANTITIES, SCHEMA
 from headscope.lenses.shared.plots import place
 from headscope.maths.attention.block_sums import block_sums
 from headscope.shapes import CORNER
@@ -40,7 +40,7 @@ from headscope.shapes import CORNER
 
 @dataclass(frozen=True)
 class Window:
-    """The first tokens of a window: their spelling, and what each site showed of them; z where the family shows it."""
+    """The first tokens of a window: their spelling, and each site's maps of them; z where the family shows it."""
 
     spelling: tuple[str, ...]
     maps: Mapping[Site, Float[Tensor, "heads queries keys"]]
@@ -49,7 +49,7 @@ class Window:
 
 @dataclass(frozen=True)
 class State:
-    """The first windows of the text; so many and no more."""
+    """The first windows of the text, at most `params.windows`."""
 
     params: Params
     sites: tuple[Site, ...]
@@ -58,10 +58,10 @@ class State:
 
 @dataclass(frozen=True)
 class Part:
-    """One site in one window, the tokens left out taken away; `rest` is each row's mass on what is not shown."""
+    """One site in one window, without the tokens left out; `outside` is each row's mass on tokens not shown."""
 
     maps: Float[Tensor, "heads rows columns"]
-    rest: Float[Tensor, "heads rows"]
+    outside: Float[Tensor, "heads rows"]
     visible: Bool[Tensor, "rows columns"] | None
     written: Float[Tensor, " heads"] | None
     row_words: Tensor
@@ -102,8 +102,8 @@ class Maps(TextLens[Params, State]):
         room = state.params.windows - len(state.windows)
         if batch.variant != AS_IS or room <= 0:
             return state
-        found = [_window(state, batch, index) for index in range(min(room, len(batch.real)))]
-        return replace(state, windows=(*state.windows, *(one for one in found if one.maps)))
+        windows = [_window(state, batch, index) for index in range(min(room, len(batch.real)))]
+        return replace(state, windows=(*state.windows, *(window for window in windows if window.maps)))
 
     def merge(self, a: State, b: State) -> State:
         """The first windows of both, a's first."""
@@ -116,13 +116,15 @@ class Maps(TextLens[Params, State]):
         if not parts:
             reason = "no attention map with a token to show was seen" if state.windows else "no window of text was seen"
             raise NotApplicable(reason)
-        heads = [row for site, of in parts.items() for row in _head_rows(site, of)]
-        layers = [row for site, of in parts.items() for row in _layer_rows(site, of)]
+        heads = [row for site, site_parts in parts.items() for row in _head_rows(site, site_parts)]
+        layers = [row for site, site_parts in parts.items() for row in _layer_rows(site, site_parts)]
         tables = {"layers": pl.DataFrame(layers, schema=SCHEMA), "heads": pl.DataFrame(heads, schema=SCHEMA)}
         return Measurement(
             tables=tables,
             figures=figures(
-                {site: _shown(of[0]) for site, of in parts.items()}, tables["layers"], _large(state, parts)
+                {site: _site_maps(site_parts[0]) for site, site_parts in parts.items()},
+                tables["layers"],
+                _large(state, parts),
             ),
             method=_method(state),
             warnings=tuple(_warnings(state, parts, refused)),
@@ -146,8 +148,8 @@ def _window(state: State, batch: Batch, index: int) -> Window:
     maps, z = {}, {}
     for site in state.sites:
         if site in batch.captures.get("corner", {}):
-            whole = batch.captures["corner"][site][index]
-            maps[site] = whole[:, :n, : n if site.kind == "self" else state.params.tokens].clone()
+            corner = batch.captures["corner"][site][index]
+            maps[site] = corner[:, :n, : n if site.kind == "self" else state.params.tokens].clone()
             if site in batch.captures.get("corner_z", {}):
                 z[site] = batch.captures["corner_z"][site][index, :, :n].clone()
     return Window(spelling, maps, z)
@@ -155,11 +157,11 @@ def _window(state: State, batch: Batch, index: int) -> Window:
 
 def _part(params: Params, site: Site, window: Window, w_o: Tensor | None) -> Part | None:
     maps = window.maps[site].to(torch.float64)
-    rows = _kept(params, window.spelling)
+    rows = _shown_positions(params, window.spelling)
     own_keys = site.kind == "self" or maps.shape[2] == len(window.spelling)
     # The source of a cross-attention may be another text: its keys are then known by their numbers alone.
     names = window.spelling if own_keys else tuple(f" {key}" for key in range(maps.shape[2]))
-    columns = _kept(params, names)
+    columns = _shown_positions(params, names)
     if not rows or not columns:
         return None
     inner = maps[:, rows][:, :, columns]
@@ -180,55 +182,56 @@ def _part(params: Params, site: Site, window: Window, w_o: Tensor | None) -> Par
     )
 
 
-def _kept(params: Params, spelling: Sequence[str]) -> list[int]:
+def _shown_positions(params: Params, spelling: Sequence[str]) -> list[int]:
     out = set(params.leave_out.split())
     return [i for i, text in enumerate(spelling) if not (i == 0 and FIRST in out) and text.strip() not in out - {FIRST}]
 
 
-def _words(spelling: Sequence[str], kept: Sequence[int]) -> Tensor:
+def _words(spelling: Sequence[str], positions: Sequence[int]) -> Tensor:
     """Numbers of words from 0 on, without gaps; a word of which a token is left out keeps the others."""
-    numbers = [word_numbers(spelling)[i] for i in kept]
+    numbers = [word_numbers(spelling)[i] for i in positions]
     order = {number: index for index, number in enumerate(dict.fromkeys(numbers))}
     return torch.tensor([order[number] for number in numbers])
 
 
 def _visible(site: Site, n: int) -> Bool[Tensor, "n n"]:
-    ahead = torch.arange(n)[:, None] - torch.arange(n)[None, :]
-    seen = (ahead >= 0) if site.causal else torch.ones(n, n, dtype=torch.bool)
-    return seen if site.window is None else seen & (ahead.abs() < site.window)
+    distance = torch.arange(n)[:, None] - torch.arange(n)[None, :]
+    visible = (distance >= 0) if site.causal else torch.ones(n, n, dtype=torch.bool)
+    return visible if site.window is None else visible & (distance.abs() < site.window)
 
 
 def _parts(state: State, weights: WeightSource | None) -> tuple[dict[Site, list[Part]], list[Site]]:
-    """What is shown of each site, window by window; and the sites whose W_O is not known."""
-    found: dict[Site, list[Part]] = {}
+    """The parts of each site, window by window; and the sites whose W_O is not known."""
+    parts_by_site: dict[Site, list[Part]] = {}
     refused = []
     for site in state.sites:
-        seen = [window for window in state.windows if site in window.maps]
+        windows = [window for window in state.windows if site in window.maps]
         w_o = None
-        if seen and weights is not None:
+        if windows and weights is not None:
             try:
                 w_o = weights.weights(site).w_o
             except WeightsRefused:
                 refused.append(site)
-        parts = [part for window in seen if (part := _part(state.params, site, window, w_o)) is not None]
+        parts = [part for window in windows if (part := _part(state.params, site, window, w_o)) is not None]
         if parts:
-            found[site] = parts
-    return found, refused
+            parts_by_site[site] = parts
+    return parts_by_site, refused
 
 
 def _large(state: State, parts: Mapping[Site, Sequence[Part]]) -> Site:
     """The site that is drawn large."""
-    chosen = [site for site in parts if Selection.parse(state.params.at or "all").heads_of(site)]
+    candidates = [site for site in parts if Selection.parse(state.params.at or "all").heads_of(site)]
     return max(
-        chosen or parts, key=lambda site: sum(float(_apart(part).mean()) for part in parts[site]) / len(parts[site])
+        candidates or parts,
+        key=lambda site: sum(float(_distance_from_average(part).mean()) for part in parts[site]) / len(parts[site]),
     )
 
 
-def _shown(part: Part) -> Shown:
+def _site_maps(part: Part) -> SiteMaps:
     weights = part.weights
     mean = part.maps.mean(0)
     names = [_joined(part.row_names, part.row_words), _joined(part.column_names, part.column_words)]
-    return Shown(
+    return SiteMaps(
         heads=part.maps,
         mean=mean,
         weighted=None if weights is None else torch.einsum("h,hij->ij", weights, part.maps),
@@ -241,15 +244,15 @@ def _shown(part: Part) -> Shown:
 
 
 def _joined(names: Sequence[str], numbers: Tensor) -> tuple[str, ...]:
-    found: dict[int, str] = {}
+    texts: dict[int, str] = {}
     for name, number in zip(names, numbers.tolist(), strict=True):
-        found[number] = found.get(number, "") + name
-    return tuple(name.strip() or "·" for name in found.values())
+        texts[number] = texts.get(number, "") + name
+    return tuple(name.strip() or "·" for name in texts.values())
 
 
 def _head_rows(site: Site, parts: Sequence[Part]) -> Iterator[dict[str, object]]:
     n = site.n_heads
-    columns: dict[str, list[Float[Tensor, " heads"]]] = {"apart": [_apart(part) for part in parts]}
+    columns: dict[str, list[Float[Tensor, " heads"]]] = {"apart": [_distance_from_average(part) for part in parts]}
     columns["shown"] = [part.maps.sum(-1).mean(1) for part in parts]
     columns["written"] = [part.written for part in parts if part.written is not None]
     columns["weight"] = [part.weights for part in parts if part.weights is not None]
@@ -257,8 +260,8 @@ def _head_rows(site: Site, parts: Sequence[Part]) -> Iterator[dict[str, object]]
         "apart": (0.0, 1 - 1 / n), "shown": (None, 1.0), "written": (None, None), "weight": (1 / n, 1.0)
     }  # fmt: skip
     for head in range(n):
-        for name in _HEADS:
-            values = [float(one[head]) for one in columns[name]]
+        for name in HEAD_QUANTITIES:
+            values = [float(by_head[head]) for by_head in columns[name]]
             if values:
                 yield {**place(site, head), "quantity": name, **_estimate(values, *nulls[name])}
 
@@ -267,7 +270,7 @@ def _layer_rows(site: Site, parts: Sequence[Part]) -> Iterator[dict[str, object]
     n = site.n_heads
     weighted = [part for part in parts if part.weights is not None]
     columns: dict[str, tuple[list[float], float | None, float | None]] = {
-        "hidden": ([float(_apart(part).mean()) for part in parts], 0.0, 1 - 1 / n),
+        "hidden": ([float(_distance_from_average(part).mean()) for part in parts], 0.0, 1 - 1 / n),
         "divergence_nats": ([_divergence(part) for part in parts], 0.0, log(n)),
         "shown": ([float(part.maps.sum(-1).mean()) for part in parts], None, 1.0),
         "weighting": ([_weighting(part) for part in weighted], 0.0, 1 - 1 / n),
@@ -277,23 +280,27 @@ def _layer_rows(site: Site, parts: Sequence[Part]) -> Iterator[dict[str, object]
     }
     if site.kind == "self":
         pairs = [_diagonals(part) for part in parts]
-        kept = [(value, null) for value, null in pairs if value == value]
-        if kept:
-            columns["diagonal_words"] = ([value for value, _ in kept], sum(null for _, null in kept) / len(kept), 1.0)
+        finite_pairs = [(value, null) for value, null in pairs if value == value]
+        if finite_pairs:
+            columns["diagonal_words"] = (
+                [value for value, _ in finite_pairs],
+                sum(null for _, null in finite_pairs) / len(finite_pairs),
+                1.0,
+            )
     for name, (values, null, most) in columns.items():
         if values:
             yield {**place(site, None), "quantity": name, **_estimate(values, null, most)}
 
 
-def _apart(part: Part) -> Float[Tensor, " heads"]:
+def _distance_from_average(part: Part) -> Float[Tensor, " heads"]:
     between = (part.maps - part.maps.mean(0)).abs().sum(-1)
-    return ((between + (part.rest - part.rest.mean(0)).abs()) / 2).mean(1)
+    return ((between + (part.outside - part.outside.mean(0)).abs()) / 2).mean(1)
 
 
 def _divergence(part: Part) -> float:
-    whole = torch.cat([part.maps, part.rest[..., None]], dim=-1)
-    entropy = torch.special.entr(whole).sum(-1).mean(0)
-    return float((torch.special.entr(whole.mean(0)).sum(-1) - entropy).mean().clamp_min(0.0))
+    distributions = torch.cat([part.maps, part.outside[..., None]], dim=-1)
+    entropy = torch.special.entr(distributions).sum(-1).mean(0)
+    return float((torch.special.entr(distributions.mean(0)).sum(-1) - entropy).mean().clamp_min(0.0))
 
 
 def _weighting(part: Part) -> float:
@@ -302,7 +309,7 @@ def _weighting(part: Part) -> float:
         return nan
     excess = weights - 1 / len(weights)
     cells = torch.einsum("h,hij->ij", excess, part.maps).abs().sum(-1)
-    return float(((cells + (excess @ part.rest).abs()) / 2).mean())
+    return float(((cells + (excess @ part.outside).abs()) / 2).mean())
 
 
 def _effective(part: Part) -> float:
@@ -314,13 +321,13 @@ def _diagonals(part: Part) -> tuple[float, float]:
     """The share of the diagonal in the rows of the word map, and the same for uniform attention."""
     if part.visible is None:
         return nan, nan
-    found = []
+    shares = []
     for cells in (part.maps.mean(0), part.visible.to(torch.float64)):
         summed = block_sums(cells, part.row_words, part.column_words)
         total = summed.sum(1)
-        kept = total > 0
-        found.append(float((summed.diagonal() / total)[kept].mean()) if bool(kept.any()) else nan)
-    return found[0], found[1]
+        has_mass = total > 0
+        shares.append(float((summed.diagonal() / total)[has_mass].mean()) if bool(has_mass.any()) else nan)
+    return shares[0], shares[1]
 
 
 def _estimate(values: Sequence[float], null: float | None, most: float | None) -> dict[str, object]:
@@ -344,16 +351,16 @@ def _method(state: State) -> str:
 
 
 def _warnings(state: State, parts: Mapping[Site, Sequence[Part]], refused: Sequence[Site]) -> list[str]:
-    found = []
+    messages = []
     if refused:
-        found.append(
+        messages.append(
             f"What heads write is not known in {', '.join(site.label for site in refused[:4])}"
             f"{' …' if len(refused) > 4 else ''}: the weights have no canonical form there."
         )
     unseen = [site.label for site in state.sites if site not in parts]
     if unseen:
-        found.append(f"No map of {', '.join(unseen)} was seen.")
-    return found
+        messages.append(f"No map of {', '.join(unseen)} was seen.")
+    return messages
 
 
 LENS = Maps()

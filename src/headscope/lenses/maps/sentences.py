@@ -43,15 +43,15 @@ def _hidden(layers: pl.DataFrame) -> str:
     rows = _rows(layers, "hidden")
     top = max(rows, key=_number)
     most = max(_number(row, "most") for row in rows)
-    shown = _median(_rows(layers, "shown"))
+    shown_share = _median(_rows(layers, "shown"))
     if most == 0:
         return "There is 1 head per layer: the average over heads is the head, and hides 0 % of the mass."
     windows = max(int(_number(row, "windows")) for row in rows)
     return (
         f"Over {windows} window{'' if windows == 1 else 's'}, the average over heads hides "
-        f"{'' if shown > 0.5 else 'at least '}{100 * _median(rows):.0f} % of the mass in the median layer (equal "
+        f"{'' if shown_share > 0.5 else 'at least '}{100 * _median(rows):.0f} % of the mass in the median layer (equal "
         f"heads: 0 %, heads that share no key: {100 * most:.0f} %), and most in {_where(top)}: {_percent(top)}; "
-        f"{100 * shown:.0f} % of the mass lies between the tokens that are shown."
+        f"{100 * shown_share:.0f} % of the mass lies between the tokens that are shown."
     )
 
 

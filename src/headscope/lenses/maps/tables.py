@@ -9,4 +9,4 @@ SCHEMA = pl.Schema(
 )
 
 
-_HEADS = ("apart", "shown", "written", "weight")
+HEAD_QUANTITIES = ("apart", "shown", "written", "weight")
