@@ -61,9 +61,9 @@ def score_rows(call: Call) -> Float[Tensor, "batch heads sampled keys"]:
     return scores(part).masked_fill(~part.visible(), -torch.inf)
 
 
-def corner_size(what: str) -> int | None:
+def corner_size(quantity: str) -> int | None:
     """How many tokens a corner of this name has: `corner` CORNER of them, `corner:256` 256; None for other names."""
-    name, colon, size = what.partition(":")
+    name, colon, size = quantity.partition(":")
     if name != "corner" or (colon and not (size.isdecimal() and int(size) > 0)):
         return None
     return int(size) if colon else CORNER
@@ -133,7 +133,7 @@ def pattern_pairs(call: Call) -> Float[Tensor, "batch heads sampled_queries samp
     return torch.cat(runs, dim=2)
 
 
-def pairs_of(whole: Float[Tensor, "*set queries keys"]) -> Float[Tensor, "*set sampled_queries sampled_keys"]:
+def pairs_of(attention_map: Float[Tensor, "*set queries keys"]) -> Float[Tensor, "*set sampled_queries sampled_keys"]:
     """The same part of a map that is at hand."""
-    queries, keys = (list(sampled_tokens(size)) for size in whole.shape[-2:])
-    return whole[..., queries, :][..., keys]
+    queries, keys = (list(sampled_tokens(size)) for size in attention_map.shape[-2:])
+    return attention_map[..., queries, :][..., keys]
