@@ -91,7 +91,7 @@ class Mechanism(ABC):
         return None
 
     def parts(self, call: Call) -> dict[str, Bool[Tensor, "mask_batch mask_heads queries keys"]]:
-        """The sets of pairs that it is made of, by name, for pictures; none where it is no softmax over a set."""
+        """The sets of pairs that it consists of, by name, for pictures; none where it is no softmax over a set."""
         masked_call = self.seen(call)
         return {} if masked_call is None else {"attends": masked_call.visible()}
 

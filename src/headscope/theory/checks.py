@@ -1,4 +1,4 @@
-"""What a check works with: its own random numbers, and ways to set a measurement beside a prediction."""
+"""What a check works with: its own random numbers, and comparisons of measurements with predictions."""
 
 import hashlib
 from collections.abc import Sequence
@@ -37,13 +37,13 @@ class Lab:
 
 
 def mean_of(quantity: str, predicted: float, samples: Float[Tensor, "..."]) -> Comparison:
-    """The mean of independent samples beside its prediction; the error is the standard error of the mean."""
+    """Compares the mean of independent samples with its prediction; the error is the standard error of the mean."""
     flat = _flat(samples)
     return Comparison(quantity, float(predicted), float(flat.mean()), float(flat.std() / len(flat) ** 0.5))
 
 
 def variance_of(quantity: str, predicted: float, samples: Float[Tensor, "..."]) -> Comparison:
-    """The variance of independent samples beside its prediction; the error comes from the fourth moment."""
+    """Compares the variance of independent samples with its prediction; the error comes from the fourth moment."""
     flat = _flat(samples)
     centred = flat - flat.mean()
     second, fourth = float(centred.square().mean()), float(centred.pow(4).mean())
@@ -77,7 +77,7 @@ def counted(quantity: str, predicted: Number, measured: Number) -> Comparison:
 
 
 def rounded(quantity: str, printed: str, measured: float) -> Comparison:
-    """A printed number beside the full one: it may be off by half a unit of its last significant digit.
+    """Compares a printed number with the full one: it may be off by half a unit of its last significant digit.
 
     Zeros at the end of a whole number are not significant: 340 stands for 335 to 345, 1.50 for 1.495 to 1.505.
     """
@@ -105,7 +105,7 @@ def trend_of(
     order: float,
     spreads: Sequence[Number] | None = None,
 ) -> Trend:
-    """The relative errors at these values, beside the order that the correction states."""
+    """Compares the relative errors at these values with the order that the correction states."""
     standard_errors = spreads or [0.0] * len(values)
     return Trend(quantity, parameter, _floats(values), _floats(errors), _floats(standard_errors), order)
 
@@ -117,7 +117,7 @@ def _floats(numbers: Sequence[Number]) -> tuple[float, ...]:
 def order_of(
     quantity: str, parameter: str, stated: float, values: Sequence[Number], sizes: Sequence[Number]
 ) -> Comparison:
-    """The power of the parameter in computed sizes, beside the stated one; the error is measured by the steps.
+    """Compares the power of the parameter in computed sizes with the stated one; the steps give the error.
 
     A fifth of the uncertainty of the last step's order is the error, so that the whole of it counts.
     """

@@ -17,7 +17,7 @@ _ENOUGH = 0.02  # seconds; shorter runs are repeated until the clock can see the
 
 
 def interleaved(runs: Sequence[Run], rounds: int) -> list[list[float]]:
-    """The seconds of each, round by round, after one round that does not count.
+    """The seconds of each run, round by round, after one round that does not count.
 
     Within a round they run one after the other, so that a busy machine slows all alike: compare within rounds.
     """

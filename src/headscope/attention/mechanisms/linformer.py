@@ -133,7 +133,7 @@ class Linformer(Mechanism):
         return Output(out.to(call.q.dtype), output.lse if lse else None)
 
     def definition(self, call: Call) -> Output:
-        """The projected keys written beside the others, and one explicit softmax under a mask, in float64."""
+        """Projected keys joined to the keys themselves, and one explicit softmax under a mask, in float64."""
         k, v = call.k.double(), call.v.double()
         real = torch.ones(k.shape[0], k.shape[2], dtype=torch.bool) if call.key_padding is None else call.key_padding
         positions = call.key_positions[0]
@@ -225,7 +225,7 @@ class Linformer(Mechanism):
         return merge(parts)
 
     def _within_segments(self, call: Call, k: Tensor, v: Tensor, filled: Tensor) -> Output:
-        """Every run of queries with the keys of its own run, as one batch of short calls."""
+        """Each segment of queries attends the keys of its own segment, as one batch of short calls."""
         size, batch = k.shape[3], k.shape[0]
         first_query = int(call.query_positions[0, 0])
         front, queries = first_query % size, call.q.shape[2]

@@ -175,7 +175,7 @@ def _by_length(lengths: Tensor) -> list[tuple[int, Tensor]]:
 
 
 def _filled(row_indices: Tensor, row: Tensor, slots: Tensor, members: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """The lists of some rows as a rectangle, and where it is filled; key 0 stands where it is not."""
+    """The lists of these rows as a rectangle, and a mask of its filled places; the others hold key 0."""
     place = torch.full((int(row.max()) + 1,), -1).index_put((row_indices,), torch.arange(len(row_indices)))
     mine = place[row] >= 0
     keys = torch.zeros(len(row_indices), length, dtype=torch.long)

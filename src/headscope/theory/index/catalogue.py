@@ -139,8 +139,10 @@ def ways(item: Item, lacking: Callable[[Step], str]) -> tuple[Way, ...]:
 
 
 def reproducing(item: Item, item_ways: Iterable[Way]) -> tuple[Way, ...]:
-    """The ways that show what the item shows. A claim about a figure or a table is no picture of it, unless it stands
-    first: then it draws it."""
+    """The ways that show what the item shows.
+
+    A claim about a figure or a table is no picture of it, unless the claim comes first: then it draws the picture.
+    """
     all_ways = tuple(item_ways)
     if item.kind not in ("figure", "table") or not item.steps or item.steps[0].claims:
         return all_ways

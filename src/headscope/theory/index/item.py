@@ -21,7 +21,7 @@ Numbers = tuple[float | None, float | None]  # measured here, and what a null or
 
 @dataclass(frozen=True)
 class Published:
-    """A number that the document gives, with the relative error of reading it, beside where ours is found.
+    """A number that the document gives, with the relative error of reading it, and how to find ours.
 
     `predicted` is what theory says for the published model; `ours` reads the same quantity off a lens's finding.
     """
@@ -126,7 +126,7 @@ def steps(*texts: str) -> tuple[Step, ...]:
 
 
 def numbered(document: str, kind: Kind, prefix: str, rows: Sequence[tuple[str, ...]]) -> tuple[Item, ...]:
-    """Items from rows of number, section, title and steps; a step that begins with an id stands for its claim."""
+    """Items from rows of number, section, title and steps; a step that begins with an id means its claim."""
     return tuple(
         Item(document, f"{prefix}.{number}", kind, section, title, steps(*map(_spelled, step_texts)))
         for number, section, title, *step_texts in rows

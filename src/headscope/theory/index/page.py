@@ -1,4 +1,4 @@
-"""What a model says about an item, as one finding: our figures, the published numbers beside ours, the claims."""
+"""What a model says about an item, as one finding: our figures, the published numbers with ours, the claims."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -61,7 +61,7 @@ def page(item: Item, findings: Mapping[str, Finding], entries: Sequence[Entry] =
 
 
 def published_table(item: Item, findings: Sequence[Finding] = ()) -> pl.DataFrame:
-    """The published numbers, beside ours where a finding holds them."""
+    """The published numbers, with ours where a finding holds them."""
     rows = []
     for number in item.published:
         ours: tuple[float | None, float | None] = (None, None)

@@ -32,7 +32,7 @@ def of_layers(finding: Finding, quantity: str, matrix: str = "") -> pl.DataFrame
 
 
 def _at(quantity: str, matrix: str, row: int, power: int = 1) -> Callable[[Finding], Numbers]:
-    """One quantity of the first or last layer, beside its value when the model was initialised."""
+    """One quantity of the first or last layer, and its value when the model was initialised."""
 
     def read(finding: Finding) -> Numbers:
         table = of_layers(finding, quantity, matrix)
