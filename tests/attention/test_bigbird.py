@@ -36,7 +36,7 @@ def test_a_causal_plan_made_by_hand() -> None:
 def test_eight_blocks_of_64() -> None:
     plan = bigbird().plan(4096)
     assert {len(row.blocks) for row in plan.rows[2:-2]} == {8}
-    assert all(len(row.drawn) == 3 and not set(row.drawn) & {*row.near, *row.everywhere} for row in plan.rows[1:-1])
+    assert all(len(row.random) == 3 and not set(row.random) & {*row.near, *row.everywhere} for row in plan.rows[1:-1])
     assert plan.rows[0].blocks == plan.rows[-1].blocks == tuple(range(64))
 
 
@@ -53,7 +53,7 @@ def test_causal_plans_do_not_look_ahead(seed: int) -> None:
 def test_the_seed_draws() -> None:
     assert bigbird(seed=1).plan(4096) == bigbird(seed=1).plan(4096)
     assert bigbird(seed=1).plan(4096) != bigbird(seed=2).plan(4096)
-    drawn = {block for row in bigbird().plan(4096).rows for block in row.drawn}
+    drawn = {block for row in bigbird().plan(4096).rows for block in row.random}
     assert len(drawn) > 50  # all over the place
 
 

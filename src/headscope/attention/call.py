@@ -104,7 +104,7 @@ class Call:
 
     def take(self, queries: slice, keys: slice) -> "Call":
         """The part of this call that lies in a block of query and key indices (views, no copies)."""
-        taken = replace(
+        block = replace(
             self,
             q=self.q[:, :, queries],
             k=self.k[:, :, keys],
@@ -117,8 +117,8 @@ class Call:
         )
         if self.offset is not None and queries.step is None and keys.step is None:
             # Known without looking at the positions again, which would cost more than a small block.
-            taken.__dict__["offset"] = self.offset + (queries.start or 0) - (keys.start or 0)
-        return taken
+            block.__dict__["offset"] = self.offset + (queries.start or 0) - (keys.start or 0)
+        return block
 
     def part(self, batch: slice, kv_heads: slice) -> "Call":
         """The part of this call that belongs to some sequences and some key/value heads (views, no copies)."""

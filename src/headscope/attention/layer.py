@@ -78,15 +78,15 @@ class MultiHead(nn.Module):
         positions: Int[Tensor, "rows tokens"] | None = None,
     ) -> Call:
         """The attention call that this layer makes of its input."""
-        given = x if memory is None else memory
+        source = x if memory is None else memory
         at = torch.arange(x.shape[1], device=x.device)[None] if positions is None else positions
         return Call(
             q=self._heads(self.projections["q"], x),
-            k=self._heads(self.projections["k"], given),
-            v=self._heads(self.projections["v"], given),
+            k=self._heads(self.projections["k"], source),
+            v=self._heads(self.projections["v"], source),
             scale=self.d_head**-0.5,
             query_positions=at,
-            key_positions=at if memory is None else torch.arange(given.shape[1], device=x.device)[None],
+            key_positions=at if memory is None else torch.arange(source.shape[1], device=x.device)[None],
             right=0 if self.causal and memory is None else None,
             key_padding=real,
         )
@@ -111,14 +111,14 @@ class MultiHead(nn.Module):
         projected: Tensor = projection(x)
         return projected.view(*x.shape[:2], -1, self.d_head).transpose(1, 2)
 
-    def _with_global_rows(self, mixed: Tensor, call: Call, given: Tensor, x: Tensor) -> Tensor:
+    def _with_global_rows(self, mixed: Tensor, call: Call, source: Tensor, x: Tensor) -> Tensor:
         rows = [i for i in self._global or () if i < x.shape[1]]
         index = torch.tensor(rows, dtype=torch.long, device=x.device)
-        apart = replace(
+        global_call = replace(
             call,
             q=self._heads(self.global_projections["q"], x[:, index]),
-            k=self._heads(self.global_projections["k"], given),
-            v=self._heads(self.global_projections["v"], given),
+            k=self._heads(self.global_projections["k"], source),
+            v=self._heads(self.global_projections["v"], source),
             query_positions=call.query_positions[:, index],
         )
-        return mixed.index_copy(2, index, Dense()(apart).out) if rows else mixed
+        return mixed.index_copy(2, index, Dense()(global_call).out) if rows else mixed

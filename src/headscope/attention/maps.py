@@ -1,4 +1,4 @@
-r"""The n × n maps of a call, for those who ask for them: scores and pattern.
+r"""The n × n maps of a call, computed on demand: scores and pattern.
 
 They agree with what transformers' eager attention computes, and cost O(n²) memory: `statistics` answers most
 questions without them.
@@ -61,9 +61,9 @@ def score_rows(call: Call) -> Float[Tensor, "batch heads sampled keys"]:
     return scores(part).masked_fill(~part.visible(), -torch.inf)
 
 
-def corner_size(what: str) -> int | None:
+def corner_size(quantity: str) -> int | None:
     """How many tokens a corner of this name has: `corner` CORNER of them, `corner:256` 256; None for other names."""
-    name, colon, size = what.partition(":")
+    name, colon, size = quantity.partition(":")
     if name != "corner" or (colon and not (size.isdecimal() and int(size) > 0)):
         return None
     return int(size) if colon else CORNER
@@ -118,12 +118,12 @@ def sampled_runs(length: int) -> tuple[slice, ...]:
 
 @lru_cache(maxsize=256)
 def sampled_tokens(length: int) -> tuple[int, ...]:
-    """The indices in those runs, ascending."""
+    """The indices in the sampled runs, ascending."""
     return tuple(index for run in sampled_runs(length) for index in range(run.start, run.stop))
 
 
 def pattern_pairs(call: Call) -> Float[Tensor, "batch heads sampled_queries sampled_keys"]:
-    """What the sampled tokens pay to each other, run by run: O(n) memory however long the text.
+    """The pattern among the sampled tokens, run by run: O(n) memory however long the text.
 
     Properties:
         - those rows and columns of the whole pattern  (tested: test_pattern_pairs_are_a_part_of_the_pattern)
@@ -133,7 +133,7 @@ def pattern_pairs(call: Call) -> Float[Tensor, "batch heads sampled_queries samp
     return torch.cat(runs, dim=2)
 
 
-def pairs_of(whole: Float[Tensor, "*set queries keys"]) -> Float[Tensor, "*set sampled_queries sampled_keys"]:
-    """The same part of a map that is at hand."""
-    queries, keys = (list(sampled_tokens(size)) for size in whole.shape[-2:])
-    return whole[..., queries, :][..., keys]
+def pairs_of(attention_map: Float[Tensor, "*set queries keys"]) -> Float[Tensor, "*set sampled_queries sampled_keys"]:
+    """The same part, cut from a map that is already computed."""
+    queries, keys = (list(sampled_tokens(size)) for size in attention_map.shape[-2:])
+    return attention_map[..., queries, :][..., keys]

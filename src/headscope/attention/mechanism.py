@@ -91,9 +91,9 @@ class Mechanism(ABC):
         return None
 
     def parts(self, call: Call) -> dict[str, Bool[Tensor, "mask_batch mask_heads queries keys"]]:
-        """The sets of pairs that it is made of, by name, for pictures; none where it is no softmax over a set."""
-        seen = self.seen(call)
-        return {} if seen is None else {"attends": seen.visible()}
+        """The sets of pairs that it consists of, by name, for pictures; none where it is no softmax over a set."""
+        masked_call = self.seen(call)
+        return {} if masked_call is None else {"attends": masked_call.visible()}
 
     @classmethod
     def examples(cls, n: int) -> tuple["Mechanism", ...]:
@@ -141,12 +141,14 @@ def mechanism_named(name: str) -> type[Mechanism]:
     if name not in mechanism_names():
         raise UsageError(f"there is no mechanism {name!r}", hint=f"there are {', '.join(mechanism_names())}")
     module = importlib.import_module(f"{_FOLDER}.{name}")
-    found: object = getattr(module, "MECHANISM", None)
-    if not (isinstance(found, type) and issubclass(found, Mechanism)):
-        raise UsageError(f"{module.__name__} must bind MECHANISM to a Mechanism class, found {found!r}")
-    if found.name != name:
-        raise UsageError(f"{module.__name__} defines the mechanism {found.name!r}, expected {name!r} as its file says")
-    return found
+    mechanism: object = getattr(module, "MECHANISM", None)
+    if not (isinstance(mechanism, type) and issubclass(mechanism, Mechanism)):
+        raise UsageError(f"{module.__name__} must bind MECHANISM to a Mechanism class, found {mechanism!r}")
+    if mechanism.name != name:
+        raise UsageError(
+            f"{module.__name__} defines the mechanism {mechanism.name!r}, expected {name!r} as its file says"
+        )
+    return mechanism
 
 
 def _cast(call: Call, dtype: torch.dtype) -> Call:

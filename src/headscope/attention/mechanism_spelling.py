@@ -26,18 +26,18 @@ def spelled(text: str) -> Mechanism:
 def _parameters(text: str, call: ast.Call) -> dict[str, object]:
     if call.args or any(keyword.arg is None for keyword in call.keywords):
         raise UsageError(f"{text!r}: parameters are given by name", hint="for example window(left=256)")
-    found: dict[str, object] = {}
+    parameters: dict[str, object] = {}
     for keyword in call.keywords:
-        if keyword.arg in found:
+        if keyword.arg in parameters:
             raise UsageError(f"{text!r}: {keyword.arg} is given twice", hint="give each parameter once")
         try:
-            found[str(keyword.arg)] = ast.literal_eval(keyword.value)
+            parameters[str(keyword.arg)] = ast.literal_eval(keyword.value)
         except (ValueError, TypeError, RecursionError, MemoryError):
             value = ast.unparse(keyword.value)
             raise UsageError(
                 f"{text!r}: {keyword.arg} must be a number, a string, a tuple, True, False or None, got {value}"
             ) from None
-    return found
+    return parameters
 
 
 def _made(text: str, cls: type[Mechanism], parameters: dict[str, object]) -> Mechanism:

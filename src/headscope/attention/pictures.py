@@ -64,12 +64,12 @@ def effective_weights(mechanism: Mechanism, call: Call) -> Tensor:
 
 def layers_needed(pattern: Bool[Tensor, "n n"], layers: int) -> NDArray[np.int64]:
     """Cell (i, j): the fewest layers through which j reaches i; 0 where more than `layers` would be needed."""
-    one = pattern.double().numpy() > 0
-    reached = np.eye(len(one), dtype=bool) | one
+    adjacent = pattern.double().numpy() > 0
+    reached = np.eye(len(adjacent), dtype=bool) | adjacent
     needed = reached.astype(np.int64)
     for layer in range(2, layers + 1):
         # float32 products are exact counts below 2^24, and far quicker than boolean ones.
-        further = (one.astype(np.float32) @ reached.astype(np.float32) > 0) | reached
+        further = (adjacent.astype(np.float32) @ reached.astype(np.float32) > 0) | reached
         needed[further & ~reached] = layer
         reached = further
     return needed

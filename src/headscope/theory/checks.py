@@ -1,4 +1,4 @@
-"""What a check works with: its own random numbers, and ways to set a measurement beside a prediction."""
+"""What a check works with: its own random numbers, and comparisons of measurements with predictions."""
 
 import hashlib
 from collections.abc import Sequence
@@ -36,22 +36,22 @@ class Lab:
         return torch.rand(*shape, generator=self.generator(f"uniform {purpose}"), dtype=torch.float64)
 
 
-def mean_of(what: str, predicted: float, samples: Float[Tensor, "..."]) -> Comparison:
-    """The mean of independent samples beside its prediction; the error is the standard error of the mean."""
+def mean_of(quantity: str, predicted: float, samples: Float[Tensor, "..."]) -> Comparison:
+    """Compares the mean of independent samples with its prediction; the error is the standard error of the mean."""
     flat = _flat(samples)
-    return Comparison(what, float(predicted), float(flat.mean()), float(flat.std() / len(flat) ** 0.5))
+    return Comparison(quantity, float(predicted), float(flat.mean()), float(flat.std() / len(flat) ** 0.5))
 
 
-def variance_of(what: str, predicted: float, samples: Float[Tensor, "..."]) -> Comparison:
-    """The variance of independent samples beside its prediction; the error comes from the fourth moment."""
+def variance_of(quantity: str, predicted: float, samples: Float[Tensor, "..."]) -> Comparison:
+    """Compares the variance of independent samples with its prediction; the error comes from the fourth moment."""
     flat = _flat(samples)
     centred = flat - flat.mean()
     second, fourth = float(centred.square().mean()), float(centred.pow(4).mean())
     n = len(flat)
-    return Comparison(what, float(predicted), second * n / (n - 1), (max(fourth - second**2, 0.0) / n) ** 0.5)
+    return Comparison(quantity, float(predicted), second * n / (n - 1), (max(fourth - second**2, 0.0) / n) ** 0.5)
 
 
-def exact(what: str, predicted: float | Tensor, measured: float | Tensor, scale: float = 1.0) -> Comparison:
+def exact(quantity: str, predicted: float | Tensor, measured: float | Tensor, scale: float = 1.0) -> Comparison:
     """Two numbers (or the worst pair of two tensors) that must agree up to rounding, relative to their size.
 
     Of the pairs that are at least half as far apart as the farthest one, the worst is that with the largest gap
@@ -63,64 +63,66 @@ def exact(what: str, predicted: float | Tensor, measured: float | Tensor, scale:
     gap = (a - b).abs()
     relative = gap / torch.maximum(a.abs(), b.abs()).clamp_min(1e-300)
     worst = int(torch.where(gap >= gap.max() / 2, relative, -1.0).argmax())
-    return Comparison(what, float(a.reshape(-1)[worst]), float(b.reshape(-1)[worst]), _ROUNDING * size)
+    return Comparison(quantity, float(a.reshape(-1)[worst]), float(b.reshape(-1)[worst]), _ROUNDING * size)
 
 
-def fact(what: str, is_so: bool) -> Comparison:
+def fact(statement: str, is_so: bool) -> Comparison:
     """A question of yes and no: predicted 1 (yes), measured 1 or 0."""
-    return Comparison(what, 1.0, float(is_so), 0.0, "is")
+    return Comparison(statement, 1.0, float(is_so), 0.0, "is")
 
 
-def counted(what: str, predicted: Number, measured: Number) -> Comparison:
+def counted(quantity: str, predicted: Number, measured: Number) -> Comparison:
     """Two counts, which must be equal."""
-    return Comparison(what, float(predicted), float(measured), 0.0)
+    return Comparison(quantity, float(predicted), float(measured), 0.0)
 
 
-def rounded(what: str, printed: str, measured: float) -> Comparison:
-    """A printed number beside the full one: it may be off by half a unit of its last significant digit.
+def rounded(quantity: str, printed: str, measured: float) -> Comparison:
+    """Compares a printed number with the full one: it may be off by half a unit of its last significant digit.
 
     Zeros at the end of a whole number are not significant: 340 stands for 335 to 345, 1.50 for 1.495 to 1.505.
     """
-    whole = "." not in printed
-    digits = printed.rstrip("0") if whole else printed
-    unit = 10.0 ** (len(printed) - len(digits)) if whole else 10.0 ** -len(printed.split(".")[1])
-    return Comparison(what, float(printed), float(measured), 0.0, tolerance=unit / 2)
+    is_integer = "." not in printed
+    digits = printed.rstrip("0") if is_integer else printed
+    unit = 10.0 ** (len(printed) - len(digits)) if is_integer else 10.0 ** -len(printed.split(".")[1])
+    return Comparison(quantity, float(printed), float(measured), 0.0, tolerance=unit / 2)
 
 
-def more_than(what: str, border: Number, measured: Number, error: Number) -> Comparison:
+def more_than(quantity: str, border: Number, measured: Number, error: Number) -> Comparison:
     """A number that must lie above the border, by more than its error allows to doubt."""
-    return Comparison(what, float(border), float(measured), float(error), ">")
+    return Comparison(quantity, float(border), float(measured), float(error), ">")
 
 
-def less_than(what: str, border: Number, measured: Number, error: Number) -> Comparison:
+def less_than(quantity: str, border: Number, measured: Number, error: Number) -> Comparison:
     """A number that must lie below the border, by more than its error allows to doubt."""
-    return Comparison(what, float(border), float(measured), float(error), "<")
+    return Comparison(quantity, float(border), float(measured), float(error), "<")
 
 
 def trend_of(
-    what: str,
+    quantity: str,
     parameter: str,
     values: Sequence[Number],
     errors: Sequence[Number],
     order: float,
     spreads: Sequence[Number] | None = None,
 ) -> Trend:
-    """The relative errors at these values, beside the order that the correction states."""
+    """Compares the relative errors at these values with the order that the correction states."""
     standard_errors = spreads or [0.0] * len(values)
-    return Trend(what, parameter, _floats(values), _floats(errors), _floats(standard_errors), order)
+    return Trend(quantity, parameter, _floats(values), _floats(errors), _floats(standard_errors), order)
 
 
 def _floats(numbers: Sequence[Number]) -> tuple[float, ...]:
     return tuple(float(number) for number in numbers)
 
 
-def order_of(what: str, parameter: str, stated: float, values: Sequence[Number], sizes: Sequence[Number]) -> Comparison:
-    """The power of the parameter in computed sizes, beside the stated one; the error is measured by the steps.
+def order_of(
+    quantity: str, parameter: str, stated: float, values: Sequence[Number], sizes: Sequence[Number]
+) -> Comparison:
+    """Compares the power of the parameter in computed sizes with the stated one; the steps give the error.
 
     A fifth of the uncertainty of the last step's order is the error, so that the whole of it counts.
     """
-    steps = trend_of(what, parameter, values, sizes, stated)
-    return Comparison(what, float(stated), steps.fitted, max(steps.uncertainty, _ROUNDING) / STANDARD_ERRORS)
+    steps = trend_of(quantity, parameter, values, sizes, stated)
+    return Comparison(quantity, float(stated), steps.fitted, max(steps.uncertainty, _ROUNDING) / STANDARD_ERRORS)
 
 
 def _flat(samples: Tensor) -> Tensor:

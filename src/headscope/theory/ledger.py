@@ -22,39 +22,39 @@ Step = Callable[[str, int, int], None]
 def chapters() -> tuple[Chapter, ...]:
     """Every chapter, found by its file."""
     folder = importlib.import_module(_FOLDER)
-    found = []
+    ordered_chapters = []
     for info in sorted(pkgutil.iter_modules(folder.__path__), key=lambda info: info.name):
         module = importlib.import_module(f"{_FOLDER}.{info.name}")
         chapter: object = getattr(module, "CHAPTER", None)
         if not isinstance(chapter, Chapter):
             raise UsageError(f"{module.__name__} must bind CHAPTER to a Chapter, found {chapter!r}")
-        found.append(chapter)
-    return tuple(found)
+        ordered_chapters.append(chapter)
+    return tuple(ordered_chapters)
 
 
 def claims(ids: Sequence[str] = ()) -> tuple[Claim, ...]:
     """All claims in the order of the works, or those of the given ids; a section (W-5.2) names all in it."""
     everything = sorted((claim for chapter in chapters() for claim in chapter.claims), key=_place)
-    known = {name: claim for claim in everything for name in claim.ids}
-    chosen = [known[name] for given in ids for name in _meant(given, known)]
-    return tuple(dict.fromkeys(chosen)) if ids else tuple(everything)
+    claim_by_id = {name: claim for claim in everything for name in claim.ids}
+    selected_claims = [claim_by_id[name] for selector in ids for name in _meant(selector, claim_by_id)]
+    return tuple(dict.fromkeys(selected_claims)) if ids else tuple(everything)
 
 
 def meant_ids(ids: Sequence[str]) -> frozenset[str]:
     """Every id that the given ids and sections name; all of them where none is given."""
-    known = [name for claim in claims() for name in claim.ids]
-    return frozenset(name for given in ids for name in _meant(given, known)) if ids else frozenset(known)
+    all_ids = [name for claim in claims() for name in claim.ids]
+    return frozenset(name for selector in ids for name in _meant(selector, all_ids)) if ids else frozenset(all_ids)
 
 
-def _meant(given: str, known: Iterable[str]) -> list[str]:
+def _meant(selector: str, ids: Iterable[str]) -> list[str]:
     """The id itself, or all that it begins and that go on with a letter or a point."""
-    names = list(known)
-    if given in names:
-        return [given]
-    begun = [name for name in names if name.startswith(given) and re.fullmatch(r"[a-z.].*", name[len(given) :])]
+    names = list(ids)
+    if selector in names:
+        return [selector]
+    begun = [name for name in names if name.startswith(selector) and re.fullmatch(r"[a-z.].*", name[len(selector) :])]
     if not begun:
-        near = difflib.get_close_matches(given, names, n=4, cutoff=0.3)
-        raise UsageError(f"there is no claim {given!r}", hint=f"near it: {', '.join(near)}" if near else "")
+        near = difflib.get_close_matches(selector, names, n=4, cutoff=0.3)
+        raise UsageError(f"there is no claim {selector!r}", hint=f"near it: {', '.join(near)}" if near else "")
     return begun
 
 
@@ -87,18 +87,20 @@ def ledger(
     step: Step | None = None,
 ) -> Ledger:
     """Every claim judged."""
-    chosen = claims(ids)
+    selected_claims = claims(ids)
     entries = []
-    for done, claim in enumerate(chosen):
+    for done, claim in enumerate(selected_claims):
         if step is not None:
-            step("judging", done, len(chosen))
+            step("judging", done, len(selected_claims))
         entries.append(judged(claim, seed, findings, model))
     return Ledger(tuple(entries), seed)
 
 
-def lenses_needed(chosen: Iterable[Claim]) -> tuple[str, ...]:
+def lenses_needed(selected_claims: Iterable[Claim]) -> tuple[str, ...]:
     """The lenses and experiments whose findings settle some of these claims."""
-    return tuple(sorted({lens for claim in chosen if claim.judge is not None for lens in (claim.lens, *claim.also)}))
+    return tuple(
+        sorted({lens for claim in selected_claims if claim.judge is not None for lens in (claim.lens, *claim.also)})
+    )
 
 
 def _verdict(claim: Claim, evidence: Evidence, model: str = "") -> Verdict:
@@ -133,8 +135,8 @@ def _entry(claim: Claim, verdict: Verdict, evidence: Evidence | None, model: str
 
 def _place(claim: Claim) -> tuple[object, ...]:
     """W-2.1a before W-2.1b before W-2.10; the works in their order."""
-    author, _, rest = claim.ids[0].partition("-")
+    author, _, number = claim.ids[0].partition("-")
     pieces = tuple(
-        (0, int(piece), "") if piece.isdigit() else (1, 0, piece) for piece in re.findall(r"\d+|[^\d.]+", rest)
+        (0, int(piece), "") if piece.isdigit() else (1, 0, piece) for piece in re.findall(r"\d+|[^\d.]+", number)
     )
     return (_AUTHORS.index(author) if author in _AUTHORS else len(_AUTHORS), pieces)

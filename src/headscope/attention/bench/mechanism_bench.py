@@ -86,24 +86,24 @@ def _measured(mechanism: Mechanism, call: Call, setting: Setting) -> list[dict[s
     if refusal is not None:
         return [{"contender": repr(mechanism), "kind": "headscope", "n": n, **_EMPTY, "note": refusal}]
     contenders = _contenders(mechanism, call)
-    runs = [_run(each, call, setting.backward) for each in contenders]
+    runs = [_run(contender, call, setting.backward) for contender in contenders]
     square = torch.randn(_PRODUCT, _PRODUCT, dtype=setting.dtype)
     times = interleaved([lambda: square @ square, *runs], setting.rounds)
     product, dense, ours = times[0], times[1], times[2]
     flops_of_product = 2.0 * _PRODUCT**3
     rows = []
-    for contender, run, taken in zip(contenders, runs, times[1:], strict=True):
+    for contender, run, seconds in zip(contenders, runs, times[1:], strict=True):
         work = _useful_flops(contender, n, setting)
         rows.append(
             {
                 "contender": contender.name,
                 "kind": contender.kind,
                 "n": n,
-                "milliseconds": sorted(taken)[len(taken) // 2] * 1e3,
-                "faster_than_dense": ratio(dense, taken),
-                "ours_is_faster_by": ratio(taken, ours) if contender.kind == "peer" else None,
+                "milliseconds": sorted(seconds)[len(seconds) // 2] * 1e3,
+                "faster_than_dense": ratio(dense, seconds),
+                "ours_is_faster_by": ratio(seconds, ours) if contender.kind == "peer" else None,
                 "extra_mib": peak_bytes(run) / 2**20,
-                "matmul_share": None if work is None else work / flops_of_product * ratio(product, taken),
+                "matmul_share": None if work is None else work / flops_of_product * ratio(product, seconds),
                 "note": contender.note,
             }
         )
@@ -121,7 +121,7 @@ def _contenders(mechanism: Mechanism, call: Call) -> list[_Contender]:
     def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, is_causal=call.causal, scale=call.scale, enable_gqa=grouped)
 
-    found = [
+    contenders = [
         _Contender("dense SDPA of torch", "baseline", None, sdpa),
         _Contender(
             repr(mechanism), "headscope", mechanism, lambda q, k, v: mechanism(replace(call, q=q, k=k, v=v)).out
@@ -130,8 +130,8 @@ def _contenders(mechanism: Mechanism, call: Call) -> list[_Contender]:
     for peer in peers_of(mechanism):
         attend = peer.prepare(mechanism, call)
         if attend is not None:
-            found.append(_Contender(peer.name, "peer", None, attend, peer.note))
-    return found
+            contenders.append(_Contender(peer.name, "peer", None, attend, peer.note))
+    return contenders
 
 
 def _run(contender: _Contender, call: Call, backward: bool) -> Run:

@@ -17,16 +17,16 @@ _ENOUGH = 0.02  # seconds; shorter runs are repeated until the clock can see the
 
 
 def interleaved(runs: Sequence[Run], rounds: int) -> list[list[float]]:
-    """The seconds of each, round by round, after one round that does not count.
+    """The seconds of each run, round by round, after one round that does not count.
 
     Within a round they run one after the other, so that a busy machine slows all alike: compare within rounds.
     """
     repeats = [_repeats(run) for run in runs]
-    taken: list[list[float]] = [[] for _ in runs]
+    seconds_by_run: list[list[float]] = [[] for _ in runs]
     for _ in range(rounds):
-        for times, run, many in zip(taken, runs, repeats, strict=True):
-            times.append(_seconds(run, many))
-    return taken
+        for times, run, calls in zip(seconds_by_run, runs, repeats, strict=True):
+            times.append(_seconds(run, calls))
+    return seconds_by_run
 
 
 def ratio(slow: Sequence[float], fast: Sequence[float]) -> float:
@@ -40,11 +40,11 @@ def peak_bytes(run: Run) -> int:
     # The profiler writes lines of its own to the process's standard output, below Python.
     with _muted(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         run()
-    held = peak = 0
+    allocated = peak = 0
     for event in record.profiler.kineto_results.events():
         if event.name() == "[memory]":
-            held += event.nbytes()
-            peak = max(peak, held)
+            allocated += event.nbytes()
+            peak = max(peak, allocated)
     return peak
 
 
@@ -64,25 +64,25 @@ def _repeats(run: Run) -> int:
     return max(1, round(_ENOUGH / max(once, 1e-6)))
 
 
-def _seconds(run: Run, many: int) -> float:
+def _seconds(run: Run, calls: int) -> float:
     start = time.thread_time()
-    for _ in range(many):
+    for _ in range(calls):
         run()
-    return (time.thread_time() - start) / many
+    return (time.thread_time() - start) / calls
 
 
 @contextmanager
 def _muted() -> Iterator[None]:
     sys.stdout.flush()
     sys.stderr.flush()
-    kept = [(stream, os.dup(stream)) for stream in (1, 2)]
+    duplicates = [(stream, os.dup(stream)) for stream in (1, 2)]
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
-        for stream, _ in kept:
+        for stream, _ in duplicates:
             os.dup2(nowhere, stream)
         yield
     finally:
-        for stream, copy in kept:
+        for stream, copy in duplicates:
             os.dup2(copy, stream)
             os.close(copy)
         os.close(nowhere)

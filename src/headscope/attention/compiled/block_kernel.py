@@ -34,7 +34,7 @@ def block_rows(
     scale: float,
     merges: bool,
 ) -> None:
-    """Write output and log-sum-exp of the queries of all blocks, or merge with what stands there."""
+    """Write output and log-sum-exp of the queries of all blocks, or merge with their contents."""
     run = k.shape[1] if keys is None else keys.shape[1]
     index, mask, shared = _plan(queries, keys, allowed)
     library().headscope_blocks(

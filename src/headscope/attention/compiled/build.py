@@ -21,22 +21,22 @@ SOURCE = Path(__file__).with_name("rows.cpp")
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math",
          "-fno-signed-zeros", "-pthread", "-Wno-ignored-attributes", "-Wno-psabi")  # fmt: skip
 VARIABLE = "HEADSCOPE_COMPILED"
-_wanted: bool | None = None  # None: as the environment says
+_enabled: bool | None = None  # None: as the environment says
 
 
-def use(wanted: bool = True) -> None:
+def use(enabled: bool = True) -> None:
     """Use the compiled kernel where it applies, or stop using it; builds it if it has not been built here."""
-    global _wanted
-    if wanted:
+    global _enabled
+    if enabled:
         library()
-    _wanted = wanted
+    _enabled = enabled
 
 
 def is_used() -> bool:
     """Whether the compiled kernel was asked for; it is built by then."""
-    if _wanted is None:
+    if _enabled is None:
         use(os.environ.get(VARIABLE, "") not in ("", "0"))
-    return bool(_wanted)
+    return bool(_enabled)
 
 
 def takes(x: Tensor) -> bool:
@@ -63,8 +63,8 @@ def library() -> ctypes.CDLL:
 
 
 def _digest() -> str:
-    told = [SOURCE.read_text(encoding="utf-8"), *FLAGS, platform.machine(), _features()]
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:12]
+    digest_inputs = [SOURCE.read_text(encoding="utf-8"), *FLAGS, platform.machine(), _features()]
+    return hashlib.sha256("\n".join(digest_inputs).encode()).hexdigest()[:12]
 
 
 def _features() -> str:

@@ -18,14 +18,14 @@ BANDS = 12  # what the kernel keeps of a row beside the bands, which come after 
 class RowSums:
     """Of every row: the output and log-sum-exp, and with statistics the sums of e = exp(score − top) in float64.
 
-    `kept[..., i]` is 0 top, 1 Σe, 2 Σe·(top − s), 3 Σe²; of the keys at or before the query 4 Σe, 5 their mean index
+    `sums[..., i]` is 0 top, 1 Σe, 2 Σe·(top − s), 3 Σe²; of the keys at or before the query 4 Σe, 5 their mean index
     under e and 6 Σe·(index − mean)²; 7 to 9 the same of the keys after it; 10 e of the first key, 11 e of the query's
     own position; from 12 on Σe over each band.
     """
 
     out: Float[Tensor, "heads queries d_value"]
     lse: Float[Tensor, "heads queries"]
-    kept: Float[Tensor, "heads queries sums"] | None
+    sums: Float[Tensor, "heads queries sums"] | None
 
 
 def row_sums(
@@ -55,17 +55,17 @@ def row_sums(
     if into is None:
         into = q.new_empty(queries, heads, d_value).transpose(0, 1), q.new_empty(heads, queries)
     out, lse = into
-    kept = None if bands is None else torch.empty(heads, queries, BANDS + len(bands), dtype=torch.float64)
+    sums = None if bands is None else torch.empty(heads, queries, BANDS + len(bands), dtype=torch.float64)
     limits = [FAR if limit is None else limit for limit in (left, right)]
     library().headscope_rows(
-        *pointers(q, k, v, centre, out, lse, kept),
+        *pointers(q, k, v, centre, out, lse, sums),
         integers(*(stride for x in (q, k, v, out) for stride in x.stride()[:2])),
         integers(heads, kv_heads, queries, keys, width, d_value, *limits, offset, len(bands or ()), first),
         integers(*(bands or ())),
         ctypes.c_float(scale),
         ctypes.c_int64(torch.get_num_threads()),
     )
-    return RowSums(out, lse, kept)
+    return RowSums(out, lse, sums)
 
 
 def integers(*values: int) -> "ctypes.Array[ctypes.c_int64]":

@@ -25,7 +25,13 @@ from torch import Tensor
 from headscope.attention.call import Call, Output
 from headscope.attention.mechanism import Cost
 from headscope.attention.mechanisms.dense import Dense, with_sinks
-from headscope.attention.sparse.band_and_rest import Outside, band_and_beside, beside_bytes, columns, single_pairs
+from headscope.attention.sparse.band_and_rest import (
+    Outside,
+    band_and_rest_attention,
+    band_and_rest_bytes,
+    columns,
+    single_pairs,
+)
 from headscope.attention.sparse.explicit_softmax import explicit_attention
 from headscope.attention.sparse.gathered import Group
 from headscope.attention.sparse.neighbour_lists import Lists
@@ -88,18 +94,18 @@ class BandSparse(Pattern):
         return near | torch.isin(keys, torch.tensor(self.columns, dtype=torch.long, device=keys.device))
 
     def parts(self, call: Call) -> dict[str, Bool[Tensor, "mask_batch mask_heads queries keys"]]:
-        """The band, and with what lies beside it."""
+        """The band alone, and the band with the pairs outside of it."""
         band = replace(self, columns=(), rows=None)
         return {"band": band.seen(call).visible(), "beside": self.seen(call).visible()}
 
     def attend(self, call: Call, *, lse: bool) -> Output:
-        """The band and what lies beside it; the mask where the band does not pay."""
-        output = band_and_beside(call, self.left, self.right, self._beside)
+        """The band and the pairs outside of it; the mask where the band does not pay."""
+        output = band_and_rest_attention(call, self.left, self.right, self._groups_outside)
         if output is None or output.lse is None:
             return Dense().attend(self.seen(call), lse=lse)
         return Output(with_sinks(output.out, output.lse, call.sinks), output.lse if lse else None)
 
-    def _beside(self, outside: Outside) -> Sequence[Sequence[Group]]:
+    def _groups_outside(self, outside: Outside) -> Sequence[Sequence[Group]]:
         if isinstance(self.rows, Lists):
             return (single_pairs(outside, self.rows),)
         return (columns(outside, self.columns),)
@@ -124,14 +130,14 @@ class BandSparse(Pattern):
         return explicit_attention(call, call.visible() & near)
 
     def cost(self, n: int, d: int) -> Cost:
-        """Two products over the band and the keys beside it."""
+        """Two products over the band and the pairs outside of it."""
         band = n, self.left, self.right
         if isinstance(self.rows, Lists):
             outside = self.rows.count_outside(*band)
             listed = gathered_bytes(outside * d) + FLOAT * n * (d + 4.0)  # and what is merged into the rows
         else:
             outside, listed = column_pairs(*band, self.columns), 0.0
-        memory = max(listed, beside_bytes(n, d, self.left, self.right, len(self.columns)))
+        memory = max(listed, band_and_rest_bytes(n, d, self.left, self.right, len(self.columns)))
         return Cost(flops=4.0 * d * (band_pairs(*band) + outside), bytes=memory)
 
 
@@ -150,6 +156,6 @@ def rare_columns(
     """
     if s < 0:
         raise UsageError(f"rare_columns: s must be at least 0, got {s}")
-    known = counts if isinstance(counts, Mapping) else dict(enumerate(counts.tolist()))
-    often = [known.get(token, 0) for token in token_ids.tolist()]
+    count_by_token = counts if isinstance(counts, Mapping) else dict(enumerate(counts.tolist()))
+    often = [count_by_token.get(token, 0) for token in token_ids.tolist()]
     return tuple(sorted(sorted(range(len(often)), key=lambda position: often[position])[:s]))

@@ -41,12 +41,12 @@ class BlockRow:
 
     everywhere: tuple[int, ...]  # global blocks, or all blocks where the query block is global itself
     near: tuple[int, ...]
-    drawn: tuple[int, ...]
+    random: tuple[int, ...]
 
     @property
     def blocks(self) -> tuple[int, ...]:
         """All of them, in order."""
-        return tuple(sorted({*self.everywhere, *self.near, *self.drawn}))
+        return tuple(sorted({*self.everywhere, *self.near, *self.random}))
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class BlockPlan:
     def __str__(self) -> str:
         lines = [f"{self.n} positions in {len(self.rows)} blocks of {self.block}{', causal' if self.causal else ''}"]
         for i, row in enumerate(self.rows):
-            reasons = (("global", row.everywhere), ("near", row.near), ("random", row.drawn))
-            told = "; ".join(f"{why} {' '.join(map(str, blocks))}" for why, blocks in reasons if blocks)
-            lines.append(f"block {i}: {told}")
+            reasons = (("global", row.everywhere), ("near", row.near), ("random", row.random))
+            description = "; ".join(f"{why} {' '.join(map(str, blocks))}" for why, blocks in reasons if blocks)
+            lines.append(f"block {i}: {description}")
         return "\n".join(lines)
 
 
@@ -149,10 +149,10 @@ class BigBird(Mechanism):
         return table.to(mine.device)[mine[:, :, None], theirs[:, None, :]][:, None]
 
     def attend(self, call: Call, *, lse: bool) -> Output:
-        """Gathered blocks where the call is whole; else the mask."""
+        """Gathered blocks where the call covers all positions; else the mask."""
         n = call.q.shape[2]
-        whole = origin(call) == (0, 0) and call.k.shape[2] == n and call.left is None and call.right in (None, 0)
-        if not whole or not only_limits(call):
+        is_complete = origin(call) == (0, 0) and call.k.shape[2] == n and call.left is None and call.right in (None, 0)
+        if not is_complete or not only_limits(call):
             return Dense().attend(self.seen(call), lse=lse)
         part = Gathered(_groups(self, n, call.causal), call.scale, call.key_padding)
         out, rows = gathered_attention(call.q, call.k, call.v, part)
@@ -165,16 +165,16 @@ class BigBird(Mechanism):
         masks = []
         for queries, keys in zip(call.query_positions.tolist(), call.key_positions.tolist(), strict=True):
             reasons = [plan.rows[position // self.block] for position in queries]
-            seen = [{*row.everywhere, *row.near, *row.drawn} for row in reasons]
-            masks.append([[position // self.block in blocks for position in keys] for blocks in seen])
+            visible_blocks = [{*row.everywhere, *row.near, *row.random} for row in reasons]
+            masks.append([[position // self.block in blocks for position in keys] for blocks in visible_blocks])
         return explicit_attention(call, call.visible() & torch.tensor(masks)[:, None])
 
     def cost(self, n: int, d: int) -> Cost:
         """Two products over the blocks that each block sees, and over everything for the global ones."""
         plan = _plan(self, n, False)
         sizes = [min(self.block, n - start) for start in range(0, n, self.block)]
-        seen = [sum(sizes[block] for block in row.blocks) for row in plan.rows]
-        pairs = sum(rows * keys for rows, keys in zip(sizes, seen, strict=True))
+        key_counts = [sum(sizes[block] for block in row.blocks) for row in plan.rows]
+        pairs = sum(rows * keys for rows, keys in zip(sizes, key_counts, strict=True))
         memory = max(_group_bytes(group, n, d) for group in _groups(self, n, False))
         return Cost(flops=4.0 * d * pairs, bytes=memory + FLOAT * n)
 
@@ -183,51 +183,51 @@ MECHANISM = BigBird
 
 
 @lru_cache(maxsize=8)
-def _plan(given: BigBird, n: int, causal: bool) -> BlockPlan:
-    count = -(-n // given.block)
-    return BlockPlan(n, given.block, causal, tuple(_row(given, i, count, causal) for i in range(count)))
+def _plan(mechanism: BigBird, n: int, causal: bool) -> BlockPlan:
+    count = -(-n // mechanism.block)
+    return BlockPlan(n, mechanism.block, causal, tuple(_row(mechanism, i, count, causal) for i in range(count)))
 
 
-def _row(given: BigBird, i: int, count: int, causal: bool) -> BlockRow:
+def _row(mechanism: BigBird, i: int, count: int, causal: bool) -> BlockRow:
     stop = i + 1 if causal else count  # no block after this one is seen
-    ends = {*range(min(given.first, stop)), *(() if causal else range(max(count - given.last, 0), count))}
+    ends = {*range(min(mechanism.first, stop)), *(() if causal else range(max(count - mechanism.last, 0), count))}
     if i in ends:
         return BlockRow(tuple(range(stop)), (), ())
-    reach = given.window // 2
+    reach = mechanism.window // 2
     near = [j for j in range(max(i - reach, 0), min(i + reach + 1, stop)) if j not in ends]
-    free = [*range(given.first, i - reach), *range(i + reach + 1, stop if causal else count - given.last)]
-    return BlockRow(tuple(sorted(ends)), tuple(near), _drawn(free, given.random, f"{given.seed} {i}"))
+    free = [*range(mechanism.first, i - reach), *range(i + reach + 1, stop if causal else count - mechanism.last)]
+    return BlockRow(tuple(sorted(ends)), tuple(near), _random_blocks(free, mechanism.random, f"{mechanism.seed} {i}"))
 
 
-def _drawn(free: list[int], some: int, seed: str) -> tuple[int, ...]:
-    """Some of the free blocks, in order; by swaps, whose draws are the same in every version of Python."""
+def _random_blocks(free: list[int], count: int, seed: str) -> tuple[int, ...]:
+    """At most `count` random free blocks, in order; by swaps, whose draws are the same in every version of Python."""
     generator = Random(seed)
-    some = min(some, len(free))
-    for at in range(some):
+    count = min(count, len(free))
+    for at in range(count):
         other = at + int(generator.random() * (len(free) - at))
         free[at], free[other] = free[other], free[at]
-    return tuple(sorted(free[:some]))
+    return tuple(sorted(free[:count]))
 
 
 @lru_cache(maxsize=8)
-def _groups(given: BigBird, n: int, causal: bool) -> tuple[Group, ...]:
+def _groups(mechanism: BigBird, n: int, causal: bool) -> tuple[Group, ...]:
     """The plan by index, for a call over all n positions."""
-    plan, block = given.plan(n, causal), given.block
+    plan, block = mechanism.plan(n, causal), mechanism.block
     alike: dict[tuple[int, int], list[int]] = defaultdict(list)
-    found = []
+    groups = []
     for i, row in enumerate(plan.rows):
         rows = min(block, n - i * block)
         if len(row.blocks) == len(plan.rows) and not causal:
-            found.append(Group(torch.arange(i * block, i * block + rows)[None], None))
+            groups.append(Group(torch.arange(i * block, i * block + rows)[None], None))
         else:
             alike[rows, sum(min(block, n - j * block) for j in row.blocks)].append(i)
     for (rows, run), members in alike.items():
         queries = torch.tensor(members)[:, None] * block + torch.arange(rows)
-        seen = torch.tensor([plan.rows[i].blocks for i in members])
+        visible_blocks = torch.tensor([plan.rows[i].blocks for i in members])
         # Only the very last block may be short, and it comes last.
-        keys = (seen[..., None] * block + torch.arange(block)).flatten(1)[:, :run]
-        found.append(Group(queries, keys, _own_triangle(rows, run) if causal else None))
-    return tuple(found)
+        keys = (visible_blocks[..., None] * block + torch.arange(block)).flatten(1)[:, :run]
+        groups.append(Group(queries, keys, _own_triangle(rows, run) if causal else None))
+    return tuple(groups)
 
 
 def _group_bytes(group: Group, n: int, d: int) -> float:

@@ -42,14 +42,14 @@ class Dense(Mechanism):
 
     def attend(self, call: Call, *, lse: bool) -> Output:
         """One fused call where the mask is trivial, else blocks of rows."""
-        wanted = lse or call.sinks is not None
-        if call.plain and (sees_all(call) or _is_triangle(call)) and (_has_flash(call) or not wanted):
-            out, rows = _attended(call, lse=wanted, causal=not sees_all(call))
+        needs_lse = lse or call.sinks is not None
+        if call.plain and (sees_all(call) or _is_triangle(call)) and (_has_flash(call) or not needs_lse):
+            out, rows = _attended(call, lse=needs_lse, causal=not sees_all(call))
         else:
-            rows_at_once = _rows(call, maps=_needs_scores(call) or (wanted and not _has_flash(call)))
-            parts = [_attended(call.take(*block), lse=wanted) for block in row_blocks(call, rows_at_once)]
+            rows_at_once = _rows(call, maps=_needs_scores(call) or (needs_lse and not _has_flash(call)))
+            parts = [_attended(call.take(*block), lse=needs_lse) for block in row_blocks(call, rows_at_once)]
             out = torch.cat([part[0] for part in parts], dim=2)
-            rows = torch.cat([part[1] for part in parts if part[1] is not None], dim=2) if wanted else None
+            rows = torch.cat([part[1] for part in parts if part[1] is not None], dim=2) if needs_lse else None
         if rows is not None:
             out = with_sinks(out, rows, call.sinks)
         return Output(out, rows if lse else None)
@@ -95,8 +95,8 @@ def _is_triangle(call: Call) -> bool:
 def _rows(call: Call, *, maps: bool) -> int:
     """Rows per block: few where a band lets a block skip keys, else as many as its mask, or its maps, may be large."""
     banded = call.left is not None or call.right is not None
-    held = call.q.shape[0] * (call.q.shape[1] if maps else 1)
-    limit = max(1, BLOCK_ENTRIES // (held * call.k.shape[2]))
+    map_count = call.q.shape[0] * (call.q.shape[1] if maps else 1)
+    limit = max(1, BLOCK_ENTRIES // (map_count * call.k.shape[2]))
     return min(BANDED_ROWS, limit) if banded else limit
 
 

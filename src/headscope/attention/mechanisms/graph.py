@@ -68,9 +68,9 @@ class Graph(Pattern):
     def examples(cls, n: int) -> tuple["Graph", ...]:
         """For twice as many positions: a random graph with a ring; squares of near ones; a tree."""
         nodes = max(2 * n, 2)
-        drawn = torch.randint(nodes, (nodes, 4), generator=torch.Generator().manual_seed(0)).tolist()
+        random_neighbours = torch.randint(nodes, (nodes, 4), generator=torch.Generator().manual_seed(0)).tolist()
         return (
-            cls([sorted({i, (i - 1) % nodes, *some}) for i, some in enumerate(drawn)]),
+            cls([sorted({i, (i - 1) % nodes, *neighbours}) for i, neighbours in enumerate(random_neighbours)]),
             cls([range(i % 2 if i < 6 else i - 6, min(i + 7, nodes), 2) for i in range(nodes)]),
             cls([(i, (i - 1) // 2) if i else (0,) for i in range(nodes)]),
         )
@@ -112,9 +112,9 @@ class Graph(Pattern):
     def definition(self, call: Call) -> Output:
         """The adjacency matrix, list by list, in float64."""
         batch, queries = call.q.shape[0], call.q.shape[2]
-        asking, there = call.query_positions.expand(batch, -1), call.key_positions.expand(batch, -1)
+        query_positions, key_positions = call.query_positions.expand(batch, -1), call.key_positions.expand(batch, -1)
         rows = [
-            torch.isin(there[b], torch.tensor(self.lists[int(asking[b, i])], dtype=torch.long))
+            torch.isin(key_positions[b], torch.tensor(self.lists[int(query_positions[b, i])], dtype=torch.long))
             for b in range(batch)
             for i in range(queries)
         ]

@@ -118,8 +118,8 @@ class Intention(Mechanism):
         grams = torch.einsum("bhqk,bhkde->bhqde", visible, k[..., :, None] * k[..., None, :])
         crosses = torch.einsum("bhqk,bhkde->bhqde", visible, k[..., :, None] * v[..., None, :])
         ridge = self.ridge * torch.eye(k.shape[-1], dtype=torch.float64)
-        asked = torch.cholesky_solve(q[..., None], torch.linalg.cholesky(grams + ridge))
-        return Output((asked * crosses).sum(dim=-2))
+        solved_queries = torch.cholesky_solve(q[..., None], torch.linalg.cholesky(grams + ridge))
+        return Output((solved_queries * crosses).sum(dim=-2))
 
     def cost(self, n: int, d: int) -> Cost:
         """One factor and its system, on the smaller of both sides, and the products with keys and queries; float64."""
@@ -140,15 +140,15 @@ class Intention(Mechanism):
         else:
             gram, cross = _moments(call)
             fitted = torch.cholesky_solve(cross, torch.linalg.cholesky(gram + self._ridge(width, gram)))
-        rows = [grouped_mix(some.double(), fitted).to(call.q.dtype) for some in torch.split(call.q, ROWS, dim=2)]
+        rows = [grouped_mix(queries.double(), fitted).to(call.q.dtype) for queries in torch.split(call.q, ROWS, dim=2)]
         return torch.cat(rows, dim=2)
 
     def _chained(self, state: State, call: Call) -> tuple[State, Tensor]:
         """Runs of chunks, each from the moments of all keys before it; the backward computes a run again."""
         parts = []
         for start in range(0, call.q.shape[2], ROWS):
-            here = slice(start, start + ROWS)
-            run = _real(call.take(here, here))
+            positions = slice(start, start + ROWS)
+            run = _real(call.take(positions, positions))
             if torch.is_grad_enabled():
                 *state_, out = checkpoint(self._run, *state, run, use_reentrant=False, preserve_rng_state=False)
             else:
@@ -170,11 +170,15 @@ class Intention(Mechanism):
         )
         factor = torch.linalg.cholesky(grams[:, :, :-1] + self._ridge(k.shape[-1], k))
         fitted = torch.cholesky_solve(crosses[:, :, :-1], factor)
-        asked, given = (torch.linalg.solve_triangular(factor, x.transpose(-1, -2), upper=False) for x in (q, k))
-        inner = given.transpose(-1, -2) @ given + torch.eye(size, dtype=k.dtype, device=k.device)
+        whitened_q, whitened_k = (
+            torch.linalg.solve_triangular(factor, x.transpose(-1, -2), upper=False) for x in (q, k)
+        )
+        inner = whitened_k.transpose(-1, -2) @ whitened_k + torch.eye(size, dtype=k.dtype, device=k.device)
         lower = torch.linalg.cholesky(inner)
         news = torch.linalg.solve_triangular(lower, v - k @ fitted, upper=False)
-        gains = torch.linalg.solve_triangular(lower, given.transpose(-1, -2) @ asked, upper=False).transpose(-1, -2)
+        gains = torch.linalg.solve_triangular(lower, whitened_k.transpose(-1, -2) @ whitened_q, upper=False).transpose(
+            -1, -2
+        )
         gains = gains.reshape(*gains.shape[:3], groups, size, size).tril().reshape(gains.shape)
         mixed = q @ fitted + gains @ news
         out = mixed.reshape(*mixed.shape[:3], groups, size, -1).transpose(2, 3).flatten(3, 4).flatten(1, 2)
@@ -184,9 +188,9 @@ class Intention(Mechanism):
         q, k, v = (x.double() for x in (call.q, call.k, call.v))
         k, v = (x.repeat_interleave(call.groups, dim=1)[:, :, None] for x in (k, v))
         allowed = allowed_mask(call)
-        seen = k.expand(-1, -1, q.shape[2], -1, -1) if allowed is None else k * allowed[..., None]
-        factor = torch.linalg.cholesky(seen.transpose(-1, -2) @ seen + self._ridge(k.shape[-1], k))
-        weights = seen @ torch.cholesky_solve(q[..., None], factor)
+        visible_keys = k.expand(-1, -1, q.shape[2], -1, -1) if allowed is None else k * allowed[..., None]
+        factor = torch.linalg.cholesky(visible_keys.transpose(-1, -2) @ visible_keys + self._ridge(k.shape[-1], k))
+        weights = visible_keys @ torch.cholesky_solve(q[..., None], factor)
         return ((weights.transpose(-1, -2) @ v)[..., 0, :],)
 
     def _ridge(self, size: int, like: Tensor) -> Tensor:

@@ -141,11 +141,11 @@ class Linear(Mechanism):
         """One state of all keys, which every query reads; random features are two products more."""
         width = {"random": self.count, "taylor": d + 1}.get(self.feature, d)
         states = 4.0 * n * width * (d + self.normalise)
-        made = 4.0 * n * d * width if self.feature == "random" else 0.0
+        feature_flops = 4.0 * n * d * width if self.feature == "random" else 0.0
         rows = min(n, ROWS)
         # Features beside their parts, the values with a column of ones, and what is mixed.
         copies = {"random": 8.0 * width, "identity": 2.0 * d if n > 4 * CHUNK else 0.0}.get(self.feature, 4.0 * width)
-        return Cost(flops=states + made, bytes=FLOAT * (rows * copies + 1.0 * width * d))
+        return Cost(flops=states + feature_flops, bytes=FLOAT * (rows * copies + 1.0 * width * d))
 
     def _featured(self, call: Call) -> Call:
         """The call with features for queries and keys, of which a padded key has none, and with what they mix."""
@@ -166,34 +166,37 @@ class Linear(Mechanism):
         return q, k, F.pad(v.to(q.dtype), (0, 1), value=1.0) if self.normalise else v.to(q.dtype)
 
     def _is_long(self, call: Call) -> bool:
-        """Whether nothing but the output is wanted, and of so many positions that they go block by block."""
-        wanted = torch.is_grad_enabled() and any(x.requires_grad for x in (call.q, call.k, call.v))
-        return not wanted and min(call.q.shape[2], call.k.shape[2]) > 4 * CHUNK
+        """Whether no gradient is needed and the call is long enough to go block by block."""
+        needs_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in (call.q, call.k, call.v))
+        return not needs_gradient and min(call.q.shape[2], call.k.shape[2]) > 4 * CHUNK
 
     def _is_compiled(self, call: Call) -> bool:
-        known = self.feature in compiled.FEATURES and max(call.q.shape[-1], call.v.shape[-1]) <= compiled.WIDEST
-        return known and call.key_padding is None and compiled.takes(call.q)
+        has_kernel = self.feature in compiled.FEATURES and max(call.q.shape[-1], call.v.shape[-1]) <= compiled.WIDEST
+        return has_kernel and call.key_padding is None and compiled.takes(call.q)
 
     def _streamed(self, call: Call) -> Output:
         """Block after block with one running state, so that features and sums never leave the cache."""
         if self._is_compiled(call):
-            found = [
+            outputs = [
                 compiled.causal_linear(*qkv, feature=self.feature, normalise=self.normalise)
                 for qkv in zip(call.q, call.k, call.v, strict=True)
             ]
-            return Output(torch.stack(found))
+            return Output(torch.stack(outputs))
         out = call.v.new_empty(*call.q.shape[:3], call.v.shape[-1])
         for row, head in itertools.product(range(call.q.shape[0]), range(call.k.shape[1])):
             heads = slice(head * call.groups, (head + 1) * call.groups)
             running = None
             total = torch.zeros(1, 1)
             for start in range(0, call.q.shape[2], ROWS):
-                here = slice(start, start + ROWS)
-                mine, its = (slice(row, row + 1), heads, here), (slice(row, row + 1), slice(head, head + 1), here)
+                positions = slice(start, start + ROWS)
+                mine, its = (
+                    (slice(row, row + 1), heads, positions),
+                    (slice(row, row + 1), slice(head, head + 1), positions),
+                )
                 q, k = self._features(call.q[mine], call.k[its], call.scale)
                 v = call.v[its].to(q.dtype)
                 if call.key_padding is not None:
-                    k = k.masked_fill(~call.key_padding[row, here, None], 0.0)
+                    k = k.masked_fill(~call.key_padding[row, positions, None], 0.0)
                 if running is None:
                     running = Running(q.new_zeros(1, q.shape[-1], v.shape[-1], dtype=torch.float64))
                     total = q.new_zeros(1, q.shape[-1], dtype=torch.float64)
@@ -214,8 +217,8 @@ class Linear(Mechanism):
             state = self._state(q, k, v, call.scale, real)
             for start in range(0, q.shape[2], ROWS):
                 rows = slice(start, start + ROWS)
-                asked, _ = self._features(q[:, :, rows], k[:, :, :0], call.scale)
-                mixed = asked @ state.to(asked.dtype)
+                query_features, _ = self._features(q[:, :, rows], k[:, :, :0], call.scale)
+                mixed = query_features @ state.to(query_features.dtype)
                 out[row, head * call.groups : (head + 1) * call.groups, rows] = self._output(mixed, out.dtype).out[0]
         return Output(out)
 
@@ -224,18 +227,18 @@ class Linear(Mechanism):
         total = torch.zeros((), dtype=torch.float64)
         for start in range(0, k.shape[2], ROWS):
             rows = slice(start, start + ROWS)
-            _, given, values = self._mapped(q[:, :, :0], k[:, :, rows], v[:, :, rows], scale)
-            given = given if real is None else given.masked_fill(~real[rows, None], 0.0)
-            total = total + (given.transpose(-1, -2) @ values).double()
+            _, key_features, values = self._mapped(q[:, :, :0], k[:, :, rows], v[:, :, rows], scale)
+            key_features = key_features if real is None else key_features.masked_fill(~real[rows, None], 0.0)
+            total = total + (key_features.transpose(-1, -2) @ values).double()
         return total
 
     def _output(self, mixed: Tensor, dtype: torch.dtype) -> Output:
         if not self.normalise:
             return Output(mixed.to(dtype))
         out, total = mixed[..., :-1], mixed[..., -1:]
-        seen = total > 0
+        is_positive = total > 0
         # Where the weights add up to 0 each of them is 0, and so is what they mix.
-        return Output((out / torch.where(seen, total, 1.0)).to(dtype))
+        return Output((out / torch.where(is_positive, total, 1.0)).to(dtype))
 
 
 MECHANISM = Linear

@@ -65,16 +65,16 @@ class Linformer(Mechanism):
             raise UsageError(f"linformer: segment must be None or at least 1, got {self.segment}")
         if self.keys is None and self.values is not None:
             raise UsageError("linformer: values are given and keys are not", hint="keys alone serve both")
-        for name, given in (("keys", self.keys), ("values", self.values)):
-            if given is None:
+        for name, matrix in (("keys", self.keys), ("values", self.values)):
+            if matrix is None:
                 continue
-            if given.ndim not in (2, 3) or given.shape[-2] != self.rank:
+            if matrix.ndim not in (2, 3) or matrix.shape[-2] != self.rank:
                 raise UsageError(
                     f"linformer: {name} must be rank × keys with rank={self.rank}, for all heads or for each; "
-                    f"got {tuple(given.shape)}"
+                    f"got {tuple(matrix.shape)}"
                 )
-            if self.segment is not None and given.shape[-1] < self.segment:
-                raise UsageError(f"linformer: {name} has {given.shape[-1]} columns, fewer than segment={self.segment}")
+            if self.segment is not None and matrix.shape[-1] < self.segment:
+                raise UsageError(f"linformer: {name} has {matrix.shape[-1]} columns, fewer than segment={self.segment}")
 
     @classmethod
     def examples(cls, n: int) -> tuple["Linformer", ...]:
@@ -99,11 +99,11 @@ class Linformer(Mechanism):
                 return f"a projected key is a mixture of keys, so a {part} of single keys does not apply to it"
         if call.left is not None or call.right not in (None, 0):
             return "a projected key is a mixture of keys, so a window cannot leave some of them out"
-        for name, given in (("keys", self.keys), ("values", self.values)):
-            if given is not None and given.ndim == 3 and given.shape[0] != call.k.shape[1]:
-                return f"{name} is for {given.shape[0]} key/value heads, and the call has {call.k.shape[1]}"
-            if given is not None and self.segment is None and given.shape[-1] < call.k.shape[2]:
-                return f"{name} is for at most {given.shape[-1]} keys, and the call has {call.k.shape[2]}"
+        for name, matrix in (("keys", self.keys), ("values", self.values)):
+            if matrix is not None and matrix.ndim == 3 and matrix.shape[0] != call.k.shape[1]:
+                return f"{name} is for {matrix.shape[0]} key/value heads, and the call has {call.k.shape[1]}"
+            if matrix is not None and self.segment is None and matrix.shape[-1] < call.k.shape[2]:
+                return f"{name} is for at most {matrix.shape[-1]} keys, and the call has {call.k.shape[2]}"
         if self.segment is None:
             causal = "a projection over all keys mixes the future in; segment=… makes it causal"
             return None if call.right is None else causal
@@ -124,12 +124,16 @@ class Linformer(Mechanism):
     def attend(self, call: Call, *, lse: bool) -> Output:
         """Dense attention over projected keys, merged with the query's own segment where there are segments."""
         bare = replace(call, sinks=None)
-        found = self._whole(bare, lse=lse or call.sinks is not None) if self.segment is None else self._segments(bare)
-        out = found.out if found.lse is None else with_sinks(found.out, found.lse, call.sinks)
-        return Output(out.to(call.q.dtype), found.lse if lse else None)
+        output = (
+            self._over_all_keys(bare, lse=lse or call.sinks is not None)
+            if self.segment is None
+            else self._segments(bare)
+        )
+        out = output.out if output.lse is None else with_sinks(output.out, output.lse, call.sinks)
+        return Output(out.to(call.q.dtype), output.lse if lse else None)
 
     def definition(self, call: Call) -> Output:
-        """The projected keys written beside the others, and one explicit softmax under a mask, in float64."""
+        """Projected keys joined to the keys themselves, and one explicit softmax under a mask, in float64."""
         k, v = call.k.double(), call.v.double()
         real = torch.ones(k.shape[0], k.shape[2], dtype=torch.bool) if call.key_padding is None else call.key_padding
         positions = call.key_positions[0]
@@ -150,8 +154,8 @@ class Linformer(Mechanism):
             far, near = torch.ones(call.q.shape[2], self.rank, dtype=torch.bool), torch.zeros_like(call.visible())
         else:
             mine = (call.query_positions[0] // size)[:, None]
-            others = runs.repeat_interleave(self.rank)
-            far = others < mine if call.causal else others != mine
+            projected_runs = runs.repeat_interleave(self.rank)
+            far = projected_runs < mine if call.causal else projected_runs != mine
             near = call.visible() & (owners == mine)
         far = (far & alive[:, None]).unsqueeze(1)
         allowed = torch.cat([far, near.expand(far.shape[0], 1, -1, -1)], dim=-1)
@@ -188,12 +192,12 @@ class Linformer(Mechanism):
         e, f = (x.to(call.k.device, dtype).reshape(-1, self.rank, length) for x in (e, f))
         return e, f
 
-    def _whole(self, call: Call, *, lse: bool) -> Output:
+    def _over_all_keys(self, call: Call, *, lse: bool) -> Output:
         real = _real(call)
         e, f = self._projections(call.k.shape[2], call, call.k.dtype)
-        seen = None if call.key_padding is None else call.key_padding.any(dim=-1, keepdim=True).expand(-1, self.rank)
+        padding = None if call.key_padding is None else call.key_padding.any(dim=-1, keepdim=True).expand(-1, self.rank)
         places = torch.arange(self.rank, device=call.q.device)[None]
-        projected = replace(call, k=e @ real.k, v=f @ real.v, key_positions=places, key_padding=seen)
+        projected = replace(call, k=e @ real.k, v=f @ real.v, key_positions=places, key_padding=padding)
         return Dense().attend(_alone(projected), lse=lse)
 
     def _segments(self, call: Call) -> Output:
@@ -215,18 +219,18 @@ class Linformer(Mechanism):
             key_positions=labels.repeat_interleave(self.rank)[None],
             key_padding=None if bool(alive.all()) else alive,
         )
-        parts = [self._own(call, k, v, filled), Dense().attend(replace(far, right=-1), lse=True)]
+        parts = [self._within_segments(call, k, v, filled), Dense().attend(replace(far, right=-1), lse=True)]
         if not call.causal:
             parts.append(Dense().attend(replace(far, left=-1, right=None), lse=True))
         return merge(parts)
 
-    def _own(self, call: Call, k: Tensor, v: Tensor, filled: Tensor) -> Output:
-        """Every run of queries with the keys of its own run, as one batch of short calls."""
+    def _within_segments(self, call: Call, k: Tensor, v: Tensor, filled: Tensor) -> Output:
+        """Each segment of queries attends the keys of its own segment, as one batch of short calls."""
         size, batch = k.shape[3], k.shape[0]
-        asked = int(call.query_positions[0, 0])
-        front, queries = asked % size, call.q.shape[2]
+        first_query = int(call.query_positions[0, 0])
+        front, queries = first_query % size, call.q.shape[2]
         q = _runs(call.q, front, size)
-        skipped = asked // size - int(call.key_positions[0, 0]) // size
+        skipped = first_query // size - int(call.key_positions[0, 0]) // size
         k, v, filled = (_shifted(x, dim, skipped, q.shape[2]) for x, dim in ((k, 2), (v, 2), (filled, 1)))
         places = torch.arange(size, device=q.device)[None]
         # In a causal call the empty places after the last key come later than every query.
@@ -244,11 +248,11 @@ class Linformer(Mechanism):
             key_padding=filled.flatten(0, 1) if needed else None,
             softcap=call.softcap,
         )
-        found = Dense().attend(short, lse=True)
-        rows = found.lse if found.lse is not None else found.out[..., 0]
-        here = slice(front, front + queries)
-        out, rows = (x.reshape(batch, -1, *x.shape[1:]).transpose(1, 2).flatten(2, 3) for x in (found.out, rows))
-        return Output(out[:, :, here], rows[:, :, here])
+        output = Dense().attend(short, lse=True)
+        rows = output.lse if output.lse is not None else output.out[..., 0]
+        positions = slice(front, front + queries)
+        out, rows = (x.reshape(batch, -1, *x.shape[1:]).transpose(1, 2).flatten(2, 3) for x in (output.out, rows))
+        return Output(out[:, :, positions], rows[:, :, positions])
 
 
 MECHANISM = Linformer

@@ -24,7 +24,13 @@ from torch import Tensor
 from headscope.attention.call import Call, Output
 from headscope.attention.mechanism import Cost
 from headscope.attention.mechanisms.dense import Dense, with_sinks
-from headscope.attention.sparse.band_and_rest import Outside, band_and_beside, beside_bytes, columns, full_rows
+from headscope.attention.sparse.band_and_rest import (
+    Outside,
+    band_and_rest_attention,
+    band_and_rest_bytes,
+    columns,
+    full_rows,
+)
 from headscope.attention.sparse.explicit_softmax import explicit_attention
 from headscope.attention.sparse.gathered import Group
 from headscope.attention.sparse.pair_counts import band_pairs, column_pairs, row_pairs
@@ -77,8 +83,8 @@ class Longformer(Pattern):
         self, queries: Int[Tensor, "rows queries 1"], keys: Int[Tensor, "rows 1 keys"]
     ) -> Bool[Tensor, "rows queries keys"]:
         """The band, the global rows and the global columns."""
-        chosen = torch.tensor(self.global_positions, dtype=torch.long, device=queries.device)
-        allowed = torch.isin(queries, chosen) | torch.isin(keys, chosen)
+        global_positions = torch.tensor(self.global_positions, dtype=torch.long, device=queries.device)
+        allowed = torch.isin(queries, global_positions) | torch.isin(keys, global_positions)
         ahead = queries - keys
         near = torch.ones_like(ahead, dtype=torch.bool) if self.left is None else ahead <= self.left
         return allowed | (near if self.right is None else near & (ahead >= -self.right))
@@ -88,15 +94,15 @@ class Longformer(Pattern):
         return {"window": replace(self, global_positions=()).seen(call).visible(), "global": self.seen(call).visible()}
 
     def attend(self, call: Call, *, lse: bool) -> Output:
-        """The band and what lies beside it; the mask where the band does not pay."""
+        """The band and the pairs outside of it; the mask where the band does not pay."""
         # With very many global rows the map is dense.
         few = 4 * len(self.global_positions) <= call.k.shape[2]
-        output = band_and_beside(call, self.left, self.right, self._beside) if few else None
+        output = band_and_rest_attention(call, self.left, self.right, self._groups_outside) if few else None
         if output is None or output.lse is None:
             return Dense().attend(self.seen(call), lse=lse)
         return Output(with_sinks(output.out, output.lse, call.sinks), output.lse if lse else None)
 
-    def _beside(self, outside: Outside) -> Sequence[Sequence[Group]]:
+    def _groups_outside(self, outside: Outside) -> Sequence[Sequence[Group]]:
         return columns(outside, self.global_positions), full_rows(outside, self.global_positions)
 
     def definition(self, call: Call) -> Output:
@@ -117,7 +123,9 @@ class Longformer(Pattern):
         band = n, self.left, self.right
         pairs = band_pairs(*band) + column_pairs(*band, self.global_positions) + row_pairs(*band, self.global_positions)
         few = 4 * len(self.global_positions) <= n
-        memory = beside_bytes(n, d, self.left, self.right, len(self.global_positions)) if few else masked_bytes(n, d)
+        memory = (
+            band_and_rest_bytes(n, d, self.left, self.right, len(self.global_positions)) if few else masked_bytes(n, d)
+        )
         return Cost(flops=4.0 * d * pairs, bytes=memory)
 
 

@@ -99,8 +99,8 @@ class LowRank(Mechanism):
         values = torch.linalg.svdvals(_between(marks).detach())
         if call.causal:
             return float((values[..., 0] / values[..., -1]).amax())
-        kept = values.masked_fill(values < RCOND * values[..., :1], torch.inf)
-        return float((values[..., 0] / kept.amin(dim=-1)).amax())
+        nonzero_values = values.masked_fill(values < RCOND * values[..., :1], torch.inf)
+        return float((values[..., 0] / nonzero_values.amin(dim=-1)).amax())
 
     def attend(self, call: Call, *, lse: bool) -> Output:
         """Two dense attentions and a small system between them, or the whole map."""
@@ -114,8 +114,8 @@ class LowRank(Mechanism):
         marks = _landmarks(call, self.segment)
         wide = torch.promote_types(call.q.dtype, torch.float32)
         k, v = call.k.to(wide), call.v.to(wide)
-        asked = replace(call, q=marks.q.to(wide), k=k, v=v, query_positions=marks.query_positions)
-        mixed = Dense().attend(asked, lse=False).out.double()
+        landmark_query_call = replace(call, q=marks.q.to(wide), k=k, v=v, query_positions=marks.query_positions)
+        mixed = Dense().attend(landmark_query_call, lse=False).out.double()
         between = _between(marks)
         if call.causal:
             # The inverse of a triangle may grow beyond what float32 can hold.
@@ -123,16 +123,16 @@ class LowRank(Mechanism):
             solved = torch.linalg.solve_triangular(between, mixed, upper=False)
         else:
             solved = torch.linalg.pinv(between, rtol=RCOND) @ mixed
-        each = marks.k.to(wide).repeat_interleave(call.groups, dim=1)
-        given = replace(
+        landmark_keys = marks.k.to(wide).repeat_interleave(call.groups, dim=1)
+        landmark_key_call = replace(
             call,
             q=call.q.to(wide),
-            k=each,
+            k=landmark_keys,
             v=solved.to(wide),
             key_positions=marks.key_positions,
             key_padding=marks.key_padding,
         )
-        return Output(Dense().attend(given, lse=False).out.to(call.q.dtype))
+        return Output(Dense().attend(landmark_key_call, lse=False).out.to(call.q.dtype))
 
     def definition(self, call: Call) -> Output:
         """The three factors written down, in float64."""
@@ -209,9 +209,9 @@ class _Cut(torch.autograd.Function):
         size = max(rows, columns)
         square = torch.nn.functional.pad(turned, (0, size - columns, 0, size - rows))
         sigma = torch.nn.functional.pad(s, (0, size - s.shape[-1]))
-        kept, left = sigma[..., :keep, None], sigma[..., None, keep:]
-        gap = kept.square() - left.square()
-        same, other = kept.square() / gap, kept * left / gap
+        top_sigma, tail_sigma = sigma[..., :keep, None], sigma[..., None, keep:]
+        gap = top_sigma.square() - tail_sigma.square()
+        same, other = top_sigma.square() / gap, top_sigma * tail_sigma / gap
         upper, lower = square[..., :keep, keep:], square[..., keep:, :keep].mT
         out = torch.zeros_like(square)
         out[..., :keep, :keep] = square[..., :keep, :keep]
@@ -221,11 +221,11 @@ class _Cut(torch.autograd.Function):
 
 
 def _landmarks(call: Call, segment: int) -> Call:
-    """Landmarks in the place of queries and keys, in float64; the padding says which of them stand for a real key."""
+    """The call with landmarks as queries and keys, in float64; its padding marks those with a real key."""
     real = call.key_padding
     k, positions_k, alive = _averaged(call.k, call.key_positions, segment, call.causal, real)
-    own = real if call.q.shape[2] == call.k.shape[2] else None
-    q, positions_q, _ = _averaged(call.q, call.query_positions, segment, call.causal, own)
+    query_padding = real if call.q.shape[2] == call.k.shape[2] else None
+    q, positions_q, _ = _averaged(call.q, call.query_positions, segment, call.causal, query_padding)
     return replace(
         call,
         q=q,
@@ -259,7 +259,7 @@ def _averaged(
 
 
 def _between(marks: Call) -> Float[Tensor, "batch heads rows columns"]:
-    """A: the landmarks' attention to each other, with 1 on the diagonal for those that stand for nothing."""
+    """A: the landmarks' attention to each other, with 1 on the diagonal for those without a real key."""
     scores = _capped(marks, grouped_products(marks.q, marks.k))
     dead = None if marks.key_padding is None else ~marks.key_padding
     if marks.causal:
@@ -268,9 +268,9 @@ def _between(marks: Call) -> Float[Tensor, "batch heads rows columns"]:
     if dead is None:
         return torch.softmax(scores, dim=-1)
     scores = scores.masked_fill(dead[:, None, None, :], -torch.inf)
-    own = dead[:, None, :, None] if scores.shape[-1] == scores.shape[-2] else dead.new_zeros(1, 1, 1, 1)
+    dead_rows = dead[:, None, :, None] if scores.shape[-1] == scores.shape[-2] else dead.new_zeros(1, 1, 1, 1)
     blind = (scores == -torch.inf).all(dim=-1, keepdim=True)
-    weights = torch.softmax(scores.masked_fill(blind, 0.0), dim=-1).masked_fill(blind | own, 0.0)
+    weights = torch.softmax(scores.masked_fill(blind, 0.0), dim=-1).masked_fill(blind | dead_rows, 0.0)
     if not marks.causal:
         return weights
     return weights + torch.diag_embed(dead.double())[:, None]
@@ -295,12 +295,12 @@ def _means(x: Tensor, runs: list[list[int]], real: Tensor) -> tuple[Tensor, Tens
     return torch.stack(sums, dim=2) / totals.clamp_min(1)[:, None, :, None], totals > 0
 
 
-def _explicit(call: Call, q: Tensor, k: Tensor, seen: Tensor | None) -> Tensor:
+def _explicit(call: Call, q: Tensor, k: Tensor, visible: Tensor | None) -> Tensor:
     scores = torch.einsum("bhqd,bhkd->bhqk", q, k) * call.scale
     if call.softcap is not None:
         scores = call.softcap * torch.tanh(scores / call.softcap)
-    if seen is None:
+    if visible is None:
         return torch.softmax(scores, dim=-1)
-    blind = ~seen.any(dim=-1, keepdim=True)
-    weights = torch.softmax(torch.where(seen | blind, scores, -torch.inf), dim=-1)
-    return torch.where(seen, weights, 0.0)
+    blind = ~visible.any(dim=-1, keepdim=True)
+    weights = torch.softmax(torch.where(visible | blind, scores, -torch.inf), dim=-1)
+    return torch.where(visible, weights, 0.0)

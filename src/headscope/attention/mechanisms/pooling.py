@@ -69,12 +69,12 @@ class Pooling(Mechanism):
             raise UsageError(f"pooling: sigma must be positive, got {self.sigma}")
         if self.hidden < 1:
             raise UsageError(f"pooling: hidden must be at least 1, got {self.hidden}")
-        given = [x is not None for x in (self.query_weight, self.key_weight, self.readout)]
-        if any(given) and not all(given):
+        weights_present = [x is not None for x in (self.query_weight, self.key_weight, self.readout)]
+        if any(weights_present) and not all(weights_present):
             raise UsageError("pooling: an additive score has query_weight, key_weight and readout; give all or none")
         if self.weight is not None and self.score != "general":
             raise UsageError(f"pooling: a weight belongs to the score general, not to {self.score}")
-        if any(given) and self.score != "additive":
+        if any(weights_present) and self.score != "additive":
             raise UsageError(f"pooling: query_weight, key_weight and readout belong to additive, not to {self.score}")
 
     @classmethod
@@ -100,14 +100,14 @@ class Pooling(Mechanism):
         if call.sinks is not None and self.normaliser != "softmax":
             return f"a sink takes its share of a softmax, and the normaliser is {self.normaliser}"
         for name in ("weight", "query_weight", "key_weight", "readout"):
-            given: Tensor | None = getattr(self, name)
-            if given is None:
+            weight: Tensor | None = getattr(self, name)
+            if weight is None:
                 continue
-            if name != "readout" and given.shape[-1] != call.q.shape[-1]:
-                return f"{name} is for heads of width {given.shape[-1]}, and those of the call have {call.q.shape[-1]}"
-            own_heads = given.ndim == (2 if name == "readout" else 3)
-            if own_heads and given.shape[0] not in (1, call.q.shape[1]):
-                return f"{name} is for {given.shape[0]} heads, and the call has {call.q.shape[1]}"
+            if name != "readout" and weight.shape[-1] != call.q.shape[-1]:
+                return f"{name} is for heads of width {weight.shape[-1]}, and those of the call have {call.q.shape[-1]}"
+            own_heads = weight.ndim == (2 if name == "readout" else 3)
+            if own_heads and weight.shape[0] not in (1, call.q.shape[1]):
+                return f"{name} is for {weight.shape[0]} heads, and the call has {call.q.shape[1]}"
         return None
 
     def attend(self, call: Call, *, lse: bool) -> Output:
@@ -135,9 +135,9 @@ class Pooling(Mechanism):
         k, v = (x.repeat_interleave(call.groups, dim=1) for x in (k, v))
         if self.score == "additive":
             w_q, w_k, u = (self._weight(name, call) for name in ("query_weight", "key_weight", "readout"))
-            asked = torch.einsum("bhqd,hed->bhqe", q, w_q.transpose(-1, -2).expand(q.shape[1], -1, -1))
-            given = torch.einsum("bhkd,hed->bhke", k, w_k.transpose(-1, -2).expand(q.shape[1], -1, -1))
-            units = torch.tanh(asked[:, :, :, None] + given[:, :, None])
+            projected_q = torch.einsum("bhqd,hed->bhqe", q, w_q.transpose(-1, -2).expand(q.shape[1], -1, -1))
+            projected_k = torch.einsum("bhkd,hed->bhke", k, w_k.transpose(-1, -2).expand(q.shape[1], -1, -1))
+            units = torch.tanh(projected_q[:, :, :, None] + projected_k[:, :, None])
             s = torch.einsum("bhqke,he->bhqk", units, u.expand(q.shape[1], -1))
         elif self.score == "gaussian":
             s = -(q[:, :, :, None] - k[:, :, None]).square().sum(dim=-1) / (2 * self.sigma**2)
@@ -165,15 +165,17 @@ class Pooling(Mechanism):
     def _weight(self, name: str, call: Call) -> Float[Tensor, "some_heads *width"]:
         """What was given or what the seed says, in float64, as x @ W would have it."""
         d = call.q.shape[-1]
-        given: Tensor | None = getattr(self, name)
+        parameter: Tensor | None = getattr(self, name)
         if name == "readout":
-            u = random_weight(self.hidden, seed=self.seed + 2) * self.hidden**0.5 if given is None else given
+            u = random_weight(self.hidden, seed=self.seed + 2) * self.hidden**0.5 if parameter is None else parameter
             return u.double().to(call.q.device).reshape(-1, u.shape[-1])
         if name == "weight":
-            w = random_weight(d, d, seed=self.seed) if given is None else given
+            w = random_weight(d, d, seed=self.seed) if parameter is None else parameter
         else:
             shift = 0 if name == "query_weight" else 1
-            w = (random_weight(self.hidden, d, seed=self.seed + shift) if given is None else given).transpose(-1, -2)
+            w = (random_weight(self.hidden, d, seed=self.seed + shift) if parameter is None else parameter).transpose(
+                -1, -2
+            )
         return w.double().to(call.q.device).reshape(-1, *w.shape[-2:])
 
     def _projected(self, call: Call, dtype: torch.dtype) -> Call:

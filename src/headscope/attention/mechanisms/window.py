@@ -115,14 +115,16 @@ class Window(Mechanism):
         return Cost(flops=4.0 * d * pairs, bytes=max(self._bytes(n, d, step) for step in self._dilations))
 
     def _bytes(self, n: int, d: int, dilation: int) -> float:
-        """A dilated window is a plain one on copies of every so many positions."""
-        each = -(-n // dilation)
-        copies = 0.0 if dilation == 1 else 3.0 * FLOAT * each * d
+        """A dilated window is a plain one on copies of every `dilation`-th position."""
+        positions = -(-n // dilation)
+        copies = 0.0 if dilation == 1 else 3.0 * FLOAT * positions * d
         if self.left is None and self.right is None:
-            return copies + flash_bytes(each, each, d)
+            return copies + flash_bytes(positions, positions, d)
         limits = [None if limit is None else limit // dilation for limit in (self.left, self.right)]
-        width = sum(farthest(each, limit) for limit in limits)
-        return copies + (band_bytes(each, d, width) if band_is_narrow(each, width) else limited_bytes(each, d))
+        width = sum(farthest(positions, limit) for limit in limits)
+        return copies + (
+            band_bytes(positions, d, width) if band_is_narrow(positions, width) else limited_bytes(positions, d)
+        )
 
 
 MECHANISM = Window
@@ -139,9 +141,9 @@ def _windowed(call: Call, *, lse: bool) -> Output:
 
 def _by_head(call: Call, dilations: tuple[int, ...], *, lse: bool) -> Output:
     """Heads of one dilation together, then back in their order."""
-    heads = [tuple(h for h, step in enumerate(dilations) if step == each) for each in sorted(set(dilations))]
-    parts = [_dilated(call.heads(some), dilations[some[0]], lse=lse) for some in heads]
-    order = torch.tensor([h for some in heads for h in some], device=call.q.device).argsort()
+    heads = [tuple(h for h, step in enumerate(dilations) if step == dilation) for dilation in sorted(set(dilations))]
+    parts = [_dilated(call.heads(head_group), dilations[head_group[0]], lse=lse) for head_group in heads]
+    order = torch.tensor([h for head_group in heads for h in head_group], device=call.q.device).argsort()
     out = torch.cat([part.out for part in parts], dim=1).index_select(1, order)
     rows = [part.lse for part in parts if part.lse is not None]
     return Output(out, torch.cat(rows, dim=1).index_select(1, order) if lse else None)

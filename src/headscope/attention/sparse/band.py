@@ -33,7 +33,7 @@ KEPT_ENTRIES = 1 << 18
 
 @dataclass(frozen=True)
 class Band:
-    """A band of an index matrix: who sees whom, and at what scale."""
+    """A band of an index matrix: who sees whom, and the scale of the scores."""
 
     left: int
     right: int
@@ -52,7 +52,7 @@ class Tile:
     width: int
 
     def split(self, blocks: int) -> Iterator["Tile"]:
-        """The same in groups of at most so many blocks."""
+        """The same tile in groups of at most `blocks` blocks."""
         for start in range(0, self.count, blocks):
             yield Tile(
                 self.query + start * self.rows,
@@ -115,11 +115,11 @@ def tiles(queries: int, keys: int, band: Band, block: int = BLOCK) -> list[Tile]
     inner_to = min(keys - band.right - band.offset, queries)
     count = max(inner_to - inner_from, 0) // block
     stop = inner_from + count * block
-    found = [_edge(0, inner_from, keys, band), _edge(stop, queries, keys, band)]
+    candidates = [_edge(0, inner_from, keys, band), _edge(stop, queries, keys, band)]
     if count:
         first_key = inner_from + band.offset - band.left
-        found.insert(1, Tile(inner_from, block, count, first_key, block + band.left + band.right))
-    return [tile for tile in found if tile.rows > 0]
+        candidates.insert(1, Tile(inner_from, block, count, first_key, block + band.left + band.right))
+    return [tile for tile in candidates if tile.rows > 0]
 
 
 def _edge(start: int, stop: int, keys: int, band: Band) -> Tile:
@@ -172,9 +172,9 @@ class Banded(Part):
             )  # fmt: skip
             return
         blocks = max(1, GROUP_ENTRIES // (q.shape[0] * BLOCK * q.shape[2]))
-        for whole in tiles(q.shape[1], k.shape[1], band):
+        for large_tile in tiles(q.shape[1], k.shape[1], band):
             # In groups, so that the operator's output is still in cache when it is copied.
-            for tile in whole.split(blocks):
+            for tile in large_tile.split(blocks):
                 out, lse = _attended(tile, band, (q, k, v))
                 tile.queries_of(rows[0]).copy_(out)
                 tile.queries_of(rows[1][..., None])[..., 0].copy_(lse)
@@ -200,8 +200,8 @@ class Banded(Part):
             return
         kv_heads, keys, width = qkv[1].shape
         blocks = max(1, GROUP_ENTRIES // (kv_heads * (BACKWARD_BLOCK + band.left + band.right) * width))
-        for whole in tiles(qkv[0].shape[1], keys, band, BACKWARD_BLOCK):
-            for tile in whole.split(blocks) if whole.width else ():
+        for large_tile in tiles(qkv[0].shape[1], keys, band, BACKWARD_BLOCK):
+            for tile in large_tile.split(blocks) if large_tile.width else ():
                 _add_gradients(tile, band, qkv, rows, row_grads, grads)
 
     def _run(self, sequence: int, k: Tensor) -> tuple[tuple[int, int], Band]:

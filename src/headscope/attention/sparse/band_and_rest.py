@@ -1,4 +1,4 @@
-r"""A band and what lies beside it: a few columns, rows or single pairs that the band does not hold.
+r"""A band and the pairs outside of it: a few columns, rows or single pairs that the band does not hold.
 
 A query attends to the keys of the band and to some more. The band is taken in tiles; the pairs beside it, with those
 that the band already has taken out, are gathered; the parts merge by log-sum-exp (`headscope.attention.sparse.parts`).
@@ -61,16 +61,16 @@ class Outside:
         return _inside(positions, self.first[1], self.sizes[1])
 
 
-def beside_bytes(n: int, d: int, left: int | None, right: int | None, columns: int) -> float:
-    """The working memory of a band and of columns beside it; that of the mask where the band is wide."""
+def band_and_rest_bytes(n: int, d: int, left: int | None, right: int | None, columns: int) -> float:
+    """The working memory of a band and of columns outside of it; that of the mask where the band is wide."""
     width = farthest(n, left) + farthest(n, right)
     if not band_is_narrow(n, width):
         return masked_bytes(n, d)
     if not columns:
         return band_bytes(n, d, width)
     # The band is done before the columns begin: their output is made beside the rows and merged into them.
-    whole = n // COLUMN_ROWS * COLUMN_ROWS
-    rows = max(whole, n - whole)
+    rounded_rows = n // COLUMN_ROWS * COLUMN_ROWS
+    rows = max(rounded_rows, n - rounded_rows)
     merged = FLOAT * float(rows * (d + columns + _PER_MERGED_ROW)) + flash_bytes(min(n, COLUMN_ROWS), columns, d)
     return max(band_bytes(n, d, width), merged)
 
@@ -78,7 +78,7 @@ def beside_bytes(n: int, d: int, left: int | None, right: int | None, columns: i
 Plans = Callable[[Outside], Sequence[Sequence[Group]]]
 
 
-def band_and_beside(call: Call, left: int | None, right: int | None, plans: Plans) -> Output | None:
+def band_and_rest_attention(call: Call, left: int | None, right: int | None, plans: Plans) -> Output | None:
     """Attention over the band and over plans of pairs outside of it; None where the tiles do not know the call.
 
     Properties:
@@ -88,17 +88,20 @@ def band_and_beside(call: Call, left: int | None, right: int | None, plans: Plan
     if band is None or first is None or runs is None:
         return None
     outside = Outside(band, (call.left, call.right), (call.q.shape[2], call.k.shape[2]), first)
-    beside = [Gathered(plan, call.scale, call.key_padding) for plan in plans(outside)]
-    return Output(*attention_over([Banded(band, runs), *beside], call.q, call.k, call.v))
+    gathered_parts = [Gathered(plan, call.scale, call.key_padding) for plan in plans(outside)]
+    return Output(*attention_over([Banded(band, runs), *gathered_parts], call.q, call.k, call.v))
 
 
 @lru_cache(maxsize=8)
 def columns(outside: Outside, positions: tuple[int, ...]) -> Sequence[Group]:
     """Every query over the keys at some positions, where they are outside of the band."""
     keys = outside.key_indices(positions)
-    found: list[Group] = []
-    whole = outside.sizes[0] // COLUMN_ROWS * COLUMN_ROWS
-    for start, stop, rows in ((0, whole, COLUMN_ROWS), (whole, outside.sizes[0], outside.sizes[0] - whole)):
+    groups: list[Group] = []
+    rounded_rows = outside.sizes[0] // COLUMN_ROWS * COLUMN_ROWS
+    for start, stop, rows in (
+        (0, rounded_rows, COLUMN_ROWS),
+        (rounded_rows, outside.sizes[0], outside.sizes[0] - rounded_rows),
+    ):
         if start == stop:
             continue
         queries = torch.arange(start, stop).reshape(-1, rows)
@@ -106,35 +109,38 @@ def columns(outside: Outside, positions: tuple[int, ...]) -> Sequence[Group]:
         run = keys.expand(queries.shape[0], -1)
         # Most blocks are far from every column, and need no mask.
         everything, anything = allowed.flatten(1).all(dim=1), allowed.flatten(1).any(dim=1)
-        some = anything & ~everything
-        found += [Group(queries[everything], run[everything]), Group(queries[some], run[some], allowed[some])]
-    return found
+        partly_allowed = anything & ~everything
+        groups += [
+            Group(queries[everything], run[everything]),
+            Group(queries[partly_allowed], run[partly_allowed], allowed[partly_allowed]),
+        ]
+    return groups
 
 
 @lru_cache(maxsize=8)
 def full_rows(outside: Outside, positions: tuple[int, ...]) -> Sequence[Group]:
     """The queries at some positions over all keys, but for the band and for the columns at the same positions."""
     queries, without = outside.query_indices(positions), outside.key_indices(positions)
-    found = []
+    groups = []
     for at in range(0, len(queries), GLOBAL_ROWS):
-        some = queries[at : at + GLOBAL_ROWS]
-        allowed = torch.zeros(1, len(some), outside.sizes[1], dtype=torch.bool)
+        block_queries = queries[at : at + GLOBAL_ROWS]
+        allowed = torch.zeros(1, len(block_queries), outside.sizes[1], dtype=torch.bool)
         # Run by run: a table of distances would be eight times as large.
-        for row, query in zip(allowed[0], some.tolist(), strict=True):
+        for row, query in zip(allowed[0], block_queries.tolist(), strict=True):
             for start, stop in outside.runs(query):
                 row[start:stop] = True
         allowed[..., without] = False
-        found.append(Group(some[None], None, allowed))
-    return found
+        groups.append(Group(block_queries[None], None, allowed))
+    return groups
 
 
 def single_pairs(outside: Outside, lists: Lists) -> list[Group]:
     """Every query over a list of its own, where it is outside of the band."""
     owners, members = lists.pairs()
     queries, keys = owners - outside.first[0], members - outside.first[1]
-    there = (queries >= 0) & (queries < outside.sizes[0]) & (keys >= 0) & (keys < outside.sizes[1])
-    there = there & outside.holds(queries, keys)
-    return plan(queries[there], keys[there])
+    is_outside = (queries >= 0) & (queries < outside.sizes[0]) & (keys >= 0) & (keys < outside.sizes[1])
+    is_outside = is_outside & outside.holds(queries, keys)
+    return plan(queries[is_outside], keys[is_outside])
 
 
 def _inside(positions: Sequence[int], first: int, size: int) -> Int[Tensor, " some"]:

@@ -45,11 +45,11 @@ def allowed_mask(call: Call) -> Mask | None:
     masks = [band_mask(call), call.mask]
     if call.key_padding is not None and not bool(call.key_padding.all()):
         masks.append(call.key_padding[:, None, None, :])
-    given = [mask for mask in masks if mask is not None]
-    if not given:
+    present_masks = [mask for mask in masks if mask is not None]
+    if not present_masks:
         return None
-    allowed = given[0]
-    for mask in given[1:]:
+    allowed = present_masks[0]
+    for mask in present_masks[1:]:
         allowed = allowed & mask
     return allowed.expand(-1, -1, call.q.shape[2], -1)
 
@@ -105,10 +105,10 @@ def _reach(call: Call, queries: slice) -> slice:
 
 def _irregular_reach(call: Call, queries: slice) -> tuple[int, int]:
     asking = call.query_positions[:, queries]
-    seen = torch.ones_like(call.key_positions, dtype=torch.bool)
+    reachable = torch.ones_like(call.key_positions, dtype=torch.bool)
     if call.left is not None:
-        seen = seen & (call.key_positions >= asking.amin(dim=1, keepdim=True) - call.left)
+        reachable = reachable & (call.key_positions >= asking.amin(dim=1, keepdim=True) - call.left)
     if call.right is not None:
-        seen = seen & (call.key_positions <= asking.amax(dim=1, keepdim=True) + call.right)
-    found = seen.any(dim=0).nonzero()
-    return (int(found[0]), int(found[-1])) if len(found) else (0, -1)
+        reachable = reachable & (call.key_positions <= asking.amax(dim=1, keepdim=True) + call.right)
+    key_indices = reachable.any(dim=0).nonzero()
+    return (int(key_indices[0]), int(key_indices[-1])) if len(key_indices) else (0, -1)

@@ -1,4 +1,4 @@
-r"""Feature maps of linear attention: $\varphi$ with $\varphi(q) \cdot \varphi(k)$ in the place of $e^{q \cdot k}$.
+r"""Feature maps of linear attention: $\varphi$ with $\varphi(q) \cdot \varphi(k)$ replacing $e^{q \cdot k}$.
 
 | name | $\varphi(q) \cdot \varphi(k)$ |
 |---|---|
@@ -50,11 +50,11 @@ def random_features(
     """
     w = directions.to(q.device)
     half = w.square().sum(dim=-1) / 2
-    asked = scale**0.5 * (q.double() @ w.T) + half
-    asked = asked - asked.detach().amax(dim=-1, keepdim=True)
-    given = k.double() * scale**0.5
-    distance = half + given.square().sum(dim=-1, keepdim=True) / 2 - given @ w.T
-    return torch.exp(asked), torch.exp(-distance)
+    query_exponents = scale**0.5 * (q.double() @ w.T) + half
+    query_exponents = query_exponents - query_exponents.detach().amax(dim=-1, keepdim=True)
+    scaled_keys = k.double() * scale**0.5
+    distance = half + scaled_keys.square().sum(dim=-1, keepdim=True) / 2 - scaled_keys @ w.T
+    return torch.exp(query_exponents), torch.exp(-distance)
 
 
 @cache

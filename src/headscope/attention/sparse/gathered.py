@@ -42,14 +42,14 @@ class Group:
         return moved
 
     def split(self, blocks: int) -> Iterator["Group"]:
-        """The same in groups of at most so many blocks."""
+        """The same group in parts of at most `blocks` blocks."""
         for start in range(0, self.queries.shape[0], blocks):
-            some = slice(start, start + blocks)
+            block_range = slice(start, start + blocks)
             shared = self.allowed is None or self.allowed.shape[0] == 1
             part = Group(
-                self.queries[some],
-                None if self.keys is None else self.keys[some],
-                self.allowed if shared or self.allowed is None else self.allowed[some],
+                self.queries[block_range],
+                None if self.keys is None else self.keys[block_range],
+                self.allowed if shared or self.allowed is None else self.allowed[block_range],
             )
             if self.start is not None:
                 part.__dict__["start"] = self.start + start * self.queries.shape[1]
@@ -80,8 +80,8 @@ class Group:
         """The mask of each block, with the keys that are padding taken out; None where all see all."""
         if real is None:
             return self.allowed
-        kept = real[None, None] if self.keys is None else real[self.keys][:, None]
-        return kept if self.allowed is None else kept & self.allowed
+        real_keys = real[None, None] if self.keys is None else real[self.keys][:, None]
+        return real_keys if self.allowed is None else real_keys & self.allowed
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +101,7 @@ class Gathered(Part):
             out.zero_()
             lse.fill_(-torch.inf)
         if compiled.takes(q):
-            for group in self._whole_groups():
+            for group in self._nonempty_groups():
                 compiled.block_rows(
                     q, k, v, out, lse, queries=group.queries, keys=group.keys, allowed=group.may_see(real),
                     scale=self.scale, merges=not fresh,
@@ -136,7 +136,7 @@ class Gathered(Part):
         if compiled.takes(q):
             inputs, values = compiled.padded(qkv), compiled.row_values(rows, row_grads)
             with compiled.added_to(grads) as into:
-                for group in self._whole_groups():
+                for group in self._nonempty_groups():
                     compiled.block_gradients(
                         inputs, values, into, queries=group.queries, keys=group.keys, allowed=group.may_see(real),
                         scale=self.scale,
@@ -161,15 +161,15 @@ class Gathered(Part):
                 else:
                     total.index_add_(1, group.keys.reshape(-1), _by_head(grad).to(total.dtype))
 
-    def _whole_groups(self) -> Iterator[Group]:
-        """Those that hold a pair at all."""
+    def _nonempty_groups(self) -> Iterator[Group]:
+        """The groups that hold at least one pair."""
         for group in self.plan:
             if group.queries.numel() and (group.keys is None or group.keys.shape[1]):
                 yield group
 
     def _groups(self, k: Tensor) -> Iterator[Group]:
         kv_heads, n, width = k.shape
-        for group in self._whole_groups():
+        for group in self._nonempty_groups():
             run = n if group.keys is None else group.keys.shape[1]
             yield from group.to(k.device).split(max(1, GROUP_ENTRIES // (kv_heads * max(run, 1) * width)))
 
@@ -270,7 +270,7 @@ def _mask(group: Group, real: Tensor | None, dtype: torch.dtype) -> tuple[Tensor
 
 
 def _merged(old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Rows over two disjoint sets of keys as rows over both, in the place of the old ones."""
+    """Rows over two disjoint sets of keys, merged into the old ones in place."""
     lse = torch.logaddexp(old[1], new[1])
     finite = lse.masked_fill(lse == -torch.inf, 0.0)  # two parts that saw nothing have weight 0, not exp(−∞ + ∞)
     share = torch.exp(new[1] - finite)[..., None].to(old[0].dtype)  # the old ones keep the rest

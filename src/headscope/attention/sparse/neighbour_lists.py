@@ -84,12 +84,12 @@ class Lists:
         self, queries: Int[Tensor, "rows queries 1"], keys: Int[Tensor, "rows 1 keys"]
     ) -> Bool[Tensor, "rows queries keys"]:
         """True where a key position is in the list of a query position; positions beyond the lists have none."""
-        owners, members = (each.to(keys.device) for each in self.pairs())
+        owners, members = (indices.to(keys.device) for indices in self.pairs())
         width = max(int(members.max()) if len(members) else 0, int(keys.max()) if keys.numel() else 0) + 1
-        known = torch.cat([owners * width + members, owners.new_tensor([-1])]).sort().values
-        asked = queries * width + keys
-        place = torch.searchsorted(known, asked).clamp(max=len(known) - 1)
-        return (known[place] == asked) & (queries >= 0) & (keys >= 0)
+        listed_pairs = torch.cat([owners * width + members, owners.new_tensor([-1])]).sort().values
+        queried_pairs = queries * width + keys
+        place = torch.searchsorted(listed_pairs, queried_pairs).clamp(max=len(listed_pairs) - 1)
+        return (listed_pairs[place] == queried_pairs) & (queries >= 0) & (keys >= 0)
 
 
 def plan(owners: Int[Tensor, " pairs"], members: Int[Tensor, " pairs"]) -> list[Group]:
@@ -98,20 +98,20 @@ def plan(owners: Int[Tensor, " pairs"], members: Int[Tensor, " pairs"]) -> list[
         return []
     width = int(members.max()) + 1
     blocks = owners // SHARED_ROWS
-    union, which = torch.unique(blocks * width + members, return_inverse=True)
+    union, union_index = torch.unique(blocks * width + members, return_inverse=True)
     count = int(blocks.max()) + 1
     pairs, shared = torch.bincount(blocks, minlength=count), torch.bincount(union // width, minlength=count)
     # A union that is not much shorter than the lists would gather as much and mask more.
     alike = 4 * shared <= 3 * pairs
-    found = _shared(owners[alike[blocks]], which[alike[blocks]], union, alike, width)
-    return found + _single(owners[~alike[blocks]], members[~alike[blocks]])
+    shared_groups = _shared(owners[alike[blocks]], union_index[alike[blocks]], union, alike, width)
+    return shared_groups + _single(owners[~alike[blocks]], members[~alike[blocks]])
 
 
 @lru_cache(maxsize=4)
 def plan_of(
     lists: Lists, sizes: tuple[int, int], first: tuple[int, int], limits: tuple[int | None, int | None]
 ) -> Sequence[Group]:
-    """The plan of lists for a call of so many queries and keys, from so many positions on, within its limits."""
+    """The plan of lists for a call: its `sizes`, `first` positions and `limits` of queries and keys."""
     owners, members = lists.pairs()
     ahead = owners - members
     queries, keys = owners - first[0], members - first[1]
@@ -128,39 +128,41 @@ def _single(owners: Tensor, members: Tensor) -> list[Group]:
         return []
     queries, row, lengths = torch.unique_consecutive(owners, return_inverse=True, return_counts=True)
     slots = torch.arange(len(owners)) - (lengths.cumsum(0) - lengths)[row]
-    found = []
-    for length, some in _by_length(lengths):
-        keys, allowed = _filled(some, row, slots, members, length)
+    groups = []
+    for length, row_indices in _by_length(lengths):
+        keys, allowed = _filled(row_indices, row, slots, members, length)
         full = None if bool(allowed.all()) else allowed[:, None]
-        found.append(Group(queries[some][:, None], keys, full))
-    return found
+        groups.append(Group(queries[row_indices][:, None], keys, full))
+    return groups
 
 
-def _shared(owners: Tensor, which: Tensor, union: Tensor, alike: Tensor, width: int) -> list[Group]:
+def _shared(owners: Tensor, union_index: Tensor, union: Tensor, alike: Tensor, width: int) -> list[Group]:
     """Blocks of neighbouring queries over the union of their lists."""
     if not len(owners):
         return []
-    kept = alike[union // width]
-    numbers = kept.cumsum(0) - 1
-    union, entries = union[kept], numbers[which]
+    in_shared_block = alike[union // width]
+    numbers = in_shared_block.cumsum(0) - 1
+    union, entries = union[in_shared_block], numbers[union_index]
     blocks, row, lengths = torch.unique_consecutive(union // width, return_inverse=True, return_counts=True)
     slots = torch.arange(len(union)) - (lengths.cumsum(0) - lengths)[row]
     last = int(owners.max())
-    found = []
-    for length, some in _by_length(lengths):
-        keys, _ = _filled(some, row, slots, union % width, length)
-        place = torch.full((len(lengths),), -1).index_put((some,), torch.arange(len(some)))
+    groups = []
+    for length, block_indices in _by_length(lengths):
+        keys, _ = _filled(block_indices, row, slots, union % width, length)
+        place = torch.full((len(lengths),), -1).index_put((block_indices,), torch.arange(len(block_indices)))
         mine = place[row[entries]] >= 0
-        allowed = torch.zeros(len(some), SHARED_ROWS, length, dtype=torch.bool)
+        allowed = torch.zeros(len(block_indices), SHARED_ROWS, length, dtype=torch.bool)
         allowed[place[row[entries[mine]]], owners[mine] % SHARED_ROWS, slots[entries[mine]]] = True
-        queries = blocks[some][:, None] * SHARED_ROWS + torch.arange(SHARED_ROWS)
+        queries = blocks[block_indices][:, None] * SHARED_ROWS + torch.arange(SHARED_ROWS)
         # The last block may reach over the end: it is a group of fewer rows.
-        whole = queries[:, -1] <= last
-        found.append(Group(queries[whole], keys[whole], allowed[whole]))
-        if not bool(whole.all()):
+        is_full_block = queries[:, -1] <= last
+        groups.append(Group(queries[is_full_block], keys[is_full_block], allowed[is_full_block]))
+        if not bool(is_full_block.all()):
             rows = last % SHARED_ROWS + 1
-            found.append(Group(queries[~whole][:, :rows], keys[~whole], allowed[~whole][:, :rows]))
-    return found
+            groups.append(
+                Group(queries[~is_full_block][:, :rows], keys[~is_full_block], allowed[~is_full_block][:, :rows])
+            )
+    return groups
 
 
 def _by_length(lengths: Tensor) -> list[tuple[int, Tensor]]:
@@ -172,12 +174,12 @@ def _by_length(lengths: Tensor) -> list[tuple[int, Tensor]]:
     return [(min(steps[at], longest), (rounded == at).nonzero()[:, 0]) for at in sorted(set(rounded.tolist()))]
 
 
-def _filled(some: Tensor, row: Tensor, slots: Tensor, members: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """The lists of some rows as a rectangle, and where it is filled; key 0 stands where it is not."""
-    place = torch.full((int(row.max()) + 1,), -1).index_put((some,), torch.arange(len(some)))
+def _filled(row_indices: Tensor, row: Tensor, slots: Tensor, members: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """The lists of these rows as a rectangle, and a mask of its filled places; the others hold key 0."""
+    place = torch.full((int(row.max()) + 1,), -1).index_put((row_indices,), torch.arange(len(row_indices)))
     mine = place[row] >= 0
-    keys = torch.zeros(len(some), length, dtype=torch.long)
-    filled = torch.zeros(len(some), length, dtype=torch.bool)
+    keys = torch.zeros(len(row_indices), length, dtype=torch.long)
+    filled = torch.zeros(len(row_indices), length, dtype=torch.bool)
     at = place[row[mine]], slots[mine]
     keys[at], filled[at] = members[mine], True
     return keys, filled

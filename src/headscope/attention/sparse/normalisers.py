@@ -72,6 +72,6 @@ def sparsemax(scores: Float[Tensor, "*rows keys"]) -> Float[Tensor, "*rows keys"
         size = inside.sum(dim=-1, keepdim=True)
         support = (shifted >= ordered.gather(-1, (size - 1).clamp_min(0))) & ~nothing
         size = support.sum(dim=-1, keepdim=True).clamp_min(1)
-    kept = scores.masked_fill(~support, 0.0)
-    tau = (kept.sum(dim=-1, keepdim=True) - 1) / size
-    return (kept - tau).clamp_min(0).masked_fill(~support, 0.0)
+    support_scores = scores.masked_fill(~support, 0.0)
+    tau = (support_scores.sum(dim=-1, keepdim=True) - 1) / size
+    return (support_scores - tau).clamp_min(0).masked_fill(~support, 0.0)

@@ -33,7 +33,7 @@ class Part(ABC):
 
     @abstractmethod
     def attend(self, sequence: int, qkv: Triple, rows: tuple[Tensor, Tensor], *, fresh: bool) -> None:
-        """Write output and log-sum-exp into `rows`; where they are not `fresh`, merge with what stands there."""
+        """Write output and log-sum-exp into `rows`; where they are not `fresh`, merge with their contents."""
 
     @abstractmethod
     def add_gradients(

@@ -1,4 +1,4 @@
-r"""Softmax attention over a set of keys that the positions alone tell: the shared part of every sparse pattern.
+r"""Softmax attention over a set of keys that the positions alone decide: the shared part of every sparse pattern.
 
 Definition:
     Query i attends to key j when the call lets it (`Call.visible`) and the pattern allows the pair of positions.

@@ -41,19 +41,22 @@ def gaussian(q: Heads, k: Keys, sigma: float) -> Pairs:
 
 
 def additive(
-    asked: Float[Tensor, "batch heads queries hidden"],
-    given: Float[Tensor, "batch kv_heads keys hidden"],
+    queries: Float[Tensor, "batch heads queries hidden"],
+    keys: Float[Tensor, "batch kv_heads keys hidden"],
     u: Float[Tensor, "some_heads hidden"],
 ) -> Pairs:
-    """Of projected queries and keys; holds one number for each pair and hidden unit, so the caller gives few rows."""
-    given = given.repeat_interleave(asked.shape[1] // given.shape[1], dim=1)
-    hidden = torch.tanh(asked[:, :, :, None] + given[:, :, None])
+    """The additive scores of projected queries and keys.
+
+    Holds one number for each pair and hidden unit, so the caller gives few rows.
+    """
+    keys = keys.repeat_interleave(queries.shape[1] // keys.shape[1], dim=1)
+    hidden = torch.tanh(queries[:, :, :, None] + keys[:, :, None])
     return (hidden @ u[None, :, None, :, None])[..., 0]
 
 
 @cache
 def random_weight(*shape: int, seed: int) -> Tensor:
-    """What stands in for a weight that nobody has learnt: Gaussian, with a variance of one over the last width."""
+    """A Gaussian weight where none was learnt; its variance is one over the last width."""
     generator = torch.Generator().manual_seed(seed)
-    drawn: Tensor = torch.randn(*shape, generator=generator, dtype=torch.float64) * shape[-1] ** -0.5
-    return drawn
+    weight: Tensor = torch.randn(*shape, generator=generator, dtype=torch.float64) * shape[-1] ** -0.5
+    return weight

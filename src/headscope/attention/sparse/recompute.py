@@ -25,7 +25,7 @@ def by_rows(call: Call, block: Block, *, per_pair: int = 1) -> tuple[Tensor, ...
     rows = max(1, BLOCK_ENTRIES // pairs)
     if call.left is not None or call.right is not None:
         rows = min(rows, 256)  # narrow blocks skip the keys beyond their band
-    parts = [forgetful(block, call.take(*here)) for here in row_blocks(call, rows)]
+    parts = [forgetful(block, call.take(*row_block)) for row_block in row_blocks(call, rows)]
     return tuple(torch.cat(column, dim=2) for column in zip(*parts, strict=True))
 
 
@@ -33,5 +33,5 @@ def forgetful(block: Block, call: Call) -> tuple[Tensor, ...]:
     """`block(call)`, whose backward runs the forward again."""
     if not torch.is_grad_enabled():
         return block(call)
-    found: tuple[Tensor, ...] = checkpoint(block, call, use_reentrant=False, preserve_rng_state=False)
-    return found
+    outputs: tuple[Tensor, ...] = checkpoint(block, call, use_reentrant=False, preserve_rng_state=False)
+    return outputs

@@ -75,10 +75,10 @@ class Running:
 
         A column of ones beside c would give the latter too, but products of odd widths are slow.
         """
-        mixed, products, rows, others = self._advanced(a, b, c, reverse=False)
+        mixed, products, rows, columns = self._advanced(a, b, c, reverse=False)
         batch, groups, n, width = a.shape
         inside = products.sum(dim=-1)
-        per_chunk = others.sum(dim=1).view(batch, -1, width)
+        per_chunk = columns.sum(dim=1).view(batch, -1, width)
         before = (per_chunk.cumsum(dim=1) - per_chunk).add_(total.to(a.dtype)[:, None])
         total += per_chunk.double().sum(dim=1)
         inside += torch.bmm(rows, before.reshape(-1, width, 1))[..., 0]
@@ -87,24 +87,24 @@ class Running:
 
     def _advanced(self, a: Tensor, b: Tensor, c: Tensor, *, reverse: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         batch, groups, n, width = a.shape
-        rows, others, values = (_chunks(x) for x in (a, b, c))
+        rows, columns, values = (_chunks(x) for x in (a, b, c))
         chunks, size, d_value = len(rows), min(n, CHUNK), c.shape[-1]
-        sums = torch.bmm(others.transpose(1, 2), values, out=self._buffer("sums", a, chunks, width, d_value))
-        products = self._buffer("products", a, chunks, rows.shape[1], others.shape[1])
-        torch.bmm(rows, others.transpose(1, 2), out=products)
+        sums = torch.bmm(columns.transpose(1, 2), values, out=self._buffer("sums", a, chunks, width, d_value))
+        products = self._buffer("products", a, chunks, rows.shape[1], columns.shape[1])
+        torch.bmm(rows, columns.transpose(1, 2), out=products)
         _cut(products, groups, b.shape[1], reverse)
         states = _states(sums.view(batch, -1, width * d_value), self.state.view(batch, 1, -1), reverse)
         mixed = self._buffer("mixed", a, chunks, rows.shape[1], d_value)
         torch.bmm(rows, states.view(-1, width, d_value), out=mixed)
         mixed.baddbmm_(products, values)
         placed = mixed.view(batch, -1, groups, size, d_value).transpose(1, 2).flatten(2, 3)[:, :, :n]
-        return placed, products, rows, others
+        return placed, products, rows, columns
 
     def _buffer(self, name: str, like: Tensor, *shape: int) -> Tensor:
-        known = self._buffers.get(name)
-        if known is None or known.shape != shape:
-            known = self._buffers[name] = like.new_empty(shape)
-        return known
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.shape != shape:
+            buffer = self._buffers[name] = like.new_empty(shape)
+        return buffer
 
 
 def _summed(a: Tensor, b: Tensor, c: Tensor, reverse: bool) -> Tensor:
@@ -113,11 +113,11 @@ def _summed(a: Tensor, b: Tensor, c: Tensor, reverse: bool) -> Tensor:
     together = max(1, ROWS // max(n, 1))  # short sequences share a block, of a long one each has its own
     starts = range(0, n, ROWS)
     for first in range(0, batch, together):
-        some = slice(first, min(first + together, batch))
-        running = Running(a.new_zeros(some.stop - first, width, c.shape[-1], dtype=torch.float64))
+        sequences = slice(first, min(first + together, batch))
+        running = Running(a.new_zeros(sequences.stop - first, width, c.shape[-1], dtype=torch.float64))
         for start in reversed(starts) if reverse else starts:
-            here = (some, slice(None), slice(start, start + ROWS))
-            out[here] = running.advance(a[here], b[here], c[here], reverse=reverse)
+            block = (sequences, slice(None), slice(start, start + ROWS))
+            out[block] = running.advance(a[block], b[block], c[block], reverse=reverse)
     return out
 
 
@@ -148,10 +148,10 @@ def _states(sums: Tensor, state: Tensor, reverse: bool) -> Tensor:
     return states if len(states) == 1 else states.contiguous()
 
 
-def _cut(products: Tensor, groups: int, others: int, reverse: bool) -> None:
+def _cut(products: Tensor, groups: int, column_groups: int, reverse: bool) -> None:
     """Zero, in place, where the other place comes later (reversed: earlier)."""
     chunks, rows, columns = products.shape
     tiles = products
-    if groups * others > 1:
-        tiles = products.view(chunks, groups, rows // groups, others, columns // others).transpose(2, 3)
+    if groups * column_groups > 1:
+        tiles = products.view(chunks, groups, rows // groups, column_groups, columns // column_groups).transpose(2, 3)
     _ = tiles.triu_() if reverse else tiles.tril_()

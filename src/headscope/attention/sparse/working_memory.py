@@ -39,7 +39,7 @@ def masked_bytes(n: int, d: int) -> float:
 
 
 def band_bytes(n: int, d: int, reach: int) -> float:
-    """A band of `reach` keys beside each query: the copied output of a group of blocks, and one tile."""
+    """A band of `reach` keys around each query: the copied output of a group of blocks, and one tile."""
     run = BLOCK + reach
     return FLOAT * (min(float(n * d), GROUP_ENTRIES) + 2.0 * n + BLOCK * (2.0 * min(run, _TILE_KEYS) + d + 2.0))
 

@@ -26,21 +26,21 @@ def sums(call: Call, widths: tuple[int, ...], centre: Float[Tensor, "batch kv_he
         raise ValueError("the kernel needs positions without gaps")
     # The kernel knows so many bands at once; with more it runs again, and a band does not depend on the others.
     runs = [_row_sums(call, widths[at : at + MOST_BANDS], centre) for at in range(0, len(widths), MOST_BANDS)]
-    kept, out = runs[0]
+    row_sums, out = runs[0]
     near = torch.cat([run[..., BANDS:] for run, _ in runs], dim=-1)
     start = call.key_positions[:, None, :1].double()
 
     def side(at: int) -> Side:
-        mass = kept[..., at]
-        return Side(mass, kept[..., at + 1] + start, kept[..., at + 2] / torch.where(mass > 0, mass, 1.0))
+        mass = row_sums[..., at]
+        return Side(mass, row_sums[..., at + 1] + start, row_sums[..., at + 2] / torch.where(mass > 0, mass, 1.0))
 
-    mass = kept[..., 1]
+    mass = row_sums[..., 1]
     return Sums(
-        top=kept[..., 0],
+        top=row_sums[..., 0],
         mass=mass,
-        first=kept[..., 10],
-        spread=kept[..., 2],
-        square=kept[..., 3],
+        first=row_sums[..., 10],
+        spread=row_sums[..., 2],
+        square=row_sums[..., 3],
         near={width: near[..., i] for i, width in enumerate(widths)},
         before=side(4),
         after=None if call.causal else side(7),
@@ -58,5 +58,5 @@ def _row_sums(call: Call, widths: tuple[int, ...], centre: Tensor) -> tuple[Tens
         )
         for b in range(call.q.shape[0])
     ]  # fmt: skip
-    kept = torch.stack([rows.kept for rows in sequences if rows.kept is not None])
-    return kept, torch.stack([rows.out for rows in sequences])
+    row_sums = torch.stack([rows.sums for rows in sequences if rows.sums is not None])
+    return row_sums, torch.stack([rows.out for rows in sequences])

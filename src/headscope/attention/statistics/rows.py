@@ -88,8 +88,8 @@ def _streamed(call: Call, request: Request, *, values: bool) -> tuple[Tensor | N
             sums = chunk.sums()
             heads = slice(kv_heads.start * call.groups, kv_heads.stop * call.groups)
             for name, column in _columns(chunk, sums).items():
-                whole = columns.setdefault(name, column.new_full(call.q.shape[:3], torch.nan))
-                whole[batch, heads] = column
+                full_column = columns.setdefault(name, column.new_full(call.q.shape[:3], torch.nan))
+                full_column[batch, heads] = column
             if sums.mixed is not None:
                 weight = torch.exp(-_log_partition(chunk, sums))[..., None]
                 out[batch, heads] = (sums.mixed * weight).to(out.dtype)
@@ -109,21 +109,21 @@ def _method(slabs: int, doubles: int, fused: int) -> str:
 def _columns(chunk: Chunk, sums: Sums) -> dict[str, PerRow]:
     """Every statistic of the rows of a chunk, by name; a band w is called "band w"."""
     log_all = _log_partition(chunk, sums)
-    kept = torch.exp(-log_all)
+    inverse_partition = torch.exp(-log_all)
     distance, variance = _distance(chunk.call, sums)
-    found = {
-        "entropy_nats": ((sums.mass * log_all + sums.spread) * kept).clamp(min=0.0),
-        "participation": sums.square * kept.square(),
+    statistics = {
+        "entropy_nats": ((sums.mass * log_all + sums.spread) * inverse_partition).clamp(min=0.0),
+        "participation": sums.square * inverse_partition.square(),
         "distance": distance,
         "distance_sd": variance.sqrt(),
-        "diagonal": sums.near[0] * kept,
-        "first": sums.first * kept,
+        "diagonal": sums.near[0] * inverse_partition,
+        "first": sums.first * inverse_partition,
         "lse": sums.top + sums.mass.log() + chunk.shift,
-        **{f"band {width}": band * kept for width, band in sums.near.items()},
+        **{f"band {width}": band * inverse_partition for width, band in sums.near.items()},
     }
     if chunk.call.sinks is not None:
-        found["sink"] = torch.exp(_relative_sink(chunk, sums) - log_all)
-    return found
+        statistics["sink"] = torch.exp(_relative_sink(chunk, sums) - log_all)
+    return statistics
 
 
 def _relative_sink(chunk: Chunk, sums: Sums) -> PerRow:

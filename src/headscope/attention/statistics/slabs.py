@@ -130,14 +130,14 @@ class Chunk:
         torch.exp(scores, out=weights)
         for _, part, mask in covered:
             part.masked_fill_(mask, 0.0)
-        found = {
+        sums = {
             "top": top[..., 0],
             "square": torch.linalg.vector_norm(weights, dim=-1),
             "spread": torch.mul(scores, weights, out=scores).sum(dim=-1),
             **{f"near {width}": near(weights, block, width) for width in self.widths},
         }
         columns = operands.columns[:, :, block.keys]
-        return found | {name: _product(part, columns[:, :, run]) for name, part, run in sides(weights, block)}
+        return sums | {name: _product(part, columns[:, :, run]) for name, part, run in sides(weights, block)}
 
     def _joined(self, parts: list[dict[str, Tensor]]) -> Sums:
         def rows(name: str) -> Tensor:
@@ -165,13 +165,13 @@ class Chunk:
 def chunks(call: Call) -> Iterator[tuple[slice, slice]]:
     """Runs of sequences and of key/value heads whose slabs fit the scratch memory."""
     batch, kv_heads = call.q.shape[0], call.k.shape[1]
-    one = call.groups * min(slab_rows(call), call.q.shape[2]) * call.k.shape[2]
-    fit = max(1, SLAB_ENTRIES // one)
-    many = min(kv_heads, fit)
-    rows = max(1, fit // kv_heads) if many == kv_heads else 1
+    entries_per_head = call.groups * min(slab_rows(call), call.q.shape[2]) * call.k.shape[2]
+    fit = max(1, SLAB_ENTRIES // entries_per_head)
+    heads_at_once = min(kv_heads, fit)
+    rows = max(1, fit // kv_heads) if heads_at_once == kv_heads else 1
     for start in range(0, batch, rows):
-        for head in range(0, kv_heads, many):
-            yield slice(start, min(start + rows, batch)), slice(head, min(head + many, kv_heads))
+        for head in range(0, kv_heads, heads_at_once):
+            yield slice(start, min(start + rows, batch)), slice(head, min(head + heads_at_once, kv_heads))
 
 
 def slab_rows(call: Call) -> int:

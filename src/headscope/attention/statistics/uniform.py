@@ -1,4 +1,4 @@
-r"""Uniform attention over the visible keys: the null beside every statistic.
+r"""Uniform attention over the visible keys: the null of every statistic.
 
 $p_{ij} = 1/c_i$ with $c_i$ the number of visible keys: entropy $\ln c_i$, participation $1/c_i$, and every mass a
 count over $c_i$. Sinks take nothing: the null spreads all of its mass over the keys.

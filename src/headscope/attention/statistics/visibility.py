@@ -42,8 +42,8 @@ def _banded(call: Call, bands: tuple[int, ...]) -> Visible:
     low = at - (FAR if call.left is None else call.left)
     high = at + (FAR if call.right is None else call.right)
     before = keys.within(low, at)
-    both = keys.within(low, high)
-    after = both - before
+    visible = keys.within(low, high)
+    after = visible - before
     distance = at * before[..., 0] - before[..., 1] + after[..., 1] - at * after[..., 0]
     first = keys.positions[:, :1]
     counts = {
@@ -51,9 +51,9 @@ def _banded(call: Call, bands: tuple[int, ...]) -> Visible:
         for width in {0, *bands}
     }
     return Visible(
-        count=both[..., 0][:, None],
+        count=visible[..., 0][:, None],
         distance=distance[:, None],
-        square=(both[..., 2] - 2 * at * both[..., 1] + at * at * both[..., 0])[:, None],
+        square=(visible[..., 2] - 2 * at * visible[..., 1] + at * at * visible[..., 0])[:, None],
         diagonal=counts[0][:, None],
         first=((first >= low) & (first <= high)).long()[:, None],
         bands={width: counts[width][:, None] for width in bands},

@@ -31,18 +31,18 @@ def vocabulary(lab: Lab) -> Evidence:
     d, positions, blocks, published = 768, 1024, 12, 124_439_808
     attention = d * 3 * d + 3 * d + d * d + d
     feed_forward = d * 4 * d + 4 * d + 4 * d * d + d
-    rest = positions * d + blocks * (attention + feed_forward + 4 * d) + 2 * d
+    other_parameters = positions * d + blocks * (attention + feed_forward + 4 * d) + 2 * d
     return Evidence(
         (
             counted(
                 "rows that the published number of parameters leaves to the table of tokens",
                 50257,
-                (published - rest) / d,
+                (published - other_parameters) / d,
             ),
             counted(
                 "of these, rows beyond the 256 bytes and the end of text: a round number of merges",
                 0,
-                (published - rest) / d % 1000 - 257,
+                (published - other_parameters) / d % 1000 - 257,
             ),
         )
     )
@@ -88,17 +88,17 @@ def _model(lab: Lab, symbols: int, d: int = 8) -> _Model:
 def one_pass(lab: Lab) -> Evidence:
     model = _model(lab, 3)
     tokens = torch.tensor([0, 2, 1, 1, 0, 2, 0])
-    whole = model(tokens)
+    predictions = model(tokens)
     prefixes = torch.stack([model(tokens[: i + 1])[-1] for i in range(len(tokens))])
     total = 0.0
-    for rest in itertools.product(range(3), repeat=3):
-        text = torch.tensor([1, *rest])
+    for continuation in itertools.product(range(3), repeat=3):
+        text = torch.tensor([1, *continuation])
         rho = model(text[:-1])
         loss = -sum(float(rho[i, text[i + 1]].log()) for i in range(3))
         total += math.exp(-loss)
     return Evidence(
         (
-            exact("predictions of one pass against one pass per prefix", prefixes, whole),
+            exact("predictions of one pass against one pass per prefix", prefixes, predictions),
             exact("e^(−loss), summed over all 27 continuations of three tokens", 1.0, total),
         )
     )
@@ -119,7 +119,7 @@ def recurrent(lab: Lab) -> Evidence:
     w_q, w_k, w_v = lab.normal(3, d, d, purpose="weights")
     q, k, v = x @ w_q, x @ w_k, x @ w_v
     future = torch.ones(n, n, dtype=torch.bool).triu(1)
-    whole = torch.softmax((q @ k.mT).masked_fill(future, -torch.inf), -1) @ v
+    full_pass = torch.softmax((q @ k.mT).masked_fill(future, -torch.inf), -1) @ v
     linear = (q @ k.mT).masked_fill(future, 0.0) @ v
     seen_k, seen_v = torch.zeros(0, d, dtype=torch.float64), torch.zeros(0, d, dtype=torch.float64)
     memory = torch.zeros(d, d, dtype=torch.float64)
@@ -131,7 +131,7 @@ def recurrent(lab: Lab) -> Evidence:
         linear_steps.append(q[t] @ memory)
     return Evidence(
         (
-            exact("steps with a growing state against the whole pass", whole, torch.stack(steps)),
+            exact("steps with a growing state against the whole pass", full_pass, torch.stack(steps)),
             exact("linear attention: steps with a d × d state against the whole pass", linear,
                   torch.stack(linear_steps)),
         )
@@ -163,9 +163,9 @@ def residual_stream(lab: Lab) -> Evidence:
             truth = layer(truth)
             normed = layer.norm1(x)
             attended = layer.self_attn(normed, normed, normed, need_weights=False)[0]
-            middle = x + attended
-            thought = layer.linear2(torch.relu(layer.linear1(layer.norm2(middle))))
-            x = middle + thought
+            after_attention = x + attended
+            thought = layer.linear2(torch.relu(layer.linear1(layer.norm2(after_attention))))
+            x = after_attention + thought
             written = written + attended + thought
     return Evidence(
         (
@@ -190,10 +190,10 @@ def heads_add(lab: Lab) -> Evidence:
     w_v, w_o = lab.normal(heads, d, d_head, purpose="v"), lab.normal(heads * d_head, d, purpose="o")
     a = torch.softmax(lab.normal(heads, n, n, purpose="scores"), -1)
     joined = torch.cat([a[h] @ (x @ w_v[h]) for h in range(heads)], -1) @ w_o
-    apart = torch.zeros_like(x)
+    head_sum = torch.zeros_like(x)
     for h in range(heads):
-        apart = apart + moved(a[h], x, Factored(w_v[h], w_o[h * d_head : (h + 1) * d_head]))
-    return Evidence((exact("sum over heads against the joined form", apart, joined),))
+        head_sum = head_sum + moved(a[h], x, Factored(w_v[h], w_o[h * d_head : (h + 1) * d_head]))
+    return Evidence((exact("sum over heads against the joined form", head_sum, joined),))
 
 
 @CHAPTER.claim(
@@ -292,9 +292,9 @@ def optional_notation(lab: Lab) -> Evidence:
     a, b = lab.normal(2, 2, n, n, purpose="patterns")
     v, w = lab.normal(2, 2, d, d, purpose="maps")
     # Two layers of two heads each, with skips: (1 + Σ_h K_h)(1 + Σ_h K_h) on vec(X).
-    one = torch.eye(n * d, dtype=torch.float64)
-    first = one + kronecker(a[0], v[0]) + kronecker(a[1], v[1])
-    second = one + kronecker(b[0], w[0]) + kronecker(b[1], w[1])
+    identity = torch.eye(n * d, dtype=torch.float64)
+    first = identity + kronecker(a[0], v[0]) + kronecker(a[1], v[1])
+    second = identity + kronecker(b[0], w[0]) + kronecker(b[1], w[1])
     y = x + a[0] @ x @ v[0] + a[1] @ x @ v[1]
     z = y + b[0] @ y @ w[0] + b[1] @ y @ w[1]
     return Evidence(

@@ -88,16 +88,18 @@ def features(lab: Lab) -> Evidence:
     for neurons in sizes:
         # Three features are active at a time, out of three times as many as there are neurons.
         d = torch.nn.functional.normalize(lab.normal(3 * neurons, neurons, purpose=f"directions {neurons}"), dim=-1)
-        chosen = torch.rand(samples, 3 * neurons, generator=lab.generator(f"active {neurons}")).topk(active).indices
+        active_features = (
+            torch.rand(samples, 3 * neurons, generator=lab.generator(f"active {neurons}")).topk(active).indices
+        )
         f = lab.uniform(samples, active, purpose=f"strength {neurons}") + 0.5
-        x = (f[..., None] * d[chosen]).sum(1)
-        off = (x * d[chosen[:, 0]]).sum(-1) - f[:, 0]
+        x = (f[..., None] * d[active_features]).sum(1)
+        off = (x * d[active_features[:, 0]]).sum(-1) - f[:, 0]
         size = float(f[:, 0].square().mean().sqrt())
         errors.append(float(off.square().mean().sqrt()) / size)
         spreads.append(float(off.square().std()) / samples**0.5 / (2 * errors[-1] * size**2))
-        others = f[:, 1:].square().sum(-1) / neurons
+        interference = f[:, 1:].square().sum(-1) / neurons
         corrected.append(mean_of(f"mean square of what other features add, {neurons} neurons, over that predicted", 1.0,
-                                 off.square() / others.mean()))  # fmt: skip
+                                 off.square() / interference.mean()))  # fmt: skip
     few = torch.nn.functional.normalize(lab.normal(24, 40, purpose="few"), dim=-1)
     strengths = lab.uniform(200, 24, purpose="few strengths")
     corrected.append(exact("no more features than neurons: 24 read off 40 exactly", strengths,
@@ -161,7 +163,7 @@ def energy_step(lab: Lab) -> Evidence:
     lower = hopfield_energy(hopfield_step(start, patterns, beta), patterns, beta) < hopfield_energy(
         start, patterns, beta
     )
-    apart = [curl(start[0], patterns, patterns + step * values, beta) for step in (0.04, 0.02, 0.01)]
+    asymmetries = [curl(start[0], patterns, patterns + step * values, beta) for step in (0.04, 0.02, 0.01)]
     p = torch.softmax(beta * start[0] @ patterns.mT, -1)
     formula = beta * values.mT @ (torch.diag(p) - torch.outer(p, p)) @ patterns
     differentiate: Callable[..., torch.Tensor] = torch.autograd.functional.jacobian
@@ -176,7 +178,7 @@ def energy_step(lab: Lab) -> Evidence:
                   1.0 + curl(start[0], patterns, patterns, beta)),
             exact("values of their own: the derivative by differentiation against the formula", formula, derivative),
             order_of("power of the distance of values from keys in the antisymmetric part", "distance", 1.0,
-                     (0.04, 0.02, 0.01), apart),
+                     (0.04, 0.02, 0.01), asymmetries),
         ),
     )  # fmt: skip
 
@@ -220,8 +222,10 @@ def polynomial(lab: Lab) -> Evidence:
                                  t ** (3**depth) * _linear_layers(lab, x, depth),
                                  _linear_layers(lab, t * x, depth)))  # fmt: skip
     together = _linear_layers(lab, x + y, 1)
-    apart = _linear_layers(lab, x, 1) + _linear_layers(lab, y, 1)
-    comparisons.append(fact("f(X + Y) is not f(X) + f(Y)", float((together - apart).norm() / apart.norm()) > 0.1))
+    sum_of_outputs = _linear_layers(lab, x, 1) + _linear_layers(lab, y, 1)
+    comparisons.append(
+        fact("f(X + Y) is not f(X) + f(Y)", float((together - sum_of_outputs).norm() / sum_of_outputs.norm()) > 0.1)
+    )
     # Along a line a layer is a cubic: its fourth differences vanish, its third do not.
     line = torch.stack([_linear_layers(lab, x + s * y, 1) for s in range(5)])
     third, fourth = line.diff(n=3, dim=0), line.diff(n=4, dim=0)
@@ -475,11 +479,11 @@ def small_models(lab: Lab) -> Evidence:
     "holds the weights of the gate, not just zeros and ones.",
 )
 def experts(lab: Lab) -> Evidence:
-    count, chosen, d, wide, n = 8, 2, 6, 10, 20
+    count, experts_per_token, d, wide, n = 8, 2, 6, 10, 20
     up, down = lab.normal(count, d, wide, purpose="up"), lab.normal(count, wide, d, purpose="down")
     x = lab.normal(n, d, purpose="tokens")
     gate = x @ lab.normal(d, count, purpose="gate")
-    best = gate.topk(chosen, -1)
+    best = gate.topk(experts_per_token, -1)
     shares = torch.zeros(n, count, dtype=torch.float64).scatter(-1, best.indices, torch.softmax(best.values, -1))
     routed = torch.zeros(n, d, dtype=torch.float64)
     for token in range(n):
@@ -491,7 +495,7 @@ def experts(lab: Lab) -> Evidence:
         (
             exact("two of eight experts per token against one wide layer with a mask", (mask * torch.relu(x @ all_up))
                   @ all_down, routed),
-            exact("share of the mask that is not zero", chosen / count, float((mask != 0).double().mean())),
+            exact("share of the mask that is not zero", experts_per_token / count, float((mask != 0).double().mean())),
             fact("different tokens get different masks", len({tuple(row.tolist()) for row in shares != 0}) > 1),
         )
     )  # fmt: skip

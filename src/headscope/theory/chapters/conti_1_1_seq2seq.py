@@ -51,10 +51,10 @@ def one_hot_words(lab: Lab) -> Evidence:
     order = torch.randperm(m, generator=lab.generator())
     words = torch.nn.functional.one_hot(order, m).to(torch.float64)
     gram = words @ words.mT
-    apart = gram[~torch.eye(m, dtype=torch.bool)]
+    off_diagonal = gram[~torch.eye(m, dtype=torch.bool)]
     return Evidence(
         (
-            exact("largest inner product of two different words", 0.0, float(apart.abs().max())),
+            exact("largest inner product of two different words", 0.0, float(off_diagonal.abs().max())),
             exact("rank of 12 one-hot words", float(m), float(torch.linalg.matrix_rank(words))),
         )
     )
@@ -147,9 +147,9 @@ def greedy_is_not_best(lab: Lab) -> Evidence:
     # In random models of three tokens it happens too; counted over 400 of them.
     p1 = lab.normal(400, 4, purpose="first").softmax(-1)
     p2 = lab.normal(400, 4, 4, purpose="second").softmax(-1)
-    whole = p1[:, :, None] * p2
+    joint_probabilities = p1[:, :, None] * p2
     lucky = p1.max(-1).values * p2[torch.arange(400), p1.argmax(-1)].max(-1).values
-    missed = int((lucky < whole.flatten(1).max(-1).values - 1e-12).sum())
+    missed = int((lucky < joint_probabilities.flatten(1).max(-1).values - 1e-12).sum())
     return Evidence(
         (
             exact("probability of the greedy sequence", 0.33, greedy),
@@ -177,11 +177,11 @@ def context_vector(lab: Lab) -> Evidence:
     h, states = lab.normal(d, purpose="h"), lab.normal(n, d, purpose="states")
     w, v = lab.normal(d, d, purpose="w"), lab.normal(hidden, purpose="v")
     w_both = lab.normal(hidden, 2 * d, purpose="both")
-    both = torch.cat([h.expand(n, d), states], -1)
+    concatenated = torch.cat([h.expand(n, d), states], -1)
     scores = {
         "dot": states @ h,
         "multiplicative": states @ (h @ w),
-        "additive": torch.tanh(both @ w_both.mT) @ v,
+        "additive": torch.tanh(concatenated @ w_both.mT) @ v,
     }
     comparisons = []
     for name, score in scores.items():

@@ -156,13 +156,13 @@ def causal_mask(lab: Lab) -> Evidence:
     scores = 2 * lab.normal(7, 7)
     weights = _masked_weights(scores)
     after = torch.softmax(scores, -1).tril()
-    kept = [torch.softmax(scores[i, : i + 1], -1) for i in range(7)]
+    prefix_weights = [torch.softmax(scores[i, : i + 1], -1) for i in range(7)]
     return Evidence(
         (
             exact("largest weight above the diagonal", 0.0, float(weights.triu(1).abs().max())),
             exact("sums of the rows", 1.0, weights.sum(-1)),
-            exact("last row: the softmax of what is left", kept[6], weights[6]),
-            exact("third row: the softmax of what is left", kept[2], weights[2, :3]),
+            exact("last row: the softmax of what is left", prefix_weights[6], weights[6]),
+            exact("third row: the softmax of what is left", prefix_weights[2], weights[2, :3]),
             fact("masking after the softmax would lose mass", float(after.sum(-1).min()) < 0.99),
         )
     )

@@ -120,12 +120,12 @@ def softmax_derivatives(lab: Lab) -> Evidence:
     s, h = torch.softmax(z, -1), 1e-6
     bumped = [(torch.softmax(z + h * e, -1) - torch.softmax(z - h * e, -1)) / (2 * h) for e in torch.eye(6).double()]
     by_differences = torch.stack(bumped, -1)
-    found = _jacobian(z)
+    jacobian = _jacobian(z)
     off = ~torch.eye(6, dtype=torch.bool)
     return Evidence(
         (
-            exact("own derivatives by differentiation", s * (1 - s), found.diagonal()),
-            exact("cross derivatives by differentiation", (-s[:, None] * s[None, :])[off], found[off]),
+            exact("own derivatives by differentiation", s * (1 - s), jacobian.diagonal()),
+            exact("cross derivatives by differentiation", (-s[:, None] * s[None, :])[off], jacobian[off]),
             exact("all of them by central differences", torch.diag(s) - torch.outer(s, s), by_differences, scale=1.0),
         )
     )
@@ -148,12 +148,12 @@ def jacobian_signs(lab: Lab) -> Evidence:
     right = torch.diag(s) - torch.outer(s, s)
     wrong = right.clone()
     wrong.diagonal()[1:] *= -1
-    found = _jacobian(z)
+    jacobian = _jacobian(z)
     return Evidence(
-        stated=(exact("the Jacobian at a random point, n = 5", wrong, found),),
+        stated=(exact("the Jacobian at a random point, n = 5", wrong, jacobian),),
         corrected=(
-            exact("the Jacobian at a random point, n = 5", right, found),
-            exact("largest sum of a column, as all shares sum to 1", 1.0, 1.0 + float(found.sum(0).abs().max())),
+            exact("the Jacobian at a random point, n = 5", right, jacobian),
+            exact("largest sum of a column, as all shares sum to 1", 1.0, 1.0 + float(jacobian.sum(0).abs().max())),
         ),
     )
 

@@ -148,12 +148,17 @@ def shift_is_linear(lab: Lab) -> Evidence:
     d, s, base = 16, 7.0, 100.0
     t = 1000 * lab.uniform(100)
     # The map is fitted on some positions, not assumed, and tried on others.
-    here, there = sinusoidal(t, d, base), sinusoidal(t + s, d, base)
-    fitted = torch.linalg.lstsq(here[:60], there[:60]).solution.round(decimals=9)
+    encodings, shifted_encodings = sinusoidal(t, d, base), sinusoidal(t + s, d, base)
+    fitted = torch.linalg.lstsq(encodings[:60], shifted_encodings[:60]).solution.round(decimals=9)
     return Evidence(
         (
-            exact("f(t+7) at 40 new positions, by a map fitted elsewhere", there[60:], here[60:] @ fitted, scale=100.0),
-            exact("f(t+7) by the block rotation", there, here @ shift(s, d, base)),
+            exact(
+                "f(t+7) at 40 new positions, by a map fitted elsewhere",
+                shifted_encodings[60:],
+                encodings[60:] @ fitted,
+                scale=100.0,
+            ),
+            exact("f(t+7) by the block rotation", shifted_encodings, encodings @ shift(s, d, base)),
         )
     )
 

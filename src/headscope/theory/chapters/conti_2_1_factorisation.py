@@ -184,7 +184,7 @@ def projected_attention(lab: Lab) -> Evidence:
     draws = [lab.normal(enough, n, purpose=f"R{i}") / math.sqrt(enough) for i in range(12)]
     ratios = torch.stack([(p @ (r.mT @ (r @ w)) - pw).norm() / pw.norm() for r in draws])
     null = torch.linalg.qr(draws[0].mT, mode="complete").Q[:, -1]
-    lost = float((p @ (draws[0].mT @ (draws[0] @ null)) - p @ null).norm() / (p @ null).norm())
+    null_space_error = float((p @ (draws[0].mT @ (draws[0] @ null)) - p @ null).norm() / (p @ null).norm())
     # The law of the squared error, at a smaller size so that many matrices can be drawn.
     size, corrected = 64, []
     small = _attention_map(lab, size, d, "small")
@@ -216,9 +216,9 @@ def projected_attention(lab: Lab) -> Evidence:
                 f"a random w, n = 512, ε = 0.5, k = {enough}: all 12 projections succeed",
                 bool((ratios < epsilon).all()),
             ),
-            fact("a w in the null space of R keeps a relative error below 0.5", lost < epsilon),
+            fact("a w in the null space of R keeps a relative error below 0.5", null_space_error < epsilon),
         ),
-        corrected=(*corrected, exact("relative error for w in the null space of R", 1.0, lost)),
+        corrected=(*corrected, exact("relative error for w in the null space of R", 1.0, null_space_error)),
         figures=(figure,),
     )
 
@@ -258,10 +258,10 @@ def johnson_lindenstrauss(lab: Lab) -> Evidence:
     points = lab.normal(m, 300, purpose="points") * (3 * lab.normal(300, purpose="spread")).exp()
     pairs = torch.triu_indices(m, m, 1)
     away = points[pairs[0]] - points[pairs[1]]
-    found = []
+    successes = []
     for draw in range(12):
         ratio = (away @ lab.normal(300, n, purpose=f"map{draw}")).square().sum(-1) * c / n / away.square().sum(-1)
-        found.append(bool(((ratio >= 1 - e) & (ratio <= 1 + e)).all()))
+        successes.append(bool(((ratio >= 1 - e) & (ratio <= 1 + e)).all()))
     return Evidence(
         (
             fact(
@@ -270,7 +270,7 @@ def johnson_lindenstrauss(lab: Lab) -> Evidence:
             ),
             exact("the scale makes them equal", above, below, scale=100.0),
             fact("expected number of bad pairs below 1 for m = 2 … 10⁶, ε = 0.05 … 0.99", max(bounds) < 1),
-            fact(f"a map of 40 points into {n} dimensions with ε = 0.6 found in 12 draws", any(found)),
+            fact(f"a map of 40 points into {n} dimensions with ε = 0.6 found in 12 draws", any(successes)),
         )
     )
 

@@ -133,7 +133,7 @@ def evaluation_constant(lab: Lab) -> Evidence:
     return Evidence(
         stated=(exact("largest |f(x)|/‖f‖ at x = 100, with the constant of x = 1", ratio[1.0], ratio[100.0]),),
         corrected=(
-            *(exact(f"largest |f(x)|/‖f‖ at x = {x:g}", x, found) for x, found in ratio.items()),
+            *(exact(f"largest |f(x)|/‖f‖ at x = {x:g}", x, largest) for x, largest in ratio.items()),
             fact("2000 random functions keep the bound √K(x, x)", within),
             exact("K_x reaches it", kernel.diagonal().sqrt(), at_x.diagonal()),
         ),

@@ -262,10 +262,10 @@ def _reached(n: int, layers: int, dilation: int, window: int) -> Tensor:
     reach = dilation * window // 2
     call = Call(empty, empty, empty, 1.0, at, at)
     step = Window(left=reach, right=reach, dilation=dilation).seen(call).visible()[0, 0].double()
-    seen = torch.nn.functional.one_hot(torch.tensor(n // 2), n).double()
+    reached = torch.nn.functional.one_hot(torch.tensor(n // 2), n).double()
     for _ in range(layers):
-        seen = ((seen @ step) > 0).double()
-    return seen.nonzero()[:, 0]
+        reached = ((reached @ step) > 0).double()
+    return reached.nonzero()[:, 0]
 
 
 @CHAPTER.claim(
@@ -288,14 +288,14 @@ def receptive_field(lab: Lab) -> Evidence:
     cases = ((1, 1), (2, 1), (2, 2), (4, 2), (6, 4))
     errors, sizes, corrected = [], [], []
     for layers, dilation in cases:
-        found = _reached(n, layers, dilation, window)
-        span = int(found[-1] - found[0]) + 1
+        reached = _reached(n, layers, dilation, window)
+        span = int(reached[-1] - reached[0]) + 1
         stated = layers * dilation * window
         sizes.append(float(stated))
         errors.append(abs(stated - span) / span)
         name = f"l = {layers}, d = {dilation}, w = {window}"
         corrected.append(exact(f"span, {name}", float(stated + 1), float(span)))
-        corrected.append(exact(f"positions reached, {name}", float(layers * window + 1), float(len(found))))
+        corrected.append(exact(f"positions reached, {name}", float(layers * window + 1), float(len(reached))))
     pairs = {
         size: int(((torch.arange(size)[:, None] - torch.arange(size)).abs() <= window // 2).sum())
         for size in (64, 128, 256)
@@ -341,11 +341,11 @@ def global_tokens_are_cheap(lab: Lab) -> Evidence:
     for n in (64, 128, 256):
         at = torch.arange(n)
         near = (at[:, None] - at[None, :]).abs() <= window // 2
-        chosen = torch.zeros(n, dtype=torch.bool)
-        chosen[torch.arange(tokens) * 10 + 5] = True
-        both = near | chosen[:, None] | chosen[None, :]
-        count[n] = int(both.sum())
-        added[n] = int(both.sum()) - int(near.sum())
+        is_global = torch.zeros(n, dtype=torch.bool)
+        is_global[torch.arange(tokens) * 10 + 5] = True
+        allowed = near | is_global[:, None] | is_global[None, :]
+        count[n] = int(allowed.sum())
+        added[n] = int(allowed.sum()) - int(near.sum())
     # A row and a column each, less the crossings and what the window has already.
     predicted = 2 * tokens * 256 - tokens**2 - tokens * (2 * (window + 1) - 1)
     return Evidence(

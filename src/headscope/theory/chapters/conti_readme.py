@@ -80,10 +80,10 @@ def band_plus_sparse_is_not_convex(lab: Lab) -> Evidence:
 
     a, b = member("a", outside[:entries]), member("b", outside[entries : 2 * entries])
     same = member("c", outside[:entries])
-    middle = (a + b) / 2
+    midpoint = (a + b) / 2
     # Closed: the distance is 0 for members only. Outside it is the sum of the entries beyond the s largest.
     other = lab.normal(n, n, purpose="other")
-    rest = other[~inside].abs().sort().values[:-entries].sum()
+    excess = other[~inside].abs().sort().values[:-entries].sum()
     generator = lab.generator("families")
     labels = tuple(str(i) for i in range(16))
     families = {
@@ -105,13 +105,13 @@ def band_plus_sparse_is_not_convex(lab: Lab) -> Evidence:
         for name, p in families.items()
     )  # fmt: skip
     return Evidence(
-        stated=(exact("distance of the midpoint of two members from the set, s = 2", 0.0, away(middle)),),
+        stated=(exact("distance of the midpoint of two members from the set, s = 2", 0.0, away(midpoint)),),
         corrected=(
             exact("distance of the members themselves", 0.0, away(a) + away(b)),
-            exact("distance of the midpoint: the two entries too many, of size 1/2", 1.0, away(middle)),
+            exact("distance of the midpoint: the two entries too many, of size 1/2", 1.0, away(midpoint)),
             exact("midpoint of members with the same places", 0.0, away((a + same) / 2)),
             exact("three times one less twice the other, same places", 0.0, away(3 * a - 2 * same)),
-            exact("distance of a random matrix: the entries beyond the two largest", float(rest), away(other)),
+            exact("distance of a random matrix: the entries beyond the two largest", float(excess), away(other)),
             fact("the zero matrix is a member", away(torch.zeros_like(a)) == 0),
         ),
         figures=figures,
@@ -174,10 +174,10 @@ def projection_is_not_unique(lab: Lab) -> Evidence:
     n, width, entries = 6, 1, 3
     a = lab.normal(n, n, purpose="a") * band(n, width)
     a[0, 4], a[5, 1], a[0, 5], a[4, 0] = 3.0, 2.0, 1.0, 1.0  # the third and fourth largest are equal
-    one = nearest_band_and_entries(a, width, entries)
-    other = one.clone()
-    other[0, 5], other[4, 0] = one[4, 0], one[0, 5]
-    least = float(distance(a, one))
+    nearest = nearest_band_and_entries(a, width, entries)
+    other = nearest.clone()
+    other[0, 5], other[4, 0] = nearest[4, 0], nearest[0, 5]
+    least = float(distance(a, nearest))
     ahead, behind = a.clone(), a.clone()
     ahead[4, 0] -= 1e-6
     behind[0, 5] -= 1e-6
@@ -204,7 +204,7 @@ def projection_is_not_unique(lab: Lab) -> Evidence:
         ),
         corrected=(
             exact("distance of the one and of the other, which differ", least, float(distance(a, other))),
-            exact("a distance of 2 between both", 2.0, float(distance(one, other))),
+            exact("a distance of 2 between both", 2.0, float(distance(nearest, other))),
             exact(
                 "without the tie: the nearest found",
                 best,

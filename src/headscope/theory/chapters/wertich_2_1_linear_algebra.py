@@ -87,8 +87,8 @@ def maximum_likelihood(lab: Lab) -> Evidence:
     top = -float(Gaussian(x.mean(1), torch.cov(x) * ((n - 1) / n)).log_density(x.mT).sum())
     root = torch.linalg.cholesky(torch.cov(x) * ((n - 1) / n))
     tilts = [0.02 * lab.normal(d, d, purpose=f"tilt {i}") for i in range(50)]
-    others = [root @ (torch.eye(d) + tilt + tilt.mT) @ root.mT for tilt in tilts]
-    beaten = all(-float(Gaussian(x.mean(1), other).log_density(x.mT).sum()) > top for other in others)
+    tilted_covariances = [root @ (torch.eye(d) + tilt + tilt.mT) @ root.mT for tilt in tilts]
+    beaten = all(-float(Gaussian(x.mean(1), other).log_density(x.mT).sum()) > top for other in tilted_covariances)
     sizes = (12, 48, 192)
     factors = [_likeliest_factor(data(lab, d, size, f"{size}")) for size in sizes]
     return Evidence(
@@ -203,11 +203,11 @@ def half_axes(lab: Lab) -> Evidence:
     radius = torch.einsum("ki,ij,kj->k", u, torch.linalg.inv(sigma), u).rsqrt()  # where Q = 1 along u
     measured = float(radius.max()), float(radius.min())
     raw, shifted = torch.linalg.svdvals(x), torch.linalg.svdvals(centred(x))
-    names = [f"{which} half-axis of Q = 1, found by turning, n = {n}" for which in ("longest", "shortest")]
+    names = [f"{extreme} half-axis of Q = 1, found by turning, n = {n}" for extreme in ("longest", "shortest")]
     return Evidence(
         stated=tuple(
-            Comparison(f"{name}, beside σ of {what}", float(s), m, SCAN * m)
-            for what, sigmas in (("X", raw), ("the centred X", shifted))
+            Comparison(f"{name}, beside σ of {matrix_name}", float(s), m, SCAN * m)
+            for matrix_name, sigmas in (("X", raw), ("the centred X", shifted))
             for name, s, m in zip(names, sigmas, measured, strict=True)
         ),
         corrected=tuple(
@@ -236,12 +236,12 @@ def volume(lab: Lab) -> Evidence:
     x = data(lab, d, n)
     sigma = torch.cov(x)
 
-    def measured(what: str, factor: float, prediction: float, draws: int = 200_000) -> Comparison:
+    def measured(quantity: str, factor: float, prediction: float, draws: int = 200_000) -> Comparison:
         covariance = torch.cov(factor * x)
         half = covariance.diagonal().sqrt()  # half the sides of the smallest box around the ellipsoid
         points = (2 * lab.uniform(draws, d, purpose=f"{factor}") - 1) * half
         inside = torch.einsum("ki,ij,kj->k", points, torch.linalg.inv(covariance), points) <= 1
-        return mean_of(what, prediction, inside.double() * float((2 * half).prod()))
+        return mean_of(quantity, prediction, inside.double() * float((2 * half).prod()))
 
     root = math.exp(float(log_determinant(sigma)) / 2)
     inverse = float(1 / torch.linalg.svdvals(centred(x)).prod())
@@ -291,7 +291,7 @@ def diagonalisable(lab: Lab) -> Evidence:
     values, vectors = (part.real for part in torch.linalg.eig(x))
     symmetric = data(lab, 3, 3)
     symmetric = symmetric + symmetric.mT
-    own, q = torch.linalg.eigh(symmetric)
+    eigenvalues, q = torch.linalg.eigh(symmetric)
     return Evidence(
         stated=(
             exact("worst entry of X, rebuilt as QΛQᵀ", vectors @ torch.diag(values) @ vectors.mT, x),
@@ -299,7 +299,7 @@ def diagonalisable(lab: Lab) -> Evidence:
         ),
         corrected=(
             exact("X rebuilt as PΛP⁻¹", vectors @ torch.diag(values) @ torch.linalg.inv(vectors), x),
-            exact("a symmetric matrix rebuilt as QΛQᵀ", q @ torch.diag(own) @ q.mT, symmetric),
+            exact("a symmetric matrix rebuilt as QΛQᵀ", q @ torch.diag(eigenvalues) @ q.mT, symmetric),
         ),
     )  # fmt: skip
 
@@ -530,8 +530,8 @@ def maximal_variance(lab: Lab) -> Evidence:
                                          (spread >= values[0] * (1 - 1e-12)).all())))  # fmt: skip
     best = several[int(spread.argmax())]
     # The best of 5000 directions loses little variance, and by the gap of the eigenvalues it must be close to the axis.
-    lost = float((values[2] - spread.max()) / (values[2] - values[1]))
+    loss = float((values[2] - spread.max()) / (values[2] - values[1]))
     tilt = 1 - float(best @ vectors[:, 2]) ** 2
     comparisons.append(fact(f"squared sine of the best of them with the first axis, {tilt:.4f}, at most the share of "
-                            f"the gap that it loses, {lost:.4f}", tilt <= lost * (1 + 1e-9)))  # fmt: skip
+                            f"the gap that it loses, {loss:.4f}", tilt <= loss * (1 + 1e-9)))  # fmt: skip
     return Evidence(tuple(comparisons))

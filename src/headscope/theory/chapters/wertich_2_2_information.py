@@ -267,11 +267,11 @@ def gaussian_cross_entropy(lab: Lab) -> Evidence:
 def first_term(lab: Lab) -> Evidence:
     d = 3
     p, q, samples = cross_entropies(lab, d)
-    rest = samples - sum(stretch_and_shift(p, q))
+    first_terms = samples - sum(stretch_and_shift(p, q))
     name = "mean of −ln q over draws of p, less the second and third term"
     return Evidence(
-        stated=(mean_of(name, float(entropy(q)), rest),),
-        corrected=(mean_of(name, float(entropy(q)) - d / 2, rest),),
+        stated=(mean_of(name, float(entropy(q)), first_terms),),
+        corrected=(mean_of(name, float(entropy(q)) - d / 2, first_terms),),
     )
 
 
@@ -321,25 +321,25 @@ def mahalanobis(lab: Lab) -> Evidence:
 )
 def trace_term(lab: Lab) -> Evidence:
     d = 3
-    one, two = gaussian(lab, d, "p").covariance, gaussian(lab, d, "q").covariance
+    cov_p, cov_q = gaussian(lab, d, "p").covariance, gaussian(lab, d, "q").covariance
 
     def as_stated(a: Tensor, b: Tensor) -> float:
         cosines = torch.nn.functional.cosine_similarity(a, b, dim=0)
         return float((cosines * b.norm(dim=0) / a.norm(dim=0)).sum())
 
-    trace = float(torch.linalg.solve(two, one).trace())
-    dual = torch.linalg.inv(two)
-    stretches = scipy.linalg.eigh(one.numpy(), two.numpy(), eigvals_only=True)
+    trace = float(torch.linalg.solve(cov_q, cov_p).trace())
+    dual = torch.linalg.inv(cov_q)
+    stretches = scipy.linalg.eigh(cov_p.numpy(), cov_q.numpy(), eigvals_only=True)
     eye = torch.eye(d).double()
-    whitening = torch.linalg.inv(torch.linalg.cholesky(two))
-    spread = draws(lab, Gaussian(torch.zeros(d), one), "draws") @ whitening.mT
+    whitening = torch.linalg.inv(torch.linalg.cholesky(cov_q))
+    spread = draws(lab, Gaussian(torch.zeros(d), cov_p), "draws") @ whitening.mT
     return Evidence(
         stated=(
-            exact("trace of Σ₂⁻¹Σ₁, two covariances in 3 dimensions", as_stated(one, two), trace),
+            exact("trace of Σ₂⁻¹Σ₁, two covariances in 3 dimensions", as_stated(cov_p, cov_q), trace),
             exact("trace where Σ₁ = 4·1 and Σ₂ = 1", as_stated(4 * eye, eye), float((4 * eye).trace())),
         ),
         corrected=(
-            exact("trace, from the columns of Σ₁ and of Σ₂⁻¹", (one * dual).sum(), trace),
+            exact("trace, from the columns of Σ₁ and of Σ₂⁻¹", (cov_p * dual).sum(), trace),
             exact("trace, from the stretches s of Σ₁v = sΣ₂v", float(stretches.sum()), trace),
             mean_of("squared length of draws of p where q is round", trace, spread.square().sum(1)),
         ),
@@ -361,7 +361,7 @@ def divergence(lab: Lab) -> Evidence:
     x, step = line(-30.0, 30.0, 6001)
     a, b = log_density(p, x), log_density(q, x)
     pairs = [(gaussian(lab, 3, f"a {i}"), gaussian(lab, 3, f"b {i}")) for i in range(100)]
-    both = torch.tensor([[float(kl(u, v)), float(kl(v, u))] for u, v in pairs])
+    divergences = torch.tensor([[float(kl(u, v)), float(kl(v, u))] for u, v in pairs])
     u, v = pairs[0]
     sampled = log_density(u, draws(lab, u, "draws")) - log_density(v, draws(lab, u, "draws"))
     return Evidence(
@@ -370,8 +370,9 @@ def divergence(lab: Lab) -> Evidence:
             exact("∫ q ln(q/p)", cross_entropy(q, p) - entropy(q), (b.exp() * (b - a)).sum() * step),
             mean_of("mean of ln(p/q) over draws of p, d = 3", float(cross_entropy(u, v) - entropy(u)), sampled),
             Comparison("divergence of a Gaussian from itself, d = 3", 0.0, float(kl(u, u)), 1e-12),
-            fact("100 pairs of different Gaussians: positive in both directions", bool((both > 0).all())),
-            fact("and different in the two directions", bool(((both @ torch.tensor([1.0, -1.0])).abs() > 1e-9).all())),
+            fact("100 pairs of different Gaussians: positive in both directions", bool((divergences > 0).all())),
+            fact("and different in the two directions",
+                 bool(((divergences @ torch.tensor([1.0, -1.0])).abs() > 1e-9).all())),
         )
     )  # fmt: skip
 

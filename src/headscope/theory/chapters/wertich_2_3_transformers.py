@@ -43,12 +43,12 @@ def _lengths(finding: Finding) -> Evidence | None:
     if spreads is None:
         return None
     row = spreads.row(0, named=True)
-    what = f"spread of the lengths of {row['rows']} token vectors over their mean"
+    quantity = f"spread of the lengths of {row['rows']} token vectors over their mean"
     error = row["value"] / (2 * row["rows"]) ** 0.5  # of a standard deviation of so many numbers
     return Evidence(
-        (less_than(f"{what}, beside that of Gaussian vectors with the same covariance", row["gaussian"], row["value"],
-                   error),),
-        (more_than(f"{what}, beside twice that of random vectors of this width", 2 * row["null"], row["value"],
+        (less_than(f"{quantity}, beside that of Gaussian vectors with the same covariance", row["gaussian"],
+                   row["value"], error),),
+        (more_than(f"{quantity}, beside twice that of random vectors of this width", 2 * row["null"], row["value"],
                    error),),
     )  # fmt: skip
 
@@ -128,8 +128,17 @@ def sinusoidal_positions(lab: Lab) -> Evidence:
     basis = torch.linalg.qr(torch.cat([p, e[0]]).mT).Q[:, 2:].mT
     tilted = []
     for c in (0.9, 0.99):
-        one, two = math.sqrt(d) * basis[0], math.sqrt(d) * (c * basis[0] + math.sqrt(1 - c**2) * basis[1])
-        tilted.append((c, (c * d + near * d / 2) / (1.5 * d), float(cosine(one + p[0], two + p[1], dim=0))))
+        first_embedding, second_embedding = (
+            math.sqrt(d) * basis[0],
+            math.sqrt(d) * (c * basis[0] + math.sqrt(1 - c**2) * basis[1]),
+        )
+        tilted.append(
+            (
+                c,
+                (c * d + near * d / 2) / (1.5 * d),
+                float(cosine(first_embedding + p[0], second_embedding + p[1], dim=0)),
+            )
+        )
     distances = torch.arange(0, 101, dtype=torch.float64)
     table = positions(101, d)
     measured = (table @ table[0] / (d / 2)).numpy()
@@ -224,15 +233,15 @@ def central_limit(lab: Lab) -> Evidence:
     token = torch.nn.functional.layer_norm(lab.normal(20_000, d, purpose="tokens"), (d,), eps=0.0)
     edges = np.linspace(-1.5, 5.0, 53)
     density, _ = np.histogram(y.numpy(), bins=edges, density=True)
-    middle = (edges[1:] + edges[:-1]) / 2
+    centre = (edges[1:] + edges[:-1]) / 2
     figure = Histogram(
         "w23e_standardised", "Standardised features of a long sequence",
         "Exponentially distributed features after standardisation over 20,000 tokens, beside the standard normal law "
         "and the law they keep.",
         "value", edges, density,
         (
-            Series("exponential, standardised", middle, np.where(middle > -1, np.exp(-1 - middle), 0.0), role="theory"),
-            Series("as stated: normal", middle, np.exp(-(middle**2) / 2) / math.sqrt(2 * math.pi), role="null"),
+            Series("exponential, standardised", centre, np.where(centre > -1, np.exp(-1 - centre), 0.0), role="theory"),
+            Series("as stated: normal", centre, np.exp(-(centre**2) / 2) / math.sqrt(2 * math.pi), role="null"),
         ),
     )  # fmt: skip
     name = "skewness of standardised exponential features, 20,000 tokens"

@@ -121,11 +121,13 @@ def _mostly_itself(finding: Finding) -> Evidence | None:
         return None
     mean, error = mean_and_error(rows)
     below = float((numbers(rows) + STANDARD_ERRORS * errors(rows) < 0.5).mean())
-    what = f"mean share of the token itself over {rows.height} heads"
+    quantity = f"mean share of the token itself over {rows.height} heads"
     return Evidence(
-        (more_than(f"{what}: more than all others together", 0.5, mean, error),),
+        (more_than(f"{quantity}: more than all others together", 0.5, mean, error),),
         (
-            more_than(f"{what}, beside that of uniform attention", float(numbers(rows, "uniform").mean()), mean, error),
+            more_than(
+                f"{quantity}, beside that of uniform attention", float(numbers(rows, "uniform").mean()), mean, error
+            ),
             more_than("share of the heads that clearly give less than one half to the token itself", 0.5, below, 0.0),
         ),
     )

@@ -45,13 +45,13 @@ def diagonalisation(lab: Lab) -> Evidence:
     a = lab.normal(n, n)
     eigenvalues, s = torch.linalg.eig(a)
     rebuilt = (s * eigenvalues) @ torch.linalg.inv(s)
-    apart = (eigenvalues[:, None] - eigenvalues[None, :]).abs() + torch.eye(n) * 10
+    gaps = (eigenvalues[:, None] - eigenvalues[None, :]).abs() + torch.eye(n) * 10
     asymmetry = float((a - a.mT).norm() / a.norm())
     return Evidence(
         (Comparison("size of A − Aᵀ relative to A, which is 0 for every UΛUᵀ", 0.0, asymmetry, 1e-9),),
         (
             exact("entries of SΛS⁻¹ against those of A, 8 × 8 (the worst one)", a, rebuilt.real),
-            fact("no two eigenvalues coincide", float(apart.min()) > 1e-6),
+            fact("no two eigenvalues coincide", float(gaps.min()) > 1e-6),
         ),
     )
 
@@ -285,7 +285,7 @@ def semicircle(lab: Lab) -> Evidence:
     eigenvalues, sigma = torch.linalg.eigvalsh(symmetric), torch.linalg.svdvals(symmetric)
     law = QuarterCircle.of_square_matrix(n, 1.0)
     positive = eigenvalues[eigenvalues > 0]
-    apart = {
+    law_distances = {
         "the positive eigenvalues, symmetric": distance(law, positive),
         "the negative eigenvalues, sign dropped": distance(law, -eigenvalues[eigenvalues < 0]),
         "the singular values, symmetric": distance(law, sigma),
@@ -296,7 +296,7 @@ def semicircle(lab: Lab) -> Evidence:
         (Comparison("share of singular values below 0 (half of a semicircle), n = 400", 0.5, below, 0.0),),
         tuple(
             fact(f"{name}: distribution function within {far:.3f} of the quarter circle, below 0.03", far < 0.03)
-            for name, far in apart.items()
+            for name, far in law_distances.items()
         ),
     )
 
@@ -312,19 +312,19 @@ def semicircle(lab: Lab) -> Evidence:
     "not remove the dependence on the shape.",
 )
 def aspect_ratio(lab: Lab) -> Evidence:
-    found = []
+    comparisons = []
     for n, m in ((96, 96), (48, 144), (16, 176)):
         v = 2 / (n + m)
         a = v**0.5 * lab.normal(30, n, m, purpose=f"{n}")
         largest = torch.linalg.matrix_norm(a, ord=2).square()
         centre, scale = centre_and_scale(n, m, v)
         r = n / m
-        found += [
+        comparisons += [
             mean_of(f"mean squared singular value, {n} × {m}", 2 / (1 + r), m * a.square()),
             mean_of(f"mean largest squared singular value, {n} × {m}", centre + scale * TRACY_WIDOM_MEAN, largest),
         ]
-    found.append(exact("the variance for n = m = 96 is 1/n", 1 / 96, 2 / (96 + 96)))
-    return Evidence(tuple(found))
+    comparisons.append(exact("the variance for n = m = 96 is 1/n", 1 / 96, 2 / (96 + 96)))
+    return Evidence(tuple(comparisons))
 
 
 @CHAPTER.claim(
@@ -392,10 +392,10 @@ def smallest_gaps(lab: Lab) -> Evidence:
     "matrices apart is their singular vectors.",
 )
 def fixed_spectrum(lab: Lab) -> Evidence:
-    sizes, apart = (8, 32, 128), []
+    sizes, spectrum_distances = (8, 32, 128), []
     for n, pairs in zip(sizes, (3000, 800, 120), strict=True):
         sigma = torch.linalg.svdvals(lab.normal(2, pairs, n, n, purpose=f"{n}")) / n**0.5
-        apart.append((sigma[0] - sigma[1]).square().mean(-1).sqrt())
+        spectrum_distances.append((sigma[0] - sigma[1]).square().mean(-1).sqrt())
     n = 1024
     sigma = singular_values(lab.normal(n, n, purpose="picture") / n**0.5)
     law = QuarterCircle.of_square_matrix(n, 1 / n)
@@ -421,9 +421,10 @@ def fixed_spectrum(lab: Lab) -> Evidence:
     near = (stiff[0] - stiff[1]).square().mean(-1).sqrt()
     # The correction states √(log n)/n: the logarithm is divided out, and the power is left.
     means, errors = ([float(value) / math.log(size) ** 0.5 for value, size in zip(values, sizes, strict=True)]
-                     for values in ([x.mean() for x in apart], [x.std() / len(x) ** 0.5 for x in apart]))  # fmt: skip
+                     for values in ([x.mean() for x in spectrum_distances],
+                                    [x.std() / len(x) ** 0.5 for x in spectrum_distances]))  # fmt: skip
     return Evidence(
-        (mean_of("root mean square distance of two spectra, n = 8, in units of √n σ", 0.0, apart[0]),),
+        (mean_of("root mean square distance of two spectra, n = 8, in units of √n σ", 0.0, spectrum_distances[0]),),
         (
             less_than("distance of two spectra, n = 64, beside half of that of independent draws from the law",
                       float(far.mean()) / 2, float(near.mean()),

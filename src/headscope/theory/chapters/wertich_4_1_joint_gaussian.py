@@ -69,17 +69,17 @@ def determinant_information(sigma: Tensor, d: int) -> float:
 )
 def joint_covariance(lab: Lab) -> Evidence:
     tokens, d = 4, 6
-    many = sequences(lab, 300, tokens, d)
-    padded = many.clone()
+    sentences = sequences(lab, 300, tokens, d)
+    padded = sentences.clone()
     padded[:, -1] = 0.7  # every sentence ends in the same padding
-    found = {
+    covariances = {
         name: fitted(Moments.of(joined(x)), singular=True).covariance
-        for name, x in (("20 sentences", many[:20]), ("300, the last token padding", padded), ("300", many))
+        for name, x in (("20 sentences", sentences[:20]), ("300, the last token padding", padded), ("300", sentences))
     }
-    ranks = {name: float(rank(sigma)) for name, sigma in found.items()}
+    ranks = {name: float(rank(sigma)) for name, sigma in covariances.items()}
     expected = {"20 sentences": 19.0, "300, the last token padding": float((tokens - 1) * d), "300": float(tokens * d)}
-    parts = blocks(found["300"], tokens)
-    shrunk = fitted(Moments.of(joined(many[:20])), "ledoit-wolf").covariance
+    parts = blocks(covariances["300"], tokens)
+    shrunk = fitted(Moments.of(joined(sentences[:20])), "ledoit-wolf").covariance
     return Evidence(
         stated=tuple(
             Comparison(f"directions with positive variance of 4 tokens × 6 features, {name}", float(tokens * d), r, 0.0)
@@ -117,8 +117,8 @@ def marginals(lab: Lab) -> Evidence:
     comparisons = []
     for x in (-1.0, 0.2, 1.5):
         slab = joint.pdf(np.stack([np.full_like(y, x), y, z], -1))
-        one = scipy.stats.norm(float(p.mean[0]), float(p.covariance[0, 0]) ** 0.5)
-        comparisons.append(exact(f"density of one feature at {x:g}, the others integrated out", float(one.pdf(x)),
+        marginal = scipy.stats.norm(float(p.mean[0]), float(p.covariance[0, 0]) ** 0.5)
+        comparisons.append(exact(f"density of one feature at {x:g}, the others integrated out", float(marginal.pdf(x)),
                                  float(slab.sum() * step**2)))  # fmt: skip
         pair = p.marginal([0, 1]).log_density(torch.tensor([x, 0.5], dtype=torch.float64)).exp()
         column = joint.pdf(np.stack([np.full_like(axis, x), np.full_like(axis, 0.5), axis], -1))
@@ -327,7 +327,7 @@ def linear_and_nonlinear(lab: Lab) -> Evidence:
     joint = joint_gaussian(lab, d)
     before = float(mutual_information(joint, range(d), range(d, 2 * d)))
     projected = map_tokens(joint, lab.normal(1, d, purpose="projection"), 2)
-    kept = float(mutual_information(projected, [0], [1]))
+    projected_information = float(mutual_information(projected, [0], [1]))
     # Two numbers with correlation 0.7, each bent by u = x + x³/10: the information is integrated over u and v.
     rho, true = 0.7, -0.5 * math.log(1 - 0.49)
     u = torch.arange(-42, 42.05, 0.12, dtype=torch.float64)
@@ -341,12 +341,16 @@ def linear_and_nonlinear(lab: Lab) -> Evidence:
     unmixed = float(mutual_information(joint.mapped(mixing), range(d), range(d, 2 * d)))
     return Evidence(
         stated=(
-            exact("information of two tokens of 3 features after a linear map to 1 dimension", before, kept),
+            exact(
+                "information of two tokens of 3 features after a linear map to 1 dimension",
+                before,
+                projected_information,
+            ),
             fact("bending every feature by x + x³/10 alters the information", abs(information - true) > 1e-6),
         ),
         corrected=(
             exact("information of two features with correlation 0.7 after bending both", true, information),
-            fact("after a linear map to 1 dimension there is less", kept < before),
+            fact("after a linear map to 1 dimension there is less", projected_information < before),
             Comparison("linear, but across tokens: token 2 less its prediction from token 1", 0.0, unmixed, 1e-9),
         ),
     )
@@ -470,8 +474,8 @@ def order_of_the_model(lab: Lab) -> Evidence:
     # I(next; last but one | last), as a sum over the last token.
     within = triples.transpose(0, 1) / single[:, None, None]
     beyond = float((single * discrete_mutual_information(within / within.sum((1, 2), keepdim=True))).sum())
-    drawn = torch.multinomial(triples.reshape(-1), count, replacement=True, generator=lab.generator("triples"))
-    last, following = drawn // v % v, drawn % v
+    samples = torch.multinomial(triples.reshape(-1), count, replacement=True, generator=lab.generator("triples"))
+    last, following = samples // v % v, samples % v
     surprise = -bigram[last, following].log()
     name = "mean of −ln P(next | last) over 60,000 independent draws of a chain"
     return Evidence(

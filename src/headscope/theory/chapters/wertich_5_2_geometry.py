@@ -183,14 +183,14 @@ def length_of_sums(lab: Lab) -> Evidence:
     n, count = 16, 40_000
     v, w = (lab.normal(count, n, purpose=name) / math.sqrt(n) for name in "vw")
     total = (v + w).square().sum(-1)
-    kept = (0.6 * v + 0.8 * w).square().sum(-1)
+    weighted_total = (0.6 * v + 0.8 * w).square().sum(-1)
     length = 2 * math.exp(math.lgamma((n + 1) / 2) - math.lgamma(n / 2)) / math.sqrt(n)
     return Evidence(
         stated=(mean_of(f"mean squared length of v + w, n = {n}", 1.0, total),),
         corrected=(
             mean_of(f"mean squared length of v + w, n = {n}", 2.0, total),
             mean_of("mean length of v + w: √2 times that of v", length, total.sqrt()),
-            mean_of("mean squared length of 0.6 v + 0.8 w", 1.0, kept),
+            mean_of("mean squared length of 0.6 v + 0.8 w", 1.0, weighted_total),
         ),
     )
 

@@ -51,14 +51,14 @@ def _residuals(curves: Tensor) -> Tensor:
     return torch.tensor([fit_sinusoid(t, curve, _RIGHT).residual for curve in curves], dtype=torch.float64)
 
 
-def _equal_means(what: str, predicted: Tensor, measured: Tensor) -> Comparison:
+def _equal_means(quantity: str, predicted: Tensor, measured: Tensor) -> Comparison:
     """Two means over the same pairs; the error is that of the mean difference."""
     error = float((measured - predicted).std()) / len(measured) ** 0.5
-    return Comparison(what, float(predicted.mean()), float(measured.mean()), error)
+    return Comparison(quantity, float(predicted.mean()), float(measured.mean()), error)
 
 
-def _zero_residual(what: str, measured: float) -> Comparison:
-    return Comparison(what, 0.0, measured, _ROUNDING)
+def _zero_residual(quantity: str, measured: float) -> Comparison:
+    return Comparison(quantity, 0.0, measured, _ROUNDING)
 
 
 @CHAPTER.claim(
@@ -81,14 +81,14 @@ def _zero_residual(what: str, measured: float) -> Comparison:
 )
 def cross_entropy_along_an_arc(lab: Lab) -> Evidence:
     t = _times()
-    count, chosen = 2000, (0, 6, 12)
+    count, time_indices = 2000, (0, 6, 12)
     v, w = pairs_at_angle(count, _N, _RIGHT, generator=lab.generator("unit"))
     u = slerp(v, w, t)
     curves = cross_entropy(w[:, None], u)
     worst = float(_residuals(curves[:40]).max())
     overlap = (softmax(w) * w).sum(-1)
     corrected = []
-    for k in chosen:
+    for k in time_indices:
         # In the mean lse(u) is lse(w), since both are uniform on the sphere.
         predicted = log_sum_exp(w) - torch.sin(_RIGHT * t[k]) * overlap
         name = f"mean cross-entropy at t = {float(t[k]):.1f}, {count:,} pairs, radius 1"
@@ -308,17 +308,17 @@ def curve_at_large_radius(lab: Lab) -> Evidence:
     count, corrected = 3000, []
     for radius in (0.5, 10.0, 100.0):
         v, w = pairs_at_angle(count, _N, _RIGHT, radius, generator=lab.generator(f"{radius}"))
-        middle, start = kl_divergence(w[:, None], slerp(v, w, torch.tensor([0.5, 0.0]))).unbind(-1)
+        halfway, start = kl_divergence(w[:, None], slerp(v, w, torch.tensor([0.5, 0.0]))).unbind(-1)
         # The error of a ratio of means, to first order.
-        ratio = float(middle.mean() / start.mean())
-        error = float((middle - ratio * start).std()) / count**0.5 / float(start.mean())
+        ratio = float(halfway.mean() / start.mean())
+        error = float((halfway - ratio * start).std()) / count**0.5 / float(start.mean())
         name = f"mean divergence at t = 1/2 over that at t = 0, radius {radius:g}, n = 16"
         corrected.append(Comparison(name, 1 - math.sin(_RIGHT / 2), ratio, error))
     huge = 1e5
     v, w = pairs_at_angle(50, _N, _RIGHT, generator=lab.generator("huge"))
     u = slerp(v, w, t)
-    own = u.gather(-1, w.argmax(-1)[:, None, None].expand(-1, len(t), 1))[..., 0]
-    gap = (kl_divergence(huge * w[:, None], huge * u) / huge - (u.amax(-1) - own)).abs().max()
+    target_entries = u.gather(-1, w.argmax(-1)[:, None, None].expand(-1, len(t), 1))[..., 0]
+    gap = (kl_divergence(huge * w[:, None], huge * u) / huge - (u.amax(-1) - target_entries)).abs().max()
     # A log-sum-exp exceeds the largest entry by at most ln n.
     corrected.append(fact("single pairs, radius 1e5: divergence/l is within (ln n)/l of max u − u_k",
                           float(gap) <= math.log(_N) / huge))  # fmt: skip
@@ -542,8 +542,8 @@ def sum_of_cosines(lab: Lab) -> Evidence:
     def without_offset(curve: Tensor) -> float:
         """What the best â cos(πt/2 + b̂), without a constant, leaves over of the curve, relative to its range."""
         basis = torch.stack([torch.cos(_RIGHT * t), torch.sin(_RIGHT * t)], -1)
-        rest = curve - basis @ torch.linalg.lstsq(basis, curve[:, None]).solution[:, 0]
-        return float(rest.abs().max() / (curve.max() - curve.min()))
+        residual = curve - basis @ torch.linalg.lstsq(basis, curve[:, None]).solution[:, 0]
+        return float(residual.abs().max() / (curve.max() - curve.min()))
 
     return Evidence(
         stated=(_zero_residual("derivative: deviation from the best cosine over its range", without_offset(moving)),),

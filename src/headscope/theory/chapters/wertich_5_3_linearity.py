@@ -157,8 +157,8 @@ def weights_of_pairs(lab: Lab) -> Evidence:
     concentration = 3 * lab.uniform(20_000, 1, purpose="concentration")
     weights = torch.softmax(3 * concentration * lab.normal(20_000, n, purpose="weights"), -1)
     sums = _pairs_sum(weights.square())
-    two = torch.zeros(n, dtype=torch.float64)
-    two[:2] = 0.5
+    even_pair = torch.zeros(n, dtype=torch.float64)
+    even_pair[:2] = 0.5
     # Merging the two smallest weights: the step of the proof, on all samples.
     ordered = weights.sort(-1).values
     merged = torch.cat([ordered[:, :1] + ordered[:, 1:2], ordered[:, 2:]], -1)
@@ -166,7 +166,7 @@ def weights_of_pairs(lab: Lab) -> Evidence:
         stated=(fact(f"largest sum among 20,000 weights, n = 10, is {float(sums.max()):.4f}, at most {equal:.4f}",
                      bool(sums.max() <= equal)),),
         corrected=(
-            exact("weights (1/2, 1/2, 0, …)", 1 / 16, _pairs_sum(two.square())),
+            exact("weights (1/2, 1/2, 0, …)", 1 / 16, _pairs_sum(even_pair.square())),
             fact("no sum among 20,000 weights exceeds 1/16", bool(sums.max() <= 1 / 16 + 1e-12)),
             fact("merging the two smallest weights never lowers the sum",
                  bool((_pairs_sum(merged.square()) >= sums - 1e-15).all())),
@@ -194,10 +194,10 @@ def variance_of_mixed_products(lab: Lab) -> Evidence:
         predicted = (n - 1) * factor**2 / (2 * n**5)
         return variance_of(f"variance, n = {n}, l = {factor:g}, against (n − 1)l²/(2n⁵)", predicted, _pairs_sum(v / n))
 
-    first, middle, long = (variance(n, scale) for n in (16, 64, 256))
+    first, medium, long = (variance(n, scale) for n in (16, 64, 256))
     wide = variance(16, 3 * scale)
-    sizes = trend_of("variance", "n", (16, 64, 256), [c.measured for c in (first, middle, long)], -4.0,
-                     [c.error for c in (first, middle, long)])  # fmt: skip
+    sizes = trend_of("variance", "n", (16, 64, 256), [c.measured for c in (first, medium, long)], -4.0,
+                     [c.error for c in (first, medium, long)])  # fmt: skip
     power_l = math.log(wide.measured / first.measured) / math.log(3)
     noise = math.hypot(first.error / first.measured, wide.error / wide.measured) / math.log(3)
     return Evidence(

@@ -91,10 +91,10 @@ def ratio_at_radius(lab: Lab) -> Evidence:
     corrected: list[Comparison] = []
     v = radius * lab.normal(_COUNT, 2, purpose="v") / math.sqrt(n)
     ratios = (v[:, 0] - v[:, 1]).exp()
-    for found, spread in ((stated, radius / n), (corrected, radius**2 / n)):
+    for comparisons, spread in ((stated, radius / n), (corrected, radius**2 / n)):
         mean, variance = ratio_moments(0.0, 0.0, spread, spread)
-        found.append(mean_of(f"mean of p_1/p_2, n = {n}, radius {radius:g}", mean, ratios))
-        found.append(variance_of(f"variance of p_1/p_2, n = {n}, radius {radius:g}", variance, ratios))
+        comparisons.append(mean_of(f"mean of p_1/p_2, n = {n}, radius {radius:g}", mean, ratios))
+        comparisons.append(variance_of(f"variance of p_1/p_2, n = {n}, radius {radius:g}", variance, ratios))
     corrected.append(variance_of(f"variance of an entry, n = {n}, radius {radius:g}", radius**2 / n, v[:, 0]))
     return Evidence(tuple(stated), tuple(corrected), figures=(_moments_by_radius(lab),))
 

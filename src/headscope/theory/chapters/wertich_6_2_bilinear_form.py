@@ -29,8 +29,8 @@ def draws(lab: Lab, pair: GaussianPair, count: int = _DRAWS) -> tuple[Tensor, Te
     """Samples of the pair."""
     n = pair.mean_x.shape[-1]
     root = torch.linalg.cholesky(pair.joint_covariance)
-    both = pair.joint_mean + lab.normal(count, root.shape[-1], purpose="draws") @ root.mT
-    return both[:, :n], both[:, n:]
+    joint_draws = pair.joint_mean + lab.normal(count, root.shape[-1], purpose="draws") @ root.mT
+    return joint_draws[:, :n], joint_draws[:, n:]
 
 
 def alone(pair: GaussianPair) -> GaussianPair:
@@ -247,11 +247,11 @@ def trace_near_zero(lab: Lab) -> Evidence:
     near = near * (near * a).sum(0).sign()
     trace = float(alignment(a, near))
     cosines = (a * b).sum(0)
-    rest = a.mT @ near - torch.eye(n)
+    deviation = a.mT @ near - torch.eye(n)
     return Evidence(
         (
-            exact("‖AᵀB − 1‖² against 2n − 2 Tr, B near A", 2 * n - 2 * trace, float(rest.norm()) ** 2),
-            fact(f"AᵀB is near the identity where the trace is {trace:.3f} of 8", float(rest.abs().max()) < 0.2),
+            exact("‖AᵀB − 1‖² against 2n − 2 Tr, B near A", 2 * n - 2 * trace, float(deviation.norm()) ** 2),
+            fact(f"AᵀB is near the identity where the trace is {trace:.3f} of 8", float(deviation.abs().max()) < 0.2),
             fact("a pair of bases with trace 0 has all |⟨a_i, b_i⟩| below 0.2", float(cosines.abs().max()) < 0.2),
         ),
         (
@@ -262,7 +262,7 @@ def trace_near_zero(lab: Lab) -> Evidence:
                 float(cosines.square().sum()),
             ),
             exact("‖AᵀB − 1‖² = 2n for a trace of 0", 2.0 * n, float((a.mT @ b - torch.eye(n)).norm()) ** 2),
-            exact("‖AᵀB − 1‖² against 2n − 2 Tr, B near A", 2 * n - 2 * trace, float(rest.norm()) ** 2),
+            exact("‖AᵀB − 1‖² against 2n − 2 Tr, B near A", 2 * n - 2 * trace, float(deviation.norm()) ** 2),
         ),
     )
 
@@ -476,8 +476,8 @@ def dependence_shifts(lab: Lab) -> Evidence:
     n = 4
     u, v = haar_frames(2, n, generator=lab.generator("bases"))
     cov_xy = 0.6 * (u * torch.tensor([1.0, 0.8, 0.5, 0.2]).double()) @ v.mT
-    one, zero = torch.eye(n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64)
-    weak, strong = (GaussianPair(zero, zero, one, one, factor * cov_xy) for factor in (0.5, 1.0))
+    identity, zero = torch.eye(n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64)
+    weak, strong = (GaussianPair(zero, zero, identity, identity, factor * cov_xy) for factor in (0.5, 1.0))
     forms = lab.normal(40_000, n, n, purpose="forms") / n**0.5
     shifts = (forms * cov_xy).sum((-2, -1))
     raised = (shifts > shifts / 2).double()

@@ -123,17 +123,17 @@ def gram_elements(lab: Lab) -> Evidence:
     "while for aligned matrices it would be of size n. That contrast is the null model for alignment.",
 )
 def independent_traces(lab: Lab) -> Evidence:
-    found = []
+    comparisons = []
     for n, sigma in ((4, 0.8), (7, 7**-0.5)):
         a, b = sigma * lab.normal(2, 20_000, n, n, purpose=f"{n}")
         trace = (a.mT @ b).diagonal(dim1=-2, dim2=-1).sum(-1)
         variance = independent_trace_variance(n, n, sigma**2, sigma**2)
-        found += [
+        comparisons += [
             mean_of(f"mean of the trace, n = {n}, σ = {sigma:.3f}", 0.0, trace),
             variance_of(f"variance of the trace, n = {n}, σ = {sigma:.3f}", variance, trace),
             exact(f"n²σ⁴ for n = {n}", n**2 * sigma**4, variance),
         ]
-    return Evidence(tuple(found))
+    return Evidence(tuple(comparisons))
 
 
 @CHAPTER.claim(
@@ -264,7 +264,7 @@ def best_left_bases(lab: Lab) -> Evidence:
     large = 256
     a, b = lab.normal(2, large, large, purpose="large")
     s_a, s_b = singular_values(a), singular_values(b)
-    chosen, top, aligned = (
+    stated_trace, top, aligned = (
         float(value) / large**2
         for value in (s_a.sum() * s_b.sum() / large, largest_alignment_of_left_bases(a, b), largest_alignment(s_a, s_b))
     )
@@ -278,8 +278,8 @@ def best_left_bases(lab: Lab) -> Evidence:
                 float(best.mean() + 5 * best.std() / draws**0.5) < n**2,
             ),
             fact(
-                f"n = 256: the chosen left bases reach {chosen:.3f}, within 0.01 of 64/(9π²)",
-                abs(chosen - 64 / (9 * math.pi**2)) < 0.01,
+                f"n = 256: the chosen left bases reach {stated_trace:.3f}, within 0.01 of 64/(9π²)",
+                abs(stated_trace - 64 / (9 * math.pi**2)) < 0.01,
             ),
             fact(f"n = 256: the best left bases reach {top:.3f}, within 0.01 of 3/4", abs(top - 0.75) < 0.01),
             fact(f"n = 256: all bases aligned reach {aligned:.3f}, within 0.02 of 1", abs(aligned - 1) < 0.02),
@@ -302,14 +302,14 @@ def best_left_bases(lab: Lab) -> Evidence:
 )
 def mean_singular_value(lab: Lab) -> Evidence:
     draws = torch.linalg.svdvals(lab.normal(100, 50, 50)).mean(-1)
-    two = torch.linalg.svdvals(lab.normal(50_000, 2, 2, purpose="two")).mean(-1)
+    two_by_two = torch.linalg.svdvals(lab.normal(50_000, 2, 2, purpose="two")).mean(-1)
     n = 512
     sigma = singular_values(lab.normal(n, n, purpose="large"))
     ratio, law = float(sigma.mean()) / n**0.5, QuarterCircle.of_square_matrix(n, 1 / n)
     return Evidence(
         (mean_of("mean singular value, n = 50, σ = 1", 50**0.5, draws),),
         (
-            mean_of("mean singular value, n = 2", math.sqrt(math.pi) - math.sqrt(math.pi / 8), two),
+            mean_of("mean singular value, n = 2", math.sqrt(math.pi) - math.sqrt(math.pi / 8), two_by_two),
             fact(
                 f"n = 512: the mean is {ratio:.4f} √n σ, within 0.005 of 8/(3π) = {law.mean:.4f}",
                 abs(ratio - law.mean) < 0.005,
@@ -386,11 +386,13 @@ def with_spectra(lab: Lab, sigma_a: Tensor, sigma_b: Tensor, draws: int, purpose
     "conclusion stands.",
 )
 def mean_with_spectra(lab: Lab) -> Evidence:
-    found = []
+    comparisons = []
     for name, a, b in (("steep", (4.0, 1.0, 0.5, 0.1), (3.0, 2.0, 0.3, 0.0)), ("flat", (1.0,) * 4, (1.0,) * 4)):
         traces = with_spectra(lab, torch.tensor(a).double(), torch.tensor(b).double(), 20_000, name)
-        found.append(mean_of(f"mean trace, {name} spectra, n = 4, in standard deviations", 0.0, traces / traces.std()))
-    return Evidence(tuple(found))
+        comparisons.append(
+            mean_of(f"mean trace, {name} spectra, n = 4, in standard deviations", 0.0, traces / traces.std())
+        )
+    return Evidence(tuple(comparisons))
 
 
 @CHAPTER.claim(
@@ -484,13 +486,13 @@ def degrees_of_freedom(lab: Lab) -> Evidence:
         stretches = [u[:, i, None] * v[None, :, i] for i in range(n)]
         return torch.stack([m.reshape(-1) for m in (*moves, *stretches)]), len(turns), len(stretches)
 
-    found = []
+    comparisons = []
     for n in (2, 3, 5):
         moves, turns, stretches = directions(n, torch.linalg.svdvals(lab.normal(n, n, purpose=f"d {n}")))
-        found += [
+        comparisons += [
             Comparison(f"rank of the derivative, n = {n}", float(n**2), float(torch.linalg.matrix_rank(moves)), 0.0),
             Comparison(f"stretches plus turns on both sides, n = {n}", float(n**2), float(stretches + 2 * turns), 0.0),
         ]
     equal, _, _ = directions(3, torch.tensor([2.0, 2.0, 1.0]).double())
-    found.append(fact("rank 8 of 9 where two singular values agree", int(torch.linalg.matrix_rank(equal)) == 8))
-    return Evidence(tuple(found))
+    comparisons.append(fact("rank 8 of 9 where two singular values agree", int(torch.linalg.matrix_rank(equal)) == 8))
+    return Evidence(tuple(comparisons))

@@ -33,14 +33,14 @@ def random_scores(lab: Lab, n: int, cosine: float, draws: int = 50_000) -> Tenso
     "squares sum to l², so each has the mean l²/n.",
 )
 def sphere_coordinates(lab: Lab) -> Evidence:
-    found = []
+    comparisons = []
     for n, radius in ((3, 2.0), (20, 0.5)):
         x = radius * uniform_directions(50_000, n, lab.generator(f"{n}"))
-        found += [
+        comparisons += [
             mean_of(f"mean of a coordinate, n = {n}, l = {radius}", 0.0, x[:, 0]),
             variance_of(f"variance of a coordinate, n = {n}, l = {radius}", radius**2 / n, x[:, n - 1]),
         ]
-    return Evidence(tuple(found))
+    return Evidence(tuple(comparisons))
 
 
 @CHAPTER.claim(
@@ -79,12 +79,14 @@ def sphere_covariance(lab: Lab) -> Evidence:
 )
 def same_coordinate(lab: Lab) -> Evidence:
     n, first, second = 5, 2.0, 0.5
-    found = []
+    comparisons = []
     for cosine in (-0.7, 0.4):
         x, y = pairs_at_cosine(50_000, n, cosine, lab.generator(f"{cosine}"))
         product = first * second * x[:, 0] * y[:, 0]
-        found.append(mean_of(f"covariance of x_1 and y_1, n = 5, k = {cosine}", cosine * first * second / n, product))
-    return Evidence(tuple(found))
+        comparisons.append(
+            mean_of(f"covariance of x_1 and y_1, n = 5, k = {cosine}", cosine * first * second / n, product)
+        )
+    return Evidence(tuple(comparisons))
 
 
 @CHAPTER.claim(
@@ -99,14 +101,14 @@ def same_coordinate(lab: Lab) -> Evidence:
     "equal and it still holds.",
 )
 def other_coordinate(lab: Lab) -> Evidence:
-    n, found = 4, []
+    n, comparisons = 4, []
     for cosine in (0.4, 1.0):
         x, y = pairs_at_cosine(50_000, n, cosine, lab.generator(f"{cosine}"))
-        found += [
+        comparisons += [
             mean_of(f"covariance of x_1 and y_2, n = 4, k = {cosine}", 0.0, x[:, 0] * y[:, 1]),
             mean_of(f"covariance of x_1 and y_1, n = 4, k = {cosine}", cosine / n, x[:, 0] * y[:, 0]),
         ]
-    return Evidence(tuple(found))
+    return Evidence(tuple(comparisons))
 
 
 @CHAPTER.claim(
@@ -175,7 +177,7 @@ def correlated_parts(lab: Lab) -> Evidence:
     v = cosine * w.sum(0) + (1 - k * cosine**2) ** 0.5 * u
     c = lab.normal(20_000, n, n, purpose="forms") / n**0.5
     mean_y = w.mean(0)
-    scores, apart = (c @ mean_y) @ v.mean(0), (c @ mean_y) @ u.mean(0)
+    scores, orthogonal_scores = (c @ mean_y) @ v.mean(0), (c @ mean_y) @ u.mean(0)
     stated = k * k * (1 / k**4) / n  # nine parts, each of variance 1/n and weight 1/9
     sizes, errors, spreads = (8, 16, 32), [], []
     for size, forms in zip(sizes, (20_000, 16_000, 8000), strict=True):
@@ -201,7 +203,7 @@ def correlated_parts(lab: Lab) -> Evidence:
                 exact_variance,
                 float((v @ v.mT).sum() * (w @ w.mT).sum()) / k**4 / n,
             ),
-            variance_of("the same with v_i orthogonal to one another: the stated sum", stated, apart),
+            variance_of("the same with v_i orthogonal to one another: the stated sum", stated, orthogonal_scores),
         ),
         trend_of("relative error of the stated sum, cosines 0.5", "n", sizes, errors, 0.0, spreads),
     )
@@ -327,9 +329,9 @@ def angle_in_the_variance(lab: Lab) -> Evidence:
     tied = RandomForm("tied", 1 / n, n)
     ready = 0.6 * v + 0.8 * w
     shared = ((c @ v) * (c @ ready)).sum(-1)
-    found = [variance_of("", 1 / n, scores[cosine]) for cosine in cosines]
-    measured = torch.tensor([n * c.measured for c in found], dtype=torch.float64)
-    errors = torch.tensor([n * c.error for c in found], dtype=torch.float64)
+    variances = [variance_of("", 1 / n, scores[cosine]) for cosine in cosines]
+    measured = torch.tensor([n * c.measured for c in variances], dtype=torch.float64)
+    errors = torch.tensor([n * c.error for c in variances], dtype=torch.float64)
     k, fine = torch.tensor(cosines, dtype=torch.float64), torch.linspace(0, 0.95, 50, dtype=torch.float64)
     picture = Curves(
         "variance_and_angle",
@@ -353,9 +355,9 @@ def angle_in_the_variance(lab: Lab) -> Evidence:
     sizes, off, spreads = (2, 6, 18), [], []
     for size in sizes:
         # What the angle adds to the variance, times n: k² as stated, nothing in truth.
-        near_by, apart = (variance_of("", 0.0, random_scores(lab, size, cosine, 25_000)) for cosine in (0.95, 0.0))
-        off.append(abs(0.95**2 - size * (near_by.measured - apart.measured)) / 0.95**2)
-        spreads.append(size * math.hypot(near_by.error, apart.error) / 0.95**2)
+        near_by, orthogonal = (variance_of("", 0.0, random_scores(lab, size, cosine, 25_000)) for cosine in (0.95, 0.0))
+        off.append(abs(0.95**2 - size * (near_by.measured - orthogonal.measured)) / 0.95**2)
+        spreads.append(size * math.hypot(near_by.error, orthogonal.error) / 0.95**2)
     return Evidence(
         tuple(
             variance_of(f"variance of vᵀCw, n = 8, k = {cosine}", cosine**2 / n + (n - 1) / n**2, scores[cosine])
@@ -584,7 +586,7 @@ def mixed_terms(lab: Lab) -> Evidence:
         scores: Tensor = ((w_q @ a) * (w_k @ b)).sum(-1)
         return scores
 
-    whole = score(x + p, y + q)
+    total_score = score(x + p, y + q)
     parts = {
         "content, content": score(x, y),
         "position, content": score(p, y),
@@ -600,7 +602,7 @@ def mixed_terms(lab: Lab) -> Evidence:
     ratio_name = "mean size of a mixed term, content orthogonal to position, over that where they are parallel"
     sizes = (3, 9, 27)
     ratios = [_mixed_ratio(lab, size, 10_000) for size in sizes]
-    split = exact("sum of the four terms (the worst draw)", whole, torch.stack(list(parts.values())).sum(0))
+    split = exact("sum of the four terms (the worst draw)", total_score, torch.stack(list(parts.values())).sum(0))
     return Evidence(
         (
             split,
@@ -620,6 +622,6 @@ def _mixed_ratio(lab: Lab, n: int, draws: int) -> tuple[float, float]:
     x, p = haar_frames(1, n, 2, lab.generator(f"ratio {n}"))[0].mT
     w_q, w_k = lab.normal(2, draws, n, n, purpose=f"ratio {n}")
     query = w_q @ x
-    apart, along = ((query * (w_k @ other)).sum(-1).abs() for other in (p, x))
-    ratio = float(apart.mean() / along.mean())
-    return ratio, float((apart - ratio * along).std() / along.mean()) / draws**0.5
+    orthogonal, along = ((query * (w_k @ other)).sum(-1).abs() for other in (p, x))
+    ratio = float(orthogonal.mean() / along.mean())
+    return ratio, float((orthogonal - ratio * along).std() / along.mean()) / draws**0.5

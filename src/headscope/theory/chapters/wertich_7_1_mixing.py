@@ -80,13 +80,13 @@ def mixed_moments(lab: Lab) -> Evidence:
 def weight_indices(lab: Lab) -> Evidence:
     a = torch.softmax(lab.normal(6, 6, purpose="scores"), -1)
     # What output j takes from token i is read off by feeding the tokens one at a time.
-    taken = torch.stack([a @ torch.eye(6, dtype=torch.float64)[:, i : i + 1] for i in range(6)])[..., 0]  # [i, j]
+    shares = torch.stack([a @ torch.eye(6, dtype=torch.float64)[:, i : i + 1] for i in range(6)])[..., 0]  # [i, j]
     return Evidence(
         (
-            exact("share of token i in output j, worst pair", a, taken),
+            exact("share of token i in output j, worst pair", a, shares),
             exact("sum of the weights of one output", 1.0, a.sum(0)),
         ),
-        (exact("share of token i in output j, worst pair", a.mT, taken), exact("sum of the weights", 1.0, a.sum(1))),
+        (exact("share of token i in output j, worst pair", a.mT, shares), exact("sum of the weights", 1.0, a.sum(1))),
     )
 
 

@@ -88,18 +88,18 @@ def bounded_norms(lab: Lab) -> Evidence:
         for _ in range(depth):
             tokens = attention(tokens, 2 * eye, 2 * eye, 2 * eye)
         factor = diameter(tokens) / first
-        what = f"two tokens {name} the threshold, {depth} layers with W = 2·1"
+        quantity = f"two tokens {name} the threshold, {depth} layers with W = 2·1"
         if name == "above":
-            stated.append(fact(f"{what}: they end closer than they began", bool((factor < 1).all())))
-            corrected.append(fact(f"{what}: more than a hundred times farther apart", bool((factor > 100).all())))
+            stated.append(fact(f"{quantity}: they end closer than they began", bool((factor < 1).all())))
+            corrected.append(fact(f"{quantity}: more than a hundred times farther apart", bool((factor > 100).all())))
         else:
-            corrected.append(Comparison(f"{what}: distance left", 0.0, float(factor.max()), 1e-9))
+            corrected.append(Comparison(f"{quantity}: distance left", 0.0, float(factor.max()), 1e-9))
     length = torch.tensor(1.2, dtype=torch.float64)
     tokens = 1.2 * torch.eye(5, dtype=torch.float64)
-    two = 2 * torch.eye(5, dtype=torch.float64)
+    double_identity = 2 * torch.eye(5, dtype=torch.float64)
     for layer in (1, 2, 3):
         before = residual_norm(tokens)
-        tokens = attention(tokens, two, two, two)
+        tokens = attention(tokens, double_identity, double_identity, double_identity)
         factor = orthogonal_factor(length, 5, 4.0, 2.0, 5)
         corrected.append(exact(f"five orthogonal tokens, layer {layer}: factor of their differences", factor,
                                residual_norm(tokens) / before))  # fmt: skip
@@ -220,8 +220,8 @@ def _flat(finding: Finding) -> Evidence | None:
         return None
     visible = numbers(rows, "uniform")
     share, error = float((numbers(rows) / visible).mean()), float((errors(rows) / visible).mean())
-    what = f"effective keys over those of uniform attention, mean over {rows.height} heads"
-    return Evidence((more_than(f"{what}: more than one half", 0.5, share, error),))
+    quantity = f"effective keys over those of uniform attention, mean over {rows.height} heads"
+    return Evidence((more_than(f"{quantity}: more than one half", 0.5, share, error),))
 
 
 CHAPTER.of_a_model(

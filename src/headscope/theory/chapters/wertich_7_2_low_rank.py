@@ -44,8 +44,8 @@ def _served(lab: Lab, p: torch.Tensor, v: torch.Tensor, name: str) -> tuple[Comp
         w = v[:, column : column + 1]
         near = p @ w @ w.mT / w.square().sum()
         # Directions at right angles to w bring the rank up to log n without touching P w.
-        others = torch.linalg.qr(torch.cat((w, lab.normal(n, rank - 1, purpose=f"{name} {column}")), 1)).Q[:, 1:]
-        near = near + p @ others @ others.mT
+        perpendicular = torch.linalg.qr(torch.cat((w, lab.normal(n, rank - 1, purpose=f"{name} {column}")), 1)).Q[:, 1:]
+        near = near + p @ perpendicular @ perpendicular.mT
         worst = max(worst, float((near @ w - p @ w).norm() / (p @ w).norm()))
         ranks.append(int(torch.linalg.matrix_rank(near)))
     return (

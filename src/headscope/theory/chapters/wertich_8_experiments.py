@@ -69,8 +69,8 @@ def _more_shots(finding: Finding) -> Evidence | None:
     if shots is None:
         return None
     last = shots.tail(1)
-    what = f"gain of a token of the reference clue after {last['shots'][0]} shots, nats"
-    return Evidence((more_than(what, 0.0, float(numbers(last, "gain")[0]), float(errors(last, "gain")[0])),))
+    quantity = f"gain of a token of the reference clue after {last['shots'][0]} shots, nats"
+    return Evidence((more_than(quantity, 0.0, float(numbers(last, "gain")[0]), float(errors(last, "gain")[0])),))
 
 
 def _depths(finding: Finding, quantity: str, column: str = "value") -> tuple[np.ndarray, np.ndarray] | None:
@@ -81,8 +81,8 @@ def _depths(finding: Finding, quantity: str, column: str = "value") -> tuple[np.
 
 def _thirds(values: np.ndarray) -> tuple[float, float, float]:
     n = max(1, len(values) // 3)
-    first, middle, last = (float(part.mean()) for part in (values[:n], values[n:-n], values[-n:]))
-    return first, middle, last
+    first, middle_mean, last = (float(part.mean()) for part in (values[:n], values[n:-n], values[-n:]))
+    return first, middle_mean, last
 
 
 def _course(finding: Finding) -> Evidence | None:
@@ -91,7 +91,7 @@ def _course(finding: Finding) -> Evidence | None:
     near = _depths(finding, "inside_share", "nearness")
     if diagonal is None or inside is None or near is None or len(diagonal[0]) < 3:
         return None
-    (first, middle, last), (first_error, middle_error, last_error) = (_thirds(series) for series in diagonal)
+    (first, middle_mean, last), (first_error, middle_error, last_error) = (_thirds(series) for series in diagonal)
     own_mass, own_error = (_thirds(series)[1] for series in inside)
     return Evidence(
         (
@@ -100,7 +100,7 @@ def _course(finding: Finding) -> Evidence | None:
             less_than(
                 "diagonal of word maps, middle third, beside the smaller of both",
                 min(first, last),
-                middle,
+                middle_mean,
                 middle_error,
             ),
             more_than(
@@ -244,10 +244,12 @@ def _unrelated(finding: Finding) -> Evidence | None:
             return None
         size, chance = (float(np.median(np.abs(numbers(rows, name)))) for name in ("value", "null"))
         spread = float(np.median(errors(rows)))
-        what = f"size of the correlation of embedding cosines with the {words}, in a row, median of {rows.height} heads"
+        correlation_name = (
+            f"size of the correlation of embedding cosines with the {words}, in a row, median of {rows.height} heads"
+        )
         # A correlation of a tenth explains a hundredth of the variance.
-        stated.append(less_than(f"{what}: explains less than a hundredth", 0.1, size, spread))
-        corrected.append(more_than(f"{what}, beside tokens shuffled", chance, size, spread))
+        stated.append(less_than(f"{correlation_name}: explains less than a hundredth", 0.1, size, spread))
+        corrected.append(more_than(f"{correlation_name}, beside tokens shuffled", chance, size, spread))
     return Evidence(tuple(stated), tuple(corrected))
 
 
@@ -417,8 +419,8 @@ def _scaled_spectra(finding: Finding) -> Evidence | None:
     """Mass on the token itself and copied text at α = 2, and whether the texts are language; means over prompts."""
     effects = rows_of(finding, "effects", ("self", "self_low", "self_high"), which="change", change="scale 2")
     texts = {
-        change: rows_of(finding, "texts", ("prompt", "surprise", "ordinary", "shuffled"), change=change, which=which)
-        for change, which in (("original", "original"), ("scale 2", "change"), ("scale 1/2", "change"))
+        change: rows_of(finding, "texts", ("prompt", "surprise", "ordinary", "shuffled"), change=change, which=variant)
+        for change, variant in (("original", "original"), ("scale 2", "change"), ("scale 1/2", "change"))
     }
     if effects is None or any(rows is None or rows.height < 2 for rows in texts.values()):
         return None  # a model that writes nothing

@@ -38,10 +38,10 @@ def documents() -> tuple[Document, ...]:
 
 
 def _document(name: str, work: object, letters: str, items: tuple[Item, ...], sections: Sections) -> Document:
-    told = tuple(map(_with_model, items))
-    rest = _sections(name, letters, told, sections)
+    listed_items = tuple(map(_with_model, items))
+    section_items = _sections(name, letters, listed_items, sections)
     author, title = (str(getattr(work, part)) for part in ("author", "work"))
-    return Document(name, author, title, (*told, *map(_with_model, rest)))
+    return Document(name, author, title, (*listed_items, *map(_with_model, section_items)))
 
 
 def _with_model(item: Item) -> Item:
@@ -57,22 +57,24 @@ def _with_model(item: Item) -> Item:
 def _sections(name: str, letters: str, items: Iterable[Item], sections: Sections) -> list[Item]:
     """Statements without a number, section by section: what the ledger judges and no other item names."""
     named = {claim for item in items for claim in item.claims}
-    found = []
-    for section, (title, others) in sections.items():
+    section_items = []
+    for section, (title, other_steps) in sections.items():
         ids = [
-            one
+            claim_id
             for claim in claims()
-            for one in claim.ids
-            if one[0] in letters and claim.source.section.split(",")[0] == section and one not in named
+            for claim_id in claim.ids
+            if claim_id[0] in letters and claim.source.section.split(",")[0] == section and claim_id not in named
         ]
-        found.append(Item(name, f"sec.{section}", "statement", section, title, steps(f"claims {_short(ids)}", *others)))
-    return found
+        section_items.append(
+            Item(name, f"sec.{section}", "statement", section, title, steps(f"claims {_short(ids)}", *other_steps))
+        )
+    return section_items
 
 
 def _short(ids: list[str]) -> str:
     """The ids, or the section that names exactly these."""
     stem = ids[0].rstrip("abcdefghijklmnopqrstuvwxyz") if ids else ""
-    if len(ids) > 1 and all(one.startswith(stem) for one in ids) and meant_ids([stem]) == frozenset(ids):
+    if len(ids) > 1 and all(claim_id.startswith(stem) for claim_id in ids) and meant_ids([stem]) == frozenset(ids):
         return stem
     return " ".join(ids)
 
@@ -85,16 +87,16 @@ def _judging(step: Step) -> tuple[Claim, ...]:
 
 def items(document: str = "", kind: str = "", section: str = "") -> tuple[Item, ...]:
     """All items in the order of the works, or those of a document, a kind, a section with its parts."""
-    known = [one.name for one in documents()]
-    if document and document not in known:
-        raise UsageError(f"there is no document {document!r}", hint=f"the documents are {', '.join(known)}")
+    names = [work.name for work in documents()]
+    if document and document not in names:
+        raise UsageError(f"there is no document {document!r}", hint=f"the documents are {', '.join(names)}")
     if kind and kind not in KINDS:
         raise UsageError(f"there is no kind {kind!r}", hint=f"the kinds are {', '.join(KINDS)}")
     return tuple(
         item
-        for one in documents()
-        for item in one.items
-        if document in ("", one.name) and kind in ("", item.kind) and _within(item.section, section)
+        for work in documents()
+        for item in work.items
+        if document in ("", work.name) and kind in ("", item.kind) and _within(item.section, section)
     )
 
 
@@ -104,7 +106,7 @@ def _within(place: str, section: str) -> bool:
 
 def document_of(item: Item) -> Document:
     """The work that an item belongs to."""
-    return next(one for one in documents() if one.name == item.document)
+    return next(document for document in documents() if document.name == item.document)
 
 
 def item_named(name: str) -> Item:
@@ -113,15 +115,19 @@ def item_named(name: str) -> Item:
     Raises:
         UsageError: There is none; the hint tells the nearest ones.
     """
-    known = {item.id: item for item in items()}
+    item_by_id = {item.id: item for item in items()}
     document, _, label = name.strip().partition(":")
     for spelling in (name.strip(), *(f"{document}:{prefix}.{label}" for prefix in _PREFIXES)):
-        if spelling in known:
-            return known[spelling]
-    folded = {one.lower(): one for one in known}
-    wanted = [name.strip().lower(), *(f"{document}:{prefix}.{label}".lower() for prefix in _PREFIXES[:3])]
-    near = [folded[one] for word in wanted for one in difflib.get_close_matches(word, folded, n=_SHOWN, cutoff=0.75)]
-    near = list(dict.fromkeys(near))[:_SHOWN] or [next(iter(one.items)).id for one in documents()]
+        if spelling in item_by_id:
+            return item_by_id[spelling]
+    folded = {item_id.lower(): item_id for item_id in item_by_id}
+    lowered_names = [name.strip().lower(), *(f"{document}:{prefix}.{label}".lower() for prefix in _PREFIXES[:3])]
+    near = [
+        folded[match]
+        for word in lowered_names
+        for match in difflib.get_close_matches(word, folded, n=_SHOWN, cutoff=0.75)
+    ]
+    near = list(dict.fromkeys(near))[:_SHOWN] or [next(iter(work.items)).id for work in documents()]
     raise UsageError(
         f"the index has no {name!r}", hint=f"near it: {', '.join(near)}; `headscope index` lists everything"
     )
@@ -132,29 +138,33 @@ def ways(item: Item, lacking: Callable[[Step], str]) -> tuple[Way, ...]:
     return tuple(_unjudged(step) or Way(step, lacking(step)) for step in item.steps)
 
 
-def reproducing(item: Item, found: Iterable[Way]) -> tuple[Way, ...]:
-    """The ways that show what the item shows. A claim about a figure or a table is no picture of it, unless it stands
-    first: then it draws it."""
-    known = tuple(found)
+def reproducing(item: Item, item_ways: Iterable[Way]) -> tuple[Way, ...]:
+    """The ways that show what the item shows.
+
+    A claim about a figure or a table is no picture of it, unless the claim comes first: then it draws the picture.
+    """
+    all_ways = tuple(item_ways)
     if item.kind not in ("figure", "table") or not item.steps or item.steps[0].claims:
-        return known
-    return tuple(way for way in known if not way.step.claims)
+        return all_ways
+    return tuple(way for way in all_ways if not way.step.claims)
 
 
-def why_not(item: Item, found: Iterable[Way]) -> str:
+def why_not(item: Item, item_ways: Iterable[Way]) -> str:
     """Why nothing reproduces the item; empty where a command does."""
-    known = reproducing(item, found)
-    if item.reason or not all(way.lacks for way in known):
+    reproducing_ways = reproducing(item, item_ways)
+    if item.reason or not all(way.lacks for way in reproducing_ways):
         return item.reason
-    waiting = "; ".join(dict.fromkeys(way.lacks for way in known if not way.is_final))
-    final = dict.fromkeys(way.lacks for way in known if way.is_final)
+    waiting = "; ".join(dict.fromkeys(way.lacks for way in reproducing_ways if not way.is_final))
+    final = dict.fromkeys(way.lacks for way in reproducing_ways if way.is_final)
     return "; ".join((*([f"not yet: {waiting}"] if waiting else []), *final))
 
 
 def _unjudged(step: Step) -> Way | None:
     """What a step of claims waits for, where none of them can be judged."""
-    found = _judging(step)
-    if not found or any(claim.check is not None or claim.judge is not None for claim in found):
+    step_claims = _judging(step)
+    if not step_claims or any(claim.check is not None or claim.judge is not None for claim in step_claims):
         return None
-    waiting = [f"a judgement of {claim.ids[0]} by {claim.lens}" for claim in found if claim.lens]
-    return Way(step, "; ".join(waiting)) if waiting else Way(step, "; ".join(one.reason for one in found), True)
+    waiting = [f"a judgement of {claim.ids[0]} by {claim.lens}" for claim in step_claims if claim.lens]
+    return (
+        Way(step, "; ".join(waiting)) if waiting else Way(step, "; ".join(claim.reason for claim in step_claims), True)
+    )

@@ -21,12 +21,12 @@ Numbers = tuple[float | None, float | None]  # measured here, and what a null or
 
 @dataclass(frozen=True)
 class Published:
-    """A number that the document gives, with the relative error of reading it, beside where ours is found.
+    """A number that the document gives, with the relative error of reading it, and how to find ours.
 
     `predicted` is what theory says for the published model; `ours` reads the same quantity off a lens's finding.
     """
 
-    what: str
+    quantity: str
     value: float
     error: float = 0.0
     predicted: float | None = None
@@ -58,8 +58,8 @@ class Step:
     def on(self, model: str) -> "Step":
         """The same for a model; one that is freshly initialised already stays so."""
         fresh = model if model.startswith("random:") else f"random:{model}"
-        known = {MODEL: model, f"random:{MODEL}": fresh}
-        return replace(self, words=tuple(known.get(word, word) for word in self.words))
+        replacements = {MODEL: model, f"random:{MODEL}": fresh}
+        return replace(self, words=tuple(replacements.get(word, word) for word in self.words))
 
     def __str__(self) -> str:
         return shlex.join(("headscope", *self.words))
@@ -70,7 +70,7 @@ class Item:
     """A figure, table, formula, theorem, question or statement of a document.
 
     `reason` is set where nothing here will ever reproduce it. `figures` are those of the lens's figures that show the
-    same; `beside` draws ours and the published numbers on the same axes; `read` says how the numbers were obtained.
+    same; `comparison` draws ours and the published numbers on the same axes; `read` says how the numbers were obtained.
     """
 
     document: str
@@ -83,7 +83,7 @@ class Item:
     figures: tuple[str, ...] = ()
     published: tuple[Published, ...] = ()
     read: str = ""
-    beside: Callable[[Finding], Figure] | None = None
+    comparison: Callable[[Finding], Figure] | None = None
 
     @property
     def id(self) -> str:
@@ -126,10 +126,10 @@ def steps(*texts: str) -> tuple[Step, ...]:
 
 
 def numbered(document: str, kind: Kind, prefix: str, rows: Sequence[tuple[str, ...]]) -> tuple[Item, ...]:
-    """Items from rows of number, section, title and steps; a step that begins with an id stands for its claim."""
+    """Items from rows of number, section, title and steps; a step that begins with an id means its claim."""
     return tuple(
-        Item(document, f"{prefix}.{number}", kind, section, title, steps(*map(_spelled, found)))
-        for number, section, title, *found in rows
+        Item(document, f"{prefix}.{number}", kind, section, title, steps(*map(_spelled, step_texts)))
+        for number, section, title, *step_texts in rows
     )
 
 

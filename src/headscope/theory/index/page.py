@@ -1,4 +1,4 @@
-"""What a model says about an item, as one finding: our figures, the published numbers beside ours, the claims."""
+"""What a model says about an item, as one finding: our figures, the published numbers with ours, the claims."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -32,22 +32,28 @@ def page(item: Item, findings: Mapping[str, Finding], entries: Sequence[Entry] =
     Raises:
         UsageError: No finding of its lenses is there.
     """
-    asked = [findings[lens] for lens in item.lenses if lens in findings]
-    if not asked:
+    lens_findings = [findings[lens] for lens in item.lenses if lens in findings]
+    if not lens_findings:
         raise UsageError(f"{item.id} is not shown by any of {', '.join(findings) or 'no findings'}")
-    good = [finding for finding in asked if finding.status == "ok"]
+    good = [finding for finding in lens_findings if finding.status == "ok"]
     if not good:
-        return replace(asked[0], lens=NAME, about=_about(item, asked), tables={}, arrays={}, figures=())
+        return replace(lens_findings[0], lens=NAME, about=_about(item, lens_findings), tables={}, arrays={}, figures=())
     published = published_table(item, good)
     judged = claims_table(entries)
-    said = tuple(line for finding in good for line in finding.headlines)
-    missing = tuple(f"{one.lens}: {one.status}: {one.reason}" for one in asked if one.status != "ok")
+    headlines = tuple(line for finding in good for line in finding.headlines)
+    missing = tuple(
+        f"{finding.lens}: {finding.status}: {finding.reason}" for finding in lens_findings if finding.status != "ok"
+    )
     return Finding(
         NAME,
         _about(item, good),
         tables={name: table for name, table in (("published", published), ("claims", judged)) if table.height},
-        figures=(*_drawn(item, good), *_figures(item, good), *(one for entry in entries for one in entry.figures)),
-        headlines=(*_comparison(item, published, model), *said),
+        figures=(
+            *_comparison_figure(item, good),
+            *_figures(item, good),
+            *(figure for entry in entries for figure in entry.figures),
+        ),
+        headlines=(*_comparison(item, published, model), *headlines),
         method=" ".join(f"{finding.lens}: {finding.method}" for finding in good),
         warnings=(*missing, *(line for finding in good for line in finding.warnings)),
         params={"item": item.id},
@@ -55,15 +61,15 @@ def page(item: Item, findings: Mapping[str, Finding], entries: Sequence[Entry] =
 
 
 def published_table(item: Item, findings: Sequence[Finding] = ()) -> pl.DataFrame:
-    """The published numbers, beside ours where a finding holds them."""
+    """The published numbers, with ours where a finding holds them."""
     rows = []
-    for one in item.published:
+    for number in item.published:
         ours: tuple[float | None, float | None] = (None, None)
         for finding in findings:
-            if one.ours is not None and finding.lens == item.lenses[0]:
-                ours = one.ours(finding)
-        error = abs(one.value) * one.error if one.error else None
-        rows.append((one.what, one.value, error, one.predicted, *ours))
+            if number.ours is not None and finding.lens == item.lenses[0]:
+                ours = number.ours(finding)
+        error = abs(number.value) * number.error if number.error else None
+        rows.append((number.quantity, number.value, error, number.predicted, *ours))
     names = ("quantity", "published", "error", "predicted", "ours", "ours_predicted")
     kinds = (pl.String, *[pl.Float64] * 5)
     return pl.DataFrame(rows, schema=dict(zip(names, kinds, strict=True)), orient="row")
@@ -71,21 +77,23 @@ def published_table(item: Item, findings: Sequence[Finding] = ()) -> pl.DataFram
 
 def claims_table(entries: Sequence[Entry]) -> pl.DataFrame:
     """The claims with their verdicts."""
-    rows = [(" ".join(one.ids), one.reading, one.statement, one.correction or one.reason) for one in entries]
+    rows = [
+        (" ".join(entry.ids), entry.reading, entry.statement, entry.correction or entry.reason) for entry in entries
+    ]
     names = ("claim", "verdict", "statement", "correction")
     return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.String), orient="row")
 
 
 def _about(item: Item, findings: Sequence[Finding]) -> About:
     work = document_of(item)
-    asked = " and ".join(f"the lens {finding.lens}" for finding in findings)
+    lens_names = " and ".join(f"the lens {finding.lens}" for finding in findings)
     first = findings[0].about
     return About(
         title=f"{item.id}: {item.title}",
         question=first.question,
         definition=(
-            f"What the document shows, measured on this model by {asked}; `headscope report MODEL --lens NAME` defines "
-            "every quantity and shows the rest of what it finds."
+            f"What the document shows, measured on this model by {lens_names}; `headscope report MODEL --lens NAME` "
+            "defines every quantity and shows the rest of what it finds."
         ),
         formulas=(),
         reading=(
@@ -97,29 +105,33 @@ def _about(item: Item, findings: Sequence[Finding]) -> About:
     )  # fmt: skip
 
 
-def _drawn(item: Item, findings: Sequence[Finding]) -> tuple[Figure, ...]:
-    first = next((one for one in findings if one.lens == item.lenses[0]), None)
-    return (item.beside(first),) if item.beside is not None and first is not None else ()
+def _comparison_figure(item: Item, findings: Sequence[Finding]) -> tuple[Figure, ...]:
+    first = next((finding for finding in findings if finding.lens == item.lenses[0]), None)
+    return (item.comparison(first),) if item.comparison is not None and first is not None else ()
 
 
 def _figures(item: Item, findings: Sequence[Finding]) -> tuple[Figure, ...]:
-    """Those that the item names, in its order; all of them where it names none."""
-    known = {figure.name: figure for finding in findings for figure in finding.figures}
-    return tuple(known[name] for name in item.figures if name in known) if item.figures else tuple(known.values())
+    """The figures that the item names, in its order; all figures where it names none."""
+    figure_by_name = {figure.name: figure for finding in findings for figure in finding.figures}
+    return (
+        tuple(figure_by_name[name] for name in item.figures if name in figure_by_name)
+        if item.figures
+        else tuple(figure_by_name.values())
+    )
 
 
 def _comparison(item: Item, published: pl.DataFrame, model: str) -> tuple[str, ...]:
-    """One sentence: how many published numbers have ours beside them, and the first pair."""
-    both = published.drop_nulls("ours")
-    if not both.height:
+    """One sentence: the first published number with ours, and how many more there are."""
+    compared_rows = published.drop_nulls("ours")
+    if not compared_rows.height:
         return ()
-    row = both.row(0, named=True)
-    rest = f"; {both.height - 1} more in the table" if both.height > 1 else ""
+    row = compared_rows.row(0, named=True)
+    remainder = f"; {compared_rows.height - 1} more in the table" if compared_rows.height > 1 else ""
     where = f" ({model})" if model else ""
-    ours, there = (_over(row[value], row[null]) for value, null in _PAIRS)
+    our_ratio, published_ratio = (_over(row[value], row[null]) for value, null in _PAIRS)
     return (
-        f"The {row['quantity']} is {row['ours']:.3g} here{where}{ours}, and {row['published']:.3g} in the document"
-        f"{there} ({item.read}){rest}.",
+        f"The {row['quantity']} is {row['ours']:.3g} here{where}{our_ratio}, and {row['published']:.3g} in the document"
+        f"{published_ratio} ({item.read}){remainder}.",
     )
 
 

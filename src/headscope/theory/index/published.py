@@ -32,7 +32,7 @@ def of_layers(finding: Finding, quantity: str, matrix: str = "") -> pl.DataFrame
 
 
 def _at(quantity: str, matrix: str, row: int, power: int = 1) -> Callable[[Finding], Numbers]:
-    """One quantity of the first or last layer, beside its value when the model was initialised."""
+    """One quantity of the first or last layer, and its value when the model was initialised."""
 
     def read(finding: Finding) -> Numbers:
         table = of_layers(finding, quantity, matrix)
@@ -108,7 +108,7 @@ _DEPTHS = {
 }
 
 
-def trained_spectrum_beside(finding: Finding) -> Curves:
+def trained_spectrum_comparison(finding: Finding) -> Curves:
     """Mean squared singular values over the depth, ours and the published ones."""
     series = []
     for name, (x, y) in _DEPTHS.items():
@@ -122,12 +122,12 @@ def trained_spectrum_beside(finding: Finding) -> Curves:
         f"joined by straight lines ({PLOT}).",
         "share of the depth",
         "mean σ²",
-        tuple(one for one in series if len(one.x)),
+        tuple(curve for curve in series if len(curve.x)),
         log_y=True,
     )
 
 
-def traces_beside(finding: Finding) -> Curves:
+def traces_comparison(finding: Finding) -> Curves:
     """The traces over the depth, with the smallest and largest published ones."""
     table = of_layers(finding, "trace")
     ends = np.array([0.0, 1.0])
@@ -144,7 +144,7 @@ def traces_beside(finding: Finding) -> Curves:
         f"({PLOT}; there query head h stands beside key head h, which is wrong under grouped queries).",
         "share of the depth",
         "Tr(W_Q W_Kᵀ)",
-        tuple(one for one in series if len(one.x)),
+        tuple(curve for curve in series if len(curve.x)),
     )
 
 

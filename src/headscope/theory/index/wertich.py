@@ -6,8 +6,8 @@ from headscope.theory.index.published import (
     PLOT,
     TRACES,
     TRAINED_SPECTRUM,
-    traces_beside,
-    trained_spectrum_beside,
+    traces_comparison,
+    trained_spectrum_comparison,
 )
 
 _NAME = "wertich"
@@ -78,7 +78,7 @@ FIGURES = (
         _NAME, "fig.A.20", "figure", "A.5", "Squared singular values of the trained W_q, W_k and W_v",
         steps("lens spectra MODEL", "claims W-7.2e"),
         figures=("mean_square", "largest_square", "largest", "spectrum_q", "spectrum_k", "spectrum_v"),
-        published=TRAINED_SPECTRUM, read=PLOT, beside=trained_spectrum_beside,
+        published=TRAINED_SPECTRUM, read=PLOT, comparison=trained_spectrum_comparison,
     ),
     Item(
         _NAME, "fig.A.21", "figure", "A.5", "Squared singular values of the trained feed-forward matrices",
@@ -88,7 +88,7 @@ FIGURES = (
     Item(
         _NAME, "fig.A.22", "figure", "A.5", "Base alignment: the trace of W_q and W_k by layer",
         steps("lens alignment MODEL", "claims W-7.2h"),
-        figures=("trace_by_layer", "trace_share"), published=TRACES, read=PLOT, beside=traces_beside,
+        figures=("trace_by_layer", "trace_share"), published=TRACES, read=PLOT, comparison=traces_comparison,
     ),
     Item(
         _NAME, "fig.page", "figure", "page", "The picture on the page that presents the thesis",
