@@ -24,8 +24,8 @@ _STALE_S = 24 * 3600
 
 def cache_folder() -> Path:
     """Where fetched and derived files live: `HEADSCOPE_CACHE`, else the platform's convention."""
-    if chosen := os.environ.get("HEADSCOPE_CACHE"):
-        return Path(chosen).expanduser()
+    if setting := os.environ.get("HEADSCOPE_CACHE"):
+        return Path(setting).expanduser()
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "headscope"
     if sys.platform == "darwin":
