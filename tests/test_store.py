@@ -12,9 +12,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+from headscope import files
 from headscope.core import About, Curves, Finding, HeatMap, Histogram, ModelSpec, Run, Series, Site, TextSpec
 from headscope.errors import LensError, ResourceError, UsageError
-from headscope.store import RunFolder, check_folder, files, load, save
+from headscope.store import RunFolder, check_folder, load, save
 
 SPEC = ModelSpec(
     "m", "folder", "llama", "Llama", "decoder-only", 2, 4, 2, 64, 16, 100, None, 1234, "float32", sha256="ab"

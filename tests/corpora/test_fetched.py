@@ -16,7 +16,7 @@ from headscope.corpora.splits import SPLITS
 from headscope.corpora.text_argument import names
 from headscope.errors import ResourceError, UsageError
 from headscope.fetch import package_clients
-from headscope.fetch.digest import sha256_of
+from headscope.files import sha256_of
 from tests.corpora.packages import bringing, deb, tarball
 
 N_PAGES = 40
@@ -30,13 +30,13 @@ def demo(tmp_path, monkeypatch, own_cache):
     package = Package("npm", "@us/demo", made.stat().st_size, r"package/data/\d+\.txt", plain_files, "1.0")
     source = Source("demo", "en", "a demo", "a demo", "CC0-1.0", replace(package, sha256=sha256_of(made)))
     monkeypatch.setitem(SOURCES, "demo", source)
-    monkeypatch.setattr(clients, "run", bringing(made))
+    monkeypatch.setattr(package_clients, "run", bringing(made))
     monkeypatch.setattr(package_clients.shutil, "which", lambda name: f"/usr/bin/{name}")
     return source, made
 
 
 def offline(monkeypatch, output="npm error code ENOTFOUND\nnpm error network x"):
-    monkeypatch.setattr(clients, "run", lambda command, scratch, watch: (1, output))
+    monkeypatch.setattr(package_clients, "run", lambda command, scratch, watch: (1, output))
 
 
 def test_a_text_is_fetched_cleaned_and_split(demo, own_cache):
@@ -64,7 +64,7 @@ def test_the_client_is_let_run_nothing(demo, monkeypatch):
         asked.append(command)
         return bringing(made)(command, scratch, watch)
 
-    monkeypatch.setattr(clients, "run", run)
+    monkeypatch.setattr(package_clients, "run", run)
     cached_text(source)
     (command,) = asked
     assert command[:2] == ["/usr/bin/npm", "pack"]
@@ -167,7 +167,7 @@ def test_many_at_once_get_one_whole_folder(demo, monkeypatch):
         meeting.wait()  # all of them are past the look into the cache
         return bringing(made)(command, scratch, watch)
 
-    monkeypatch.setattr(clients, "run", run)
+    monkeypatch.setattr(package_clients, "run", run)
     found = []
 
     def bring():
@@ -204,7 +204,7 @@ def test_a_page_and_its_translation_are_in_one_split(tmp_path, own_cache, monkey
     package = Package("apt", "book", made.stat().st_size, r"h/[\w-]+/p\d+\.html", handbook)
     sources = [Source(f"book-{part[:2]}", part[:2], "", "", "", package, part) for part in ("en-US", "de-DE")]
     monkeypatch.setattr(catalogue, "SOURCES", {source.name: source for source in sources})
-    monkeypatch.setattr(clients, "run", bringing(made))
+    monkeypatch.setattr(package_clients, "run", bringing(made))
     monkeypatch.setattr(package_clients.shutil, "which", lambda name: name)
     english, german = (cached_text(source) for source in sources)
     assert english.splits == german.splits
@@ -222,7 +222,7 @@ def test_apt_without_lists_makes_its_own(tmp_path, monkeypatch):
             (scratch / "book_1_all.deb").touch()
         return (100, "E: Unable to locate package book") if len(asked) == 1 else (0, "")
 
-    monkeypatch.setattr(clients, "run", run)
+    monkeypatch.setattr(package_clients, "run", run)
     monkeypatch.setattr(package_clients.shutil, "which", lambda name: name)
     assert package_clients.bring("apt", "book", tmp_path, lambda: None).name == "book_1_all.deb"
     assert [command[-1] for command in asked] == ["book", "update", "book"]

@@ -17,9 +17,9 @@ from headscope.corpora.splits import Split, checked_split, splits_of
 from headscope.corpora.text import Text, documents_in, joined
 from headscope.errors import ResourceError, UsageError
 from headscope.fetch import cache, package_clients
-from headscope.fetch.digest import sha256_of
 from headscope.fetch.package_clients import Client
 from headscope.fetch.progress import Progress, silent
+from headscope.files import sha256_of
 
 _SUFFIXES: dict[Client, str] = {"pip": ".whl", "npm": ".tgz", "apt": ".deb"}
 _VERSION = 1  # of cleaning and splitting: a change makes what was kept before invisible

@@ -10,7 +10,8 @@ from typing import Any
 
 from headscope.core import Finding, Run
 from headscope.errors import UsageError
-from headscope.store.files import disk_errors, read_json, shortened, sweep, write_json
+from headscope.files import shortened, sweep
+from headscope.store.files import disk_errors, read_json, write_json
 from headscope.store.findings import finding_in, read_contents, write_finding
 from headscope.store.journal import NAME as JOURNAL
 from headscope.store.journal import SCHEMA, Entry, read_journal
