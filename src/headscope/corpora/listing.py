@@ -11,7 +11,7 @@ from headscope.corpora.splits import SHARES, SPLITS, Split, part_of
 from headscope.corpora.text import SHIPPED, SHIPPED_FILE, Text, shipped_text
 from headscope.corpora.text_argument import cut_spelling, names, with_splits
 from headscope.errors import UsageError
-from headscope.fetch.progress import Progress
+from headscope.progress import Step
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def texts() -> list[Listed]:
     return [_shipped(), *(_listed(name) for name in SOURCES)]
 
 
-def find(spelling: str, progress: Progress | None = None, archive: Path | None = None) -> LocatedText:
+def find(spelling: str, progress: Step | None = None, archive: Path | None = None) -> LocatedText:
     """A text as the command line spells it, with where it is and how it is split.
 
     Args:

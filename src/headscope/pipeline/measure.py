@@ -11,12 +11,12 @@ from headscope.corpora import Amount, Text, Windows, text_of
 from headscope.errors import LensError, UsageError
 from headscope.lenses.lens import AnyLens, Needs, TextSize
 from headscope.pipeline.outcome import answer, failed, not_applicable
-from headscope.pipeline.progress import Progress, Silent
 from headscope.pipeline.questions import LensPlan, Question, questions
 from headscope.pipeline.resume import Circumstances, Keeper
 from headscope.pipeline.subject import Subject, is_source, open_subject, windows_of
 from headscope.pipeline.text_pass import VARIANTS, Fold, observe
 from headscope.pipeline.versions import versions
+from headscope.progress import Progress, Silent
 from headscope.store import check_folder
 
 

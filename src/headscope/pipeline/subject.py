@@ -11,7 +11,7 @@ from headscope.corpora import Amount, Text, Windows, read_windows
 from headscope.errors import UsageError
 from headscope.model.token_ids import check_token_ids
 from headscope.model.token_pieces import SAMPLE, surroundings_of, token_pieces
-from headscope.pipeline.progress import Progress, Silent
+from headscope.progress import Progress, Silent
 
 
 @dataclass(frozen=True)

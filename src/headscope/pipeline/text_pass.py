@@ -26,9 +26,9 @@ from headscope.errors import (
 )
 from headscope.lenses.lens import AS_IS, Batch, Needs, NotApplicable, TextLens, TextSize
 from headscope.model.token_spelling import spelled_tokens
-from headscope.pipeline.progress import Progress, Silent
 from headscope.pipeline.questions import LensPlan
 from headscope.pipeline.subject import Subject
+from headscope.progress import Progress, Silent
 from headscope.shapes import CORNER
 
 Spelling = tuple[tuple[str, ...], ...]  # the texts of the first tokens of each window
