@@ -9,11 +9,12 @@ OUT := out/tiny
 FUZZ := 2000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo fmt lint type test fuzz bench docs mutate clean
+.PHONY: help setup demo fmt lint type quick test fuzz bench docs mutate clean
 
 help:
 	@echo "make demo    install and write a report on the embedded model"
 	@echo "make test    install the development tools; format, lint, types, tests"
+	@echo "make quick   lint, types and the quick tests of laws, contracts and architecture"
 	@echo "make fuzz    $(FUZZ) new damaged inputs for every parser; FUZZ=… says how many"
 	@echo "make setup   install the development tools only"
 	@echo "make fmt     format and fix what can be fixed"
@@ -56,6 +57,15 @@ lint: setup
 
 type: setup
 	$(BIN)/mypy
+
+# Laws of the mathematics, contracts without models, and the architecture: nothing that runs a checkpoint.
+QUICK := tests/architecture/test_imports.py tests/architecture/test_members.py tests/architecture/test_public_api.py \
+	tests/architecture/test_project_files.py tests/core tests/maths/test_softmax.py tests/maths/test_simplex.py \
+	tests/maths/test_spectrum.py tests/maths/test_moments.py tests/maths/test_ranks.py tests/maths/test_resampling.py \
+	tests/contract/test_mechanisms.py tests/test_lock.py
+
+quick: lint type
+	$(BIN)/pytest --numprocesses 2 --dist load $(QUICK) -k "not compiled"
 
 # Two workers with a thread each; the tests of a file stay together, since they share what is slow to make.
 test: lint type

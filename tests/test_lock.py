@@ -1,5 +1,6 @@
 """Two writers in one run folder: the second is told who the first is; a dead one is taken over."""
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -49,3 +50,16 @@ def test_a_lock_file_that_says_nothing_is_no_lock(tmp_path: Path) -> None:
     lock.release()
     lock.release()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_without_locks_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fcntl = pytest.importorskip("fcntl")
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, "no locks here")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    first = RunFolder.begin(tmp_path)
+    RunFolder.begin(tmp_path).release()
+    first.release()
+    assert not (tmp_path / NAME).exists()

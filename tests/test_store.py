@@ -12,9 +12,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+from headscope import files
 from headscope.core import About, Curves, Finding, HeatMap, Histogram, ModelSpec, Run, Series, Site, TextSpec
 from headscope.errors import LensError, ResourceError, UsageError
-from headscope.store import RunFolder, check_folder, files, load, save
+from headscope.store import RunFolder, check_folder, load, save
 
 SPEC = ModelSpec(
     "m", "folder", "llama", "Llama", "decoder-only", 2, 4, 2, 64, 16, 100, None, 1234, "float32", sha256="ab"
@@ -224,7 +225,7 @@ def test_a_run_that_changes_nothing_keeps_its_report(tmp_path):
     folder.close(run)
     (tmp_path / "report.html").write_text("mine")
     again = RunFolder.begin(tmp_path)
-    assert again.kept("done", "key") is not None
+    assert again.earlier_finding("done", "key") is not None
     again.close(run)
     assert (tmp_path / "report.html").read_text() == "mine"
 
@@ -280,13 +281,13 @@ def test_resuming_keeps_what_is_complete_and_asked_under_the_same_key(tmp_path):
     first.release()
     second = RunFolder.begin(tmp_path)
     assert not (tmp_path / f".x{files.TEMPORARY}").exists()
-    assert_same(second.kept("done", "key"), finding("done"))
-    assert second.kept("done", "another key") is None
-    assert second.kept("unkeyed", "") is None
-    assert second.kept("never", "key") is None
+    assert_same(second.earlier_finding("done", "key"), finding("done"))
+    assert second.earlier_finding("done", "another key") is None
+    assert second.earlier_finding("unkeyed", "") is None
+    assert second.earlier_finding("never", "key") is None
     (tmp_path / "arrays/done.safetensors").write_bytes(b"rot")
     second.release()
-    assert RunFolder.begin(tmp_path).kept("done", "key") is None
+    assert RunFolder.begin(tmp_path).earlier_finding("done", "key") is None
 
 
 def test_a_finished_run_can_be_resumed_from_too(tmp_path):
@@ -295,9 +296,9 @@ def test_a_finished_run_can_be_resumed_from_too(tmp_path):
     folder.keep(run["done"], "key")
     folder.close(run)
     again = RunFolder.begin(tmp_path)
-    assert again.kept("done", "key") is not None
+    assert again.earlier_finding("done", "key") is not None
     again.release()
-    assert RunFolder.begin(tmp_path, fresh=True).kept("done", "key") is None
+    assert RunFolder.begin(tmp_path, fresh=True).earlier_finding("done", "key") is None
 
 
 def test_table_names_are_file_names(tmp_path):

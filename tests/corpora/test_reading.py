@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from headscope.corpora import Amount, read_windows
+from headscope.corpora import Amount, read_windows, window_choice
 from headscope.corpora.window_choice import spread_order
 from headscope.corpora.windows import SHORTEST_TAIL
 from headscope.errors import UsageError
@@ -82,7 +82,7 @@ def test_a_text_too_long_to_hold_is_read_twice(monkeypatch):
 
     held = read_windows(tokens, [], [], 10, Amount())
     assert len(passes) == 1
-    monkeypatch.setattr(reading, "HELD", 500)
+    monkeypatch.setattr(window_choice, "HELD", 500)
     again = read_windows(tokens, [], [], 10, Amount())
     assert len(passes) == 3
     assert again.windows.full.tolist() == held.windows.full.tolist()

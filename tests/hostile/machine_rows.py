@@ -9,8 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headscope import api
-from headscope.store import files
+from headscope import api, files
 from tests.hostile.row import Row, Scene
 
 

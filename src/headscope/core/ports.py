@@ -18,13 +18,13 @@ def plug(*, render: Callable[[Any], str], save: Callable[[Any, Path], Path]) -> 
     _render, _save = render, save
 
 
-def rendered(what: object) -> str:
+def rendered(run_or_finding: object) -> str:
     """The HTML of a finding or a run; its escaped `repr` while no renderer is plugged in."""
-    return f"<pre>{html.escape(repr(what))}</pre>" if _render is None else _render(what)
+    return f"<pre>{html.escape(repr(run_or_finding))}</pre>" if _render is None else _render(run_or_finding)
 
 
-def saved(what: object, folder: Path) -> Path:
+def saved(run: object, folder: Path) -> Path:
     """Write a run to `folder` and return it."""
     if _save is None:
         raise RuntimeError("no store is plugged in: import headscope first")
-    return _save(what, folder)
+    return _save(run, folder)

@@ -38,13 +38,13 @@ class Term:
 
     def heads_of(self, site: Site) -> frozenset[int]:
         """The heads of `site` that this term selects."""
-        wanted = (
+        selects_site = (
             (self.stack is None or self.stack == site.stack)
             and (self.kind is None or self.kind == site.kind)
             and (self.layers is None or site.layer in self.layers)
         )
         every = frozenset(range(site.n_heads))
-        if not wanted:
+        if not selects_site:
             return frozenset()
         return every if self.heads is None else every & self.heads
 
@@ -94,46 +94,48 @@ class Selection:
     def resolve(self, sites: Iterable[Site]) -> dict[Site, tuple[int, ...]]:
         """The selected sites with their selected heads; a selection that matches nothing is an error."""
         sites = tuple(sites)
-        chosen = {site: heads for site in sites if (heads := self.heads_of(site))}
-        if not chosen:
+        heads_by_site = {site: heads for site in sites if (heads := self.heads_of(site))}
+        if not heads_by_site:
             last = sites[-1] if sites else None
             have = f"{sites[0].head_label(0)} … {last.head_label(last.n_heads - 1)}" if last else "no attention"
             raise UsageError(
                 f"selection {_shortened(self.text)} matches no head of this model, which has {have}",
                 hint="layers and heads count from zero; `headscope look MODEL` lists them",
             )
-        return chosen
+        return heads_by_site
 
 
-def _parse_term(part: str, whole: str) -> Term:
+def _parse_term(part: str, selection: str) -> Term:
     if part in ("all", "*"):
         return Term()
     match = _TERM.fullmatch(part)
     if not part or match is None:
         raise UsageError(
-            f"selection {_shortened(whole)}: cannot read {_shortened(part)}",
+            f"selection {_shortened(selection)}: cannot read {_shortened(part)}",
             hint="write L10-19, L3.H7, L3.H0-2, dec.cross, enc.L0.H1, a comma-separated union of these, or all",
         )
     return Term(
         cast(Stack | None, match["stack"]),
         cast(Kind | None, match["kind"]),
-        _closed_range(match["layers"], whole),
-        _closed_range(match["heads"], whole),
+        _closed_range(match["layers"], selection),
+        _closed_range(match["heads"], selection),
     )
 
 
-def _closed_range(text: str | None, whole: str) -> frozenset[int] | None:
+def _closed_range(text: str | None, selection: str) -> frozenset[int] | None:
     if text is None:
         return None
     first, _, last = text.partition("-")
     if max(len(first), len(last)) > _DIGITS:
         raise UsageError(
-            f"selection {_shortened(whole)}: a number has more than {_DIGITS} digits",
+            f"selection {_shortened(selection)}: a number has more than {_DIGITS} digits",
             hint="`headscope look MODEL` lists the layers and heads of a model",
         )
     low, high = int(first), int(last or first)
     if high < low:
-        raise UsageError(f"selection {_shortened(whole)}: the range {text} runs backwards", hint=f"write {high}-{low}")
+        raise UsageError(
+            f"selection {_shortened(selection)}: the range {text} runs backwards", hint=f"write {high}-{low}"
+        )
     return frozenset(range(low, high + 1))
 
 
@@ -141,10 +143,10 @@ def _shortened(text: str) -> str:
     return repr(text) if len(text) <= _LONGEST else f"{text[:_LONGEST]!r} …"
 
 
-def _indices(what: int | Iterable[int] | None) -> frozenset[int] | None:
-    if what is None:
+def _indices(numbers: int | Iterable[int] | None) -> frozenset[int] | None:
+    if numbers is None:
         return None
-    return frozenset([what]) if isinstance(what, int) else frozenset(what)
+    return frozenset([numbers]) if isinstance(numbers, int) else frozenset(numbers)
 
 
 def _describe(

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 def word_numbers(spelling: Sequence[str]) -> list[int]:
     """The number of the word that each token belongs to, from 0 on. Lone blanks belong to the word that follows."""
-    found: list[int] = []
+    numbers: list[int] = []
     word = ""
     for text in spelling:
-        begins = not found or (bool(word.strip()) and (text[:1].isspace() or word[-1].isspace()))
+        begins = not numbers or (bool(word.strip()) and (text[:1].isspace() or word[-1].isspace()))
         word = text if begins else word + text
-        found.append((found[-1] if found else -1) + begins)
-    return found
+        numbers.append((numbers[-1] if numbers else -1) + begins)
+    return numbers
 
 
 def words(spelling: Sequence[str]) -> list[str]:

@@ -205,7 +205,7 @@ def settled(evidence: Evidence) -> Evidence:
         - noise of the last bits disappears, differences that count stay  (tested: test_settled_numbers)
     """
 
-    def kept(c: Comparison) -> Comparison:
+    def rounded(c: Comparison) -> Comparison:
         error = float(f"{c.error:.2e}")
         # A decimal grid, so that a rounded number reads well.
         digits = 2 - math.floor(math.log10(error)) if error > 0 and math.isfinite(error) else None
@@ -219,10 +219,10 @@ def settled(evidence: Evidence) -> Evidence:
         trend = replace(trend, errors=errors, spreads=spreads)
     return replace(
         evidence,
-        stated=tuple(kept(c) for c in evidence.stated),
-        corrected=tuple(kept(c) for c in evidence.corrected),
-        null=tuple(kept(c) for c in evidence.null),
-        asked=tuple(kept(c) for c in evidence.asked),
+        stated=tuple(rounded(c) for c in evidence.stated),
+        corrected=tuple(rounded(c) for c in evidence.corrected),
+        null=tuple(rounded(c) for c in evidence.null),
+        asked=tuple(rounded(c) for c in evidence.asked),
         trend=trend,
     )
 
@@ -250,7 +250,7 @@ def verdict_of(evidence: Evidence, wording: Wording = "plain", *, on_model: bool
         if not on_model and (wording == "approximate" or all(c.relative_gap <= NEAR for c in failing)):
             raise NumericsError(
                 f"undecided: {'the statement claims an approximation' if wording == 'approximate' else 'it is near'}, "
-                f"and no trend tells whether its error vanishes; {_told(failing[0])}"
+                f"and no trend tells whether its error vanishes; {_comparison_text(failing[0])}"
             )
         return "refuted"
     if not trend.agrees:
@@ -282,12 +282,13 @@ def _unopposed(evidence: Evidence, *, on_model: bool) -> Verdict:
 def _check_correction(evidence: Evidence) -> None:
     if not evidence.corrected:
         wrong = max(evidence.stated, key=lambda c: c.deviation)
-        raise NumericsError(f"undecided: the statement fails and there is no correction; {_told(wrong)}")
+        raise NumericsError(f"undecided: the statement fails and there is no correction; {_comparison_text(wrong)}")
     _require(evidence.corrected, "the statement fails and no correction passes")
     for c in evidence.corrected:
         if any(_is_complement(s, c) for s in evidence.stated):
             raise NumericsError(
-                f"undecided: the correction only says that the statement is not so, and cannot fail; {_told(c)}"
+                "undecided: the correction only says that the statement is not so, and cannot fail; "
+                f"{_comparison_text(c)}"
             )
 
 
@@ -311,10 +312,10 @@ _DENIALS = frozenset({"not", "no", "nor", "none", "never", "a", "any", "is", "so
 def _require(comparisons: Sequence[Comparison], complaint: str) -> None:
     wrong = next((c for c in comparisons if not c.agrees), None)
     if wrong is not None:
-        raise NumericsError(f"undecided: {complaint}; {_told(wrong)}")
+        raise NumericsError(f"undecided: {complaint}; {_comparison_text(wrong)}")
 
 
-def _told(c: Comparison) -> str:
+def _comparison_text(c: Comparison) -> str:
     side = {">": "more than ", "<": "less than "}.get(c.relation, "")
     return f"{c.what}: predicted {side}{c.predicted:.6g}, measured {c.measured:.6g} ± {c.error:.2g}"
 

@@ -159,7 +159,7 @@ class WeightSource(Protocol):
         """Which feed-forward matrices are not among them, and why, in sentences."""
         ...
 
-    def feed_forward_matrix(self, one: FeedForward) -> Float[Tensor, "d_in d_out"]:
+    def feed_forward_matrix(self, matrix: FeedForward) -> Float[Tensor, "d_in d_out"]:
         """One of them, rows acting on the right."""
         ...
 
@@ -173,7 +173,7 @@ class WeightSource(Protocol):
         """What is to be known about them: tables that are shared, scaled or left out, in sentences."""
         ...
 
-    def embedding_table(self, one: Embedding) -> Float[Tensor, "rows d"]:
+    def embedding_table(self, table: Embedding) -> Float[Tensor, "rows d"]:
         """One of them, all rows, as it is stored."""
         ...
 

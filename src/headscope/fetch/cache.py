@@ -15,17 +15,23 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from headscope.errors import ResourceError
-from headscope.fetch.digest import sha256_of
+from headscope.files import Destination, disk_errors, sha256_of
 
 _MANIFEST = "headscope-cache.json"
 _STALE_S = 24 * 3600
+_FREE_SPACE = "free some space, or set HEADSCOPE_CACHE to a folder on another disk"
+CACHE = Destination(
+    failure="cannot write {path}: {reason}",
+    hint="set HEADSCOPE_CACHE to a folder that you may write to",
+    full="no space left on the disk while writing {path}",
+    hints={errno.ENOSPC: _FREE_SPACE, errno.EDQUOT: _FREE_SPACE},
+)
 
 
 def cache_folder() -> Path:
     """Where fetched and derived files live: `HEADSCOPE_CACHE`, else the platform's convention."""
-    if chosen := os.environ.get("HEADSCOPE_CACHE"):
-        return Path(chosen).expanduser()
+    if setting := os.environ.get("HEADSCOPE_CACHE"):
+        return Path(setting).expanduser()
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "headscope"
     if sys.platform == "darwin":
@@ -53,11 +59,11 @@ def about(folder: Path, *, contents: bool = False) -> dict[str, str] | None:
 
 
 def install(folder: Path, fill: Callable[[Path], None], *, notes: Mapping[str, str], contents: bool = False) -> Path:
-    """Make `folder` by letting `fill` write into a temporary one beside it, then renaming that.
+    """Let `fill` write a temporary folder, then rename it to `folder`.
 
     A folder that is there already and is intact stays; `contents` says how closely that is looked at.
     """
-    try:
+    with disk_errors(folder, CACHE):
         folder.parent.mkdir(parents=True, exist_ok=True)
         _sweep(folder.parent)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
@@ -66,22 +72,7 @@ def install(folder: Path, fill: Callable[[Path], None], *, notes: Mapping[str, s
             fill(new)
             _write_manifest(new, notes)
             _rename(new, folder, contents=contents)
-    except OSError as error:
-        raise disk_error(error, folder) from error
     return folder
-
-
-def disk_error(error: OSError, where: Path) -> ResourceError:
-    """An error of the file system as what it means to the user: a full disk, a forbidden folder, …"""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return ResourceError(
-            f"no space left on the disk while writing {where}",
-            hint="free some space, or set HEADSCOPE_CACHE to a folder on another disk",
-        )
-    return ResourceError(
-        f"cannot write {where}: {error.strerror or error}",
-        hint="set HEADSCOPE_CACHE to a folder that you may write to",
-    )
 
 
 def _write_manifest(folder: Path, notes: Mapping[str, str]) -> None:

@@ -1,13 +1,5 @@
-"""The hash of a file, by which a download is known."""
+"""The hash of a file, under the name by which `model` imports it."""
 
-import hashlib
-from pathlib import Path
+from headscope.files import sha256_of
 
-
-def sha256_of(file: Path) -> str:
-    """The sha256 of one file, read in blocks."""
-    digest = hashlib.sha256()
-    with file.open("rb") as source:
-        while block := source.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+__all__ = ["sha256_of"]

@@ -92,15 +92,15 @@ def _apt(package: str, folder: Path, watch: Callable[[], None]) -> tuple[int, st
     lists, cache = folder / "lists", folder / "cache"
     (lists / "partial").mkdir(parents=True)
     (cache / "archives" / "partial").mkdir(parents=True)
-    own = ["-o", f"Dir::State::Lists={lists}", "-o", f"Dir::Cache={cache}", "-o", "APT::Sandbox::User=root"]
-    code, output = run([apt, *own, "update"], folder, lambda: None)
-    return run([apt, *own, "download", package], folder, watch) if code == 0 else (code, output)
+    options = ["-o", f"Dir::State::Lists={lists}", "-o", f"Dir::Cache={cache}", "-o", "APT::Sandbox::User=root"]
+    code, output = run([apt, *options, "update"], folder, lambda: None)
+    return run([apt, *options, "download", package], folder, watch) if code == 0 else (code, output)
 
 
 def _program(client: Literal["npm", "apt"]) -> str:
     name, remedy = _MISSING[client]
-    if found := shutil.which(name):
-        return found
+    if path := shutil.which(name):
+        return path
     raise ResourceError(f"{name} is needed to fetch this and was not found on this machine", hint=remedy)
 
 
@@ -125,5 +125,5 @@ def _failure(client: Client, package: str, output: str) -> ResourceError:
 def _complaint(output: str) -> str:
     """The last line that a client marks as an error."""
     marks = ("ERROR", "E: ", "npm error code", "npm ERR! code", "npm error network", "npm ERR! network")
-    said = [line.strip() for line in output.splitlines() if line.startswith(marks)]
-    return said[-1] if said else "it gave no reason"
+    errors = [line.strip() for line in output.splitlines() if line.startswith(marks)]
+    return errors[-1] if errors else "it gave no reason"

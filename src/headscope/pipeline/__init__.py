@@ -1,6 +1,6 @@
 """Run lenses on a model: one forward per batch and variant for all of them together."""
 
 from headscope.pipeline.measure import measure
-from headscope.pipeline.progress import Progress
+from headscope.progress import Progress
 
 __all__ = ["Progress", "measure"]

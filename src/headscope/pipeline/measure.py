@@ -11,12 +11,12 @@ from headscope.corpora import Amount, Text, Windows, text_of
 from headscope.errors import LensError, UsageError
 from headscope.lenses.lens import AnyLens, Needs, TextSize
 from headscope.pipeline.outcome import answer, failed, not_applicable
-from headscope.pipeline.progress import Progress, Silent
-from headscope.pipeline.questions import Asked, Question, questions
+from headscope.pipeline.questions import LensPlan, Question, questions
 from headscope.pipeline.resume import Circumstances, Keeper
 from headscope.pipeline.subject import Subject, is_source, open_subject, windows_of
 from headscope.pipeline.text_pass import VARIANTS, Fold, observe
 from headscope.pipeline.versions import versions
+from headscope.progress import Progress, Silent
 from headscope.store import check_folder
 
 
@@ -59,49 +59,49 @@ def measure(
             other things.
         CheckpointError: The model cannot be opened or its weights are not finite.
     """
-    chosen, amount = questions(lenses, params), Amount(first_tokens, all_windows)
+    questions_asked, amount = questions(lenses, params), Amount(first_tokens, all_windows)
     # What may be wrong with the arguments is looked at before a model is opened, which can take a minute.
-    given = text_of(text)
+    source_text = text_of(text)
     if out is not None:
         check_folder(Path(out))
-    hear = progress or Silent()
-    subject = _opened(what, chosen, device, hub=hub, seed=seed, progress=hear)
-    asked, findings = _asked(chosen, subject)
+    listener = progress or Silent()
+    subject = _open(what, questions_asked, device, hub=hub, seed=seed, progress=listener)
+    plans, findings = _plans(questions_asked, subject)
     windows, text_spec = None, None
-    if any(one.needs.text for one in asked):
-        windows, text_spec = windows_of(subject, given, window, amount, hear)
+    if any(plan.needs.text for plan in plans):
+        windows, text_spec = windows_of(subject, source_text, window, amount, listener)
     # A model handed over in Python may have been changed since it was opened: only a named one is resumed.
     circumstances = Circumstances(subject.spec, text_spec, seed) if is_source(what) else None
     keeper = Keeper.begin(out, circumstances)
     try:
-        findings |= _kept(asked, keeper, hear)
-        folds = [Fold(one, seed) for one in asked if one.question.name not in findings]
+        findings |= _earlier_findings(plans, keeper, listener)
+        folds = [Fold(plan, seed) for plan in plans if plan.question.name not in findings]
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            findings |= _answers(folds, subject, windows, keeper, hear)
-        ordered = {question.name: findings[question.name] for question in chosen}
+            findings |= _answers(folds, subject, windows, keeper, listener)
+        ordered = {question.name: findings[question.name] for question in questions_asked}
         return keeper.close(Run(subject.spec, subject.sites, ordered, text_spec, versions(), seed))
     finally:
         keeper.release()
 
 
-def _opened(
-    what: Any, chosen: Sequence[Question], device: str | None, *, hub: bool, seed: int, progress: Progress
+def _open(
+    model: Any, questions_asked: Sequence[Question], device: str | None, *, hub: bool, seed: int, progress: Progress
 ) -> Subject:
     """The model, or its weights alone where no lens wants to see text."""
-    needs = (_needs(question) for question in chosen)
+    needs = (_needs(question) for question in questions_asked)
     reads_text = any(need.text for need in needs if isinstance(need, Needs))
-    if is_source(what) and not reads_text:
-        return open_subject(what, run=False, hub=hub, seed=seed, progress=progress)
-    return open_subject(what, run=True, hub=hub, seed=seed, progress=progress, device=device)
+    if is_source(model) and not reads_text:
+        return open_subject(model, run=False, hub=hub, seed=seed, progress=progress)
+    return open_subject(model, run=True, hub=hub, seed=seed, progress=progress, device=device)
 
 
-def _kept(asked: Sequence[Asked], keeper: Keeper, progress: Progress) -> dict[str, Finding]:
+def _earlier_findings(plans: Sequence[LensPlan], keeper: Keeper, progress: Progress) -> dict[str, Finding]:
     """What an earlier run in the folder has found already."""
-    found = {one.question.name: keeper.kept(one.question) for one in asked}
-    kept = {name: finding for name, finding in found.items() if finding is not None}
-    for name in kept:
+    stored = {plan.question.name: keeper.earlier_finding(plan.question) for plan in plans}
+    findings = {name: finding for name, finding in stored.items() if finding is not None}
+    for name in findings:
         progress.step(f"kept from an earlier run: {name}", 1, 1)
-    return kept
+    return findings
 
 
 def _answers(
@@ -109,35 +109,35 @@ def _answers(
 ) -> dict[str, Finding]:
     """Lenses that read weights alone answer first: an interrupted run has kept them."""
     findings: dict[str, Finding] = {}
-    watching = [fold for fold in folds if fold.asked.needs.text]
-    reading = [fold for fold in folds if not fold.asked.needs.text]
+    watching = [fold for fold in folds if fold.plan.needs.text]
+    reading = [fold for fold in folds if not fold.plan.needs.text]
     if windows is not None:
         # Senseless parameters are refused before any of the work.
         size = TextSize(windows.count, windows.length)
         watching = [fold.started(subject, size) for fold in watching]
     for done, fold in enumerate(reading):
         progress.step(f"reading weights: {fold.name}", done, len(reading))
-        findings[fold.name] = keeper.keep(fold.asked.question, answer(fold, subject))
+        findings[fold.name] = keeper.keep(fold.plan.question, answer(fold, subject))
     if watching and windows is not None:
         observe(subject, windows, watching, progress)
     for fold in watching:
-        findings[fold.name] = keeper.keep(fold.asked.question, answer(fold, subject))
+        findings[fold.name] = keeper.keep(fold.plan.question, answer(fold, subject))
     return findings
 
 
-def _asked(chosen: Sequence[Question], subject: Subject) -> tuple[list[Asked], dict[str, Finding]]:
+def _plans(questions_asked: Sequence[Question], subject: Subject) -> tuple[list[LensPlan], dict[str, Finding]]:
     """The questions that can be put to this model, and at once the findings of those that cannot."""
-    asked: list[Asked] = []
+    plans: list[LensPlan] = []
     findings: dict[str, Finding] = {}
-    for question in chosen:
+    for question in questions_asked:
         needs = _needs(question)
         if isinstance(needs, Exception):
             findings[question.name] = failed(question, needs)
         elif needs.text and subject.mute:
             findings[question.name] = not_applicable(question, subject.mute)
         else:
-            asked.append(Asked(question, needs))
-    return asked, findings
+            plans.append(LensPlan(question, needs))
+    return plans, findings
 
 
 def _needs(question: Question) -> Needs | Exception:

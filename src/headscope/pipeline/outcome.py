@@ -14,15 +14,15 @@ from headscope.pipeline.text_pass import Fold, caught, seeded
 
 def answer(fold: Fold, subject: Subject) -> Finding:
     """What the lens says, with its headlines, its parameters and the warning that its weights deserve."""
-    question, finding = fold.asked.question, None
+    question, finding = fold.plan.question, None
     with caught(fold), seeded(fold.seed):
         if fold.error is None:
-            measurement = measured(question, fold.state, subject.weights if fold.asked.needs.weights else None)
+            measurement = measured(question, fold.state, subject.weights if fold.plan.needs.weights else None)
             finding = finding_of(question, measurement)
     if finding is None:
         finding = _unanswered(question, fold.error)
     warning = subject.spec.weight_warning
-    heard = (warning,) if warning and fold.asked.needs.weights and warning not in finding.warnings else ()
+    heard = (warning,) if warning and fold.plan.needs.weights and warning not in finding.warnings else ()
     return finding if finding.status == "failed" else replace(finding, warnings=(*heard, *finding.warnings))
 
 

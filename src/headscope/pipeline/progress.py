@@ -1,19 +1,5 @@
-"""Progress: how a long run tells what it is doing, without knowing who listens."""
+"""The listener of a run, under the name by which `api` imports it."""
 
-from typing import Protocol, runtime_checkable
+from headscope.progress import Progress, Silent
 
-
-@runtime_checkable
-class Progress(Protocol):
-    """Told about every step; the command line draws a bar on standard error."""
-
-    def step(self, what: str, done: int, total: int) -> None:
-        """`done` of `total` parts of what `what` names are finished."""
-        ...
-
-
-class Silent:
-    """Listens to nothing."""
-
-    def step(self, what: str, done: int, total: int) -> None:
-        """Ignore the step."""
+__all__ = ["Progress", "Silent"]

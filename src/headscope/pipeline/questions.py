@@ -30,50 +30,50 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Asked:
+class LensPlan:
     """A question with what it needs of the model at hand."""
 
     question: Question
     needs: Needs
 
 
-def questions(chosen: Sequence[str | AnyLens] | None, params: Mapping[str, Any] | None) -> tuple[Question, ...]:
+def questions(lenses: Sequence[str | AnyLens] | None, params: Mapping[str, Any] | None) -> tuple[Question, ...]:
     """The chosen lenses (None: all) with the given parameters or their defaults, each lens once.
 
     They come in the order of `headscope lenses`, whatever the order in which they were chosen, so that the same
     question gives the same report; a lens that is not listed there comes last.
     """
-    found = map(_lens, lens_members() if chosen is None else chosen)
-    every = _in_order({lens.name: lens for lens in found})
+    resolved = map(_lens, lens_members() if lenses is None else lenses)
+    every = _in_order({lens.name: lens for lens in resolved})
     if not every:
         raise UsageError("no lens was chosen", hint="`headscope lenses` lists them")
-    given = dict(params or {})
-    if strangers := given.keys() - every.keys():
+    params_by_lens = dict(params or {})
+    if strangers := params_by_lens.keys() - every.keys():
         raise UsageError(f"parameters for {', '.join(sorted(strangers))}, but the chosen lenses are {', '.join(every)}")
-    return tuple(Question(lens, _params(lens, given.get(name))) for name, lens in every.items())
+    return tuple(Question(lens, _params(lens, params_by_lens.get(name))) for name, lens in every.items())
 
 
-def _in_order(chosen: Mapping[str, AnyLens]) -> dict[str, AnyLens]:
-    listed = [name for name in lens_members() if name in chosen]
-    return {name: chosen[name] for name in dict.fromkeys((*listed, *chosen))}
+def _in_order(lenses: Mapping[str, AnyLens]) -> dict[str, AnyLens]:
+    listed = [name for name in lens_members() if name in lenses]
+    return {name: lenses[name] for name in dict.fromkeys((*listed, *lenses))}
 
 
-def _lens(chosen: str | AnyLens) -> AnyLens:
-    return lens_named(chosen) if isinstance(chosen, str) else chosen
+def _lens(lens: str | AnyLens) -> AnyLens:
+    return lens_named(lens) if isinstance(lens, str) else lens
 
 
-def _params(lens: Lens[Any], given: Any) -> Any:
-    if given is None:
+def _params(lens: Lens[Any], params: Any) -> Any:
+    if params is None:
         return lens.params()
-    if isinstance(given, lens.params):
-        return given
-    known = {field.name for field in dataclasses.fields(lens.params)}
-    if not isinstance(given, Mapping) or given.keys() - known:
+    if isinstance(params, lens.params):
+        return params
+    field_names = {field.name for field in dataclasses.fields(lens.params)}
+    if not isinstance(params, Mapping) or params.keys() - field_names:
         raise UsageError(
-            f"lens {lens.name!r} cannot be given {given!r}",
-            hint=f"its parameters are {', '.join(sorted(known)) or 'none'}; give a dictionary of them",
+            f"lens {lens.name!r} cannot be given {params!r}",
+            hint=f"its parameters are {', '.join(sorted(field_names)) or 'none'}; give a dictionary of them",
         )
-    return lens.params(**given)
+    return lens.params(**params)
 
 
 def _scalar(value: Any) -> Scalar:

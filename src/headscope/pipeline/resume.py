@@ -48,9 +48,9 @@ class Keeper:
         """Take the folder over, if there is one."""
         return cls(None if out is None else RunFolder.begin(Path(out)), circumstances)
 
-    def kept(self, question: Question) -> Finding | None:
+    def earlier_finding(self, question: Question) -> Finding | None:
         """An earlier finding of this very question."""
-        return None if self.folder is None else self.folder.kept(question.name, self._key(question))
+        return None if self.folder is None else self.folder.earlier_finding(question.name, self._key(question))
 
     def keep(self, question: Question, finding: Finding) -> Finding:
         """Keep a finding; a failed one is kept for the report but asked again next time."""

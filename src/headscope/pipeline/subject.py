@@ -11,7 +11,7 @@ from headscope.corpora import Amount, Text, Windows, read_windows
 from headscope.errors import UsageError
 from headscope.model.token_ids import check_token_ids
 from headscope.model.token_pieces import SAMPLE, surroundings_of, token_pieces
-from headscope.pipeline.progress import Progress, Silent
+from headscope.progress import Progress, Silent
 
 
 @dataclass(frozen=True)
@@ -32,27 +32,27 @@ class Subject:
         return f"this lens runs a text, and {self.spec.name} ({self.spec.architecture}) {lacks}"
 
 
-def is_source(what: Any) -> bool:
+def is_source(model: Any) -> bool:
     """Whether `what` names a checkpoint rather than being a model."""
-    return isinstance(what, (str, Path))
+    return isinstance(model, (str, Path))
 
 
 def open_subject(
-    what: Any, *, run: bool, hub: bool, seed: int, progress: Progress, device: str | None = None
+    model: Any, *, run: bool, hub: bool, seed: int, progress: Progress, device: str | None = None
 ) -> Subject:
     """Open what is needed and no more: without `run`, a named checkpoint's model is never built.
 
     Weights alone are read on the CPU, whatever the device.
     """
-    if is_source(what) and not run:
-        source = models.open_weights(what, hub=hub, seed=seed, progress=progress.step)
+    if is_source(model) and not run:
+        source = models.open_weights(model, hub=hub, seed=seed, progress=progress.step)
         return Subject(source.spec, source.sites, source)
     # A transformers model in memory has no weight source of its own: it is opened too.
-    is_open = hasattr(what, "weight_source")
+    is_open = hasattr(model, "weight_source")
     named = {} if device is None else {"device": device}
-    built = what if is_open else models.open_model(what, hub=hub, seed=seed, progress=progress.step, **named)
+    built = model if is_open else models.open_model(model, hub=hub, seed=seed, progress=progress.step, **named)
     # A named model is as its files are; one that was handed over may have been edited since.
-    origin = built.origin if is_source(what) else None
+    origin = built.origin if is_source(model) else None
     weights = built.weight_source() if origin is None else built.weight_source(origin.weights_method)
     return Subject(built.spec, built.sites, weights, built)
 
@@ -66,25 +66,25 @@ def windows_of(
     """
     if length < 1:
         raise UsageError(f"a window of {length} tokens cannot be cut", hint="use a window of a few hundred tokens")
-    tokenizer, hear = subject.model.tokenizer, progress or Silent()
+    tokenizer, listener = subject.model.tokenizer, progress or Silent()
     sample = next((part for parts in text.streams() for part in parts), "")[:SAMPLE]
     surroundings = surroundings_of(tokenizer, sample)
 
     def tokens() -> Iterator[list[int]]:
         n_documents = len(text.documents)
         for done, parts in enumerate(text.streams()):
-            hear.step("tokenising the text", done, n_documents)
+            listener.step("tokenising the text", done, n_documents)
             yield from token_pieces(tokenizer, parts, surroundings)
 
     limit = min(length, subject.spec.context or length)
-    chosen = amount or Amount()
-    reading = read_windows(tokens, surroundings.head, surroundings.tail, limit, chosen)
+    reading_amount = amount or Amount()
+    reading = read_windows(tokens, surroundings.head, surroundings.tail, limit, reading_amount)
     windows = reading.windows
     is_cut = reading.n_in_text is None
     for batch in windows.batches(max(windows.count, 1)):
         check_token_ids(batch, subject.spec)
     return windows, TextSpec(
-        f"{text.name}, its first {chosen.first_tokens} tokens" if is_cut else text.name,
+        f"{text.name}, its first {reading_amount.first_tokens} tokens" if is_cut else text.name,
         text.sha256,
         text.n_characters,
         windows.n_tokens,

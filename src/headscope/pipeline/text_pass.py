@@ -26,9 +26,9 @@ from headscope.errors import (
 )
 from headscope.lenses.lens import AS_IS, Batch, Needs, NotApplicable, TextLens, TextSize
 from headscope.model.token_spelling import spelled_tokens
-from headscope.pipeline.progress import Progress, Silent
-from headscope.pipeline.questions import Asked
+from headscope.pipeline.questions import LensPlan
 from headscope.pipeline.subject import Subject
+from headscope.progress import Progress, Silent
 from headscope.shapes import CORNER
 
 Spelling = tuple[tuple[str, ...], ...]  # the texts of the first tokens of each window
@@ -63,7 +63,7 @@ _FLOAT32_BYTES = 4
 class Fold:
     """A lens in progress: its state, or the error that ended it."""
 
-    asked: Asked
+    plan: LensPlan
     seed: int = 0
     state: Any = None
     error: Exception | None = None
@@ -71,7 +71,7 @@ class Fold:
     @property
     def name(self) -> str:
         """The lens's name."""
-        return self.asked.question.name
+        return self.plan.question.name
 
     def started(self, subject: Subject, text: TextSize) -> "Fold":
         """This fold with a fresh state.
@@ -79,7 +79,7 @@ class Fold:
         Raises:
             UsageError: Parameters that ask for what this model does not have, such as a layer.
         """
-        question, self.error = self.asked.question, None
+        question, self.error = self.plan.question, None
         with caught(self), seeded(self.seed):
             if isinstance(question.lens, TextLens):
                 self.state = question.lens.start(question.params, subject.spec, subject.sites, text)
@@ -92,8 +92,8 @@ class Fold:
 
         The lens is handed what it needs and nothing that only others need: it cannot tell whether it is alone.
         """
-        needs = self.asked.needs
-        lens = self.asked.question.lens
+        needs = self.plan.needs
+        lens = self.plan.question.lens
         if self.error is None and batch.variant in needs.variants and isinstance(lens, TextLens):
             with caught(self), seeded(self.seed):
                 self.state = lens.update(self.state, _restricted(batch, needs))
@@ -177,21 +177,21 @@ def _run_text(model: Any, windows: Windows, folds: Sequence[Fold], progress: Pro
     """One forward per batch and variant, whatever the number of folds."""
     # The batches are the same whoever watches and however much of the text: other shapes would round otherwise.
     batches = windows.batches(batch_size(model.sites, windows.length))
-    for variant in union([fold.asked.needs for fold in folds]).variants:
-        watching = [fold for fold in folds if variant in fold.asked.needs.variants]
-        needs = union([fold.asked.needs for fold in watching])
-        ends = [_batches_needed(batches, variant, fold.asked.needs) for fold in watching]
-        shown = batches[: max(ends)]
+    for variant in union([fold.plan.needs for fold in folds]).variants:
+        watching = [fold for fold in folds if variant in fold.plan.needs.variants]
+        needs = union([fold.plan.needs for fold in watching])
+        ends = [_batches_needed(batches, variant, fold.plan.needs) for fold in watching]
+        batches_to_run = batches[: max(ends)]
         label = "running the text" if variant == AS_IS else f"running the text, model {variant}"
         try:
             with changed(model, variant, folds[0].seed), model.session() as session:
-                seen = _Seen(session, needs)
-                progress.step(label, 0, len(shown))
-                for done, tokens in enumerate(shown):
+                recorder = _Recorder(session, needs)
+                progress.step(label, 0, len(batches_to_run))
+                for done, tokens in enumerate(batches_to_run):
                     spelling = _spelling(model, tokens) if needs.spelling else ()
                     waiting = [fold for fold, end in zip(watching, ends, strict=True) if done < end]
-                    _show(seen, variant, tokens, waiting, spelling)
-                    progress.step(label, done + 1, len(shown))
+                    _show(recorder, variant, tokens, waiting, spelling)
+                    progress.step(label, done + 1, len(batches_to_run))
                     if all(fold.error is not None for fold in watching):
                         break
         except VariantRefused as refusal:
@@ -208,7 +208,7 @@ def _batches_needed(batches: Sequence[Int[Tensor, "_ _"]], variant: str, needs: 
     return min(len(batches), 1 + sum(end < needs.tokens for end in ends))
 
 
-class _Seen:
+class _Recorder:
     """What a session records for the lenses."""
 
     def __init__(self, session: Any, needs: Needs) -> None:
@@ -235,28 +235,28 @@ class _Seen:
 
 
 def _show(
-    seen: _Seen, variant: str, tokens: Int[Tensor, "batch tokens"], watching: Sequence[Fold], spelling: Spelling
+    recorder: _Recorder, variant: str, tokens: Int[Tensor, "batch tokens"], watching: Sequence[Fold], spelling: Spelling
 ) -> None:
     """One forward: piece by piece for those who can take it so, the whole for the others."""
-    piecewise = [fold for fold in watching if fold.asked.needs.pieces]
-    others = [fold for fold in watching if not fold.asked.needs.pieces]
-    wanted, held = union([fold.asked.needs for fold in others]), list[Batch]()
+    piecewise = [fold for fold in watching if fold.plan.needs.pieces]
+    waiting = [fold for fold in watching if not fold.plan.needs.pieces]
+    needs, pieces = union([fold.plan.needs for fold in waiting]), list[Batch]()
 
     def hand_over(*, over: bool = False) -> None:
-        piece = replace(seen.batch(variant, tokens, over=over), spelling=spelling)
+        piece = replace(recorder.batch(variant, tokens, over=over), spelling=spelling)
         for fold in piecewise:
             fold.update(piece)
-        if others:
-            held.append(_restricted(piece, wanted))
+        if waiting:
+            pieces.append(_restricted(piece, needs))
 
     if piecewise:
-        seen.session.run(tokens, each=hand_over)
+        recorder.session.run(tokens, each=hand_over)
     else:
-        seen.session.run(tokens)
+        recorder.session.run(tokens)
     hand_over(over=True)
-    if others:
-        batch = _joined(held)
-        for fold in others:
+    if waiting:
+        batch = _joined(pieces)
+        for fold in waiting:
             fold.update(batch)
 
 
@@ -273,7 +273,8 @@ def _requested(rows: Mapping[Site, RowStatistics], request: Request | None) -> d
     if request is None:
         return {}
     return {
-        site: replace(each, bands={width: each.bands[width] for width in request.bands}) for site, each in rows.items()
+        site: replace(statistics, bands={width: statistics.bands[width] for width in request.bands})
+        for site, statistics in rows.items()
     }
 
 
@@ -281,8 +282,8 @@ def _joined(pieces: Sequence[Batch]) -> Batch:
     """The whole batch of its pieces."""
     captures: dict[str, dict[Site, Tensor]] = {}
     for piece in pieces:
-        for name, found in piece.captures.items():
-            captures.setdefault(name, {}).update(found)
+        for name, by_site in piece.captures.items():
+            captures.setdefault(name, {}).update(by_site)
     statistics = {site: rows for piece in pieces for site, rows in piece.statistics.items()}
     uniform = {site: rows for piece in pieces for site, rows in piece.uniform.items()}
     return replace(pieces[0], statistics=statistics, uniform=uniform, captures=captures)

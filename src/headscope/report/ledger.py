@@ -59,9 +59,9 @@ def _contents(ledger: Ledger) -> str:
     items = []
     for (author, chapter), entries in chapters.items():
         refuted = sum(len(entry.ids) for entry in entries if entry.verdict == "refuted")
-        told = f"{sum(len(entry.ids) for entry in entries)}{f', {refuted} refuted' if refuted else ''}"
+        claim_counts = f"{sum(len(entry.ids) for entry in entries)}{f', {refuted} refuted' if refuted else ''}"
         link = f'<a href="#{slug(entries[0].ids[0])}">{escape(author)} {escape(chapter)}</a>'
-        items.append(f"<li>{link} <small>{told}</small></li>")
+        items.append(f"<li>{link} <small>{claim_counts}</small></li>")
     return f'<nav aria-label="Contents"><h2>Contents</h2><ol>{"".join(items)}</ol></nav>'
 
 
@@ -163,8 +163,8 @@ def _numbers(entry: Entry) -> str:
     )
 
 
-def _row(c: Comparison, which: str) -> str:
+def _row(c: Comparison, formula: str) -> str:
     texts = (_SIDES.get(c.relation, "") + number(c.predicted), number(c.measured), number(c.error))
     cells = "".join(f'<td class="n">{escape(text)}</td>' for text in texts)
     agrees = "yes" if c.agrees else "no" if c.contradicts else "open"
-    return f"<tr><td>{which}</td><td>{sentence(c.what)}</td>{cells}<td>{agrees}</td></tr>"
+    return f"<tr><td>{formula}</td><td>{sentence(c.what)}</td>{cells}<td>{agrees}</td></tr>"

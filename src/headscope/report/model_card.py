@@ -39,8 +39,8 @@ def _site_facts(sites: Sequence[Site]) -> Iterable[tuple[str, str]]:
     for site in sites:
         alike.setdefault(_description(site), []).append(site.layer)
     lines = [
-        f"{where} in {'layer' if len(set(layers)) == 1 else 'layers'} {ranges(layers)}: {what}"
-        for (where, what), layers in alike.items()
+        f"{where} in {'layer' if len(set(layers)) == 1 else 'layers'} {ranges(layers)}: {features}"
+        for (where, features), layers in alike.items()
     ]
     if lines:
         total = f"{count(sum(site.n_heads for site in sites))} heads at {count(len(sites))} sites"
@@ -52,8 +52,8 @@ def _description(site: Site) -> tuple[str, str]:
     values = f", values {site.d_value}" if site.d_head != site.d_value else ""
     sees = "causal" if site.causal else "sees everything" if site.window is None else ""
     window = f"window {site.window}" if site.window is not None else ""
-    what = [f"{site.n_heads} heads{shared} of size {site.d_head}{values}", sees, window, *site.extras]
-    return f"{_STACKS[site.stack]}{site.kind}-attention", ", ".join(part for part in what if part)
+    features = [f"{site.n_heads} heads{shared} of size {site.d_head}{values}", sees, window, *site.extras]
+    return f"{_STACKS[site.stack]}{site.kind}-attention", ", ".join(part for part in features if part)
 
 
 def _text_facts(text: TextSpec | None) -> Iterable[tuple[str, str]]:

@@ -72,9 +72,9 @@ def run_html(run: Run) -> str:
     return _fragment(f"<h1>Attention of {escape(run.model.name)}</h1>{card(run)}{heads}{body}")
 
 
-def notebook_html(what: Run | Finding) -> str:
+def notebook_html(run_or_finding: Run | Finding) -> str:
     """Either of them; what `_repr_html_` calls."""
-    return run_html(what) if isinstance(what, Run) else finding_html(what)
+    return run_html(run_or_finding) if isinstance(run_or_finding, Run) else finding_html(run_or_finding)
 
 
 @cache
@@ -100,14 +100,14 @@ def _headlines(run: Run, linked: bool = True) -> str:
     items = []
     for finding in run.findings.values():
         name = f"<b>{escape(finding.lens)}</b>"
-        for index, text in enumerate(_said(finding)):
+        for index, text in enumerate(_headline_texts(finding)):
             body = f'<a href="#{anchor(finding)}">{sentence(text)}</a>' if linked else f"<span>{sentence(text)}</span>"
             kind = f"{finding.status.replace(' ', '-')}{'' if index else ' first'}"
             items.append(f'<li class="{kind}">{"<b></b>" if index else name}{body}</li>')
     return f'<ul class="headlines">{"".join(items)}</ul>' if items else "<p>No lens was run.</p>"
 
 
-def _said(finding: Finding) -> tuple[str, ...]:
+def _headline_texts(finding: Finding) -> tuple[str, ...]:
     if finding.status == "ok":
         return finding.headlines or (finding.about.question,)
     return (f"{finding.status.capitalize()}: {finding.reason or 'no reason was given'}",)
@@ -115,7 +115,8 @@ def _said(finding: Finding) -> tuple[str, ...]:
 
 def _contents(run: Run) -> str:
     lenses = "".join(
-        f"<li>{_link(anchor(one), one.about.title)}{_figure_links(one)}</li>" for one in run.findings.values()
+        f"<li>{_link(anchor(finding), finding.about.title)}{_figure_links(finding)}</li>"
+        for finding in run.findings.values()
     )
     first = _link("findings", "What was found")
     return f'<nav aria-label="Contents"><h2>Contents</h2><ol><li>{first}</li>{lenses}</ol></nav>'
@@ -162,13 +163,13 @@ def _prefix(finding: Finding) -> str:
     return f"hs{digest.hexdigest()[:12]}-"
 
 
-def _everything(what: object) -> bytes:
+def _everything(node: object) -> bytes:
     """All that is in plain data, as bytes; unlike `repr`, which leaves out the middle of arrays."""
-    if isinstance(what, np.ndarray):
-        return what.tobytes()
-    if is_dataclass(what):
-        return _everything(tuple(vars(what).items()))
-    return b"\0".join(map(_everything, what)) if isinstance(what, tuple) else repr(what).encode()
+    if isinstance(node, np.ndarray):
+        return node.tobytes()
+    if is_dataclass(node):
+        return _everything(tuple(vars(node).items()))
+    return b"\0".join(map(_everything, node)) if isinstance(node, tuple) else repr(node).encode()
 
 
 @cache

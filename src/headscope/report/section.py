@@ -49,12 +49,12 @@ def section(finding: Finding, warning: str = "", script: bool = True, prefix: st
 def _status(finding: Finding) -> str:
     if finding.status == "ok":
         return ""
-    said = "Not applicable to this model" if finding.status == "not applicable" else "This lens failed"
-    return _note(said, finding.reason or "No reason was given.")
+    summary = "Not applicable to this model" if finding.status == "not applicable" else "This lens failed"
+    return _note(summary, finding.reason or "No reason was given.")
 
 
-def _note(said: str, reason: object) -> str:
-    return f'<div class="status" role="note"><b>{escape(said)}.</b> {escape(reason)}</div>'
+def _note(summary: str, reason: object) -> str:
+    return f'<div class="status" role="note"><b>{escape(summary)}.</b> {escape(reason)}</div>'
 
 
 def _formulas(about: About) -> str:
@@ -77,8 +77,10 @@ def _method(finding: Finding) -> str:
 
 def figures(figures: Sequence[Figure], name: str, file: str, script: bool = True) -> str:
     """Drawings side by side; their ids begin with `name`, the files that they are saved as with `file`."""
-    drawn = (_figure(figure, f"{name}-{i}", f"{file}-{slug(figure.name)}", script) for i, figure in enumerate(figures))
-    return f'<div class="figures">{"".join(drawn)}</div>' if figures else ""
+    drawings = (
+        _figure(figure, f"{name}-{i}", f"{file}-{slug(figure.name)}", script) for i, figure in enumerate(figures)
+    )
+    return f'<div class="figures">{"".join(drawings)}</div>' if figures else ""
 
 
 def _figure(figure: Figure, prefix: str, file: str, script: bool) -> str:

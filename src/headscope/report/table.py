@@ -28,7 +28,7 @@ class Column:
     is_constant: bool
     meaning: str
 
-    def shown(self, row: int) -> str:
+    def cell_text(self, row: int) -> str:
         """The text of one cell."""
         value = self.values[row]
         if self.is_number:
@@ -41,15 +41,15 @@ def table(name: str, frame: pl.DataFrame, glossary: Mapping[str, str], script: b
     meanings = _meanings(glossary)
     columns = [_column(series, meanings) for series in frame.get_columns()]
     visible = [column for column in columns if not column.is_constant]
-    shown = min(frame.height, ROWS_SHOWN if frame.height > ROWS_SHOWN + 4 else ROWS_SHOWN + 4)
+    n_rows = min(frame.height, ROWS_SHOWN if frame.height > ROWS_SHOWN + 4 else ROWS_SHOWN + 4)
     return (
         f'<div class="table" data-name="{escape(name)}">'
         f'<p class="caption">{_caption(name, frame.height, columns)}</p>'
         f'<div class="scroll"><table aria-label="{escape(name)}">'
         f"<thead><tr>{''.join(_heading(column, script) for column in visible)}</tr></thead>"
-        f"<tbody>{_rows(visible, shown)}</tbody></table></div>"
-        f"{_tools(frame.height, shown, script)}{_glossary(frame.columns, glossary)}"
-        f"{_data(columns, shown) if script else ''}</div>"
+        f"<tbody>{_rows(visible, n_rows)}</tbody></table></div>"
+        f"{_tools(frame.height, n_rows, script)}{_glossary(frame.columns, glossary)}"
+        f"{_data(columns, n_rows) if script else ''}</div>"
     )
 
 
@@ -87,38 +87,38 @@ def _heading(column: Column, script: bool) -> str:
     return f'<th scope="col"{kind}{tip}>{f"<button>{label}</button>" if script else label}</th>'
 
 
-def _rows(columns: Sequence[Column], shown: int) -> str:
-    def one(row: int) -> Iterator[str]:
+def _rows(columns: Sequence[Column], n_rows: int) -> str:
+    def cells(row: int) -> Iterator[str]:
         for column in columns:
-            shown = column.shown(row)
-            kind = " class=n" if column.is_number else " class=long" if len(shown) > _LONG else ""
-            yield f"<td{kind}>{escape(shown)}</td>"
+            text = column.cell_text(row)
+            kind = " class=n" if column.is_number else " class=long" if len(text) > _LONG else ""
+            yield f"<td{kind}>{escape(text)}</td>"
 
-    return "".join(f"<tr>{''.join(one(row))}</tr>" for row in range(shown))
+    return "".join(f"<tr>{''.join(cells(row))}</tr>" for row in range(n_rows))
 
 
-def _tools(height: int, shown: int, script: bool) -> str:
-    rest = f'<span class="rest">First {shown} of {count(height)} rows</span>' if shown < height else ""
+def _tools(height: int, n_rows: int, script: bool) -> str:
+    row_note = f'<span class="rest">First {n_rows} of {count(height)} rows</span>' if n_rows < height else ""
     if not script:
-        return f'<p class="tools">{rest}</p>' if rest else ""
-    more = f'<button class="more" aria-expanded="false">Show all {count(height)}</button>' if rest else ""
-    search = '<input type="search" placeholder="Filter, e.g. L3.H7" aria-label="Filter rows">' if rest else ""
-    return f'<p class="tools">{rest}{more}<button class="csv">Download CSV</button>{search}</p>'
+        return f'<p class="tools">{row_note}</p>' if row_note else ""
+    more = f'<button class="more" aria-expanded="false">Show all {count(height)}</button>' if row_note else ""
+    search = '<input type="search" placeholder="Filter, e.g. L3.H7" aria-label="Filter rows">' if row_note else ""
+    return f'<p class="tools">{row_note}{more}<button class="csv">Download CSV</button>{search}</p>'
 
 
 def _glossary(columns: Sequence[str], glossary: Mapping[str, str]) -> str:
-    known = [
+    meanings = [
         (names, meaning)
         for names, meaning in glossary.items()
         if any(name.strip() in columns for name in names.split(","))
     ]
-    if not known:
+    if not meanings:
         return ""
-    entries = "".join(f"<dt>{escape(names)}</dt><dd>{sentence(meaning)}</dd>" for names, meaning in known)
+    entries = "".join(f"<dt>{escape(names)}</dt><dd>{sentence(meaning)}</dd>" for names, meaning in meanings)
     return f'<details class="glossary"><summary>What the columns mean</summary><dl>{entries}</dl></details>'
 
 
-def _data(columns: Sequence[Column], shown: int) -> str:
+def _data(columns: Sequence[Column], n_rows: int) -> str:
     described = [
         {
             "name": column.name,
@@ -129,7 +129,7 @@ def _data(columns: Sequence[Column], shown: int) -> str:
         | _packed(column)
         for column in columns
     ]
-    return f'<script type="application/json">{json_for_html({"shown": shown, "columns": described})}</script>'
+    return f'<script type="application/json">{json_for_html({"shown": n_rows, "columns": described})}</script>'
 
 
 def _packed(column: Column) -> dict[str, Any]:

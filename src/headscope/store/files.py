@@ -1,41 +1,33 @@
-"""Files that are whole or absent: written under a temporary name, flushed, renamed."""
+"""Files of a run folder: written in one step, and read as if a stranger had made them."""
 
 import errno
-import hashlib
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from headscope.errors import ResourceError, UsageError
+from headscope import files
+from headscope.errors import UsageError
+from headscope.files import Destination, sha256_of, write_file
 
-TEMPORARY = ".headscope-partial"
+_FREE_SPACE = "free some space or choose another folder with --out; finished parts are kept"
+RUN_FOLDER = Destination(
+    failure="{path} could not be written: {reason}",
+    hint="check the disk",
+    full="the disk is full: {path} could not be written",
+    hints={errno.ENOSPC: _FREE_SPACE, errno.EDQUOT: _FREE_SPACE},
+    refusal="{path} cannot be written: {reason}",
+    refusal_hint="choose another folder with --out",
+)
 
 # What a reader believes of a folder that a stranger may have made: whole runs of large models stay far below.
 MOST_JSON = 32 * 2**20
 MOST_BYTES = 2**30
 
-_LONGEST = 200  # characters of a path in a message
-_UNUSABLE = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
-
 
 def write(path: Path, data: bytes) -> str:
     """Put `data` under `path` in one step and return its sha256."""
-    with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}{TEMPORARY}")
-        try:
-            with partial.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
-    return hashlib.sha256(data).hexdigest()
+    return write_file(path, data, RUN_FOLDER)
 
 
 def write_json(path: Path, data: Any) -> str:
@@ -79,39 +71,13 @@ def read_bytes(path: Path, most: int) -> bytes | None:
 def read_intact(path: Path, sha256: str) -> bytes | None:
     """The content of a file of a run; None where it is missing, far too large, or its sha256 is another one."""
     content = read_bytes(path, MOST_BYTES)
-    return content if content is not None and hashlib.sha256(content).hexdigest() == sha256 else None
+    return content if content is not None and sha256_of(content) == sha256 else None
 
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(name)  # NaN and Infinity are not JSON
 
 
-def sweep(folder: Path) -> None:
-    """Remove what a killed run may have left under temporary names."""
-    for partial in folder.rglob(f".*{TEMPORARY}"):
-        partial.unlink(missing_ok=True)
-
-
-@contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Turn what the disk says into an error that tells where and what to do."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise ResourceError(
-                f"the disk is full: {path} could not be written",
-                hint="free some space or choose another folder with --out; finished parts are kept",
-            ) from error
-        refused = isinstance(error, (PermissionError, NotADirectoryError, FileExistsError, IsADirectoryError))
-        if refused or error.errno in _UNUSABLE:
-            raise UsageError(
-                f"{shortened(path)} cannot be written: {error.strerror}", hint="choose another folder with --out"
-            ) from error
-        raise ResourceError(f"{path} could not be written: {error.strerror}", hint="check the disk") from error
-
-
-def shortened(path: Path) -> str:
-    """The path for a message: a name that is far too long is cut."""
-    text = str(path)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} … ({len(text)} characters)"
+def disk_errors(path: Path) -> AbstractContextManager[None]:
+    """Turn what the disk says of a run folder into an error that tells where and what to do."""
+    return files.disk_errors(path, RUN_FOLDER)

@@ -10,7 +10,8 @@ from typing import Any
 
 from headscope.core import Finding, Run
 from headscope.errors import UsageError
-from headscope.store.files import disk_errors, read_json, shortened, sweep, write_json
+from headscope.files import shortened, sweep
+from headscope.store.files import disk_errors, read_json, write_json
 from headscope.store.findings import finding_in, read_contents, write_finding
 from headscope.store.journal import NAME as JOURNAL
 from headscope.store.journal import SCHEMA, Entry, read_journal
@@ -81,8 +82,8 @@ def check_folder(path: Path) -> None:
         raise UsageError("the name of the run folder holds a zero byte", hint="choose another folder with --out")
     with disk_errors(path):
         if path.exists() and not _is_ours(path):
-            what = "is not empty and holds no headscope run" if path.is_dir() else "is a file, expected a folder"
-            raise UsageError(f"{path} {what}; nothing was written", hint="choose another folder with --out")
+            obstacle = "is not empty and holds no headscope run" if path.is_dir() else "is a file, expected a folder"
+            raise UsageError(f"{path} {obstacle}; nothing was written", hint="choose another folder with --out")
         for part in PARTS:
             # Files are written and dropped below these: a link would do so somewhere else.
             if (path / part).is_symlink() or ((path / part).exists() and not (path / part).is_dir()):
@@ -136,7 +137,7 @@ class RunFolder:
         folder._write_journal()
         return folder
 
-    def kept(self, lens: str, key: str) -> Finding | None:
+    def earlier_finding(self, lens: str, key: str) -> Finding | None:
         """The finding of `lens` if it is complete, intact and was made under the same key."""
         entry = self.earlier.get(lens)
         if not key or entry is None or entry.key != key:
@@ -193,7 +194,7 @@ def _is_ours(path: Path) -> bool:
     if not path.is_dir():
         return False
     marked = any(_is_marked(path / name) for name in (MANIFEST, JOURNAL))
-    return marked or all(each.name == LOCK for each in path.iterdir())
+    return marked or all(file.name == LOCK for file in path.iterdir())
 
 
 def _is_marked(path: Path) -> bool:

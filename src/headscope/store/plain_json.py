@@ -27,20 +27,20 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _WORDS = {int: "a whole number", bool: "true or false"}
 
 
-def to_json(what: Any, arrays: Arrays, name: str) -> Any:
+def to_json(node: Any, arrays: Arrays, name: str) -> Any:
     """What `json.dumps` accepts; arrays are put into `arrays` under names that begin with `name`."""
-    if is_dataclass(what):
-        parts = {f.name: to_json(getattr(what, f.name), arrays, f"{name}.{f.name}") for f in fields(what)}
-        return {"type": type(what).__name__, **parts}
-    if isinstance(what, np.ndarray):
-        arrays[name] = np.ascontiguousarray(what)
+    if is_dataclass(node):
+        parts = {f.name: to_json(getattr(node, f.name), arrays, f"{name}.{f.name}") for f in fields(node)}
+        return {"type": type(node).__name__, **parts}
+    if isinstance(node, np.ndarray):
+        arrays[name] = np.ascontiguousarray(node)
         return {"array": name}
-    if isinstance(what, Mapping):
-        return {str(key): to_json(value, arrays, f"{name}.{key}") for key, value in what.items()}
-    if isinstance(what, (tuple, list, frozenset)):
-        items = sorted(what) if isinstance(what, frozenset) else what
+    if isinstance(node, Mapping):
+        return {str(key): to_json(value, arrays, f"{name}.{key}") for key, value in node.items()}
+    if isinstance(node, (tuple, list, frozenset)):
+        items = sorted(node) if isinstance(node, frozenset) else node
         return [to_json(item, arrays, f"{name}.{i}") for i, item in enumerate(items)]
-    return _scalar(what)
+    return _scalar(node)
 
 
 def from_json(data: Any, kind: Any, arrays: Mapping[str, NDArray[np.float64]], source: str) -> Any:
@@ -111,15 +111,15 @@ class _Reader:
 
     def _member(self, data: Any, members: tuple[Any, ...], place: str) -> Any:
         """A value of a union: None, the class that it names, or the scalar that JSON kept."""
-        others = [member for member in members if member is not type(None)]
-        if data is None and len(others) < len(members):
+        alternatives = [member for member in members if member is not type(None)]
+        if data is None and len(alternatives) < len(members):
             return None
-        if len(others) == 1:
-            return self.value(data, others[0], place)
-        if any(is_dataclass(member) for member in others):
-            chosen = data.get("type") if isinstance(data, dict) else None
-            return self.value(data, self._class_named(chosen, data, others, place), place)
-        fitting = [member for member in others if type(data) is member]
+        if len(alternatives) == 1:
+            return self.value(data, alternatives[0], place)
+        if any(is_dataclass(member) for member in alternatives):
+            class_name = data.get("type") if isinstance(data, dict) else None
+            return self.value(data, self._class_named(class_name, data, alternatives, place), place)
+        fitting = [member for member in alternatives if type(data) is member]
         return self.value(data, fitting[0] if fitting else float, place)
 
     def _class_named(self, name: Any, data: Any, classes: list[Any], place: str) -> Any:
@@ -167,13 +167,13 @@ def _brief(data: Any) -> str:
     return text if len(text) <= 60 else f"{text[:60]} …"
 
 
-def _scalar(what: Any) -> Any:
-    value = what.item() if isinstance(what, np.generic) else what
+def _scalar(scalar: Any) -> Any:
+    value = scalar.item() if isinstance(scalar, np.generic) else scalar
     if isinstance(value, float) and not math.isfinite(value):
         return {"number": repr(value)}
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     raise UsageError(
-        f"{type(what).__name__} cannot be kept in a run: {what!r}",
+        f"{type(scalar).__name__} cannot be kept in a run: {scalar!r}",
         hint="keep numbers, texts, arrays and tables",
     )

@@ -78,11 +78,11 @@ def name_axes(axes: Axes, x: str, y: str) -> None:
     axes.set_ylabel(**lettering(y, "ylabel"))
 
 
-def log_axis(axes: Axes, which: Literal["x", "y"]) -> None:
+def log_axis(axes: Axes, direction: Literal["x", "y"]) -> None:
     """A logarithmic axis whose ticks read 10⁻³, in plain characters."""
-    (axes.set_xscale if which == "x" else axes.set_yscale)("log", nonpositive="mask")
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    low, high = axes.get_xlim() if which == "x" else axes.get_ylim()
+    (axes.set_xscale if direction == "x" else axes.set_yscale)("log", nonpositive="mask")
+    axis = axes.xaxis if direction == "x" else axes.yaxis
+    low, high = axes.get_xlim() if direction == "x" else axes.get_ylim()
     if low > 0 and high / low < 1000:  # powers of ten alone would leave the axis all but bare
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 60 else (1.0, 3.0)))
     axis.set_major_formatter(FuncFormatter(_log_tick))

@@ -28,17 +28,17 @@ def draw(figure: Curves, theme: Theme) -> Figure:
     check_drawable(figure.series, figure.log_x, figure.log_y)
     dress(axes, theme)
     colours = colours_of(figure.series, theme)
-    for index, (one, colour) in enumerate(zip(figure.series, colours, strict=True)):
-        draw_series(axes, one, colour, f"{SERIES}{index}")
+    for index, (curve, colour) in enumerate(zip(figure.series, colours, strict=True)):
+        draw_series(axes, curve, colour, f"{SERIES}{index}")
     if figure.log_x:
         log_axis(axes, "x")
     if figure.log_y:
         log_axis(axes, "y")
-    if not figure.log_x and all(np.array_equal(one.x, np.round(one.x)) for one in figure.series):
+    if not figure.log_x and all(np.array_equal(curve.x, np.round(curve.x)) for curve in figure.series):
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))  # there is no layer 0.5
     axes.margins(x=0.02)
     name_axes(axes, figure.x_axis, figure.y_axis)
-    measured = [one for one in figure.series if one.role == "measured"]
+    measured = [curve for curve in figure.series if curve.role == "measured"]
     in_order = len(measured) > len(theme.series)
     if in_order:
         _order_bar(canvas, measured, theme)
@@ -46,31 +46,31 @@ def draw(figure: Curves, theme: Theme) -> Figure:
     return canvas
 
 
-def draw_series(axes: Axes, one: Series, colour: str, gid: str) -> None:
+def draw_series(axes: Axes, curve: Series, colour: str, gid: str) -> None:
     """One curve with its interval."""
-    style = "" if one.points else _STYLES[one.role]
-    width = 1.3 if one.role == "measured" else 1.1
+    style = "" if curve.points else _STYLES[curve.role]
+    width = 1.3 if curve.role == "measured" else 1.1
     # A curve of one point would be invisible.
-    marker = "o" if one.points or np.isfinite(one.y).sum() == 1 else None
-    (line,) = axes.plot(one.x, one.y, linestyle=style, color=colour, linewidth=width, marker=marker, markersize=4)
+    marker = "o" if curve.points or np.isfinite(curve.y).sum() == 1 else None
+    (line,) = axes.plot(curve.x, curve.y, linestyle=style, color=colour, linewidth=width, marker=marker, markersize=4)
     line.set_gid(gid)
-    if one.low is not None and one.high is not None:
-        axes.fill_between(one.x, one.low, one.high, color=colour, alpha=0.18, linewidth=0)
+    if curve.low is not None and curve.high is not None:
+        axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
 
 
 def colours_of(series: Sequence[Series], theme: Theme) -> list[str]:
     """The colour of each curve: distinct for few, in order for many; theory in ink or as what it explains."""
-    measured = sum(one.role == "measured" for one in series)
-    theory = sum(one.role == "theory" for one in series)
+    measured = sum(curve.role == "measured" for curve in series)
+    theory = sum(curve.role == "theory" for curve in series)
     of_measured = _spread(measured, theme)
     of_theory = of_measured if theory == measured > 1 else (theme.ink,) * theory
     pools = {"measured": iter(of_measured), "theory": iter(of_theory)}
-    return [theme.muted if one.role == "null" else next(pools[one.role]) for one in series]
+    return [theme.muted if curve.role == "null" else next(pools[curve.role]) for curve in series]
 
 
 def check_drawable(series: Sequence[Series], log_x: bool, log_y: bool) -> None:
     """Refuse what would come out as an empty picture, with the reason."""
-    if not any(_visible(one, log_x, log_y).any() for one in series):
+    if not any(_visible(curve, log_x, log_y).any() for curve in series):
         log = " on logarithmic axes" if log_x or log_y else ""
         raise UsageError(f"none of the {len(series)} curves has a finite point that can be drawn{log}")
 
@@ -79,9 +79,9 @@ def legend(axes: Axes, series: Sequence[Series], theme: Theme, only_laws: bool =
     """Name the curves above the panel, those of the same name once; `only_laws` leaves measurements out."""
     lines = {line.get_gid(): line for line in axes.get_lines()}
     entries: dict[str, Line2D] = {}
-    for index, one in enumerate(series):
-        if not (only_laws and one.role == "measured"):
-            entries.setdefault(one.label, lines[f"{SERIES}{index}"])
+    for index, curve in enumerate(series):
+        if not (only_laws and curve.role == "measured"):
+            entries.setdefault(curve.label, lines[f"{SERIES}{index}"])
     if not entries or (len(series) == 1 and series[0].role == "measured"):
         return
     labels = [_shortened(label) for label in entries]
@@ -130,11 +130,11 @@ def _spread(n: int, theme: Theme) -> tuple[str, ...]:
     return tuple(theme.steps[round(i * last / (n - 1))] for i in range(n))
 
 
-def _visible(one: Series, log_x: bool, log_y: bool) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+def _visible(curve: Series, log_x: bool, log_y: bool) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
     def fits(values: Array, log: bool) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
         return np.isfinite(values) & ((values > 0) if log else True)
 
-    return fits(one.x, log_x) & fits(one.y, log_y)
+    return fits(curve.x, log_x) & fits(curve.y, log_y)
 
 
 def _shortened(label: str) -> str:

@@ -102,8 +102,8 @@ def _tree(figure: Figure, theme: Theme, titled: bool = False) -> Element:
         _draw_cells(root, figure, theme)
     elif isinstance(figure, (Curves, Histogram)):
         series = figure.series if isinstance(figure, Curves) else figure.laws
-        for index, one in enumerate(series):
-            svg.add_title(svg.find(root, f"{curves.SERIES}{index}"), visible(one.label))
+        for index, curve in enumerate(series):
+            svg.add_title(svg.find(root, f"{curves.SERIES}{index}"), visible(curve.label))
     return root
 
 

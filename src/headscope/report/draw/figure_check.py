@@ -62,8 +62,10 @@ def _check_network(figure: Network) -> None:
         raise UsageError(f"an edge of the network {figure.name!r} leads to a node that it does not have")
 
 
-def _check_cells(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], what: str, *, empty: bool = False) -> None:
+def _check_cells(
+    values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], figure_name: str, *, empty: bool = False
+) -> None:
     if values.ndim != 2 or (values.size == 0 and not empty):
-        raise UsageError(f"{what} has {values.shape} cells, expected rows and columns")
+        raise UsageError(f"{figure_name} has {values.shape} cells, expected rows and columns")
     if values.size > MOST_CELLS:
-        raise UsageError(f"{what} has {values.size} cells, expected at most {MOST_CELLS}")
+        raise UsageError(f"{figure_name} has {values.size} cells, expected at most {MOST_CELLS}")

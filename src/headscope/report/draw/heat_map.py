@@ -51,10 +51,10 @@ def scale_of(figure: HeatMap) -> Scale | None:
     if figure.reference is None:
         return Scale(np.linspace(low, high, LEVELS + 1), low, high, diverging=False)
     # Equal steps of colour mean equal steps of value on both sides of the reference.
-    middle = figure.reference
-    low, high = min(low, middle), max(high, middle)
-    reach = max(high - middle, middle - low)
-    return Scale(np.linspace(middle - reach, middle + reach, LEVELS + 1), low, high, diverging=True)
+    reference = figure.reference
+    low, high = min(low, reference), max(high, reference)
+    reach = max(high - reference, reference - low)
+    return Scale(np.linspace(reference - reach, reference + reach, LEVELS + 1), low, high, diverging=True)
 
 
 def draw(figure: HeatMap, theme: Theme, *, cells: bool = True) -> Figure:
@@ -125,8 +125,8 @@ def _colour_bar(canvas: Figure, figure: HeatMap, scale: Scale, theme: Theme, col
     tall = min(max(height, 60.0), 140.0)
     gap = 9.0 if figure.reference is None else 24.0  # room for the name of the line
     bar = beside(canvas, (width + gap, (height - tall) / 2 if tall > height else height - tall, 7.0, tall))
-    shown = scale.levels_shown
-    edges = scale.bounds[shown.start : shown.stop + 1]
+    levels = scale.levels_shown
+    edges = scale.bounds[levels.start : levels.stop + 1]
     middles = (edges[1:] + edges[:-1]) / 2
     if colours is None:
         _mark(bar, BAR)
@@ -196,9 +196,9 @@ def _name_panels(axes: Axes, panels: tuple[tuple[str, ...], tuple[str, ...]], ro
     axes.xaxis.tick_top()
 
 
-def _every(n: int, size: float, wanted: float) -> range:
+def _every(n: int, size: float, spacing: float) -> range:
     """The labelled positions: all of them, or every 2nd, 5th, 10th … so that labels keep apart."""
     for step in (1, 2, 4, 5, 10, 20, 50, 100, 200, 500):
-        if step * size >= wanted:
+        if step * size >= spacing:
             return range(0, n, step)
     return range(0, n, n)

@@ -59,9 +59,9 @@ def _marks(axes: Axes, figure: Histogram, theme: Theme) -> int:
     for label, position in marks:
         axes.axvline(position, color=theme.ink, linewidth=0.8, linestyle=(0, (1, 1.2)))
         half = len(label) * _GLYPH / 2 + 3
-        middle = (position - low) / (high - low) * _SIZE[0]
-        row = next((i for i, end in enumerate(ends) if middle - half > end), len(ends))
-        ends[row : row + 1] = [middle + half]
+        centre = (position - low) / (high - low) * _SIZE[0]
+        row = next((i for i, end in enumerate(ends) if centre - half > end), len(ends))
+        ends[row : row + 1] = [centre + half]
         axes.annotate(
             **lettering(label, "text"), xy=(position, 1), xycoords=("data", "axes fraction"),
             xytext=(0, 4 + row * _ROW), textcoords="offset points", ha="center", fontsize=7.5, color=theme.ink,

@@ -39,14 +39,14 @@ def draw(figure: Mosaic, theme: Theme) -> Figure:
 
 def _runs(where: NDArray[np.bool_], longest: int) -> list[list[tuple[float, float]]]:
     """Rectangles that cover the cells where it is true: along each row, runs of at most `longest` cells."""
-    found = []
+    rectangles = []
     for row, cells in enumerate(where):
         edges = np.flatnonzero(np.diff(np.concatenate([[0], cells.astype(int), [0]])))
         for start, stop in edges.reshape(-1, 2):
             for left in range(start, stop, longest):
                 x, end = left - 0.5, min(left + longest, stop) - 0.5
-                found.append([(x, row - 0.5), (end, row - 0.5), (end, row + 0.5), (x, row + 0.5)])
-    return found
+                rectangles.append([(x, row - 0.5), (end, row - 0.5), (end, row + 0.5), (x, row + 0.5)])
+    return rectangles
 
 
 def kind_colours(count: int, theme: Theme, ordered: bool) -> tuple[str, ...]:

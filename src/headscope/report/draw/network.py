@@ -22,8 +22,8 @@ def draw(figure: Network, theme: Theme) -> Figure:
     colours = kind_colours(len(figure.kinds), theme, ordered=False)
     width = float(np.clip(60 / max(len(figure.edges), 1) ** 0.5, 0.25, 1.2))
     for kind, colour in enumerate(colours, start=1):
-        chosen = figure.edges[figure.edges[:, 2] == kind][:, :2].astype(int)
-        axes.add_collection(LineCollection(places[chosen].tolist(), colors=colour, linewidths=width, alpha=0.7))
+        node_pairs = figure.edges[figure.edges[:, 2] == kind][:, :2].astype(int)
+        axes.add_collection(LineCollection(places[node_pairs].tolist(), colors=colour, linewidths=width, alpha=0.7))
     axes.scatter(places[:, 0], places[:, 1], s=float(np.clip(900 / n, 3, 40)), color=theme.ink, zorder=3, linewidths=0)
     for label, (x, y) in zip(figure.nodes, places, strict=True) if n <= _NAMED_UP_TO else ():
         axes.text(1.09 * x, 1.09 * y, **lettering(label, "s"), ha="center", va="center", color=theme.ink, fontsize=6.5)

@@ -39,9 +39,11 @@ class Theme:
 
     def named(self) -> dict[str, str]:
         """Each colour under the name of its CSS variable."""
-        one = {"ink": self.ink, "muted": self.muted, "grid": self.grid}
-        many = {"c": self.series, "s": self.steps, "v": self.heat, "d": self.diverging}
-        return one | {f"{key}{i}": colour for key, group in many.items() for i, colour in enumerate(group)}
+        single_colours = {"ink": self.ink, "muted": self.muted, "grid": self.grid}
+        colour_scales = {"c": self.series, "s": self.steps, "v": self.heat, "d": self.diverging}
+        return single_colours | {
+            f"{key}{i}": colour for key, group in colour_scales.items() for i, colour in enumerate(group)
+        }
 
     def sequential_map(self) -> Colormap:
         """From low to high."""

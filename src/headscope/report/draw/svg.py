@@ -128,11 +128,11 @@ def _style(style: str) -> str:
 def _lower_indices(element: Element) -> None:
     """Set W_QK as a symbol with its index below the line; what follows returns to the line."""
     words, lowered = element.text or "", False
-    found = list(SYMBOL.finditer(words))
-    if not found:
+    symbols = list(SYMBOL.finditer(words))
+    if not symbols:
         return
-    element.text = words[: found[0].start()]
-    for match, following in zip(found, [*found[1:], None], strict=True):
+    element.text = words[: symbols[0].start()]
+    for match, following in zip(symbols, [*symbols[1:], None], strict=True):
         symbol = ElementTree.SubElement(
             element, "tspan", {"font-style": "italic"} | ({"dy": "-1.8"} if lowered else {})
         )
