@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import polars as pl
 
@@ -25,6 +25,7 @@ from headscope.fetch.progress import Progress
 from headscope.model import Model
 
 
+@runtime_checkable
 class Settings(Protocol):
     """What every `Params` has: the seed of everything that is drawn at random."""
 
