@@ -1,6 +1,7 @@
 """Write the pages of docs/ that are made from the code: lenses, mechanisms, texts, interventions, the index."""
 
 import dataclasses
+import importlib
 import inspect
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,8 @@ import headscope
 from headscope import api
 from headscope.cli.index_command import rows
 from headscope.core import claim_wording, verdict
-from headscope.experiments.fewshot import likelihood, measures, prompt
-from headscope.experiments.fewshot.about import ABOUT as FEWSHOT
-from headscope.experiments.intervention import changes
-from headscope.experiments.intervention.about import ABOUT as INTERVENTION
+from headscope.experiments import experiment_members
+from headscope.members import Member
 
 DOCS = Path(__file__).parents[1] / "docs"
 DRAWN_AT = 24  # positions in the pictures of mechanisms
@@ -33,6 +32,11 @@ Crossword clues after a few examples: `headscope study fewshot MODEL --category 
 `headscope.fewshot(model, category="animals", word="Ant", shots=3)`. The words and clues ship with headscope. This page
 is written by `make docs`.
 """
+# Of each experiment: title and head of its page, and the modules whose docstrings the page shows.
+EXPERIMENT_PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "intervene": ("Interventions", INTERVENTIONS_HEAD, ("changes",)),
+    "fewshot": ("The few-shot study", FEWSHOT_HEAD, ("prompt", "likelihood", "measures")),
+}
 HEAD = """# Lenses
 
 One lens is one question about a model. This page is written by `make docs` from the lenses themselves; every
@@ -104,8 +108,7 @@ def pages() -> dict[Path, str | bytes]:
         DOCS / "mechanisms.md": mechanism_page(),
         DOCS / "texts.md": text_page(),
         DOCS / "index-of-documents.md": index_page(),
-        DOCS / "interventions.md": intervention_page(),
-        DOCS / "fewshot.md": fewshot_page(),
+        **{DOCS / _experiment_file(name): experiment_page(member) for name, member in experiment_members().items()},
         DOCS / "claims.md": claims_page(),
     }
     for name, cls in headscope.mechanisms().items():
@@ -170,29 +173,19 @@ def mechanism_page() -> str:
     return "\n".join([MECHANISMS_HEAD, index, "", *map(mechanism_section, mechanisms.values())])
 
 
-def intervention_page() -> str:
-    """Changes of the weights: what is done, what is measured, how to read it."""
-    about = INTERVENTION
-    parts = [
-        "# Interventions",
-        INTERVENTIONS_HEAD.strip(),
-        f"```text\n{inspect.cleandoc(changes.__doc__ or '')}\n```",
-        about.definition,
-        "\n\n".join(f"$$ {formula} $$" for formula in about.formulas),
-        f"*How to read it.* {about.reading}",
-        _table("column", None, [(f"`{name}`", meaning) for name, meaning in about.columns.items()]),
-        f"*Reference.* {about.reference}",
-    ]
-    return "\n\n".join(parts) + "\n"
+def _experiment_file(name: str) -> str:
+    return "interventions.md" if name == "intervene" else f"{name}.md"
 
 
-def fewshot_page() -> str:
-    """The few-shot study: the prompt, what is measured, how to read it."""
-    about = FEWSHOT
+def experiment_page(member: Member) -> str:
+    """One experiment: how it is done, what is measured, how to read it."""
+    about = member.about
+    title, head, modules = EXPERIMENT_PAGES.get(member.name, (about.title, about.question, ()))
+    docs = [importlib.import_module(f"{member.package}.{module}").__doc__ or "" for module in modules]
     parts = [
-        "# The few-shot study",
-        FEWSHOT_HEAD.strip(),
-        *(f"```text\n{inspect.cleandoc(module.__doc__ or '')}\n```" for module in (prompt, likelihood, measures)),
+        f"# {title}",
+        head.strip(),
+        *(f"```text\n{inspect.cleandoc(doc)}\n```" for doc in docs),
         about.definition,
         "\n\n".join(f"$$ {formula} $$" for formula in about.formulas),
         f"*How to read it.* {about.reading}",

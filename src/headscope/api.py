@@ -20,11 +20,11 @@ from headscope.corpora import find as find_text
 from headscope.corpora import joined as joined_text
 from headscope.corpora.splits import SHARES as SPLIT_SHARES
 from headscope.errors import UsageError
-from headscope.experiments.fewshot import Setting as FewshotSetting
-from headscope.experiments.fewshot import check as check_fewshot
-from headscope.experiments.fewshot import fewshot as run_fewshot
-from headscope.experiments.intervention import Change, Setting, place_of
-from headscope.experiments.intervention import intervene as run_intervention
+from headscope.experiments import experiment_named
+from headscope.experiments.experiment import Display, Passage
+from headscope.experiments.fewshot.settings import Params as FewshotParams
+from headscope.experiments.intervene.changes import Change
+from headscope.experiments.intervene.settings import Params as InterveneParams
 from headscope.fetch.progress import Progress as FetchProgress
 from headscope.lenses import lens_members, lens_named, lenses
 from headscope.model import look, open_model, verify
@@ -47,7 +47,9 @@ __all__ = [
     "SHOWN_AT",
     "SPLIT_SHARES",
     "BenchSetting",
+    "Display",
     "Item",
+    "Passage",
     "Progress",
     "Step",
     "Way",
@@ -56,6 +58,7 @@ __all__ = [
     "document_of",
     "documents",
     "encoded_figure",
+    "experiment_named",
     "fewshot",
     "find_text",
     "growth",
@@ -80,6 +83,7 @@ __all__ = [
     "read_list",
     "report",
     "reproduce",
+    "run_experiment",
     "save_figure",
     "save_run",
     "spelled",
@@ -119,6 +123,45 @@ def text(what: str | Path, split: str | None = None, *, progress: FetchProgress 
         progress: Called with what is fetched, how many bytes are here, and how many there are.
     """
     return spelled_text(str(what) if split is None else f"{what}:{split}", progress)
+
+
+def run_experiment(
+    name: str,
+    model: Any,
+    params: Any = None,
+    *,
+    hub: bool = False,
+    device: str | None = None,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Do an experiment with a model.
+
+    Args:
+        name: The experiment's name, e.g. `intervene`.
+        model: A model, or what `open` takes.
+        params: The `Params` of the experiment; None for its defaults.
+        hub: Whether a name may be fetched from the model hub.
+        device: Where the model runs, e.g. "cuda"; None is the CPU, or where a loaded model is.
+        out: A folder for the run and its `report.html`.
+        progress: Told about every step.
+
+    Raises:
+        UsageError: There is no such experiment, or its parameters make no sense.
+    """
+    experiment = experiment_named(name)
+    settings = experiment.params() if params is None else params
+    experiment.check(settings)
+    if out is not None:
+        check_folder(Path(out))
+    listener = progress or Silent()
+    opened = open(model, hub=hub, device=device, seed=settings.seed, progress=listener.step)
+    finding, spec = experiment.run(opened, settings, listener.step)
+    run = Run(opened.spec, opened.sites, {finding.lens: finding}, spec, versions(), settings.seed)
+    if out is not None:
+        listener.step("writing the report", 0, 1)
+        report(run, out=out)
+    return run
 
 
 def intervene(
@@ -162,20 +205,19 @@ def intervene(
         UsageError: A change, selection or prompt that makes no sense for this model.
         WeightsRefused: The projections of the chosen layers are not known.
     """
-    setting = Setting(matrices, at, window, windows, new_tokens, seed, draws)
-    chosen = [Change.of(change) for change in changes]
-    place_of(matrices, at)
-    given = text_of(text)
-    if out is not None:
-        check_folder(Path(out))
-    hear = progress or Silent()
-    model = open(what, hub=hub, device=device, seed=seed, progress=hear.step)
-    finding, spec = run_intervention(model, chosen, given, prompts, setting, hear.step)
-    run = Run(model.spec, model.sites, {finding.lens: finding}, spec, versions(), seed)
-    if out is not None:
-        hear.step("writing the report", 0, 1)
-        report(run, out=out)
-    return run
+    params = InterveneParams(
+        changes=tuple(Change.of(change).label for change in changes),
+        matrices=matrices,
+        at="all" if at is None else at,
+        prompts=None if prompts is None else tuple(prompts),
+        text=text_of(text),
+        window=window,
+        windows=windows,
+        new_tokens=new_tokens,
+        draws=draws,
+        seed=seed,
+    )
+    return run_experiment("intervene", what, params, hub=hub, device=device, out=out, progress=progress)
 
 
 def fewshot(
@@ -216,19 +258,18 @@ def fewshot(
     Raises:
         UsageError: An unknown category or word, or a model that predicts no next token or reads no text.
     """
-    scales = tuple(str(alpha) for alpha in alphas)
-    setting = FewshotSetting(category, word, shots, words, clues, scales, initialised, layers, seed)
-    check_fewshot(setting)
-    if out is not None:
-        check_folder(Path(out))
-    hear = progress or Silent()
-    model = open(what, hub=hub, device=device, seed=seed, progress=hear.step)
-    finding, spec = run_fewshot(model, setting, hear.step)
-    run = Run(model.spec, model.sites, {finding.lens: finding}, spec, versions(), seed)
-    if out is not None:
-        hear.step("writing the report", 0, 1)
-        report(run, out=out)
-    return run
+    params = FewshotParams(
+        category=category,
+        word=word,
+        shots=shots,
+        words=words,
+        clues=clues,
+        alphas=tuple(str(alpha) for alpha in alphas),
+        initialised=initialised,
+        layers=layers,
+        seed=seed,
+    )
+    return run_experiment("fewshot", what, params, hub=hub, device=device, out=out, progress=progress)
 
 
 def judge_claims(

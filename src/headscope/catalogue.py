@@ -1,6 +1,10 @@
-"""What can be asked: names, prose and settings of lenses. Loads no torch, so that lists and help are instant."""
+"""What can be asked: names, prose and settings of lenses and experiments.
 
+Loads no torch, so that lists and help are instant.
+"""
+
+from headscope.experiments import command_of, experiment_members
 from headscope.lenses import lens_member, lens_members
 from headscope.members import Member
 
-__all__ = ["Member", "lens_member", "lens_members"]
+__all__ = ["Member", "command_of", "experiment_members", "lens_member", "lens_members"]

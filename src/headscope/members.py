@@ -2,7 +2,7 @@
 
 A member's folder holds `about.md` (prose), `settings.py` (what can be chosen; it loads no torch), and the file of its
 role (`lens.py`, `experiment.py`). Folders of this package are found by a scan. Other packages name theirs as entry
-points, in the group of the kind:
+points, in the group of the kind (`headscope.lenses`, `headscope.experiments`):
 
     [project.entry-points."headscope.lenses"]
     colour = "my_package.colour"          # the folder, as a package
@@ -47,8 +47,12 @@ class Member:
     @cached_property
     def settings(self) -> type[Any]:
         """The dataclass of what can be chosen."""
-        settings: type[Any] = importlib.import_module(f"{self.package}.settings").Params
+        settings: type[Any] = self.setting("Params")
         return settings
+
+    def setting(self, name: str) -> Any:
+        """What `settings.py` binds to a name."""
+        return getattr(importlib.import_module(f"{self.package}.settings"), name)
 
     def load(self) -> Any:
         """What its role file binds under the role's name in capitals."""

@@ -15,7 +15,7 @@ import pytest
 import torch
 from scipy import stats
 
-from headscope.experiments.fewshot.run import MEASURED
+from headscope.experiments.fewshot.experiment import MEASURED
 from headscope.lenses.dependence.joint_test import joint_rows as joint_of
 from headscope.lenses.embeddings.meaning import Analogies
 from headscope.lenses.focus import lens as focus

@@ -10,6 +10,7 @@ import headscope
 from headscope.cli import main
 from headscope.corpora.crossword_clues import Clue, category_named
 from headscope.errors import UsageError
+from headscope.experiments.fewshot.experiment import EXPERIMENT
 from headscope.experiments.fewshot.likelihood import Circle, clue_scores, log_probabilities, most_shots
 from headscope.experiments.fewshot.measures import (
     DIVIDED,
@@ -24,7 +25,7 @@ from headscope.experiments.fewshot.measures import (
     uniform_pattern,
 )
 from headscope.experiments.fewshot.prompt import Labels, Part, built, labelled, written
-from headscope.experiments.fewshot.run import Setting, check
+from headscope.experiments.fewshot.settings import Params
 from headscope.experiments.fewshot.states import captured
 from headscope.experiments.fewshot.writing import judged
 from headscope.model import Model, open_model
@@ -263,7 +264,7 @@ def test_the_study_on_the_embedded_model(tiny):
 )
 def test_wrong_settings_say_so_before_a_model_is_opened(wrong, message):
     with pytest.raises(UsageError, match=message):
-        check(Setting(**wrong))
+        EXPERIMENT.check(Params(**wrong))
 
 
 def test_models_that_cannot_take_part(tiny):

@@ -13,10 +13,16 @@ from headscope.cli import main
 from headscope.core import Site
 from headscope.corpora import shipped_text
 from headscope.errors import UsageError
-from headscope.experiments.intervention import Change, place_of
-from headscope.experiments.intervention.changes import _RULES, along_random_directions, changed, controlled
-from headscope.experiments.intervention.sentences import headlines, number
-from headscope.experiments.intervention.writing import needed_tokens, runs_of, share_in_runs, share_repeated
+from headscope.experiments.intervene.changes import (
+    _RULES,
+    Change,
+    along_random_directions,
+    changed,
+    controlled,
+    place_of,
+)
+from headscope.experiments.intervene.sentences import headlines, number
+from headscope.experiments.intervene.writing import needed_tokens, runs_of, share_in_runs, share_repeated
 from headscope.model import open_model
 from headscope.model.edit import Named
 from headscope.model.predictions import predicted

@@ -26,7 +26,7 @@ from headscope.core import Finding, Run, Selection, Site
 from headscope.corpora import read_text
 from headscope.corpora.text_argument import cut_spelling
 from headscope.errors import HeadscopeError
-from headscope.experiments.intervention import Change, place_of
+from headscope.experiments.intervene.changes import Change, place_of
 from headscope.fetch import cache
 from headscope.model.formats.adapter import base_name, read_adapter
 from headscope.model.formats.config_json import read_config

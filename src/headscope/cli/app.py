@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from headscope import __version__
 from headscope.catalogue import lens_members
 from headscope.cli.claims_command import CLAIMS_EXAMPLES, claims
 from headscope.cli.data_command import DATA_EXAMPLES, data
+from headscope.cli.experiment_commands import ExperimentGroup
 from headscope.cli.index_command import INDEX_EXAMPLES, index
-from headscope.cli.intervene_command import INTERVENE_EXAMPLES, InterveneCommand, intervene
 from headscope.cli.lens_commands import LensGroup
 from headscope.cli.mechanism_commands import BENCH_EXAMPLES, MECHANISMS_EXAMPLES, bench_attention, mechanisms
 from headscope.cli.options import (
@@ -34,7 +33,6 @@ from headscope.cli.options import (
 )
 from headscope.cli.output import Format, show_json, show_table
 from headscope.cli.screen import bars, note, resumable
-from headscope.cli.study_commands import FEWSHOT_EXAMPLES, fewshot
 from headscope.errors import HeadscopeError, LensError, NumericsError
 
 if TYPE_CHECKING:
@@ -45,7 +43,7 @@ SHOWN_HEADLINES = 6
 VERIFIED_CHARACTERS = 2**16  # far more than the first tokens, on which a model is verified
 
 
-class Commands(TyperGroup):
+class Commands(ExperimentGroup):
     """The commands in the order in which a newcomer wants to read about them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -80,15 +78,10 @@ app.command(epilog=CLAIMS_EXAMPLES)(claims)
 app.command(epilog=DATA_EXAMPLES)(data)
 app.command(epilog=INDEX_EXAMPLES)(index)
 app.command(epilog=MECHANISMS_EXAMPLES)(mechanisms)
-app.command(cls=InterveneCommand, epilog=INTERVENE_EXAMPLES)(intervene)
 _benches = typer.Typer(no_args_is_help=True, help="Ratios against dense attention and against peers, on this machine.")
 _benches.callback()(lambda: None)  # a group even while it has one command
 _benches.command(name="attention", epilog=BENCH_EXAMPLES)(bench_attention)
 app.add_typer(_benches, name="bench")
-_studies = typer.Typer(no_args_is_help=True, help="Experiments from a prompt to a page.")
-_studies.callback()(lambda: None)  # a group even while it has one command
-_studies.command(name="fewshot", epilog=FEWSHOT_EXAMPLES)(fewshot)
-app.add_typer(_studies, name="study")
 
 
 def _version(wanted: bool) -> bool:

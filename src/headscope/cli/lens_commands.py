@@ -1,14 +1,14 @@
 """`headscope lens NAME MODEL`: one sub-command per lens, its settings as options."""
 
-import dataclasses
-import inspect
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from headscope.catalogue import Member, lens_member, lens_members
+from headscope.cli.member_commands import REQUIRED, Arguments, member_command, option_arguments, setting_values
 from headscope.cli.options import (
     AllWindows,
     Device,
@@ -24,13 +24,13 @@ from headscope.cli.options import (
 )
 from headscope.cli.output import Format, check_destination, show_finding
 from headscope.cli.screen import bars, note, resumable
-from headscope.errors import LensError, UsageError
+from headscope.errors import LensError
 
 if TYPE_CHECKING:
     from headscope.core import Finding
 
-_SHARED: dict[str, tuple[Any, Any]] = {
-    "model": (Model, inspect.Parameter.empty),
+_COMMON: Arguments = {
+    "model": (Model, REQUIRED),
     "text": (TextFile, None),
     "hub": (Hub, False),
     "device": (Device, None),
@@ -61,15 +61,14 @@ class LensGroup(TyperGroup):
 
 def command_of(lens: Member) -> Any:
     """A command made of a lens: its question as help, its settings as options."""
-    small = typer.Typer(
-        add_completion=False,
-        rich_markup_mode="rich",
-        context_settings={"help_option_names": ["-h", "--help"]},
+    options = option_arguments(lens, _COMMON, "Parameters of this lens")
+    command = member_command(
+        lens,
+        partial(answer, lens),
+        {"model": _COMMON["model"], **options, **_COMMON},
+        help_text=_help(lens),
+        epilog=examples(f"headscope lens {lens.name} tiny"),
     )
-    small.command(name=lens.name, help=_help(lens), epilog=examples(f"headscope lens {lens.name} tiny"))(
-        _function(lens)
-    )
-    command = typer.main.get_command(small)
     command.short_help = lens.about.question
     return command
 
@@ -79,44 +78,8 @@ def _help(lens: Member) -> str:
     return f"{about.question}\n\n{about.definition}\n\nHow to read it: {about.reading}".replace("[", "\\[")
 
 
-def _function(lens: Member) -> Any:
-    """A function with the signature that typer reads; the body is the same for every lens."""
-    fields = dataclasses.fields(lens.settings)
-    hints = get_type_hints(lens.settings)
-    own = {
-        field.name: (
-            Annotated[
-                hints[field.name],
-                typer.Option(
-                    help=_sentence(field.metadata.get("help", "")),
-                    rich_help_panel="Parameters of this lens",
-                    min=0 if hints[field.name] is int else None,  # they count things
-                ),
-            ],
-            field.default,
-        )
-        for field in fields
-    }
-    if clash := own.keys() & _SHARED.keys():
-        raise UsageError(f"lens {lens.name!r}: the parameters {', '.join(sorted(clash))} are options of every lens")
-
-    def command(**given: Any) -> None:
-        chosen = {name: given.pop(name) for name in own}
-        answer(lens.name, chosen, **given)
-
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters = [
-        inspect.Parameter(name, keyword, annotation=annotation, default=default)
-        for name, (annotation, default) in {"model": _SHARED["model"], **own, **_SHARED}.items()
-    ]
-    vars(command)["__signature__"] = inspect.Signature(parameters)
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return command
-
-
 def answer(
-    name: str,
-    params: dict[str, Any],
+    lens: Member,
     *,
     model: str,
     text: str | None,
@@ -129,8 +92,9 @@ def answer(
     out: Path | None,
     table: str | None,
     form: Format,
+    **words: Any,
 ) -> None:
-    """Ask one lens and write what it says."""
+    """Ask one lens and write its answer."""
     from headscope import api
 
     check_destination(form)
@@ -138,8 +102,8 @@ def answer(
         run = api.measure(
             model,
             text=None if text is None else api.text(text, progress=progress.step),
-            lenses=[name],
-            params={name: params},
+            lenses=[lens.name],
+            params={lens.name: setting_values(lens, words)},
             seed=seed,
             window=window,
             first_tokens=first_tokens,
@@ -149,7 +113,7 @@ def answer(
             out=out,
             progress=progress,
         )
-    finding = run[name]
+    finding = run[lens.name]
     if finding.status == "ok" or form is Format.JSON:
         show_finding(finding, form, table)
     _end(finding)
@@ -160,7 +124,3 @@ def _end(finding: "Finding") -> None:
         raise LensError(f"lens {finding.lens!r} failed: {finding.reason}", hint="--debug shows the traceback")
     if finding.status == "not applicable":
         note(f"not applicable: {finding.reason}")
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') or not text else '.'}"

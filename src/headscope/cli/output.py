@@ -20,6 +20,7 @@ from headscope.errors import UsageError
 if TYPE_CHECKING:
     import polars as pl
 
+    from headscope.api import Display, Passage
     from headscope.core import Finding
 
 SHOWN_ROWS = 24
@@ -59,15 +60,26 @@ def show_finding(finding: "Finding", form: Format, table: str | None) -> None:
 
 
 def show_experiment(
-    finding: "Finding", tell: Callable[["Finding"], None], form: Format, table: str | None, out: Path | None
+    finding: "Finding", show: Callable[["Finding"], "Display"], form: Format, table: str | None, out: Path | None
 ) -> None:
-    """What an experiment found: told in its own way on a screen, else like a lens; and where its report is."""
+    """What an experiment found: on a screen what it shows there, else like a lens; and where its report is."""
     if form is Format.TABLE and table is None:
-        tell(finding)
+        display = show(finding)
+        show_headlines(finding)
+        show_table(display.table, Format.TABLE)
+        for passage in display.passages:
+            _show_passage(passage)
     else:
         show_finding(finding, form, table)
     if out is not None:
         note(f"the report: {(out / 'report.html').resolve()}")
+
+
+def _show_passage(passage: "Passage") -> None:
+    console = Console(highlight=False)
+    console.print(Text(f"\n{passage.title}", style="bold"))
+    for label, text in passage.texts:
+        console.print(Text.assemble((f"  {label}: ", "dim"), " ".join(text.split()) or "(nothing)"))
 
 
 def show_json(what: Any) -> None:

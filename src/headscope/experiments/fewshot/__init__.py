@@ -4,7 +4,3 @@
 says where attention goes, `writing` what the model writes, `states` which states of the model are compared; `tables`
 and `figures` are what is shown, `sentences` what is said.
 """
-
-from headscope.experiments.fewshot.run import Setting, check, fewshot
-
-__all__ = ["Setting", "check", "fewshot"]

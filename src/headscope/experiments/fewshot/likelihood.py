@@ -20,11 +20,10 @@ from torch import Tensor
 from headscope.corpora.crossword_clues import Category, Clue
 from headscope.errors import UsageError
 from headscope.experiments.fewshot.prompt import Part, Prompt, built
+from headscope.experiments.fewshot.settings import MOST_SHOTS
 from headscope.model import Model
 from headscope.model.transformers.model_state import restored
 from headscope.model.transformers.probe_inputs import forward_options
-
-MOST = 8
 
 Told = Callable[[int, int], None]
 
@@ -77,7 +76,7 @@ class Circle:
         return Circle(self.category, tuple(Clue(other.word, one.clue) for one, other in pairs))
 
 
-def most_shots(model: Model, circle: Circle, wanted: int = MOST, room: int = 0) -> int:
+def most_shots(model: Model, circle: Circle, wanted: int = MOST_SHOTS, room: int = 0) -> int:
     """As many shots as are wanted and fit the context of the model, with room for tokens that are written.
 
     Raises:

@@ -20,7 +20,7 @@ from headscope.experiments.fewshot.measures import (
 )
 from headscope.experiments.fewshot.prompt import Prompt, built
 from headscope.experiments.fewshot.writing import Written, write_clue
-from headscope.experiments.intervention.changes import Change
+from headscope.experiments.intervene.changes import Change
 from headscope.model import Model
 
 ORIGINAL, INITIALISED = "original", "initialised"

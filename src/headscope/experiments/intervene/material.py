@@ -13,7 +13,7 @@ from headscope.core import Site, TextSpec
 from headscope.corpora import Text, Windows
 from headscope.corpora.windows import room_for, windows_in
 from headscope.errors import UsageError
-from headscope.experiments.intervention.writing import PROMPTS
+from headscope.experiments.intervene.writing import PROMPTS
 from headscope.model import Model
 from headscope.model.language import predicts_next_token, prompt_tokens
 from headscope.model.token_ids import check_token_ids
@@ -41,7 +41,7 @@ class Material:
     text: TextSpec
 
 
-def gathered(
+def gather(
     model: Model, text: Text, prompts: Sequence[str] | None, *, window: int, windows: int, new_tokens: int
 ) -> Material:
     """Windows evenly spread over the text, and for a model without next-token predictions sentences from it."""

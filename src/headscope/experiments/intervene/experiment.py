@@ -5,112 +5,145 @@ every change and every control. So all differences are paired: the ratio of perp
 difference of nats on the same token, with an interval over windows.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 
 import polars as pl
 import torch
 
-from headscope.core import Finding, Selection, TextSpec
-from headscope.corpora import Text
+from headscope.core import Finding, TextSpec
+from headscope.corpora import text_of
 from headscope.errors import UsageError
-from headscope.experiments.intervention.about import ABOUT
-from headscope.experiments.intervention.changes import Change, Place, Touched, changed, check, controlled, place_of
-from headscope.experiments.intervention.effects import Effects, Observer, mean_effects
-from headscope.experiments.intervention.figures import figures
-from headscope.experiments.intervention.material import Material, gathered
-from headscope.experiments.intervention.sentences import headlines
-from headscope.experiments.intervention.tables import (
+from headscope.experiments.experiment import Display, Experiment, Passage, short_table
+from headscope.experiments.intervene.changes import (
+    Change,
+    Place,
+    Touched,
+    changed,
+    check_matrices,
+    controlled,
+    place_of,
+)
+from headscope.experiments.intervene.effects import Effects, Observer, mean_effects
+from headscope.experiments.intervene.figures import figures
+from headscope.experiments.intervene.material import Material, gather
+from headscope.experiments.intervene.sentences import headlines
+from headscope.experiments.intervene.settings import COMMAND, Params
+from headscope.experiments.intervene.tables import (
     Variant,
     effects_table,
     heads_table,
     matrices_table,
     texts_table,
 )
-from headscope.experiments.intervention.writing import judged, needed_tokens, surprises
+from headscope.experiments.intervene.writing import judged, needed_tokens, surprises
+from headscope.fetch.progress import Progress
 from headscope.model import Model
 from headscope.model.language import has_chat_template, predicts_next_token
 
-NAME = "intervene"
-DEFAULT = ("scale 1/4", "scale 1/2", "scale 2", "scale 4")
-Step = Callable[[str, int, int], None]
+# What a terminal shows of the table of effects, under short names; --format csv or json has everything.
+SHORT_NAMES = {
+    "change": "change",
+    "which": "which",
+    "perplexity": "perplexity",
+    "ratio": "ratio",
+    "ratio_low": "low",
+    "ratio_high": "high",
+    "kl": "kl",
+    "cosine": "cosine",
+    "cosine_low": "low ",
+    "cosine_high": "high ",
+    "found": "found",
+    "moved": "moved",
+    "entropy_share": "entropy",
+    "self": "self",
+    "first": "first",
+}
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What is changed where, and on how much text it is measured."""
-
-    matrices: str = "qk"
-    at: Selection | str | None = None
-    window: int = 256
-    windows: int = 12
-    new_tokens: int = 40
-    seed: int = 0
-    draws: int = 3
-
-
-def intervene(
-    model: Model,
-    changes: Sequence[Change | str],
-    text: Text,
-    prompts: Sequence[str] | None,
-    setting: Setting,
-    step: Step,
-) -> tuple[Finding, TextSpec]:
-    """Every change beside the original and its control; the model is afterwards what it was, to the last bit.
+class Intervene(Experiment[Params]):
+    """Every change beside the original and its control.
 
     Properties:
         - scaling W_Q by α is scaling the scores by α  (tested: test_scaling_w_q_scales_the_scores)
         - rank of all singular values changes nothing  (tested: test_full_rank_is_no_change)
         - the model is as it was  (tested: test_everything_is_undone)
     """
-    chosen = list(dict.fromkeys(Change.of(change) for change in (changes or DEFAULT)))
-    place = place_of(setting.matrices, setting.at)
-    if setting.draws < 1:
-        raise UsageError(f"draws={setting.draws}: a control is drawn at least once")
-    check(model, chosen, place)
-    sizes = {"window": setting.window, "windows": setting.windows, "new_tokens": setting.new_tokens}
-    material = gathered(model, text, prompts, **sizes)
-    heads = place.changed_heads(model.sites)
-    observe = Observer(model, material, heads, setting.new_tokens)
-    variants = [Variant("original", None, observe(_named(step, "original")))]
-    for change in chosen:
-        variants += _tried(model, change, place, setting, observe, step)
-    tables = {"effects": effects_table(variants, heads)}
-    if material.prompts:
-        tables["texts"] = _texts(model, variants, material, setting.seed)
-    tables |= {"matrices": matrices_table(variants), "heads": heads_table(variants, model.sites, heads)}
-    tokens = [model.tokenizer.decode([token]) for token in material.shown.tolist()]  # type: ignore[union-attr]
-    return Finding(
-        NAME,
-        ABOUT,
-        tables=tables,
-        figures=figures(variants, heads, tables, tokens),
-        headlines=headlines(tables, place.matrices, material.text.n_windows),
-        method=_method(model, material, setting),
-        warnings=tuple(_warnings(model, chosen, place, variants, material)),
-        params=_params(chosen, place, setting),
-    ), material.text
+
+    name = "intervene"
+    command = COMMAND.path
+    params = Params
+
+    def check(self, params: Params) -> None:
+        """Refuse changes, letters and selections that cannot be read."""
+        _changes(params)
+        place_of(params.matrices, params.at)
+        if params.draws < 1:
+            raise UsageError(f"draws={params.draws}: a control is drawn at least once")
+
+    def run(self, model: Model, params: Params, progress: Progress) -> tuple[Finding, TextSpec]:
+        """Measure the original, then every change and its control, each on the same material."""
+        self.check(params)
+        changes, place = _changes(params), place_of(params.matrices, params.at)
+        check_matrices(model, changes, place)
+        sizes = {"window": params.window, "windows": params.windows, "new_tokens": params.new_tokens}
+        material = gather(model, text_of(params.text), params.prompts, **sizes)
+        heads = place.changed_heads(model.sites)
+        observe = Observer(model, material, heads, params.new_tokens)
+        variants = [Variant("original", None, observe(partial(progress, "original")))]
+        for change in changes:
+            variants += _change_and_control(model, change, place, params, observe, progress)
+        tables = {"effects": effects_table(variants, heads)}
+        if material.prompts:
+            tables["texts"] = _texts(model, variants, material, params.seed)
+        tables |= {"matrices": matrices_table(variants), "heads": heads_table(variants, model.sites, heads)}
+        tokens = [model.tokenizer.decode([token]) for token in material.shown.tolist()]  # type: ignore[union-attr]
+        return Finding(
+            self.name,
+            self.about,
+            tables=tables,
+            figures=figures(variants, heads, tables, tokens),
+            headlines=headlines(tables, place.matrices, material.text.n_windows),
+            method=_method(model, material, params),
+            warnings=tuple(_warnings(model, changes, place, variants, material)),
+            params=_stated_params(changes, place, params),
+        ), material.text
+
+    def show(self, finding: Finding) -> Display:
+        """The table of effects as far as it fits, and the texts of each prompt side by side."""
+        passages = []
+        if "texts" in finding.tables:
+            for (prompt,), rows in finding.tables["texts"].group_by(["prompt"], maintain_order=True):
+                labels = [
+                    row["change"] + (", control" if row["which"] == "control" else "")
+                    for row in rows.iter_rows(named=True)
+                ]
+                passages.append(Passage(str(prompt), tuple(zip(labels, rows["text"], strict=True))))
+        return Display(short_table(finding.tables["effects"], SHORT_NAMES), tuple(passages))
 
 
-def _tried(
-    model: Model, change: Change, place: Place, setting: Setting, observe: Observer, step: Step
+EXPERIMENT = Intervene()
+
+
+def _changes(params: Params) -> list[Change]:
+    """Every change once, in the order in which they are given."""
+    return list(dict.fromkeys(Change.of(spelled) for spelled in params.spelled_changes()))
+
+
+def _change_and_control(
+    model: Model, change: Change, place: Place, params: Params, observe: Observer, progress: Progress
 ) -> list[Variant]:
     """The change, and its control: the mean of several draws, which are kept too."""
-    with changed(model, change, place, setting.seed) as touched:
-        done = Variant("change", change, observe(_named(step, change.label)), touched)
+    with changed(model, change, place, params.seed) as touched:
+        done = Variant("change", change, observe(partial(progress, change.label)), touched)
     draws: list[Effects] = []
     touched_by_draw: list[Sequence[Touched]] = []
-    for draw in range(setting.draws):
-        with controlled(model, change, place, touched, setting.seed, draw) as moved:
-            name = f"{change.label}, control" if setting.draws == 1 else f"{change.label}, control {draw + 1}"
-            draws.append(observe(_named(step, name), write_texts=draw == 0))
+    for draw in range(params.draws):
+        with controlled(model, change, place, touched, params.seed, draw) as moved:
+            name = f"{change.label}, control" if params.draws == 1 else f"{change.label}, control {draw + 1}"
+            draws.append(observe(partial(progress, name), write_texts=draw == 0))
             touched_by_draw.append(moved)
     return [done, Variant("control", change, mean_effects(draws), touched_by_draw[0], tuple(draws))]
-
-
-def _named(step: Step, what: str) -> Callable[[int, int], None]:
-    return lambda done, total: step(what, done, total)
 
 
 def _texts(model: Model, variants: Sequence[Variant], material: Material, seed: int) -> pl.DataFrame:
@@ -133,26 +166,28 @@ def _references(model: Model, material: Material, seed: int) -> dict[str, float]
     }
 
 
-def _params(changes: Sequence[Change], place: Place, setting: Setting) -> dict[str, str | int | float | bool | None]:
+def _stated_params(
+    changes: Sequence[Change], place: Place, params: Params
+) -> dict[str, str | int | float | bool | None]:
     return {
         "changes": ", ".join(change.label for change in changes),
         "matrices": place.matrices,
         "at": place.at.text,
-        "window": setting.window,
-        "windows": setting.windows,
-        "new_tokens": setting.new_tokens,
-        "seed": setting.seed,
-        "draws": setting.draws,
+        "window": params.window,
+        "windows": params.windows,
+        "new_tokens": params.new_tokens,
+        "seed": params.seed,
+        "draws": params.draws,
     }
 
 
-def _method(model: Model, material: Material, setting: Setting) -> str:
+def _method(model: Model, material: Material, params: Params) -> str:
     spec = material.text
     told = [
         f"{spec.n_windows} windows of {spec.window} tokens, evenly spread over the text; row statistics are streamed "
         f"over them, maps are compared on {len(material.mapped)} windows of {max(map(len, material.mapped))} tokens.",
         "Intervals: Student t over windows (embeddings: over sentences).",
-        f"Controls: {setting.draws} draw{'s' if setting.draws > 1 else ''} for each change, every one with its own "
+        f"Controls: {params.draws} draw{'s' if params.draws > 1 else ''} for each change, every one with its own "
         "directions. Predictions, embeddings and moved mass are means over draws, with the least and the most of them "
         "beside; other rows of the control, its maps and its text are of the first draw.",
     ]
@@ -163,7 +198,7 @@ def _method(model: Model, material: Material, setting: Setting) -> str:
         )
     if material.prompts:
         how = "in the model's chat template" if has_chat_template(model) else "as plain text: it has no chat template"
-        told.append(f"{len(material.prompts)} prompts, given {how}; greedy, at most {setting.new_tokens} tokens.")
+        told.append(f"{len(material.prompts)} prompts, given {how}; greedy, at most {params.new_tokens} tokens.")
     if material.sentences:
         told.append(f"{len(material.sentences)} sentences of the text are embedded by the mean of their last states.")
     return " ".join(told)

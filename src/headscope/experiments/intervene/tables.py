@@ -12,9 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscope.core import Site
-from headscope.experiments.intervention.changes import Change, Touched
-from headscope.experiments.intervention.effects import Effects, Heads
-from headscope.experiments.intervention.writing import Writing
+from headscope.experiments.intervene.changes import Change, Touched
+from headscope.experiments.intervene.effects import Effects, Heads
+from headscope.experiments.intervene.writing import Writing
 from headscope.lenses.focus.lens import State as FocusState
 from headscope.lenses.focus.lens import quantities as focus_quantities
 from headscope.lenses.shared.plots import place

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from headscope.attention.statistics import Request
 from headscope.core import Site
-from headscope.experiments.intervention.material import Material
-from headscope.experiments.intervention.writing import write
+from headscope.experiments.intervene.material import Material
+from headscope.experiments.intervene.writing import write
 from headscope.lenses.focus.lens import LENS as FOCUS
 from headscope.lenses.focus.lens import State as FocusState
 from headscope.lenses.focus.settings import Params as FocusParams

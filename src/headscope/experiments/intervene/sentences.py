@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from headscope.experiments.intervention.changes import Change
+from headscope.experiments.intervene.changes import Change
 
 Row = dict[str, Any]
 PREDOMINANT = 0.5

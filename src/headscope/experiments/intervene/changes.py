@@ -32,6 +32,7 @@ from torch import Tensor
 
 from headscope.core import Selection, Site
 from headscope.errors import UsageError
+from headscope.experiments.intervene.settings import Randomise, Remove
 from headscope.maths.linear_algebra.spectrum import singular_values
 from headscope.maths.random_matrices.haar import haar_frames
 from headscope.maths.random_matrices.null_spectrum import Comparison
@@ -40,7 +41,7 @@ from headscope.model.edit import Named
 
 Kind = Literal["scale", "randomise", "rank", "remove"]
 _LONGEST = 80  # characters of a change as people write it
-CHOICES = {"randomise": ("init", "v", "u", "permute"), "remove": ("spikes", "bulk")}
+CHOICES: dict[str, tuple[str, ...]] = {"randomise": tuple(Randomise), "remove": tuple(Remove)}
 GRAMMAR = "scale 1/4, randomise init|v|u|permute, rank 8, remove spikes|bulk"
 LETTERS = "qkvo"
 
@@ -158,7 +159,7 @@ def place_of(matrices: str, at: "Selection | str | None") -> Place:
     return Place("".join(letter for letter in LETTERS if letter in letters), Selection.of(at))
 
 
-def check(model: Model, changes: Sequence[Change], place: Place) -> None:
+def check_matrices(model: Model, changes: Sequence[Change], place: Place) -> None:
     """Refuse, before anything is measured, matrices that are not known and ranks that they do not have."""
     ranks = [change.rank for change in changes if change.kind == "rank"]
 

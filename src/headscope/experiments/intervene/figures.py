@@ -8,9 +8,9 @@ import torch
 
 from headscope.core import Curves, Figure, HeatMap, Series, Site
 from headscope.core.figure import Array, Role
-from headscope.experiments.intervention.changes import Change
-from headscope.experiments.intervention.effects import Heads
-from headscope.experiments.intervention.tables import Variant
+from headscope.experiments.intervene.changes import Change
+from headscope.experiments.intervene.effects import Heads
+from headscope.experiments.intervene.tables import Variant
 
 MAPS_ACROSS = 6
 LAYERS_DOWN = 3

@@ -1,0 +1,120 @@
+"""`headscope intervene MODEL`, `headscope study fewshot MODEL`: one command per experiment, its settings as options."""
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from headscope.catalogue import Member, command_of, experiment_members
+from headscope.cli.member_commands import REQUIRED, Arguments, member_command, option_arguments, setting_values
+from headscope.cli.options import Device, Form, Hub, Model, Seed, TextFile, examples
+from headscope.cli.output import Format, check_destination, show_experiment
+from headscope.cli.screen import bars
+
+# What the help says of a group of commands.
+GROUPS = {"study": "Experiments from a prompt to a page."}
+
+
+class ExperimentGroup(TyperGroup):
+    """A group whose commands are experiments, found by a scan when someone asks for one."""
+
+    path: tuple[str, ...] = ()
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Its own commands, then those of the experiments below its path."""
+        self._scan()
+        return super().list_commands(ctx)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command of its own, an experiment, or a group of experiments."""
+        if cmd_name not in self.commands:
+            self._scan()
+        return super().get_command(ctx, cmd_name)
+
+    def _scan(self) -> None:
+        for member in experiment_members().values():
+            path = command_of(member).path
+            if len(path) <= len(self.path) or path[: len(self.path)] != self.path:
+                continue
+            name = path[len(self.path)]
+            if name not in self.commands:
+                below = path[: len(self.path) + 1]
+                self.add_command(command_of_experiment(member) if path == below else _group(below), name)
+
+
+def command_of_experiment(member: Member) -> Any:
+    """A command made of an experiment: the help of its settings, their fields as options."""
+    command = command_of(member)
+    common: Arguments = {
+        "out": (
+            Annotated[
+                Path | None, typer.Option("--out", metavar="DIR", help="Write the run and its report.html there.")
+            ],
+            None,
+        ),
+        "table": (Annotated[str | None, typer.Option("--table", metavar="NAME", help=_listed(command.tables))], None),
+        "hub": (Hub, False),
+        "device": (Device, None),
+        "form": (Form, Format.TABLE),
+    }
+    options = option_arguments(member, {"model": (Model, REQUIRED), **common})
+    options.pop("seed", None)
+    if "text" in options:
+        options["text"] = (TextFile, None)
+    form = common.pop("form")
+    arguments = {"model": (Model, REQUIRED), **options, **common, "seed": (Seed, 0), "form": form}
+    return member_command(
+        member,
+        partial(_answer, member),
+        arguments,
+        help_text=command.help.replace("[", "\\["),
+        epilog=examples(*command.examples),
+    )
+
+
+def _group(path: tuple[str, ...]) -> Any:
+    group = typer.Typer(
+        name=path[-1],
+        cls=ExperimentGroup,
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        help=GROUPS.get(path[-1], "Experiments."),
+        context_settings={"help_option_names": ["-h", "--help"]},
+        add_completion=False,
+    )
+    group.callback()(lambda: None)
+    command: Any = typer.main.get_command(group)
+    command.path = path
+    return command
+
+
+def _answer(
+    member: Member,
+    *,
+    model: str,
+    hub: bool,
+    device: str | None,
+    out: Path | None,
+    table: str | None,
+    form: Format,
+    **words: Any,
+) -> None:
+    """Run one experiment and write its result."""
+    from headscope import api
+
+    check_destination(form)
+    settings = setting_values(member, words)
+    with bars() as progress:
+        if settings.get("text") is not None:
+            settings["text"] = api.text(settings["text"], progress=progress.step)
+        params = member.settings(**settings)
+        run = api.run_experiment(member.name, model, params, hub=hub, device=device, out=out, progress=progress)
+    show_experiment(run[member.name], api.experiment_named(member.name).show, form, table, out)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    if len(names) < 2:
+        return "Which table; default the main one."
+    return f"{', '.join(names[:-1])} or {names[-1]}."

@@ -1,0 +1,150 @@
+"""Commands made of members: every field of a lens's or an experiment's `Params` is an option.
+
+The type and the default of a field are those of the option; a tuple is an option that may be repeated. The metadata of
+a field may hold:
+
+    help      what it means
+    option    the name of the option where it is not the field's; "" for a field that only Python has
+    metavar   the word for its value in the help
+    min, max  the least and the largest whole number; the least is 0 unless the field says otherwise
+    commas    whether one value may hold several, separated by commas
+    numbers   whether several numbers may follow the option: `--scale 1/4 1/2 2`
+"""
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from types import GenericAlias, NoneType
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import typer
+from typer.core import TyperCommand
+
+from headscope.catalogue import Member
+from headscope.errors import UsageError
+
+Arguments = dict[str, tuple[Any, Any]]  # annotation and default of every parameter of a command
+REQUIRED = inspect.Parameter.empty
+
+_NUMBER = re.compile(r"-?[\d./eE+-]+")
+# Nouns of settings whose modules load torch; the command line spells them.
+_SPELLED = {"Selection": str, "Text": str}
+
+
+class MemberCommand(TyperCommand):
+    """Lets several numbers follow one option: `--scale 1/4 1/2 2 4`."""
+
+    number_options: tuple[str, ...] = ()
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Give every further number its own option."""
+        spelled: list[str] = []
+        option, values = "", 0
+        for word in args:
+            if option and values and _NUMBER.fullmatch(word):
+                spelled += [option, word]
+                continue
+            values += 1
+            if word.startswith("--"):
+                option, values = (word if word in self.number_options else ""), 0
+            elif option and not _NUMBER.fullmatch(word):
+                option = ""
+            spelled.append(word)
+        return super().parse_args(ctx, spelled)
+
+
+def member_command(
+    member: Member, run: Callable[..., None], arguments: Arguments, *, help_text: str, epilog: str
+) -> Any:
+    """A command of these arguments that calls `run` with them by name."""
+    small = typer.Typer(
+        add_completion=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    small.command(name=member.name, cls=MemberCommand, help=help_text, epilog=epilog)(_with_signature(run, arguments))
+    command: Any = typer.main.get_command(small)
+    fields = dataclasses.fields(member.settings)
+    command.number_options = tuple(option_name(field) for field in fields if field.metadata.get("numbers"))
+    return command
+
+
+def option_arguments(member: Member, common: Arguments, panel: str | None = None) -> Arguments:
+    """The options of a member's own settings.
+
+    Raises:
+        UsageError: A setting has the name of an option that every member of the kind has.
+    """
+    hints = get_type_hints(member.settings, localns=_SPELLED)
+    fields = [field for field in dataclasses.fields(member.settings) if option_name(field)]
+    if clash := {field.name for field in fields} & common.keys():
+        kind = member.role
+        raise UsageError(
+            f"{kind} {member.name!r}: the parameters {', '.join(sorted(clash))} are options of every {kind}"
+        )
+    return {field.name: _option(field, hints[field.name], panel) for field in fields}
+
+
+def option_name(field: "dataclasses.Field[Any]") -> str:
+    """The option of a field, e.g. `--new-tokens`; empty where only Python has it."""
+    name = field.metadata.get("option", field.name).replace("_", "-")
+    return f"--{name}" if name else ""
+
+
+def setting_values(member: Member, words: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a member's settings, from what the command line was given under their names."""
+    fields = [field for field in dataclasses.fields(member.settings) if field.name in words]
+    return {field.name: _value(field, words[field.name]) for field in fields}
+
+
+def _value(field: "dataclasses.Field[Any]", word: Any) -> Any:
+    if word is None:
+        return field.default
+    if not isinstance(word, list):
+        return word
+    if field.metadata.get("commas"):
+        return tuple(part for spelled in word for part in spelled.split(","))
+    if any("\ud800" <= character <= "\udfff" for text in word for character in text):
+        name = option_name(field)
+        raise UsageError(f"{name} is not text: it holds bytes that are not UTF-8", hint="write it in UTF-8")
+    return tuple(word)
+
+
+def _option(field: "dataclasses.Field[Any]", hint: Any, panel: str | None) -> tuple[Any, Any]:
+    kinds = [kind for kind in get_args(hint) if kind is not NoneType] if NoneType in get_args(hint) else [hint]
+    repeated = get_origin(kinds[0]) is tuple
+    name = option_name(field)
+    option = typer.Option(
+        f"{name}/--no-{name.removeprefix('--')}" if hint is bool else name,
+        metavar=field.metadata.get("metavar"),
+        help=_sentence(field.metadata.get("help", "")),
+        rich_help_panel=panel,
+        min=field.metadata.get("min", 0 if kinds[0] is int else None),  # they count things
+        max=field.metadata.get("max"),
+    )
+    if repeated:
+        repeatable: Any = GenericAlias(list, get_args(kinds[0])[:1])
+        return Annotated[repeatable | None, option], None
+    return Annotated[hint, option], field.default
+
+
+def _with_signature(run: Callable[..., None], arguments: Arguments) -> Callable[..., None]:
+    """A function with the signature that typer reads."""
+
+    def command(**words: Any) -> None:
+        run(**words)
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter(name, keyword, annotation=annotation, default=default)
+        for name, (annotation, default) in arguments.items()
+    ]
+    vars(command)["__signature__"] = inspect.Signature(parameters)
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+def _sentence(text: str) -> str:
+    """The help of a field with a capital and a full stop; what ends with one is left as it is written."""
+    return text if not text or text.endswith(".") else f"{text[:1].upper()}{text[1:]}."

@@ -1,0 +1,16 @@
+"""Command: what the command line says about an experiment, beside its options. Loads no torch."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Command:
+    """Where an experiment is found (`headscope study fewshot`) and the help that people read there.
+
+    `path` has one word or several; the words before the last name a group. `tables` are those that `--table` can name.
+    """
+
+    path: tuple[str, ...]
+    help: str
+    examples: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()

@@ -1,0 +1,97 @@
+"""The contract of an experiment: one folder, one thing to do with a model.
+
+An experiment runs the model itself, which a lens never does: it changes weights, writes text, compares states of the
+model. Its result is a `Finding` like a lens's, so that store, report and command line know nothing new.
+
+    check(params)                  refuses settings that make no sense, before a model is opened
+    run(model, params, progress)   → Finding, TextSpec
+    show(finding)                  → Display: what fits on a terminal
+
+`settings.py` holds `Params`, a frozen dataclass whose fields are the options of the command (`cli/member_commands.py`
+reads their types, defaults and metadata), and `COMMAND`, where the command is found. It loads no torch.
+"""
+
+import sys
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+import polars as pl
+
+from headscope.core import About, Finding, TextSpec, read_about
+from headscope.fetch.progress import Progress
+from headscope.model import Model
+
+
+@runtime_checkable
+class Settings(Protocol):
+    """What every `Params` has: the seed of everything that is drawn at random."""
+
+    @property
+    def seed(self) -> int:
+        """The seed."""
+        ...
+
+
+P = TypeVar("P", bound=Settings)
+
+
+@dataclass(frozen=True)
+class Passage:
+    """Texts under a title, each with a label: what a model wrote in its several states."""
+
+    title: str
+    texts: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Display:
+    """What a terminal shows of a finding below its sentences: a table with short names, and texts."""
+
+    table: pl.DataFrame
+    passages: tuple[Passage, ...] = ()
+
+
+class Experiment(ABC, Generic[P]):
+    """A thing to do with a model. `command` is the path of its command, e.g. ("study", "fewshot")."""
+
+    name: str
+    command: tuple[str, ...]
+    params: type[P]
+
+    @cached_property
+    def about(self) -> About:
+        """The prose of `about.md`, which lies in the experiment's folder."""
+        home = sys.modules[type(self).__module__].__file__
+        return read_about(Path(str(home)).with_name("about.md"))
+
+    def check(self, params: P) -> None:
+        """Refuse settings that make no sense, before a model is opened.
+
+        Raises:
+            UsageError: They make no sense.
+        """
+        return
+
+    @abstractmethod
+    def run(self, model: Model, params: P, progress: Progress) -> tuple[Finding, TextSpec]:
+        """The whole experiment; the model is afterwards what it was, to the last bit.
+
+        Raises:
+            UsageError: The experiment cannot be done with this model.
+        """
+
+    def show(self, finding: Finding) -> Display:
+        """What a terminal shows: the main table, unless the experiment knows better."""
+        return Display(finding.table)
+
+
+AnyExperiment = Experiment[Any]
+
+
+def short_table(frame: pl.DataFrame, short_names: dict[str, str]) -> pl.DataFrame:
+    """The named columns that a table has, under short names, in this order."""
+    present = {name: short for name, short in short_names.items() if name in frame.columns}
+    return frame.select(present.keys()).rename(present)

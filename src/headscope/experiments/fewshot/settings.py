@@ -1,0 +1,61 @@
+"""What can be chosen for the experiment `fewshot`."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headscope.experiments.command import Command
+
+if TYPE_CHECKING:
+    from headscope.core import Selection
+
+MOST_SHOTS = 8
+COMMAND = Command(
+    path=("study", "fewshot"),
+    help=(
+        "Crossword clues after 0 to 8 examples: how expected they are, what is written, and where attention goes.\n\n"
+        "The words and clues ship with headscope. Every number stands beside a null: clues behind wrong words, "
+        "attention that is uniform or knows only nearness, the freshly initialised model."
+    ),
+    examples=(
+        "headscope study fewshot smollm2 --category animals --word Ant --shots 3 --out out/ant",
+        "headscope study fewshot smollm2 --category food --words 20 --alpha 1/4 --alpha 1/2 --alpha 2 --alpha 4",
+        "headscope study fewshot tiny --table layers --format csv",
+    ),
+    tables=("shots", "clues", "quality", "states", "layers", "heads"),
+)
+
+
+@dataclass(frozen=True)
+class Params:
+    """What the prompts ask, on how many words, and in which states of the model."""
+
+    category: str = field(
+        default="animals",
+        metadata={
+            "help": "animals, plants, food, professions, music, sports, household, transport, landscape or clothing.",
+            "metavar": "NAME",
+        },
+    )
+    word: str = field(
+        default="", metadata={"help": "the target whose maps are drawn. Default: the first", "metavar": "WORD"}
+    )
+    shots: int = field(default=3, metadata={"help": "examples before the target", "min": 1, "max": MOST_SHOTS})
+    words: int | None = field(
+        default=None, metadata={"help": "only so many words, drawn at random. Default: all", "min": 9}
+    )
+    clues: int = field(default=8, metadata={"help": "words for which clues are written after 3, 5 and 8 shots"})
+    alphas: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "help": "also with W_Q and W_K scaled: 2, 1/4; may be repeated",
+            "metavar": "ALPHA",
+            "option": "alpha",
+            "commas": True,
+        },
+    )
+    initialised: bool = field(default=True, metadata={"help": "also on the freshly initialised model"})
+    layers: "Selection | str | None" = field(
+        default=None,
+        metadata={"help": "draw the maps of these with their words, e.g. L0,L5-7", "metavar": "LAYERS"},
+    )
+    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn at random"})

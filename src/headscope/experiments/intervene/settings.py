@@ -1,0 +1,101 @@
+"""What can be chosen for the experiment `intervene`."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from headscope.experiments.command import Command
+
+if TYPE_CHECKING:
+    from headscope.core import Selection
+    from headscope.corpora import Text
+
+COMMAND = Command(
+    path=("intervene",),
+    help=(
+        "Change the attention weights of a model and see what becomes of its predictions, maps and text.\n\n"
+        "Each change is tried on its own, beside the original and beside a control of the same size in random "
+        "directions, and\nundone. Without a change: --scale 1/4 1/2 2 4. For an encoder its sentence embeddings take "
+        "the place of perplexity\nand text."
+    ),
+    examples=(
+        "headscope intervene smollm2 --scale 1/4 1/2 2 4 --out out/scaled",
+        "headscope intervene tiny --rank 4 --remove spikes --matrices qk --at L1-2",
+        "headscope intervene minilm --randomise v",
+    ),
+    tables=("effects", "texts", "matrices", "heads"),
+)
+DEFAULT_CHANGES = ("scale 1/4", "scale 1/2", "scale 2", "scale 4")
+
+
+class Randomise(StrEnum):
+    """What is drawn anew."""
+
+    INIT = "init"
+    V = "v"
+    U = "u"
+    PERMUTE = "permute"
+
+
+class Remove(StrEnum):
+    """Which part of a spectrum is removed."""
+
+    SPIKES = "spikes"
+    BULK = "bulk"
+
+
+@dataclass(frozen=True)
+class Params:
+    """What is changed where, and on how much text it is measured."""
+
+    scale: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "help": "multiply every singular value by ALPHA: 2, 0.25, 1/4",
+            "metavar": "ALPHA...",
+            "numbers": True,
+            "commas": True,
+        },
+    )
+    randomise: tuple[Randomise, ...] = field(
+        default=(), metadata={"help": "draw anew: as initialised, V, U, or the order of all entries"}
+    )
+    rank: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "help": "keep only the R largest singular values",
+            "metavar": "R...",
+            "numbers": True,
+            "commas": True,
+        },
+    )
+    remove: tuple[Remove, ...] = field(
+        default=(), metadata={"help": "remove what is above the edge of the random bulk, or all that is not"}
+    )
+    matrices: str = field(default="qk", metadata={"help": "which projections: q, k, v, o", "metavar": "LETTERS"})
+    at: "Selection | str" = field(
+        default="all", metadata={"help": "which layers and heads: L10-19, L3.H7, L0,L5.H2", "metavar": "HEADS"}
+    )
+    prompts: tuple[str, ...] | None = field(
+        default=None,
+        metadata={
+            "help": "write from this; may be repeated. Default: four of our own",
+            "metavar": "TEXT",
+            "option": "prompt",
+        },
+    )
+    text: "Text | None" = field(default=None, metadata={"help": "what the model reads; None is the shipped text"})
+    window: int = field(default=256, metadata={"help": "tokens per window", "min": 2})
+    windows: int = field(default=12, metadata={"help": "windows of the text, evenly spread", "min": 1})
+    new_tokens: int = field(default=40, metadata={"help": "tokens written from a prompt", "min": 1})
+    draws: int = field(default=3, metadata={"help": "controls that are drawn for each change", "min": 1})
+    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn at random"})
+    changes: tuple[str, ...] = field(
+        default=(), metadata={"help": "changes as `scale 1/4` or `rank 8`, in any order", "option": ""}
+    )
+
+    def spelled_changes(self) -> tuple[str, ...]:
+        """Every change as it is written: `changes` first, then those of the four options; the default if none."""
+        options = {"scale": self.scale, "randomise": self.randomise, "rank": self.rank, "remove": self.remove}
+        spelled = [f"{kind} {value}" for kind, values in options.items() for value in values]
+        return (*self.changes, *spelled) or DEFAULT_CHANGES
