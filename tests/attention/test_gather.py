@@ -93,7 +93,7 @@ def test_parts_equal_the_dense_mask() -> None:
 @pytest.mark.parametrize("n", [2000, 8000])
 def test_gathered_keys_stay_bounded(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward and backward never hold more gathered keys at a time than a fixed number, whatever n is."""
-    monkeypatch.setattr(gather, "GROUP_ENTRIES", 1 << 14)
+    monkeypatch.setattr(gathered, "GROUP_ENTRIES", 1 << 14)
     sizes, taken = [], gathered._taken_keys
 
     def counted(group, k, v, buffers):
@@ -101,7 +101,7 @@ def test_gathered_keys_stay_bounded(n: int, monkeypatch: pytest.MonkeyPatch) -> 
         sizes.append(keys.numel())
         return keys, values
 
-    monkeypatch.setattr(gather, "_taken_keys", counted)
+    monkeypatch.setattr(gathered, "_taken_keys", counted)
     call = make(n, batch=1, heads=2, kv_heads=1, d_head=8)
     leaf = call.k.clone().requires_grad_()
     keys = torch.arange(n).reshape(-1, 20).roll(1, 0).repeat(1, 3)
