@@ -24,9 +24,9 @@ class Counts:
     counts: Int[Tensor, " values"]
 
     @classmethod
-    def of(cls, seen: Int[Tensor, " n"]) -> "Counts":
+    def of(cls, numbers: Int[Tensor, " n"]) -> "Counts":
         """Of numbers in any order."""
-        values, counts = torch.unique(seen, return_counts=True)
+        values, counts = torch.unique(numbers, return_counts=True)
         return cls(values, counts)
 
     def merge(self, other: "Counts") -> "Counts":
@@ -35,9 +35,9 @@ class Counts:
         counts = torch.zeros_like(values).index_add(0, where, torch.cat((self.counts, other.counts)))
         return Counts(values, counts)
 
-    def only(self, kept: Bool[Tensor, " values"]) -> "Counts":
+    def only(self, mask: Bool[Tensor, " values"]) -> "Counts":
         """Some of the values."""
-        return Counts(self.values[kept], self.counts[kept])
+        return Counts(self.values[mask], self.counts[mask])
 
     @property
     def total(self) -> int:
@@ -71,10 +71,10 @@ class Pairs:
     def merge(self, other: "Pairs") -> "Pairs":
         """Of both texts."""
         halvings = max(self.halvings, other.halvings)
-        pairs = _kept(self.pairs, halvings).merge(_kept(other.pairs, halvings))
+        pairs = _still_counted(self.pairs, halvings).merge(_still_counted(other.pairs, halvings))
         while len(pairs.values) > MOST:
             halvings += 1
-            pairs = _kept(pairs, halvings)
+            pairs = _still_counted(pairs, halvings)
         return replace(self, pairs=pairs, following=self.following.merge(other.following), halvings=halvings)
 
     def previous(self) -> Counts:
@@ -90,7 +90,7 @@ class Pairs:
         return [Counts(self.pairs.values[a:b] & mask, self.pairs.counts[a:b]) for a, b in ends]
 
 
-def _kept(pairs: Counts, halvings: int) -> Counts:
+def _still_counted(pairs: Counts, halvings: int) -> Counts:
     """The pairs whose previous token is still counted."""
     if not halvings:
         return pairs

@@ -70,7 +70,7 @@ class Groups:
 
 
 @dataclass(frozen=True)
-class Seen:
+class SiteSums:
     """What one site has shown; sums are kept apart by window, so that merging is exact.
 
     `largest` holds for each window what `bounds.largest` says of it.
@@ -85,12 +85,12 @@ class Seen:
     histogram: Int[Tensor, " bins"]
     groups: Groups | None  # of sites whose positions are split off
 
-    def merge(self, other: "Seen") -> "Seen":
+    def merge(self, other: "SiteSums") -> "SiteSums":
         """What both have seen, this one's windows first."""
         joined = self.groups
         if joined is not None and other.groups is not None:
             joined = joined.merge(other.groups)
-        return Seen(
+        return SiteSums(
             self.scale,
             (*self.sums, *other.sums),
             (*self.counts, *other.counts),

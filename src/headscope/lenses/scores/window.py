@@ -31,7 +31,7 @@ class Window:
         return torch.arange(self.q.shape[1])[sampled_rows(self.q.shape[1])]
 
     @property
-    def seen_keys(self) -> Bool[Tensor, " keys"]:
+    def real_keys(self) -> Bool[Tensor, " keys"]:
         """Keys that are not padding; those of another stack are known by being looked at."""
         if self.site.kind == "self" and len(self.real) == self.k.shape[1]:
             return self.real
@@ -58,8 +58,8 @@ def windows_of(site: Site, batch: Batch, skip: int) -> list[Window]:
     q, k, rows = captured["q"][site], captured["k"][site], captured["rows"][site].double()
     scale = float(captured["scale"][site])
     x = captured.get("x", {}).get(site) if site.kind == "self" else None
-    whole = torch.ones(q.shape[0], q.shape[2], dtype=torch.bool)
-    real = batch.real if batch.real.shape == whole.shape else whole
+    all_real = torch.ones(q.shape[0], q.shape[2], dtype=torch.bool)
+    real = batch.real if batch.real.shape == all_real.shape else all_real
     return [Window(site, scale, skip, q[b], k[b], rows[b], real[b], None if x is None else x[b]) for b in range(len(q))]
 
 

@@ -98,12 +98,12 @@ def _minimum(f: Callable[[float], float], low: float, high: float) -> float:
 
 def _density(sizes: tuple[int, ...], x: float) -> float:
     """The density of the law with mean 1: Marchenko–Pastur, or the root of the product's cubic."""
-    p, *others = sorted(sizes)
-    if len(others) == 1:
-        c = p / others[0]
+    p, *larger_sizes = sorted(sizes)
+    if len(larger_sizes) == 1:
+        c = p / larger_sizes[0]
         low, high = (1 - sqrt(c)) ** 2, (1 + sqrt(c)) ** 2
         return sqrt(max((x - low) * (high - x), 0.0)) / (2 * pi * c * x)
-    c_1, c_2 = (p / n for n in others)
+    c_1, c_2 = (p / n for n in larger_sizes)
     roots = np.roots([c_1 * c_2, c_1 * c_2 + c_1 + c_2, 1 + c_1 + c_2 - x, 1])
     return float(max(abs(roots.imag))) / (pi * x)
 
@@ -145,8 +145,8 @@ def _painleve() -> Callable[[float], NDArray[np.float64]]:
     def step(s: float, y: NDArray[np.float64]) -> list[float]:
         return [y[1], s * y[0] + 2 * y[0] ** 3, -(y[0] ** 2), -y[2], -y[0]]
 
-    found = integrate.solve_ivp(step, (8.0, -7.0), start, "DOP853", rtol=1e-12, atol=1e-22, dense_output=True)
-    solution: Callable[[float], NDArray[np.float64]] = found.sol
+    integration = integrate.solve_ivp(step, (8.0, -7.0), start, "DOP853", rtol=1e-12, atol=1e-22, dense_output=True)
+    solution: Callable[[float], NDArray[np.float64]] = integration.sol
     return solution
 
 

@@ -52,7 +52,7 @@ def head_map(
 
 def groups(sites: Sequence[Site]) -> dict[str, list[Site]]:
     """Sites by what they are (`enc self`, `dec cross`, …); one nameless group in a model with one stack."""
-    found: dict[str, list[Site]] = {}
+    sites_by_group: dict[str, list[Site]] = {}
     for site in sites:
-        found.setdefault("" if site.stack == "only" else f"{site.stack} {site.kind}", []).append(site)
-    return found
+        sites_by_group.setdefault("" if site.stack == "only" else f"{site.stack} {site.kind}", []).append(site)
+    return sites_by_group

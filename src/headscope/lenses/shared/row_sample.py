@@ -47,10 +47,10 @@ class Stream:
         """The rows that stay when only `room` of them may."""
         if len(self.positions) <= room:
             return self
-        wanted = kept_positions(plan, self.length, room)
-        if len(wanted) == len(self.positions):
+        positions = kept_positions(plan, self.length, room)
+        if len(positions) == len(self.positions):
             return self
-        stays = torch.isin(self.positions, torch.tensor(wanted))
+        stays = torch.isin(self.positions, torch.tensor(positions))
         return replace(self, positions=self.positions[stays], rows=self.rows[stays])
 
 
@@ -63,9 +63,9 @@ class Window:
 
     def thinned(self, plan: Plan, room: int) -> "Window":
         """With no more than `room` rows of each stream."""
-        if all(len(one.positions) <= room for one in self.streams.values()):
+        if all(len(stream.positions) <= room for stream in self.streams.values()):
             return self
-        return Window(self.priority, {site: one.thinned(plan, room) for site, one in self.streams.items()})
+        return Window(self.priority, {site: stream.thinned(plan, room) for site, stream in self.streams.items()})
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,11 @@ class Sample:
         if len(self.windows) == self.plan.windows and priority >= self._worst:
             return replace(self, seen=self.seen + 1)
         room = self.plan.room(min(len(self.windows) + 1, self.plan.windows))
-        kept = {site: _kept(self.plan, stream, room) for site, stream in streams.items()}
-        found = drawn((*self.windows, Window(priority, kept)), self.plan.windows)
+        sampled_streams = {site: _sampled(self.plan, stream, room) for site, stream in streams.items()}
+        windows = drawn((*self.windows, Window(priority, sampled_streams)), self.plan.windows)
         # Once there are as many windows as may be, one replaces another and the room of the others is as before.
         full = len(self.windows) == self.plan.windows
-        return self._of(found if full else self._thinned(found), self.seen + 1)
+        return self._of(windows if full else self._thinned(windows), self.seen + 1)
 
     def merge(self, other: "Sample") -> "Sample":
         """The sample of both texts, this one's first."""
@@ -98,19 +98,19 @@ class Sample:
     def counts(self) -> tuple[int, int]:
         """Rows of a stream that are held, and rows that there were; windows that are not held count as the others."""
         first = [next(iter(window.streams.values())) for window in self.windows]
-        held = sum(len(stream.positions) for stream in first)
-        there = sum(max(stream.length - self.plan.skip, 0) for stream in first)
-        return held, there * self.seen // max(1, len(first))
+        sampled_rows = sum(len(stream.positions) for stream in first)
+        available_rows = sum(max(stream.length - self.plan.skip, 0) for stream in first)
+        return sampled_rows, available_rows * self.seen // max(1, len(first))
 
     def _thinned(self, windows: tuple[Window, ...]) -> tuple[Window, ...]:
         room = self.plan.room(len(windows))
-        return tuple(one.thinned(self.plan, room) for one in windows)
+        return tuple(window.thinned(self.plan, room) for window in windows)
 
-    def _of(self, windows: tuple[Window, ...], seen: int) -> "Sample":
-        return Sample(self.plan, windows, seen, max((one.priority for one in windows), default=2**64))
+    def _of(self, windows: tuple[Window, ...], window_count: int) -> "Sample":
+        return Sample(self.plan, windows, window_count, max((window.priority for window in windows), default=2**64))
 
 
-def _kept(plan: Plan, stream: Float[Tensor, "n d"], room: int) -> Stream:
+def _sampled(plan: Plan, stream: Float[Tensor, "n d"], room: int) -> Stream:
     positions = torch.tensor(kept_positions(plan, len(stream), room), dtype=torch.int64)
     return Stream(positions, stream[positions], len(stream))
 
@@ -121,8 +121,8 @@ def kept_positions(plan: Plan, length: int, room: int) -> tuple[int, ...]:
     step = 1
     while True:
         anchors = range(plan.skip, length, step)
-        wanted = {anchor + distance for anchor in anchors for distance in (0, *plan.distances)}
-        found = tuple(sorted(position for position in wanted if position < length))
-        if len(found) <= room or len(anchors) <= 1:
-            return found
+        candidates = {anchor + distance for anchor in anchors for distance in (0, *plan.distances)}
+        positions = tuple(sorted(position for position in candidates if position < length))
+        if len(positions) <= room or len(anchors) <= 1:
+            return positions
         step *= 2

@@ -50,23 +50,25 @@ class PairSample:
         self, tokens: Int[Tensor, "batch n"], real: Bool[Tensor, "batch n"], captured: Mapping[str, Tensor]
     ) -> "PairSample":
         """With the windows of one batch; of those that are not drawn nothing is copied."""
-        found = self
-        for index, (text, here) in enumerate(zip(tokens, real, strict=True)):
-            priority = priority_of(text[here])
-            if len(found.windows) == found.room and priority >= found._worst:
-                found = replace(found, seen=found.seen + 1)
+        sample = self
+        for index, (text, is_token) in enumerate(zip(tokens, real, strict=True)):
+            priority = priority_of(text[is_token])
+            if len(sample.windows) == sample.room and priority >= sample._worst:
+                sample = replace(sample, seen=sample.seen + 1)
             else:
-                one = part_of(priority, here, {name: captured[name][index] for name in CAPTURES})
-                found = found._of((*found.windows, one), found.seen + 1)
-        return found
+                part = part_of(priority, is_token, {name: captured[name][index] for name in CAPTURES})
+                sample = sample._of((*sample.windows, part), sample.seen + 1)
+        return sample
 
     def merge(self, other: "PairSample") -> "PairSample":
         """The sample of both texts, this one's first."""
         return self._of((*self.windows, *other.windows), self.seen + other.seen)
 
-    def _of(self, windows: tuple[Part, ...], seen: int) -> "PairSample":
-        chosen = drawn(windows, self.room)
-        return PairSample(self.room, chosen, seen, max((one.priority for one in chosen), default=2**64))
+    def _of(self, windows: tuple[Part, ...], window_count: int) -> "PairSample":
+        smallest = drawn(windows, self.room)
+        return PairSample(
+            self.room, smallest, window_count, max((window.priority for window in smallest), default=2**64)
+        )
 
 
 def part_of(priority: int, real: Bool[Tensor, "n"], captured: Mapping[str, Tensor]) -> Part:
