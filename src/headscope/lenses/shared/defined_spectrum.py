@@ -19,12 +19,11 @@ def defined_numbers(
     mean = total / len(sigma)
     above = [s * s for s in sigma if s * s > high * mean]
     entropy = -sum(s * s / total * log(s * s / total) for s in sigma if s > 0)
-    others = prod(sizes) / min(sizes)  # σ² of a random matrix is in the mean the variance times these sizes
+    larger = prod(sizes) / min(sizes)  # σ² of a random matrix is in the mean the variance times the larger sizes
     bulk = median(s * s for s in sigma) / _median(sizes)
     spikes = [s * s for s in sigma if s * s > high * bulk]
     place_of = (sigma[0] ** 2 / mean - centre) / spread if total else None
-    law = _shares(sizes, [s * s / bulk for s in sigma[len(spikes) :][::-1]]) if total else []
-    gaps = [max(abs(f - i / len(law)), abs(f - (i + 1) / len(law))) for i, f in enumerate(law)]
+    gap = _largest_gap(sizes, [s * s / bulk for s in sigma[len(spikes) :][::-1]]) if total else None
     numbers: dict[str, tuple[float | None, float | None]] = {
         "mean_square": (mean, None),
         "sum_squares": (total, None),
@@ -36,21 +35,34 @@ def defined_numbers(
         "energy_above_edge": (sum(above) / total if total else 0.0, 0.1681 * high / len(sigma)),
         "largest_tracy_widom": (place_of, -1.2065336),
         "largest_p_value": (None if place_of is None else _survival(place_of), 0.5),
-        "bulk_variance": (bulk / others, mean / others),
-        "bulk_distance": (max(gaps, default=None), sqrt(2) / pi * (log(len(sigma)) + 1) / len(sigma)),
+        "bulk_variance": (bulk / larger, mean / larger),
+        "bulk_distance": (gap, sqrt(2) / pi * (log(len(sigma)) + 1) / len(sigma)),
         "spikes": (float(len(spikes)), 0.1681),
         "energy_in_spikes": (sum(spikes) / total if total else 0.0, 0.1681 * high / len(sigma)),
     }
-    fresh: dict[str, float] = {}
-    if initial_sd:
-        variance = initial_sd ** (2 * (len(sizes) - 1))
-        mean = variance * others
-        fresh = {"mean_square": mean, "sum_squares": mean * len(sigma), "bulk_variance": variance}
-        fresh |= {"largest": sqrt(high * mean), "smallest": sqrt(low * mean)}
+    fresh = _initial_numbers(sizes, len(sigma), (low, high), initial_sd) if initial_sd else {}
     return [
-        {"quantity": name, "value": value, "null": null_, "initial": fresh.get(name)}
-        for name, (value, null_) in numbers.items()
+        {"quantity": name, "value": value, "null": null, "initial": fresh.get(name)}
+        for name, (value, null) in numbers.items()
     ]
+
+
+def _largest_gap(sizes: tuple[int, ...], bulk: Sequence[float]) -> float | None:
+    """Between the distribution function of ascending values and that of the law; None without values."""
+    law = _shares(sizes, bulk)
+    gaps = [max(abs(f - i / len(law)), abs(f - (i + 1) / len(law))) for i, f in enumerate(law)]
+    return max(gaps, default=None)
+
+
+def _initial_numbers(
+    sizes: tuple[int, ...], values: int, edges: tuple[float, float], initial_sd: float
+) -> dict[str, float]:
+    """What a matrix, or a product of two, has whose entries were drawn with this standard deviation."""
+    variance = initial_sd ** (2 * (len(sizes) - 1))
+    mean = variance * (prod(sizes) / min(sizes))
+    numbers = {"mean_square": mean, "sum_squares": mean * values, "bulk_variance": variance}
+    low, high = edges
+    return numbers | {"largest": sqrt(high * mean), "smallest": sqrt(low * mean)}
 
 
 # Edges, stable rank and effective rank of a random matrix with mean square 1, then centre and scale of its largest.
