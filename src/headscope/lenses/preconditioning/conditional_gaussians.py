@@ -1,4 +1,4 @@
-"""The Gaussian of a token's vector given the token before it, beside groups of the same sizes drawn at random."""
+"""The Gaussian of a token's vector given the token before it, and its null."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class Stream:
 
     @cached_property
     def moments(self) -> Moments:
-        """Of all rows."""
+        """Mean and covariance of all rows."""
         return Moments.of(self.rows)
 
     @cached_property
@@ -74,7 +74,7 @@ class Stream:
         return (self.rows.to(torch.float64) - self.moments.mean) @ axes
 
     def numbers(self, where: Int[Tensor, "sets some"]) -> Float[Tensor, "sets quantities"]:
-        """Of the Gaussian of each set of rows, in the order of `QUANTITIES`; NaN where it has no entropy."""
+        """The `QUANTITIES` of each set of rows; NaN where it has no entropy."""
         x = self.rows[where].to(torch.float64)
         x = x - x.mean(1, keepdim=True)
         small = x @ x.mT if x.shape[1] < x.shape[2] else x.mT @ x
@@ -95,7 +95,7 @@ class Stream:
         )
 
     def entropy(self, where: Int[Tensor, "sets some"]) -> Float[Tensor, " sets"]:
-        """Of the Gaussian of each set of rows in the principal components, shrunk as Ledoit and Wolf say."""
+        """The entropy of each set of rows in the principal components (Ledoit–Wolf)."""
         y = self.scores[where]
         varies = (y - y.mean(1, keepdim=True)).square().mean(1).amax(-1) > ROUNDING * self.spectrum[0][0]
         entropies = torch.full((len(y),), nan, dtype=torch.float64)
@@ -106,12 +106,12 @@ class Stream:
 
     @cached_property
     def measured(self) -> Float[Tensor, "groups quantities"]:
-        """Given each previous token."""
+        """The quantities given each previous token."""
         return torch.cat([self.numbers(where[None]) for _, where in self.groups])
 
     @cached_property
     def null(self) -> Float[Tensor, "shuffles groups quantities"]:
-        """Of groups of the same sizes when previous tokens are exchanged at random."""
+        """The quantities of groups of the same sizes with previous tokens shuffled."""
         generators = [torch.Generator().manual_seed(shuffle) for shuffle in range(SHUFFLES)]
         orders = torch.stack([torch.randperm(len(self.rows), generator=generator) for generator in generators])
         ends = [0, *accumulate(len(where) for _, where in self.groups)]
@@ -124,11 +124,11 @@ class Stream:
 
     @cached_property
     def unconditional(self) -> Float[Tensor, " quantities"]:
-        """Of all rows together."""
+        """The quantities of all rows together."""
         return self.numbers(torch.arange(len(self.rows))[None])[0]
 
     def layer_rows(self) -> Iterator[Row]:
-        """Means over previous tokens, each as often as it was seen."""
+        """Means over previous tokens, weighted by their number of rows."""
         for at, quantity in enumerate(QUANTITIES):
             finite = ~self.measured[:, at].isnan() & ~self.null[..., at].isnan().any(0)
             if not bool(finite.any()):
@@ -172,5 +172,5 @@ def _none_if_nan(x: float) -> float | None:
 
 
 def measured_streams(streams: Sequence[Stream]) -> list[Stream]:
-    """Those in which some previous token has rows enough."""
+    """The streams that vary and in which a previous token has enough rows."""
     return [stream for stream in streams if stream.groups and float(stream.spectrum[0][0]) > 0]

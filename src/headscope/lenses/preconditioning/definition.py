@@ -70,7 +70,7 @@ def _by_frequency(occurrences: Counter[int]) -> list[int]:
 
 
 def _numbers(counts: Sequence[int]) -> tuple[float, float, float, float]:
-    """Continuations that carry 90 %, whether five do, the entropy by Chao and Shen, and the p-value of five doing."""
+    """Continuations that carry 90 %, whether five do, entropy (Chao and Shen), p-value of five."""
     n, carried, k = sum(counts), 0, 0
     ordered = sorted(counts, reverse=True)
     for c in ordered:
@@ -86,14 +86,14 @@ def _numbers(counts: Sequence[int]) -> tuple[float, float, float, float]:
 
 
 def _excluded(chances: Sequence[float], sizes: Sequence[float], pairs: int) -> float:
-    """The share of pairs in groups whose p-value stays below 5 % when false discoveries are held there."""
+    """The share of pairs in groups with a p-value below 5 %, adjusted for false discoveries."""
     order = sorted(range(len(chances)), key=lambda index: chances[index])
     ranks = [rank for rank, index in enumerate(order, 1) if chances[index] * len(order) / rank < 0.05]
     return sum(sizes[index] for index in order[: max(ranks, default=0)]) / pairs
 
 
 def _mean(values: Rows, null: Rows, n: Rows) -> tuple[float, float | None, float | None]:
-    """Mean over groups weighted by their size; its interval is that of the distance from the null, a ratio of sums."""
+    """The mean over groups weighted by size, with the interval of its distance from the null."""
     mean, m = float((values * n).sum() / n.sum()), len(n)
     if m < 2:
         return mean, None, None
@@ -128,7 +128,7 @@ class _Continuations:
         return cls(frequent, after, following, np.array(sizes, dtype=float), np.array(measured), np.array(null))
 
     def mean(self, column: int) -> float:
-        """Over groups, weighted by their size."""
+        """The mean over groups, weighted by their size."""
         return float((self.measured[:, column] * self.sizes).sum() / self.sizes.sum())
 
     def chance(self, column: int) -> float:

@@ -99,7 +99,7 @@ class Preconditioning(TextLens[Params, State]):
         return Needs(weights=True, captures=frozenset({"resid", "final"}), pieces=True)
 
     def start(self, params: Params, model: ModelSpec, sites: tuple[Site, ...], text: TextSize) -> State:
-        """Nothing seen yet. Cross-attention is left out: it reads the stream of the same layer."""
+        """The empty state. Cross-attention is left out: it reads the stream of the same layer."""
         entering = [site for site in sites if site.kind == "self"]
         behind = {
             site: replace(site, layer=site.layer + 1)
@@ -116,7 +116,7 @@ class Preconditioning(TextLens[Params, State]):
         return State(params, tuple(streams), behind, plan, Pairs.empty(), Sample(plan))
 
     def update(self, state: State, batch: Batch) -> State:
-        """Add the windows of one batch, as far as this piece of it goes; pairs are counted with the first stream."""
+        """Add the windows of one piece of a batch; pairs are counted with the first stream."""
         if batch.variant != AS_IS:
             return state
         captured = dict(batch.captures.get("resid", {}))
@@ -132,7 +132,7 @@ class Preconditioning(TextLens[Params, State]):
         return replace(state, samples={**state.samples, **samples})
 
     def merge(self, a: State, b: State) -> State:
-        """What both have seen, a's windows first."""
+        """The state after both texts, a's windows first."""
         merged = {
             site: a.samples[site].merge(sample) if site in a.samples else sample for site, sample in b.samples.items()
         }
@@ -188,7 +188,7 @@ class Preconditioning(TextLens[Params, State]):
 
 
 def _in_step(x: Float[Tensor, "batch n d"], batch: Batch) -> bool:
-    """Whether a stream has a row for each token; a picture's has not."""
+    """Whether a stream has a row for each token; the stream of a picture has not."""
     return tuple(x.shape[:2]) == tuple(batch.tokens.shape)
 
 

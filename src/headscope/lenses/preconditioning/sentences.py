@@ -130,7 +130,7 @@ def _gaussian_sentence(layers: pl.DataFrame) -> str:
 
 
 def _narrowed(numbers: Mapping[str, Mapping[str, Any]]) -> str:
-    """The size of a conditional Gaussian beside that of random groups, and what its interval says."""
+    """The size of a conditional Gaussian against random groups, and a verdict."""
     size, entropy = numbers["effective_dimension"], numbers.get("entropy_nats")
     fewer, smaller = _below(size), entropy is not None and _below(entropy)
     verdict = {

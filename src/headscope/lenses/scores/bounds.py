@@ -37,7 +37,7 @@ def largest(window: Window) -> Float[Tensor, "4 heads"]:
 
 
 def bound_rows(site: Site, site_sums: SiteSums, norms: Float[Tensor, " heads"] | None) -> Iterator[Row]:
-    """One row per head: the largest of all its windows, and how often the stated bound fails."""
+    """One row per head: its largest score, its bounds, how often the stated one fails."""
     pairs = torch.cat(site_sums.largest)
     for head in range(site.n_heads):
         of_head = pairs[:, :, head]

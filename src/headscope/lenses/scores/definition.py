@@ -294,7 +294,7 @@ class _Head:
 
 
 def _product_moments(s: Array) -> dict[str, float]:
-    """Of the products of a query with its keys."""
+    """The moments of the products of a query with its keys."""
     return {
         "first": float(s.mean()), "second": float((s**2).mean()), "third": float((s**3).mean()),
         "fourth": float((s**4).mean()), "row_variance": float(s.var(ddof=1)),
@@ -352,7 +352,7 @@ def _interval(name: str, value: float, without: Array) -> tuple[float, float]:
 
 
 def _entropy(t: Array) -> float:
-    """Of the softmax of a row, in nats."""
+    """The entropy of the softmax of a row, in nats."""
     p = np.exp(t - t.max())
     p /= p.sum()
     return float(-sum(x * log(x) for x in p if x > 0))

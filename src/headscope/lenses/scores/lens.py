@@ -2,8 +2,8 @@ r"""Scores: what law do the raw scores of a head follow, and does that law expla
 
 A fold over text. Every window shows some rows of scores (equally spaced queries, all their keys) and the queries and
 keys of every token. From the means and covariances of queries and keys follows what the scores of independent tokens
-would be; from the variance of a row follows the entropy that Gaussian scores would have. Both stand beside what was
-measured. What is computed from these stands in `score_law/`, one idea per file.
+would be; from the variance of a row follows the entropy that Gaussian scores would have. Both are compared
+with the measurement.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ from headscope.maths.gaussians.moments import Moments
 
 @dataclass(frozen=True)
 class State:
-    """What has been seen so far, per site; `added` are the sites whose positions are split off.
+    """The sums so far, by site; `added` are the sites whose positions are split off.
 
     `read` is what the projections of this batch read, of sites whose rows have not come yet.
     """
@@ -70,7 +70,7 @@ class Scores(TextLens[Params, State]):
         return Needs(weights=True, captures=frozenset({"rows", "scale", "q", "k", "x"}), pieces=True)
 
     def start(self, params: Params, model: ModelSpec, sites: tuple[Site, ...], text: TextSize) -> State:
-        """Nothing seen yet. Positions are added before the first layer of a stack, if they are added at all."""
+        """The empty state. Positions are added before the first layer of a stack, if at all."""
         self_sites = [site for site in sites if site.kind == "self"] if model.positions not in NOT_ADDED else []
         first = {
             stack: min(site.layer for site in self_sites if site.stack == stack)
@@ -80,7 +80,7 @@ class Scores(TextLens[Params, State]):
         return State(params, sites, added, model.positions)
 
     def update(self, state: State, batch: Batch) -> State:
-        """Add the windows of one batch, as far as this piece of it goes."""
+        """Add the windows of one piece of a batch."""
         if batch.variant != AS_IS:
             return state
         sums_by_site, read = dict(state.sums_by_site), {**state.read, **batch.captures.get("x", {})}
@@ -92,7 +92,7 @@ class Scores(TextLens[Params, State]):
         return replace(state, sums_by_site=sums_by_site, read=read)
 
     def merge(self, a: State, b: State) -> State:
-        """What both have seen, a's windows first."""
+        """The state after both texts, a's windows first."""
         sums_by_site = dict(a.sums_by_site)
         for site, site_sums in b.sums_by_site.items():
             sums_by_site[site] = sums_by_site[site].merge(site_sums) if site in sums_by_site else site_sums

@@ -1,4 +1,4 @@
-"""What stands beside the measured numbers: predictions for independent Gaussian tokens, stated formulas, nulls."""
+"""References for measured numbers: predictions for Gaussian tokens, stated formulas, nulls."""
 
 from dataclasses import dataclass
 
@@ -41,7 +41,7 @@ def sides(site: Site, site_sums: SiteSums, mean: Float[Tensor, "summed heads"]) 
 
 @dataclass(frozen=True)
 class _Predicted:
-    """What independent Gaussian tokens would show, for each head."""
+    """The moments of scores of independent Gaussian tokens, for each head."""
 
     mean: Float[Tensor, " heads"]
     variance: Float[Tensor, " heads"]

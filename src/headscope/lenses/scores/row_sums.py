@@ -1,4 +1,4 @@
-"""Everything that is measured row by row, summed over the rows of one window."""
+"""Sums over the rows of one window of every quantity of a row."""
 
 from dataclasses import dataclass
 
@@ -38,7 +38,7 @@ class Summed:
 
 
 def summed(window: Window) -> Summed:
-    """Everything that is measured row by row."""
+    """The sums of every quantity over the rows of one window."""
     counted, products = window.counted(), window.products().double()
     visible = torch.isfinite(products)
     used_keys = visible.clone()

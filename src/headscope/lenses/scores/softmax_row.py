@@ -1,4 +1,4 @@
-"""What a row of scores is like, and what its softmax makes of it: shape, normality, entropy, Jacobian."""
+"""A row of scores and its softmax: shape, normality, entropy, Jacobian."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,7 +13,7 @@ from headscope.lenses.scores.window import Window, bent
 from headscope.maths.attention.softmax import GaussianRows, jacobian_operator_norm
 from headscope.maths.gaussians.normality import FEWEST, omnibus_p
 
-# Keys in a test of normality are so far apart: their correlation r then enters only as r³ and r⁴.
+# Distance of the keys in a test of normality: their correlation r then enters only as r³ and r⁴.
 APART = 4
 # The norm of a Jacobian takes several passes over its row, at each scale: not every row.
 JACOBIAN_ROWS = slice(2, None, 4)
@@ -27,7 +27,7 @@ Rows = Bool[Tensor, "heads rows"]
 
 @dataclass(frozen=True)
 class SoftmaxRow:
-    """What the softmax makes of each row; entropies as shares of ln n."""
+    """Moments and softmax of each row; entropies are shares of ln n."""
 
     mean: PerRow
     variance: PerRow
@@ -40,7 +40,7 @@ class SoftmaxRow:
 
 
 def softmax_row(s: Scores, used_keys: Visible) -> SoftmaxRow:
-    """Everything about the kept keys of each row."""
+    """The numbers of each row over the keys that are used."""
     n = used_keys.sum(-1)
     mean, variance = row_moments(s, used_keys)
     centred = (s - mean[..., None]).masked_fill(~used_keys, 0.0)
@@ -93,7 +93,7 @@ def rejected(s: Scores, used_keys: Visible, counted: Rows) -> tuple[PerRow, Rows
 
 
 def jacobians(window: Window, visible: Visible, counted: Rows) -> dict[str, tuple[PerRow, Rows]]:
-    """Norms at three scales, for some of the rows; other scales only where the score is a product and nothing else."""
+    """Norms of the Jacobian in a sample of rows, as trained and, without bias or cap, at two other scales."""
     sampled = torch.zeros_like(counted)
     sampled[:, JACOBIAN_ROWS] = True
     sampled &= counted
@@ -115,7 +115,7 @@ def jacobians(window: Window, visible: Visible, counted: Rows) -> dict[str, tupl
 
 
 def binned(s: Scores, used_keys: Visible, used: Rows, row: SoftmaxRow) -> Int[Tensor, " bins"]:
-    """Scores less the mean of their row over its deviation, counted in bins; the last cell counts all of them."""
+    """Counts of standardised scores in bins; the last cell counts all of them."""
     standard = ((s - row.mean[..., None]) / row.variance.clamp_min(1e-300).sqrt()[..., None])[
         used_keys & used[..., None]
     ]

@@ -1,4 +1,4 @@
-"""The row variance of the first layer, split into what position and content of query and key contribute."""
+"""The row variance of the first layer, split by position and content of query and key."""
 
 from collections.abc import Iterator, Sequence
 
@@ -19,7 +19,7 @@ PARTS = ("constant", "position", "content")
 
 
 def position_sums(q: Sequence[Tensor], k: Sequence[Tensor]) -> Positions:
-    """Index 0 is the first position that is not left out; padding stands behind the text."""
+    """Sums by position; index 0 is the first that is not left out, padding comes last."""
     n = max(queries.shape[1] for queries in q)
     total_q = torch.zeros(n, q[0].shape[0], q[0].shape[2], dtype=torch.float64)
     total_k = torch.zeros(n, k[0].shape[0], k[0].shape[2], dtype=torch.float64)
@@ -32,7 +32,7 @@ def position_sums(q: Sequence[Tensor], k: Sequence[Tensor]) -> Positions:
 
 
 def grouped(q: Sequence[Tensor], k: Sequence[Tensor]) -> Groups:
-    """The windows of a batch, dealt out to groups in turn."""
+    """The windows of a batch, assigned to groups in turn."""
     members = []
     for first in range(min(GROUPS, len(q))):
         some_q, some_k = q[first::GROUPS], k[first::GROUPS]
@@ -82,7 +82,7 @@ def term_rows(site: Site, site_sums: SiteSums) -> Iterator[Row]:
 
 
 def _splits(group: Group) -> bool:
-    """Whether some position was seen in two windows."""
+    """Whether any position occurs in two windows."""
     count = group.positions.count
     return len(count) > 0 and float(count.max()) >= 2 and min(group.q.count, group.k.count) >= 2
 
@@ -102,7 +102,7 @@ def _terms(site: Site, scale: float, group: Group) -> tuple[Tensor, Tensor, Tens
 def _split(
     total: Float[Tensor, "n some_heads d"], count: Float[Tensor, " n"], moments: Moments
 ) -> tuple[Float[Tensor, "some_heads d d"], Float[Tensor, "some_heads d d"]]:
-    r"""Covariance of what the position tells, and of the rest.
+    r"""The covariance that positions explain, and the remaining one.
 
     With $S_i$ the centred sum over the $c_i$ windows at position i, $\sum_i S_i S_i^\top$ less the scatter holds only
     products of different windows: over $\sum_i c_i (c_i - 1)$ it is free of the noise of the means.

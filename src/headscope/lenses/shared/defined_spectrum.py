@@ -1,4 +1,4 @@
-"""The numbers of the lens `spectra` by their formulas: float64, plain sums, laws by their densities and integrals."""
+"""The numbers of the lens `spectra` by their formulas: float64, sums and integrals."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -13,7 +13,7 @@ from scipy import integrate, optimize, special
 def defined_numbers(
     sigma: Sequence[float], sizes: tuple[int, ...], initial_sd: float | None
 ) -> list[dict[str, object]]:
-    """The quantities from singular values and the null of their shape: two sizes for a matrix, three for a product."""
+    """The quantities of singular values and their null; a matrix has two sizes, a product three."""
     low, high, stable, effective, centre, spread = _null(sizes)
     total = sum(s * s for s in sigma)
     mean = total / len(sigma)
@@ -48,7 +48,7 @@ def defined_numbers(
 
 
 def _largest_gap(sizes: tuple[int, ...], bulk: Sequence[float]) -> float | None:
-    """Between the distribution function of ascending values and that of the law; None without values."""
+    """The largest gap between the distribution functions of ascending values and of the law."""
     law = _shares(sizes, bulk)
     gaps = [max(abs(f - i / len(law)), abs(f - (i + 1) / len(law))) for i, f in enumerate(law)]
     return max(gaps, default=None)
@@ -57,7 +57,7 @@ def _largest_gap(sizes: tuple[int, ...], bulk: Sequence[float]) -> float | None:
 def _initial_numbers(
     sizes: tuple[int, ...], values: int, edges: tuple[float, float], initial_sd: float
 ) -> dict[str, float]:
-    """What a matrix, or a product of two, has whose entries were drawn with this standard deviation."""
+    """The quantities of a matrix, or a product of two, when it was initialised."""
     variance = initial_sd ** (2 * (len(sizes) - 1))
     mean = variance * (prod(sizes) / min(sizes))
     numbers = {"mean_square": mean, "sum_squares": mean * values, "bulk_variance": variance}
@@ -101,7 +101,7 @@ def _product_null(rows: int, inner: int, columns: int) -> _Null:
 
 
 def _minimum(f: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function with one minimum has it, by thirds."""
+    """The minimum of a function that has only one, by ternary search."""
     for _ in range(120):
         left, right = low + (high - low) / 3, high - (high - low) / 3
         low, high = (low, right) if f(left) < f(right) else (left, high)
@@ -121,7 +121,7 @@ def _density(sizes: tuple[int, ...], x: float) -> float:
 
 
 def _shares(sizes: tuple[int, ...], points: Sequence[float]) -> list[float]:
-    """Which share of the law with mean 1 lies below each of the points, ascending: its density integrated."""
+    """The share of the law with mean 1 below each of the ascending points."""
     low, high = _null(sizes)[:2]
     shares, share, last = [], 0.0, low
     for point in points:

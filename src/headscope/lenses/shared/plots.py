@@ -1,4 +1,4 @@
-"""How numbers per head are laid out: the first columns of a table, labels, layer × head heat maps."""
+"""The layout of numbers per head: first columns of a table, labels, heat maps."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,7 @@ Array = NDArray[np.float64]
 
 
 def place(site: Site, head: int | None) -> dict[str, str | int | None]:
-    """The columns that every table starts with; head is None where the row is about the whole site."""
+    """The first columns of every table; head is None where a row is about a site."""
     return {"stack": site.stack, "kind": site.kind, "layer": site.layer, "head": head}
 
 

@@ -1,4 +1,4 @@
-"""Rows of the residual stream that a lens keeps for what needs single rows: a bounded sample that merges exactly.
+"""A bounded sample of rows of the residual stream that merges exactly.
 
 Windows are drawn by a hash of their tokens: the smallest hashes stay. Within a window anchors stand at equal steps, and
 with each anchor the rows that lie at the wanted distances behind it. The more windows are kept, the wider the steps;
@@ -19,7 +19,7 @@ from headscope.lenses.shared.window_sample import drawn, priority_of
 
 @dataclass(frozen=True)
 class Plan:
-    """What may be kept: so many rows per stream, of so many windows, at these distances, none of the first `skip`.
+    """The bounds of a sample: rows per stream, windows, distances, first tokens to skip.
 
     No window has more than `most` rows: those of one window depend on each other, and more of them tell little more.
     """
@@ -31,7 +31,7 @@ class Plan:
     most: int = 2**31
 
     def room(self, windows: int) -> int:
-        """Rows per window where there are so many windows."""
+        """The most rows of each window in a sample of this number of windows."""
         return min(self.rows // max(1, windows), self.most)
 
 
@@ -44,7 +44,7 @@ class Stream:
     length: int
 
     def thinned(self, plan: Plan, room: int) -> "Stream":
-        """The rows that stay when only `room` of them may."""
+        """The stream with at most `room` rows."""
         if len(self.positions) <= room:
             return self
         positions = kept_positions(plan, self.length, room)
@@ -62,7 +62,7 @@ class Window:
     streams: Mapping[Site, Stream]
 
     def thinned(self, plan: Plan, room: int) -> "Window":
-        """With no more than `room` rows of each stream."""
+        """The window with at most `room` rows of each stream."""
         if all(len(stream.positions) <= room for stream in self.streams.values()):
             return self
         return Window(self.priority, {site: stream.thinned(plan, room) for site, stream in self.streams.items()})
@@ -78,7 +78,7 @@ class Sample:
     _worst: int = field(default=2**64, compare=False)
 
     def add(self, tokens: Int[Tensor, "n"], streams: Mapping[Site, Float[Tensor, "_ d"]]) -> "Sample":
-        """With one more window; its rows are copied only where it is drawn."""
+        """The sample after one more window, whose rows are copied only if it stays."""
         priority = priority_of(tokens)
         if len(self.windows) == self.plan.windows and priority >= self._worst:
             return replace(self, seen=self.seen + 1)
@@ -96,7 +96,7 @@ class Sample:
         )
 
     def counts(self) -> tuple[int, int]:
-        """Rows of a stream that are held, and rows that there were; windows that are not held count as the others."""
+        """Rows of a stream in the sample, and in the text by the mean length of its windows."""
         first = [next(iter(window.streams.values())) for window in self.windows]
         sampled_rows = sum(len(stream.positions) for stream in first)
         available_rows = sum(max(stream.length - self.plan.skip, 0) for stream in first)
@@ -117,7 +117,7 @@ def _sampled(plan: Plan, stream: Float[Tensor, "n d"], room: int) -> Stream:
 
 @lru_cache(maxsize=1024)
 def kept_positions(plan: Plan, length: int, room: int) -> tuple[int, ...]:
-    """Anchors and what lies behind them at the distances, with the smallest step (1, 2, 4, …) that fits."""
+    """Anchors and positions behind them, with the smallest step (1, 2, 4, …) that fits."""
     step = 1
     while True:
         anchors = range(plan.skip, length, step)

@@ -1,4 +1,4 @@
-"""What every lens that reads weights has to say about them: where they come from, and what they leave out."""
+"""Notes on weights for every lens that reads them: their origin, what they leave out."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,7 +16,7 @@ def has_gain(w: HeadWeights, parts: str = "qkv") -> bool:
 
 
 def gain_warning(gained: Sequence[Site], sites: Sequence[Site], projections: str) -> tuple[str, ...]:
-    """That the numbers are without the gains of some sites."""
+    """The warning that the numbers leave out the gains of some sites."""
     if not gained:
         return ()
     return (
@@ -26,7 +26,10 @@ def gain_warning(gained: Sequence[Site], sites: Sequence[Site], projections: str
 
 
 def status_warnings(spec: ModelSpec, statuses: Mapping[Site, WeightStatus], normed: str) -> tuple[str, ...]:
-    """Rounding noise, sites that normalise (`normed` says what that means here) or clip, sites left out and why."""
+    """Warnings of rounding noise, of sites that normalise or clip, and of sites left out.
+
+    `normed` says what normalisation means for the lens.
+    """
     texts = [spec.weight_warning] if spec.weight_warning else []
     normed_sites = [site for site, weight_status in statuses.items() if weight_status.status == "normed"]
     if normed_sites:

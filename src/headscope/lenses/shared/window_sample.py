@@ -41,7 +41,7 @@ def sample_warning(part: int, total: int, units: str) -> tuple[str, ...]:
 
 
 def drawn(windows: Sequence[T], room: int) -> tuple[T, ...]:
-    """Those that stay where so many may, in the order in which they came."""
+    """The `room` windows with the smallest hash, in text order."""
     # sorted is stable: of equal hashes the earlier window stays.
     smallest_hashes = sorted(range(len(windows)), key=lambda index: windows[index].priority)[:room]
     return tuple(windows[index] for index in sorted(smallest_hashes))

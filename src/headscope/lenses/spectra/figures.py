@@ -1,4 +1,4 @@
-"""Figures of the spectra lens: heat maps per head, curves over layers, spectra beside their null."""
+"""Figures of the lens `spectra`: heat maps of heads, curves over layers, spectra."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -14,7 +14,7 @@ from headscope.maths.random_matrices.null_spectrum import Comparison, random_dis
 MATRICES = ("Q", "K", "V", "O")
 # On a logarithmic axis the smallest singular values would take up most of a picture and say the least.
 _LARGEST_SHARE = 0.95
-# More matrices of one layer than this are not told apart in a picture; their numbers are in the table.
+# More matrices of a layer cannot be distinguished in a picture; their numbers are in the table.
 _NAMES = 6
 
 Layers = Mapping[Site, Mapping[str, Comparison]]
@@ -186,7 +186,7 @@ def _largest_square(prefix: str, part: str, family: Family, initial_sd: float | 
 
 
 def _stable_rank(prefix: str, part: str, family: Family) -> Curves:
-    """Not effective rank: this one tells how far the largest value stands out, and the heat maps show the other."""
+    """Stable rank shows how far the largest value stands out; heat maps show effective rank."""
     series = _curves(family, lambda comparison: comparison.quantities["stable_rank"][0] or nan)
     return Curves(
         f"{prefix}stable_rank",
@@ -221,7 +221,7 @@ def _distance(prefix: str, part: str, family: Family) -> Iterator[Curves]:
 
 
 def _spectra_by_layer(figure: str, matrix: str, spectra: Mapping[str, Comparison]) -> Curves:
-    """Divided by their root mean square, so that one null serves all layers of the same shape."""
+    """Spectra over their root mean square, so that layers of one shape share a null."""
     series = []
     for label, comparison in spectra.items():
         indices = _picture_indices(round(_LARGEST_SHARE * len(comparison.sigma)) or 1)
@@ -248,13 +248,13 @@ def _null_curve(sizes: tuple[int, ...]) -> Series:
 
 
 def _picture_indices(n: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """Which of n sorted values to draw: the first ones all, the rest evenly."""
+    """Indices of the sorted values in a picture: all of the first, then evenly spaced."""
     evenly = np.linspace(0, n - 1, 100).round().astype(np.int64)
     return np.unique(np.concatenate((np.arange(min(n, 12)), evenly)))
 
 
 def _histograms(layers: Layers, bins: int) -> Iterator[Histogram]:
-    """Of W_Q in the first, the middle and the last layer."""
+    """Histograms of W_Q in the first, the middle and the last layer."""
     sites = list(layers)
     for index in sorted({0, len(sites) // 2, len(sites) - 1}):
         comparison = layers[sites[index]]["Q"]

@@ -42,7 +42,7 @@ class Spectra(WeightLens[Params]):
         return Needs(weights=True)
 
     def measure(self, params: Params, weights: WeightSource) -> Measurement:
-        """Read one site at a time and keep only its singular values, so that memory stays that of one site."""
+        """Measure one site at a time, so that memory stays that of one site."""
         statuses = {site: weights.status(site) for site in weights.sites}
         readable_sites = [site for site in weights.sites if statuses[site].status != "refused"]
         warnings = status_warnings(weights.spec, statuses, "W_Q, W_K and W_QK are those before it")
