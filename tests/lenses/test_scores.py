@@ -14,7 +14,7 @@ from headscope.lenses.lens import AS_IS, Batch
 from headscope.lenses.scores.lens import LENS
 from headscope.lenses.scores.sentences import sentences
 from headscope.lenses.scores.settings import Params
-from headscope.lenses.scores.site_sums import Seen
+from headscope.lenses.scores.site_sums import SiteSums
 from headscope.lenses.scores.tables import BOUNDS, HEADS, TERMS
 from headscope.lenses.scores.terms import grouped, term_rows
 from headscope.maths.gaussians.bilinear_scores import GaussianPair, score_mean, score_variance
@@ -168,10 +168,12 @@ def test_intervals_of_terms_cover():
     for seed in range(texts):
         tokens = list(normal(8, 1, 20, D, seed=100 + seed))
         moments = Moments.of(torch.cat(tokens, 1))
-        seen = Seen(1.0, (), (), (), moments, moments, torch.zeros(1, dtype=torch.int64), grouped(tokens, tokens))
-        rows = {str(row["quantity"]): row for row in term_rows(of, seen)}
-        own = rows["content_content"]
-        covered += own["share_low"] <= 1 <= own["share_high"]
+        site_sums = SiteSums(
+            1.0, (), (), (), moments, moments, torch.zeros(1, dtype=torch.int64), grouped(tokens, tokens)
+        )
+        rows = {str(row["quantity"]): row for row in term_rows(of, site_sums)}
+        content = rows["content_content"]
+        covered += content["share_low"] <= 1 <= content["share_high"]
     assert covered >= 0.91 * texts  # 0.95 less 2.6 standard errors of 200 texts
 
 

@@ -42,7 +42,7 @@ Tables = Mapping[str, pl.DataFrame]
 
 
 class NotApplicable(LensError):
-    """The lens has nothing to say about this model; the message is the reason, and this is no failure."""
+    """The lens does not apply to this model; the message is the reason, not a failure."""
 
     def __init__(self, reason: str, *, warnings: tuple[str, ...] = ()) -> None:
         super().__init__(reason)
@@ -51,7 +51,7 @@ class NotApplicable(LensError):
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a lens measured: tables with a null or a prediction beside each value, and how they came about.
+    """The numbers of a lens: tables of values with nulls or predictions, and the method.
 
     `quantities` are the columns that hold one number per head: whoever shows a model as a grid of heads reads them and
     knows no lens by name.
@@ -67,7 +67,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class TextSize:
-    """How much text a lens will see: known before the first batch."""
+    """The amount of text that a lens will read, before the first batch."""
 
     windows: int
     tokens_per_window: int
@@ -75,7 +75,7 @@ class TextSize:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a lens wants to be handed; the pipeline takes the union over the chosen lenses.
+    """What a lens asks for; the pipeline takes the union over the chosen lenses.
 
     `captures` may name pattern, corner (its part of the first queries and keys; `corner:256` for as many), early (its
     rows of the first queries), pairs (the pattern among some tokens), scores, rows (the scores of some rows), scale, q,
@@ -90,7 +90,7 @@ class Needs:
     - "without mlp", "without attention": what the feed-forward parts, or the attention, would add is not added;
     - "attention alone": without skips, and with the feed-forward parts passed by.
 
-    A family may not allow some of them: the lens is then told (`Batch.refused`) and goes on with the others. `tokens`
+    A family may not allow some of them: `Batch.refused` then says why, and the lens goes on with the others. `tokens`
     says how much text from its beginning the changed forms need to see: they are shown the whole batches that hold it,
     whatever other lenses need, and the model as it is sees all of it.
 
@@ -118,7 +118,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Batch:
-    """What one forward pass on one variant showed, or a piece of it; on the CPU, wherever the model is.
+    """What one forward pass on one variant yields, or a piece of it, on the CPU.
 
     `uniform` holds the same statistics for attention that is uniform over the visible keys: the null. Padding
     is False in `real`, and rows of padding hold NaN in every statistic. `spelling` holds, for each window, the texts of
@@ -166,7 +166,7 @@ class Lens(ABC, Generic[P]):
 
     @abstractmethod
     def needs(self, params: P) -> Needs:
-        """What the pipeline must bring; senseless parameters are refused here, before any work."""
+        """What the pipeline must provide; wrong parameters are refused before any work."""
 
     @abstractmethod
     def sentences(self, tables: Tables) -> tuple[str, ...]:

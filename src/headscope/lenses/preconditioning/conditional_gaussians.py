@@ -1,4 +1,4 @@
-"""The Gaussian of a token's vector given the token before it, beside groups of the same sizes drawn at random."""
+"""The Gaussian of a token's vector given the token before it, and its null."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -43,12 +43,12 @@ class Stream:
         tokens, counts = torch.unique(self.previous, return_counts=True)
         order = sorted(zip((-counts).tolist(), tokens.tolist(), strict=True))
         most = max(ROWS, PER_DIMENSION * self.components)
-        found = []
+        groups = []
         for minus, token in order[:GROUPS]:
             if self.dimensions and -minus >= PER_DIMENSION * self.dimensions:
                 where = (self.previous == token).nonzero()[:, 0]
-                found.append((token, where[:: -(-len(where) // most)]))
-        return found
+                groups.append((token, where[:: -(-len(where) // most)]))
+        return groups
 
     @cached_property
     def dimensions(self) -> int:
@@ -58,7 +58,7 @@ class Stream:
 
     @cached_property
     def moments(self) -> Moments:
-        """Of all rows."""
+        """Mean and covariance of all rows."""
         return Moments.of(self.rows)
 
     @cached_property
@@ -74,7 +74,7 @@ class Stream:
         return (self.rows.to(torch.float64) - self.moments.mean) @ axes
 
     def numbers(self, where: Int[Tensor, "sets some"]) -> Float[Tensor, "sets quantities"]:
-        """Of the Gaussian of each set of rows, in the order of `QUANTITIES`; NaN where it has no entropy."""
+        """The `QUANTITIES` of each set of rows; NaN where it has no entropy."""
         x = self.rows[where].to(torch.float64)
         x = x - x.mean(1, keepdim=True)
         small = x @ x.mT if x.shape[1] < x.shape[2] else x.mT @ x
@@ -82,12 +82,12 @@ class Stream:
         values = torch.where(values > ROUNDING * self.spectrum[0][0], values, 0.0)
         total = values.sum(-1)
         enough = values.cumsum(-1) >= SHARE * total[:, None] * (1 - 1e-12)
-        some = total > 0
+        varies = total > 0
         return torch.stack(
             (
                 self.entropy(where),
-                torch.where(some, total.square() / torch.where(some, values.square().sum(-1), 1.0), 0.0),
-                torch.where(some, enough.to(torch.int64).argmax(-1) + 1.0, 0.0),
+                torch.where(varies, total.square() / torch.where(varies, values.square().sum(-1), 1.0), 0.0),
+                torch.where(varies, enough.to(torch.int64).argmax(-1) + 1.0, 0.0),
                 (values > 0).sum(-1).to(torch.float64),
                 total / float(self.spectrum[0].sum()),
             ),
@@ -95,25 +95,25 @@ class Stream:
         )
 
     def entropy(self, where: Int[Tensor, "sets some"]) -> Float[Tensor, " sets"]:
-        """Of the Gaussian of each set of rows in the principal components, shrunk as Ledoit and Wolf say."""
+        """The entropy of each set of rows in the principal components (Ledoit–Wolf)."""
         y = self.scores[where]
-        some = (y - y.mean(1, keepdim=True)).square().mean(1).amax(-1) > ROUNDING * self.spectrum[0][0]
-        found = torch.full((len(y),), nan, dtype=torch.float64)
-        if bool(some.any()):
-            values = torch.linalg.eigvalsh(fitted(Moments.of(y[some]), "ledoit-wolf").covariance)
-            found[some] = 0.5 * (values.log() + log(2 * pi) + 1).sum(-1)
-        return found
+        varies = (y - y.mean(1, keepdim=True)).square().mean(1).amax(-1) > ROUNDING * self.spectrum[0][0]
+        entropies = torch.full((len(y),), nan, dtype=torch.float64)
+        if bool(varies.any()):
+            values = torch.linalg.eigvalsh(fitted(Moments.of(y[varies]), "ledoit-wolf").covariance)
+            entropies[varies] = 0.5 * (values.log() + log(2 * pi) + 1).sum(-1)
+        return entropies
 
     @cached_property
     def measured(self) -> Float[Tensor, "groups quantities"]:
-        """Given each previous token."""
+        """The quantities given each previous token."""
         return torch.cat([self.numbers(where[None]) for _, where in self.groups])
 
     @cached_property
     def null(self) -> Float[Tensor, "shuffles groups quantities"]:
-        """Of groups of the same sizes when previous tokens are exchanged at random."""
+        """The quantities of groups of the same sizes with previous tokens shuffled."""
         generators = [torch.Generator().manual_seed(shuffle) for shuffle in range(SHUFFLES)]
-        orders = torch.stack([torch.randperm(len(self.rows), generator=one) for one in generators])
+        orders = torch.stack([torch.randperm(len(self.rows), generator=generator) for generator in generators])
         ends = [0, *accumulate(len(where) for _, where in self.groups)]
         return torch.stack([self.numbers(orders[:, a:b]) for a, b in pairwise(ends)], 1)
 
@@ -124,29 +124,29 @@ class Stream:
 
     @cached_property
     def unconditional(self) -> Float[Tensor, " quantities"]:
-        """Of all rows together."""
+        """The quantities of all rows together."""
         return self.numbers(torch.arange(len(self.rows))[None])[0]
 
     def layer_rows(self) -> Iterator[Row]:
-        """Means over previous tokens, each as often as it was seen."""
+        """Means over previous tokens, weighted by their number of rows."""
         for at, quantity in enumerate(QUANTITIES):
-            known = ~self.measured[:, at].isnan() & ~self.null[..., at].isnan().any(0)
-            if not bool(known.any()):
+            finite = ~self.measured[:, at].isnan() & ~self.null[..., at].isnan().any(0)
+            if not bool(finite.any()):
                 continue
-            n, values = self.sizes[known], self.measured[known, at]
-            mean, half = paired(values, self.null[:, known, at].mean(0), n)
-            null = float(((self.null[:, known, at] * n).sum(1) / n.sum()).mean())
+            n, values = self.sizes[finite], self.measured[finite, at]
+            mean, half = paired(values, self.null[:, finite, at].mean(0), n)
+            null = float(((self.null[:, finite, at] * n).sum(1) / n.sum()).mean())
             yield {
                 **place(self.site, None),
                 "quantity": quantity,
                 "value": mean,
-                "low": _known(mean - half),
-                "high": _known(mean + half),
+                "low": _none_if_nan(mean - half),
+                "high": _none_if_nan(mean + half),
                 "null": null,
-                "unconditional": _known(float(self.unconditional[at])),
+                "unconditional": _none_if_nan(float(self.unconditional[at])),
                 "dimensions": self.dimensions if quantity == "entropy_nats" else self.rows.shape[1],
                 "samples": int(n.sum()),
-                "groups": int(known.sum()),
+                "groups": int(finite.sum()),
                 "windows": self.windows,
             }
 
@@ -159,18 +159,18 @@ class Stream:
                     **place(self.site, None),
                     "previous": names(token),
                     "quantity": quantity,
-                    "value": _known(value),
-                    "null": _known(float(null.mean())),
+                    "value": _none_if_nan(value),
+                    "null": _none_if_nan(float(null.mean())),
                     "continuations": len(torch.unique(self.token[where])),
                     "dimensions": self.dimensions if quantity == "entropy_nats" else self.rows.shape[1],
                     "samples": len(where),
                 }
 
 
-def _known(x: float) -> float | None:
+def _none_if_nan(x: float) -> float | None:
     return None if x != x else x
 
 
 def measured_streams(streams: Sequence[Stream]) -> list[Stream]:
-    """Those in which some previous token has rows enough."""
-    return [one for one in streams if one.groups and float(one.spectrum[0][0]) > 0]
+    """The streams that vary and in which a previous token has enough rows."""
+    return [stream for stream in streams if stream.groups and float(stream.spectrum[0][0]) > 0]

@@ -16,11 +16,13 @@ def figures(followers: Followers, tables: Mapping[str, pl.DataFrame]) -> tuple[F
 
 def _carried(followers: Followers) -> Curves:
     weight = (followers.sizes / followers.sizes.sum())[:, None]
-    most = max(len(one.values) for one in followers.after)
+    most = max(len(counts.values) for counts in followers.after)
     x = np.array([float(rank) for rank in RANKS if rank <= most] or [1.0])
     ours, null = ((weight * values).sum(0).numpy()[: len(x)] for values in (followers.carried, followers.carried_null))
-    whole = followers.following.counts.sort(descending=True).values.cumsum(0).double() / followers.following.total
-    text = [float(whole[min(int(rank), len(whole)) - 1]) for rank in x]
+    carried_by_text = (
+        followers.following.counts.sort(descending=True).values.cumsum(0).double() / followers.following.total
+    )
+    text = [float(carried_by_text[min(int(rank), len(carried_by_text)) - 1]) for rank in x]
     return Curves(
         "carried",
         "What the likeliest continuations carry",
@@ -43,28 +45,28 @@ def _carried(followers: Followers) -> Curves:
 def _depth(tables: Mapping[str, pl.DataFrame]) -> Iterator[Curves]:
     if "layers" not in tables:
         return
-    shown = {
+    labels_by_quantity = {
         "effective_dimension": ("Effective dimension", "effective dimension", "directions that hold the variance"),
         "entropy_nats": ("Entropy", "entropy in nats", "in the same principal components"),
     }
-    for quantity, (title, axis, what) in shown.items():
+    for quantity, (title, axis, meaning) in labels_by_quantity.items():
         rows = tables["layers"].filter(pl.col("quantity") == quantity)
         series = []
         for stack in rows["stack"].unique(maintain_order=True):
-            own = rows.filter(pl.col("stack") == stack)
-            x = own["layer"].to_numpy().astype(float)
+            of_stack = rows.filter(pl.col("stack") == stack)
+            x = of_stack["layer"].to_numpy().astype(float)
             name = "" if stack == "only" else f"{stack}: "
-            low, high = (own[end].cast(pl.Float64).to_numpy() for end in ("low", "high"))
+            low, high = (of_stack[end].cast(pl.Float64).to_numpy() for end in ("low", "high"))
             series += [
-                Series(f"{name}given the last token", x, own["value"].to_numpy(), low, high),
-                Series(f"{name}random groups", x, own["null"].to_numpy(), role="null"),
+                Series(f"{name}given the last token", x, of_stack["value"].to_numpy(), low, high),
+                Series(f"{name}random groups", x, of_stack["null"].to_numpy(), role="null"),
             ]
         if series:
             yield Curves(
                 quantity,
                 f"{title} of the Gaussian given the last token, over depth",
-                f"Mean over the most frequent previous tokens ({what}). Dotted: random groups of the same sizes. Band: "
-                "95 % interval, over previous tokens, of the distance from them.",
+                f"Mean over the most frequent previous tokens ({meaning}). Dotted: random groups of the same sizes. "
+                "Band: 95 % interval, over previous tokens, of the distance from them.",
                 "layer",
                 axis,
                 tuple(series),

@@ -66,7 +66,7 @@ class Followers:
     def of(
         cls, pairs: Pairs, least: int, sampled: Sequence[TextWindow] = (), skip: int = 0, windows: int = 0
     ) -> "Followers | None":
-        """Of the previous tokens with at least `least` continuations; None where there is none."""
+        """From previous tokens with at least `least` continuations; None without any."""
         previous = pairs.previous()
         order = sorted(zip((-previous.counts).tolist(), previous.values.tolist(), strict=True))
         tokens = tuple(token for minus, token in order if -minus >= least)[:GROUPS]
@@ -101,7 +101,7 @@ class Followers:
         )
 
     def text_rows(self) -> Iterator[Row]:
-        """Means over previous tokens, each as often as it occurs.
+        """Means over previous tokens, weighted by how often they occur.
 
         The entropy given the previous token is too small by a bias that no one knows. It lies between nothing and the
         bias of as many drawn tokens, whose entropy is that of the text: the intervals allow for both.
@@ -199,7 +199,7 @@ def paired(
 
 
 def spelling(vocabulary: Vocabulary | None) -> Names:
-    """What a token spells, or its number where nobody says."""
+    """What a token spells, or its number without a vocabulary."""
 
     @cache
     def name(token: int) -> str:

@@ -99,40 +99,49 @@ class Preconditioning(TextLens[Params, State]):
         return Needs(weights=True, captures=frozenset({"resid", "final"}), pieces=True)
 
     def start(self, params: Params, model: ModelSpec, sites: tuple[Site, ...], text: TextSize) -> State:
-        """Nothing seen yet. Cross-attention is left out: it reads the stream of the same layer."""
+        """The empty state. Cross-attention is left out: it reads the stream of the same layer."""
         entering = [site for site in sites if site.kind == "self"]
-        behind = {site: replace(site, layer=site.layer + 1) for site in {one.stack: one for one in entering}.values()}
-        chosen: list[Site] = []
+        behind = {
+            site: replace(site, layer=site.layer + 1)
+            for site in {layer_site.stack: layer_site for layer_site in entering}.values()
+        }
+        streams: list[Site] = []
         for stack in dict.fromkeys(site.stack for site in entering):
-            own = [site for site in entering if site.stack == stack]
-            own.append(behind[own[-1]])
-            steps = torch.linspace(0, len(own) - 1, min(DEPTHS, len(own)), dtype=torch.float64)
-            chosen += [own[at] for at in sorted({round(at) for at in steps.tolist()})]
-        rows = min(ROWS, SAMPLE_BYTES // (4 * max(1, model.d_model) * max(1, len(chosen))))
+            stack_streams = [site for site in entering if site.stack == stack]
+            stack_streams.append(behind[stack_streams[-1]])
+            steps = torch.linspace(0, len(stack_streams) - 1, min(DEPTHS, len(stack_streams)), dtype=torch.float64)
+            streams += [stack_streams[at] for at in sorted({round(at) for at in steps.tolist()})]
+        rows = min(ROWS, SAMPLE_BYTES // (4 * max(1, model.d_model) * max(1, len(streams))))
         plan = Plan(rows, WINDOWS, (), params.skip + 1, PER_WINDOW)
-        return State(params, tuple(chosen), behind, plan, Pairs.empty(), Sample(plan))
+        return State(params, tuple(streams), behind, plan, Pairs.empty(), Sample(plan))
 
     def update(self, state: State, batch: Batch) -> State:
-        """Add the windows of one batch, as far as this piece of it goes; pairs are counted with the first stream."""
+        """Add the windows of one piece of a batch; pairs are counted with the first stream."""
         if batch.variant != AS_IS:
             return state
-        found = dict(batch.captures.get("resid", {}))
-        found |= {state.behind[site]: x for site, x in batch.captures.get("final", {}).items() if site in state.behind}
-        shown = {site: found[site] for site in state.streams if site in found and _in_step(found[site], batch)}
-        if state.streams and state.streams[0] in shown:
+        captured = dict(batch.captures.get("resid", {}))
+        captured |= {
+            state.behind[site]: x for site, x in batch.captures.get("final", {}).items() if site in state.behind
+        }
+        vectors_by_stream = {
+            site: captured[site] for site in state.streams if site in captured and _in_step(captured[site], batch)
+        }
+        if state.streams and state.streams[0] in vectors_by_stream:
             state = _counted(state, batch)
-        samples = {site: _sampled(state, site, x, batch) for site, x in shown.items()}
+        samples = {site: _sampled(state, site, x, batch) for site, x in vectors_by_stream.items()}
         return replace(state, samples={**state.samples, **samples})
 
     def merge(self, a: State, b: State) -> State:
-        """What both have seen, a's windows first."""
-        both = {site: a.samples[site].merge(one) if site in a.samples else one for site, one in b.samples.items()}
+        """The state after both texts, a's windows first."""
+        merged = {
+            site: a.samples[site].merge(sample) if site in a.samples else sample for site, sample in b.samples.items()
+        }
         return replace(
             a,
             pairs=a.pairs.merge(b.pairs),
             words=a.words.merge(b.words),
             texts=drawn((*a.texts, *b.texts), WINDOWS),
-            samples={**a.samples, **both},
+            samples={**a.samples, **merged},
         )
 
     def finish(self, state: State, weights: WeightSource | None) -> Measurement:
@@ -149,9 +158,9 @@ class Preconditioning(TextLens[Params, State]):
         names = spelling(None if weights is None else weights.vocabulary)
         rows = {
             "text": [_NOWHERE | row for row in followers.text_rows()],
-            "layers": [row for one in streams for row in one.layer_rows()],
+            "layers": [row for stream in streams for row in stream.layer_rows()],
             "tokens": [_NOWHERE | row for row in followers.token_rows(names)],
-            "gaussians": [row for one in streams for row in one.token_rows(names)],
+            "gaussians": [row for stream in streams for row in stream.token_rows(names)],
         }
         tables = {name: pl.DataFrame(rows[name], schema=SCHEMAS[name]) for name in SCHEMAS if rows[name]}
         return Measurement(
@@ -168,9 +177,9 @@ class Preconditioning(TextLens[Params, State]):
         self, params: Params, weights: WeightSource | None, batches: Sequence[Batch]
     ) -> dict[str, pl.DataFrame]:
         """The formulas as written, on all windows, in float64; the fold samples where rows are many."""
-        kept = [batch for batch in batches if batch.variant == AS_IS]
+        unchanged = [batch for batch in batches if batch.variant == AS_IS]
         vocabulary = None if weights is None else weights.vocabulary
-        rows = defined(kept, vocabulary, params.least, params.components, params.skip)
+        rows = defined(unchanged, vocabulary, params.least, params.components, params.skip)
         return {name: pl.DataFrame(rows[name], schema=SCHEMAS[name]) for name in SCHEMAS if rows[name]}
 
     def sentences(self, tables: Tables) -> tuple[str, ...]:
@@ -179,7 +188,7 @@ class Preconditioning(TextLens[Params, State]):
 
 
 def _in_step(x: Float[Tensor, "batch n d"], batch: Batch) -> bool:
-    """Whether a stream has a row for each token; a picture's has not."""
+    """Whether a stream has a row for each token; the stream of a picture has not."""
     return tuple(x.shape[:2]) == tuple(batch.tokens.shape)
 
 
@@ -190,8 +199,8 @@ def _counted(state: State, batch: Batch) -> State:
         if len(window) > skip + 1:
             pairs = pairs.add(window[skip:-1], window[skip + 1 :])
             before = torch.cat((window.new_full((1,), -1), window[:-1]))
-            both = torch.stack((window, before), 1).to(torch.float64)
-            words = words.add(window, {state.streams[0]: both})
+            with_previous = torch.stack((window, before), 1).to(torch.float64)
+            words = words.add(window, {state.streams[0]: with_previous})
             texts = drawn((*texts, TextWindow(priority_of(window), window.clone())), WINDOWS)
     return replace(state, pairs=pairs, words=words, texts=texts)
 
@@ -205,18 +214,18 @@ def _sampled(state: State, site: Site, x: Float[Tensor, "batch n d"], batch: Bat
 
 
 def _streams(state: State) -> list[Stream]:
-    kept = [window.streams[state.streams[0]].rows for window in state.words.windows]
-    if not kept:
+    words_by_window = [window.streams[state.streams[0]].rows for window in state.words.windows]
+    if not words_by_window:
         return []
-    words = torch.cat(kept).to(torch.int64)
-    found = []
+    words = torch.cat(words_by_window).to(torch.int64)
+    streams = []
     for site in state.streams:
         if site in state.samples:
             rows = torch.cat([window.streams[site].rows for window in state.samples[site].windows])
             if len(rows) == len(words):
                 windows = len(state.words.windows)
-                found.append(Stream(site, rows, words[:, 1], words[:, 0], state.params.components, windows))
-    return found
+                streams.append(Stream(site, rows, words[:, 1], words[:, 0], state.params.components, windows))
+    return streams
 
 
 LENS = Preconditioning()

@@ -1,4 +1,4 @@
-"""How often each token follows each other one: counts that merge exactly and do not grow without bound.
+"""Counts of neighbouring tokens that merge exactly and are bounded.
 
 Where there are more different pairs than may be kept, previous tokens are left out by a hash of their number, half of
 them at a time. What is left does not depend on how the text was split: a part of it never needs to leave out more.
@@ -18,35 +18,35 @@ _BITS = 32  # a token's number fits
 
 @dataclass(frozen=True)
 class Counts:
-    """Whole numbers that were seen, ascending, and how often."""
+    """Distinct integers, ascending, and how often each occurs."""
 
     values: Int[Tensor, " values"]
     counts: Int[Tensor, " values"]
 
     @classmethod
-    def of(cls, seen: Int[Tensor, " n"]) -> "Counts":
-        """Of numbers in any order."""
-        values, counts = torch.unique(seen, return_counts=True)
+    def of(cls, numbers: Int[Tensor, " n"]) -> "Counts":
+        """The counts of integers in any order."""
+        values, counts = torch.unique(numbers, return_counts=True)
         return cls(values, counts)
 
     def merge(self, other: "Counts") -> "Counts":
-        """Of what both have seen."""
+        """The counts of both."""
         values, where = torch.unique(torch.cat((self.values, other.values)), return_inverse=True)
         counts = torch.zeros_like(values).index_add(0, where, torch.cat((self.counts, other.counts)))
         return Counts(values, counts)
 
-    def only(self, kept: Bool[Tensor, " values"]) -> "Counts":
-        """Some of the values."""
-        return Counts(self.values[kept], self.counts[kept])
+    def only(self, mask: Bool[Tensor, " values"]) -> "Counts":
+        """The counts of the values that the mask selects."""
+        return Counts(self.values[mask], self.counts[mask])
 
     @property
     def total(self) -> int:
-        """How many numbers were seen."""
+        """How many integers were counted."""
         return int(self.counts.sum())
 
 
 def nothing() -> Counts:
-    """No number seen."""
+    """The counts of no integer."""
     return Counts(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
 
 
@@ -60,37 +60,37 @@ class Pairs:
 
     @classmethod
     def empty(cls) -> "Pairs":
-        """No pair seen."""
+        """The counts of no text."""
         return cls(nothing(), nothing())
 
     def add(self, previous: Int[Tensor, " n"], token: Int[Tensor, " n"]) -> "Pairs":
-        """With more pairs of neighbours."""
+        """The counts with more pairs of neighbours."""
         keys = (previous.to(torch.int64) << _BITS) | token.to(torch.int64)
         return self.merge(Pairs(Counts.of(keys), Counts.of(token.to(torch.int64))))
 
     def merge(self, other: "Pairs") -> "Pairs":
-        """Of both texts."""
+        """The counts of both texts."""
         halvings = max(self.halvings, other.halvings)
-        pairs = _kept(self.pairs, halvings).merge(_kept(other.pairs, halvings))
+        pairs = _still_counted(self.pairs, halvings).merge(_still_counted(other.pairs, halvings))
         while len(pairs.values) > MOST:
             halvings += 1
-            pairs = _kept(pairs, halvings)
+            pairs = _still_counted(pairs, halvings)
         return replace(self, pairs=pairs, following=self.following.merge(other.following), halvings=halvings)
 
     def previous(self) -> Counts:
-        """How often each kept token was the first of a pair."""
+        """How often each counted token is the first of a pair."""
         tokens, where = torch.unique(self.pairs.values >> _BITS, return_inverse=True)
         return Counts(tokens, torch.zeros_like(tokens).index_add(0, where, self.pairs.counts))
 
     def after(self, tokens: Sequence[int]) -> list[Counts]:
-        """What followed each of some tokens."""
+        """What follows each of these tokens."""
         bounds = torch.tensor([[token << _BITS, (token + 1) << _BITS] for token in tokens]).reshape(-1, 2)
         ends = torch.searchsorted(self.pairs.values, bounds).tolist()
         mask = (1 << _BITS) - 1
         return [Counts(self.pairs.values[a:b] & mask, self.pairs.counts[a:b]) for a, b in ends]
 
 
-def _kept(pairs: Counts, halvings: int) -> Counts:
+def _still_counted(pairs: Counts, halvings: int) -> Counts:
     """The pairs whose previous token is still counted."""
     if not halvings:
         return pairs

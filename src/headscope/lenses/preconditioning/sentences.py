@@ -16,7 +16,7 @@ from headscope.maths.resampling.jackknife import detectable
 
 def method(pairs: Pairs, followers: Followers, streams: Sequence[Stream], skipped: int) -> str:
     """How the numbers were obtained."""
-    said = (
+    counting = (
         f"Counts of all {pairs.following.total} pairs of neighbours in one window, special tokens included"
         f"{f'; the first {skipped} of each window are no previous tokens' if skipped else ''}. Previous tokens: "
         f"{len(followers.tokens)}{f' (the {GROUPS} most frequent)' if len(followers.tokens) == GROUPS else ''}. Null: "
@@ -24,11 +24,11 @@ def method(pairs: Pairs, followers: Followers, streams: Sequence[Stream], skippe
         f"{followers.windows} windows."
     )
     if not streams:
-        return said
+        return counting
     rows = len(streams[0].rows)
     every = "every row" if rows == pairs.following.total else f"a sample of {rows} rows, drawn by a hash of windows"
     return (
-        f"{said} Gaussians: {every}; up to {GAUSSIANS} previous tokens and {ROWS} rows of each; entropy in "
+        f"{counting} Gaussians: {every}; up to {GAUSSIANS} previous tokens and {ROWS} rows of each; entropy in "
         f"{streams[0].dimensions} principal components with Ledoit–Wolf shrinkage, at least {PER_DIMENSION} rows per "
         f"component. Null: {SHUFFLES} exchanges of the previous tokens."
     )
@@ -42,37 +42,37 @@ def warnings(
     tables: Mapping[str, pl.DataFrame],
 ) -> tuple[str, ...]:
     """What could not be estimated, and why."""
-    found = []
+    texts = []
     if pairs.halvings:
-        found.append(
+        texts.append(
             f"The text has more different pairs than are kept: only one of {2**pairs.halvings} previous tokens is "
             "counted, chosen by a hash of its number."
         )
     share = float(followers.sizes.sum()) / max(1, pairs.following.total)
     if share < 0.8:
-        which, more = (
+        subject, more = (
             (f"The {GROUPS} most frequent previous tokens", "")
             if len(followers.tokens) == GROUPS
             else ("The previous tokens that are frequent enough", " A longer text covers more.")
         )
-        found.append(f"{which} make up {100 * share:.0f} % of all pairs: the others say nothing here.{more}")
+        texts.append(f"{subject} make up {100 * share:.0f} % of all pairs: the others say nothing here.{more}")
     if not streams:
-        found.append(
+        texts.append(
             f"No Gaussian given the previous token: none has {PER_DIMENSION} rows of a stream that varies. Take a "
             "longer text."
         )
-    elif (used := min(one.dimensions for one in streams)) < components:
-        found.append(
+    elif (used := min(stream.dimensions for stream in streams)) < components:
+        texts.append(
             f"Entropy in {used} instead of {components} principal components: the most frequent previous token has "
             f"fewer than {PER_DIMENSION * components} rows."
         )
     if "gaussians" in tables:
         still = tables["gaussians"].filter(pl.col("quantity") == "entropy_nats", pl.col("value").is_null()).height
         if still:
-            found.append(
+            texts.append(
                 f"{still} Gaussians have no variance (one continuation only) and no entropy; they are left out."
             )
-    return tuple(found)
+    return tuple(texts)
 
 
 def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ def _gaussian_sentence(layers: pl.DataFrame) -> str:
 
 
 def _narrowed(numbers: Mapping[str, Mapping[str, Any]]) -> str:
-    """The size of a conditional Gaussian beside that of random groups, and what its interval says."""
+    """The size of a conditional Gaussian against random groups, and a verdict."""
     size, entropy = numbers["effective_dimension"], numbers.get("entropy_nats")
     fewer, smaller = _below(size), entropy is not None and _below(entropy)
     verdict = {

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscope.core import HeadWeights, Site, WeightSource
-from headscope.lenses.scores.site_sums import Seen
+from headscope.lenses.scores.site_sums import SiteSums
 from headscope.lenses.scores.window import Window
 from headscope.lenses.shared.plots import place
 from headscope.lenses.shared.table import Row, number
@@ -36,26 +36,26 @@ def largest(window: Window) -> Float[Tensor, "4 heads"]:
     return torch.stack((top, lengths, inner, outer)).masked_fill(top < 0, nan)
 
 
-def bound_rows(site: Site, one: Seen, norms: Float[Tensor, " heads"] | None) -> Iterator[Row]:
-    """One row per head: the largest of all its windows, and how often the stated bound fails."""
-    pairs = torch.cat(one.largest)
+def bound_rows(site: Site, site_sums: SiteSums, norms: Float[Tensor, " heads"] | None) -> Iterator[Row]:
+    """One row per head: its largest score, its bounds, how often the stated one fails."""
+    pairs = torch.cat(site_sums.largest)
     for head in range(site.n_heads):
-        mine = pairs[:, :, head]
-        mine = mine[~mine[:, 0].isnan()]
-        if not len(mine):
+        of_head = pairs[:, :, head]
+        of_head = of_head[~of_head[:, 0].isnan()]
+        if not len(of_head):
             continue
-        size, lengths, inner, outer = mine[int(mine[:, 0].argmax())].tolist()
+        size, lengths, inner, outer = of_head[int(of_head[:, 0].argmax())].tolist()
         norm = nan if norms is None else float(norms[head])
-        allowed = abs(one.scale) * norm * mine[:, 2]
-        beyond = float((mine[:, 0] > allowed).double().mean()) if bool(torch.isfinite(allowed).all()) else nan
+        allowed = abs(site_sums.scale) * norm * of_head[:, 2]
+        beyond = float((of_head[:, 0] > allowed).double().mean()) if bool(torch.isfinite(allowed).all()) else nan
         yield {
             **place(site, head),
             "value": size,
-            "bound": abs(one.scale) * lengths,
-            "weights_bound": number(abs(one.scale) * norm * outer),
-            "stated": number(abs(one.scale) * norm * inner),
+            "bound": abs(site_sums.scale) * lengths,
+            "weights_bound": number(abs(site_sums.scale) * norm * outer),
+            "stated": number(abs(site_sums.scale) * norm * inner),
             "beyond": number(beyond),
-            "windows": len(mine),
+            "windows": len(of_head),
         }
 
 

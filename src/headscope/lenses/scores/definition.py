@@ -37,12 +37,12 @@ def defined(weights: WeightSource | None, batches: Sequence[Batch], skip: int) -
     for site in sites:
         windows = [_Window.of(skip, site, batch, index) for batch in batches for index in range(len(batch.tokens))]
         for head in range(site.n_heads):
-            one = _Head(site, head, windows)
-            heads += one.head_rows()
-            bounds += one.bound_rows(weights)
+            formulas = _Head(site, head, windows)
+            heads += formulas.head_rows()
+            bounds += formulas.bound_rows(weights)
             # The specifications of the models that this is compared on do not name their positions: they are split.
             if site.kind == "self" and site.layer == first[site.stack]:
-                terms += one.term_rows()
+                terms += formulas.term_rows()
     return {
         name: pl.DataFrame(rows, schema=SCHEMAS[name])
         for name, rows in (("heads", heads), ("bounds", bounds), ("terms", terms))
@@ -65,7 +65,7 @@ class _Window:
 
     @classmethod
     def of(cls, skip: int, site: Site, batch: Batch, index: int) -> "_Window":
-        captured = {name: one[site].double().numpy() for name, one in batch.captures.items() if site in one}
+        captured = {name: by_site[site].double().numpy() for name, by_site in batch.captures.items() if site in by_site}
         q, rows = captured["q"][index], captured["rows"][index]
         step = -(-q.shape[1] // SAMPLED_ROWS)
         queries = [i for i in range(q.shape[1]) if bool(batch.real[index, i])]
@@ -84,57 +84,44 @@ class _Head:
         self.kv = head // (site.n_heads // site.n_kv_heads)
         self.where: Row = {"stack": site.stack, "kind": site.kind, "layer": site.layer, "head": head}
         # Rows that count, window by window, by the query that they belong to.
-        self.rows = [{r: row for r, i in enumerate(one.indices) if (row := self.row(one, r, i))} for one in windows]
+        self.rows = [
+            {r: row for r, i in enumerate(window.indices) if (row := self.row(window, r, i))} for window in windows
+        ]
         self.measured = [list(rows.values()) for rows in self.rows if rows]
         self.scale = windows[0].scale
-        self.q = np.concatenate([one.q[head, [i for i in one.queries if i >= one.skip]] for one in windows])
-        self.k = np.concatenate([one.k[self.kv, [j for j in one.keys if j >= one.skip]] for one in windows])
+        self.q = np.concatenate([self.queries(window) for window in windows])
+        self.k = np.concatenate([self.keys(window) for window in windows])
 
-    def row(self, one: _Window, r: int, i: int) -> dict[str, float]:
+    def queries(self, window: _Window) -> Array:
+        """The queries of a window that count."""
+        return window.q[self.head, [i for i in window.queries if i >= window.skip]]
+
+    def keys(self, window: _Window) -> Array:
+        """The keys of a window that count."""
+        return window.k[self.kv, [j for j in window.keys if j >= window.skip]]
+
+    def row(self, window: _Window, r: int, i: int) -> dict[str, float]:
         """The numbers of one row; none where it does not count."""
-        seen = [j for j in range(one.rows.shape[-1]) if one.rows[self.head, r, j] > -inf]
-        kept = [j for j in seen if j >= one.skip]
-        if i not in one.queries or i < one.skip or len(kept) < 2:
+        visible = [j for j in range(window.rows.shape[-1]) if window.rows[self.head, r, j] > -inf]
+        used = [j for j in visible if j >= window.skip]
+        if i not in window.queries or i < window.skip or len(used) < 2:
             return {}
-        s = np.array([one.scale * one.q[self.head, i] @ one.k[self.kv, j] for j in kept])
-        t = one.rows[self.head, r, kept]
-        n, mean, variance = len(kept), float(t.mean()), float(t.var(ddof=1))
-        entropy, lifted = _gaussian_row(n, variance)
-        found = {
-            "first": float(s.mean()), "second": float((s**2).mean()), "third": float((s**3).mean()),
-            "fourth": float((s**4).mean()), "row_variance": float(s.var(ddof=1)),
-            "lifted": log(float(np.exp(t).mean())) - mean, "lifted_predicted": lifted,
-            "lifted_stated": (mean + variance) / 2 - mean,
-            "entropy": _entropy(t) / log(n), "entropy_predicted": entropy / log(n),
-            "freezing": sqrt(variance) / sqrt(2 * log(n)), "melting": 1 / sqrt(2 * log(n)),
-        }  # fmt: skip
-        everything = one.rows[self.head, r, seen]
-        predicted = _gaussian_row(len(seen), float(everything.var(ddof=1)))[0]
-        found |= {
-            "entropy_all": _entropy(everything) / log(len(seen)),
-            "entropy_all_predicted": predicted / log(len(seen)),
-        }
-        if n >= 4 and variance > 0:
-            y = (t - mean) / t.std()
-            found |= {"row_skewness": (y**3).mean(), "row_kurtosis": (y**4).mean() - 3, "kurtosis_null": -6 / (n + 1)}
-        spaced = one.rows[self.head, r, [j for j in kept if j % APART == 0]]
+        s = np.array([window.scale * window.q[self.head, i] @ window.k[self.kv, j] for j in used])
+        t, with_first = window.rows[self.head, r, used], window.rows[self.head, r, visible]
+        spaced = window.rows[self.head, r, [j for j in used if j % APART == 0]]
+        numbers = _product_moments(s) | _softmax_numbers(t) | _entropy_with_first(with_first) | _shape(t)
         if len(spaced) >= FEWEST:
-            found["rejected"] = float(stats.normaltest(spaced).pvalue < LEVEL)
+            numbers["rejected"] = float(stats.normaltest(spaced).pvalue < LEVEL)
         if r % JACOBIAN_STEP == JACOBIAN_FIRST:
-            root = self.site.d_head**-0.5
-            for name, scale in (("trained", one.scale), ("root_d", root), ("unscaled", 1.0)):
-                p = np.exp(everything * scale / one.scale)
-                p /= p.sum()
-                found[f"jacobian_{name}"] = float(np.linalg.eigvalsh(np.diag(p) - np.outer(p, p)).max())
-            found["uniform"] = 1 / len(seen)
-        return found
+            numbers |= _jacobians(with_first, window.scale, self.site.d_head)
+        return numbers
 
     def estimates(self, windows: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, float]:
         rows = [row for window in windows for row in window]
 
         def mean(name: str) -> float:
-            found = [row[name] for row in rows if name in row]
-            return sum(found) / len(found) if found else nan
+            numbers = [row[name] for row in rows if name in row]
+            return sum(numbers) / len(numbers) if numbers else nan
 
         m1, m2, m3, m4 = (mean(name) for name in ("first", "second", "third", "fourth"))
         variance = m2 - m1**2
@@ -168,12 +155,10 @@ class _Head:
         fourth = 48 * (np.trace(step @ step @ step @ step) + 4 * g @ step @ step @ step @ m @ g)
         return {"mean": a * mu @ nu, "variance": variance, "row_variance": within, "kurtosis": fourth / variance**2}
 
-    def head_rows(self) -> Iterator[Row]:
-        if not self.measured:
-            return
-        value, theory, w = self.estimates(self.measured), self.theory(), len(self.measured)
-        rest = [self.estimates([*self.measured[:out], *self.measured[out + 1 :]]) for out in range(w)]
-        sides: dict[str, dict[str, float]] = {
+    def references(self, value: Mapping[str, float]) -> dict[str, dict[str, float]]:
+        """Predictions, stated formulas and nulls of each quantity."""
+        theory = self.theory()
+        return {
             "mean": {"predicted": theory["mean"]},
             "variance": {"predicted": theory["variance"]},
             "row_variance": {"predicted": theory["row_variance"]},
@@ -187,21 +172,22 @@ class _Head:
             "freezing": {"predicted": sqrt(theory["row_variance"]) * value["(melting)"]},
             **{f"jacobian_{name}": {"null": value["(uniform)"]} for name in ("trained", "root_d", "unscaled")},
         }
+
+    def head_rows(self) -> Iterator[Row]:
+        """The table `heads`: one row per quantity."""
+        if not self.measured:
+            return
+        value, w = self.estimates(self.measured), len(self.measured)
+        without = [self.estimates([*self.measured[:out], *self.measured[out + 1 :]]) for out in range(w)]
+        references = self.references(value)
         of_rows = {"rejected_share": "rejected", "row_skewness": "row_skewness", "row_kurtosis": "row_kurtosis"}
         for name, number in value.items():
             if name.startswith("("):
                 continue
-            others = np.array([one[name] for one in rest])
-            low = high = nan
-            if w > 1 and np.isfinite(others).all():
-                half = float(stats.t.ppf(0.975, w - 1)) * sqrt((w - 1) / w * ((others - others.mean()) ** 2).sum())
-                low, high = number - half, number + half
-                if name not in ("mean", "pair_kurtosis", "row_skewness", "row_kurtosis"):
-                    low = max(low, 0.0)
-                high = min(high, 1.0) if "share" in name else min(high, 0.5) if "jacobian" in name else high
+            low, high = _interval(name, number, np.array([estimates[name] for estimates in without]))
             counted = of_rows.get(name, name if "jacobian" in name else "first")
             cells = {"value": number, "low": low, "high": high, "predicted": nan, "stated": nan, "null": nan}
-            cells |= sides[name]
+            cells |= references[name]
             yield {
                 **self.where,
                 "quantity": name,
@@ -212,20 +198,26 @@ class _Head:
                 "windows": w,
             }
 
+    def weight_norm(self, weights: WeightSource | None) -> float:
+        """Product of the operator norms of w_q and w_k, with biases and gains; NaN where they are not read."""
+        if weights is None or self.site.kind != "self":
+            return nan
+        w = weights.weights(self.site)
+        factors = ((w.w_q[self.head], w.b_q[self.head], w.gain_q[self.head]),
+                   (w.w_k[self.kv], w.b_k[self.kv], w.gain_k[self.kv]))  # fmt: skip
+        norm = 1.0
+        for matrix, bias, gain in factors:
+            stacked = np.vstack((matrix.double().numpy(), bias.double().numpy())) * gain.double().numpy()
+            norm *= float(np.linalg.svd(stacked, compute_uv=False)[0])
+        return norm
+
     def bound_rows(self, weights: WeightSource | None) -> Iterator[Row]:
-        tops = [self.top(one, rows) for one, rows in zip(self.windows, self.rows, strict=True) if rows]
+        """The table `bounds`: the largest score and what bounds it."""
+        tops = [self.top(window, rows) for window, rows in zip(self.windows, self.rows, strict=True) if rows]
         if not tops:
             return
-        norm = nan
-        if weights is not None and self.site.kind == "self":
-            w = weights.weights(self.site)
-            factors = ((w.w_q[self.head], w.b_q[self.head], w.gain_q[self.head]),
-                       (w.w_k[self.kv], w.b_k[self.kv], w.gain_k[self.kv]))  # fmt: skip
-            norm = 1.0
-            for matrix, bias, gain in factors:
-                stacked = np.vstack((matrix.double().numpy(), bias.double().numpy())) * gain.double().numpy()
-                norm *= float(np.linalg.svd(stacked, compute_uv=False)[0])
-        size, lengths, x, y = max(tops, key=lambda one: one[0])
+        norm = self.weight_norm(weights)
+        size, lengths, x, y = max(tops, key=lambda top: top[0])
         cosine = abs(float(x @ y)) / float(np.linalg.norm(x) * np.linalg.norm(y))
         limit = self.scale * norm * float(np.linalg.norm(x) * np.linalg.norm(y))
         beyond = [s > self.scale * norm * abs(float(a @ b)) for s, _, a, b in tops]
@@ -236,31 +228,35 @@ class _Head:
         numbers = {key: cell if abs(cell) < inf else None for key, cell in cells.items()}
         yield {**self.where, **numbers, "windows": len(tops)}
 
-    def top(self, one: _Window, rows: Mapping[int, object]) -> tuple[float, float, Array, Array]:
+    def top(self, window: _Window, rows: Mapping[int, object]) -> tuple[float, float, Array, Array]:
         """The largest |score| of a window, the two lengths, and the two tokens with a 1 behind them."""
         size, i, j = max(
-            (abs(one.scale * float(one.q[self.head, one.indices[r]] @ one.k[self.kv, j])), one.indices[r], j)
+            (
+                abs(window.scale * float(window.q[self.head, window.indices[r]] @ window.k[self.kv, j])),
+                window.indices[r],
+                j,
+            )
             for r in rows
-            for j in range(one.rows.shape[-1])
-            if one.rows[self.head, r, j] > -inf
+            for j in range(window.rows.shape[-1])
+            if window.rows[self.head, r, j] > -inf
         )
-        lengths = float(np.linalg.norm(one.q[self.head, i]) * np.linalg.norm(one.k[self.kv, j]))
-        y = one.x[j] if self.site.kind == "self" else one.x[i]
-        return size, lengths, np.append(one.x[i], 1.0), np.append(y, 1.0)
+        lengths = float(np.linalg.norm(window.q[self.head, i]) * np.linalg.norm(window.k[self.kv, j]))
+        y = window.x[j] if self.site.kind == "self" else window.x[i]
+        return size, lengths, np.append(window.x[i], 1.0), np.append(y, 1.0)
 
     def term_rows(self) -> Iterator[Row]:
+        """The table `terms`: the row variance by what of query and key it comes from."""
         values, sizes = self.terms(self.windows)
-        longest = max(sum(len(one.queries) > i for one in self.windows) for i in range(self.windows[0].skip, 99))
+        longest = max(sum(len(window.queries) > i for window in self.windows) for i in range(self.windows[0].skip, 99))
         groups = min(8, len(self.windows))
-        rest = [
+        without = [
             self.terms([window for index, window in enumerate(self.windows) if index % 8 != group])[0]
             for group in range(groups)
         ]
         for (a, b), value in values.items():
             share, null = value / sum(values.values()), sizes[a, b] / sum(sizes.values())
-            without = [part[a, b] for part in rest]
-            low, high = self.ends(value, without)
-            share_low, share_high = self.ends(share, [part[a, b] / sum(part.values()) for part in rest])
+            low, high = self.ends(value, [terms[a, b] for terms in without])
+            share_low, share_high = self.ends(share, [terms[a, b] / sum(terms.values()) for terms in without])
             yield {
                 **self.where, "quantity": f"{a}_{b}", "value": value, "low": low, "high": high, "share": share,
                 "share_low": share_low, "share_high": share_high, "null": null, "samples": len(self.q),
@@ -275,8 +271,9 @@ class _Head:
         return value - half, value + half
 
     def terms(self, windows: Sequence[_Window]) -> tuple[dict[tuple[str, str], float], dict[tuple[str, str], float]]:
-        of_q = self.split([one.q[self.head, [i for i in one.queries if i >= one.skip]] for one in windows])
-        of_k = self.split([one.k[self.kv, [j for j in one.keys if j >= one.skip]] for one in windows])
+        """The six parts of the row variance, and the sizes that they would have by chance."""
+        of_q = self.split([self.queries(window) for window in windows])
+        of_k = self.split([self.keys(window) for window in windows])
         pairs = [(a, b) for a in of_q for b in of_k if b != "constant"]
         values = {(a, b): self.scale**2 * float(np.trace(of_q[a] @ of_k[b])) for a, b in pairs}
         return values, {(a, b): float(np.trace(of_q[a]) * np.trace(of_k[b])) for a, b in pairs}
@@ -286,9 +283,9 @@ class _Head:
         everything = np.concatenate(windows)
         mean, d = everything.mean(0), everything.shape[1]
         total, pairs = np.zeros((d, d)), 0
-        for a, one in enumerate(windows):
-            for b, other in enumerate(windows):
-                for x, y in zip(one, other, strict=False) if a != b else ():
+        for a, first in enumerate(windows):
+            for b, second in enumerate(windows):
+                for x, y in zip(first, second, strict=False) if a != b else ():
                     total += np.outer(x - mean, y - mean)
                     pairs += 1
         position = total / pairs
@@ -296,7 +293,66 @@ class _Head:
         return {"constant": np.outer(mean, mean), "position": position, "content": content}
 
 
+def _product_moments(s: Array) -> dict[str, float]:
+    """The moments of the products of a query with its keys."""
+    return {
+        "first": float(s.mean()), "second": float((s**2).mean()), "third": float((s**3).mean()),
+        "fourth": float((s**4).mean()), "row_variance": float(s.var(ddof=1)),
+    }  # fmt: skip
+
+
+def _softmax_numbers(t: Array) -> dict[str, float]:
+    """Log mean exponential and entropy of a row, with what Gaussian scores of its variance would have."""
+    n, mean, variance = len(t), float(t.mean()), float(t.var(ddof=1))
+    entropy, lifted = _gaussian_row(n, variance)
+    return {
+        "lifted": log(float(np.exp(t).mean())) - mean, "lifted_predicted": lifted,
+        "lifted_stated": (mean + variance) / 2 - mean,
+        "entropy": _entropy(t) / log(n), "entropy_predicted": entropy / log(n),
+        "freezing": sqrt(variance) / sqrt(2 * log(n)), "melting": 1 / sqrt(2 * log(n)),
+    }  # fmt: skip
+
+
+def _entropy_with_first(t: Array) -> dict[str, float]:
+    """The entropy of a row with the tokens that are left out elsewhere."""
+    n = len(t)
+    predicted = _gaussian_row(n, float(t.var(ddof=1)))[0]
+    return {"entropy_all": _entropy(t) / log(n), "entropy_all_predicted": predicted / log(n)}
+
+
+def _shape(t: Array) -> dict[str, float]:
+    """Skewness and excess kurtosis of a row; none for fewer than four keys or equal scores."""
+    n = len(t)
+    if n < 4 or not float(t.var(ddof=1)) > 0:
+        return {}
+    y = (t - float(t.mean())) / t.std()
+    return {"row_skewness": (y**3).mean(), "row_kurtosis": (y**4).mean() - 3, "kurtosis_null": -6 / (n + 1)}
+
+
+def _jacobians(t: Array, trained: float, d_head: int) -> dict[str, float]:
+    """The largest eigenvalue of diag p − p pᵀ at three scales, and of uniform attention."""
+    norms = {"uniform": 1 / len(t)}
+    for name, scale in (("trained", trained), ("root_d", d_head**-0.5), ("unscaled", 1.0)):
+        p = np.exp(t * scale / trained)
+        p /= p.sum()
+        norms[f"jacobian_{name}"] = float(np.linalg.eigvalsh(np.diag(p) - np.outer(p, p)).max())
+    return norms
+
+
+def _interval(name: str, value: float, without: Array) -> tuple[float, float]:
+    """Jackknife over windows, Student t, within what the quantity can be; NaN where a window cannot be left out."""
+    w = len(without)
+    if w < 2 or not np.isfinite(without).all():
+        return nan, nan
+    half = float(stats.t.ppf(0.975, w - 1)) * sqrt((w - 1) / w * ((without - without.mean()) ** 2).sum())
+    low, high = value - half, value + half
+    if name not in ("mean", "pair_kurtosis", "row_skewness", "row_kurtosis"):
+        low = max(low, 0.0)
+    return low, min(high, 1.0) if "share" in name else min(high, 0.5) if "jacobian" in name else high
+
+
 def _entropy(t: Array) -> float:
+    """The entropy of the softmax of a row, in nats."""
     p = np.exp(t - t.max())
     p /= p.sum()
     return float(-sum(x * log(x) for x in p if x > 0))

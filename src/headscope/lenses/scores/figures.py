@@ -18,7 +18,7 @@ _TERMS = ("constant", "position", "content")
 def figures(tables: Mapping[str, pl.DataFrame], sites: Sequence[Site], histogram: Array) -> tuple[Figure, ...]:
     """The law of the scores, variance and entropy against theory, flatness, Jacobian, bound and terms."""
     heads = tables["heads"]
-    found: list[Figure | None] = [
+    candidates: list[Figure | None] = [
         _standardised(histogram),
         _variance_map(heads, sites),
         _entropy_map(heads, sites),
@@ -28,7 +28,7 @@ def figures(tables: Mapping[str, pl.DataFrame], sites: Sequence[Site], histogram
         _bound_map(tables["bounds"], sites),
         *(_term_map(part) for part in tables["terms"].partition_by("stack", maintain_order=True)),
     ]
-    return tuple(figure for figure in found if figure is not None)
+    return tuple(figure for figure in candidates if figure is not None)
 
 
 def _standardised(histogram: Array) -> Histogram | None:
@@ -58,15 +58,15 @@ def _cells(
     """Columns of one quantity per site, in the order of heads, empty cells as NaN; sites without any are left out."""
     rows = table if quantity is None else table.filter(pl.col("quantity") == quantity)
     parts = rows.partition_by(["stack", "kind", "layer"], as_dict=True)
-    found: dict[Site, tuple[Array, ...]] = {}
+    cells_by_site: dict[Site, tuple[Array, ...]] = {}
     for site in sites:
         part = parts.get((site.stack, site.kind, site.layer))
         if part is not None:
             ordered = part.sort("head")
             cells = tuple(ordered[column].cast(pl.Float64).fill_null(nan).to_numpy() for column in columns)
             if all(np.isfinite(cell).any() for cell in cells):
-                found[site] = cells
-    return found
+                cells_by_site[site] = cells
+    return cells_by_site
 
 
 def _variance_map(heads: pl.DataFrame, sites: Sequence[Site]) -> HeatMap | None:
@@ -118,8 +118,8 @@ def _entropy_by_layer(heads: pl.DataFrame, sites: Sequence[Site]) -> Curves | No
             continue
         x = np.array([float(site.layer) for site in cells])
         rows = [row for row, _ in cells.values()]
-        low, middle, high = (np.array([f(row) for row in rows]) for f in (np.nanmin, np.nanmedian, np.nanmax))
-        series.append(Series(f"{group} median head".strip(), x, middle, low, high))
+        low, median, high = (np.array([f(row) for row in rows]) for f in (np.nanmin, np.nanmedian, np.nanmax))
+        series.append(Series(f"{group} median head".strip(), x, median, low, high))
         with_first = np.array([np.nanmedian(everything[site][0]) if site in everything else nan for site in cells])
         series.append(Series(f"{group} with the first token".strip(), x, with_first))
         theory = np.array([np.nanmedian(row) for _, row in cells.values()])
@@ -157,24 +157,24 @@ def _freezing_map(heads: pl.DataFrame, sites: Sequence[Site]) -> HeatMap | None:
 def _jacobian_by_layer(heads: pl.DataFrame, sites: Sequence[Site]) -> Curves | None:
     series: list[Series] = []
     for group, members in groups(sites).items():
-        found = {name: _cells(heads, members, f"jacobian_{name}", "value", "null") for name in _SCALES}
-        if found["root_d"] and all(
-            np.allclose(found["root_d"][site][0], cells[0], rtol=1e-6, equal_nan=True)
-            for site, cells in found["trained"].items()
-            if site in found["root_d"]
+        cells_by_scale = {name: _cells(heads, members, f"jacobian_{name}", "value", "null") for name in _SCALES}
+        if cells_by_scale["root_d"] and all(
+            np.allclose(cells_by_scale["root_d"][site][0], cells[0], rtol=1e-6, equal_nan=True)
+            for site, cells in cells_by_scale["trained"].items()
+            if site in cells_by_scale["root_d"]
         ):
-            found["root_d"] = {}
-        for name, cells in found.items():
+            cells_by_scale["root_d"] = {}
+        for name, cells in cells_by_scale.items():
             if cells:
                 x = np.array([float(site.layer) for site in cells])
                 y = np.array([np.nanmedian(value) for value, _ in cells.values()])
-                label = _SCALES[name] if name != "trained" or found["root_d"] else "as trained (scale 1/√d)"
+                label = _SCALES[name] if name != "trained" or cells_by_scale["root_d"] else "as trained (scale 1/√d)"
                 series.append(Series(f"{group} {label}".strip(), x, y))
-        if found["trained"]:
-            x = np.array([float(site.layer) for site in found["trained"]])
-            null = np.array([np.nanmean(one) for _, one in found["trained"].values()])
+        if cells_by_scale["trained"]:
+            x = np.array([float(site.layer) for site in cells_by_scale["trained"]])
+            null = np.array([np.nanmean(uniform) for _, uniform in cells_by_scale["trained"].values()])
             series.append(Series(f"{group} uniform attention".strip(), x, null, role="null"))
-    if not series or not any((one.y > 0).any() for one in series):
+    if not series or not any((curve.y > 0).any() for curve in series):
         return None
     return Curves(
         "jacobian_by_layer",
@@ -201,12 +201,14 @@ def _bound_map(bounds: pl.DataFrame, sites: Sequence[Site]) -> HeatMap | None:
     )
 
 
-def _term_map(mine: pl.DataFrame) -> HeatMap | None:
+def _term_map(of_stack: pl.DataFrame) -> HeatMap | None:
     """Of one stack: its first layer."""
-    stack, layer = mine.row(0, named=True)["stack"], mine.row(0, named=True)["layer"]
+    stack, layer = of_stack.row(0, named=True)["stack"], of_stack.row(0, named=True)["layer"]
     who = "" if stack == "only" else f"{stack} "
     names = [f"{a}_{b}" for a in _TERMS for b in _TERMS[1:]]
-    rows = [mine.filter(pl.col("quantity") == name).sort("head")["share"].fill_null(nan).to_numpy() for name in names]
+    rows = [
+        of_stack.filter(pl.col("quantity") == name).sort("head")["share"].fill_null(nan).to_numpy() for name in names
+    ]
     values = np.stack(rows)
     if not np.isfinite(values).any():
         return None

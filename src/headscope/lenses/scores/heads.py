@@ -11,7 +11,7 @@ from torch import Tensor
 from headscope.core import Site
 from headscope.lenses.scores.predictions import sides
 from headscope.lenses.scores.row_sums import AT
-from headscope.lenses.scores.site_sums import Seen
+from headscope.lenses.scores.site_sums import SiteSums
 from headscope.lenses.shared.plots import place
 from headscope.lenses.shared.table import Row, number
 
@@ -30,21 +30,21 @@ _COUNT_OF = {
 }  # fmt: skip
 
 
-def head_rows(site: Site, one: Seen) -> Iterator[Row]:
+def head_rows(site: Site, site_sums: SiteSums) -> Iterator[Row]:
     """One row per head and quantity."""
-    sums, counts = torch.cat(one.sums), torch.cat(one.counts)
+    sums, counts = torch.cat(site_sums.sums), torch.cat(site_sums.counts)
     used = (counts[:, AT["first"]] > 0).any(-1)
     sums, counts = sums[used], counts[used]
     windows = len(sums)
     total, rows = sums.sum(0), counts.sum(0)
     values = _estimates(total, rows)
-    rest = _estimates(total - sums, rows - counts)
-    beside = sides(site, one, total / torch.where(rows > 0, rows, nan))
+    without_window = _estimates(total - sums, rows - counts)
+    references = sides(site, site_sums, total / torch.where(rows > 0, rows, nan))
     columns = {}
     for quantity, value in values.items():
-        low, high = _interval(quantity, value, rest[quantity])
-        found = {"value": value, "low": low, "high": high, **beside.get(quantity, {})}
-        columns[quantity] = {name: column.tolist() for name, column in found.items()}
+        low, high = _interval(quantity, value, without_window[quantity])
+        tensors = {"value": value, "low": low, "high": high, **references.get(quantity, {})}
+        columns[quantity] = {name: column.tolist() for name, column in tensors.items()}
     for head in range(site.n_heads):
         for quantity, column in columns.items():
             cells = {name: number(column[name][head]) if name in column else None for name in _CELLS}
@@ -53,7 +53,7 @@ def head_rows(site: Site, one: Seen) -> Iterator[Row]:
                 "quantity": quantity,
                 **cells,
                 "rows": int(rows[AT[_COUNT_OF.get(quantity, "first")], head]),
-                "samples": one.q.count,
+                "samples": site_sums.q.count,
                 "dimensions": site.d_head,
                 "windows": windows,
             }
@@ -82,13 +82,13 @@ def _estimates(
 
 
 def _interval(
-    quantity: str, value: Float[Tensor, " heads"], rest: Float[Tensor, "windows heads"]
+    quantity: str, value: Float[Tensor, " heads"], without_window: Float[Tensor, "windows heads"]
 ) -> tuple[Float[Tensor, " heads"], Float[Tensor, " heads"]]:
     """Jackknife over windows, Student t; within what the quantity can be. NaN where a window cannot be left out."""
-    w = len(rest)
+    w = len(without_window)
     if w < 2:
         return torch.full_like(value, nan), torch.full_like(value, nan)
-    error = ((w - 1) / w * (rest - rest.mean(0)).square().sum(0)).sqrt()
+    error = ((w - 1) / w * (without_window - without_window.mean(0)).square().sum(0)).sqrt()
     half = float(stats.t.ppf(0.975, w - 1)) * error
     least, most = _RANGE.get(quantity, (-inf, inf))
     return (value - half).clamp_min(least), (value + half).clamp_max(most)

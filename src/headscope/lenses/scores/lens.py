@@ -2,8 +2,8 @@ r"""Scores: what law do the raw scores of a head follow, and does that law expla
 
 A fold over text. Every window shows some rows of scores (equally spaced queries, all their keys) and the queries and
 keys of every token. From the means and covariances of queries and keys follows what the scores of independent tokens
-would be; from the variance of a row follows the entropy that Gaussian scores would have. Both stand beside what was
-measured. What is computed from these stands in `score_law/`, one idea per file.
+would be; from the variance of a row follows the entropy that Gaussian scores would have. Both are compared
+with the measurement.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ from headscope.lenses.scores.heads import head_rows
 from headscope.lenses.scores.row_sums import summed
 from headscope.lenses.scores.sentences import method, sentences, warnings
 from headscope.lenses.scores.settings import Params
-from headscope.lenses.scores.site_sums import Seen
+from headscope.lenses.scores.site_sums import SiteSums
 from headscope.lenses.scores.tables import SCHEMAS
 from headscope.lenses.scores.terms import NOT_ADDED, grouped, term_rows
 from headscope.lenses.scores.window import windows_of
@@ -43,7 +43,7 @@ from headscope.maths.gaussians.moments import Moments
 
 @dataclass(frozen=True)
 class State:
-    """What has been seen so far, per site; `added` are the sites whose positions are split off.
+    """The sums so far, by site; `added` are the sites whose positions are split off.
 
     `read` is what the projections of this batch read, of sites whose rows have not come yet.
     """
@@ -52,7 +52,7 @@ class State:
     sites: tuple[Site, ...]
     added: frozenset[Site]
     positions: str
-    seen: Mapping[Site, Seen] = field(default_factory=dict)
+    sums_by_site: Mapping[Site, SiteSums] = field(default_factory=dict)
     read: Mapping[Site, Tensor] = field(default_factory=dict)
 
 
@@ -70,54 +70,61 @@ class Scores(TextLens[Params, State]):
         return Needs(weights=True, captures=frozenset({"rows", "scale", "q", "k", "x"}), pieces=True)
 
     def start(self, params: Params, model: ModelSpec, sites: tuple[Site, ...], text: TextSize) -> State:
-        """Nothing seen yet. Positions are added before the first layer of a stack, if they are added at all."""
-        own = [site for site in sites if site.kind == "self"] if model.positions not in NOT_ADDED else []
+        """The empty state. Positions are added before the first layer of a stack, if at all."""
+        self_sites = [site for site in sites if site.kind == "self"] if model.positions not in NOT_ADDED else []
         first = {
-            stack: min(site.layer for site in own if site.stack == stack) for stack in {site.stack for site in own}
+            stack: min(site.layer for site in self_sites if site.stack == stack)
+            for stack in {site.stack for site in self_sites}
         }
-        added = frozenset(site for site in own if site.layer == first[site.stack])
+        added = frozenset(site for site in self_sites if site.layer == first[site.stack])
         return State(params, sites, added, model.positions)
 
     def update(self, state: State, batch: Batch) -> State:
-        """Add the windows of one batch, as far as this piece of it goes."""
+        """Add the windows of one piece of a batch."""
         if batch.variant != AS_IS:
             return state
-        seen, read = dict(state.seen), {**state.read, **batch.captures.get("x", {})}
+        sums_by_site, read = dict(state.sums_by_site), {**state.read, **batch.captures.get("x", {})}
         for site in state.sites:
             if site in batch.captures.get("rows", {}):
-                new = _seen(state, site, replace(batch, captures={**batch.captures, "x": read}))
-                seen[site] = seen[site].merge(new) if site in seen else new
+                new = _site_sums(state, site, replace(batch, captures={**batch.captures, "x": read}))
+                sums_by_site[site] = sums_by_site[site].merge(new) if site in sums_by_site else new
                 read.pop(site, None)
-        return replace(state, seen=seen, read=read)
+        return replace(state, sums_by_site=sums_by_site, read=read)
 
     def merge(self, a: State, b: State) -> State:
-        """What both have seen, a's windows first."""
-        seen = dict(a.seen)
-        for site, one in b.seen.items():
-            seen[site] = seen[site].merge(one) if site in seen else one
-        return replace(a, seen=seen)
+        """The state after both texts, a's windows first."""
+        sums_by_site = dict(a.sums_by_site)
+        for site, site_sums in b.sums_by_site.items():
+            sums_by_site[site] = sums_by_site[site].merge(site_sums) if site in sums_by_site else site_sums
+        return replace(a, sums_by_site=sums_by_site)
 
     def finish(self, state: State, weights: WeightSource | None) -> Measurement:
         """Estimates, predictions and intervals of every site."""
         if weights is None:
             raise LensError("the lens scores reads the model's weights, and was given none")
         asdict(state.params)
-        seen = {site: state.seen[site] for site in state.sites if site in state.seen and state.seen[site].has_rows}
-        if not seen:
+        sums_by_site = {
+            site: state.sums_by_site[site]
+            for site in state.sites
+            if site in state.sums_by_site and state.sums_by_site[site].has_rows
+        }
+        if not sums_by_site:
             reason = f"no row that sees two keys beside the first {state.params.skip} was shown to the lens"
             raise NotApplicable(reason)
         rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
-        for site, one in seen.items():
-            rows["heads"] += head_rows(site, one)
-            rows["bounds"] += bound_rows(site, one, weight_norms(weights, site))
-            rows["terms"] += term_rows(site, one)
-        tables = {name: pl.DataFrame(found, schema=SCHEMAS[name]) for name, found in rows.items()}
-        histogram = torch.stack([one.histogram for one in seen.values()]).sum(0).numpy().astype(np.float64)
+        for site, site_sums in sums_by_site.items():
+            rows["heads"] += head_rows(site, site_sums)
+            rows["bounds"] += bound_rows(site, site_sums, weight_norms(weights, site))
+            rows["terms"] += term_rows(site, site_sums)
+        tables = {name: pl.DataFrame(table_rows, schema=SCHEMAS[name]) for name, table_rows in rows.items()}
+        histogram = (
+            torch.stack([site_sums.histogram for site_sums in sums_by_site.values()]).sum(0).numpy().astype(np.float64)
+        )
         return Measurement(
             tables=tables,
-            figures=figures(tables, list(seen), histogram),
+            figures=figures(tables, list(sums_by_site), histogram),
             method=method(state.positions),
-            warnings=warnings(state.positions, state.sites, seen, weights),
+            warnings=warnings(state.positions, state.sites, sums_by_site, weights),
         )
 
     def definition(
@@ -131,21 +138,21 @@ class Scores(TextLens[Params, State]):
         return sentences(tables)
 
 
-def _seen(state: State, site: Site, batch: Batch) -> Seen:
+def _site_sums(state: State, site: Site, batch: Batch) -> SiteSums:
     skip = state.params.skip
     windows = windows_of(site, batch, skip)
-    found = [summed(window) for window in windows]
-    kept_q = [window.q[:, skip:][:, window.real[skip:]] for window in windows]
-    kept_k = [window.k[:, skip:][:, window.seen_keys[skip:]] for window in windows]
-    return Seen(
+    sums_by_window = [summed(window) for window in windows]
+    queries = [window.q[:, skip:][:, window.real[skip:]] for window in windows]
+    keys = [window.k[:, skip:][:, window.real_keys[skip:]] for window in windows]
+    return SiteSums(
         windows[0].scale,
-        (torch.stack([one.sums for one in found]),),
-        (torch.stack([one.counts for one in found]),),
+        (torch.stack([window_sums.sums for window_sums in sums_by_window]),),
+        (torch.stack([window_sums.counts for window_sums in sums_by_window]),),
         (torch.stack([largest(window) for window in windows]),),
-        Moments.of(torch.cat(kept_q, 1)),
-        Moments.of(torch.cat(kept_k, 1)),
-        torch.stack([one.histogram for one in found]).sum(0),
-        grouped(kept_q, kept_k) if site in state.added else None,
+        Moments.of(torch.cat(queries, 1)),
+        Moments.of(torch.cat(keys, 1)),
+        torch.stack([window_sums.histogram for window_sums in sums_by_window]).sum(0),
+        grouped(queries, keys) if site in state.added else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""Everything that is measured row by row, summed over the rows of one window."""
+"""Sums over the rows of one window of every quantity of a row."""
 
 from dataclasses import dataclass
 
@@ -38,34 +38,34 @@ class Summed:
 
 
 def summed(window: Window) -> Summed:
-    """Everything that is measured row by row."""
+    """The sums of every quantity over the rows of one window."""
     counted, products = window.counted(), window.products().double()
     visible = torch.isfinite(products)
-    kept = visible.clone()
-    kept[..., : window.skip] = False
+    used_keys = visible.clone()
+    used_keys[..., : window.skip] = False
     columns: dict[str, tuple[PerRow, Rows]] = {}
-    n = kept.sum(-1).clamp_min(1)
-    raw = products.masked_fill(~kept, 0.0)
+    n = used_keys.sum(-1).clamp_min(1)
+    raw = products.masked_fill(~used_keys, 0.0)
     for power, name in enumerate(("first", "second", "third", "fourth"), start=1):
         columns[name] = (raw.pow(power).sum(-1) / n, counted)
-    columns["row_variance"] = (row_moments(products, kept)[1], counted)
-    rest = softmax_row(window.rows, kept)
-    spread = rest.variance > 0
+    columns["row_variance"] = (row_moments(products, used_keys)[1], counted)
+    softmax = softmax_row(window.rows, used_keys)
+    spread = softmax.variance > 0
     shaped = counted & (n >= 4) & spread
-    columns["row_skewness"], columns["row_kurtosis"] = (rest.skewness, shaped), (rest.kurtosis, shaped)
+    columns["row_skewness"], columns["row_kurtosis"] = (softmax.skewness, shaped), (softmax.kurtosis, shaped)
     columns["kurtosis_null"] = (-6 / (n + 1.0), shaped)
-    columns["rejected"] = rejected(window.rows, kept, counted)
-    columns["lifted"] = (rest.lifted, counted)
-    columns["lifted_predicted"] = (rest.lifted_predicted, counted)
-    columns["lifted_stated"] = ((rest.variance - rest.mean) / 2, counted)
-    columns["entropy"], columns["entropy_predicted"] = (rest.entropy, counted), (rest.entropy_predicted, counted)
+    columns["rejected"] = rejected(window.rows, used_keys, counted)
+    columns["lifted"] = (softmax.lifted, counted)
+    columns["lifted_predicted"] = (softmax.lifted_predicted, counted)
+    columns["lifted_stated"] = ((softmax.variance - softmax.mean) / 2, counted)
+    columns["entropy"], columns["entropy_predicted"] = (softmax.entropy, counted), (softmax.entropy_predicted, counted)
     critical = (2 * n.clamp_min(2).double().log()).sqrt()
-    columns["freezing"], columns["melting"] = (rest.variance.sqrt() / critical, counted), (1 / critical, counted)
-    columns["wide"] = ((rest.variance > LARGEST_VARIANCE).double(), counted)
+    columns["freezing"], columns["melting"] = (softmax.variance.sqrt() / critical, counted), (1 / critical, counted)
+    columns["wide"] = ((softmax.variance > LARGEST_VARIANCE).double(), counted)
     everything = softmax_row(window.rows, visible)
     columns["entropy_all"] = (everything.entropy, counted)
     columns["entropy_all_predicted"] = (everything.entropy_predicted, counted)
     columns |= jacobians(window, visible, counted)
     sums = torch.stack([torch.where(mask, value, 0.0).sum(-1) for value, mask in map(columns.__getitem__, SUMMED)])
     counts = torch.stack([columns[name][1].sum(-1) for name in SUMMED]).double()
-    return Summed(sums, counts, binned(window.rows, kept, counted & (n >= FEWEST) & spread, rest))
+    return Summed(sums, counts, binned(window.rows, used_keys, counted & (n >= FEWEST) & spread, softmax))

@@ -8,7 +8,7 @@ import polars as pl
 from headscope.attention.maps import SAMPLED_ROWS
 from headscope.core import Site, WeightSource
 from headscope.lenses.scores.row_sums import AT
-from headscope.lenses.scores.site_sums import Seen
+from headscope.lenses.scores.site_sums import SiteSums
 from headscope.lenses.scores.terms import NOT_ADDED
 from headscope.lenses.scores.window import bent
 from headscope.lenses.shared.phrases import detectable_effect
@@ -33,50 +33,56 @@ def method(positions: str) -> str:
 
 
 def warnings(
-    positions: str, sites: Sequence[Site], seen: Mapping[Site, Seen], weights: WeightSource
+    positions: str, sites: Sequence[Site], sums_by_site: Mapping[Site, SiteSums], weights: WeightSource
 ) -> tuple[str, ...]:
     """What could not be measured, or rests on little."""
-    found = list(status_warnings(weights.spec, {site: weights.status(site) for site in seen}, "no bound by weights"))
-    found = [text.replace("Left out:", "No bound by weights:") for text in found]
-    unseen = [site.label for site in sites if site not in seen]
+    texts = list(
+        status_warnings(weights.spec, {site: weights.status(site) for site in sums_by_site}, "no bound by weights")
+    )
+    texts = [text.replace("Left out:", "No bound by weights:") for text in texts]
+    unseen = [site.label for site in sites if site not in sums_by_site]
     if unseen:
-        found.append(f"No scores of {', '.join(unseen)} were seen.")
-    labels = [site.label for site in seen if bent(site)]
+        texts.append(f"No scores of {', '.join(unseen)} were seen.")
+    labels = [site.label for site in sums_by_site if bent(site)]
     if labels:
-        found.append(
+        texts.append(
             f"{', '.join(labels)}: a bias or a cap is put on the scores. Mean, variance, kurtosis and bound are of the "
             "product before it, everything else of the scores behind it; the Jacobian only at the model's own scale."
         )
-    poor = [site for site, one in seen.items() if min(one.q.count, one.k.count) < PER_DIMENSION * site.d_head]
+    poor = [
+        site
+        for site, site_sums in sums_by_site.items()
+        if min(site_sums.q.count, site_sums.k.count) < PER_DIMENSION * site.d_head
+    ]
     if poor:
-        least = min(min(seen[site].q.count, seen[site].k.count) for site in poor)
-        found.append(
-            f"Predictions of {len(poor)} of {len(seen)} sites rest on {least} tokens or a little more for "
+        least = min(min(sums_by_site[site].q.count, sums_by_site[site].k.count) for site in poor)
+        texts.append(
+            f"Predictions of {len(poor)} of {len(sums_by_site)} sites rest on {least} tokens or a little more for "
             f"{poor[0].d_head} dimensions: fewer than {PER_DIMENSION} per dimension."
         )
     wide, rows = (
-        sum(float(x[:, AT["wide"]].sum()) for one in seen.values() for x in getattr(one, name))
+        sum(float(x[:, AT["wide"]].sum()) for site_sums in sums_by_site.values() for x in getattr(site_sums, name))
         for name in ("sums", "counts")
     )
     if wide:
-        found.append(
+        texts.append(
             f"{100 * wide / rows:.2g} % of the rows have a variance above {LARGEST_VARIANCE:g}: their predicted "
             "entropy is that of this variance, an upper bound."
         )
-    if not any(one.groups is not None for one in seen.values()):
-        found.append(
+    if not any(site_sums.groups is not None for site_sums in sums_by_site.values()):
+        texts.append(
             f"Positions are not added to the tokens of this model ({positions}): the scores have no terms of "
             "content and position."
             if positions in NOT_ADDED
             else "No self-attention was seen in a first layer: the terms of content and position are left out."
         )
-    return tuple(found)
+    return tuple(texts)
 
 
 def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
     """Whether independent tokens explain the variance, and whether the variance explains the entropy."""
-    found = (_variance_sentence(tables["heads"]), _entropy_sentence(tables["heads"]), _last_sentence(tables))
-    return tuple(sentence for sentence in found if sentence)
+    candidates = (_variance_sentence(tables["heads"]), _entropy_sentence(tables["heads"]), _last_sentence(tables))
+    return tuple(sentence for sentence in candidates if sentence)
 
 
 def _rows_of(table: pl.DataFrame, quantity: str) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""What is kept of one site over all its windows."""
+"""Sums of one site over all its windows."""
 
 from dataclasses import dataclass
 from functools import reduce
@@ -30,7 +30,7 @@ class Positions:
         return Positions(added(long.q, short.q), added(long.k, short.k), added(long.count, short.count))
 
 
-GROUPS = 8  # windows are dealt out to so many groups, each of which is left out once
+GROUPS = 8  # groups of windows, each of which is left out once
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class Groups:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What one site has shown; sums are kept apart by window, so that merging is exact.
+class SiteSums:
+    """The sums of one site, window by window, so that merging is exact.
 
     `largest` holds for each window what `bounds.largest` says of it.
     """
@@ -85,12 +85,12 @@ class Seen:
     histogram: Int[Tensor, " bins"]
     groups: Groups | None  # of sites whose positions are split off
 
-    def merge(self, other: "Seen") -> "Seen":
-        """What both have seen, this one's windows first."""
+    def merge(self, other: "SiteSums") -> "SiteSums":
+        """The sums of both texts, this one's windows first."""
         joined = self.groups
         if joined is not None and other.groups is not None:
             joined = joined.merge(other.groups)
-        return Seen(
+        return SiteSums(
             self.scale,
             (*self.sums, *other.sums),
             (*self.counts, *other.counts),

@@ -1,4 +1,4 @@
-"""What a row of scores is like, and what its softmax makes of it: shape, normality, entropy, Jacobian."""
+"""A row of scores and its softmax: shape, normality, entropy, Jacobian."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,7 +13,7 @@ from headscope.lenses.scores.window import Window, bent
 from headscope.maths.attention.softmax import GaussianRows, jacobian_operator_norm
 from headscope.maths.gaussians.normality import FEWEST, omnibus_p
 
-# Keys in a test of normality are so far apart: their correlation r then enters only as r³ and r⁴.
+# Distance of the keys in a test of normality: their correlation r then enters only as r³ and r⁴.
 APART = 4
 # The norm of a Jacobian takes several passes over its row, at each scale: not every row.
 JACOBIAN_ROWS = slice(2, None, 4)
@@ -27,7 +27,7 @@ Rows = Bool[Tensor, "heads rows"]
 
 @dataclass(frozen=True)
 class SoftmaxRow:
-    """What the softmax makes of each row; entropies as shares of ln n."""
+    """Moments and softmax of each row; entropies are shares of ln n."""
 
     mean: PerRow
     variance: PerRow
@@ -39,15 +39,15 @@ class SoftmaxRow:
     entropy_predicted: PerRow
 
 
-def softmax_row(s: Scores, kept: Visible) -> SoftmaxRow:
-    """Everything about the kept keys of each row."""
-    n = kept.sum(-1)
-    mean, variance = row_moments(s, kept)
-    centred = (s - mean[..., None]).masked_fill(~kept, 0.0)
+def softmax_row(s: Scores, used_keys: Visible) -> SoftmaxRow:
+    """The numbers of each row over the keys that are used."""
+    n = used_keys.sum(-1)
+    mean, variance = row_moments(s, used_keys)
+    centred = (s - mean[..., None]).masked_fill(~used_keys, 0.0)
     second = centred.square().sum(-1) / n.clamp_min(1)
     scale = torch.where(second > 0, second, 1.0)
-    top = centred.masked_fill(~kept, -inf).amax(-1, keepdim=True).clamp_min(-1e300)
-    weights = torch.exp(centred - top).masked_fill(~kept, 0.0)
+    top = centred.masked_fill(~used_keys, -inf).amax(-1, keepdim=True).clamp_min(-1e300)
+    weights = torch.exp(centred - top).masked_fill(~used_keys, 0.0)
     total = weights.sum(-1)
     lifted = top[..., 0] + (total / n.clamp_min(1)).clamp_min(1e-300).log()
     entropy = lifted + n.clamp_min(1).log() - (weights * centred).sum(-1) / total.clamp_min(1e-300)
@@ -70,21 +70,21 @@ def _gaussian_rows() -> GaussianRows:
     return GaussianRows()
 
 
-def row_moments(s: Scores, kept: Visible) -> tuple[PerRow, PerRow]:
+def row_moments(s: Scores, used_keys: Visible) -> tuple[PerRow, PerRow]:
     """Mean and unbiased variance of each row."""
-    n = kept.sum(-1)
-    mean = s.masked_fill(~kept, 0.0).sum(-1) / n.clamp_min(1)
-    centred = (s - mean[..., None]).masked_fill(~kept, 0.0)
+    n = used_keys.sum(-1)
+    mean = s.masked_fill(~used_keys, 0.0).sum(-1) / n.clamp_min(1)
+    centred = (s - mean[..., None]).masked_fill(~used_keys, 0.0)
     return mean, centred.square().sum(-1) / (n - 1).clamp_min(1)
 
 
-def rejected(s: Scores, kept: Visible, counted: Rows) -> tuple[PerRow, Rows]:
+def rejected(s: Scores, used_keys: Visible, counted: Rows) -> tuple[PerRow, Rows]:
     """1 where a test on keys far enough apart rejects that the row is normal."""
-    s, kept = s[..., ::APART], kept[..., ::APART]
-    n = kept.sum(-1)
-    mean, variance = row_moments(s, kept)
+    s, used_keys = s[..., ::APART], used_keys[..., ::APART]
+    n = used_keys.sum(-1)
+    mean, variance = row_moments(s, used_keys)
     tested = counted & (n >= FEWEST) & (variance > 0)
-    centred = (s - mean[..., None]).masked_fill(~kept, 0.0)
+    centred = (s - mean[..., None]).masked_fill(~used_keys, 0.0)
     second = torch.where(tested, centred.square().sum(-1) / n.clamp_min(1), 1.0)
     skewness = centred.pow(3).sum(-1) / n.clamp_min(1) / second**1.5
     kurtosis = centred.pow(4).sum(-1) / n.clamp_min(1) / second.square() - 3
@@ -93,29 +93,31 @@ def rejected(s: Scores, kept: Visible, counted: Rows) -> tuple[PerRow, Rows]:
 
 
 def jacobians(window: Window, visible: Visible, counted: Rows) -> dict[str, tuple[PerRow, Rows]]:
-    """Norms at three scales, for some of the rows; other scales only where the score is a product and nothing else."""
-    chosen = torch.zeros_like(counted)
-    chosen[:, JACOBIAN_ROWS] = True
-    chosen &= counted
-    rows = window.rows[chosen]
-    found: dict[str, tuple[PerRow, Rows]] = {}
+    """Norms of the Jacobian in a sample of rows, as trained and, without bias or cap, at two other scales."""
+    sampled = torch.zeros_like(counted)
+    sampled[:, JACOBIAN_ROWS] = True
+    sampled &= counted
+    rows = window.rows[sampled]
+    norms_by_scale: dict[str, tuple[PerRow, Rows]] = {}
     root = window.site.d_head**-0.5
     norms: dict[float, Tensor] = {}
     for name, scale in (("trained", window.scale), ("root_d", root), ("unscaled", 1.0)):
-        known = name == "trained" or not bent(window.site)
+        applies = name == "trained" or not bent(window.site)
         value = torch.zeros(counted.shape, dtype=torch.float64)
-        if known and len(rows):
+        if applies and len(rows):
             factor = round(scale / window.scale, 6) if window.scale else 1.0
             if factor not in norms:
                 norms[factor] = jacobian_operator_norm(torch.softmax(rows * factor, -1))
-            value[chosen] = norms[factor]
-        found[f"jacobian_{name}"] = (value, chosen if known else torch.zeros_like(chosen))
-    found["uniform"] = (1 / visible.sum(-1).clamp_min(1).double(), chosen)
-    return found
+            value[sampled] = norms[factor]
+        norms_by_scale[f"jacobian_{name}"] = (value, sampled if applies else torch.zeros_like(sampled))
+    norms_by_scale["uniform"] = (1 / visible.sum(-1).clamp_min(1).double(), sampled)
+    return norms_by_scale
 
 
-def binned(s: Scores, kept: Visible, used: Rows, row: SoftmaxRow) -> Int[Tensor, " bins"]:
-    """Scores less the mean of their row over its deviation, counted in bins; the last cell counts all of them."""
-    standard = ((s - row.mean[..., None]) / row.variance.clamp_min(1e-300).sqrt()[..., None])[kept & used[..., None]]
+def binned(s: Scores, used_keys: Visible, used: Rows, row: SoftmaxRow) -> Int[Tensor, " bins"]:
+    """Counts of standardised scores in bins; the last cell counts all of them."""
+    standard = ((s - row.mean[..., None]) / row.variance.clamp_min(1e-300).sqrt()[..., None])[
+        used_keys & used[..., None]
+    ]
     bins = torch.histc(standard, len(EDGES) - 1, float(EDGES[0]), float(EDGES[-1])).to(torch.int64)
     return torch.cat((bins, torch.tensor([len(standard)])))

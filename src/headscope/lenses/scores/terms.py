@@ -1,4 +1,4 @@
-"""The row variance of the first layer, split into what position and content of query and key contribute."""
+"""The row variance of the first layer, split by position and content of query and key."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscope.core import Site
-from headscope.lenses.scores.site_sums import GROUPS, Group, Groups, Positions, Seen
+from headscope.lenses.scores.site_sums import GROUPS, Group, Groups, Positions, SiteSums
 from headscope.lenses.shared.plots import place
 from headscope.lenses.shared.table import Row, number
 from headscope.maths.gaussians.moments import Moments
@@ -19,20 +19,20 @@ PARTS = ("constant", "position", "content")
 
 
 def position_sums(q: Sequence[Tensor], k: Sequence[Tensor]) -> Positions:
-    """Index 0 is the first position that is not left out; padding stands behind the text."""
-    n = max(one.shape[1] for one in q)
+    """Sums by position; index 0 is the first that is not left out, padding comes last."""
+    n = max(queries.shape[1] for queries in q)
     total_q = torch.zeros(n, q[0].shape[0], q[0].shape[2], dtype=torch.float64)
     total_k = torch.zeros(n, k[0].shape[0], k[0].shape[2], dtype=torch.float64)
     count = torch.zeros(n, dtype=torch.float64)
-    for one, other in zip(q, k, strict=True):
-        total_q[: one.shape[1]] += one.double().transpose(0, 1)
-        total_k[: other.shape[1]] += other.double().transpose(0, 1)
-        count[: one.shape[1]] += 1
+    for queries, keys in zip(q, k, strict=True):
+        total_q[: queries.shape[1]] += queries.double().transpose(0, 1)
+        total_k[: keys.shape[1]] += keys.double().transpose(0, 1)
+        count[: queries.shape[1]] += 1
     return Positions(total_q, total_k, count)
 
 
 def grouped(q: Sequence[Tensor], k: Sequence[Tensor]) -> Groups:
-    """The windows of a batch, dealt out to groups in turn."""
+    """The windows of a batch, assigned to groups in turn."""
     members = []
     for first in range(min(GROUPS, len(q))):
         some_q, some_k = q[first::GROUPS], k[first::GROUPS]
@@ -44,17 +44,21 @@ def grouped(q: Sequence[Tensor], k: Sequence[Tensor]) -> Groups:
 NAMES = [f"{a}_{b}" for a in PARTS for b in PARTS[1:]]
 
 
-def term_rows(site: Site, one: Seen) -> Iterator[Row]:
+def term_rows(site: Site, site_sums: SiteSums) -> Iterator[Row]:
     """The row variance of independent tokens, split by what depends on position; needs two windows."""
-    whole = None if one.groups is None else one.groups.without(None)
-    if one.groups is None or whole is None or not _splits(whole):
+    all_groups = None if site_sums.groups is None else site_sums.groups.without(None)
+    if site_sums.groups is None or all_groups is None or not _splits(all_groups):
         return
-    values, shares, nulls = _terms(site, one.scale, whole)
-    left_out = [one.groups.without(index) for index in range(len(one.groups.members))] if one.groups.windows > 2 else []
-    rest = [_terms(site, one.scale, group) for group in left_out if _splits(group)]
-    sure = len(rest) > 1 and len(rest) == len(left_out)
+    values, shares, nulls = _terms(site, site_sums.scale, all_groups)
+    left_out = (
+        [site_sums.groups.without(index) for index in range(len(site_sums.groups.members))]
+        if site_sums.groups.windows > 2
+        else []
+    )
+    without_group = [_terms(site, site_sums.scale, group) for group in left_out if _splits(group)]
+    sure = len(without_group) > 1 and len(without_group) == len(left_out)
     ends = {
-        name: jackknife(torch.stack([measured, *(found[index] for found in rest)]))[1] if sure else None
+        name: jackknife(torch.stack([measured, *(terms[index] for terms in without_group)]))[1] if sure else None
         for index, (name, measured) in enumerate((("value", values), ("share", shares)))
     }
     for head in range(site.n_heads):
@@ -72,13 +76,13 @@ def term_rows(site: Site, one: Seen) -> Iterator[Row]:
                 "share": number(float(shares[at])),
                 **cells,
                 "null": number(float(nulls[at])),
-                "samples": whole.q.count,
-                "windows": int(whole.positions.count.max()),
+                "samples": all_groups.q.count,
+                "windows": int(all_groups.positions.count.max()),
             }
 
 
 def _splits(group: Group) -> bool:
-    """Whether some position was seen in two windows."""
+    """Whether any position occurs in two windows."""
     count = group.positions.count
     return len(count) > 0 and float(count.max()) >= 2 and min(group.q.count, group.k.count) >= 2
 
@@ -98,7 +102,7 @@ def _terms(site: Site, scale: float, group: Group) -> tuple[Tensor, Tensor, Tens
 def _split(
     total: Float[Tensor, "n some_heads d"], count: Float[Tensor, " n"], moments: Moments
 ) -> tuple[Float[Tensor, "some_heads d d"], Float[Tensor, "some_heads d d"]]:
-    r"""Covariance of what the position tells, and of the rest.
+    r"""The covariance that positions explain, and the remaining one.
 
     With $S_i$ the centred sum over the $c_i$ windows at position i, $\sum_i S_i S_i^\top$ less the scatter holds only
     products of different windows: over $\sum_i c_i (c_i - 1)$ it is free of the noise of the means.

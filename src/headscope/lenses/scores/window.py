@@ -14,7 +14,7 @@ from headscope.lenses.lens import Batch
 
 @dataclass(frozen=True)
 class Window:
-    """One site in one window: what is summed comes from here."""
+    """Scores, queries and keys of one site in one window."""
 
     site: Site
     scale: float
@@ -31,8 +31,8 @@ class Window:
         return torch.arange(self.q.shape[1])[sampled_rows(self.q.shape[1])]
 
     @property
-    def seen_keys(self) -> Bool[Tensor, " keys"]:
-        """Keys that are not padding; those of another stack are known by being looked at."""
+    def real_keys(self) -> Bool[Tensor, " keys"]:
+        """Keys that are not padding; in another stack, keys that some query sees."""
         if self.site.kind == "self" and len(self.real) == self.k.shape[1]:
             return self.real
         return torch.isfinite(self.rows).any(0).any(0)
@@ -46,20 +46,20 @@ class Window:
         return raw.masked_fill(~torch.isfinite(self.rows), -inf)
 
     def counted(self) -> Bool[Tensor, "heads rows"]:
-        """Rows that count: real, not left out, with two keys beside those left out."""
+        """Rows that count: real, not left out, with two keys that are not left out."""
         visible = torch.isfinite(self.rows)
         visible[..., : self.skip] = False
         return (self.real[self.index] & (self.index >= self.skip)) & (visible.sum(-1) >= 2)
 
 
 def windows_of(site: Site, batch: Batch, skip: int) -> list[Window]:
-    """What a batch shows of a site, window by window."""
+    """The windows of a batch at one site."""
     captured = batch.captures
     q, k, rows = captured["q"][site], captured["k"][site], captured["rows"][site].double()
     scale = float(captured["scale"][site])
     x = captured.get("x", {}).get(site) if site.kind == "self" else None
-    whole = torch.ones(q.shape[0], q.shape[2], dtype=torch.bool)
-    real = batch.real if batch.real.shape == whole.shape else whole
+    all_real = torch.ones(q.shape[0], q.shape[2], dtype=torch.bool)
+    real = batch.real if batch.real.shape == all_real.shape else all_real
     return [Window(site, scale, skip, q[b], k[b], rows[b], real[b], None if x is None else x[b]) for b in range(len(q))]
 
 

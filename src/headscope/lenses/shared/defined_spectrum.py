@@ -1,4 +1,4 @@
-"""The numbers of the lens `spectra` by their formulas: float64, plain sums, laws by their densities and integrals."""
+"""The numbers of the lens `spectra` by their formulas: float64, sums and integrals."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -13,18 +13,17 @@ from scipy import integrate, optimize, special
 def defined_numbers(
     sigma: Sequence[float], sizes: tuple[int, ...], initial_sd: float | None
 ) -> list[dict[str, object]]:
-    """The quantities from singular values and the null of their shape: two sizes for a matrix, three for a product."""
+    """The quantities of singular values and their null; a matrix has two sizes, a product three."""
     low, high, stable, effective, centre, spread = _null(sizes)
     total = sum(s * s for s in sigma)
     mean = total / len(sigma)
     above = [s * s for s in sigma if s * s > high * mean]
     entropy = -sum(s * s / total * log(s * s / total) for s in sigma if s > 0)
-    others = prod(sizes) / min(sizes)  # σ² of a random matrix is in the mean the variance times these sizes
+    larger = prod(sizes) / min(sizes)  # σ² of a random matrix is in the mean the variance times the larger sizes
     bulk = median(s * s for s in sigma) / _median(sizes)
     spikes = [s * s for s in sigma if s * s > high * bulk]
     place_of = (sigma[0] ** 2 / mean - centre) / spread if total else None
-    law = _shares(sizes, [s * s / bulk for s in sigma[len(spikes) :][::-1]]) if total else []
-    gaps = [max(abs(f - i / len(law)), abs(f - (i + 1) / len(law))) for i, f in enumerate(law)]
+    gap = _largest_gap(sizes, [s * s / bulk for s in sigma[len(spikes) :][::-1]]) if total else None
     numbers: dict[str, tuple[float | None, float | None]] = {
         "mean_square": (mean, None),
         "sum_squares": (total, None),
@@ -36,21 +35,34 @@ def defined_numbers(
         "energy_above_edge": (sum(above) / total if total else 0.0, 0.1681 * high / len(sigma)),
         "largest_tracy_widom": (place_of, -1.2065336),
         "largest_p_value": (None if place_of is None else _survival(place_of), 0.5),
-        "bulk_variance": (bulk / others, mean / others),
-        "bulk_distance": (max(gaps, default=None), sqrt(2) / pi * (log(len(sigma)) + 1) / len(sigma)),
+        "bulk_variance": (bulk / larger, mean / larger),
+        "bulk_distance": (gap, sqrt(2) / pi * (log(len(sigma)) + 1) / len(sigma)),
         "spikes": (float(len(spikes)), 0.1681),
         "energy_in_spikes": (sum(spikes) / total if total else 0.0, 0.1681 * high / len(sigma)),
     }
-    fresh: dict[str, float] = {}
-    if initial_sd:
-        variance = initial_sd ** (2 * (len(sizes) - 1))
-        mean = variance * others
-        fresh = {"mean_square": mean, "sum_squares": mean * len(sigma), "bulk_variance": variance}
-        fresh |= {"largest": sqrt(high * mean), "smallest": sqrt(low * mean)}
+    fresh = _initial_numbers(sizes, len(sigma), (low, high), initial_sd) if initial_sd else {}
     return [
-        {"quantity": name, "value": value, "null": null_, "initial": fresh.get(name)}
-        for name, (value, null_) in numbers.items()
+        {"quantity": name, "value": value, "null": null, "initial": fresh.get(name)}
+        for name, (value, null) in numbers.items()
     ]
+
+
+def _largest_gap(sizes: tuple[int, ...], bulk: Sequence[float]) -> float | None:
+    """The largest gap between the distribution functions of ascending values and of the law."""
+    law = _shares(sizes, bulk)
+    gaps = [max(abs(f - i / len(law)), abs(f - (i + 1) / len(law))) for i, f in enumerate(law)]
+    return max(gaps, default=None)
+
+
+def _initial_numbers(
+    sizes: tuple[int, ...], values: int, edges: tuple[float, float], initial_sd: float
+) -> dict[str, float]:
+    """The quantities of a matrix, or a product of two, when it was initialised."""
+    variance = initial_sd ** (2 * (len(sizes) - 1))
+    mean = variance * (prod(sizes) / min(sizes))
+    numbers = {"mean_square": mean, "sum_squares": mean * values, "bulk_variance": variance}
+    low, high = edges
+    return numbers | {"largest": sqrt(high * mean), "smallest": sqrt(low * mean)}
 
 
 # Edges, stable rank and effective rank of a random matrix with mean square 1, then centre and scale of its largest.
@@ -89,7 +101,7 @@ def _product_null(rows: int, inner: int, columns: int) -> _Null:
 
 
 def _minimum(f: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function with one minimum has it, by thirds."""
+    """The minimum of a function that has only one, by ternary search."""
     for _ in range(120):
         left, right = low + (high - low) / 3, high - (high - low) / 3
         low, high = (low, right) if f(left) < f(right) else (left, high)
@@ -98,18 +110,18 @@ def _minimum(f: Callable[[float], float], low: float, high: float) -> float:
 
 def _density(sizes: tuple[int, ...], x: float) -> float:
     """The density of the law with mean 1: Marchenko–Pastur, or the root of the product's cubic."""
-    p, *others = sorted(sizes)
-    if len(others) == 1:
-        c = p / others[0]
+    p, *larger_sizes = sorted(sizes)
+    if len(larger_sizes) == 1:
+        c = p / larger_sizes[0]
         low, high = (1 - sqrt(c)) ** 2, (1 + sqrt(c)) ** 2
         return sqrt(max((x - low) * (high - x), 0.0)) / (2 * pi * c * x)
-    c_1, c_2 = (p / n for n in others)
+    c_1, c_2 = (p / n for n in larger_sizes)
     roots = np.roots([c_1 * c_2, c_1 * c_2 + c_1 + c_2, 1 + c_1 + c_2 - x, 1])
     return float(max(abs(roots.imag))) / (pi * x)
 
 
 def _shares(sizes: tuple[int, ...], points: Sequence[float]) -> list[float]:
-    """Which share of the law with mean 1 lies below each of the points, ascending: its density integrated."""
+    """The share of the law with mean 1 below each of the ascending points."""
     low, high = _null(sizes)[:2]
     shares, share, last = [], 0.0, low
     for point in points:
@@ -145,8 +157,8 @@ def _painleve() -> Callable[[float], NDArray[np.float64]]:
     def step(s: float, y: NDArray[np.float64]) -> list[float]:
         return [y[1], s * y[0] + 2 * y[0] ** 3, -(y[0] ** 2), -y[2], -y[0]]
 
-    found = integrate.solve_ivp(step, (8.0, -7.0), start, "DOP853", rtol=1e-12, atol=1e-22, dense_output=True)
-    solution: Callable[[float], NDArray[np.float64]] = found.sol
+    integration = integrate.solve_ivp(step, (8.0, -7.0), start, "DOP853", rtol=1e-12, atol=1e-22, dense_output=True)
+    solution: Callable[[float], NDArray[np.float64]] = integration.sol
     return solution
 
 

@@ -9,7 +9,7 @@ from headscope.maths.resampling.jackknife import detectable
 
 
 def interval_phrase(row: Mapping[str, object], write: Callable[[float], str], ends: tuple[str, str]) -> str:
-    """The 95 % interval of a row in words; says so where there is none."""
+    """The 95 % interval of a row in words, or that there is none."""
     low, high = (row.get(end) for end in ends)
     if not isinstance(low, float) or not isinstance(high, float):
         return "no interval: too few windows"

@@ -1,4 +1,4 @@
-"""How numbers per head are laid out: the first columns of a table, labels, layer × head heat maps."""
+"""The layout of numbers per head: first columns of a table, labels, heat maps."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,7 @@ Array = NDArray[np.float64]
 
 
 def place(site: Site, head: int | None) -> dict[str, str | int | None]:
-    """The columns that every table starts with; head is None where the row is about the whole site."""
+    """The first columns of every table; head is None where a row is about a site."""
     return {"stack": site.stack, "kind": site.kind, "layer": site.layer, "head": head}
 
 
@@ -52,7 +52,7 @@ def head_map(
 
 def groups(sites: Sequence[Site]) -> dict[str, list[Site]]:
     """Sites by what they are (`enc self`, `dec cross`, …); one nameless group in a model with one stack."""
-    found: dict[str, list[Site]] = {}
+    sites_by_group: dict[str, list[Site]] = {}
     for site in sites:
-        found.setdefault("" if site.stack == "only" else f"{site.stack} {site.kind}", []).append(site)
-    return found
+        sites_by_group.setdefault("" if site.stack == "only" else f"{site.stack} {site.kind}", []).append(site)
+    return sites_by_group

@@ -1,4 +1,4 @@
-"""Rows of the residual stream that a lens keeps for what needs single rows: a bounded sample that merges exactly.
+"""A bounded sample of rows of the residual stream that merges exactly.
 
 Windows are drawn by a hash of their tokens: the smallest hashes stay. Within a window anchors stand at equal steps, and
 with each anchor the rows that lie at the wanted distances behind it. The more windows are kept, the wider the steps;
@@ -19,7 +19,7 @@ from headscope.lenses.shared.window_sample import drawn, priority_of
 
 @dataclass(frozen=True)
 class Plan:
-    """What may be kept: so many rows per stream, of so many windows, at these distances, none of the first `skip`.
+    """The bounds of a sample: rows per stream, windows, distances, first tokens to skip.
 
     No window has more than `most` rows: those of one window depend on each other, and more of them tell little more.
     """
@@ -31,7 +31,7 @@ class Plan:
     most: int = 2**31
 
     def room(self, windows: int) -> int:
-        """Rows per window where there are so many windows."""
+        """The most rows of each window in a sample of this number of windows."""
         return min(self.rows // max(1, windows), self.most)
 
 
@@ -44,13 +44,13 @@ class Stream:
     length: int
 
     def thinned(self, plan: Plan, room: int) -> "Stream":
-        """The rows that stay when only `room` of them may."""
+        """The stream with at most `room` rows."""
         if len(self.positions) <= room:
             return self
-        wanted = kept_positions(plan, self.length, room)
-        if len(wanted) == len(self.positions):
+        positions = kept_positions(plan, self.length, room)
+        if len(positions) == len(self.positions):
             return self
-        stays = torch.isin(self.positions, torch.tensor(wanted))
+        stays = torch.isin(self.positions, torch.tensor(positions))
         return replace(self, positions=self.positions[stays], rows=self.rows[stays])
 
 
@@ -62,10 +62,10 @@ class Window:
     streams: Mapping[Site, Stream]
 
     def thinned(self, plan: Plan, room: int) -> "Window":
-        """With no more than `room` rows of each stream."""
-        if all(len(one.positions) <= room for one in self.streams.values()):
+        """The window with at most `room` rows of each stream."""
+        if all(len(stream.positions) <= room for stream in self.streams.values()):
             return self
-        return Window(self.priority, {site: one.thinned(plan, room) for site, one in self.streams.items()})
+        return Window(self.priority, {site: stream.thinned(plan, room) for site, stream in self.streams.items()})
 
 
 @dataclass(frozen=True)
@@ -78,16 +78,16 @@ class Sample:
     _worst: int = field(default=2**64, compare=False)
 
     def add(self, tokens: Int[Tensor, "n"], streams: Mapping[Site, Float[Tensor, "_ d"]]) -> "Sample":
-        """With one more window; its rows are copied only where it is drawn."""
+        """The sample after one more window, whose rows are copied only if it stays."""
         priority = priority_of(tokens)
         if len(self.windows) == self.plan.windows and priority >= self._worst:
             return replace(self, seen=self.seen + 1)
         room = self.plan.room(min(len(self.windows) + 1, self.plan.windows))
-        kept = {site: _kept(self.plan, stream, room) for site, stream in streams.items()}
-        found = drawn((*self.windows, Window(priority, kept)), self.plan.windows)
+        sampled_streams = {site: _sampled(self.plan, stream, room) for site, stream in streams.items()}
+        windows = drawn((*self.windows, Window(priority, sampled_streams)), self.plan.windows)
         # Once there are as many windows as may be, one replaces another and the room of the others is as before.
         full = len(self.windows) == self.plan.windows
-        return self._of(found if full else self._thinned(found), self.seen + 1)
+        return self._of(windows if full else self._thinned(windows), self.seen + 1)
 
     def merge(self, other: "Sample") -> "Sample":
         """The sample of both texts, this one's first."""
@@ -96,33 +96,33 @@ class Sample:
         )
 
     def counts(self) -> tuple[int, int]:
-        """Rows of a stream that are held, and rows that there were; windows that are not held count as the others."""
+        """Rows of a stream in the sample, and in the text by the mean length of its windows."""
         first = [next(iter(window.streams.values())) for window in self.windows]
-        held = sum(len(stream.positions) for stream in first)
-        there = sum(max(stream.length - self.plan.skip, 0) for stream in first)
-        return held, there * self.seen // max(1, len(first))
+        sampled_rows = sum(len(stream.positions) for stream in first)
+        available_rows = sum(max(stream.length - self.plan.skip, 0) for stream in first)
+        return sampled_rows, available_rows * self.seen // max(1, len(first))
 
     def _thinned(self, windows: tuple[Window, ...]) -> tuple[Window, ...]:
         room = self.plan.room(len(windows))
-        return tuple(one.thinned(self.plan, room) for one in windows)
+        return tuple(window.thinned(self.plan, room) for window in windows)
 
-    def _of(self, windows: tuple[Window, ...], seen: int) -> "Sample":
-        return Sample(self.plan, windows, seen, max((one.priority for one in windows), default=2**64))
+    def _of(self, windows: tuple[Window, ...], window_count: int) -> "Sample":
+        return Sample(self.plan, windows, window_count, max((window.priority for window in windows), default=2**64))
 
 
-def _kept(plan: Plan, stream: Float[Tensor, "n d"], room: int) -> Stream:
+def _sampled(plan: Plan, stream: Float[Tensor, "n d"], room: int) -> Stream:
     positions = torch.tensor(kept_positions(plan, len(stream), room), dtype=torch.int64)
     return Stream(positions, stream[positions], len(stream))
 
 
 @lru_cache(maxsize=1024)
 def kept_positions(plan: Plan, length: int, room: int) -> tuple[int, ...]:
-    """Anchors and what lies behind them at the distances, with the smallest step (1, 2, 4, …) that fits."""
+    """Anchors and positions behind them, with the smallest step (1, 2, 4, …) that fits."""
     step = 1
     while True:
         anchors = range(plan.skip, length, step)
-        wanted = {anchor + distance for anchor in anchors for distance in (0, *plan.distances)}
-        found = tuple(sorted(position for position in wanted if position < length))
-        if len(found) <= room or len(anchors) <= 1:
-            return found
+        candidates = {anchor + distance for anchor in anchors for distance in (0, *plan.distances)}
+        positions = tuple(sorted(position for position in candidates if position < length))
+        if len(positions) <= room or len(anchors) <= 1:
+            return positions
         step *= 2

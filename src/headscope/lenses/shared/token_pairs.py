@@ -1,4 +1,4 @@
-"""Pairs of tokens that a lens keeps with everything about them: a bounded sample of windows that merges exactly.
+"""A bounded sample of windows with all pairs of some tokens; it merges exactly.
 
 Windows are drawn by a hash of their tokens: the smallest hashes stay, so any split of the text ends with the same
 sample, and every site with the same windows. Of a window some tokens are kept, the same ones in every window of that
@@ -33,13 +33,13 @@ class Part:
 
     @property
     def shape(self) -> tuple[int, tuple[int, ...]]:
-        """Windows that can be compared have the same length, and the same tokens kept of it."""
+        """Length and sampled positions; windows with the same ones can be compared."""
         return self.length, tuple(self.positions.tolist())
 
 
 @dataclass(frozen=True)
 class PairSample:
-    """The windows of one site that are kept so far, at most `room`, in the order of the text, out of `seen`."""
+    """At most `room` of the `seen` windows of one site, in text order."""
 
     room: int
     windows: tuple[Part, ...] = ()
@@ -49,28 +49,30 @@ class PairSample:
     def add(
         self, tokens: Int[Tensor, "batch n"], real: Bool[Tensor, "batch n"], captured: Mapping[str, Tensor]
     ) -> "PairSample":
-        """With the windows of one batch; of those that are not drawn nothing is copied."""
-        found = self
-        for index, (text, here) in enumerate(zip(tokens, real, strict=True)):
-            priority = priority_of(text[here])
-            if len(found.windows) == found.room and priority >= found._worst:
-                found = replace(found, seen=found.seen + 1)
+        """The sample after one more batch; only windows that stay are copied."""
+        sample = self
+        for index, (text, is_token) in enumerate(zip(tokens, real, strict=True)):
+            priority = priority_of(text[is_token])
+            if len(sample.windows) == sample.room and priority >= sample._worst:
+                sample = replace(sample, seen=sample.seen + 1)
             else:
-                one = part_of(priority, here, {name: captured[name][index] for name in CAPTURES})
-                found = found._of((*found.windows, one), found.seen + 1)
-        return found
+                part = part_of(priority, is_token, {name: captured[name][index] for name in CAPTURES})
+                sample = sample._of((*sample.windows, part), sample.seen + 1)
+        return sample
 
     def merge(self, other: "PairSample") -> "PairSample":
         """The sample of both texts, this one's first."""
         return self._of((*self.windows, *other.windows), self.seen + other.seen)
 
-    def _of(self, windows: tuple[Part, ...], seen: int) -> "PairSample":
-        chosen = drawn(windows, self.room)
-        return PairSample(self.room, chosen, seen, max((one.priority for one in chosen), default=2**64))
+    def _of(self, windows: tuple[Part, ...], window_count: int) -> "PairSample":
+        smallest = drawn(windows, self.room)
+        return PairSample(
+            self.room, smallest, window_count, max((window.priority for window in smallest), default=2**64)
+        )
 
 
 def part_of(priority: int, real: Bool[Tensor, "n"], captured: Mapping[str, Tensor]) -> Part:
-    """What is kept of one window of which this was captured."""
+    """The sampled tokens of one window, from its captures."""
     x, q, k, pattern = (captured[name] for name in CAPTURES)
     # A stream of other length than the text (a picture's) has no padding.
     real = real if len(x) == len(real) else torch.ones(len(x), dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""What every lens that reads weights has to say about them: where they come from, and what they leave out."""
+"""Notes on weights for every lens that reads them: their origin, what they leave out."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,38 +15,43 @@ def has_gain(w: HeadWeights, parts: str = "qkv") -> bool:
     return any(bool((getattr(w, f"gain_{part}") != 1).any()) for part in parts)
 
 
-def gain_warning(gained: Sequence[Site], known: Sequence[Site], what: str) -> tuple[str, ...]:
-    """That the numbers are without the gains of some sites."""
+def gain_warning(gained: Sequence[Site], sites: Sequence[Site], projections: str) -> tuple[str, ...]:
+    """The warning that the numbers leave out the gains of some sites."""
     if not gained:
         return ()
     return (
-        f"{len(gained)} of {len(known)} sites (first {gained[0].label}) scale {what} after the "
+        f"{len(gained)} of {len(sites)} sites (first {gained[0].label}) scale {projections} after the "
         "projection: the numbers are those of the raw weights, without that gain.",
     )
 
 
 def status_warnings(spec: ModelSpec, statuses: Mapping[Site, WeightStatus], normed: str) -> tuple[str, ...]:
-    """Rounding noise, sites that normalise (`normed` says what that means here) or clip, sites left out and why."""
-    found = [spec.weight_warning] if spec.weight_warning else []
-    some = [site for site, one in statuses.items() if one.status == "normed"]
-    if some:
-        found.append(
-            f"{len(some)} of {len(statuses)} sites (first {some[0].label}) normalise q and k after the "
+    """Warnings of rounding noise, of sites that normalise or clip, and of sites left out.
+
+    `normed` says what normalisation means for the lens.
+    """
+    texts = [spec.weight_warning] if spec.weight_warning else []
+    normed_sites = [site for site, weight_status in statuses.items() if weight_status.status == "normed"]
+    if normed_sites:
+        texts.append(
+            f"{len(normed_sites)} of {len(statuses)} sites (first {normed_sites[0].label}) normalise q and k after the "
             f"projection (QK-norm): {normed}."
         )
-    clipped = [(site, one.reason) for site, one in statuses.items() if one.status == "clipped"]
+    clipped = [
+        (site, weight_status.reason) for site, weight_status in statuses.items() if weight_status.status == "clipped"
+    ]
     if clipped:
-        found.append(
+        texts.append(
             f"In {len(clipped)} of {len(statuses)} sites (first {clipped[0][0].label}) {clipped[0][1]}: "
             "the numbers are those of the weights, without that."
         )
     reasons: dict[str, list[Site]] = {}
-    for site, one in statuses.items():
-        if one.status == "refused":
-            reasons.setdefault(one.reason, []).append(site)
+    for site, weight_status in statuses.items():
+        if weight_status.status == "refused":
+            reasons.setdefault(weight_status.reason, []).append(site)
     for reason, sites in reasons.items():
-        found.append(f"Left out: {', '.join(site.label for site in sites)}. Reason: {reason}.")
-    return tuple(found)
+        texts.append(f"Left out: {', '.join(site.label for site in sites)}. Reason: {reason}.")
+    return tuple(texts)
 
 
 def method_of(weights: WeightSource, how: str) -> str:

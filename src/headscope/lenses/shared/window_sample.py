@@ -33,15 +33,15 @@ def priority_of(tokens: Int[Tensor, "n"]) -> int:
     return int.from_bytes(hashlib.sha256(tokens.to(torch.int64).numpy().tobytes()).digest()[:8], "big")
 
 
-def sample_warning(part: int, whole: int, what: str) -> tuple[str, ...]:
+def sample_warning(part: int, total: int, units: str) -> tuple[str, ...]:
     """The warning that a sample holds a part of the text only; none where it holds all of it."""
-    if part >= whole:
+    if part >= total:
         return ()
-    return (f"The lens holds {part:,} of {whole:,} {what}, since memory is limited. Its intervals rest on these.",)
+    return (f"The lens holds {part:,} of {total:,} {units}, since memory is limited. Its intervals rest on these.",)
 
 
 def drawn(windows: Sequence[T], room: int) -> tuple[T, ...]:
-    """Those that stay where so many may, in the order in which they came."""
+    """The `room` windows with the smallest hash, in text order."""
     # sorted is stable: of equal hashes the earlier window stays.
-    chosen = sorted(range(len(windows)), key=lambda index: windows[index].priority)[:room]
-    return tuple(windows[index] for index in sorted(chosen))
+    smallest_hashes = sorted(range(len(windows)), key=lambda index: windows[index].priority)[:room]
+    return tuple(windows[index] for index in sorted(smallest_hashes))

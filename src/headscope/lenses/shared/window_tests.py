@@ -1,4 +1,4 @@
-"""What lenses that compare heads over windows share: means without each window, p-values for many heads."""
+"""Tests of heads over windows: means without each window, adjusted p-values."""
 
 from collections.abc import Sequence
 
@@ -12,13 +12,13 @@ FALSE_DISCOVERIES = 0.05
 
 
 def left_out(values: Float[Tensor, "windows *rest"]) -> Float[Tensor, "sets *rest"]:
-    """The mean over all windows, then over all but each; a single window stands for itself."""
+    """The mean over all windows, then without each window; a single one is its own mean."""
     total, w = values.sum(0), len(values)
     return torch.cat((total[None] / w, (total - values) / (w - 1) if w > 1 else values))
 
 
 def adjusted(table: pl.DataFrame, family: Sequence[str]) -> pl.DataFrame:
-    """With the column p adjusted for the number of rows in each family (Benjamini and Hochberg)."""
+    """The table with p adjusted within each family (Benjamini and Hochberg)."""
     column: list[float | None] = [None] * table.height
     tested = table.with_row_index().filter(pl.col("p").is_not_null())
     for group in tested.partition_by(list(family), maintain_order=True):

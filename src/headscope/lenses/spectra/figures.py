@@ -1,4 +1,4 @@
-"""Figures of the spectra lens: heat maps per head, curves over layers, spectra beside their null."""
+"""Figures of the lens `spectra`: heat maps of heads, curves over layers, spectra."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -13,8 +13,8 @@ from headscope.maths.random_matrices.null_spectrum import Comparison, random_dis
 
 MATRICES = ("Q", "K", "V", "O")
 # On a logarithmic axis the smallest singular values would take up most of a picture and say the least.
-_SHOWN = 0.95
-# More matrices of one layer than this are not told apart in a picture; their numbers are in the table.
+_LARGEST_SHARE = 0.95
+# More matrices of a layer cannot be distinguished in a picture; their numbers are in the table.
 _NAMES = 6
 
 Layers = Mapping[Site, Mapping[str, Comparison]]
@@ -30,14 +30,14 @@ def figures(
     """All figures, the most telling first."""
     attention, fed = _of_attention(layers), _of_feed_forward(feed_forward)
     parts = {"": ("attention", attention), "feed_forward_": ("feed-forward", fed)}
-    shown = {prefix: part for prefix, part in parts.items() if part[1]}
+    nonempty_parts = {prefix: part for prefix, part in parts.items() if part[1]}
     return (
         *_rank_maps(heads),
         *_norm_maps(heads),
-        *(_mean_square(prefix, *part, initial_sd) for prefix, part in shown.items()),
-        *(_largest_square(prefix, *part, initial_sd) for prefix, part in shown.items()),
-        *(_stable_rank(prefix, *part) for prefix, part in shown.items()),
-        *(one for prefix, part in shown.items() for one in _distance(prefix, *part)),
+        *(_mean_square(prefix, *part, initial_sd) for prefix, part in nonempty_parts.items()),
+        *(_largest_square(prefix, *part, initial_sd) for prefix, part in nonempty_parts.items()),
+        *(_stable_rank(prefix, *part) for prefix, part in nonempty_parts.items()),
+        *(figure for prefix, part in nonempty_parts.items() for figure in _distance(prefix, *part)),
         *(_spectra_by_layer(f"spectrum_{m.lower()}", f"W_{m}", _named(attention, f"W_{m}")) for m in MATRICES),
         *(_spectra_by_layer(f"spectrum_{_plain(name)}", name, _named(fed, name)) for name in _names(feed_forward)),
         *_histograms(layers, bins),
@@ -45,37 +45,37 @@ def figures(
 
 
 def _of_attention(layers: Layers) -> Family:
-    found: Family = {}
+    family: Family = {}
     for group, sites in groups(list(layers)).items():
         for matrix in MATRICES:
             name = f"{group} W_{matrix}".strip()
-            found[name] = {(site.label, site.layer): layers[site][matrix] for site in sites}
-    return found
+            family[name] = {(site.label, site.layer): layers[site][matrix] for site in sites}
+    return family
 
 
 def _names(feed_forward: FeedForwards) -> list[str]:
     """The names that most layers have, so that no picture has too many curves."""
     counts: dict[str, int] = {}
-    for one in feed_forward:
-        counts[one.name] = counts.get(one.name, 0) + 1
+    for matrix in feed_forward:
+        counts[matrix.name] = counts.get(matrix.name, 0) + 1
     common = sorted(counts, key=lambda name: -counts[name])[:_NAMES]
     return [name for name in counts if name in common]
 
 
 def _of_feed_forward(feed_forward: FeedForwards) -> Family:
-    found: Family = {}
+    family: Family = {}
     names = _names(feed_forward)
-    for one, comparison in feed_forward.items():
-        if one.name in names:
-            name = one.name if one.stack == "only" else f"{one.stack} {one.name}"
-            found.setdefault(name, {})[one.label.removesuffix(f".{one.name}"), one.layer] = comparison
-    return found
+    for matrix, comparison in feed_forward.items():
+        if matrix.name in names:
+            name = matrix.name if matrix.stack == "only" else f"{matrix.stack} {matrix.name}"
+            family.setdefault(name, {})[matrix.label.removesuffix(f".{matrix.name}"), matrix.layer] = comparison
+    return family
 
 
 def _named(family: Family, name: str) -> dict[str, Comparison]:
     """The spectra of one matrix over all stacks, by label of their layer."""
-    some = [spectra for key, spectra in family.items() if key == name or key.endswith(f" {name}")]
-    return {label: one for spectra in some for (label, _), one in spectra.items()}
+    spectra_by_stack = [spectra for key, spectra in family.items() if key == name or key.endswith(f" {name}")]
+    return {label: comparison for spectra in spectra_by_stack for (label, _), comparison in spectra.items()}
 
 
 def _plain(name: str) -> str:
@@ -86,7 +86,7 @@ def _rank_maps(heads: Heads) -> Iterator[Figure]:
     for form, does in (("QK", "compares"), ("OV", "moves")):
         yield head_map(
             {
-                site: [one.effective_rank / one.law.effective_rank for one in of_site[form]]
+                site: [comparison.effective_rank / comparison.law.effective_rank for comparison in of_site[form]]
                 for site, of_site in heads.items()
             },
             name=f"{form.lower()}_effective_rank",
@@ -102,7 +102,7 @@ def _rank_maps(heads: Heads) -> Iterator[Figure]:
 def _norm_maps(heads: Heads) -> Iterator[Figure]:
     for form, does in (("QK", "compares"), ("OV", "moves")):
         norms = {
-            site: [float(torch.linalg.vector_norm(one.sigma)) for one in of_site[form]]
+            site: [float(torch.linalg.vector_norm(comparison.sigma)) for comparison in of_site[form]]
             for site, of_site in heads.items()
         }
         if any(norm > 0 for row in norms.values() for norm in row):
@@ -120,7 +120,9 @@ def _curves(family: Family, level: Callable[[Comparison], float]) -> tuple[Serie
     """One curve over the layers per matrix."""
     return tuple(
         Series(
-            name, np.array([float(layer) for _, layer in spectra]), np.array([level(one) for one in spectra.values()])
+            name,
+            np.array([float(layer) for _, layer in spectra]),
+            np.array([level(comparison) for comparison in spectra.values()]),
         )
         for name, spectra in family.items()
     )
@@ -129,8 +131,10 @@ def _curves(family: Family, level: Callable[[Comparison], float]) -> tuple[Serie
 def _nulls(family: Family, name: str, level: Callable[[Comparison], float]) -> tuple[Series, ...]:
     """One flat line per shape of matrix; only where they differ does a line name its shape."""
     x = np.array(sorted({float(layer) for spectra in family.values() for _, layer in spectra}))
-    ones = {tuple(sorted(one.sizes)): one for spectra in family.values() for one in spectra.values()}
-    levels = {sizes: level(one) for sizes, one in ones.items()}
+    comparison_by_shape = {
+        tuple(sorted(comparison.sizes)): comparison for spectra in family.values() for comparison in spectra.values()
+    }
+    levels = {sizes: level(comparison) for sizes, comparison in comparison_by_shape.items()}
     if len({f"{value:.6g}" for value in levels.values()}) == 1:
         return (Series(name, x, np.full_like(x, next(iter(levels.values()))), role="null"),)
     return tuple(
@@ -141,20 +145,21 @@ def _nulls(family: Family, name: str, level: Callable[[Comparison], float]) -> t
 
 def _is_positive(series: Sequence[Series]) -> bool:
     """Whether a logarithmic axis shows anything."""
-    return any(bool((one.y > 0).all()) for one in series)
+    return any(bool((curve.y > 0).all()) for curve in series)
 
 
 def _mean_square(prefix: str, part: str, family: Family, initial_sd: float | None) -> Curves:
-    series = _curves(family, lambda one: one.mean_square)
+    series = _curves(family, lambda comparison: comparison.mean_square)
     nulls: tuple[Series, ...] = ()
-    said = ""
+    null_caption = ""
     if initial_sd:
-        nulls = _nulls(family, "initialised", lambda one: one.initial(initial_sd)["mean_square"])
-        said = f" Dotted: where they began if every entry was drawn with standard deviation {initial_sd:g}."
+        nulls = _nulls(family, "initialised", lambda comparison: comparison.initial(initial_sd)["mean_square"])
+        null_caption = f" Dotted: where they began if every entry was drawn with standard deviation {initial_sd:g}."
     return Curves(
         f"{prefix}mean_square",
         f"Mean squared singular value by layer, {part}",
-        f"How large the matrices of each layer are. The random matrices of the other figures are scaled to this.{said}",
+        "How large the matrices of each layer are. The random matrices of the other figures are scaled to this."
+        f"{null_caption}",
         "layer",
         "mean σ²",
         (*series, *nulls),
@@ -163,16 +168,16 @@ def _mean_square(prefix: str, part: str, family: Family, initial_sd: float | Non
 
 
 def _largest_square(prefix: str, part: str, family: Family, initial_sd: float | None) -> Curves:
-    series = _curves(family, lambda one: float(one.sigma[0]) ** 2)
+    series = _curves(family, lambda comparison: float(comparison.sigma[0]) ** 2)
     nulls: tuple[Series, ...] = ()
-    said = ""
+    null_caption = ""
     if initial_sd:
-        nulls = _nulls(family, "initialised", lambda one: one.initial(initial_sd)["largest"] ** 2)
-        said = " Dotted: the upper edge of the same matrix when it was initialised."
+        nulls = _nulls(family, "initialised", lambda comparison: comparison.initial(initial_sd)["largest"] ** 2)
+        null_caption = " Dotted: the upper edge of the same matrix when it was initialised."
     return Curves(
         f"{prefix}largest_square",
         f"Largest squared singular value by layer, {part}",
-        f"How strongly the strongest direction of each layer is stretched.{said}",
+        f"How strongly the strongest direction of each layer is stretched.{null_caption}",
         "layer",
         "σ₁²",
         (*series, *nulls),
@@ -181,8 +186,8 @@ def _largest_square(prefix: str, part: str, family: Family, initial_sd: float | 
 
 
 def _stable_rank(prefix: str, part: str, family: Family) -> Curves:
-    """Not effective rank: this one tells how far the largest value stands out, and the heat maps show the other."""
-    series = _curves(family, lambda one: one.quantities["stable_rank"][0] or nan)
+    """Stable rank shows how far the largest value stands out; heat maps show effective rank."""
+    series = _curves(family, lambda comparison: comparison.quantities["stable_rank"][0] or nan)
     return Curves(
         f"{prefix}stable_rank",
         f"Stable rank by layer, {part}",
@@ -190,16 +195,18 @@ def _stable_rank(prefix: str, part: str, family: Family) -> Curves:
         "strongest direction stands out further than chance lets one in a matrix of the same shape and size.",
         "layer",
         "Σσ² / σ₁²",
-        (*series, *_nulls(family, "random", lambda one: one.law.stable_rank)),
+        (*series, *_nulls(family, "random", lambda comparison: comparison.law.stable_rank)),
         log_y=_is_positive(series),
     )
 
 
 def _distance(prefix: str, part: str, family: Family) -> Iterator[Curves]:
-    series = _curves(family, lambda one: (one.bulk.distance or nan) / random_distance(len(one.sigma)))
-    series = tuple(one for one in series if np.isfinite(one.y).any())
+    series = _curves(
+        family, lambda comparison: (comparison.bulk.distance or nan) / random_distance(len(comparison.sigma))
+    )
+    series = tuple(curve for curve in series if np.isfinite(curve.y).any())
     if series:
-        x = max((one.x for one in series), key=len)
+        x = max((curve.x for curve in series), key=len)
         yield Curves(
             f"{prefix}bulk_distance",
             f"Distance of the bulk from the law of a random matrix by layer, {part}",
@@ -214,13 +221,13 @@ def _distance(prefix: str, part: str, family: Family) -> Iterator[Curves]:
 
 
 def _spectra_by_layer(figure: str, matrix: str, spectra: Mapping[str, Comparison]) -> Curves:
-    """Divided by their root mean square, so that one null serves all layers of the same shape."""
+    """Spectra over their root mean square, so that layers of one shape share a null."""
     series = []
-    for label, one in spectra.items():
-        kept = _kept(round(_SHOWN * len(one.sigma)) or 1)
-        scale = one.mean_square**0.5 or 1.0
-        series.append(Series(label, (kept + 0.5) / len(one.sigma), one.sigma.numpy()[kept] / scale))
-    series += [_null_curve(sizes) for sizes in dict.fromkeys(one.sizes for one in spectra.values())]
+    for label, comparison in spectra.items():
+        indices = _picture_indices(round(_LARGEST_SHARE * len(comparison.sigma)) or 1)
+        scale = comparison.mean_square**0.5 or 1.0
+        series.append(Series(label, (indices + 0.5) / len(comparison.sigma), comparison.sigma.numpy()[indices] / scale))
+    series += [_null_curve(sizes) for sizes in dict.fromkeys(comparison.sizes for comparison in spectra.values())]
     return Curves(
         figure,
         f"Singular values of {matrix}, layer by layer",
@@ -235,41 +242,43 @@ def _spectra_by_layer(figure: str, matrix: str, spectra: Mapping[str, Comparison
 
 @lru_cache(maxsize=64)
 def _null_curve(sizes: tuple[int, ...]) -> Series:
-    share = np.linspace(0.002, _SHOWN, 150)
+    share = np.linspace(0.002, _LARGEST_SHARE, 150)
     sigma = unit_law(sizes).quantile(torch.from_numpy(1 - share)).sqrt().numpy()
     return Series("Marchenko–Pastur", share, sigma, role="null")
 
 
-def _kept(n: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """Which of n sorted values to draw: the first ones all, the rest evenly."""
+def _picture_indices(n: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    """Indices of the sorted values in a picture: all of the first, then evenly spaced."""
     evenly = np.linspace(0, n - 1, 100).round().astype(np.int64)
     return np.unique(np.concatenate((np.arange(min(n, 12)), evenly)))
 
 
 def _histograms(layers: Layers, bins: int) -> Iterator[Histogram]:
-    """Of W_Q in the first, the middle and the last layer."""
+    """Histograms of W_Q in the first, the middle and the last layer."""
     sites = list(layers)
     for index in sorted({0, len(sites) // 2, len(sites) - 1}):
-        one = layers[sites[index]]["Q"]
-        if one.mean_square > 0:
-            yield _histogram(sites[index], one, bins)
+        comparison = layers[sites[index]]["Q"]
+        if comparison.mean_square > 0:
+            yield _histogram(sites[index], comparison, bins)
 
 
-def _histogram(site: Site, one: Comparison, bins: int) -> Histogram:
-    low, high = one.edges
+def _histogram(site: Site, comparison: Comparison, bins: int) -> Histogram:
+    low, high = comparison.edges
     # A few outliers would squeeze the bulk into one bar; beyond twice the edge they are counted, not drawn.
-    end = min(max(float(one.sigma[0]), high) * 1.02, 2 * high)
-    sigma = one.sigma.numpy()
+    end = min(max(float(comparison.sigma[0]), high) * 1.02, 2 * high)
+    sigma = comparison.sigma.numpy()
     beyond = int((sigma > end).sum())
     edges = np.linspace(0.0, end, bins + 1)
     counts, _ = np.histogram(sigma[sigma <= end], bins=edges)
     s = torch.linspace(low, high, 300, dtype=torch.float64)
-    law = _law(one, s, one.mean_square)
-    t = torch.linspace(*one.bulk.edges, 300, dtype=torch.float64)
+    law = _law(comparison, s, comparison.mean_square)
+    t = torch.linspace(*comparison.bulk.edges, 300, dtype=torch.float64)
     laws = [Series("same Frobenius norm", s.numpy(), law, role="null")]
-    if one.bulk.mean_square > 0:
-        laws.append(Series("fitted to the bulk", t.numpy(), _law(one, t, one.bulk.mean_square), role="theory"))
-    rows, columns = one.sizes
+    if comparison.bulk.mean_square > 0:
+        laws.append(
+            Series("fitted to the bulk", t.numpy(), _law(comparison, t, comparison.bulk.mean_square), role="theory")
+        )
+    rows, columns = comparison.sizes
     outside = f" {beyond} larger values, up to {sigma[0]:.3g}, lie outside the picture." if beyond else ""
     return Histogram(
         f"histogram_q_{site.label.lower().replace('.', '_')}",
@@ -285,8 +294,8 @@ def _histogram(site: Site, one: Comparison, bins: int) -> Histogram:
     )
 
 
-def _law(one: Comparison, s: torch.Tensor, mean_square: float) -> Array:
+def _law(comparison: Comparison, s: torch.Tensor, mean_square: float) -> Array:
     """The null's density of singular values, scaled to this mean square."""
     unit = mean_square**0.5
-    density: Array = one.law.singular_density(s / unit).numpy() / unit
+    density: Array = comparison.law.singular_density(s / unit).numpy() / unit
     return density

@@ -42,31 +42,32 @@ class Spectra(WeightLens[Params]):
         return Needs(weights=True)
 
     def measure(self, params: Params, weights: WeightSource) -> Measurement:
-        """Read one site at a time and keep only its singular values, so that memory stays that of one site."""
+        """Measure one site at a time, so that memory stays that of one site."""
         statuses = {site: weights.status(site) for site in weights.sites}
-        known = [site for site in weights.sites if statuses[site].status != "refused"]
+        readable_sites = [site for site in weights.sites if statuses[site].status != "refused"]
         warnings = status_warnings(weights.spec, statuses, "W_Q, W_K and W_QK are those before it")
-        if not known:
+        if not readable_sites:
             reason = "no attention site of this model has projections in canonical form"
             raise NotApplicable(reason, warnings=warnings)
         layers: dict[Site, dict[str, Comparison]] = {}
         heads: dict[Site, dict[str, list[Comparison]]] = {}
         feed_forward: dict[FeedForward, Comparison] = {}
         gained: list[Site] = []
-        for site in known:
+        for site in readable_sites:
             of_site = weights.weights(site)
             layers[site], heads[site] = dict(_matrices(of_site)), dict(_forms(of_site))
             gained += [site] if has_gain(of_site) else []
             del of_site
-        for one in weights.feed_forward:
-            feed_forward[one] = Comparison(one.sizes, singular_values(weights.feed_forward_matrix(one)))
-        tables = _tables(layers, heads, {site: statuses[site].status for site in known}, weights.spec)
+        for matrix in weights.feed_forward:
+            feed_forward[matrix] = Comparison(matrix.sizes, singular_values(weights.feed_forward_matrix(matrix)))
+        tables = _tables(layers, heads, {site: statuses[site].status for site in readable_sites}, weights.spec)
         return Measurement(
             tables=tables | _feed_forward_table(feed_forward, weights.spec),
-            arrays=_arrays(layers, heads) | {one.label: found.sigma.numpy() for one, found in feed_forward.items()},
+            arrays=_arrays(layers, heads)
+            | {matrix.label: comparison.sigma.numpy() for matrix, comparison in feed_forward.items()},
             figures=figures(layers, heads, feed_forward, params.bins, weights.spec.initial_sd),
             method=method_of(weights, _HOW),
-            warnings=(*warnings, *gain_warning(gained, known, "q, k or v"), *weights.feed_forward_notes),
+            warnings=(*warnings, *gain_warning(gained, readable_sites, "q, k or v"), *weights.feed_forward_notes),
         )
 
     def sentences(self, tables: Tables) -> tuple[str, ...]:
@@ -106,37 +107,40 @@ def _tables(
 ) -> dict[str, pl.DataFrame]:
     """One row per matrix and quantity."""
 
-    def rows(site: Site, head: int | None, matrix: str, one: Comparison) -> Iterator[dict[str, object]]:
-        for numbers in _numbers(one, spec):
+    def rows(site: Site, head: int | None, matrix: str, comparison: Comparison) -> Iterator[dict[str, object]]:
+        for numbers in _numbers(comparison, spec):
             yield {**place(site, head), "matrix": matrix, **numbers, "status": statuses[site]}
 
     of_heads = [
         row
         for site, forms in heads.items()
         for head in range(site.n_heads)
-        for matrix, ones in forms.items()
-        for row in rows(site, head, matrix, ones[head])
+        for matrix, comparisons in forms.items()
+        for row in rows(site, head, matrix, comparisons[head])
     ]
     of_layers = [
-        row for site, found in layers.items() for matrix, one in found.items() for row in rows(site, None, matrix, one)
+        row
+        for site, projections in layers.items()
+        for matrix, comparison in projections.items()
+        for row in rows(site, None, matrix, comparison)
     ]
     return {"heads": pl.DataFrame(of_heads, schema=SCHEMA), "layers": pl.DataFrame(of_layers, schema=SCHEMA)}
 
 
-def _feed_forward_table(found: Mapping[FeedForward, Comparison], spec: ModelSpec) -> dict[str, pl.DataFrame]:
+def _feed_forward_table(comparisons: Mapping[FeedForward, Comparison], spec: ModelSpec) -> dict[str, pl.DataFrame]:
     """The same for the feed-forward matrices, where there are any."""
     rows = [
-        {"stack": one.stack, "kind": None, "layer": one.layer, "head": None, "matrix": one.name}
-        | {"shape": f"{one.sizes[0]} × {one.sizes[1]}", **numbers, "status": "exact"}
-        for one, comparison in found.items()
+        {"stack": matrix.stack, "kind": None, "layer": matrix.layer, "head": None, "matrix": matrix.name}
+        | {"shape": f"{matrix.sizes[0]} × {matrix.sizes[1]}", **numbers, "status": "exact"}
+        for matrix, comparison in comparisons.items()
         for numbers in _numbers(comparison, spec)
     ]
     return {"feed_forward": pl.DataFrame(rows, schema=FEED_FORWARD_SCHEMA)} if rows else {}
 
 
-def _numbers(one: Comparison, spec: ModelSpec) -> Iterator[dict[str, object]]:
-    initial = one.initial(spec.initial_sd) if spec.initial_sd else {}
-    for quantity, (value, null) in one.quantities.items():
+def _numbers(comparison: Comparison, spec: ModelSpec) -> Iterator[dict[str, object]]:
+    initial = comparison.initial(spec.initial_sd) if spec.initial_sd else {}
+    for quantity, (value, null) in comparison.quantities.items():
         yield {
             "quantity": quantity,
             "value": value,
@@ -150,13 +154,16 @@ def _arrays(
     layers: Mapping[Site, Mapping[str, Comparison]], heads: Mapping[Site, Mapping[str, list[Comparison]]]
 ) -> dict[str, NDArray[np.float64]]:
     """All singular values of attention: `L3.Q` is [rank], `L3.QK` is [heads, rank]."""
-    found: dict[str, NDArray[np.float64]] = {}
+    sigma_by_name: dict[str, NDArray[np.float64]] = {}
     for site in layers:
-        found |= {f"{site.label}.{matrix}": one.sigma.numpy() for matrix, one in layers[site].items()}
-        found |= {
-            f"{site.label}.{form}": np.stack([one.sigma.numpy() for one in ones]) for form, ones in heads[site].items()
+        sigma_by_name |= {
+            f"{site.label}.{matrix}": comparison.sigma.numpy() for matrix, comparison in layers[site].items()
         }
-    return found
+        sigma_by_name |= {
+            f"{site.label}.{form}": np.stack([comparison.sigma.numpy() for comparison in comparisons])
+            for form, comparisons in heads[site].items()
+        }
+    return sigma_by_name
 
 
 LENS = Spectra()
