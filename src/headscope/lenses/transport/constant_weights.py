@@ -1,4 +1,4 @@
-"""One site: its kept windows stacked, and what its heads give with constant weights in the place of their own."""
+"""One site: its kept windows stacked, and what its heads give with constant weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

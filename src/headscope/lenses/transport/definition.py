@@ -31,6 +31,7 @@ LENGTHS = ("mean", "covariance", "vector")
 HALVES = (0, 1)
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+Places = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 # The parts of a quantity: for all windows, then for all but each.
 Parts = dict[str, list[float]]
 
@@ -130,7 +131,7 @@ class _Stage:
     fixed_law: Callable[[int, list[int]], Law] | None = None
     uniform_law: Callable[[list[int]], Law] | None = None
     # Per half: the position of a drawn pair's first token, and the vectors of the pair.
-    draws: tuple[tuple[Array, Array], tuple[Array, Array]] | None = None
+    draws: tuple[tuple[Places, Array], tuple[Places, Array]] | None = None
 
 
 def _head_stage(windows: _Windows, head: int) -> _Stage:
@@ -246,7 +247,7 @@ def _later_stages(windows: _Windows, source: WeightSource, summed: Array) -> tup
     return norm, stage(*(out for _, out in (*tokens, *drawn_tokens)))
 
 
-def _gaussian_draws(windows: _Windows, z: Array, half: int) -> tuple[Array, Array, Array]:
+def _gaussian_draws(windows: _Windows, z: Array, half: int) -> tuple[Places, Array, Array]:
     """Combinations of the pairs of a half, with orthonormal coefficients of either sign: positions, x and z."""
     t, skip, queries = windows.distance, windows.skip, windows.x.shape[1]
     entering = [
@@ -380,7 +381,7 @@ class _Shape(NamedTuple):
     information: float
 
 
-def _shape(draws: tuple[Array, Array], tokens: Array, law: Law, axes: _Axes, t: int) -> _Shape:
+def _shape(draws: tuple[Places, Array], tokens: Array, law: Law, axes: _Axes, t: int) -> _Shape:
     """Draws y of pairs at (i, i − t) against the tokens of a half, whose law is `law`."""
     at, y = draws
     positions, d = tokens.shape[1:]
@@ -659,7 +660,7 @@ def _signed_numbers(name: str, parts: Parts) -> tuple[list[float], list[float], 
 
 
 def _jackknife(by_set: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of a number from those that leave out each window; NaN without them."""
+    """The 95 % interval of a number, from its values without each window; NaN where there are none."""
     left_out, n = np.array(by_set[1:]), len(by_set) - 1
     if n < 2:
         return nan, nan

@@ -103,7 +103,7 @@ def joined(several: Sequence[Mapping[str, Estimate]]) -> dict[str, Estimate]:
 
 
 def rows_of(by_quantity: Mapping[str, Estimate]) -> list[Row]:
-    """The numbers of each quantity as they stand in a table."""
+    """The rows of a table, one for each quantity."""
     return [{"quantity": name, **_numbers(name, estimate)} for name, estimate in by_quantity.items()]
 
 
@@ -281,7 +281,7 @@ def _squares(
 
 
 def _chance(x: Float[Tensor, "left numbers"], y: Float[Tensor, "left numbers"]) -> Tensor:
-    """The covariance of two estimates by the jackknife, from those that leave out one window each, summed up."""
+    """The jackknife covariance of two estimates, from their values without each window, summed up."""
     n = len(x)
     return (n - 1) / n * ((x - x.mean(0)) * (y - y.mean(0))).sum()
 
@@ -323,7 +323,7 @@ def _both(halves: Sequence[Tensor]) -> Tensor:
 
 
 def _vector(stage: StageVectors, uniform: Float[Tensor, "windows positions d"], frame: Frame) -> dict[str, Tensor]:
-    """The outputs themselves, token by token, with the mean weights of all windows in the place of their own."""
+    """The outputs themselves, token by token, against those with the mean weights of all windows."""
     n = len(stage.measured)
     even = float((~frame.odd).sum()) / n
     fixed = even * stage.fixed[0] + (1 - even) * stage.fixed[1]

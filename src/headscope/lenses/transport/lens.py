@@ -1,4 +1,4 @@
-r"""Transport: what becomes of means, covariances, entropy and information when attention mixes tokens.
+r"""Transport: how means, covariances, entropy and information change when attention mixes tokens.
 
 A fold over text. With constant weights attention is a linear map, and the Gaussian of the tokens is carried on by a
 formula. Here the constants are the mean weights over windows, the prediction is made for windows that it has not seen,
@@ -60,7 +60,7 @@ class State:
 
 
 class Transport(TextLens[Params, State]):
-    """What becomes of means, covariances, entropy and information when attention mixes tokens."""
+    """How means, covariances, entropy and information change when attention mixes tokens."""
 
     name = "transport"
     params = Params
@@ -76,7 +76,7 @@ class Transport(TextLens[Params, State]):
         return Needs(weights=True, captures=frozenset(CAPTURES), pieces=True)
 
     def start(self, params: Params, model: ModelSpec, sites: tuple[Site, ...], text: TextSize) -> State:
-        """Nothing seen yet; so many windows, and where those are too few so many layers, as fit."""
+        """Plan the windows, and where those are too few the layers, that fit into the sample."""
         self_sites = [site for site in sites if site.kind == "self"]
         sizes = [
             4 * (CORNER * (model.d_model + site.n_heads * site.d_value) + _keys(site) * site.n_kv_heads * site.d_value)
