@@ -168,10 +168,10 @@ def test_windows_are_drawn_and_their_halves_kept():
         return found
 
     whole = state(batch)
-    (kept,) = whole.kept[OF].values()
-    assert kept.seen == 9
-    assert len(kept.parts) == 6
-    assert torch.allclose(kept.weights[0], batch.captures["early"][OF][::2].sum(0))
+    (sums,) = whole.sums_by_site[OF].values()
+    assert sums.count == 9
+    assert len(sums.parts) == 6
+    assert torch.allclose(sums.weights[0], batch.captures["early"][OF][::2].sum(0))
     split = merge(LENS, state(part(slice(0, 3))), state(part(slice(3, 9))))
     assert not differences(finish(LENS, whole, model).tables, finish(LENS, split, model).tables, tolerance=1e-9)
 

@@ -1,4 +1,4 @@
-"""One site: its kept windows stacked, and what its heads give with constant weights in the place of their own."""
+"""One site: its kept windows stacked, and what its heads give with constant weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,33 +9,33 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headscope.core import Site
-from headscope.lenses.transport.sums import Kept, Shape
+from headscope.lenses.transport.sums import Shape, WindowSums
 
 
 @dataclass(frozen=True)
 class Counts:
-    """How much of a site was used; `seen` windows have the shape of those, `others` another one."""
+    """How much of a site was used; `same_shape` windows have their shape, `other_shape` another one."""
 
     skip: int
     queries: int
     windows: int
     fewest: int
-    seen: int
-    others: int
+    same_shape: int
+    other_shape: int
 
 
 @dataclass(frozen=True)
 class Stacked:
     """The windows of the commonest shape, in float64 head by head; the first `skip` queries are left out of all laws.
 
-    `seen` windows have this shape, `others` another one. `weights` are the mean weights over the even and over the odd
-    windows, `uniform` those of uniform attention.
+    `same_shape` windows have this shape, `other_shape` another one. `weights` are the mean weights over the even and
+    over the odd windows, `uniform` those of uniform attention.
     """
 
     site: Site
     skip: int
-    seen: int
-    others: int
+    same_shape: int
+    other_shape: int
     odd: Bool[Tensor, "windows"]
     x: Float[Tensor, "windows queries d_model"]
     z: Float[Tensor, "windows heads queries d_value"]
@@ -44,27 +44,27 @@ class Stacked:
     uniform: Float[Tensor, "queries keys"]
 
     @classmethod
-    def of(cls, kept: Mapping[Shape, Kept], site: Site, skip: int) -> "Stacked | None":
+    def of(cls, sums_by_shape: Mapping[Shape, WindowSums], site: Site, skip: int) -> "Stacked | None":
         """Stacked; None where a half has no window, or no window two tokens behind those left out."""
-        shape = max(kept, key=lambda one: (kept[one].seen, one), default=None)
+        shape = max(sums_by_shape, key=lambda size: (sums_by_shape[size].count, size), default=None)
         if shape is None or shape[0] < skip + 2:
             return None
-        one = kept[shape]
-        odd = torch.tensor([part.index % 2 == 1 for part in one.parts])
+        sums = sums_by_shape[shape]
+        odd = torch.tensor([part.index % 2 == 1 for part in sums.parts])
         if bool(odd.all()) or not bool(odd.any()):
             return None
-        counts = torch.tensor([-(-one.seen // 2), one.seen // 2], dtype=torch.float64)
-        visible = (one.weights > 0).any(0).any(0).to(torch.float64)
+        counts = torch.tensor([-(-sums.count // 2), sums.count // 2], dtype=torch.float64)
+        visible = (sums.weights > 0).any(0).any(0).to(torch.float64)
         return cls(
             site,
             skip,
-            one.seen,
-            sum(other.seen for other in kept.values()) - one.seen,
+            sums.count,
+            sum(other.count for other in sums_by_shape.values()) - sums.count,
             odd,
-            torch.stack([part.x for part in one.parts]),
-            torch.stack([part.z for part in one.parts]),
-            torch.stack([part.v for part in one.parts]),
-            one.weights / counts[:, None, None, None],
+            torch.stack([part.x for part in sums.parts]),
+            torch.stack([part.z for part in sums.parts]),
+            torch.stack([part.v for part in sums.parts]),
+            sums.weights / counts[:, None, None, None],
             visible / visible.sum(-1, keepdim=True).clamp_min(1.0),
         )
 
@@ -86,7 +86,7 @@ class Stacked:
     @property
     def counts(self) -> "Counts":
         """What is said about it."""
-        return Counts(self.skip, self.queries, self.windows, self.fewest, self.seen, self.others)
+        return Counts(self.skip, self.queries, self.windows, self.fewest, self.same_shape, self.other_shape)
 
     def values(self, head: int) -> Float[Tensor, "windows keys d_value"]:
         """The values that a head reads."""

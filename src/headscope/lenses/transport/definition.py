@@ -2,11 +2,15 @@
 
 Nothing here is shared with the fold but the names of the columns. The fold sends every window through constant weights
 and takes moments of what comes out; here moments of the tokens are carried through the formulas instead.
+
+Half a of the windows predicts the other half b. In `Laws`, "same half" is the law that the mean weights of half a give
+on half a, "other half" the law that they give on half b.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite, log, nan, pi, sqrt
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -21,10 +25,28 @@ from headscope.lenses.transport.tables import SCHEMAS
 
 # As the lens has them: samples per dimension, first tokens, draws per position, and when a norm is recognised.
 PER_DIMENSION, FIRST, DRAWS, RECOGNISED = 10, 64, 4, 1e-4
+QUANTITIES = ("mean", "covariance", "entropy", "information", "vector")
+# Their error is a length, relative to that of what is measured; the others are differences in nats.
+LENGTHS = ("mean", "covariance", "vector")
+HALVES = (0, 1)
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
-# Mean by position, covariance of a token, covariance of a pair; the last two are means over positions.
-Law = tuple[Array, Array, Array]
+Places = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+# The parts of a quantity: for all windows, then for all but each.
+Parts = dict[str, list[float]]
+
+
+class Law(NamedTuple):
+    """Mean by position, covariance of a token and of a pair; the covariances are means over positions."""
+
+    mean: Array
+    covariance: Array
+    joint: Array
+
+
+# By name (measured, before, same half, other half, uniform) and half.
+Laws = dict[tuple[str, int], Law]
+Fields = dict[tuple[str, int], Array]
 
 
 def defined(
@@ -34,27 +56,68 @@ def defined(
     tables: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
     for site in batches[0].captures["resid"] if batches else ():
         if site.kind == "self" and source is not None:
-            one = _Site(site, batches, source, components, distance, skip)
+            windows = _windows(site, batches, distance, skip)
             where = {"stack": site.stack, "kind": site.kind, "layer": site.layer}
-            heads = [one.head(head) for head in range(site.n_heads)]
-            for head, found in enumerate(heads):
-                tables["heads"] += [{**where, "head": head, **_row(name, x)} for name, x in found.items()]
-            stages = [("heads", _average(heads)), *one.layer()]
-            tables["layers"] += [
-                {**where, "stage": stage, **_row(name, x)} for stage, found in stages for name, x in found.items()
-            ]
+            heads = [_estimates(_head_stage(windows, h), windows, components) for h in range(site.n_heads)]
+            layer = {name: _estimates(stage, windows, components) for name, stage in _layer_stages(windows, source)}
+            for head, by_quantity in enumerate(heads):
+                tables["heads"] += [{**where, "head": head, **_row(name, x)} for name, x in by_quantity.items()]
+            for stage, by_quantity in {"heads": _average(heads), **layer}.items():
+                tables["layers"] += [{**where, "stage": stage, **_row(name, x)} for name, x in by_quantity.items()]
     return {name: pl.DataFrame(rows, schema=SCHEMAS[name]) for name, rows in tables.items()}
 
 
 @dataclass
-class _Number:
-    """One quantity: its parts for all windows and for all but each, and what it was estimated from."""
+class _Windows:
+    """The windows of one site: stream x, values v of every query head, outputs z, and the weights by which they mix."""
 
-    parts: dict[str, list[float]]
-    dimensions: int | None
-    held: float
-    samples: int
-    windows: int
+    site: Site
+    x: Array
+    v: Array
+    z: Array
+    # The mean weights of either half, and uniform ones over the visible keys.
+    mean_weights: list[Array]
+    uniform_weights: Array
+    halves: list[list[int]]
+    distance: int
+    skip: int
+
+    @property
+    def positions(self) -> range:
+        """The queries that are measured."""
+        return range(self.skip, self.x.shape[1])
+
+    def mixed(self, weights: Array) -> Array:
+        """The outputs of all heads with constant weights, a matrix for each head."""
+        return np.array([[p @ v for p, v in zip(weights, values, strict=True)] for values in self.v])
+
+
+def _windows(site: Site, batches: Sequence[Batch], distance: int, skip: int) -> _Windows:
+    captured = []
+    for batch in batches:
+        for index, real in enumerate(batch.real.numpy()):
+            x, v, a, z = (
+                batch.captures[name][site][index].double().numpy() for name in ("resid", "v", "early", "corner_z")
+            )
+            keys, first = int(real[: a.shape[-1]].sum()), min(int(real.sum()), FIRST)
+            captured.append((x[:first], v[:, :keys], a[:, :first, :keys], z[:, :first]))
+    shapes = [a.shape[1:] for _, _, a, _ in captured]
+    commonest = max(shapes, key=lambda shape: (shapes.count(shape), shape))
+    same_shape = [window for window in captured if window[2].shape[1:] == commonest]
+    x, v, a, z = (np.array(tensors) for tensors in zip(*same_shape, strict=True))
+    halves = [list(range(half, len(x), 2)) for half in HALVES]
+    visible = (a > 0).any((0, 1)).astype(float)
+    return _Windows(
+        site,
+        x,
+        v[:, [site.kv_head(head) for head in range(site.n_heads)]],
+        z,
+        [a[half].mean(0) for half in halves],
+        visible / np.maximum(visible.sum(-1, keepdims=True), 1),
+        halves,
+        distance,
+        skip,
+    )
 
 
 @dataclass
@@ -67,415 +130,153 @@ class _Stage:
     before: Array
     fixed_law: Callable[[int, list[int]], Law] | None = None
     uniform_law: Callable[[list[int]], Law] | None = None
-    drawn: tuple[tuple[Array, Array], tuple[Array, Array]] | None = None
+    # Per half: the position of a drawn pair's first token, and the vectors of the pair.
+    draws: tuple[tuple[Places, Array], tuple[Places, Array]] | None = None
 
 
-class _Site:
-    """One site by the formulas."""
+def _head_stage(windows: _Windows, head: int) -> _Stage:
+    """z_i = Σ_j P_ij v_j: a linear map of all values of the window, P_i ⊗ 1."""
+    values, skip, queries = windows.v[:, head], windows.skip, windows.x.shape[1]
+    d = values.shape[-1]
+    mean_weights = [weights[head] for weights in windows.mean_weights]
 
-    def __init__(
-        self, site: Site, batches: Sequence[Batch], source: WeightSource, components: int, distance: int, skip: int
-    ) -> None:
-        self.site, self.source, self.components, self.t, self.skip = site, source, components, distance, skip
-        shown = []
-        for batch in batches:
-            for index, real in enumerate(batch.real.numpy()):
-                x, v, a, z = (
-                    batch.captures[name][site][index].double().numpy() for name in ("resid", "v", "early", "corner_z")
-                )
-                n, keys = int(real.sum()), int(real[: a.shape[-1]].sum())
-                first = min(n, FIRST)
-                shown.append((x[:first], v[:, :keys], a[:, :first, :keys], z[:, :first]))
-        shapes = [a.shape[1:] for _, _, a, _ in shown]
-        shape = max(shapes, key=lambda one: (shapes.count(one), one))
-        same = [one for one in shown if one[2].shape[1:] == shape]
-        kv = [site.kv_head(head) for head in range(site.n_heads)]
-        self.x = np.array([one[0] for one in same])
-        self.v = np.array([one[1][kv] for one in same])
-        self.a = np.array([one[2] for one in same])
-        self.z = np.array([one[3] for one in same])
-        self.w, self.q = len(same), shape[0]
-        self.halves = [list(range(0, self.w, 2)), list(range(1, self.w, 2))]
-        self.p = [self.a[half].mean(0) for half in self.halves]
-        visible = (self.a > 0).any((0, 1)).astype(float)
-        self.flat = visible / np.maximum(visible.sum(-1, keepdims=True), 1)
-        self.at = list(range(skip, self.q))
+    def law(weights: Array, members: list[int]) -> Law:
+        maps = [np.kron(weights[i], np.eye(d)) for i in windows.positions]
+        return _mapped(maps, values[members].reshape(len(members), -1), np.zeros(d), windows.distance)
 
-    def head(self, head: int) -> dict[str, _Number]:
-        d = self.v.shape[-1]
-        sources = self.v[:, head].reshape(self.w, -1)
+    def mixed(weights: Array) -> Array:
+        return np.array([weights @ v for v in values])[:, skip:]
 
-        def law(weights: Array, members: list[int]) -> Law:
-            return _mixed([np.kron(weights[i], np.eye(d)) for i in self.at], sources[members], np.zeros(d), self.t)
-
-        def mixed(weights: Array) -> Array:
-            return np.array([weights @ v for v in self.v[:, head]])[:, self.skip :]
-
-        stage = _Stage(
-            self.z[:, head, self.skip :],
-            (mixed(self.p[0][head]), mixed(self.p[1][head])),
-            mixed(self.flat),
-            self.v[:, head, self.skip : self.q],
-            lambda half, members: law(self.p[half][head], members),
-            lambda members: law(self.flat, members),
-        )
-        return self.quantities(stage)
-
-    def layer(self) -> Iterator[tuple[str, dict[str, _Number]]]:
-        if self.source.status(self.site).status == "refused":
-            return
-        weights = self.source.weights(self.site)
-        w_o, b_o = weights.w_o.double().numpy(), weights.b_o.double().numpy()
-        heads, d, d_value, out = range(self.site.n_heads), self.x.shape[-1], self.v.shape[-1], w_o.shape[-1]
-        # All that enters: the stream of every token, and the values of every head and key.
-        sources = np.concatenate((self.x.reshape(self.w, -1), self.v.reshape(self.w, -1)), 1)
-
-        def maps(weights: Sequence[Array], skipped: bool) -> list[Array]:
-            found = []
-            for i in self.at:
-                stream = np.zeros((out, self.q, d))
-                if skipped:
-                    stream[:, i] = np.eye(out)
-                values = [np.einsum("k,vo->okv", weights[h][i], w_o[h]).reshape(out, -1) for h in heads]
-                found.append(np.concatenate((stream.reshape(out, -1), *values), 1))
-            return found
-
-        def written(z: Callable[[int, int], Array]) -> Array:
-            return np.array([sum(z(w, h) @ w_o[h] for h in heads) + b_o for w in range(self.w)])
-
-        fixed_z = [np.array([[self.p[a][h] @ self.v[w, h] for h in heads] for w in range(self.w)]) for a in (0, 1)]
-        own = written(lambda w, h: self.z[w, h])
-        fixed = [written(lambda w, h, z=z: z[w, h]) for z in fixed_z]  # type: ignore[misc]
-        flat = written(lambda w, h: self.flat @ self.v[w, h])
-        x, here = self.x[:, self.skip :], slice(self.skip, None)
-
-        def linear(skipped: bool) -> _Stage:
-            added = self.x if skipped else np.zeros_like(own)
-            of_half = [maps(list(self.p[half]), skipped) for half in (0, 1)]
-            of_flat = maps([self.flat for _ in heads], skipped)
-            return _Stage(
-                (own + added)[:, here],
-                ((fixed[0] + added)[:, here], (fixed[1] + added)[:, here]),
-                (flat + added)[:, here],
-                x,
-                lambda half, members: _mixed(of_half[half], sources[members], b_o, self.t),
-                lambda members: _mixed(of_flat, sources[members], b_o, self.t),
-            )
-
-        yield "output", self.quantities(linear(False))
-        few = min(len(half) for half in self.halves) < 2 or len(self.at) <= self.t
-        try:
-            later = None if few else self.later(fixed_z, own + self.x, d_value)
-        except WeightsRefused:
-            later = None
-        if later is None:
-            yield "skip", self.quantities(linear(True))
-            return
-        if later[0] is not None:
-            yield "skip", self.quantities(linear(True))
-            yield "norm", self.quantities(later[0])
-        if later[1] is not None:
-            yield "layer", self.quantities(later[1])
-
-    def later(self, fixed_z: Sequence[Array], summed: Array, d_value: int) -> list[_Stage | None]:
-        def run(x: Array, z: Array) -> tuple[Array | None, Array]:
-            after = self.source.after_heads(self.site, torch.from_numpy(x), torch.from_numpy(z))
-            return None if after.normed is None else after.normed.double().numpy(), after.out.double().numpy()
-
-        runs = [run(self.x, self.z), run(self.x, fixed_z[0]), run(self.x, fixed_z[1])]
-        drawn = [self.draws(fixed_z[half], half) for half in (0, 1)]
-        after = [run(x, z) for _, x, z in drawn]
-        found: list[_Stage | None] = []
-        for stage in (0, 1):
-            rows = [one[stage] for one in (*runs, *after)]
-            if any(row is None for row in rows) or (stage == 0 and not _is_norm(runs[0][0], summed)):
-                found.append(None)
-                continue
-            own, even, odd, first, second = (row[:, self.skip :] if n < 3 else row for n, row in enumerate(rows))  # type: ignore[index]
-            draws = ((drawn[0][0], first), (drawn[1][0], second))
-            found.append(_Stage(own, (even, odd), None, self.x[:, self.skip :], drawn=draws))  # type: ignore[arg-type]
-        return found
-
-    def draws(self, z: Array, half: int) -> tuple[Array, Array, Array]:
-        """Combinations of the pairs of a half, with orthonormal coefficients of either sign."""
-        half_windows = self.halves[half]
-        both = [np.concatenate((self.x[w], z[w].swapaxes(0, 1).reshape(self.q, -1)), 1) for w in half_windows]
-        mean = np.mean(both, 0)
-        places = [i for i in self.at if i - self.t >= self.skip]
-        pairs = np.array(
-            [np.concatenate((y[i] - mean[i], y[i - self.t] - mean[i - self.t])) for y in both for i in places]
-        )
-        many = max(DRAWS * len(places), len(pairs))
-        generator = torch.Generator().manual_seed(2 * self.site.layer + half)
-        noise = torch.randn(many, len(pairs), generator=generator, dtype=torch.float64).numpy()
-        columns, upper = np.linalg.qr(noise)
-        columns = columns * np.sign(np.diag(upper))
-        scale = sqrt(many / ((len(both) - 1) * len(places)))
-        drawn, at = [], []
-        for sign in (1, -1):
-            for r in range(many):
-                i = places[r % len(places)]
-                gap = sign * scale * (columns[r] @ pairs)
-                drawn.append((np.concatenate((mean[i], mean[i - self.t])) + gap).reshape(2, -1))
-                at.append(float(i - self.skip))
-        d, heads = self.x.shape[-1], self.site.n_heads
-        all_drawn = np.array(drawn)
-        z_drawn = all_drawn[..., d:].reshape(len(drawn), 2, heads, -1).swapaxes(1, 2)
-        return np.array(at), all_drawn[..., :d], np.ascontiguousarray(z_drawn)
-
-    def quantities(self, stage: _Stage) -> dict[str, _Number]:
-        samples, t, apart = stage.measured.shape[0] * stage.measured.shape[1], self.t, False
-        halves = self.halves
-        if min(map(len, halves)) < 2:
-            apart, p = True, stage.measured.shape[1]
-
-            def single(x: Array) -> Array:
-                return x.reshape(-1, 1, x.shape[-1])
-
-            uniform = None if stage.uniform is None else single(stage.uniform)
-            fixed = (single(stage.fixed[0]), single(stage.fixed[1]))
-            stage = _Stage(single(stage.measured), fixed, uniform, single(stage.before))
-            halves = [[w * p + i for w in half for i in range(p)] for half in halves]
-        return _Quantities(stage, halves, self.components, 0 if apart else t, apart).numbers(samples, self.w)
+    return _Stage(
+        windows.z[:, head, skip:],
+        (mixed(mean_weights[0]), mixed(mean_weights[1])),
+        mixed(windows.uniform_weights),
+        values[:, skip:queries],
+        lambda half, members: law(mean_weights[half], members),
+        lambda members: law(windows.uniform_weights, members),
+    )
 
 
-class _Quantities:
-    """All numbers of one stage."""
-
-    def __init__(self, stage: _Stage, halves: list[list[int]], components: int, t: int, apart: bool) -> None:
-        self.stage, self.halves, self.t = stage, halves, t
-        n, total = min(map(len, halves)), len(stage.measured)
-        positions, d = stage.measured.shape[1:]
-        share = len(halves[0]) / total
-        self.all = share * stage.fixed[0] + (1 - share) * stage.fixed[1]
-        rows = [
-            np.concatenate([(x[half] - x[half].mean(0)).reshape(-1, d) for half in halves])
-            for x in (stage.measured, self.all)
-        ]
-        _, sigma, axes = np.linalg.svd(np.concatenate(rows), full_matrices=False)
-        rank = int((sigma**2 > 1e-13 * max(2 * len(rows[0]), d) * max(sigma[0] ** 2, 1e-300)).sum())
-        self.k = min(d, (n - 1) * positions // PER_DIMENSION, rank)
-        self.axes = axes[: self.k].T
-        pairs = (n - 1) * (positions - t) // (2 * PER_DIMENSION) if 0 < t < positions else 0
-        self.c = min(components, self.k, pairs)
-        self.held = float(((rows[0] @ self.axes) ** 2).sum() / (rows[0] ** 2).sum()) if self.k else nan
-        everyone = list(range(total))
-        self.sets = [everyone] + (
-            [[w for w in everyone if w != out] for out in everyone] if n > 2 and not apart else []
-        )
-        self.laws = [self.of_set(chosen) for chosen in self.sets]
-        self.shapes = [self.shape(half) for half in (0, 1)] if stage.drawn is not None else None
-
-    def of_set(self, chosen: list[int]) -> dict[tuple[str, int], Law]:
-        """Every law that is needed, from some of the windows; of fixed weights those of that half."""
-        stage, found = self.stage, {}
-        for half in (0, 1):
-            own, other = ([w for w in self.halves[side] if w in chosen] for side in (half, 1 - half))
-            found["measured", half] = self.seen(stage.measured, own)
-            found["before", half] = self.seen(stage.before, own)
-            law = stage.fixed_law if self.t else None
-            for name, members in (("own", own), ("other", other)):
-                found[name, half] = law(half, members) if law else self.seen(stage.fixed[half], members)
-            if stage.uniform is not None:
-                flat = stage.uniform_law if self.t else None
-                found["uniform", half] = flat(own) if flat else self.seen(stage.uniform, own)
-        return found
-
-    def seen(self, x: Array, members: list[int]) -> Law:
-        """The moments of vectors themselves."""
-        d, n, t = x.shape[-1], len(members), self.t
-        some = x[members]
-        if n < 2:
-            return some.mean(0), np.full((d, d), nan), np.full((2 * d, 2 * d), nan)
-        cov = np.mean([np.cov(some[:, i].T, ddof=1).reshape(d, d) for i in range(x.shape[1])], 0)
-        pairs = [np.concatenate((some[:, i], some[:, i - t]), 1) for i in range(t, x.shape[1])] if t else []
-        joint = np.mean([np.cov(pair.T, ddof=1) for pair in pairs], 0) if pairs else np.zeros((2 * d, 2 * d))
-        return some.mean(0), cov, joint
-
-    def shape(self, half: int) -> tuple[Array, Array, float, float]:
-        """What draws of the Gaussian of a half have more than its tokens, at the same positions."""
-        at, y = self.stage.drawn[half]  # type: ignore[index]
-        own, t = self.stage.fixed[half][self.halves[half]], self.t
-        positions, d = own.shape[1:]
-        where = [(r, side, int(at[r]) - side * t) for r in range(len(y)) for side in (0, 1)]
-        mean = np.array([np.mean([y[r, side] for r, side, i in where if i == p], 0) for p in range(positions)])
-        centred = np.array([[y[r, 0] - mean[int(at[r])], y[r, 1] - mean[int(at[r]) - t]] for r in range(len(y))])
-        rows = centred.reshape(-1, d) @ self.axes
-        there = rows.T @ rows / len(rows)
-        ends = [np.cov(own[:, i].T, ddof=1) for i in (*range(t, positions), *range(positions - t))]
-        here = self.axes.T @ np.mean(ends, 0) @ self.axes
-        both = (centred @ self.axes)[..., : self.c].reshape(len(y), -1)
-        law = self.laws[0]["own", half]
-        return (
-            mean - law[0],
-            there - here,
-            _entropy(there) - _entropy(here) if self.k else nan,
-            _information(both.T @ both / len(both)) - _information(self.pair(law)) if self.c else nan,
-        )
-
-    def pair(self, law: Law) -> Array:
-        a = self.axes[:, : self.c]
-        d = len(a)
-        j = law[2]
-        return np.block([[a.T @ j[:d, :d] @ a, a.T @ j[:d, d:] @ a], [a.T @ j[d:, :d] @ a, a.T @ j[d:, d:] @ a]])
-
-    def numbers(self, samples: int, windows: int) -> dict[str, _Number]:
-        def one(parts: dict[str, list[float]], k: int | None) -> _Number:
-            return _Number(parts, k, nan if k is None else self.held, samples, windows)
-
-        def flat(law: Law) -> Array:
-            return law[0].ravel()
-
-        def covariance(law: Law) -> Array:
-            return np.asarray(self.axes.T @ law[1] @ self.axes).ravel()
-
-        shapes = self.shapes
-        found = {"mean": one(self.squares(flat, None if shapes is None else [x[0].ravel() for x in shapes]), None)}
-        positions = self.stage.measured.shape[1]
-        for name in ("measured", "predicted"):
-            found["mean"].parts[name] = [x / positions for x in found["mean"].parts[name]]
-        if self.k:
-            k = self.k
-            added = None if shapes is None else [x[1].ravel() for x in shapes]
-            parts = self.squares(covariance, added)
-            eye, more = (
-                np.eye(k).ravel(),
-                0.0 if added is None else float(np.eye(k).ravel() @ (added[0] + added[1])) / 2,
-            )
-            for key, name, extra in (("measured", "measured", 0.0), ("predicted", "own", more)):
-                parts[key] = [
-                    extra + float(np.mean([eye @ covariance(laws[name, half]) for half in (0, 1)]))
-                    for laws in self.laws
-                ]
-            found["covariance"] = one(parts, k)
-            found["entropy"] = one(
-                self.signed(
-                    lambda law: _entropy(self.axes.T @ law[1] @ self.axes),
-                    None if shapes is None else [x[2] for x in shapes],
-                ),
-                k,
-            )
-        if self.c:
-            found["information"] = one(
-                self.signed(
-                    lambda law: _information(self.pair(law)), None if shapes is None else [x[3] for x in shapes]
-                ),
-                self.c,
-            )
-        if self.stage.uniform is not None:
-            found["vector"] = one(self.vector(self.stage.uniform), None)
-        return found
-
-    def squares(self, of: Callable[[Law], Array], shapes: Sequence[Array] | None) -> dict[str, list[float]]:
-        parts: dict[str, list[float]] = {}
-        fields = [{key: of(law) for key, law in laws.items()} for laws in self.laws]
-
-        def weights(f: dict[tuple[str, int], Array], half: int) -> Array:
-            return f["other", half] - f["measured", 1 - half]
-
-        def error(f: dict[tuple[str, int], Array], half: int) -> Array:
-            return f["own", half] + (0 if shapes is None else shapes[half]) - f["measured", 1 - half]
-
-        def chance(x: Callable[..., Array], y: Callable[..., Array]) -> float:
-            total = 0.0
-            for half in (0, 1):
-                left = [fields[1 + w] for w in self.halves[1 - half]]
-                a, b = (np.array([one(f, half) for f in left]) for one in (x, y))
-                total += (len(left) - 1) / len(left) * float(((a - a.mean(0)) * (b - b.mean(0))).sum())
-            return total
-
-        for f in fields:
-            target = sum(float(f["measured", half] @ f["measured", half]) for half in (0, 1))
-            said = [f["own", half] + (0 if shapes is None else shapes[half]) for half in (0, 1)]
-            found = {
-                "error": sum(float(error(f, half) @ error(f, half)) for half in (0, 1)),
-                "sampling": sum(float(np.sum((f["own", half] - f["other", half]) ** 2)) for half in (0, 1)),
-                "floor": 2 * float(np.sum((f["measured", 0] - f["measured", 1]) ** 2)),
-            }
-            if len(fields) > 1:
-                found["weights"] = sum(float(weights(f, half) @ weights(f, half)) for half in (0, 1))
-                found["weights"] -= chance(weights, weights)
-                found["along"] = sum(float(weights(f, half) @ error(f, half)) for half in (0, 1))
-                found["along"] -= chance(weights, error)
-            if ("uniform", 0) in f:
-                found["null"] = sum(
-                    float(np.sum((f["uniform", half] - f["measured", 1 - half]) ** 2)) for half in (0, 1)
-                )
-            if shapes is not None:
-                found["shape"] = sum(float(x @ x) for x in shapes)
-            found |= {"target": target, "measured": target / 2, "predicted": sum(float(x @ x) for x in said) / 2}
-            for name, x in found.items():
-                parts.setdefault(name, []).append(x)
-        return parts
-
-    def signed(self, of: Callable[[Law], float], shapes: list[float] | None) -> dict[str, list[float]]:
-        parts: dict[str, list[float]] = {}
-        for laws in self.laws:
-            mean = {
-                name: (of(laws[name, 0]) + of(laws[name, 1])) / 2
-                for name in ("measured", "own", "other", "uniform", "before")
-                if (name, 0) in laws
-            }
-            added = 0.0 if shapes is None else (shapes[0] + shapes[1]) / 2
-            found = {
-                "measured": mean["measured"],
-                "predicted": mean["own"] + added,
-                "weights": mean["other"] - mean["measured"],
-                "sampling": mean["own"] - mean["other"],
-                "before": mean["before"],
-            }
-            found |= {} if "uniform" not in mean else {"null": mean["uniform"]}
-            found |= {} if shapes is None else {"shape": added}
-            for name, x in found.items():
-                parts.setdefault(name, []).append(x)
-        return parts
-
-    def vector(self, uniform: Array) -> dict[str, list[float]]:
-        parts: dict[str, list[float]] = {"error": [], "null": [], "target": [], "measured": [], "predicted": []}
-        t, total = self.stage.measured, len(self.stage.measured)
-        rows = (total - 1) * t.shape[1]
-        for chosen in self.sets:
-            # The spread of the others about their own mean, in units of the one about all.
-            spread = float(((t[chosen] - t[chosen].mean(0)) ** 2).sum())
-            parts["error"].append(float(((t - self.all)[chosen] ** 2).sum()))
-            parts["null"].append(float(((t - uniform)[chosen] ** 2).sum()))
-            parts["target"].append(spread)
-            parts["measured"].append(spread / rows)
-            parts["predicted"].append(float(((self.all - self.all.mean(0)) ** 2).sum()) / rows)
-        return parts
+def _layer_stages(windows: _Windows, source: WeightSource) -> Iterator[tuple[str, _Stage]]:
+    """The stages behind the heads, as far as the weights are known."""
+    if source.status(windows.site).status == "refused":
+        return
+    weights = source.weights(windows.site)
+    w_o, b_o = weights.w_o.double().numpy(), weights.b_o.double().numpy()
+    yield "output", _linear_stage(windows, w_o, b_o, skipped=False)
+    with_skip = _linear_stage(windows, w_o, b_o, skipped=True)
+    too_few = min(map(len, windows.halves)) < 2 or len(windows.positions) <= windows.distance
+    try:
+        later = None if too_few else _later_stages(windows, source, _written(windows.z, w_o, b_o) + windows.x)
+    except WeightsRefused:
+        later = None
+    if later is None:
+        yield "skip", with_skip
+        return
+    norm, layer = later
+    if norm is not None:
+        yield "skip", with_skip
+        yield "norm", norm
+    if layer is not None:
+        yield "layer", layer
 
 
-def _mixed(maps: Sequence[Array], sources: Array, shift: Array, t: int) -> Law:
-    """The formulas: means and covariances of sources carried through linear maps, one for each position."""
-    mean = sources.mean(0)
-    sigma = np.cov(sources.T, ddof=1)
-    means = np.array([m @ mean + shift for m in maps])
-    half = [m @ sigma for m in maps]
-    cov = np.mean([h @ m.T for h, m in zip(half, maps, strict=True)], 0)
-    blocks = [
-        np.block(
-            [[half[i] @ maps[i].T, half[i] @ maps[i - t].T], [half[i - t] @ maps[i].T, half[i - t] @ maps[i - t].T]]
-        )
-        for i in range(t, len(maps))
+def _written(z: Array, w_o: Array, b_o: Array) -> Array:
+    """Σ_h z_h W_O,h + b_O."""
+    return np.array([sum(z_h @ w_h for z_h, w_h in zip(heads, w_o, strict=True)) + b_o for heads in z])
+
+
+def _linear_stage(windows: _Windows, w_o: Array, b_o: Array, skipped: bool) -> _Stage:
+    """What the heads write, and with `skipped` the stream x to which it is added."""
+    uniform_weights = np.stack([windows.uniform_weights for _ in w_o])
+    # All that enters: the stream of every token, and the values of every head and key.
+    n = len(windows.x)
+    sources = np.concatenate((windows.x.reshape(n, -1), windows.v.reshape(n, -1)), 1)
+
+    def stage(z: Array) -> Array:
+        return (_written(z, w_o, b_o) + (windows.x if skipped else 0.0))[:, windows.skip :]
+
+    def law(maps: list[Array], members: list[int]) -> Law:
+        return _mapped(maps, sources[members], b_o, windows.distance)
+
+    mean_maps = [_layer_maps(windows, weights, w_o, skipped) for weights in windows.mean_weights]
+    uniform_maps = _layer_maps(windows, uniform_weights, w_o, skipped)
+    return _Stage(
+        stage(windows.z),
+        (stage(windows.mixed(windows.mean_weights[0])), stage(windows.mixed(windows.mean_weights[1]))),
+        stage(windows.mixed(uniform_weights)),
+        windows.x[:, windows.skip :],
+        lambda half, members: law(mean_maps[half], members),
+        lambda members: law(uniform_maps, members),
+    )
+
+
+def _layer_maps(windows: _Windows, weights: Array, w_o: Array, skipped: bool) -> list[Array]:
+    """For each position the matrix from stream and values of the whole window to what leaves there."""
+    (queries, d), out = windows.x.shape[1:], w_o.shape[-1]
+    maps = []
+    for i in windows.positions:
+        stream = np.zeros((out, queries, d))
+        if skipped:
+            stream[:, i] = np.eye(out)
+        values = [np.einsum("k,vo->okv", p[i], w_h).reshape(out, -1) for p, w_h in zip(weights, w_o, strict=True)]
+        maps.append(np.concatenate((stream.reshape(out, -1), *values), 1))
+    return maps
+
+
+def _later_stages(windows: _Windows, source: WeightSource, summed: Array) -> tuple[_Stage | None, _Stage | None]:
+    """Norm and layer: tokens, tokens with mean weights and Gaussian draws go through the model's own modules."""
+
+    def run(x: Array, z: Array) -> tuple[Array | None, Array]:
+        after = source.after_heads(windows.site, torch.from_numpy(x), torch.from_numpy(z))
+        return None if after.normed is None else after.normed.double().numpy(), after.out.double().numpy()
+
+    fixed_z = [windows.mixed(weights) for weights in windows.mean_weights]
+    tokens = [run(windows.x, z) for z in (windows.z, *fixed_z)]
+    draws = [_gaussian_draws(windows, fixed_z[half], half) for half in HALVES]
+    drawn_tokens = [run(x, z) for _, x, z in draws]
+
+    def stage(measured: Array, even: Array, odd: Array, drawn_even: Array, drawn_odd: Array) -> _Stage:
+        measured, even, odd, before = (y[:, windows.skip :] for y in (measured, even, odd, windows.x))
+        pairs = ((draws[0][0], drawn_even), (draws[1][0], drawn_odd))
+        return _Stage(measured, (even, odd), None, before, draws=pairs)
+
+    normed = [normed for normed, _ in (*tokens, *drawn_tokens) if normed is not None]
+    complete = len(normed) == len(tokens) + len(drawn_tokens)
+    norm = stage(*normed) if complete and _is_norm(normed[0], summed) else None
+    return norm, stage(*(out for _, out in (*tokens, *drawn_tokens)))
+
+
+def _gaussian_draws(windows: _Windows, z: Array, half: int) -> tuple[Places, Array, Array]:
+    """Combinations of the pairs of a half, with orthonormal coefficients of either sign: positions, x and z."""
+    t, skip, queries = windows.distance, windows.skip, windows.x.shape[1]
+    entering = [
+        np.concatenate((windows.x[w], z[w].swapaxes(0, 1).reshape(queries, -1)), 1) for w in windows.halves[half]
     ]
-    return means, cov, np.mean(blocks, 0) if blocks else np.zeros((2 * len(cov), 2 * len(cov)))
+    mean = np.mean(entering, 0)
+    places = [i for i in windows.positions if i - t >= skip]
+    pairs = np.array([np.concatenate((y[i] - mean[i], y[i - t] - mean[i - t])) for y in entering for i in places])
+    n_draws = max(DRAWS * len(places), len(pairs))
+    generator = torch.Generator().manual_seed(2 * windows.site.layer + half)
+    noise = torch.randn(n_draws, len(pairs), generator=generator, dtype=torch.float64).numpy()
+    columns, upper = np.linalg.qr(noise)
+    columns = columns * np.sign(np.diag(upper))
+    scale = sqrt(n_draws / ((len(entering) - 1) * len(places)))
+    drawn_pairs, positions = [], []
+    for sign in (1, -1):
+        for r in range(n_draws):
+            i = places[r % len(places)]
+            gap = sign * scale * (columns[r] @ pairs)
+            drawn_pairs.append((np.concatenate((mean[i], mean[i - t])) + gap).reshape(2, -1))
+            positions.append(i - skip)
+    d = windows.x.shape[-1]
+    stacked = np.array(drawn_pairs)
+    drawn_z = stacked[..., d:].reshape(len(stacked), 2, windows.site.n_heads, -1).swapaxes(1, 2)
+    return np.array(positions), stacked[..., :d], np.ascontiguousarray(drawn_z)
 
 
-def _entropy(cov: Array) -> float:
-    sign, value = np.linalg.slogdet(cov)
-    low = np.linalg.eigvalsh(cov)[0] / max(float(np.diag(cov).max()), 1e-300)
-    return float((log(2 * pi) + 1 + value / len(cov)) / 2) if sign > 0 and low > 1e-14 else nan
-
-
-def _information(joint: Array) -> float:
-    c = len(joint) // 2
-    parts = [_entropy(joint[:c, :c]) * c, _entropy(joint[c:, c:]) * c, _entropy(joint) * 2 * c]
-    return parts[0] + parts[1] - parts[2]
-
-
-def _is_norm(normed: Array | None, summed: Array) -> bool:
-    if normed is None:
-        return False
+def _is_norm(normed: Array, summed: Array) -> bool:
+    """Whether each coordinate is a line in that of the sum over its length, with or without its mean."""
     d = summed.shape[-1]
     step = max(1, summed.shape[0] * summed.shape[1] // 256)
     y, r = normed.reshape(-1, d)[::step], summed.reshape(-1, d)[::step]
@@ -489,48 +290,379 @@ def _is_norm(normed: Array | None, summed: Array) -> bool:
     return False
 
 
-def _average(heads: Sequence[dict[str, _Number]]) -> dict[str, _Number]:
-    found = {}
-    for name in ("mean", "covariance", "entropy", "information", "vector"):
-        some = [one[name] for one in heads if name in one]
-        keys = ("error",) if name in ("mean", "covariance", "vector") else ("measured", "predicted")
-        some = [one for one in some if np.isfinite([one.parts[key] for key in keys]).all()]
-        if some:
-            parts = {key: np.mean([one.parts[key] for one in some], 0).tolist() for key in some[0].parts}
-            sizes = [one.dimensions for one in some if one.dimensions is not None]
-            held = float(np.mean([one.held for one in some]))
-            found[name] = _Number(parts, min(sizes, default=None), held, some[0].samples, some[0].windows)
-    return found
+def _mapped(maps: Sequence[Array], sources: Array, shift: Array, t: int) -> Law:
+    """Linear maps M_i, one per position, of sources: M_i μ + shift, M_i Σ M_iᵀ and M_i Σ M_(i−t)ᵀ."""
+    mean = sources.mean(0)
+    sigma = np.cov(sources.T, ddof=1)
+    means = np.array([m @ mean + shift for m in maps])
+    half = [m @ sigma for m in maps]
+    cov = np.mean([h @ m.T for h, m in zip(half, maps, strict=True)], 0)
+    blocks = [
+        np.block(
+            [[half[i] @ maps[i].T, half[i] @ maps[i - t].T], [half[i - t] @ maps[i].T, half[i - t] @ maps[i - t].T]]
+        )
+        for i in range(t, len(maps))
+    ]
+    return Law(means, cov, np.mean(blocks, 0) if blocks else np.zeros((2 * len(cov), 2 * len(cov))))
 
 
-def _row(name: str, one: _Number) -> Row:
-    parts, row = one.parts, dict[str, float]()
-    if name in ("mean", "covariance", "vector"):
-        value = [sqrt(x / y) for x, y in zip(parts["error"], parts["target"], strict=True)]
-        share = [a / b for a, b in zip(parts["along"], parts["error"], strict=True)] if "along" in parts else [nan]
-        row |= {
-            key: sqrt(max(0.0, parts[key][0]) / parts["target"][0])
-            for key in ("null", "floor", "weights", "sampling", "shape")
-            if key in parts
-        }
-        power = 0.5 if name == "mean" else 1.0
-        row |= {key: parts[key][0] ** power for key in ("measured", "predicted")}
-    else:
-        value = [a - b for a, b in zip(parts["predicted"], parts["measured"], strict=True)]
-        share = [w / v for w, v in zip(parts["weights"], value, strict=True)]
-        row |= {key: x[0] for key, x in parts.items()}
-        if "null" in row:
-            row["null"] -= row["measured"]
-    for key, (low, high), some in (("value", ("low", "high"), value), ("share", ("share_low", "share_high"), share)):
-        row[key] = some[0]
-        rest, n = np.array(some[1:]), len(some) - 1
-        if n > 1:
-            half = stats.t.ppf(0.975, n - 1) * sqrt((n - 1) / n * float(((rest - rest.mean()) ** 2).sum()))
-            row[low], row[high] = some[0] - half, some[0] + half
-            if key == "value" and name in ("mean", "covariance", "vector"):
-                row[low] = max(row[low], 0.0)
-    if name in ("entropy", "information") and not row.get("low", nan) * row.get("high", nan) > 0:
-        row = {key: x for key, x in row.items() if not key.startswith("share")}
-    row["held"] = one.held
-    told: Row = {key: float(x) for key, x in row.items() if isfinite(x)}
-    return {"quantity": name, **told, "dimensions": one.dimensions, "samples": one.samples, "windows": one.windows}
+def _moments(x: Array, members: list[int], t: int) -> Law:
+    """The moments of the vectors of these windows themselves."""
+    vectors = x[members]
+    positions, d = x.shape[1:]
+    if len(members) < 2:
+        return Law(vectors.mean(0), np.full((d, d), nan), np.full((2 * d, 2 * d), nan))
+    cov = np.mean([np.cov(vectors[:, i].T, ddof=1).reshape(d, d) for i in range(positions)], 0)
+    pairs = [np.concatenate((vectors[:, i], vectors[:, i - t]), 1) for i in range(t, positions)] if t else []
+    joint = np.mean([np.cov(pair.T, ddof=1) for pair in pairs], 0) if pairs else np.zeros((2 * d, 2 * d))
+    return Law(vectors.mean(0), cov, joint)
+
+
+def _laws(stage: _Stage, halves: list[list[int]], members: list[int], t: int) -> Laws:
+    """Every law of a stage, from these windows alone."""
+    laws: Laws = {}
+    for half in HALVES:
+        same, other = ([w for w in halves[side] if w in members] for side in (half, 1 - half))
+        laws["measured", half] = _moments(stage.measured, same, t)
+        laws["before", half] = _moments(stage.before, same, t)
+        for name, side in (("same half", same), ("other half", other)):
+            by_formula = stage.fixed_law
+            laws[name, half] = by_formula(half, side) if by_formula else _moments(stage.fixed[half], side, t)
+        if stage.uniform is not None:
+            uniform = stage.uniform_law
+            laws["uniform", half] = uniform(same) if uniform else _moments(stage.uniform, same, t)
+    return laws
+
+
+@dataclass
+class _Axes:
+    """Principal axes in columns, of measured and predicted tokens together; `c` of them for pairs of tokens."""
+
+    columns: Array
+    c: int
+    variance_share: float
+
+    @property
+    def k(self) -> int:
+        """The number of axes."""
+        return self.columns.shape[1]
+
+    def covariance(self, law: Law) -> Array:
+        """Of a token, along the axes."""
+        return np.asarray(self.columns.T @ law.covariance @ self.columns)
+
+    def joint(self, law: Law) -> Array:
+        """Of a pair, along the first `c` axes."""
+        both_tokens = np.kron(np.eye(2), self.columns[:, : self.c])
+        return np.asarray(both_tokens.T @ law.joint @ both_tokens)
+
+
+def _principal_axes(stage: _Stage, fixed: Array, halves: list[list[int]], components: int, t: int) -> _Axes:
+    """As many axes as there are ten samples for in the smaller half."""
+    n, (positions, d) = min(map(len, halves)), stage.measured.shape[1:]
+    measured, predicted = (
+        np.concatenate([(x[half] - x[half].mean(0)).reshape(-1, d) for half in halves]) for x in (stage.measured, fixed)
+    )
+    _, sigma, axes = np.linalg.svd(np.concatenate((measured, predicted)), full_matrices=False)
+    rank = int((sigma**2 > 1e-13 * max(2 * len(measured), d) * max(sigma[0] ** 2, 1e-300)).sum())
+    k = min(d, (n - 1) * positions // PER_DIMENSION, rank)
+    columns = axes[:k].T
+    pairs = (n - 1) * (positions - t) // (2 * PER_DIMENSION) if 0 < t < positions else 0
+    variance_share = float(((measured @ columns) ** 2).sum() / (measured**2).sum()) if k else nan
+    return _Axes(columns, min(components, k, pairs), variance_share)
+
+
+class _Shape(NamedTuple):
+    """What draws of the Gaussian of a half have more than its tokens, at the same positions."""
+
+    mean: Array
+    covariance: Array
+    entropy: float
+    information: float
+
+
+def _shape(draws: tuple[Places, Array], tokens: Array, law: Law, axes: _Axes, t: int) -> _Shape:
+    """Draws y of pairs at (i, i − t) against the tokens of a half, whose law is `law`."""
+    at, y = draws
+    positions, d = tokens.shape[1:]
+    places = np.stack((at, at - t), 1)
+    mean = np.array([y[places == position].mean(0) for position in range(positions)])
+    centred = (y - mean[places]) @ axes.columns
+    rows, pairs = centred.reshape(-1, axes.k), centred[..., : axes.c].reshape(len(y), -1)
+    # Each drawn pair has one token at i ≥ t and one at i − t: tokens of these positions are compared with them.
+    ends = [np.cov(tokens[:, i].T, ddof=1).reshape(d, d) for i in (*range(t, positions), *range(positions - t))]
+    of_draws = rows.T @ rows / len(rows)
+    of_tokens = axes.columns.T @ np.mean(ends, 0) @ axes.columns
+    return _Shape(
+        mean - law.mean,
+        of_draws - of_tokens,
+        _entropy(of_draws) - _entropy(of_tokens) if axes.k else nan,
+        _information(pairs.T @ pairs / len(pairs)) - _information(axes.joint(law)) if axes.c else nan,
+    )
+
+
+def _entropy(cov: Array) -> float:
+    """½ (ln 2πe + ln |Σ| / k) in nats per component; NaN where there is no density."""
+    sign, value = np.linalg.slogdet(cov)
+    low = np.linalg.eigvalsh(cov)[0] / max(float(np.diag(cov).max()), 1e-300)
+    return float((log(2 * pi) + 1 + value / len(cov)) / 2) if sign > 0 and low > 1e-14 else nan
+
+
+def _information(joint: Array) -> float:
+    """H(first) + H(second) − H(both)."""
+    c = len(joint) // 2
+    return _entropy(joint[:c, :c]) * c + _entropy(joint[c:, c:]) * c - _entropy(joint) * 2 * c
+
+
+@dataclass
+class _Estimate:
+    """One quantity: its parts for all windows and for all but each, and what it was estimated from."""
+
+    parts: Parts
+    dimensions: int | None
+    variance_share: float
+    samples: int
+    windows: int
+
+
+def _estimates(stage: _Stage, windows: _Windows, components: int) -> dict[str, _Estimate]:
+    """Every quantity of a stage that can be estimated."""
+    samples, n_windows = stage.measured.shape[0] * stage.measured.shape[1], len(windows.x)
+    halves, t = windows.halves, windows.distance
+    if min(map(len, halves)) < 2:
+        # No mean of a position: every token counts as a window of its own.
+        (stage, halves), t = _token_by_token(stage, halves), 0
+    share = len(halves[0]) / len(stage.measured)
+    fixed = share * stage.fixed[0] + (1 - share) * stage.fixed[1]
+    axes = _principal_axes(stage, fixed, halves, components, t)
+    sets = _window_sets(halves, jackknife=t > 0)
+    laws = [_laws(stage, halves, members, t) for members in sets]
+    shapes = None
+    if stage.draws is not None:
+        shapes = [
+            _shape(stage.draws[half], stage.fixed[half][halves[half]], laws[0]["same half", half], axes, t)
+            for half in HALVES
+        ]
+    parts_of: dict[str, tuple[Parts, int | None]] = {"mean": (_mean_parts(laws, shapes, halves), None)}
+    if axes.k:
+        parts_of["covariance"] = _covariance_parts(laws, shapes, halves, axes), axes.k
+        entropy_shapes = None if shapes is None else [shape.entropy for shape in shapes]
+        parts_of["entropy"] = _signed(laws, lambda law: _entropy(axes.covariance(law)), entropy_shapes), axes.k
+    if axes.c:
+        information_shapes = None if shapes is None else [shape.information for shape in shapes]
+        parts_of["information"] = _signed(laws, lambda law: _information(axes.joint(law)), information_shapes), axes.c
+    if stage.uniform is not None:
+        parts_of["vector"] = _vector_parts(stage.measured, fixed, stage.uniform, sets), None
+    return {
+        name: _Estimate(parts, k, nan if k is None else axes.variance_share, samples, n_windows)
+        for name, (parts, k) in parts_of.items()
+    }
+
+
+def _token_by_token(stage: _Stage, halves: list[list[int]]) -> tuple[_Stage, list[list[int]]]:
+    """Every token as a window of its own."""
+    positions = stage.measured.shape[1]
+
+    def single(x: Array) -> Array:
+        return x.reshape(-1, 1, x.shape[-1])
+
+    uniform = None if stage.uniform is None else single(stage.uniform)
+    fixed = (single(stage.fixed[0]), single(stage.fixed[1]))
+    return (
+        _Stage(single(stage.measured), fixed, uniform, single(stage.before)),
+        [[w * positions + i for w in half for i in range(positions)] for half in halves],
+    )
+
+
+def _window_sets(halves: list[list[int]], jackknife: bool) -> list[list[int]]:
+    """All windows, and where each half has three, all but each."""
+    everyone = sorted(w for half in halves for w in half)
+    leave_one_out = [[w for w in everyone if w != out] for out in everyone]
+    return [everyone, *(leave_one_out if jackknife and min(map(len, halves)) > 2 else ())]
+
+
+def _mean_parts(laws: Sequence[Laws], shapes: Sequence[_Shape] | None, halves: list[list[int]]) -> Parts:
+    """Squared lengths of means, all positions together; measured and predicted per position."""
+    added = None if shapes is None else [shape.mean.ravel() for shape in shapes]
+    parts = _squares(laws, lambda law: law.mean.ravel(), added, halves)
+    positions = len(laws[0]["measured", 0].mean)
+    return {**parts, **{name: [x / positions for x in parts[name]] for name in ("measured", "predicted")}}
+
+
+def _covariance_parts(
+    laws: Sequence[Laws], shapes: Sequence[_Shape] | None, halves: list[list[int]], axes: _Axes
+) -> Parts:
+    """Squared Frobenius norms of covariances; measured and predicted are traces."""
+    added = None if shapes is None else [shape.covariance.ravel() for shape in shapes]
+    parts = _squares(laws, lambda law: axes.covariance(law).ravel(), added, halves)
+    shape_trace = 0.0 if shapes is None else float(np.mean([np.trace(shape.covariance) for shape in shapes]))
+
+    def traces(name: str) -> list[float]:
+        return [float(np.mean([np.trace(axes.covariance(of_set[name, half])) for half in HALVES])) for of_set in laws]
+
+    predicted = [trace + shape_trace for trace in traces("same half")]
+    return {**parts, "measured": traces("measured"), "predicted": predicted}
+
+
+def _squares(
+    laws: Sequence[Laws], field: Callable[[Law], Array], shapes: Sequence[Array] | None, halves: list[list[int]]
+) -> Parts:
+    """Squared lengths of the error and of its parts, both halves together, in every set of windows."""
+    fields = [{key: field(law) for key, law in of_set.items()} for of_set in laws]
+
+    def target(f: Fields, half: int) -> Array:
+        return f["measured", 1 - half]
+
+    def predicted(f: Fields, half: int) -> Array:
+        return f["same half", half] if shapes is None else f["same half", half] + shapes[half]
+
+    def error(f: Fields, half: int) -> Array:
+        return predicted(f, half) - target(f, half)
+
+    def weights(f: Fields, half: int) -> Array:
+        return f["other half", half] - target(f, half)
+
+    def sampling(f: Fields, half: int) -> Array:
+        return f["same half", half] - f["other half", half]
+
+    def floor(f: Fields, half: int) -> Array:
+        return f["measured", half] - target(f, half)
+
+    def null(f: Fields, half: int) -> Array:
+        return f["uniform", half] - target(f, half)
+
+    def products(x: Callable[[Fields, int], Array], y: Callable[[Fields, int], Array]) -> list[float]:
+        return [sum(float(x(f, half) @ y(f, half)) for half in HALVES) for f in fields]
+
+    targets = products(target, target)
+    parts = {
+        "error": products(error, error),
+        "sampling": products(sampling, sampling),
+        "floor": products(floor, floor),
+        "target": targets,
+        "measured": [x / 2 for x in targets],
+        "predicted": [x / 2 for x in products(predicted, predicted)],
+    }
+    if len(fields) > 1:
+        for name, other in (("weights", weights), ("along", error)):
+            chance = _chance(fields, weights, other, halves)
+            parts[name] = [x - chance for x in products(weights, other)]
+    if ("uniform", 0) in fields[0]:
+        parts["null"] = products(null, null)
+    if shapes is not None:
+        parts["shape"] = [sum(float(x @ x) for x in shapes)] * len(fields)
+    return parts
+
+
+def _chance(
+    fields: Sequence[Fields],
+    x: Callable[[Fields, int], Array],
+    y: Callable[[Fields, int], Array],
+    halves: list[list[int]],
+) -> float:
+    """What differences between the predicted windows give by chance: the jackknife covariance of x and y."""
+    total = 0.0
+    for half in HALVES:
+        left_out = [fields[1 + w] for w in halves[1 - half]]
+        a, b = (np.array([quantity(f, half) for f in left_out]) for quantity in (x, y))
+        total += (len(left_out) - 1) / len(left_out) * float(((a - a.mean(0)) * (b - b.mean(0))).sum())
+    return total
+
+
+def _signed(laws: Sequence[Laws], number: Callable[[Law], float], shapes: Sequence[float] | None) -> Parts:
+    """A number instead of a field: the mean of both halves, and the parts of the error with their sign."""
+
+    def means(name: str) -> Array:
+        return np.array([(number(of_set[name, 0]) + number(of_set[name, 1])) / 2 for of_set in laws])
+
+    measured, same_half, other_half = (means(name) for name in ("measured", "same half", "other half"))
+    added = 0.0 if shapes is None else (shapes[0] + shapes[1]) / 2
+    parts = {
+        "measured": measured,
+        "predicted": same_half + added,
+        "weights": other_half - measured,
+        "sampling": same_half - other_half,
+        "before": means("before"),
+    }
+    if ("uniform", 0) in laws[0]:
+        parts["null"] = means("uniform")
+    if shapes is not None:
+        parts["shape"] = np.full(len(laws), added)
+    return {name: by_set.tolist() for name, by_set in parts.items()}
+
+
+def _vector_parts(measured: Array, fixed: Array, uniform: Array, sets: Sequence[list[int]]) -> Parts:
+    """The outputs themselves, token by token, against those with the mean weights of all windows."""
+    rows = (len(measured) - 1) * measured.shape[1]
+    # The spread of the windows of a set about their own mean.
+    spreads = [float(((measured[members] - measured[members].mean(0)) ** 2).sum()) for members in sets]
+    return {
+        "error": [float(((measured - fixed)[members] ** 2).sum()) for members in sets],
+        "null": [float(((measured - uniform)[members] ** 2).sum()) for members in sets],
+        "target": spreads,
+        "measured": [spread / rows for spread in spreads],
+        "predicted": [float(((fixed - fixed.mean(0)) ** 2).sum()) / rows] * len(sets),
+    }
+
+
+def _average(heads: Sequence[dict[str, _Estimate]]) -> dict[str, _Estimate]:
+    """The heads of a layer together: parts averaged over the heads that have them."""
+    averages = {}
+    for name in QUANTITIES:
+        keys = ("error",) if name in LENGTHS else ("measured", "predicted")
+        estimates = [by_quantity[name] for by_quantity in heads if name in by_quantity]
+        finite = [estimate for estimate in estimates if np.isfinite([estimate.parts[key] for key in keys]).all()]
+        if finite:
+            first = finite[0]
+            parts = {key: np.mean([estimate.parts[key] for estimate in finite], 0).tolist() for key in first.parts}
+            sizes = [estimate.dimensions for estimate in finite if estimate.dimensions is not None]
+            variance_share = float(np.mean([estimate.variance_share for estimate in finite]))
+            averages[name] = _Estimate(parts, min(sizes, default=None), variance_share, first.samples, first.windows)
+    return averages
+
+
+def _row(name: str, estimate: _Estimate) -> Row:
+    """The numbers of one quantity as they are in a table; what is not finite is left out."""
+    value, share, numbers = (_length_numbers if name in LENGTHS else _signed_numbers)(name, estimate.parts)
+    columns = {**numbers, "value": value[0], "share": share[0], "held": estimate.variance_share}
+    columns |= dict(zip(("low", "high"), _jackknife(value), strict=True))
+    columns |= dict(zip(("share_low", "share_high"), _jackknife(share), strict=True))
+    if name in LENGTHS:
+        columns["low"] = max(columns["low"], 0.0) if isfinite(columns["low"]) else nan
+    elif not columns["low"] * columns["high"] > 0:
+        # Parts with signs: their share of what may be 0 says nothing.
+        columns |= dict.fromkeys(("share", "share_low", "share_high"), nan)
+    counts: Row = {"dimensions": estimate.dimensions, "samples": estimate.samples, "windows": estimate.windows}
+    return {"quantity": name, **{key: float(x) for key, x in columns.items() if isfinite(x)}, **counts}
+
+
+def _length_numbers(name: str, parts: Parts) -> tuple[list[float], list[float], dict[str, float]]:
+    """√(error / target), the share of the weights in the squared error, and the length of each part."""
+    value = [sqrt(x / y) for x, y in zip(parts["error"], parts["target"], strict=True)]
+    share = [a / b for a, b in zip(parts["along"], parts["error"], strict=True)] if "along" in parts else [nan]
+    lengths: dict[str, float] = {
+        key: sqrt(max(0.0, parts[key][0]) / parts["target"][0])
+        for key in ("null", "floor", "weights", "sampling", "shape")
+        if key in parts
+    }
+    power = 0.5 if name == "mean" else 1.0
+    return value, share, {**lengths, **{key: parts[key][0] ** power for key in ("measured", "predicted")}}
+
+
+def _signed_numbers(name: str, parts: Parts) -> tuple[list[float], list[float], dict[str, float]]:
+    """Predicted − measured, the share of the weights in it, and each part."""
+    value = [a - b for a, b in zip(parts["predicted"], parts["measured"], strict=True)]
+    share = [w / v for w, v in zip(parts["weights"], value, strict=True)]
+    numbers = {key: by_set[0] for key, by_set in parts.items()}
+    if "null" in numbers:
+        numbers["null"] -= numbers["measured"]
+    return value, share, numbers
+
+
+def _jackknife(by_set: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of a number, from its values without each window; NaN where there are none."""
+    left_out, n = np.array(by_set[1:]), len(by_set) - 1
+    if n < 2:
+        return nan, nan
+    half = stats.t.ppf(0.975, n - 1) * sqrt((n - 1) / n * float(((left_out - left_out.mean()) ** 2).sum()))
+    return by_set[0] - half, by_set[0] + half

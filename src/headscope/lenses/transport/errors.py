@@ -27,10 +27,10 @@ LENGTHS = ("mean", "covariance", "vector")
 
 
 @dataclass(frozen=True)
-class Drawn:
+class Draws:
     """Draws of the Gaussian of each half behind a stage that is not linear, two tokens of a pair in each.
 
-    `position` is the place of the pair's first token among the positions; the second stands `distance` before it.
+    `position` is the place of the pair's first token among the positions; the second lies `distance` before it.
     """
 
     position: tuple[Tensor, Tensor]
@@ -38,14 +38,14 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Shown:
+class StageVectors:
     """One stage: measured, with the fixed weights of either half, with uniform ones, and what came before it."""
 
     measured: Float[Tensor, "windows positions d"]
     fixed: Float[Tensor, "halves windows positions d"]
     uniform: Float[Tensor, "windows positions d"] | None
     before: Float[Tensor, "windows positions d"] | None
-    drawn: Drawn | None = None
+    draws: Draws | None = None
 
 
 @dataclass(frozen=True)
@@ -54,29 +54,29 @@ class Estimate:
 
     parts: Mapping[str, Float[Tensor, "sets"]]
     dimensions: int | None
-    held: float
+    variance_share: float
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
-def estimates(shown: Shown, odd: Bool[Tensor, "windows"], components: int, distance: int) -> dict[str, Estimate]:
+def estimates(stage: StageVectors, odd: Bool[Tensor, "windows"], components: int, distance: int) -> dict[str, Estimate]:
     """Every quantity of a stage that can be estimated."""
-    counts = {"samples": shown.measured.shape[0] * shown.measured.shape[1], "windows": len(odd)}
+    counts = {"samples": stage.measured.shape[0] * stage.measured.shape[1], "windows": len(odd)}
     if min(int(odd.sum()), int((~odd).sum())) < 2:
         # No mean of a position: every token counts as a window of its own.
-        shown, odd = _one_by_one(shown), odd.repeat_interleave(shown.measured.shape[1])
+        stage, odd = _one_by_one(stage), odd.repeat_interleave(stage.measured.shape[1])
         distance = 0
-    frame, held = _frame(shown, odd, components, distance)
-    laws = _Laws(shown, frame)
+    frame, variance_share = _frame(stage, odd, components, distance)
+    laws = _Laws(stage, frame)
     k, c = frame.axes.shape[1], frame.pairs
-    found = {"mean": Estimate(_mean(laws), None, nan, counts)}
+    by_quantity = {"mean": Estimate(_mean(laws), None, nan, counts)}
     if k:
-        found["covariance"] = Estimate(_covariance(laws), k, held, counts)
-        found["entropy"] = Estimate(_entropy(laws), k, held, counts)
+        by_quantity["covariance"] = Estimate(_covariance(laws), k, variance_share, counts)
+        by_quantity["entropy"] = Estimate(_entropy(laws), k, variance_share, counts)
     if c:
-        found["information"] = Estimate(_information(laws), c, held, counts)
-    if shown.uniform is not None:
-        found["vector"] = Estimate(_vector(shown, shown.uniform, frame), None, nan, counts)
-    return found
+        by_quantity["information"] = Estimate(_information(laws), c, variance_share, counts)
+    if stage.uniform is not None:
+        by_quantity["vector"] = Estimate(_vector(stage, stage.uniform, frame), None, nan, counts)
+    return by_quantity
 
 
 def joined(several: Sequence[Mapping[str, Estimate]]) -> dict[str, Estimate]:
@@ -85,26 +85,30 @@ def joined(several: Sequence[Mapping[str, Estimate]]) -> dict[str, Estimate]:
     Errors are then lengths of all heads' differences over that of all that is measured: a head that hardly varies, and
     whose own relative error may be anything, counts little.
     """
-    found = {}
+    by_quantity = {}
     for name in ("mean", "covariance", "entropy", "information", "vector"):
         keys = ("error",) if name in LENGTHS else ("measured", "predicted")
-        some = [one[name] for one in several if name in one]
-        some = [one for one in some if all(bool(torch.isfinite(one.parts[key]).all()) for key in keys)]
-        if some:
-            parts = {key: torch.stack([one.parts[key] for one in some]).mean(0) for key in some[0].parts}
-            dimensions = [one.dimensions for one in some if one.dimensions is not None]
-            held = sum(one.held for one in some) / len(some)
-            found[name] = Estimate(parts, min(dimensions, default=None), held, some[0].counts)
-    return found
+        estimates_of_heads = [by_name[name] for by_name in several if name in by_name]
+        finite = [
+            estimate
+            for estimate in estimates_of_heads
+            if all(bool(torch.isfinite(estimate.parts[key]).all()) for key in keys)
+        ]
+        if finite:
+            parts = {key: torch.stack([estimate.parts[key] for estimate in finite]).mean(0) for key in finite[0].parts}
+            dimensions = [estimate.dimensions for estimate in finite if estimate.dimensions is not None]
+            variance_share = sum(estimate.variance_share for estimate in finite) / len(finite)
+            by_quantity[name] = Estimate(parts, min(dimensions, default=None), variance_share, finite[0].counts)
+    return by_quantity
 
 
-def rows_of(found: Mapping[str, Estimate]) -> list[Row]:
-    """The numbers of each quantity as they stand in a table."""
-    return [{"quantity": name, **_numbers(name, one)} for name, one in found.items()]
+def rows_of(by_quantity: Mapping[str, Estimate]) -> list[Row]:
+    """The rows of a table, one for each quantity."""
+    return [{"quantity": name, **_numbers(name, estimate)} for name, estimate in by_quantity.items()]
 
 
-def _numbers(name: str, one: Estimate) -> Row:
-    parts = one.parts
+def _numbers(name: str, estimate: Estimate) -> Row:
+    parts = estimate.parts
     if name in LENGTHS:
         names = ("error", "null", "floor", "weights", "sampling", "shape")
         lengths = {key: (parts[key].clamp_min(0.0) / parts["target"]).sqrt() for key in names if key in parts}
@@ -122,7 +126,7 @@ def _numbers(name: str, one: Estimate) -> Row:
         if "null" in parts:
             numbers["null"] = parts["null"][0] - parts["measured"][0]
     half, wide = (_half_width(x) for x in (value, share))
-    told: dict[str, Tensor | float] = {
+    columns: dict[str, Tensor | float] = {
         "value": value[0],
         # A length is not negative.
         "low": (value[0] - half).clamp_min(0.0) if name in LENGTHS else value[0] - half,
@@ -131,9 +135,9 @@ def _numbers(name: str, one: Estimate) -> Row:
         "share": share[0],
         "share_low": share[0] - wide,
         "share_high": share[0] + wide,
-        "held": one.held,
+        "held": estimate.variance_share,
     }
-    return {**{key: number(x) for key, x in told.items()}, "dimensions": one.dimensions, **one.counts}
+    return {**{key: number(x) for key, x in columns.items()}, "dimensions": estimate.dimensions, **estimate.counts}
 
 
 def _clear(value: Float[Tensor, "sets"]) -> bool:
@@ -148,15 +152,17 @@ def _half_width(estimates: Float[Tensor, "sets"]) -> Tensor:
 class _Laws:
     """The laws of a stage that the errors are made of; lists are by half."""
 
-    def __init__(self, shown: Shown, frame: Frame) -> None:
+    def __init__(self, stage: StageVectors, frame: Frame) -> None:
         self.frame = frame
-        self.measured = [Law.of(shown.measured, frame, half) for half in (0, 1)]
-        self.own = [Law.of(shown.fixed[half], frame, half) for half in (0, 1)]
-        self.other = [Law.of(shown.fixed[half], frame, 1 - half) for half in (0, 1)]
+        self.measured = [Law.of(stage.measured, frame, half) for half in (0, 1)]
+        self.same_half = [Law.of(stage.fixed[half], frame, half) for half in (0, 1)]
+        self.other_half = [Law.of(stage.fixed[half], frame, 1 - half) for half in (0, 1)]
         self.uniform, self.before = (
-            None if x is None else [Law.of(x, frame, half) for half in (0, 1)] for x in (shown.uniform, shown.before)
+            None if x is None else [Law.of(x, frame, half) for half in (0, 1)] for x in (stage.uniform, stage.before)
         )
-        self.shapes = None if shown.drawn is None else [_Shape.of(shown.drawn, self.own[half], half) for half in (0, 1)]
+        self.shapes = (
+            None if stage.draws is None else [_Shape.of(stage.draws, self.same_half[half], half) for half in (0, 1)]
+        )
 
 
 @dataclass(frozen=True)
@@ -169,55 +175,61 @@ class _Shape:
     information: Tensor
 
     @classmethod
-    def of(cls, drawn: Drawn, own: Law, half: int) -> "_Shape":
+    def of(cls, draws: Draws, token_law: Law, half: int) -> "_Shape":
         """Draws of one half against its tokens."""
-        frame, at, y = own.frame, drawn.position[half], drawn.y[half]
-        t, c, positions = frame.distance, frame.pairs, len(own.mean)
+        frame, at, y = token_law.frame, draws.position[half], draws.y[half]
+        t, c, positions = frame.distance, frame.pairs, len(token_law.mean)
         where = torch.stack((at, at - t), 1).reshape(-1)
         rows = y.reshape(-1, y.shape[-1])
-        many = torch.bincount(where, minlength=positions).to(torch.float64)[:, None]
-        mean = torch.zeros_like(own.mean).index_add(0, where, rows) / many
+        draws_at_position = torch.bincount(where, minlength=positions).to(torch.float64)[:, None]
+        mean = torch.zeros_like(token_law.mean).index_add(0, where, rows) / draws_at_position
         gaussian = (rows - mean[where]) @ frame.axes
-        tokens = own.centred @ frame.axes
+        tokens = token_law.centred @ frame.axes
         n = len(tokens)
 
         def spread(x: Float[Tensor, "some k"], count: int) -> Float[Tensor, "k k"]:
             return x.T @ x / count
 
         late, first = (
-            spread(one.flatten(0, 1), (n - 1) * (positions - t)) for one in (tokens[:, t:], tokens[:, : positions - t])
+            spread(side.flatten(0, 1), (n - 1) * (positions - t))
+            for side in (tokens[:, t:], tokens[:, : positions - t])
         )
-        here = (late + first) / 2
-        there = spread(gaussian, len(gaussian))
-        both = gaussian.reshape(-1, 2, gaussian.shape[-1])[..., :c].flatten(1)
-        information = informations(spread(both, len(both))) - informations(own.joint[0])
-        return cls(mean - own.mean, there - here, entropies(there) - entropies(here), information)
+        token_covariance = (late + first) / 2
+        gaussian_covariance = spread(gaussian, len(gaussian))
+        gaussian_pairs = gaussian.reshape(-1, 2, gaussian.shape[-1])[..., :c].flatten(1)
+        information = informations(spread(gaussian_pairs, len(gaussian_pairs))) - informations(token_law.joint[0])
+        return cls(
+            mean - token_law.mean,
+            gaussian_covariance - token_covariance,
+            entropies(gaussian_covariance) - entropies(token_covariance),
+            information,
+        )
 
 
 def _mean(laws: _Laws) -> dict[str, Tensor]:
-    def of(some: Sequence[Law]) -> Field:
-        return lambda half: some[half].means()
+    def of(laws_by_half: Sequence[Law]) -> Field:
+        return lambda half: laws_by_half[half].means()
 
-    shapes = None if laws.shapes is None else [one.mean for one in laws.shapes]
+    shapes = None if laws.shapes is None else [shape.mean for shape in laws.shapes]
     uniform = None if laws.uniform is None else of(laws.uniform)
-    found = _squares(laws.frame, of(laws.measured), of(laws.own), of(laws.other), uniform, shapes)
-    positions = len(laws.own[0].mean)
-    return {**found, **{key: found[key] / positions for key in ("measured", "predicted")}}
+    squares = _squares(laws.frame, of(laws.measured), of(laws.same_half), of(laws.other_half), uniform, shapes)
+    positions = len(laws.same_half[0].mean)
+    return {**squares, **{key: squares[key] / positions for key in ("measured", "predicted")}}
 
 
 def _covariance(laws: _Laws) -> dict[str, Tensor]:
-    def of(some: Sequence[Law]) -> Field:
-        return lambda half: some[half].covariance
+    def of(laws_by_half: Sequence[Law]) -> Field:
+        return lambda half: laws_by_half[half].covariance
 
-    shapes = None if laws.shapes is None else [one.covariance for one in laws.shapes]
+    shapes = None if laws.shapes is None else [shape.covariance for shape in laws.shapes]
     uniform = None if laws.uniform is None else of(laws.uniform)
-    found = _squares(laws.frame, of(laws.measured), of(laws.own), of(laws.other), uniform, shapes)
+    squares = _squares(laws.frame, of(laws.measured), of(laws.same_half), of(laws.other_half), uniform, shapes)
 
-    def trace(some: Sequence[Law]) -> Tensor:
-        return _both([one.covariance.diagonal(dim1=-2, dim2=-1).sum(-1) for one in some])
+    def trace(laws_by_half: Sequence[Law]) -> Tensor:
+        return _both([law.covariance.diagonal(dim1=-2, dim2=-1).sum(-1) for law in laws_by_half])
 
     added = 0.0 if shapes is None else float(shapes[0].trace() + shapes[1].trace()) / 2
-    return {**found, "measured": trace(laws.measured), "predicted": trace(laws.own) + added}
+    return {**squares, "measured": trace(laws.measured), "predicted": trace(laws.same_half) + added}
 
 
 # A field by half, in every set of windows; made when it is asked for, since those of means are large.
@@ -225,7 +237,12 @@ Field = Callable[[int], Float[Tensor, "sets *numbers"]]
 
 
 def _squares(
-    frame: Frame, measured: Field, own: Field, other: Field, uniform: Field | None, shapes: Sequence[Tensor] | None
+    frame: Frame,
+    measured: Field,
+    on_same_half: Field,
+    on_other_half: Field,
+    uniform: Field | None,
+    shapes: Sequence[Tensor] | None,
 ) -> dict[str, Tensor]:
     """Squared lengths of the error, of its parts, and of what is measured, both halves together.
 
@@ -238,13 +255,15 @@ def _squares(
         sums[name] = sums.get(name, torch.zeros(())) + (x * y).sum(-1) - chance
 
     for half in (0, 1):
-        target, a, b = (field(at).flatten(1) for field, at in ((measured, 1 - half), (own, half), (other, half)))
+        target, a, b = (
+            field(at).flatten(1) for field, at in ((measured, 1 - half), (on_same_half, half), (on_other_half, half))
+        )
         weights = b - target
         predicted = a if shapes is None else a + shapes[half].flatten()
         error = predicted - target
         add("target", target, target)
         add("error", error, error)
-        add("said", predicted, predicted)
+        add("predicted", predicted, predicted)
         add("sampling", a - b, a - b)
         same = measured(half).flatten(1) - target
         add("floor", same, same)
@@ -258,63 +277,68 @@ def _squares(
         if shapes is not None:
             added = shapes[half].flatten().expand_as(error)
             add("shape", added, added)
-    return {**sums, "measured": sums["target"] / 2, "predicted": sums.pop("said") / 2}
+    return {**sums, "measured": sums["target"] / 2, "predicted": sums["predicted"] / 2}
 
 
 def _chance(x: Float[Tensor, "left numbers"], y: Float[Tensor, "left numbers"]) -> Tensor:
-    """The covariance of two estimates by the jackknife, from those that leave out one window each, summed up."""
+    """The jackknife covariance of two estimates, from their values without each window, summed up."""
     n = len(x)
     return (n - 1) / n * ((x - x.mean(0)) * (y - y.mean(0))).sum()
 
 
 def _entropy(laws: _Laws) -> dict[str, Tensor]:
-    shapes = None if laws.shapes is None else [one.entropy for one in laws.shapes]
+    shapes = None if laws.shapes is None else [shape.entropy for shape in laws.shapes]
     return _signed(laws, lambda law: entropies(law.covariance), shapes)
 
 
 def _information(laws: _Laws) -> dict[str, Tensor]:
-    shapes = None if laws.shapes is None else [one.information for one in laws.shapes]
+    shapes = None if laws.shapes is None else [shape.information for shape in laws.shapes]
     return _signed(laws, lambda law: informations(law.joint), shapes)
 
 
 def _signed(laws: _Laws, of: Callable[[Law], Tensor], shapes: Sequence[Tensor] | None) -> dict[str, Tensor]:
     """Numbers instead of fields: each the mean of both halves, and the parts of the error with their sign."""
 
-    def both(some: Sequence[Law]) -> Tensor:
-        return _both([of(law) for law in some])
+    def both(laws_by_half: Sequence[Law]) -> Tensor:
+        return _both([of(law) for law in laws_by_half])
 
-    measured, own, other = (both(some) for some in (laws.measured, laws.own, laws.other))
-    found = {"measured": measured, "predicted": own, "weights": other - measured, "sampling": own - other}
+    measured, same_half, other_half = (both(by_half) for by_half in (laws.measured, laws.same_half, laws.other_half))
+    parts = {
+        "measured": measured,
+        "predicted": same_half,
+        "weights": other_half - measured,
+        "sampling": same_half - other_half,
+    }
     if shapes is not None:
-        found["shape"] = _both(shapes).expand_as(own)
-        found["predicted"] = own + found["shape"]
-    for name, some in (("null", laws.uniform), ("before", laws.before)):
-        if some is not None:
-            found[name] = both(some)
-    return found
+        parts["shape"] = _both(shapes).expand_as(same_half)
+        parts["predicted"] = same_half + parts["shape"]
+    for name, by_half in (("null", laws.uniform), ("before", laws.before)):
+        if by_half is not None:
+            parts[name] = both(by_half)
+    return parts
 
 
 def _both(halves: Sequence[Tensor]) -> Tensor:
     return (halves[0] + halves[1]) / 2
 
 
-def _vector(shown: Shown, uniform: Float[Tensor, "windows positions d"], frame: Frame) -> dict[str, Tensor]:
-    """The outputs themselves, token by token, with the mean weights of all windows in the place of their own."""
-    n = len(shown.measured)
+def _vector(stage: StageVectors, uniform: Float[Tensor, "windows positions d"], frame: Frame) -> dict[str, Tensor]:
+    """The outputs themselves, token by token, against those with the mean weights of all windows."""
+    n = len(stage.measured)
     even = float((~frame.odd).sum()) / n
-    fixed = even * shown.fixed[0] + (1 - even) * shown.fixed[1]
-    centred = shown.measured - shown.measured.mean(0)
+    fixed = even * stage.fixed[0] + (1 - even) * stage.fixed[1]
+    centred = stage.measured - stage.measured.mean(0)
     spread = centred.square().sum((1, 2))
-    gaps = {"error": shown.measured - fixed, "null": shown.measured - uniform}
+    gaps = {"error": stage.measured - fixed, "null": stage.measured - uniform}
 
-    def left_out(own: Float[Tensor, "windows"], times: float) -> Float[Tensor, "sets"]:
-        total = own.sum()[None]
-        return torch.cat((total, total - times * own)) if frame.jackknife else total
+    def left_out(by_window: Float[Tensor, "windows"], times: float) -> Float[Tensor, "sets"]:
+        total = by_window.sum()[None]
+        return torch.cat((total, total - times * by_window)) if frame.jackknife else total
 
     squares = {name: left_out(gap.square().sum((1, 2)), 1.0) for name, gap in gaps.items()}
     # Without a window the mean of the others moves: its part counts n/(n − 1) times.
     target = left_out(spread, n / max(1, n - 1))
-    rows = (n - 1) * shown.measured.shape[1]
+    rows = (n - 1) * stage.measured.shape[1]
     return {
         **squares,
         "target": target,
@@ -323,27 +347,27 @@ def _vector(shown: Shown, uniform: Float[Tensor, "windows positions d"], frame: 
     }
 
 
-def _frame(shown: Shown, odd: Bool[Tensor, "windows"], components: int, distance: int) -> tuple[Frame, float]:
+def _frame(stage: StageVectors, odd: Bool[Tensor, "windows"], components: int, distance: int) -> tuple[Frame, float]:
     """As many axes as there are ten samples for in the smaller half, and what share of the variance they hold."""
     n = min(int(odd.sum()), int((~odd).sum()))
-    positions, d = shown.measured.shape[1:]
+    positions, d = stage.measured.shape[1:]
     k = min(d, (n - 1) * positions // PER_DIMENSION)
     if not k:
         return Frame(odd, torch.zeros(d, 0, dtype=torch.float64), 0, distance, n > 2 and distance > 0), nan
     halves = [(~odd).nonzero().squeeze(-1), odd.nonzero().squeeze(-1)]
     even = len(halves[0]) / len(odd)
-    fixed = even * shown.fixed[0] + (1 - even) * shown.fixed[1]
-    centred = [torch.cat([x[half] - x[half].mean(0) for half in halves]).flatten(0, 1) for x in (shown.measured, fixed)]
+    fixed = even * stage.fixed[0] + (1 - even) * stage.fixed[1]
+    centred = [torch.cat([x[half] - x[half].mean(0) for half in halves]).flatten(0, 1) for x in (stage.measured, fixed)]
     axes = principal_axes(centred, k)
     rows = (n - 1) * (positions - distance) if 0 < distance < positions else 0
     pairs = min(components, axes.shape[1], rows // (2 * PER_DIMENSION))
-    held = float((centred[0] @ axes).square().sum() / centred[0].square().sum().clamp_min(1e-300))
-    return Frame(odd, axes, pairs, distance, n > 2 and distance > 0), held
+    variance_share = float((centred[0] @ axes).square().sum() / centred[0].square().sum().clamp_min(1e-300))
+    return Frame(odd, axes, pairs, distance, n > 2 and distance > 0), variance_share
 
 
-def _one_by_one(shown: Shown) -> Shown:
+def _one_by_one(stage: StageVectors) -> StageVectors:
     def apart(x: Tensor) -> Tensor:
         return x.flatten(-3, -2).unsqueeze(-2)
 
-    uniform, before = (None if x is None else apart(x) for x in (shown.uniform, shown.before))
-    return Shown(apart(shown.measured), apart(shown.fixed), uniform, before)
+    uniform, before = (None if x is None else apart(x) for x in (stage.uniform, stage.before))
+    return StageVectors(apart(stage.measured), apart(stage.fixed), uniform, before)

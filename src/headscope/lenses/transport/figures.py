@@ -39,17 +39,20 @@ def figures(tables: Mapping[str, pl.DataFrame], sites: Sequence[Site]) -> tuple[
         _nats(layers, sites, "entropy"),
         _nats(layers, sites, "information"),
     )
-    return (*(one for one in maps if one is not None), *(one for one in curves if one.series))
+    return (*(figure for figure in maps if figure is not None), *(figure for figure in curves if figure.series))
 
 
-def _map(heads: pl.DataFrame, sites: Sequence[Site], what: tuple[str, str], title: str, caption: str) -> HeatMap | None:
-    rows = heads.filter(pl.col("quantity") == what[0]).with_columns(missed=pl.col("value") ** 2)
-    cells = {site: _column(_of(rows, site).sort("head"), what[1]) for site in sites}
+def _map(
+    heads: pl.DataFrame, sites: Sequence[Site], column: tuple[str, str], title: str, caption: str
+) -> HeatMap | None:
+    quantity, number = column
+    rows = heads.filter(pl.col("quantity") == quantity).with_columns(missed=pl.col("value") ** 2)
+    cells = {site: _column(_of(rows, site).sort("head"), number) for site in sites}
     if not any(np.isfinite(row).any() for row in cells.values()):
         return None
     return head_map(
         {site: row.tolist() for site, row in cells.items()},
-        name=f"{what[0]}_{what[1]}",
+        name=f"{quantity}_{number}",
         title=title,
         caption=caption,
         unit="share",
@@ -71,17 +74,21 @@ def _course(
     """Per group of sites: layers, and the columns there; layers without the first of them are left out."""
     rows = layers.filter(pl.col("stage") == stage, pl.col("quantity") == quantity, pl.col(columns[0]).is_not_null())
     for group, members in groups(sites).items():
-        here = pl.concat([_of(rows, site) for site in members]).sort("layer")
-        if here.height:
-            yield group, here["layer"].cast(pl.Float64).to_numpy(), [_column(here, name) for name in columns]
+        group_rows = pl.concat([_of(rows, site) for site in members]).sort("layer")
+        if group_rows.height:
+            yield (
+                group,
+                group_rows["layer"].cast(pl.Float64).to_numpy(),
+                [_column(group_rows, name) for name in columns],
+            )
 
 
 def _stages(layers: pl.DataFrame, sites: Sequence[Site]) -> Curves:
     series: list[Series] = []
     for stage in STAGES:
         for group, x, (value, low, high) in _course(layers, sites, stage, "covariance", ("value", "low", "high")):
-            known = np.isfinite(low).all() and stage in ("heads", "layer")
-            band = (low, high) if known else (None, None)
+            has_interval = np.isfinite(low).all() and stage in ("heads", "layer")
+            band = (low, high) if has_interval else (None, None)
             series.append(Series(f"{group} {_NAMES[stage]}".strip(), x, value, *band))
     for group, x, (null,) in _course(layers, sites, "heads", "covariance", ("null",)):
         series.append(Series(f"{group} heads, uniform attention".strip(), x, null, role="null"))
@@ -94,7 +101,7 @@ def _stages(layers: pl.DataFrame, sites: Sequence[Site]) -> Curves:
         "layer",
         "relative error",
         tuple(series),
-        log_y=bool(series) and min(float(np.min(one.y)) for one in series) > 0,
+        log_y=bool(series) and min(float(np.min(line.y)) for line in series) > 0,
     )
 
 
@@ -125,8 +132,8 @@ def _parts(layers: pl.DataFrame, sites: Sequence[Site]) -> Curves:
 def _nats(layers: pl.DataFrame, sites: Sequence[Site], quantity: str) -> Curves:
     series: list[Series] = []
     for stage in ("heads", "layer"):
-        found = _course(layers, sites, stage, quantity, ("measured", "predicted", "before"))
-        for group, x, (measured, predicted, before) in found:
+        courses = _course(layers, sites, stage, quantity, ("measured", "predicted", "before"))
+        for group, x, (measured, predicted, before) in courses:
             name = f"{group} {_NAMES[stage]}".strip()
             series.append(Series(name, x, measured))
             series.append(Series(f"{name}, predicted", x, predicted, role="theory"))

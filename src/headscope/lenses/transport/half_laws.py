@@ -56,9 +56,9 @@ class Law:
     @classmethod
     def of(cls, x: Float[Tensor, "windows positions d"], frame: Frame, half: int) -> "Law":
         """Of the windows of a half."""
-        own = x[frame.members(half)]
-        mean = own.mean(0)
-        centred = own - mean
+        half_vectors = x[frame.members(half)]
+        mean = half_vectors.mean(0)
+        centred = half_vectors - mean
         y = centred @ frame.axes
         c, t = frame.pairs, frame.distance
         joint = torch.cat((y[:, t:, :c], y[:, : y.shape[1] - t, :c]), -1)
@@ -66,26 +66,26 @@ class Law:
 
     def means(self) -> Float[Tensor, "sets positions d"]:
         """The means in every set: a window that is left out changes those of its half only."""
-        found = self.mean.expand(self.frame.sets, *self.mean.shape)
+        means_by_set = self.mean.expand(self.frame.sets, *self.mean.shape)
         if self.frame.jackknife:
-            found = found.clone()
+            means_by_set = means_by_set.clone()
             for window, deviation in zip(self.frame.members(self.half), self.centred, strict=True):
-                found[1 + window] -= deviation / (len(self.centred) - 1)
-        return found
+                means_by_set[1 + window] -= deviation / (len(self.centred) - 1)
+        return means_by_set
 
 
 def _covariances(y: Float[Tensor, "members positions k"], frame: Frame, half: int) -> Float[Tensor, "sets k k"]:
     n, positions = y.shape[:2]
     scatter = y.mT @ y
     total = scatter.sum(0)
-    whole = total / ((n - 1) * positions) if n > 1 else total * nan
-    found = whole.expand(frame.sets, *whole.shape)
+    of_all = total / ((n - 1) * positions) if n > 1 else total * nan
+    covariances_by_set = of_all.expand(frame.sets, *of_all.shape)
     if frame.jackknife:
-        found = found.clone()
-        for window, own in zip(frame.members(half), scatter, strict=True):
+        covariances_by_set = covariances_by_set.clone()
+        for window, window_scatter in zip(frame.members(half), scatter, strict=True):
             # Without a window the mean moves too: its part counts n/(n − 1) times.
-            found[1 + window] = (total - own * (n / (n - 1))) / ((n - 2) * positions)
-    return found
+            covariances_by_set[1 + window] = (total - window_scatter * (n / (n - 1))) / ((n - 2) * positions)
+    return covariances_by_set
 
 
 def principal_axes(centred: Sequence[Float[Tensor, "_ d"]], most: int) -> Float[Tensor, "d k"]:
@@ -94,10 +94,10 @@ def principal_axes(centred: Sequence[Float[Tensor, "_ d"]], most: int) -> Float[
     n, d = rows.shape
     gram = (rows.T @ rows if d <= n else rows @ rows.T).numpy()
     # torch has no solver for the largest ones alone, and all of them take several times as long.
-    wanted = (len(gram) - min(most, len(gram)), len(gram) - 1)
-    values, vectors = (torch.from_numpy(x) for x in linalg.eigh(gram, subset_by_index=wanted))
-    some = values > 1e-13 * max(n, d) * values[-1].clamp_min(1e-300)
-    values, vectors = values[some].flip(0)[:most], vectors[:, some].flip(1)[:, :most]
+    largest_range = (len(gram) - min(most, len(gram)), len(gram) - 1)
+    values, vectors = (torch.from_numpy(x) for x in linalg.eigh(gram, subset_by_index=largest_range))
+    has_variance = values > 1e-13 * max(n, d) * values[-1].clamp_min(1e-300)
+    values, vectors = values[has_variance].flip(0)[:most], vectors[:, has_variance].flip(1)[:, :most]
     axes: Tensor = vectors if d <= n else rows.T @ vectors / values.sqrt()
     return axes
 

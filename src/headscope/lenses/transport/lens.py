@@ -1,9 +1,9 @@
-r"""Transport: what becomes of means, covariances, entropy and information when attention mixes tokens.
+r"""Transport: how means, covariances, entropy and information change when attention mixes tokens.
 
 A fold over text. With constant weights attention is a linear map, and the Gaussian of the tokens is carried on by a
 formula. Here the constants are the mean weights over windows, the prediction is made for windows that it has not seen,
 and its error is told apart: weights that depend on the data, windows that differ, and, behind norm and feed-forward
-part, tokens that are not Gaussian. What is computed from the kept windows stands in `mixed/`, one idea per file.
+part, tokens that are not Gaussian. The other files of this folder compute from the kept windows, one idea each.
 
 Held are the first 64 tokens of at most 64 windows (their stream, their heads' outputs, the values they can see: 256 MB,
 or 16 windows), and two sums of attention weights per site. Their size does not depend on the length of the text.
@@ -37,7 +37,7 @@ from headscope.lenses.transport.figures import figures
 from headscope.lenses.transport.sentences import method, not_seen, sentences, warnings
 from headscope.lenses.transport.settings import Params
 from headscope.lenses.transport.stages import Stages
-from headscope.lenses.transport.sums import CAPTURES, KEYS, Kept, Shape, windows_of
+from headscope.lenses.transport.sums import CAPTURES, KEYS, Shape, WindowSums, windows_of
 from headscope.lenses.transport.tables import SCHEMAS
 from headscope.shapes import CORNER
 
@@ -54,13 +54,13 @@ class State:
     crossed: tuple[Site, ...]
     step: int
     room: int
-    kept: Mapping[Site, Mapping[Shape, Kept]] = field(default_factory=dict)
+    sums_by_site: Mapping[Site, Mapping[Shape, WindowSums]] = field(default_factory=dict)
     waiting: Mapping[Site, Mapping[str, Tensor]] = field(default_factory=dict)
     long: frozenset[str] = frozenset()
 
 
 class Transport(TextLens[Params, State]):
-    """What becomes of means, covariances, entropy and information when attention mixes tokens."""
+    """How means, covariances, entropy and information change when attention mixes tokens."""
 
     name = "transport"
     params = Params
@@ -76,59 +76,63 @@ class Transport(TextLens[Params, State]):
         return Needs(weights=True, captures=frozenset(CAPTURES), pieces=True)
 
     def start(self, params: Params, model: ModelSpec, sites: tuple[Site, ...], text: TextSize) -> State:
-        """Nothing seen yet; so many windows, and where those are too few so many layers, as fit."""
-        own = [site for site in sites if site.kind == "self"]
+        """Plan the windows, and where those are too few the layers, that fit into the sample."""
+        self_sites = [site for site in sites if site.kind == "self"]
         sizes = [
             4 * (CORNER * (model.d_model + site.n_heads * site.d_value) + _keys(site) * site.n_kv_heads * site.d_value)
-            for site in own
+            for site in self_sites
         ]
         step = max(1, -(-sum(sizes) * FEWEST_WINDOWS // SAMPLE_BYTES))
         room = min(WINDOWS, max(FEWEST_WINDOWS, SAMPLE_BYTES // max(1, sum(sizes[::step]))))
-        return State(params, tuple(own[::step]), tuple(site for site in sites if site.kind != "self"), step, room)
+        return State(
+            params, tuple(self_sites[::step]), tuple(site for site in sites if site.kind != "self"), step, room
+        )
 
     def update(self, state: State, batch: Batch) -> State:
         """Add the windows of one batch, as far as this piece of it goes."""
         if batch.variant != AS_IS:
             return state
-        kept, waiting, long = dict(state.kept), dict(state.waiting), state.long
+        sums_by_site, waiting, long = dict(state.sums_by_site), dict(state.waiting), state.long
         for site in state.sites:
-            shown = {name: batch.captures[name][site] for name in CAPTURES if site in batch.captures.get(name, {})}
-            known = {**waiting.pop(site, {}), **shown}
-            if len(known) == len(CAPTURES):
-                if known["early"].shape[-1] > KEYS:
+            new_captures = {
+                name: batch.captures[name][site] for name in CAPTURES if site in batch.captures.get(name, {})
+            }
+            captured = {**waiting.pop(site, {}), **new_captures}
+            if len(captured) == len(CAPTURES):
+                if captured["early"].shape[-1] > KEYS:
                     long |= {site.label}
                 else:
-                    kept[site] = _with(state, kept.get(site, {}), batch, known)
-            elif known:
-                waiting[site] = known
-        return replace(state, kept=kept, waiting=waiting, long=long)
+                    sums_by_site[site] = _with_batch(state, sums_by_site.get(site, {}), batch, captured)
+            elif captured:
+                waiting[site] = captured
+        return replace(state, sums_by_site=sums_by_site, waiting=waiting, long=long)
 
     def merge(self, a: State, b: State) -> State:
         """What both have seen, a's windows first."""
-        kept: dict[Site, Mapping[Shape, Kept]] = dict(a.kept)
-        for site, shapes in b.kept.items():
-            own = dict(kept.get(site, {}))
-            for shape, one in shapes.items():
-                own[shape] = own[shape].merge(one) if shape in own else one
-            kept[site] = own
-        return replace(a, kept=kept, long=a.long | b.long)
+        sums_by_site: dict[Site, Mapping[Shape, WindowSums]] = dict(a.sums_by_site)
+        for site, shapes in b.sums_by_site.items():
+            merged_sums = dict(sums_by_site.get(site, {}))
+            for shape, sums in shapes.items():
+                merged_sums[shape] = merged_sums[shape].merge(sums) if shape in merged_sums else sums
+            sums_by_site[site] = merged_sums
+        return replace(a, sums_by_site=sums_by_site, long=a.long | b.long)
 
     def finish(self, state: State, weights: WeightSource | None) -> Measurement:
         """Everything from the kept windows, one site at a time."""
         params = asdict(state.params)
         rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
-        seen: dict[Site, Counts] = {}
-        lost: list[str] = []
+        counts_by_site: dict[Site, Counts] = {}
+        omissions: list[str] = []
         for site in state.sites:
-            stacked = Stacked.of(state.kept.get(site, {}), site, state.params.skip)
+            stacked = Stacked.of(state.sums_by_site.get(site, {}), site, state.params.skip)
             if stacked is None:
                 continue
-            seen[site] = stacked.counts
+            counts_by_site[site] = stacked.counts
             heads, layer, without = _site_rows(stacked, state.params, weights)
             rows["heads"] += heads
             rows["layers"] += layer
-            lost += without
-        if not seen:
+            omissions += without
+        if not counts_by_site:
             reason = (
                 f"no two windows of equal length with two tokens behind the first {state.params.skip} were "
                 "shown to the "
@@ -136,21 +140,21 @@ class Transport(TextLens[Params, State]):
             )
             raise NotApplicable(reason)
         tables = {name: pl.DataFrame(rows[name], schema=schema) for name, schema in SCHEMAS.items()}
-        missing = [site.label for site in state.sites if site not in seen and site.label not in state.long]
+        missing = [site.label for site in state.sites if site not in counts_by_site and site.label not in state.long]
         unseen = tuple(not_seen(state.crossed, missing, sorted(state.long)))
         return Measurement(
             tables=tables,
-            figures=figures(tables, list(seen)),
-            method=method(next(iter(seen.values())), state.step, state.params.distance),
-            warnings=(*warnings(tables, seen, lost, unseen, params), *_held(state)),
+            figures=figures(tables, list(counts_by_site)),
+            method=method(next(iter(counts_by_site.values())), state.step, state.params.distance),
+            warnings=(*warnings(tables, counts_by_site, omissions, unseen, params), *_sample_warnings(state)),
         )
 
     def definition(
         self, params: Params, weights: WeightSource | None, batches: Sequence[Batch]
     ) -> dict[str, pl.DataFrame]:
         """The formulas as written, block by block, on the windows of one shape."""
-        shown = [batch for batch in batches if batch.variant == AS_IS]
-        return defined(shown, weights, params.components, params.distance, params.skip)
+        unchanged_batches = [batch for batch in batches if batch.variant == AS_IS]
+        return defined(unchanged_batches, weights, params.components, params.distance, params.skip)
 
     def sentences(self, tables: Tables) -> tuple[str, ...]:
         """What stands out, in numbers."""
@@ -162,23 +166,25 @@ def _keys(site: Site) -> int:
     return CORNER if site.causal else KEYS
 
 
-def _with(
-    state: State, before: Mapping[Shape, Kept], batch: Batch, captured: Mapping[str, Tensor]
-) -> Mapping[Shape, Kept]:
-    found, shapes = dict(before), dict[Shape, list[tuple[int, dict[str, Tensor]]]]()
-    for priority, shown in windows_of(batch.tokens, batch.real, captured):
-        queries, keys = shown["early"].shape[1:]
-        shapes.setdefault((queries, keys), []).append((priority, shown))
+def _with_batch(
+    state: State, before: Mapping[Shape, WindowSums], batch: Batch, captured: Mapping[str, Tensor]
+) -> Mapping[Shape, WindowSums]:
+    sums_by_shape, shapes = dict(before), dict[Shape, list[tuple[int, dict[str, Tensor]]]]()
+    for priority, window in windows_of(batch.tokens, batch.real, captured):
+        queries, keys = window["early"].shape[1:]
+        shapes.setdefault((queries, keys), []).append((priority, window))
     for shape, windows in shapes.items():
-        one = found[shape] if shape in found else Kept.empty(state.room, windows[0][1]["early"])
-        found[shape] = one.add(windows)
-    return found
+        sums = sums_by_shape[shape] if shape in sums_by_shape else WindowSums.empty(state.room, windows[0][1]["early"])
+        sums_by_shape[shape] = sums.add(windows)
+    return sums_by_shape
 
 
-def _held(state: State) -> tuple[str, ...]:
+def _sample_warnings(state: State) -> tuple[str, ...]:
     """The warning that not every window is held."""
-    windows = max((one for shapes in state.kept.values() for one in shapes.values()), key=lambda one: one.seen)
-    return sample_warning(len(windows.parts), windows.seen, "windows for means, covariances and vectors")
+    largest = max(
+        (sums for shapes in state.sums_by_site.values() for sums in shapes.values()), key=lambda sums: sums.count
+    )
+    return sample_warning(len(largest.parts), largest.count, "windows for means, covariances and vectors")
 
 
 def _too_long(long: frozenset[str]) -> str:
@@ -191,13 +197,13 @@ def _site_rows(
     """The rows of each head and of each stage of the layer, and what is missing."""
     site = stacked.site
     stages = Stages(stacked, weights, params.distance, seed=2 * site.layer)
-    by_head = [estimates(shown, stacked.odd, params.components, params.distance) for shown in stages.heads()]
-    heads = [{**place(site, head), **row} for head, found in enumerate(by_head) for row in rows_of(found)]
+    by_head = [estimates(vectors, stacked.odd, params.components, params.distance) for vectors in stages.heads()]
+    heads = [{**place(site, head), **row} for head, by_quantity in enumerate(by_head) for row in rows_of(by_quantity)]
     layer = [{**place(site, None), "stage": "heads", **row} for row in rows_of(joined(by_head))]
-    for stage, shown in stages.layer():
-        found = estimates(shown, stacked.odd, params.components, params.distance)
-        layer += [{**place(site, None), "stage": stage, **row} for row in rows_of(found)]
-    return heads, layer, stages.lost
+    for stage, vectors in stages.layer():
+        by_quantity = estimates(vectors, stacked.odd, params.components, params.distance)
+        layer += [{**place(site, None), "stage": stage, **row} for row in rows_of(by_quantity)]
+    return heads, layer, stages.omissions
 
 
 LENS = Transport()

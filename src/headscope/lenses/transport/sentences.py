@@ -23,17 +23,17 @@ _NAMES = {"output": "W_O", "skip": "the skip", "norm": "the norm", "layer": "the
 def method(counts: Counts, step: int, distance: int) -> str:
     """How the numbers were obtained."""
     layers = f" Every {step}th layer only: the windows of all would not fit." if step > 1 else ""
-    drawn = (
-        f"all {counts.seen} windows"
-        if counts.windows == counts.seen
-        else f"{counts.windows} of {counts.seen} windows, drawn by a hash of their tokens"
+    sample = (
+        f"all {counts.same_shape} windows"
+        if counts.windows == counts.same_shape
+        else f"{counts.windows} of {counts.same_shape} windows, drawn by a hash of their tokens"
     )
     skipped = counts.skip
     left = f" without the first {f'{skipped} tokens' if skipped > 1 else 'token'}" if skipped else ""
     return (
-        f"Sampled: the first {counts.queries} tokens{left} of {drawn}; mean weights over all {counts.seen}. Even and "
-        "odd windows predict each other, and numbers are means over both directions. Covariances are averaged over "
-        f"positions, with at least {PER_DIMENSION} tokens of the smaller half per dimension; principal axes of "
+        f"Sampled: the first {counts.queries} tokens{left} of {sample}; mean weights over all {counts.same_shape}. "
+        "Even and odd windows predict each other, and numbers are means over both directions. Covariances are averaged "
+        f"over positions, with at least {PER_DIMENSION} tokens of the smaller half per dimension; principal axes of "
         f"measured and predicted tokens together. Mutual information of tokens {distance} apart, with its bias, which "
         "predicted and measured share. The part of the weights, and its share, are less what differences between "
         "windows give by chance (jackknife). Up to the sum with the skip everything is linear and the formula is "
@@ -44,38 +44,42 @@ def method(counts: Counts, step: int, distance: int) -> str:
 
 def warnings(
     tables: Mapping[str, pl.DataFrame],
-    seen: Mapping[Site, Counts],
-    lost: Sequence[str],
+    counts_by_site: Mapping[Site, Counts],
+    omissions: Sequence[str],
     unseen: Sequence[str],
     params: Mapping[str, int],
 ) -> tuple[str, ...]:
     """What could not be estimated, and why."""
-    first, fewest = next(iter(seen.values())), min(one.fewest for one in seen.values())
-    found = []
+    first, fewest = next(iter(counts_by_site.values())), min(counts.fewest for counts in counts_by_site.values())
+    texts = []
     if fewest < 2:
-        found.append(
+        texts.append(
             "Fewer than two windows in a half: no mean of a position could be told from its tokens, so all positions "
             "were taken together, and there are no intervals."
         )
     elif fewest < FEW:
-        found.append(
+        texts.append(
             f"Only {fewest} windows in the smaller half: mean weights and means of positions are rough, which shows "
             "under sampling. A longer text helps."
         )
     if fewest == 2:
-        found.append("Two windows in a half give no intervals and no share: they need three.")
-    if first.others:
-        told = f"{first.others} windows of other length were" if first.others > 1 else "1 window of other length was"
-        found.append(f"{told} not used: positions must be comparable.")
-    return (*found, *_small(tables, seen, params["components"]), *_grouped(lost), *unseen)
+        texts.append("Two windows in a half give no intervals and no share: they need three.")
+    if first.other_shape:
+        unused = (
+            f"{first.other_shape} windows of other length were"
+            if first.other_shape > 1
+            else "1 window of other length was"
+        )
+        texts.append(f"{unused} not used: positions must be comparable.")
+    return (*texts, *_small(tables, counts_by_site, params["components"]), *_grouped(omissions), *unseen)
 
 
-def _small(tables: Mapping[str, pl.DataFrame], seen: Mapping[Site, Counts], components: int) -> Iterator[str]:
+def _small(tables: Mapping[str, pl.DataFrame], counts_by_site: Mapping[Site, Counts], components: int) -> Iterator[str]:
     rows = tables["heads"].filter(pl.col("quantity") == "covariance")
     if rows.is_empty():
         yield f"Too few tokens for a covariance: {PER_DIMENSION} are needed in each half for every dimension."
         return
-    width = max(site.d_value for site in seen)
+    width = max(site.d_value for site in counts_by_site)
     low = rows.filter(pl.col("dimensions") < width)
     if low.height:
         least, share = min(low["dimensions"].to_list()), min(low["held"].drop_nulls().to_list(), default=0.0)
@@ -93,15 +97,15 @@ def _small(tables: Mapping[str, pl.DataFrame], seen: Mapping[Site, Counts], comp
         )
 
 
-def _grouped(lost: Sequence[str]) -> Iterator[str]:
+def _grouped(omissions: Sequence[str]) -> Iterator[str]:
     """One sentence for each reason, with the sites it is about."""
     reasons: dict[str, list[str]] = {}
-    for one in lost:
-        label, _, reason = one.partition(": ")
+    for omission in omissions:
+        label, _, reason = omission.partition(": ")
         reasons.setdefault(reason, []).append(label)
     for reason, labels in reasons.items():
-        told = ", ".join(labels[:4]) + (f" and {len(labels) - 4} more" if len(labels) > 4 else "")
-        yield f"Left out in {told}: {reason}."
+        site_list = ", ".join(labels[:4]) + (f" and {len(labels) - 4} more" if len(labels) > 4 else "")
+        yield f"Left out in {site_list}: {reason}."
 
 
 def not_seen(crossed: Sequence[Site], missing: Sequence[str], long: Sequence[str]) -> Iterator[str]:
@@ -118,8 +122,8 @@ def not_seen(crossed: Sequence[Site], missing: Sequence[str], long: Sequence[str
 def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
     """How well the formula predicts, in numbers."""
     heads, layers = tables["heads"], tables["layers"]
-    told = (_answer(heads, layers), _causes(heads, layers), _through(layers))
-    return tuple(sentence for sentence in told if sentence)
+    candidates = (_answer(heads, layers), _causes(heads, layers), _through(layers))
+    return tuple(sentence for sentence in candidates if sentence)
 
 
 def _middle(rows: pl.DataFrame, column: str) -> float:
@@ -231,12 +235,14 @@ def _causes(heads: pl.DataFrame, layers: pl.DataFrame) -> str:
     rows, vectors = _of(heads, "covariance").filter(pl.col("share").is_not_null()), _of(heads, "vector")
     if rows.is_empty() or vectors.is_empty():
         return ""
-    told = []
+    shares_of_error = []
     entropy = _of(heads, "entropy").filter(pl.col("share").is_not_null())
     if entropy.height:
         share = _middle(entropy, "share")
-        told.append(f"{'all' if share > 0.995 else _percent(share)} of the error of the entropy in the median head")
-    low, middle, high = np.quantile(rows["share"].to_numpy(), (0.05, 0.5, 0.95))
+        shares_of_error.append(
+            f"{'all' if share > 0.995 else _percent(share)} of the error of the entropy in the median head"
+        )
+    low, median, high = np.quantile(rows["share"].to_numpy(), (0.05, 0.5, 0.95))
     pooled = _of(layers, "covariance").filter(pl.col("stage") == "heads", pl.col("share_low").is_not_null())
     inside = ""
     if pooled.height:
@@ -246,16 +252,16 @@ def _causes(heads: pl.DataFrame, layers: pl.DataFrame) -> str:
             f"; all heads of {_where(row)}, the median layer: {_percent(row['share'])}, 95 % interval over windows "
             f"{_percent(row['share_low'])} to {_percent(row['share_high'])}"
         )
-    told.append(
-        f"{_percent(middle)} of the squared error of the covariance ({_percent(low)} to {_percent(high)} in nine of "
+    shares_of_error.append(
+        f"{_percent(median)} of the squared error of the covariance ({_percent(low)} to {_percent(high)} in nine of "
         f"ten heads{inside})"
     )
     better = rows.filter(pl.col("value") < pl.col("null")).height
     missed = _middle(vectors, "value") ** 2
     return (
-        f"Weights that depend on the data make up {' and '.join(told)}, the rest is that windows differ; the mean "
-        f"pattern predicts the covariance better than uniform attention in {better} of {rows.height} heads (chance: "
-        f"half), and "
+        f"Weights that depend on the data make up {' and '.join(shares_of_error)}, the rest is that windows differ; "
+        "the mean pattern predicts the covariance better than uniform attention in "
+        f"{better} of {rows.height} heads (chance: half), and "
         f"leaves {_percent(missed)} of the variance of single outputs unexplained in the median one "
         f"({windows_phrase(rows)})."
     )
@@ -272,13 +278,13 @@ def _where(row: Mapping[str, object]) -> str:
 
 def _through(layers: pl.DataFrame) -> str:
     """The error behind each stage of the median layer, and what it is made of at the end."""
-    told, last = [], ""
+    errors_by_stage, last = [], ""
     for stage in STAGES[1:]:
         rows = _of(layers, "covariance").filter(pl.col("stage") == stage)
         if rows.height:
-            told.append(f"{_two(_middle(rows, 'value'))} behind {_NAMES[stage]}")
+            errors_by_stage.append(f"{_two(_middle(rows, 'value'))} behind {_NAMES[stage]}")
             last = stage
-    if not told:
+    if not errors_by_stage:
         return ""
     rows = _of(layers, "covariance").filter(pl.col("stage") == last)
     parts = [
@@ -291,6 +297,6 @@ def _through(layers: pl.DataFrame) -> str:
     row = rows.sort("value", maintain_order=True).row(rows.height // 2, named=True)
     ends = f"{interval_phrase(row, _two, ('low', 'high'))} in {_where(row)}, {windows_phrase(rows)}"
     return (
-        f"Through a layer the covariance is off by {', '.join(told)} (median layer; {ends}); the parts at the end are "
-        f"{', '.join(parts)}{nats}."
+        f"Through a layer the covariance is off by {', '.join(errors_by_stage)} (median layer; {ends}); the parts at "
+        f"the end are {', '.join(parts)}{nats}."
     )

@@ -11,7 +11,7 @@ from torch import Tensor
 from headscope.core import WeightSource
 from headscope.errors import WeightsRefused
 from headscope.lenses.transport.constant_weights import Stacked
-from headscope.lenses.transport.errors import Drawn, Shown
+from headscope.lenses.transport.errors import Draws, StageVectors
 
 # Draws for each position at least, in pairs of opposite sign, and the rows on which a norm is recognised.
 DRAWS, ROWS = 4, 256
@@ -21,36 +21,38 @@ RECOGNISED = 1e-4
 
 @dataclass
 class Stages:
-    """The stages of one site; `lost` says why some are missing."""
+    """The stages of one site; `omissions` says why some are missing."""
 
     stacked: Stacked
     source: WeightSource | None
     distance: int
     seed: int
-    lost: list[str] = field(default_factory=list)
+    omissions: list[str] = field(default_factory=list)
 
-    def heads(self) -> Iterator[Shown]:
+    def heads(self) -> Iterator[StageVectors]:
         """Each head: what it gives, and what it would give with other weights."""
         for head in range(self.stacked.site.n_heads):
-            here = slice(self.stacked.skip, self.stacked.queries)
-            yield Shown(
-                self.stacked.z[:, head, here].to(torch.float64),
-                self.stacked.mixed[:, :, head, here],
-                self.stacked.flat(head)[:, here],
-                self.stacked.values(head)[:, here],
+            positions = slice(self.stacked.skip, self.stacked.queries)
+            yield StageVectors(
+                self.stacked.z[:, head, positions].to(torch.float64),
+                self.stacked.mixed[:, :, head, positions],
+                self.stacked.flat(head)[:, positions],
+                self.stacked.values(head)[:, positions],
             )
 
-    def layer(self) -> Iterator[tuple[str, Shown]]:
+    def layer(self) -> Iterator[tuple[str, StageVectors]]:
         """The stages behind the heads, as far as they can be had."""
-        one, here = self.stacked, slice(self.stacked.skip, self.stacked.queries)
+        stacked, positions = self.stacked, slice(self.stacked.skip, self.stacked.queries)
         written = self._written()
         if written is None:
             return
         measured, fixed, uniform = written
-        x = one.x.to(torch.float64)
-        output = Shown(measured[:, here], fixed[:, :, here], uniform[:, here], x[:, here])
+        x = stacked.x.to(torch.float64)
+        output = StageVectors(measured[:, positions], fixed[:, :, positions], uniform[:, positions], x[:, positions])
         yield "output", output
-        skipped = Shown((x + measured)[:, here], (x + fixed)[:, :, here], (x + uniform)[:, here], x[:, here])
+        skipped = StageVectors(
+            (x + measured)[:, positions], (x + fixed)[:, :, positions], (x + uniform)[:, positions], x[:, positions]
+        )
         later = self._later(x + measured)
         if later is None:
             yield "skip", skipped
@@ -63,56 +65,56 @@ class Stages:
 
     def _written(self) -> tuple[Tensor, Tensor, Tensor] | None:
         """What the heads write together through W_O: measured, with fixed weights, and with uniform ones."""
-        one = self.stacked
-        if self.source is None or self.source.status(one.site).status == "refused":
-            reason = "no weights" if self.source is None else self.source.status(one.site).reason
-            self.lost.append(f"{one.site.label}: everything behind the heads ({reason})")
+        stacked = self.stacked
+        if self.source is None or self.source.status(stacked.site).status == "refused":
+            reason = "no weights" if self.source is None else self.source.status(stacked.site).reason
+            self.omissions.append(f"{stacked.site.label}: everything behind the heads ({reason})")
             return None
-        weights = self.source.weights(one.site)
+        weights = self.source.weights(stacked.site)
         w_o, b_o = weights.w_o.to(torch.float64), weights.b_o.to(torch.float64)
-        shape = (one.windows, one.queries, w_o.shape[-1])
+        shape = (stacked.windows, stacked.queries, w_o.shape[-1])
         measured, uniform = b_o.expand(shape).clone(), b_o.expand(shape).clone()
         fixed = b_o.expand(2, *shape).clone()
-        for head in range(one.site.n_heads):
-            measured += one.z[:, head].to(torch.float64) @ w_o[head]
-            fixed += one.mixed[:, :, head] @ w_o[head]
-            uniform += one.flat(head) @ w_o[head]
+        for head in range(stacked.site.n_heads):
+            measured += stacked.z[:, head].to(torch.float64) @ w_o[head]
+            fixed += stacked.mixed[:, :, head] @ w_o[head]
+            uniform += stacked.flat(head) @ w_o[head]
         return measured, fixed, uniform
 
-    def _later(self, summed: Float[Tensor, "windows queries d"]) -> tuple[Shown | None, Shown] | None:
+    def _later(self, summed: Float[Tensor, "windows queries d"]) -> tuple[StageVectors | None, StageVectors] | None:
         """The input of the feed-forward part, where it is a norm of the sum with the skip, and the layer's output."""
-        one, label = self.stacked, self.stacked.site.label
-        if one.fewest < 2 or one.queries - one.skip <= self.distance:
-            self.lost.append(f"{label}: norm and layer (too few windows or tokens to draw from their Gaussian)")
+        stacked, label = self.stacked, self.stacked.site.label
+        if stacked.fewest < 2 or stacked.queries - stacked.skip <= self.distance:
+            self.omissions.append(f"{label}: norm and layer (too few windows or tokens to draw from their Gaussian)")
             return None
-        x = one.x.to(torch.float64)
+        x = stacked.x.to(torch.float64)
         try:
-            runs = [self._run(x, one.z), *(self._run(x, one.mixed[half]) for half in (0, 1))]
-            drawn = [self._drawn(x, one.mixed[half], half) for half in (0, 1)]
-            draws = [self._run(*two[1:]) for two in drawn]
+            runs = [self._run(x, stacked.z), *(self._run(x, stacked.mixed[half]) for half in (0, 1))]
+            inputs = [self._gaussian_draws(x, stacked.mixed[half], half) for half in (0, 1)]
+            draws = [self._run(*drawn_input[1:]) for drawn_input in inputs]
         except WeightsRefused as refusal:
-            self.lost.append(f"{refusal.message} (norm and layer)")
+            self.omissions.append(f"{refusal.message} (norm and layer)")
             return None
-        at = (drawn[0][0], drawn[1][0])
-        here = slice(one.skip, one.queries)
-        found: list[Shown | None] = []
+        at = (inputs[0][0], inputs[1][0])
+        positions = slice(stacked.skip, stacked.queries)
+        stage_vectors: list[StageVectors | None] = []
         for stage in (0, 1):
             rows = [run[stage] for run in (*runs, *draws)]
             missing = stage == 0 and not self._recognised(rows[0], summed)
             if missing or any(row is None for row in rows):
-                found.append(None)
+                stage_vectors.append(None)
                 continue
-            own, even, odd, first, second = (row.to(torch.float64) for row in rows if row is not None)
-            found.append(
-                Shown(
-                    own[:, here],
-                    torch.stack((even, odd))[:, :, here],
+            measured, even, odd, first, second = (row.to(torch.float64) for row in rows if row is not None)
+            stage_vectors.append(
+                StageVectors(
+                    measured[:, positions],
+                    torch.stack((even, odd))[:, :, positions],
                     None,
-                    x[:, here],
-                    Drawn(at, (first, second)),
+                    x[:, positions],
+                    Draws(at, (first, second)),
                 )
             )
-        return (found[0], found[1]) if found[1] is not None else None
+        return (stage_vectors[0], stage_vectors[1]) if stage_vectors[1] is not None else None
 
     def _run(self, x: Tensor, z: Tensor) -> tuple[Tensor | None, Tensor]:
         if self.source is None:
@@ -124,7 +126,9 @@ class Stages:
         """Whether the feed-forward part reads a norm of the sum: that with or without its mean, times a gain."""
         label = self.stacked.site.label
         if normed is None:
-            self.lost.append(f"{label}: skip and norm (no feed-forward matrices that would show what is normalised)")
+            self.omissions.append(
+                f"{label}: skip and norm (no feed-forward matrices that would show what is normalised)"
+            )
             return False
         d = summed.shape[-1]
         every = max(1, summed.shape[0] * summed.shape[1] // ROWS)
@@ -136,33 +140,37 @@ class Stages:
             gain = (unit * y).sum(0) / unit.square().sum(0).clamp_min(1e-300)
             if float((y - gain * unit).square().sum()) <= RECOGNISED * float(y.square().sum()):
                 return True
-        self.lost.append(
+        self.omissions.append(
             f"{label}: skip and norm (its feed-forward part does not read a norm of the sum of stream and W_O's output)"
         )
         return False
 
-    def _drawn(self, x: Tensor, z: Tensor, half: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _gaussian_draws(self, x: Tensor, z: Tensor, half: int) -> tuple[Tensor, Tensor, Tensor]:
         """Pairs of tokens from the joint Gaussian of stream and heads with fixed weights, in one half.
 
         Every draw is a random combination of the pairs of that half around the means of their positions. The
         coefficients are orthonormal columns, taken with both signs: so the draws have the covariance exactly, pooled
         over positions, and the mean of every position, and only what is not linear is left to chance.
         """
-        one, t = self.stacked, self.distance
-        chosen = one.odd if half else ~one.odd
-        both = torch.cat((x, z.movedim(1, 2).flatten(2)), -1)[chosen][:, one.skip :]
-        mean = both.mean(0)
-        centred = both - mean
-        n, positions, width = both.shape
+        stacked, t = self.stacked, self.distance
+        in_half = stacked.odd if half else ~stacked.odd
+        stream_and_heads = torch.cat((x, z.movedim(1, 2).flatten(2)), -1)[in_half][:, stacked.skip :]
+        mean = stream_and_heads.mean(0)
+        centred = stream_and_heads - mean
+        n, positions, width = stream_and_heads.shape
         pairs = torch.cat((centred[:, t:], centred[:, : positions - t]), -1).reshape(-1, 2 * width)
-        many = max(DRAWS * (positions - t), len(pairs))
+        n_draws = max(DRAWS * (positions - t), len(pairs))
         generator = torch.Generator().manual_seed(self.seed + half)
-        noise = torch.randn(many, len(pairs), generator=generator, dtype=torch.float64)
+        noise = torch.randn(n_draws, len(pairs), generator=generator, dtype=torch.float64)
         q, r = torch.linalg.qr(noise)
         columns = q * torch.sign(torch.diagonal(r))
-        gap = columns @ pairs * sqrt(many / ((n - 1) * (positions - t)))
-        at = t + torch.arange(many) % (positions - t)
+        gap = columns @ pairs * sqrt(n_draws / ((n - 1) * (positions - t)))
+        at = t + torch.arange(n_draws) % (positions - t)
         centre = torch.cat((mean[at], mean[at - t]), -1)
-        drawn = torch.cat((centre + gap, centre - gap)).reshape(-1, 2, width)
-        d, heads = x.shape[-1], one.site.n_heads
-        return torch.cat((at, at)), drawn[..., :d], drawn[..., d:].reshape(len(drawn), 2, heads, -1).movedim(2, 1)
+        drawn_pairs = torch.cat((centre + gap, centre - gap)).reshape(-1, 2, width)
+        d, heads = x.shape[-1], stacked.site.n_heads
+        return (
+            torch.cat((at, at)),
+            drawn_pairs[..., :d],
+            drawn_pairs[..., d:].reshape(len(drawn_pairs), 2, heads, -1).movedim(2, 1),
+        )

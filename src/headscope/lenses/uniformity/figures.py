@@ -17,7 +17,7 @@ LEVELS = (0.9, 0.7, 0.5, 0.3, 0.1)
 def figures(tables: Mapping[str, pl.DataFrame]) -> tuple[Curves, ...]:
     """Similarity, what is left of the differences, effective rank, rates, and the plane of the layers."""
     streams, rates = tables["streams"], tables["rates"]
-    found = [
+    candidates = [
         Curves(
             "cosine",
             "How alike tokens are, by layer",
@@ -64,7 +64,7 @@ def figures(tables: Mapping[str, pl.DataFrame]) -> tuple[Curves, ...]:
         ),
         _plane(tables["layers"]),
     ]
-    return tuple(figure for figure in found if figure.series)
+    return tuple(figure for figure in candidates if figure.series)
 
 
 def _most(streams: pl.DataFrame) -> int:
@@ -93,25 +93,25 @@ def _courses(table: pl.DataFrame, quantity: str) -> Iterator[Series]:
     """A quantity over the layers of each stack, variant by variant."""
     for stack in _stacks(table):
         for variant in VARIANTS:
-            here = table.filter(
+            rows = table.filter(
                 pl.col("quantity") == quantity,
                 pl.col("variant") == variant,
                 pl.col("stack") == stack,
                 pl.col("value").is_not_null(),
             )
-            if here.is_empty():
+            if rows.is_empty():
                 continue
             role: Role = "null" if variant == INITIALISED else "measured"
-            bare = role == "null" or here["low"].null_count() == here.height
-            low, high = (None, None) if bare else _band(here, positive=quantity != "mean_cosine")
-            yield Series(_label(stack, variant), _column(here, "layer"), _column(here, "value"), low, high, role=role)
+            bare = role == "null" or rows["low"].null_count() == rows.height
+            low, high = (None, None) if bare else _band(rows, positive=quantity != "mean_cosine")
+            yield Series(_label(stack, variant), _column(rows, "layer"), _column(rows, "value"), low, high, role=role)
 
 
-def _band(here: pl.DataFrame, positive: bool) -> tuple[Array, Array]:
+def _band(rows: pl.DataFrame, positive: bool) -> tuple[Array, Array]:
     """The interval; an end that reaches 0 on a logarithmic axis, or passes a cosine of 1, is cut off."""
-    low, high = _column(here, "low"), _column(here, "high")
+    low, high = _column(rows, "low"), _column(rows, "high")
     if positive:
-        return np.fmax(low, 0.2 * _column(here, "value")), high
+        return np.fmax(low, 0.2 * _column(rows, "value")), high
     return low, np.fmin(high, 1.0)
 
 
@@ -119,16 +119,16 @@ def _rates(table: pl.DataFrame) -> Iterator[Series]:
     """Measured and predicted factors of the variants that the theory is about."""
     for stack in _stacks(table):
         for variant in (AS_IS, WITHOUT_MLP, ATTENTION_ALONE):
-            here = table.filter(
+            rows = table.filter(
                 pl.col("quantity") == "factor",
                 pl.col("variant") == variant,
                 pl.col("stack") == stack,
                 pl.col("predicted").is_not_null(),
             )
-            if not here.is_empty():
-                x = _column(here, "layer")
-                yield Series(_label(stack, variant), x, _column(here, "value"))
-                yield Series(_label(stack, f"{variant}, predicted"), x, _column(here, "predicted"), role="theory")
+            if not rows.is_empty():
+                x = _column(rows, "layer")
+                yield Series(_label(stack, variant), x, _column(rows, "value"))
+                yield Series(_label(stack, f"{variant}, predicted"), x, _column(rows, "predicted"), role="theory")
 
 
 def _plane(table: pl.DataFrame) -> Curves:
@@ -150,8 +150,10 @@ def _plane(table: pl.DataFrame) -> Curves:
             Series("random value maps", np.array([0.02, 0.99]), np.full(2, float(np.median(null))), role="null")
         )
         for stack in _stacks(table):
-            here = table.filter(pl.col("stack") == stack)
-            x, y = (_column(here.filter(pl.col("quantity") == name), "value") for name in ("skip_share", "stretch"))
+            stack_rows = table.filter(pl.col("stack") == stack)
+            x, y = (
+                _column(stack_rows.filter(pl.col("quantity") == name), "value") for name in ("skip_share", "stretch")
+            )
             order = np.argsort(x, kind="stable")
             series.append(Series(_label(stack, "layers"), x[order], y[order], points=True))
     return Curves(

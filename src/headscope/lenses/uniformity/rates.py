@@ -46,7 +46,7 @@ class ValueMap:
 
 def value_maps(weights: WeightSource | None, sites: Sequence[Site]) -> dict[Site, ValueMap]:
     """Of the sites whose weights are known."""
-    found: dict[Site, ValueMap] = {}
+    map_by_site: dict[Site, ValueMap] = {}
     nulls: dict[tuple[int, int, int], float] = {}
     for site in sites:
         try:
@@ -63,8 +63,8 @@ def value_maps(weights: WeightSource | None, sites: Sequence[Site]) -> dict[Site
         shape = (read.shape[0], write.shape[0], read.shape[1])
         if shape not in nulls:
             nulls[shape] = _random_stretch(*shape)
-        found[site] = ValueMap(float(sigma.norm()) / sqrt(read.shape[0]), float(sigma.max()), nulls[shape])
-    return found
+        map_by_site[site] = ValueMap(float(sigma.norm()) / sqrt(read.shape[0]), float(sigma.max()), nulls[shape])
+    return map_by_site
 
 
 def _random_stretch(rows: int, columns: int, width: int) -> float:
@@ -80,13 +80,13 @@ def _random_stretch(rows: int, columns: int, width: int) -> float:
 class Step:
     """One layer of one variant, window by window; not a number where something was not seen.
 
-    `factor`: difference ratio behind it over that in front of it. `kept`, `common`: shares of differences and common
-    part that attention keeps of its values. `gain`: of the value map on the stream.
+    `factor`: difference ratio behind it over that in front of it. `kept_differences`, `common`: shares of differences
+    and common part that attention keeps of its values. `gain`: of the value map on the stream.
     """
 
     site: Site
     factor: Float[Tensor, "windows"]
-    kept: Float[Tensor, "windows"]
+    kept_differences: Float[Tensor, "windows"]
     common: Float[Tensor, "windows"]
     gain: Float[Tensor, "windows"]
 
@@ -99,66 +99,73 @@ class Step:
         if strength is None:
             return unknown
         if strength == 0.0:
-            return averaging_rate(0.0, torch.ones_like(self.kept), self.kept, self.common)
-        return averaging_rate(strength, self.gain, self.kept, self.common)
+            return averaging_rate(0.0, torch.ones_like(self.kept_differences), self.kept_differences, self.common)
+        return averaging_rate(strength, self.gain, self.kept_differences, self.common)
 
 
 def steps(
-    seen: Mapping[Key, Rows], sites: Sequence[Site], behind: Mapping[Site, Site], maps: Mapping[Site, ValueMap]
+    rows_by_key: Mapping[Key, Rows], sites: Sequence[Site], behind: Mapping[Site, Site], maps: Mapping[Site, ValueMap]
 ) -> Iterator[Step]:
     """The layers of one variant: each from its stream to the next one of the stack."""
     for site in sites:
-        later = [one for one in sites if one.stack == site.stack and one.layer > site.layer]
+        later = [later_site for later_site in sites if later_site.stack == site.stack and later_site.layer > site.layer]
         follower = later[0] if later else behind.get(site)
-        here, there = seen.get(("resid", site)), _stream(seen, follower, behind)
-        if here is None or there is None:
+        entering, leaving = rows_by_key.get(("resid", site)), _stream(rows_by_key, follower, behind)
+        if entering is None or leaving is None:
             continue
-        windows = min(len(here.values), len(there.values))
+        windows = min(len(entering.values), len(leaving.values))
 
-        before, after = (rows.column(STREAM, "differences")[:windows] for rows in (here, there))
-        width = float(here.column(STREAM, "dimensions")[:windows].max()) if windows else 1.0
-        floor = rounding_bound(max(here.rounding, there.rounding), width)
-        told = (before > floor) & (after > floor) & before.isfinite() & after.isfinite()
-        kept, common = (
-            (_of(seen, ("z", site), AVERAGED, name, windows) / _of(seen, ("v", site), AVERAGED, name, windows)).sqrt()
+        before, after = (rows.column(STREAM, "differences")[:windows] for rows in (entering, leaving))
+        width = float(entering.column(STREAM, "dimensions")[:windows].max()) if windows else 1.0
+        floor = rounding_bound(max(entering.rounding, leaving.rounding), width)
+        above_rounding = (before > floor) & (after > floor) & before.isfinite() & after.isfinite()
+        kept_differences, common = (
+            (
+                _of(rows_by_key, ("z", site), AVERAGED, name, windows)
+                / _of(rows_by_key, ("v", site), AVERAGED, name, windows)
+            ).sqrt()
             for name in AVERAGED
         )
-        scale = _of(seen, ("x", site), READ, "length", windows) / here.column(STREAM, "length")[:windows]
+        scale = _of(rows_by_key, ("x", site), READ, "length", windows) / entering.column(STREAM, "length")[:windows]
         typical = maps[site].typical if site in maps else nan
-        yield Step(site, torch.where(told, after / before, nan), kept, common, scale * typical)
+        yield Step(site, torch.where(above_rounding, after / before, nan), kept_differences, common, scale * typical)
 
 
 def _of(
-    seen: Mapping[Key, Rows], key: Key, names: tuple[str, ...], name: str, windows: int
+    rows_by_key: Mapping[Key, Rows], key: Key, names: tuple[str, ...], name: str, windows: int
 ) -> Float[Tensor, "windows"]:
     """A number of the first windows; none where it was not seen."""
-    rows = seen.get(key)
+    rows = rows_by_key.get(key)
     if rows is None or len(rows.values) < windows:
         return torch.full((windows,), nan, dtype=torch.float64)
     return rows.column(names, name)[:windows]
 
 
-def _stream(seen: Mapping[Key, Rows], site: Site | None, behind: Mapping[Site, Site]) -> Rows | None:
+def _stream(rows_by_key: Mapping[Key, Rows], site: Site | None, behind: Mapping[Site, Site]) -> Rows | None:
     if site is None:
         return None
-    return seen.get(("final" if site in behind.values() else "resid", site))
+    return rows_by_key.get(("final" if site in behind.values() else "resid", site))
 
 
-def rate_rows(variant: str, found: Sequence[Step]) -> list[Row]:
+def rate_rows(variant: str, layer_steps: Sequence[Step]) -> list[Row]:
     """Every layer's factor beside the predicted one, and the mean over depth of each stack."""
     rows: list[Row] = []
-    for step in found:
+    for step in layer_steps:
         rows.append(_factor_row(step.site, variant, step.factor[:, None], step.predicted(variant)[:, None]))
-        for quantity, values in (("kept_differences", step.kept), ("kept_common", step.common), ("gain", step.gain)):
-            known = values[values.isfinite()]
-            if len(known) and not (quantity == "gain" and variant == INITIALISED):
-                rows.append(_other_row(step.site, variant, quantity, known))
-    for stack in dict.fromkeys(step.site.stack for step in found):
-        own = [step for step in found if step.site.stack == stack]
-        factor = torch.stack([step.factor for step in own], 1)
-        predicted = torch.stack([step.predicted(variant) for step in own], 1)
-        whole = _factor_row(own[0].site, variant, factor, predicted)
-        rows.append({**whole, "layer": None, "quantity": "factor_over_depth"})
+        for quantity, values in (
+            ("kept_differences", step.kept_differences),
+            ("kept_common", step.common),
+            ("gain", step.gain),
+        ):
+            finite = values[values.isfinite()]
+            if len(finite) and not (quantity == "gain" and variant == INITIALISED):
+                rows.append(_other_row(step.site, variant, quantity, finite))
+    for stack in dict.fromkeys(step.site.stack for step in layer_steps):
+        stack_steps = [step for step in layer_steps if step.site.stack == stack]
+        factor = torch.stack([step.factor for step in stack_steps], 1)
+        predicted = torch.stack([step.predicted(variant) for step in stack_steps], 1)
+        mean_row = _factor_row(stack_steps[0].site, variant, factor, predicted)
+        rows.append({**mean_row, "layer": None, "quantity": "factor_over_depth"})
     return [row for row in rows if row["value"] is not None]
 
 
@@ -167,11 +174,11 @@ def _factor_row(
 ) -> Row:
     """Geometric means over the layers whose differences are above rounding, and over windows."""
     logs = _mean_log(factor, factor.isfinite() & (factor > 0))
-    known = factor.isfinite() & (factor > 0) & predicted.isfinite() & (predicted > 0)
+    predictable = factor.isfinite() & (factor > 0) & predicted.isfinite() & (predicted > 0)
     # The mean of the predictions is over the same layers as that of the measurements, or there is none.
-    whole = bool((known == (factor.isfinite() & (factor > 0))).all())
-    guess = _mean_log(predicted, known) if whole else logs[:0]
-    gaps = (logs - guess)[logs.isfinite() & guess.isfinite()] if whole else logs[:0]
+    complete = bool((predictable == (factor.isfinite() & (factor > 0))).all())
+    guess = _mean_log(predicted, predictable) if complete else logs[:0]
+    gaps = (logs - guess)[logs.isfinite() & guess.isfinite()] if complete else logs[:0]
     logs, guess = logs[logs.isfinite()], guess[guess.isfinite()]
     ratios = [cell(end) for end in estimate(gaps).exp().tolist()] if len(gaps) else [None] * 3
     return {
@@ -191,19 +198,19 @@ def _other_row(site: Site, variant: str, quantity: str, values: Float[Tensor, "w
     return {**named(site, variant, quantity, estimate(values)), "predicted": None, "windows": len(values)}
 
 
-def layer_rows(found: Sequence[Step], maps: Mapping[Site, ValueMap]) -> list[Row]:
+def layer_rows(layer_steps: Sequence[Step], maps: Mapping[Site, ValueMap]) -> list[Row]:
     """Where each layer of the model lies in the plane of skip strength and operator norm."""
     rows: list[Row] = []
-    for step in found:
-        one, gains = maps.get(step.site), step.gain[step.gain.isfinite()]
-        if one is None or not len(gains) or not one.stretch > 0:
+    for step in layer_steps:
+        value_map, gains = maps.get(step.site), step.gain[step.gain.isfinite()]
+        if value_map is None or not len(gains) or not value_map.stretch > 0:
             continue
         gain = float(gains.mean())
-        pair = torch.tensor([gain, gain * one.stretch], dtype=torch.float64)
+        pair = torch.tensor([gain, gain * value_map.stretch], dtype=torch.float64)
         flat, fastest = averaging_rate(1.0, pair, torch.zeros(2), torch.ones(2)).tolist()
         cells = (
-            ("operator_norm", one.largest, one.typical * one.null),
-            ("stretch", one.stretch, one.null),
+            ("operator_norm", value_map.largest, value_map.typical * value_map.null),
+            ("stretch", value_map.stretch, value_map.null),
             ("skip_share", 1 / (1 + gain), nan),
             ("flat_factor", flat, nan),
             ("fastest_factor", fastest, nan),

@@ -63,7 +63,8 @@ class Rows:
 def stream_row(x: Float[Tensor, "n d"]) -> list[float]:
     """About the tokens of one window; not a number where there are too few, or none that could be compared.
 
-    The formulas are those of `maths.collapse` and `maths.spectrum`; here all numbers share their sums.
+    The formulas are those of `maths.attention.token_collapse` and `maths.linear_algebra.spectrum`; here all numbers
+    share their sums.
     """
     y = x.to(torch.float64)
     n, d = y.shape
@@ -72,14 +73,14 @@ def stream_row(x: Float[Tensor, "n d"]) -> list[float]:
         return [nan] * 7 + [float(n), float(d)]
     units = y / lengths
     mean = y.mean(0)
-    rest = y - mean
-    some = min(n, RANK_TOKENS)
-    drawn = units[torch.arange(some) * n // some]
-    gram = drawn @ drawn.mT if some <= d else drawn.mT @ drawn
+    deviations = y - mean
+    rank_tokens = min(n, RANK_TOKENS)
+    directions = units[torch.arange(rank_tokens) * n // rank_tokens]
+    gram = directions @ directions.mT if rank_tokens <= d else directions.mT @ directions
     p = torch.linalg.eigvalsh(gram).clamp_min(0.0)
     p = p / p.sum()
-    total, left, common = (float(part.norm()) for part in (y, rest, mean))
-    sizes = [float((part.sum(0).amax() * part.sum(1).amax()).sqrt()) for part in (rest.abs(), y.abs())]
+    total, left, common = (float(part.norm()) for part in (y, deviations, mean))
+    sizes = [float((part.sum(0).amax() * part.sum(1).amax()).sqrt()) for part in (deviations.abs(), y.abs())]
     return [
         (float(units.sum(0).square().sum()) - n) / (n * (n - 1)),
         left / total,

@@ -20,13 +20,13 @@ from headscope.maths.resampling.jackknife import detectable
 ONE = 0.1
 
 
-def method(tokens: int, windows: int, seen: int, skip: int, variants: Sequence[str]) -> str:
+def method(tokens: int, windows: int, shown_windows: int, skip: int, variants: Sequence[str]) -> str:
     """How the numbers were obtained."""
     left = f" The first {f'{skip} tokens' if skip > 1 else 'token'} of each window left out." if skip else ""
     text = (
-        f"all {seen} windows"
-        if windows == seen
-        else f"the first {windows} of {seen} windows, those that the first {tokens:,} tokens lie in"
+        f"all {shown_windows} windows"
+        if windows == shown_windows
+        else f"the first {windows} of {shown_windows} windows, those that the first {tokens:,} tokens lie in"
     )
     return (
         f"Every form of the model ({', '.join(variants)}) on {text}, in float64 from what the model computed. Means "
@@ -44,25 +44,25 @@ def warnings(
     reasons: dict[str, list[str]] = {}
     for name, why in refused.items():
         reasons.setdefault(why, []).append(name)
-    found = [f"Forms that could not be run: {_listed(names)}. Reason: {why}." for why, names in reasons.items()]
+    texts = [f"Forms that could not be run: {_listed(names)}. Reason: {why}." for why, names in reasons.items()]
     if unknown:
-        found.append(
+        texts.append(
             f"No predicted factors with skip connections, and no place in the plane, for {', '.join(unknown[:6])}"
             f"{' …' if len(unknown) > 6 else ''}: the weights of the values are not known there."
         )
     if cross:
-        found.append("The decoder also adds what it reads from the encoder, which the prediction leaves out.")
+        texts.append("The decoder also adds what it reads from the encoder, which the prediction leaves out.")
     if tables["rates"].is_empty():
-        found.append("No factor could be told: there is one layer or less, or all differences are rounding.")
+        texts.append("No factor could be told: there is one layer or less, or all differences are rounding.")
     elif max(tables["streams"]["windows"].to_list(), default=0) < 2:
-        found.append("One window: there are no intervals.")
-    return tuple(found)
+        texts.append("One window: there are no intervals.")
+    return tuple(texts)
 
 
 def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
     """What stands out, in numbers."""
-    found = (_growth(tables["streams"]), _causes(tables["streams"]), _prediction(tables["rates"]))
-    return tuple(sentence for sentence in found if sentence)
+    candidates = (_growth(tables["streams"]), _causes(tables["streams"]), _prediction(tables["rates"]))
+    return tuple(sentence for sentence in candidates if sentence)
 
 
 def _stacks(table: pl.DataFrame) -> list[str]:
@@ -116,11 +116,11 @@ def _growth(streams: pl.DataFrame) -> str:
         f"; freshly initialised {_number(fresh[0], 'value'):.2f} to {_number(fresh[-1], 'value'):.2f}" if fresh else ""
     )
     high, low = _end(shares, "high"), _end(shares, "low")
-    one = ", so they have become nearly one" if high < ONE else ", so they do not become one" if low > ONE else ""
+    outcome = ", so they have become nearly one" if high < ONE else ", so they do not become one" if low > ONE else ""
     return (
         f"Over {_windows(cosines)}, tokens{where} {course}: two of them have a mean cosine of {_ends(first)} at the "
         f"first layer and {_ends(last)} behind the last{peak} (independent tokens: 0{null}). "
-        f"{_share(shares)} of their length still distinguishes them{one}."
+        f"{_share(shares)} of their length still distinguishes them{outcome}."
     )
 
 
@@ -185,7 +185,7 @@ def _percent(share: float) -> str:
     return f"{value:.0f} %" if value >= 10 else f"{value:.2g} %" if value >= 0.001 else "under 0.001 %"
 
 
-def _direction(row: Mapping[str, object], whole: Mapping[str, object] | None = None) -> str:
+def _direction(row: Mapping[str, object], baseline: Mapping[str, object] | None = None) -> str:
     """Whether a value is clearly more or less than its baseline, by the paired interval of the change.
 
     Where one of them is below rounding there is no change; the other must then lie above the rounding.
@@ -193,10 +193,10 @@ def _direction(row: Mapping[str, object], whole: Mapping[str, object] | None = N
     low, high = row["change_low"], row["change_high"]
     if isinstance(low, float) and isinstance(high, float):
         return "more" if low > 0 else "less" if high < 0 else "unclear"
-    if whole is not None and (row["value"] is None) != (whole["value"] is None):
+    if baseline is not None and (row["value"] is None) != (baseline["value"] is None):
         if row["value"] is None:
-            return "less" if _end(whole, "low") > _end(row, "high") else "unclear"
-        return "more" if _end(row, "low") > _end(whole, "high") else "unclear"
+            return "less" if _end(baseline, "low") > _end(row, "high") else "unclear"
+        return "more" if _end(row, "low") > _end(baseline, "high") else "unclear"
     return "untested"
 
 
@@ -209,19 +209,19 @@ def _missed(row: Mapping[str, object]) -> str:
     return f" (one of {size:.2g} would have been detected in four of five texts)"
 
 
-def _effect(whole: Mapping[str, object], without: Mapping[str, object]) -> str:
+def _effect(unchanged: Mapping[str, object], without: Mapping[str, object]) -> str:
     """Whether a part keeps tokens apart: its absence leaves less."""
     return {
         "less": "kept them apart",
         "more": "brought them together",
         "unclear": f"made no difference that was detected{_missed(without)}",
         "untested": "cannot be judged",
-    }[_direction(without, whole)]
+    }[_direction(without, unchanged)]
 
 
 # The prediction is about these forms: they have no feed-forward parts, which it leaves out.
 _JUDGED = {ATTENTION_ALONE: "attention alone", WITHOUT_MLP: "the model without feed-forward parts"}
-_BESIDE = {WITHOUT_SKIPS: "the model without skip connections", AS_IS: "the model as it is"}
+_UNJUDGED = {WITHOUT_SKIPS: "the model without skip connections", AS_IS: "the model as it is"}
 
 
 def _prediction(rates: pl.DataFrame) -> str:
@@ -232,7 +232,7 @@ def _prediction(rates: pl.DataFrame) -> str:
     stack = _stacks(rates)[0]
     rows = {
         name: course[0]
-        for name in (*_JUDGED, *_BESIDE)
+        for name in (*_JUDGED, *_UNJUDGED)
         if (course := _course(rates, "factor_over_depth", name, stack)) and course[0]["predicted"] is not None
     }
     judged = [
@@ -240,15 +240,15 @@ def _prediction(rates: pl.DataFrame) -> str:
         for name, text in _JUDGED.items()
         if name in rows
     ]
-    others = [f"{_factor(rows[name])} in {text}" for name, text in _BESIDE.items() if name in rows]
+    unjudged = [f"{_factor(rows[name])} in {text}" for name, text in _UNJUDGED.items() if name in rows]
     if not rows:
         return ""
     where = " of the encoder" if stack == "enc" else ""
     start = f"From layer to layer{where} their differences, in units of what they share, change by a factor of "
     if not judged:
-        return f"{start}{_listed(others)}; the prediction leaves out feed-forward parts."
-    rest = f" With feed-forward parts, which the prediction leaves out: {_listed(others)}." if others else ""
-    return f"{start}{'; of '.join(judged)}.{rest}"
+        return f"{start}{_listed(unjudged)}; the prediction leaves out feed-forward parts."
+    with_mlp = f" With feed-forward parts, which the prediction leaves out: {_listed(unjudged)}." if unjudged else ""
+    return f"{start}{'; of '.join(judged)}.{with_mlp}"
 
 
 def _factor(row: Mapping[str, object]) -> str:

@@ -25,7 +25,7 @@ def stream_rows(site: Site, variant: str, rows: Rows, baseline: Rows | None) -> 
         return []
     columns = dict(zip(STREAM, valid.unbind(1), strict=True))
     nulls = _nulls(columns["tokens"], columns["dimensions"])
-    found: list[Row] = []
+    quantity_rows: list[Row] = []
     estimates = estimate(valid)
     changes = _changes(rows, baseline)
     bound = rounding_bound(rows.rounding, float(columns["dimensions"][0]))
@@ -38,7 +38,7 @@ def stream_rows(site: Site, variant: str, rows: Rows, baseline: Rows | None) -> 
         if quantity in SIZES and too_small:
             numbers = torch.full_like(numbers, nan)
         change, change_low, change_high = (cell(end) for end in changes[:, index].tolist())
-        found.append(
+        quantity_rows.append(
             {
                 **named(site, variant, quantity, numbers),
                 "change": change,
@@ -52,7 +52,7 @@ def stream_rows(site: Site, variant: str, rows: Rows, baseline: Rows | None) -> 
                 "windows": len(valid),
             }
         )
-    return found
+    return quantity_rows
 
 
 def _changes(rows: Rows, baseline: Rows | None) -> Float[Tensor, "3 quantities"]:
@@ -63,10 +63,10 @@ def _changes(rows: Rows, baseline: Rows | None) -> Float[Tensor, "3 quantities"]
     nothing = torch.full((3, len(QUANTITIES)), nan, dtype=torch.float64)
     if baseline is None or len(baseline.values) != len(rows.values):
         return nothing
-    both = rows.values[:, 0].isfinite() & baseline.values[:, 0].isfinite()
-    if not bool(both.any()):
+    comparable = rows.values[:, 0].isfinite() & baseline.values[:, 0].isfinite()
+    if not bool(comparable.any()):
         return nothing
-    ours, theirs = rows.values[both], baseline.values[both]
+    ours, theirs = rows.values[comparable], baseline.values[comparable]
     changes = estimate(ours[:, : len(QUANTITIES)] - theirs[:, : len(QUANTITIES)])
     if any(_is_rounding(values, of.rounding) for values, of in ((ours, rows), (theirs, baseline))):
         changes[:, [QUANTITIES.index(name) for name in SIZES]] = nan

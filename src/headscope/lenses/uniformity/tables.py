@@ -42,5 +42,5 @@ def estimate(values: Float[Tensor, "windows *of"]) -> Float[Tensor, "3 *of"]:
 
 def named(site: Site, variant: str, quantity: str, numbers: Float[Tensor, "3"]) -> Row:
     """The first columns of a row: where, of what, and the estimate with its interval."""
-    value, low, high = (cell(one) for one in numbers.tolist())
+    value, low, high = (cell(end) for end in numbers.tolist())
     return {**place(site, None), "variant": variant, "quantity": quantity, "value": value, "low": low, "high": high}

@@ -65,6 +65,6 @@ def _fitted(
     return Fitted(a[:, None] * m * b, misplaced)
 
 
-def _over(wanted: Tensor, found: Tensor) -> Tensor:
+def _over(target_sums: Tensor, sums: Tensor) -> Tensor:
     """The factor that makes one sum the other; 0 where there is nothing to scale."""
-    return torch.where(found > 0, wanted / torch.where(found > 0, found, 1.0), 0.0)
+    return torch.where(sums > 0, target_sums / torch.where(sums > 0, sums, 1.0), 0.0)

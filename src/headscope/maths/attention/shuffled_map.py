@@ -15,12 +15,12 @@ TRACE = 1e-9
 
 
 def popular_placement(
-    pattern: Float[Tensor, "rows keys"], seen: Bool[Tensor, "rows keys"], noise: Float[Tensor, "rows keys"]
+    pattern: Float[Tensor, "rows keys"], visible: Bool[Tensor, "rows keys"], noise: Float[Tensor, "rows keys"]
 ) -> Fitted:
     r"""The map with the same weights in each row, in random places, in which every key gets what it gets.
 
     Definition:
-        In row i the keys that are seen are put in a random order, by falling $\theta_j + g_{ij}$ (g: `noise`; with
+        In row i the visible keys are put in a random order, by falling $\theta_j + g_{ij}$ (g: `noise`; with
         Gumbel noise this is the law of Plackett and Luce of strengths $e^{\theta_j}$), and the weights of the row are
         dealt out in this order, the largest first. $\theta_j$ starts as the logarithm of the mean weight of key j among
         the rows that see it. In each of eight rounds it moves by the difference of $\ln(c_j / (m_j - c_j))$ between
@@ -29,7 +29,7 @@ def popular_placement(
         every visible key gets 10⁻⁹, and `with_margins` scales it to the row and column sums of the pattern.
     Properties:
         - row sums are exact, column sums to the stated share  (tested: test_placement_has_the_margins)
-        - nothing lies where nothing is seen  (tested: test_placement_has_the_margins)
+        - nothing lies where nothing is visible  (tested: test_placement_has_the_margins)
         - a key that every row likes best stays so  (tested: test_a_sink_stays_a_sink)
         - a sink with unrelated rows has the spectrum of its placement
           (tested: test_a_sink_has_the_spectrum_of_its_placement)
@@ -38,22 +38,22 @@ def popular_placement(
     """
     pattern = pattern.to(torch.float64)
     columns = pattern.sum(0)
-    weights = torch.where(seen, pattern, -1.0).sort(-1, descending=True).values.clamp_min(0.0)
-    strengths = (columns / seen.sum(0).clamp_min(1)).clamp_min(TRACE).log()
-    unseen = torch.where(seen, noise.to(torch.float64), -torch.inf)
+    weights = torch.where(visible, pattern, -1.0).sort(-1, descending=True).values.clamp_min(0.0)
+    strengths = (columns / visible.sum(0).clamp_min(1)).clamp_min(TRACE).log()
+    visible_noise = torch.where(visible, noise.to(torch.float64), -torch.inf)
     placement, nearest = torch.zeros_like(pattern), torch.inf
-    most = torch.where(seen, weights[:, :1], 0.0).sum(0)
-    wanted = _odds(columns, most)
+    most = torch.where(visible, weights[:, :1], 0.0).sum(0)
+    target_odds = _odds(columns, most)
     for _ in range(ROUNDS):
         # numpy sorts rows of this size three times as fast.
-        order = torch.from_numpy(np.argsort(-(unseen + strengths).numpy(), axis=-1, kind="stable"))
+        order = torch.from_numpy(np.argsort(-(visible_noise + strengths).numpy(), axis=-1, kind="stable"))
         dealt = torch.zeros_like(pattern).scatter(-1, order, weights)
         sums = dealt.sum(0)
         distance = float((sums - columns).abs().sum())
         if distance < (1 - 1e-9) * nearest:  # of placements that are equally near the first
             placement, nearest = dealt, distance
-        strengths = strengths + (wanted - _odds(sums, most)).clamp(-MOVE, MOVE)
-    return with_margins(placement + TRACE * seen, pattern.sum(-1), columns)
+        strengths = strengths + (target_odds - _odds(sums, most)).clamp(-MOVE, MOVE)
+    return with_margins(placement + TRACE * visible, pattern.sum(-1), columns)
 
 
 def _odds(sums: Float[Tensor, " keys"], most: Float[Tensor, " keys"]) -> Float[Tensor, " keys"]:

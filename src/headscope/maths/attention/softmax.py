@@ -223,9 +223,9 @@ class GaussianRows:
     ) -> tuple[Float[Tensor, "*rows"], Float[Tensor, "*rows"]]:
         """Entropy and log mean exponential of each row."""
         u = 2 * (variance.clamp(0.0, LARGEST_VARIANCE).sqrt() / _LARGEST_SD).sqrt() - 1
-        counts, which = torch.unique(n, return_inverse=True)
-        known = torch.stack([self._coefficients(count) for count in counts.tolist()], -1)
-        c = known[..., which]  # degree, the two answers, rows
+        counts, count_of_row = torch.unique(n, return_inverse=True)
+        coefficients = torch.stack([self._coefficients(count) for count in counts.tolist()], -1)
+        c = coefficients[..., count_of_row]  # degree, the two answers, rows
         # Clenshaw's recurrence: the value of a Chebyshev series without its polynomials.
         last, before = c[-1], torch.zeros_like(c[-1])
         for degree in range(_NODES - 2, 0, -1):
@@ -296,10 +296,10 @@ def jacobian_frobenius_norm(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*bat
         1 − p_i is summed from the other shares, so that a nearly one-hot row keeps its relative precision.
     """
     p = _checked_shares(p)
-    rest = _others(p)
+    complements = _others(p)
     squares = p.square()
     off_diagonal = (squares * _others(squares)).sum(-1)
-    return ((p * rest).square().sum(-1) + off_diagonal).sqrt()
+    return ((p * complements).square().sum(-1) + off_diagonal).sqrt()
 
 
 def jacobian_operator_norm(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
@@ -330,8 +330,8 @@ def jacobian_operator_norm(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batc
     # Outside: two equal largest shares (λ is that share), a single key or nothing (λ = 0).
     rising = inside = (low > 0) & (high > low)
     high, unit = torch.where(inside, high, 2.0), torch.where(inside, low, 1.0)
-    rest = p.scatter(-1, where[..., :1], 0.0)
-    shares, gaps = rest / unit[..., None], (unit[..., None] - rest) / unit[..., None]
+    without_largest = p.scatter(-1, where[..., :1], 0.0)
+    shares, gaps = without_largest / unit[..., None], (unit[..., None] - without_largest) / unit[..., None]
     start, slope = (high - unit) / high, unit / high
     x = (high - unit) / (high + unit)
     for _ in range(_MOST_STEPS):

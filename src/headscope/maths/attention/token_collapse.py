@@ -294,7 +294,7 @@ def random_stack(
         raise UsageError(f"norm must be none, post or pre; got {norm!r}")
     d = x.shape[-1]
     now = x.to(torch.float64)
-    found = [now]
+    tokens_by_depth = [now]
     for _ in range(depth):
         shape = (3, *x.shape[:-2], d, d)
         w_q, w_k, w_v = torch.randn(shape, generator=generator, dtype=torch.float64) / sqrt(d)
@@ -303,8 +303,8 @@ def random_stack(
         else:
             now = beta * attention(now, w_q, w_k, gain * w_v) + (1 - beta) * now
         now = layer_norm(now) if norm == "post" else now
-        found.append(now)
-    return found
+        tokens_by_depth.append(now)
+    return tokens_by_depth
 
 
 def _share(beta: float) -> None:

@@ -48,8 +48,8 @@ def crossed_means(scores: Float[Tensor, "*batch n n"]) -> tuple[Float[Tensor, "*
     n = scores.shape[-1]
     if n < 2:
         raise UsageError(f"crossing needs at least 2 texts, got {n}")
-    own = scores.diagonal(dim1=-2, dim2=-1).sum(-1)
-    return (scores.sum((-2, -1)) - own) / (n * (n - 1)), own / n
+    diagonal_sum = scores.diagonal(dim1=-2, dim2=-1).sum(-1)
+    return (scores.sum((-2, -1)) - diagonal_sum) / (n * (n - 1)), diagonal_sum / n
 
 
 def crossed_moments(scores: Float[Tensor, "*batch n n"]) -> CrossedMoments:
@@ -59,16 +59,18 @@ def crossed_moments(scores: Float[Tensor, "*batch n n"]) -> CrossedMoments:
         raise UsageError(f"variances of crossed scores need at least 4 texts, got {n}")
     scores = scores.to(torch.float64)
     mean, together = crossed_means(scores)
-    own = scores.diagonal(dim1=-2, dim2=-1)
-    by_query = (scores.sum(-1) - own) / (n - 1)
-    by_key = (scores.sum(-2) - own) / (n - 1)
-    rest = scores - scores.mean(-1, keepdim=True) - scores.mean(-2, keepdim=True) + scores.mean((-2, -1), keepdim=True)
+    same_text = scores.diagonal(dim1=-2, dim2=-1)
+    by_query = (scores.sum(-1) - same_text) / (n - 1)
+    by_key = (scores.sum(-2) - same_text) / (n - 1)
+    residuals = (
+        scores - scores.mean(-1, keepdim=True) - scores.mean(-2, keepdim=True) + scores.mean((-2, -1), keepdim=True)
+    )
     shrunk = (n / (n - 1)) ** 2
     off = n * (n - 1)
-    diagonal = rest.diagonal(dim1=-2, dim2=-1).square().sum(-1)
-    noise = shrunk * (rest.square().sum((-2, -1)) - diagonal) / off
-    crossing = shrunk * ((rest * rest.mT).sum((-2, -1)) - diagonal) / off
+    diagonal = residuals.diagonal(dim1=-2, dim2=-1).square().sum(-1)
+    noise = shrunk * (residuals.square().sum((-2, -1)) - diagonal) / off
+    crossing = shrunk * ((residuals * residuals.mT).sum((-2, -1)) - diagonal) / off
     of_queries, of_keys = (x.var(-1) - noise / (n - 1) for x in (by_query, by_key))
     gap_q, gap_k = (x - x.mean(-1, keepdim=True) for x in (by_query, by_key))
     common = (gap_q * gap_k).sum(-1) / (n - 1)
-    return CrossedMoments(mean, together - mean, noise + of_queries + of_keys, crossing + 2 * common, own.var(-1))
+    return CrossedMoments(mean, together - mean, noise + of_queries + of_keys, crossing + 2 * common, same_text.var(-1))

@@ -59,8 +59,8 @@ class Gaussian:
         Properties:
             - the density integrated over the others  (tested: test_marginal_is_the_integral)
         """
-        chosen = _indices(index, self.d)
-        return Gaussian(self.mean[..., chosen], self.covariance[..., chosen[:, None], chosen])
+        coordinates = _indices(index, self.d)
+        return Gaussian(self.mean[..., coordinates], self.covariance[..., coordinates[:, None], coordinates])
 
     def mapped(self, a: Float[Tensor, "*batch out d"], shift: Float[Tensor, "*batch out"] | None = None) -> "Gaussian":
         r"""The Gaussian of $a x + \mathrm{shift}$.
@@ -75,7 +75,7 @@ class Gaussian:
         return Gaussian(mean if shift is None else mean + shift, _symmetric(a @ self.covariance @ a.mT))
 
     def condition(
-        self, index: Sequence[int], value: Float[Tensor, "*batch given"], *, singular: bool = False
+        self, index: Sequence[int], value: Float[Tensor, "*batch fixed"], *, singular: bool = False
     ) -> "Gaussian":
         r"""The Gaussian of the other coordinates, given those at `index`.
 
@@ -93,14 +93,18 @@ class Gaussian:
         Reference:
             Bishop (2006), Pattern Recognition and Machine Learning, eqs. 2.81 and 2.82.
         """
-        given = _indices(index, self.d)
-        others = torch.tensor([i for i in range(self.d) if i not in set(given.tolist())], dtype=torch.long)
-        cross = self.covariance[..., others[:, None], given]
-        gap = value.to(torch.float64) - self.mean[..., given]
-        inner = self.covariance[..., given[:, None], given]
+        fixed_coordinates = _indices(index, self.d)
+        free_coordinates = torch.tensor(
+            [i for i in range(self.d) if i not in set(fixed_coordinates.tolist())], dtype=torch.long
+        )
+        cross = self.covariance[..., free_coordinates[:, None], fixed_coordinates]
+        gap = value.to(torch.float64) - self.mean[..., fixed_coordinates]
+        inner = self.covariance[..., fixed_coordinates[:, None], fixed_coordinates]
         gain = cross @ _pseudo_inverse(inner, gap) if singular else torch.cholesky_solve(cross.mT, cholesky(inner)).mT
-        mean = self.mean[..., others] + (gain @ gap.unsqueeze(-1)).squeeze(-1)
-        return Gaussian(mean, _symmetric(self.covariance[..., others[:, None], others] - gain @ cross.mT))
+        mean = self.mean[..., free_coordinates] + (gain @ gap.unsqueeze(-1)).squeeze(-1)
+        return Gaussian(
+            mean, _symmetric(self.covariance[..., free_coordinates[:, None], free_coordinates] - gain @ cross.mT)
+        )
 
     def mahalanobis_squared(self, x: Float[Tensor, "*more d"]) -> Float[Tensor, "*more"]:
         r"""$(x - \mu)^\top \Sigma^{-1} (x - \mu)$ of points, for one Gaussian.
@@ -283,8 +287,8 @@ def pseudo_log_determinant(
         - 0 with rank 0 for the zero matrix  (tested: test_pseudo_determinant_of_nothing)
     """
     values = eigen(covariance)[0]
-    some = values > 0
-    return torch.where(some, values, 1.0).log().sum(-1), some.sum(-1).to(torch.float64)
+    nonzero = values > 0
+    return torch.where(nonzero, values, 1.0).log().sum(-1), nonzero.sum(-1).to(torch.float64)
 
 
 def joined(x: Float[Tensor, "*batch samples tokens d"]) -> Float[Tensor, "*batch samples features"]:
@@ -343,10 +347,10 @@ def _symmetric(matrix: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d
 
 
 def _indices(index: Sequence[int], d: int) -> Tensor:
-    chosen = [int(i) for i in index]
-    if not chosen or len(set(chosen)) < len(chosen) or min(chosen) < 0 or max(chosen) >= d:
-        raise UsageError(f"coordinates are distinct numbers from 0 to {d - 1}, got {chosen}")
-    return torch.tensor(chosen, dtype=torch.long)
+    coordinates = [int(i) for i in index]
+    if not coordinates or len(set(coordinates)) < len(coordinates) or min(coordinates) < 0 or max(coordinates) >= d:
+        raise UsageError(f"coordinates are distinct numbers from 0 to {d - 1}, got {coordinates}")
+    return torch.tensor(coordinates, dtype=torch.long)
 
 
 def _pseudo_inverse(

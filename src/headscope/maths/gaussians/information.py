@@ -140,15 +140,16 @@ def pointwise_information(
     """
     first, second = [int(i) for i in a], [int(i) for i in b]
     order = [*first, *second]
-    both, n = joint.marginal(order), len(first)
-    whole, part_a, part_b = (
-        cholesky(cov) for cov in (both.covariance, both.covariance[..., :n, :n], both.covariance[..., n:, n:])
+    blocks_ab, n = joint.marginal(order), len(first)
+    joint_factor, factor_a, factor_b = (
+        cholesky(cov)
+        for cov in (blocks_ab.covariance, blocks_ab.covariance[..., :n, :n], blocks_ab.covariance[..., n:, n:])
     )
-    form = torch.cholesky_inverse(whole)
-    form[..., :n, :n] -= torch.cholesky_inverse(part_a)
-    form[..., n:, n:] -= torch.cholesky_inverse(part_b)
-    logs = [factor.diagonal(dim1=-2, dim2=-1).log().sum(-1) for factor in (whole, part_a, part_b)]
-    c = z.to(torch.float64)[..., order] - both.mean.unsqueeze(-2)
+    form = torch.cholesky_inverse(joint_factor)
+    form[..., :n, :n] -= torch.cholesky_inverse(factor_a)
+    form[..., n:, n:] -= torch.cholesky_inverse(factor_b)
+    logs = [factor.diagonal(dim1=-2, dim2=-1).log().sum(-1) for factor in (joint_factor, factor_a, factor_b)]
+    c = z.to(torch.float64)[..., order] - blocks_ab.mean.unsqueeze(-2)
     return (logs[1] + logs[2] - logs[0]).unsqueeze(-1) - 0.5 * ((c @ form) * c).sum(-1)
 
 
@@ -166,9 +167,9 @@ def canonical_correlations(joint: Gaussian, a: Sequence[int], b: Sequence[int]) 
     first, second = [int(i) for i in a], [int(i) for i in b]
     if set(first) & set(second):
         raise UsageError(f"the blocks overlap in coordinates {sorted(set(first) & set(second))}")
-    both = joint.marginal([*first, *second]).covariance
+    covariance = joint.marginal([*first, *second]).covariance
     n = len(first)
-    return _whitened_correlations(both[..., :n, :n], both[..., :n, n:], both[..., n:, n:])
+    return _whitened_correlations(covariance[..., :n, :n], covariance[..., :n, n:], covariance[..., n:, n:])
 
 
 def pairwise_information(joint: Gaussian, tokens: int) -> Float[Tensor, "*batch tokens tokens"]:
@@ -178,8 +179,8 @@ def pairwise_information(joint: Gaussian, tokens: int) -> Float[Tensor, "*batch 
         - `mutual_information` of each pair  (tested: test_pairwise_information_is_that_of_each_pair)
     """
     parts = blocks(joint.covariance, tokens)
-    own = torch.stack([parts[..., i, i, :, :] for i in range(tokens)], -3)
-    rho = _whitened_correlations(own.unsqueeze(-3), parts, own.unsqueeze(-4))
+    token_covariances = torch.stack([parts[..., i, i, :, :] for i in range(tokens)], -3)
+    rho = _whitened_correlations(token_covariances.unsqueeze(-3), parts, token_covariances.unsqueeze(-4))
     # A token determines itself; its place is filled with 0 before the logarithm.
     return _information(torch.where(torch.eye(tokens, dtype=torch.bool).unsqueeze(-1), 0.0, rho))
 
@@ -196,10 +197,10 @@ def bhattacharyya(p: Gaussian, q: Gaussian) -> Float[Tensor, "*batch"]:
         Bhattacharyya (1943), Bulletin of the Calcutta Mathematical Society 35, 99.
     """
     _same_space(p, q)
-    middle = Gaussian(p.mean, (p.covariance + q.covariance) / 2)
-    factor = cholesky(middle.covariance)
+    averaged = Gaussian(p.mean, (p.covariance + q.covariance) / 2)
+    factor = cholesky(averaged.covariance)
     log_dets = (log_determinant(p.covariance) + log_determinant(q.covariance)) / 2
-    exponent = _shift(p, q, factor) / 8 + (log_determinant(middle.covariance) - log_dets) / 2
+    exponent = _shift(p, q, factor) / 8 + (log_determinant(averaged.covariance) - log_dets) / 2
     return (-exponent).exp()
 
 
@@ -248,11 +249,14 @@ def jensen_shannon(p: Gaussian, q: Gaussian, *, nodes: int = 4001) -> Float[Tens
     t = torch.linspace(-12.0, 12.0, nodes, dtype=torch.float64)
     weight = (-0.5 * (t.square() + LOG_2PI)).exp() * (t[1] - t[0])
     total = torch.zeros((), dtype=torch.float64)
-    for (own, width), (other, other_width) in (((p, widths[0]), (q, widths[1])), ((q, widths[1]), (p, widths[0]))):
-        x = own.mean + width.unsqueeze(-1) * t
-        log_own = -0.5 * t.square() - width.log().unsqueeze(-1)
+    for (integrated, width), (other, other_width) in (
+        ((p, widths[0]), (q, widths[1])),
+        ((q, widths[1]), (p, widths[0])),
+    ):
+        x = integrated.mean + width.unsqueeze(-1) * t
+        log_integrated = -0.5 * t.square() - width.log().unsqueeze(-1)
         log_other = -0.5 * ((x - other.mean) / other_width.unsqueeze(-1)).square() - other_width.log().unsqueeze(-1)
-        total = total + (weight * _log_share(log_own, log_other)).sum(-1)
+        total = total + (weight * _log_share(log_integrated, log_other)).sum(-1)
     return (total / 2).clamp(0.0, LN_2)
 
 
@@ -269,9 +273,9 @@ def jensen_shannon_sampled(p: Gaussian, q: Gaussian, samples: int, generator: to
     if samples < 2:
         raise UsageError(f"a standard error needs at least 2 samples, got {samples}")
     halves = []
-    for own, other in ((p, q), (q, p)):
-        x = own.sample(samples, generator)
-        halves.append(_log_share(own.log_density(x), other.log_density(x)))
+    for sampled, other in ((p, q), (q, p)):
+        x = sampled.sample(samples, generator)
+        halves.append(_log_share(sampled.log_density(x), other.log_density(x)))
     value = sum(float(half.mean()) for half in halves) / 2
     error = sum(float(half.var()) / samples for half in halves) ** 0.5 / 2
     return value, error
@@ -315,8 +319,8 @@ def discrete_jensen_shannon(p: Float[Tensor, "*batch n"], q: Float[Tensor, "*bat
         - the square of scipy's jensenshannon  (tested: test_discrete_numbers_equal_scipy)
     """
     p, q = _distribution(p), _distribution(q)
-    middle = (p + q) / 2
-    return ((discrete_kl(p, middle) + discrete_kl(q, middle)) / 2).clamp(0.0, LN_2)
+    mixture = (p + q) / 2
+    return ((discrete_kl(p, mixture) + discrete_kl(q, mixture)) / 2).clamp(0.0, LN_2)
 
 
 def discrete_mutual_information(joint: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch"]:

@@ -302,15 +302,15 @@ def _legendre(low: float, high: float) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(low + half * (nodes + 1)), torch.from_numpy(shares * half)
 
 
-def _log_determinant(matrix: Tensor, what: str) -> Tensor:
+def _log_determinant(matrix: Tensor, matrix_name: str) -> Tensor:
     factor, info = torch.linalg.cholesky_ex(matrix)
     diagonal = torch.diagonal(factor, dim1=-2, dim2=-1)
     scale = torch.diagonal(matrix, dim1=-2, dim2=-1).amax(-1, keepdim=True).clamp_min(1e-300).sqrt()
     if bool((info != 0).any()) or bool((diagonal < 1e-8 * scale).any()):
-        raise NumericsError(f"{what} is singular or not positive definite, so it has no density")
+        raise NumericsError(f"{matrix_name} is singular or not positive definite, so it has no density")
     return 2 * diagonal.log().sum(-1)
 
 
-def _finite(x: Tensor, what: str) -> None:
+def _finite(x: Tensor, tensor_name: str) -> None:
     if not bool(torch.isfinite(x).all()):
-        raise NumericsError(f"{what} of shape {tuple(x.shape)} holds NaN or Inf")
+        raise NumericsError(f"{tensor_name} of shape {tuple(x.shape)} holds NaN or Inf")

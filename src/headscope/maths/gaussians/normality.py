@@ -43,8 +43,8 @@ def skewness(x: Float[Tensor, "samples d"]) -> tuple[NormalityTest, ...]:
         D'Agostino (1970), Transformation to normality of the null distribution of g1, Biometrika 57, 679.
     """
     samples = _samples(x)
-    found = stats.skewtest(samples)
-    return _each(stats.skew(samples), 0.0, found.statistic, found.pvalue)
+    skew_test = stats.skewtest(samples)
+    return _each(stats.skew(samples), 0.0, skew_test.statistic, skew_test.pvalue)
 
 
 def excess_kurtosis(x: Float[Tensor, "samples d"]) -> tuple[NormalityTest, ...]:
@@ -56,8 +56,8 @@ def excess_kurtosis(x: Float[Tensor, "samples d"]) -> tuple[NormalityTest, ...]:
         Anscombe and Glynn (1983), Distribution of the kurtosis statistic b2 for normal samples, Biometrika 70, 227.
     """
     samples = _samples(x)
-    found = stats.kurtosistest(samples)
-    return _each(stats.kurtosis(samples), -6.0 / (len(samples) + 1), found.statistic, found.pvalue)
+    kurtosis_test = stats.kurtosistest(samples)
+    return _each(stats.kurtosis(samples), -6.0 / (len(samples) + 1), kurtosis_test.statistic, kurtosis_test.pvalue)
 
 
 def omnibus_p(
@@ -152,15 +152,15 @@ def relative_kurtosis(
         As in `mardia_skewness`. Hampel (1974), Journal of the American Statistical Association 69, 383 (influence).
     """
     y, n, _ = _whitened(x[:, : max(sizes)])
-    found = []
+    excess_and_influence = []
     for k in sizes:
         part = y[:, :k]
         squares = part.square().sum(-1)
         weighted = squares[:, None] * part
         moved = squares.square() - 2 * ((part @ (weighted.mT @ part / n)) * part).sum(-1) - 4 * part @ weighted.mean(0)
         expected = k * (k + 2) * (n - 1) / (n + 1)
-        found.append((float(squares.square().mean()) / expected - 1, moved / expected))
-    return found
+        excess_and_influence.append((float(squares.square().mean()) / expected - 1, moved / expected))
+    return excess_and_influence
 
 
 def _samples(x: Float[Tensor, "samples d"]) -> Array:

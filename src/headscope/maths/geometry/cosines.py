@@ -62,7 +62,7 @@ class Directions:
         self._check(2)
         return (float(self.gram.square().sum()) - self.count) / (2 * self.pairs)
 
-    def with_others(self, others: "Directions") -> tuple[float, float]:
+    def with_others(self, other_directions: "Directions") -> tuple[float, float]:
         r"""Mean and mean square of the cosines of every row of one with every row of the other.
 
         Definition:
@@ -71,9 +71,11 @@ class Directions:
             - those over all pairs  (tested: test_moments_are_those_of_all_pairs)
         """
         self._check(1)
-        others._check(1)
-        pairs = self.count * others.count
-        return float(self.total @ others.total) / pairs, float((self.gram * others.gram).sum()) / pairs
+        other_directions._check(1)
+        pairs = self.count * other_directions.count
+        return float(self.total @ other_directions.total) / pairs, float(
+            (self.gram * other_directions.gram).sum()
+        ) / pairs
 
     def _check(self, least: int) -> None:
         if self.count < least:
@@ -94,12 +96,12 @@ def unit_blocks(
         block = stored.to(torch.float64)
         block = block if centre is None else block - centre
         length = block.norm(dim=1, keepdim=True)
-        some: Bool[Tensor, " rows"] = length[:, 0] > 0
-        yield block[some] / length[some]
+        has_length: Bool[Tensor, " rows"] = length[:, 0] > 0
+        yield block[has_length] / length[has_length]
 
 
 def null_deviations(d: int, pairs: int) -> tuple[float, float]:
-    r"""Standard deviation, for random directions, of the mean cosine over so many pairs and of its mean square.
+    r"""Standard deviation, for random directions, of the means of cosines and of their squares over `pairs` pairs.
 
     Definition:
         $\sqrt{1/dN}$ and $\sqrt{2(d-1)/d^2(d+2)N}$: cosines of different pairs are uncorrelated, and so are their

@@ -39,9 +39,9 @@ def sinusoid_residuals(
     basis = torch.stack((turn.cos(), turn.sin(), torch.ones_like(turn)), -1)
     q = torch.linalg.qr(basis).Q
     centred = (y - y.mean(-1, keepdim=True))[..., None]
-    rest = (centred - q @ (q.mT @ centred))[..., 0].abs().amax(-1)
+    largest_deviation = (centred - q @ (q.mT @ centred))[..., 0].abs().amax(-1)
     span = y.amax(-1) - y.amin(-1)
-    return torch.where(span > 0, rest / torch.where(span > 0, span, 1.0), 0.0)
+    return torch.where(span > 0, largest_deviation / torch.where(span > 0, span, 1.0), 0.0)
 
 
 def fit_sinusoid(t: Float[Tensor, " n"], y: Float[Tensor, " n"], frequency: float) -> Sinusoid:
@@ -61,16 +61,16 @@ def fit_sinusoid(t: Float[Tensor, " n"], y: Float[Tensor, " n"], frequency: floa
         raise UsageError(f"a sinusoid needs at least 4 points of t and y, got {len(t)} and {len(y)}")
     if not bool(torch.isfinite(t).all() and torch.isfinite(y).all()):
         raise NumericsError("the curve holds NaN or Inf")
-    middle = y.mean()
+    mean = y.mean()
     basis = torch.stack([torch.cos(frequency * t), torch.sin(frequency * t), torch.ones_like(t)], -1)
     q, r = torch.linalg.qr(basis)
-    cosine, sine, offset = torch.linalg.solve_triangular(r, (q.mT @ (y - middle)).unsqueeze(-1), upper=True).squeeze(-1)
+    cosine, sine, offset = torch.linalg.solve_triangular(r, (q.mT @ (y - mean)).unsqueeze(-1), upper=True).squeeze(-1)
     span = float(y.max() - y.min())
-    rest = y - middle - basis @ torch.stack([cosine, sine, offset])
+    deviations = y - mean - basis @ torch.stack([cosine, sine, offset])
     return Sinusoid(
         amplitude=float(torch.hypot(cosine, sine)),
         phase=float(torch.atan2(-sine, cosine)),
-        offset=float(offset + middle),
+        offset=float(offset + mean),
         frequency=frequency,
-        residual=float(rest.abs().max()) / span if span > 0 else 0.0,
+        residual=float(deviations.abs().max()) / span if span > 0 else 0.0,
     )

@@ -133,10 +133,10 @@ def arc_law(
         Wertich, section 5.2.4, corrected: true of the mean over random pairs, not of each.
     """
     w = checked_scores(target)
-    seen = torch.isfinite(w)
-    known = torch.where(seen, w, 0.0)
-    mean = known.sum(-1, keepdim=True) / seen.sum(-1, keepdim=True).clamp_min(1)
-    overlap = (softmax(w) * torch.where(seen, known - mean, 0.0)).sum(-1)
+    visible = torch.isfinite(w)
+    visible_scores = torch.where(visible, w, 0.0)
+    mean = visible_scores.sum(-1, keepdim=True) / visible.sum(-1, keepdim=True).clamp_min(1)
+    overlap = (softmax(w) * torch.where(visible, visible_scores - mean, 0.0)).sum(-1)
     return overlap[..., None] * (1 - ((1 - t) * angle.to(torch.float64)[..., None]).cos())
 
 
@@ -190,19 +190,19 @@ def kl_divergence(target: Float[Tensor, "*#batch n"], scores: Float[Tensor, "*#b
     """
     a, b = checked_scores(target), checked_scores(scores)
     p = softmax(a)
-    seen = p > 0
-    delta = torch.where(seen, torch.where(seen, b, 0.0) - torch.where(seen, a, 0.0), 0.0)
-    hidden = (seen & torch.isinf(b)).any(-1)
+    has_mass = p > 0
+    delta = torch.where(has_mass, torch.where(has_mass, b, 0.0) - torch.where(has_mass, a, 0.0), 0.0)
+    hidden = (has_mass & torch.isinf(b)).any(-1)
     clean = torch.where(torch.isinf(delta), 0.0, delta)
-    d = torch.where(seen, clean - (p * clean).sum(-1, keepdim=True), 0.0)
+    d = torch.where(has_mass, clean - (p * clean).sum(-1, keepdim=True), 0.0)
     # The small form needs that q has no mass outside p's keys, which only hidden targets bring about.
-    outside = torch.where(seen, -math.inf, b)
+    outside = torch.where(has_mass, -math.inf, b)
     small = (d.abs().amax(-1) < 1) & torch.isinf(outside).all(-1)
     near = torch.log1p((p * _exponential_remainder(d.clamp(-1, 1))).sum(-1))
-    shares = torch.where(seen, p, 1.0).log()
+    shares = torch.where(has_mass, p, 1.0).log()
     lse = torch.logsumexp(b, -1, keepdim=True)
     far = torch.where(
-        seen, p * (shares - torch.where(torch.isinf(b), 0.0, b) + torch.where(torch.isinf(lse), 0.0, lse)), 0.0
+        has_mass, p * (shares - torch.where(torch.isinf(b), 0.0, b) + torch.where(torch.isinf(lse), 0.0, lse)), 0.0
     )
     divergence = torch.where(small, near, far.sum(-1)).clamp_min(0.0)
     return torch.where(hidden, math.inf, divergence)

@@ -34,8 +34,8 @@ def distance(a: Square, b: Square, norm: Norm = "l1") -> Float[Tensor, "*batch"]
     """
     _known(norm)
     gap = (a.to(torch.float64) - b.to(torch.float64)).flatten(-2)
-    found: Tensor = torch.linalg.vector_norm(gap, 1 if norm == "l1" else 2, dim=-1)
-    return found
+    length: Tensor = torch.linalg.vector_norm(gap, 1 if norm == "l1" else 2, dim=-1)
+    return length
 
 
 def nearest_on_support(
@@ -99,13 +99,13 @@ def nearest_band_and_entries(
         raise UsageError(f"the number of entries outside the band must be at least 0, got {entries}")
     inside = band(a.shape[-1], width).to(a.device)
     if stochastic:
-        chosen = _gain_in_l1(a, inside, entries) if norm == "l1" else _gain_in_frobenius(a, inside, entries)
-        return nearest_on_support(a, chosen, norm, stochastic=True)
+        support = _gain_in_l1(a, inside, entries) if norm == "l1" else _gain_in_frobenius(a, inside, entries)
+        return nearest_on_support(a, support, norm, stochastic=True)
     outside = a.abs().masked_fill(inside, -1.0).flatten(-2)
     # A stable sort, so that a tie is settled by the order of reading and not by the machine.
     best = outside.sort(dim=-1, descending=True, stable=True).indices[..., :entries]
-    kept = torch.zeros_like(outside, dtype=torch.bool).scatter(-1, best, True).reshape(a.shape)
-    return torch.where(kept | inside, a, 0.0)
+    largest = torch.zeros_like(outside, dtype=torch.bool).scatter(-1, best, True).reshape(a.shape)
+    return torch.where(largest | inside, a, 0.0)
 
 
 def nearest_stripes(a: Square, columns: int, norm: Norm = "l1", *, stochastic: bool = False) -> Square:
@@ -132,8 +132,8 @@ def nearest_stripes(a: Square, columns: int, norm: Norm = "l1", *, stochastic: b
         )
     size = a.abs().sum(-2) if norm == "l1" else a.square().sum(-2)
     best = size.sort(dim=-1, descending=True, stable=True).indices[..., :columns]
-    chosen = torch.zeros_like(size, dtype=torch.bool).scatter(-1, best, True)
-    return nearest_on_support(a, chosen.unsqueeze(-2).expand_as(a), norm, stochastic=stochastic)
+    in_stripe = torch.zeros_like(size, dtype=torch.bool).scatter(-1, best, True)
+    return nearest_on_support(a, in_stripe.unsqueeze(-2).expand_as(a), norm, stochastic=stochastic)
 
 
 def nearest_equal_rows(a: Square, norm: Norm = "l1") -> Square:
@@ -185,14 +185,14 @@ def _gain_in_l1(a: Square, inside: Bool[Tensor, "n n"], entries: int) -> Bool[Te
     before = (positive * inside).sum(-1, keepdim=True) + outside.cumsum(-1) - outside
     gain = torch.minimum(outside, (1 - before).clamp_min(0.0)).flatten(-2)
     best = gain.sort(dim=-1, descending=True, stable=True).indices[..., :entries]
-    taken = torch.zeros_like(gain, dtype=torch.bool).scatter(-1, best, True) & (gain > 0)
-    places = torch.zeros_like(a, dtype=torch.bool).scatter(-1, order, taken.reshape(a.shape))
+    selected = torch.zeros_like(gain, dtype=torch.bool).scatter(-1, best, True) & (gain > 0)
+    places = torch.zeros_like(a, dtype=torch.bool).scatter(-1, order, selected.reshape(a.shape))
     return places | inside
 
 
 def _gain_in_frobenius(a: Square, inside: Bool[Tensor, "n n"], entries: int) -> Bool[Tensor, "*batch n n"]:
-    chosen = [_rows_that_gain_most(matrix, inside, entries) for matrix in a.reshape(-1, *a.shape[-2:])]
-    return torch.stack(chosen).reshape(a.shape) if chosen else torch.zeros_like(a, dtype=torch.bool)
+    supports = [_rows_that_gain_most(matrix, inside, entries) for matrix in a.reshape(-1, *a.shape[-2:])]
+    return torch.stack(supports).reshape(a.shape) if supports else torch.zeros_like(a, dtype=torch.bool)
 
 
 def _rows_that_gain_most(a: Float[Tensor, "n n"], inside: Bool[Tensor, "n n"], entries: int) -> Bool[Tensor, "n n"]:
@@ -200,14 +200,14 @@ def _rows_that_gain_most(a: Float[Tensor, "n n"], inside: Bool[Tensor, "n n"], e
     support = inside.clone()
     order = a.masked_fill(inside, -torch.inf).sort(dim=-1, descending=True, stable=True).indices
     room = (~inside).sum(-1).tolist()
-    taken = [0] * len(a)
+    added_by_row = [0] * len(a)
 
     def squared(i: int, allowed: Bool[Tensor, " n"]) -> float:
         return float((nearest_on_simplex(a[i], allowed) - a[i]).square().sum())
 
     def gain(i: int) -> float:
         wider = support[i].clone()
-        wider[order[i, taken[i]]] = True
+        wider[order[i, added_by_row[i]]] = True
         return squared(i, support[i]) - squared(i, wider)
 
     heap = [(-gain(i), i) for i in range(len(a)) if room[i]]
@@ -216,9 +216,9 @@ def _rows_that_gain_most(a: Float[Tensor, "n n"], inside: Bool[Tensor, "n n"], e
         if not heap or heap[0][0] >= 0:
             break
         _, i = heapq.heappop(heap)
-        support[i, order[i, taken[i]]] = True
-        taken[i] += 1
-        if taken[i] < room[i]:
+        support[i, order[i, added_by_row[i]]] = True
+        added_by_row[i] += 1
+        if added_by_row[i] < room[i]:
             heapq.heappush(heap, (-gain(i), i))
     return support
 

@@ -78,8 +78,8 @@ def l1_distance_to_simplex(a: Rows, allowed: Allowed | None = None) -> Float[Ten
     """
     a, mask = _checked(a, allowed)
     positive = a.clamp_min(0.0)
-    kept = (positive * mask).sum(-1)
-    return (1 - kept).abs() + (-a).clamp_min(0.0).sum(-1) + (positive * ~mask).sum(-1)
+    allowed_mass = (positive * mask).sum(-1)
+    return (1 - allowed_mass).abs() + (-a).clamp_min(0.0).sum(-1) + (positive * ~mask).sum(-1)
 
 
 def _checked(a: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -157,8 +157,8 @@ def components_for(sigma: Float[Tensor, "*batch rank"], share: float, *, power: 
     parts = _shares(sigma, power)
     reached = parts.cumsum(-1) >= share - _REACHED
     # As many as there are before the first that reaches it, and that one.
-    found = (~reached).sum(-1) + reached.any(-1).to(torch.int64)
-    return torch.where(parts.sum(-1) > 0, found.to(torch.float64), 0.0)
+    components = (~reached).sum(-1) + reached.any(-1).to(torch.int64)
+    return torch.where(parts.sum(-1) > 0, components.to(torch.float64), 0.0)
 
 
 def energy_beyond(sigma: Float[Tensor, "*batch rank"], k: int) -> Float[Tensor, "*batch"]:

@@ -32,10 +32,10 @@ def syntactic_head(n: int, width: int, dropped: float, generator: torch.Generato
         raise UsageError(f"the share of dropped entries lies between 0 and 1, got {dropped}")
     places = band(n, width)
     weights = 1 - torch.rand(n, n, generator=generator, dtype=torch.float64)  # in (0, 1]
-    kept = torch.rand(n, n, generator=generator, dtype=torch.float64) >= dropped
+    not_dropped = torch.rand(n, n, generator=generator, dtype=torch.float64) >= dropped
     # The diagonal stays, so that no row is empty.
-    kept |= torch.eye(n, dtype=torch.bool)
-    return normalised(weights * (places & kept))
+    not_dropped |= torch.eye(n, dtype=torch.bool)
+    return normalised(weights * (places & not_dropped))
 
 
 def rare_token_head(n: int, width: int, positions: int, generator: torch.Generator) -> Map:

@@ -54,9 +54,9 @@ def stripes(n: int, columns: Sequence[int]) -> Support:
     wrong = [c for c in columns if not 0 <= c < n]
     if wrong:
         raise UsageError(f"columns must lie in 0…{n - 1}, got {wrong}")
-    chosen = torch.zeros(n, dtype=torch.bool)
-    chosen[torch.tensor(list(columns), dtype=torch.long)] = True
-    return chosen.expand(n, n).clone()
+    in_stripe = torch.zeros(n, dtype=torch.bool)
+    in_stripe[torch.tensor(list(columns), dtype=torch.long)] = True
+    return in_stripe.expand(n, n).clone()
 
 
 def _sized(n: int) -> None:

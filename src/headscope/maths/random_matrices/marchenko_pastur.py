@@ -86,9 +86,9 @@ class Law(ABC):
         """
         low, high = (torch.full_like(probability, edge, dtype=torch.float64) for edge in self.edges)
         for _ in range(60):
-            middle = (low + high) / 2
-            below = self.cdf(middle) < probability
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+            midpoint = (low + high) / 2
+            below = self.cdf(midpoint) < probability
+            low, high = torch.where(below, midpoint, low), torch.where(below, high, midpoint)
         return (low + high) / 2
 
     def singular_density(self, s: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:

@@ -57,9 +57,9 @@ class QuarterCircle:
         low = torch.zeros_like(probability, dtype=torch.float64)
         high = torch.full_like(low, self.radius)
         for _ in range(60):
-            middle = (low + high) / 2
-            below = self.cdf(middle) < probability
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+            midpoint = (low + high) / 2
+            below = self.cdf(midpoint) < probability
+            low, high = torch.where(below, midpoint, low), torch.where(below, high, midpoint)
         return (low + high) / 2
 
     def moment(self, power: float) -> float:

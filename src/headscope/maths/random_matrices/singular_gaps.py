@@ -49,8 +49,8 @@ def gap_ratio(sigma: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch"]:
     """
     if sigma.shape[-1] < 3:
         raise UsageError(f"a ratio of gaps needs three singular values, got {sigma.shape[-1]}")
-    found = gaps(sigma)
-    small, large = torch.minimum(found[..., 1:], found[..., :-1]), torch.maximum(found[..., 1:], found[..., :-1])
+    gap = gaps(sigma)
+    small, large = torch.minimum(gap[..., 1:], gap[..., :-1]), torch.maximum(gap[..., 1:], gap[..., :-1])
     return torch.where(large > 0, small / torch.where(large > 0, large, 1.0), 0.0).mean(-1)
 
 
@@ -120,8 +120,8 @@ def rotation_bound(
     if perturbation < 0:
         raise UsageError(f"the norm of a perturbation is not negative, got {perturbation}")
     values = sigma.to(torch.float64).sort(-1, descending=True).values
-    apart = gaps(values)
+    neighbour_gaps = gaps(values)
     edge = (2 if square else 1) * values
     wide = torch.full_like(values[..., :1], torch.inf)
-    near = torch.minimum(torch.cat((wide, apart), -1), torch.cat((apart, wide), -1)).minimum(edge)
+    near = torch.minimum(torch.cat((wide, neighbour_gaps), -1), torch.cat((neighbour_gaps, wide), -1)).minimum(edge)
     return (2 * perturbation / near.clamp_min(1e-300)).clamp_max(1.0)

@@ -42,8 +42,8 @@ def survival(s: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
     flat = s.reshape(-1).to(torch.float64).numpy()
     if not bool(np.isfinite(flat).all()):
         raise NumericsError("the Tracy–Widom law was asked at NaN or Inf")
-    found = np.concatenate([_survival(flat[i : i + _BATCH]) for i in range(0, len(flat), _BATCH)] or [flat])
-    return torch.from_numpy(found).reshape(s.shape)
+    chances = np.concatenate([_survival(flat[i : i + _BATCH]) for i in range(0, len(flat), _BATCH)] or [flat])
+    return torch.from_numpy(chances).reshape(s.shape)
 
 
 def cdf(s: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
@@ -144,7 +144,7 @@ def _survival(s: NDArray[np.float64], nodes: int = _NODES) -> NDArray[np.float64
 
 def _airy(z: NDArray[np.float64]) -> NDArray[np.float64]:
     # torch is thirty times faster, but for negative arguments it has errors of 1e-6.
-    found: NDArray[np.float64] = torch.special.airy_ai(torch.from_numpy(z)).numpy()
+    airy: NDArray[np.float64] = torch.special.airy_ai(torch.from_numpy(z)).numpy()
     below = z < 0
-    found[below] = special.airy(z[below])[0]
-    return found
+    airy[below] = special.airy(z[below])[0]
+    return airy

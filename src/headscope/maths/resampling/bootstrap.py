@@ -36,14 +36,14 @@ def bootstrap_interval(
     if n == 0 or draws < 1:
         raise UsageError("a bootstrap needs at least one member and one draw")
     generator = torch.Generator().manual_seed(seed)
-    chosen = torch.randint(n, (draws, n), generator=generator)
+    members = torch.randint(n, (draws, n), generator=generator)
     counts = torch.zeros(draws, n, dtype=torch.float64).scatter_add_(
-        1, chosen, torch.ones(draws, n, dtype=torch.float64)
+        1, members, torch.ones(draws, n, dtype=torch.float64)
     )
     means = counts @ values.to(torch.float64).reshape(n, -1) / n
-    middle = values.to(torch.float64).reshape(n, -1).mean(0)
+    mean = values.to(torch.float64).reshape(n, -1).mean(0)
     ends = torch.quantile(means, torch.tensor([0.025, 0.975], dtype=torch.float64), dim=0)
-    low, high = middle + (ends - middle) * _widening(n)
+    low, high = mean + (ends - mean) * _widening(n)
     return low.reshape(values.shape[1:]), high.reshape(values.shape[1:])
 
 

@@ -37,8 +37,8 @@ def clustered_mean(sums: Float[Tensor, " clusters"], counts: Float[Tensor, " clu
         Cochran (1977), Sampling techniques, section 6.3. Bell and McCaffrey (2002), Survey Methodology 28, 169 (few
         clusters).
     """
-    kept = counts > 0
-    s, n = sums[kept].double(), counts[kept].double()
+    has_members = counts > 0
+    s, n = sums[has_members].double(), counts[has_members].double()
     m = len(n)
     if m == 0:
         raise UsageError("a mean needs at least one member")

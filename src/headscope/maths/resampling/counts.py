@@ -58,9 +58,9 @@ def drawn(uniform: Float[Tensor, " draws"], counts: Int[Tensor, " values"]) -> I
     return torch.searchsorted(ends, uniform.to(torch.float64), right=True).clamp_max(len(counts) - 1)
 
 
-def _checked(counts: Int[Tensor, " values"]) -> Float[Tensor, " seen"]:
+def _checked(counts: Int[Tensor, " values"]) -> Float[Tensor, " positive"]:
     """The counts that are not 0, in float64."""
-    seen = counts[counts > 0].to(torch.float64)
-    if not len(seen):
+    positive_counts = counts[counts > 0].to(torch.float64)
+    if not len(positive_counts):
         raise NumericsError("nothing was counted")
-    return seen
+    return positive_counts

@@ -61,9 +61,9 @@ def _power(x: Float[Tensor, " sizes"], y: Float[Tensor, "*batch sizes"]) -> Floa
         reach = 2 * reach
     low, high = start - reach, start + reach
     for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        rises = _slope(middle, x, y) > 0
-        low, high = torch.where(rises, middle, low), torch.where(rises, high, middle)
+        midpoint = (low + high) / 2
+        rises = _slope(midpoint, x, y) > 0
+        low, high = torch.where(rises, midpoint, low), torch.where(rises, high, midpoint)
     return (low + high) / 2
 
 

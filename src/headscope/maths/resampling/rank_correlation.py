@@ -28,9 +28,9 @@ def row_ranks(values: Float[Tensor, "*batch keys"], mask: Bool[Tensor, "*some ke
     """
     counted = mask.expand_as(values)
     # Keys that do not count go to the end of the row, where they are nobody's lower neighbour.
-    known = torch.where(counted, values.to(torch.float64), torch.inf)
-    ordered = known.sort(-1).values
-    twice = torch.searchsorted(ordered, known) + torch.searchsorted(ordered, known, right=True)
+    counted_values = torch.where(counted, values.to(torch.float64), torch.inf)
+    ordered = counted_values.sort(-1).values
+    twice = torch.searchsorted(ordered, counted_values) + torch.searchsorted(ordered, counted_values, right=True)
     n = counted.sum(-1, keepdim=True).to(torch.float64)
     centred = torch.where(counted, twice.to(torch.float64) / 2 - n / 2, 0.0)
     spread = centred.square().sum(-1, keepdim=True) / n.clamp_min(1.0)
@@ -45,9 +45,9 @@ def row_centred(values: Float[Tensor, "*batch keys"], mask: Bool[Tensor, "*some 
     Properties:
         - with `RankSums`, one row gives Pearson's correlation  (tested: test_one_centred_row_is_pearson)
     """
-    known = torch.where(mask, values.to(torch.float64), 0.0)
+    counted_values = torch.where(mask, values.to(torch.float64), 0.0)
     n = mask.sum(-1, keepdim=True).clamp_min(1)
-    return torch.where(mask, known - known.sum(-1, keepdim=True) / n, 0.0)
+    return torch.where(mask, counted_values - counted_values.sum(-1, keepdim=True) / n, 0.0)
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class RankSums:
         """Of ranks, over rows and keys."""
         products = ((a, a), (m, m), (d, d), (a, m), (a, d), (m, d))
         sums = [(x * y).sum((-2, -1)) for x, y in products]
-        return cls(torch.stack([one.expand_as(sums[3]) for one in sums], -1))
+        return cls(torch.stack([product_sum.expand_as(sums[3]) for product_sum in sums], -1))
 
     @property
     def correlation(self) -> Float[Tensor, "*batch"]:
@@ -96,8 +96,10 @@ class RankSums:
         aa, mm, dd, am, ad, md = self.sums.unbind(-1)
         r, r_a, r_m = _ratio(am, aa * mm), _ratio(ad, aa * dd), _ratio(md, mm * dd)
         left_a, left_m = 1 - r_a.square(), 1 - r_m.square()
-        known = (left_a > _DETERMINED) & (left_m > _DETERMINED)
-        return torch.where(known, (r - r_a * r_m) / (left_a * left_m).clamp_min(_DETERMINED**2).sqrt(), torch.nan)
+        undetermined = (left_a > _DETERMINED) & (left_m > _DETERMINED)
+        return torch.where(
+            undetermined, (r - r_a * r_m) / (left_a * left_m).clamp_min(_DETERMINED**2).sqrt(), torch.nan
+        )
 
 
 def _ratio(product: Tensor, squares: Tensor) -> Tensor:
@@ -125,8 +127,8 @@ def beyond_positions(
     a, m = (_without_keys(x, mask) for x in (a, m))
     aa, mm, am = (_crossed(x, y) for x, y in ((a, a), (m, m), (a, m)))
     # What rounding leaves of something that is not there.
-    known = (aa > 1e-12 * _size(a)) & (mm > 1e-12 * _size(m))
-    return torch.where(known, am / (aa * mm).clamp_min(1e-300).sqrt(), torch.nan)
+    has_residuals = (aa > 1e-12 * _size(a)) & (mm > 1e-12 * _size(m))
+    return torch.where(has_residuals, am / (aa * mm).clamp_min(1e-300).sqrt(), torch.nan)
 
 
 def _without_keys(x: Tensor, mask: Tensor) -> Tensor:
@@ -138,13 +140,13 @@ def _without_keys(x: Tensor, mask: Tensor) -> Tensor:
 def _crossed(x: Tensor, y: Tensor) -> Tensor:
     """Sums of products about the means over windows: with all windows, then without each."""
     windows = len(x)
-    own, of_x, of_y = ((one * other).sum((-2, -1)) for one, other in ((x, y), (x.sum(0), y), (x, y.sum(0))))
-    total, product = own.sum(0), (x.sum(0) * y.sum(0)).sum((-2, -1))
-    whole = total - product / windows
+    by_window, of_x, of_y = ((left * right).sum((-2, -1)) for left, right in ((x, y), (x.sum(0), y), (x, y.sum(0))))
+    total, product = by_window.sum(0), (x.sum(0) * y.sum(0)).sum((-2, -1))
+    with_all = total - product / windows
     if windows < 2:
-        return torch.full_like(whole, torch.nan).expand(1 + windows, *whole.shape)
-    rest = total - own - (product - of_x - of_y + own) / (windows - 1)
-    return torch.cat((whole[None], rest if windows > 2 else torch.full_like(rest, torch.nan)))
+        return torch.full_like(with_all, torch.nan).expand(1 + windows, *with_all.shape)
+    without_window = total - by_window - (product - of_x - of_y + by_window) / (windows - 1)
+    return torch.cat((with_all[None], without_window if windows > 2 else torch.full_like(without_window, torch.nan)))
 
 
 def _size(x: Tensor) -> Tensor:
