@@ -82,14 +82,14 @@ def _from_folder(folder: Path, dtype: torch.dtype) -> Loaded:
     model, notes = _built(config, raw, checkpoint, dtype)
     completeness.check_stored_as_floats(model, checkpoint.tensors)
     completeness.check_finite(model, str(folder))
-    tokenizer, said = open_tokenizer(folder, config)
+    tokenizer, tokenizer_notes = open_tokenizer(folder, config)
     return Loaded(
         model=_ready(model),
         tokenizer=tokenizer,
         checkpoint=checkpoint,
         dtype_on_disk=checkpoint.stored,
         dequantised=checkpoint.dequantised,
-        notes=(*notes, *checkpoint.notes, *_narrowed(checkpoint, dtype), *said),
+        notes=(*notes, *checkpoint.notes, *_narrowed(checkpoint, dtype), *tokenizer_notes),
     )
 
 
@@ -165,14 +165,14 @@ def _ready(model: Any) -> Any:
 
 def _from_gguf(source: Source, file: Path, dtype: torch.dtype, progress: Progress | None) -> Loaded:
     try:
-        kept = gguf.expanded(file, progress)
+        expansion = gguf.expanded(file, progress)
     except WeightsRefused as refusal:
         return _expanded_in_memory(source, file, dtype, refusal.message)
-    inner = replace(source, folder=kept.folder, gguf_file=None)
+    inner = replace(source, folder=expansion.folder, gguf_file=None)
     if source.kind == "random":
         return load(inner, dtype=dtype)
     loaded = _from_folder(inner.folder, dtype)
-    return replace(loaded, sha256=kept.sha256, dtype_on_disk=kept.types, dequantised=kept.dequantised)
+    return replace(loaded, sha256=expansion.sha256, dtype_on_disk=expansion.types, dequantised=expansion.dequantised)
 
 
 def _expanded_in_memory(source: Source, file: Path, dtype: torch.dtype, why: str) -> Loaded:

@@ -147,15 +147,15 @@ def _adapter_note(folder: Path) -> str:
 def _weights_line(statuses: list[tuple[str, str]]) -> str:
     counts = {status: sum(s == status for s, _ in statuses) for status in ("exact", "clipped", "normed", "refused")}
     reasons = {reason for status, reason in statuses if status in ("clipped", "refused")}
-    told = ", ".join(f"{count} sites {status}" for status, count in counts.items() if count)
-    return f"{told} ({'; '.join(sorted(reasons))})" if reasons else told
+    sites_by_status = ", ".join(f"{count} sites {status}" for status, count in counts.items() if count)
+    return f"{sites_by_status} ({'; '.join(sorted(reasons))})" if reasons else sites_by_status
 
 
 def _memory(spec: ModelSpec, sites: tuple[Site, ...]) -> int:
     """Weights in float32, twice while a fresh copy is drawn, one window's activations, and what lenses keep."""
     activations = 4 * WINDOW * (spec.d_model * 16 + sum(site.n_heads for site in sites) * 10)
-    kept = sum(spec.d_model + site.n_heads * (2 * site.d_head + SAMPLED_TOKENS) for site in sites)
-    samples = SAMPLES * min(SAMPLE_BYTES, 4 * SAMPLED_TOKENS * kept * (TOKENS // WINDOW))
+    numbers_per_token = sum(spec.d_model + site.n_heads * (2 * site.d_head + SAMPLED_TOKENS) for site in sites)
+    samples = SAMPLES * min(SAMPLE_BYTES, 4 * SAMPLED_TOKENS * numbers_per_token * (TOKENS // WINDOW))
     samples += min(ROW_BYTES, 4 * TOKENS * spec.d_model * (len(sites) + 1))
     moments = 8 * (len(sites) + 1) * spec.d_model**2
     return 2 * 4 * spec.n_parameters + activations + samples + moments + 500 * 2**20  # torch and transformers
@@ -171,7 +171,7 @@ def _seconds(
 def _flops(spec: ModelSpec, sites: tuple[Site, ...], feed_forward: tuple[FeedForward, ...]) -> float:
     body = 2.0 * TOKENS * spec.n_parameters * FORMS
     attention = sum(4.0 * TOKENS * WINDOW * site.n_heads * site.d_head for site in sites) * STREAMING
-    matrices = [one.sizes for one in feed_forward]
+    matrices = [matrix.sizes for matrix in feed_forward]
     for site in sites:
         matrices += [(spec.d_model, site.n_heads * site.d_head), (spec.d_model, site.n_heads * site.d_value)]
         matrices += [(spec.d_model, site.n_kv_heads * site.d_head), (spec.d_model, site.n_kv_heads * site.d_value)]

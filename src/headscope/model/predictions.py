@@ -35,10 +35,10 @@ def predicted(model: "Model", tokens: Int[Tensor, " tokens"], beside: States | N
     """
     hf: Any = model.hf
     head = hf.get_output_embeddings()
-    seen: list[Tensor] = []
+    head_inputs: list[Tensor] = []
 
     def read(module: Any, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        seen.append(args[0].detach())
+        head_inputs.append(args[0].detach())
         if beside is None:
             return None
         return (torch.cat([args[0], beside[None].to(args[0].device, args[0].dtype)]), *args[1:])
@@ -49,12 +49,12 @@ def predicted(model: "Model", tokens: Int[Tensor, " tokens"], beside: States | N
             logits = hf(input_ids=tokens[None].to(hf.device), **forward_options(hf)).logits
     finally:
         handle.remove()
-    if len(seen) != 1 or seen[0].shape[:2] != (1, len(tokens)) or len(logits) != (1 if beside is None else 2):
+    if len(head_inputs) != 1 or head_inputs[0].shape[:2] != (1, len(tokens)) or len(logits) != (1 if beside is None else 2):
         raise CaptureError(
             f"{model.spec.name} ({model.spec.architecture}) does not compute its logits by one call of its output head"
         )
     logits = logits.cpu()
-    return Predicted(logits[0], seen[0][0].cpu(), None if beside is None else logits[1])
+    return Predicted(logits[0], head_inputs[0][0].cpu(), None if beside is None else logits[1])
 
 
 def embedding(model: "Model", tokens: Int[Tensor, " tokens"]) -> Float[Tensor, " d_model"]:

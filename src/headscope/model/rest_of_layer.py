@@ -36,7 +36,7 @@ class Rest:
 
     def __init__(self, model: "Model", feed_forward: tuple[FeedForward, ...]) -> None:
         self._model, self._hf = model, model.hf
-        self._first = {(one.stack, one.layer): one.module for one in reversed(feed_forward) if _widens(one)}
+        self._first = {(matrix.stack, matrix.layer): matrix.module for matrix in reversed(feed_forward) if _widens(matrix)}
         self._layers = {
             site: _layer(model.hf, site.module, self._first.get((site.stack, site.layer), "")) for site in model.sites
         }
@@ -51,22 +51,22 @@ class Rest:
     ) -> AfterHeads:
         """What the layer of a site makes of a stream that enters it and of what its heads give for each token."""
         output, layer = self._checked(site)
-        given, (windows, tokens) = self._arguments(layer)
+        arguments, (windows, tokens) = self._arguments(layer)
         rows, heads = stream.flatten(0, 1), z.movedim(1, 2).flatten(0, 1)
         normed: list[Tensor] = []
         out: list[Tensor] = []
         for start in range(0, len(rows), windows * tokens):
             part = slice(start, start + windows * tokens)
-            kept = len(rows[part])
+            n_rows = len(rows[part])
             # Always as many tokens as the arguments are for.
-            missing = windows * tokens - kept
+            missing = windows * tokens - n_rows
             filled = [torch.cat((x[part], x[:1].expand(missing, *x.shape[1:]))) for x in (rows, heads)]
-            one = self._run(site, output, layer, given, *(x.reshape(windows, tokens, *x.shape[1:]) for x in filled))
-            out.append(one.out.flatten(0, 1)[:kept])
-            if one.normed is not None:
-                normed.append(one.normed.flatten(0, 1)[:kept])
-        whole = torch.cat(normed).reshape(stream.shape) if normed else None
-        return AfterHeads(whole, torch.cat(out).reshape(stream.shape))
+            after_heads = self._run(site, output, layer, arguments, *(x.reshape(windows, tokens, *x.shape[1:]) for x in filled))
+            out.append(after_heads.out.flatten(0, 1)[:n_rows])
+            if after_heads.normed is not None:
+                normed.append(after_heads.normed.flatten(0, 1)[:n_rows])
+        normed_stream = torch.cat(normed).reshape(stream.shape) if normed else None
+        return AfterHeads(normed_stream, torch.cat(out).reshape(stream.shape))
 
     def _checked(self, site: Site) -> tuple[Rows, str]:
         plan, layer = self._model.plan(site), self._layers[site]
@@ -99,7 +99,7 @@ class Rest:
         site: Site,
         output: Rows,
         layer: str,
-        given: Given,
+        arguments: Given,
         stream: Float[Tensor, "windows tokens d_model"],
         z: Float[Tensor, "windows tokens heads d_value"],
     ) -> AfterHeads:
@@ -124,7 +124,7 @@ class Rest:
                     lambda module, args: normed.append(args[0].detach().reshape(stream.shape).clone())
                 )
                 stack.callback(watch.remove)
-            args, kwargs = _with_stream(*given, stream.to(device, dtype).clone())
+            args, kwargs = _with_stream(*arguments, stream.to(device, dtype).clone())
             result = self._hf.get_submodule(layer)(*args, **kwargs)
         out = result if isinstance(result, Tensor) else next((x for x in result if isinstance(x, Tensor)), None)
         if not exchanged or out is None or out.shape != stream.shape:
@@ -144,8 +144,8 @@ def _layer(hf: nn.Module, attention: str, feed_forward: str) -> str:
     return attention
 
 
-def _widens(one: FeedForward) -> bool:
-    return one.sizes[0] < one.sizes[1]
+def _widens(matrix: FeedForward) -> bool:
+    return matrix.sizes[0] < matrix.sizes[1]
 
 
 # Marks the place of the stream among the arguments of a layer.

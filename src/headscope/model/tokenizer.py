@@ -47,11 +47,11 @@ def open_tokenizer(folder: Path, config: Any) -> tuple[Any | None, tuple[str, ..
 
 def _unusable_here(error: Exception) -> str | None:
     """Why a tokenizer that may well be whole cannot be used on this machine; None if it is just broken."""
-    said = str(error)
-    if "custom code" in said:
+    message = str(error)
+    if "custom code" in message:
         return "needs code of its own; headscope never runs code of a checkpoint"
-    if isinstance(error, ImportError) or "install" in said:
-        packages = [name for name in ("sentencepiece", "tiktoken", "protobuf") if name in said]
+    if isinstance(error, ImportError) or "install" in message:
+        packages = [name for name in ("sentencepiece", "tiktoken", "protobuf") if name in message]
         return f"needs a package that is not installed ({' or '.join(packages) or reason(error)})"
     return None
 

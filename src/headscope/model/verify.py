@@ -263,8 +263,8 @@ def _readable(model: Model, tokens: Int[Tensor, "1 tokens"]) -> Int[Tensor, "1 f
 
 
 def _both(model: Model, tokens: Int[Tensor, "batch tokens"]) -> dict[str, Any]:
-    both = {"decoder_input_ids": tokens} if model.spec.kind == "encoder-decoder" else {}
-    return {"input_ids": tokens, **both, **forward_options(model.hf)}
+    decoder_inputs = {"decoder_input_ids": tokens} if model.spec.kind == "encoder-decoder" else {}
+    return {"input_ids": tokens, **decoder_inputs, **forward_options(model.hf)}
 
 
 def _maps(subject: Subject) -> list[Deviation]:
@@ -277,8 +277,8 @@ def _maps(subject: Subject) -> list[Deviation]:
     deviations = []
     for (stack, kind), maps in subject.theirs.maps.items():
         sites = [site for site in subject.model.sites if (site.stack, site.kind) == (stack, kind)]
-        for site, each in zip(sites, maps, strict=False):
-            deviations.append(Deviation(_map_error(site, ours[site], each), subject.theirs.rounding_of_maps))
+        for site, their_map in zip(sites, maps, strict=False):
+            deviations.append(Deviation(_map_error(site, ours[site], their_map), subject.theirs.rounding_of_maps))
     if not deviations:
         raise _NotCompared("transformers returns no attentions for this family; its output is compared")
     return deviations
@@ -304,13 +304,13 @@ def _attentions(output: Any) -> dict[tuple[str, str], list[Tensor]]:
         ("sound", "self"): getattr(sound, "attentions", None),
     }
     # Where a family returns something else than a map for a layer (PEGASUS-X: maps by blocks), no map is compared.
-    return {place: [each for each in maps or () if isinstance(each, Tensor)] for place, maps in returned.items()}
+    return {place: [attention_map for attention_map in maps or () if isinstance(attention_map, Tensor)] for place, maps in returned.items()}
 
 
 def _map_error(site: Site, ours: Tensor, theirs: Tensor) -> float:
     if "sinks" in site.extras:
         # Some families return the map before the sink has taken its share: only what is left can be compared.
-        ours, theirs = (each / each.sum(dim=-1, keepdim=True) for each in (ours, theirs))
+        ours, theirs = (attention_map / attention_map.sum(dim=-1, keepdim=True) for attention_map in (ours, theirs))
     return float((ours - theirs).abs().max())
 
 
@@ -356,10 +356,10 @@ class _ReferenceReader(Reader):
     def call(self, raw: RawCall, *, query_offset: int | None = None, cross: bool = False) -> Call:
         """The call; its statistics by the definition are kept."""
         call = super().call(raw, query_offset=query_offset, cross=cross)
-        there = call.to(torch.device("cpu"))  # not every device has float64
+        cpu_call = call.to(torch.device("cpu"))  # not every device has float64
         plain, exact = (
-            pattern_statistics(pattern(each), each, self._request, positional=not cross)
-            for each in (there, _wide(there))
+            pattern_statistics(pattern(judged_call), judged_call, self._request, positional=not cross)
+            for judged_call in (cpu_call, _wide(cpu_call))
         )
         self.statistics.append((plain, exact, call.k.shape[2]))
         return call
@@ -453,9 +453,9 @@ def _projection_error(
         measured = captured[letter][site].cpu().double()
         batch, _, positions, _ = measured.shape
         x = inputs[rows.module][site.call].cpu().double().reshape(batch, positions, -1)
-        made = gain[None, :, None] * (torch.einsum("bnm,hmd->bhnd", x, w) + b[None, :, None])
-        made = made.clamp(-limits[letter], limits[letter]) if letter in limits else made
-        worst = max(worst, float((made - measured).abs().max() / measured.abs().max()))
+        computed = gain[None, :, None] * (torch.einsum("bnm,hmd->bhnd", x, w) + b[None, :, None])
+        computed = computed.clamp(-limits[letter], limits[letter]) if letter in limits else computed
+        worst = max(worst, float((computed - measured).abs().max() / measured.abs().max()))
     return worst
 
 

@@ -56,7 +56,7 @@ def read_header(file: Path) -> dict[str, TensorEntry]:
             text = (start[8:] + source.read(max(length - 1, 0)))[:length]
     except OSError as error:
         raise unreadable(file, error) from error
-    entries = [_entry(file, name, said, 8 + length) for name, said in _parse(file, text).items()]
+    entries = [_entry(file, name, description, 8 + length) for name, description in _parse(file, text).items()]
     _check_layout(file, size, 8 + length, entries)
     return dict(sorted(entries, key=lambda item: item[1].begin))
 
@@ -75,8 +75,8 @@ def file_size(file: Path) -> int:
     except OSError as error:
         raise unreadable(file, error) from error
     if not stat.S_ISREG(status.st_mode):
-        what = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-        raise CheckpointError(f"{file} is {what}, expected a file", hint="the checkpoint is incomplete: fetch it again")
+        file_kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+        raise CheckpointError(f"{file} is {file_kind}, expected a file", hint="the checkpoint is incomplete: fetch it again")
     return status.st_size
 
 
@@ -120,12 +120,12 @@ class _Twice(Exception):
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    header: dict[str, Any] = {}
     for name, value in pairs:
-        if name in found:
+        if name in header:
             raise _Twice(name)
-        found[name] = value
-    return found
+        header[name] = value
+    return header
 
 
 def _parse(file: Path, text: bytes) -> dict[str, Any]:
@@ -141,11 +141,11 @@ def _parse(file: Path, text: bytes) -> dict[str, Any]:
     return header
 
 
-def _entry(file: Path, name: str, said: Any, data: int) -> tuple[str, TensorEntry]:
+def _entry(file: Path, name: str, description: Any, data: int) -> tuple[str, TensorEntry]:
     where = f"{file}: tensor {name!r}"
-    if not isinstance(said, dict) or not {"dtype", "shape", "data_offsets"} <= said.keys():
+    if not isinstance(description, dict) or not {"dtype", "shape", "data_offsets"} <= description.keys():
         raise CheckpointError(f"{where} lacks dtype, shape or data_offsets in the header", hint=_AGAIN)
-    dtype, shape, offsets = said["dtype"], said["shape"], said["data_offsets"]
+    dtype, shape, offsets = description["dtype"], description["shape"], description["data_offsets"]
     if not isinstance(dtype, str) or dtype not in BITS:
         raise CheckpointError(
             f"{where} has the unknown dtype {dtype!r}, expected one of {', '.join(BITS)}",
@@ -176,8 +176,8 @@ def _naturals(numbers: Any) -> bool:
     return isinstance(numbers, list) and all(type(number) is int and 0 <= number < 1 << 63 for number in numbers)
 
 
-def _short(said: Any) -> str:
-    text = repr(said)
+def _short(numbers: Any) -> str:
+    text = repr(numbers)
     return text if len(text) <= 80 else f"{text[:80]} …"
 
 

@@ -45,8 +45,8 @@ class PastQueries:
             raise _lost(site, mechanism, "it was not there when the earlier tokens were read")
         if call.mask is not None or call.bias is not None:
             raise _lost(site, mechanism, "this family hands a mask or bias over for the newest queries only")
-        known = min(earlier.k.shape[2], call.k.shape[2])
-        if not torch.equal(earlier.k[:, :, :known], call.k[:, :, :known]):
+        n_keys = min(earlier.k.shape[2], call.k.shape[2])
+        if not torch.equal(earlier.k[:, :, :n_keys], call.k[:, :, :n_keys]):
             raise _lost(site, mechanism, "the cached keys are not those that it saw then (a beam search moves them)")
         return replace(
             call,

@@ -121,16 +121,16 @@ class Session:
         """What can be captured of this model's attention."""
         return frozenset(QUANTITIES)
 
-    def capture(self, *what: str, at: Where = None) -> Capture:
+    def capture(self, *quantities: str, at: Where = None) -> Capture:
         """Store quantities of the selected heads in every forward from now on."""
-        self._check_quantities(what)
-        capture = Capture(what, self._resolve(at))
+        self._check_quantities(quantities)
+        capture = Capture(quantities, self._resolve(at))
         self._captures.append(capture)
-        if "resid" in what:
+        if "resid" in quantities:
             self._watch_residual(capture)
-        if "final" in what:
+        if "final" in quantities:
             self._watch_final(capture)
-        if "x" in what:
+        if "x" in quantities:
             self._watch_projections(capture)
         return capture
 
@@ -194,9 +194,9 @@ class Session:
         if self._each is not None:
             self._each()
 
-    def _check_quantities(self, what: tuple[str, ...]) -> None:
-        unknown = [name for name in what if name not in QUANTITIES and not corner_size(name)]
-        if unknown or not what:
+    def _check_quantities(self, quantities: tuple[str, ...]) -> None:
+        unknown = [name for name in quantities if name not in QUANTITIES and not corner_size(name)]
+        if unknown or not quantities:
             raise UsageError(
                 f"cannot capture {', '.join(unknown) or 'nothing'}",
                 hint=f"one of {', '.join(QUANTITIES)}, or corner:N for a corner of N tokens",
@@ -264,49 +264,49 @@ class Session:
         """Captures keep what they ask for, except z, which comes later."""
         for capture in self._captures:
             heads = capture.at.get(site, ())
-            for what in capture.what if heads else ():
-                if what in ("q", "k", "v"):
-                    chosen = heads if what == "q" else _kv_heads(site, heads)
-                    capture.keep(what, site, getattr(call, what)[:, list(chosen)])
-                elif what == "scale":
-                    capture.keep(what, site, torch.tensor(call.scale, dtype=torch.float64))
-                elif what in _MAPS or corner_size(what):
-                    capture.keep(what, site, self._map(site, call, heads, what))
+            for quantity in capture.what if heads else ():
+                if quantity in ("q", "k", "v"):
+                    tensor_heads = heads if quantity == "q" else _kv_heads(site, heads)
+                    capture.keep(quantity, site, getattr(call, quantity)[:, list(tensor_heads)])
+                elif quantity == "scale":
+                    capture.keep(quantity, site, torch.tensor(call.scale, dtype=torch.float64))
+                elif quantity in _MAPS or corner_size(quantity):
+                    capture.keep(quantity, site, self._map(site, call, heads, quantity))
 
-    def _map(self, site: Site, call: Call, heads: Heads, what: str) -> Tensor:
-        maps = [self._one_map(site, part, some, what) for part, some in self._parts(site, call, heads)]
-        order = [head for _, some in self._parts(site, call, heads) for head in some]
+    def _map(self, site: Site, call: Call, heads: Heads, quantity: str) -> Tensor:
+        maps = [self._one_map(site, part, group, quantity) for part, group in self._parts(site, call, heads)]
+        order = [head for _, group in self._parts(site, call, heads) for head in group]
         joined = torch.cat(maps, dim=1)
         return joined[:, [order.index(head) for head in heads]]
 
-    def _one_map(self, site: Site, part: Call, heads: Heads, what: str) -> Tensor:
+    def _one_map(self, site: Site, part: Call, heads: Heads, quantity: str) -> Tensor:
         changes = self._changes.get(site, ())
-        if what == "pairs" and any(change.what == "pattern" for change in changes):
+        if quantity == "pairs" and any(change.what == "pattern" for change in changes):
             return pairs_of(self._one_map(site, part, heads, "pattern"))  # a patch is told the whole pattern
-        size = corner_size(what)
-        mapped = corner(part, size) if size else _MAPS[what](part)
+        size = corner_size(quantity)
+        mapped = corner(part, size) if size else _MAPS[quantity](part)
         for change in changes:
             shared = tuple(head for head in heads if head in change.heads)
-            if (size or what == "early") and change.what == "pattern" and shared:
+            if (size or quantity == "early") and change.what == "pattern" and shared:
                 raise CaptureError(
-                    f"{site.label}: the {what} part of a patched pattern cannot be captured: capture the pattern"
+                    f"{site.label}: the {quantity} part of a patched pattern cannot be captured: capture the pattern"
                 )
-            if what == "pattern" and change.what == "pattern" and shared:
+            if quantity == "pattern" and change.what == "pattern" and shared:
                 mapped = _patched(mapped, tuple(heads.index(head) for head in shared), change)
         return mapped
 
     def _parts(self, site: Site, call: Call, heads: Heads) -> list[tuple[Call, Heads]]:
         """The chosen heads grouped by mechanism, each group with the softmax call that it amounts to."""
         parts: list[tuple[Call, Heads]] = []
-        for mechanism, some in self._groups(site, heads).items():
-            part = call if len(some) == site.n_heads else call.heads(some)
-            seen = part if mechanism is None else mechanism.seen(part)
-            if seen is None:
+        for mechanism, group in self._groups(site, heads).items():
+            part = call if len(group) == site.n_heads else call.heads(group)
+            softmax_call = part if mechanism is None else mechanism.seen(part)
+            if softmax_call is None:
                 raise CaptureError(
                     f"{site.label}: heads replaced by {mechanism!r} have no softmax map to capture or stream",
                     hint="capture z instead, or leave these heads out of the selection",
                 )
-            parts.append((seen, some))
+            parts.append((softmax_call, group))
         return parts
 
     def _groups(self, site: Site, heads: Heads) -> dict[Mechanism | None, Heads]:
@@ -328,7 +328,7 @@ class Session:
             groups = self._parts(site, call, heads)
             rows = [row_statistics(part, stream.request, real_queries=real, positional=is_self) for part, _ in groups]
             measured, uniform = stream.frames.current()
-            order = [head for _, some in groups for head in some]
+            order = [head for _, group in groups for head in group]
             measured[site] = RowStatistics.of_heads(rows, [order.index(head) for head in heads])
             uniform[site] = self._uniform_of(call, stream.request, real, is_self)
 
@@ -363,8 +363,8 @@ class Session:
             return own_attention(call)
         if not mechanism.needs_all_queries:
             return mechanism(call).out
-        whole = self._past.whole(site, mechanism, call, self._clock.offset(site.stack))
-        return mechanism(whole).out[:, :, -call.q.shape[2] :]
+        full_call = self._past.whole(site, mechanism, call, self._clock.offset(site.stack))
+        return mechanism(full_call).out[:, :, -call.q.shape[2] :]
 
     def _finished(self, site: Site, call: Call, out: Tensor) -> Tensor:
         for change in self._changes.get(site, ()):
@@ -423,18 +423,18 @@ class Session:
 class _InputHook:
     """Keeps the first tensor a module is given, for the sites in it; a shared module's calls go site by site."""
 
-    def __init__(self, capture: Capture, sites: list[Site], what: str) -> None:
-        self._capture, self._what = capture, what
+    def __init__(self, capture: Capture, sites: list[Site], quantity: str) -> None:
+        self._capture, self._what = capture, quantity
         self._by_call: dict[int, list[Site]] = {}
         for site in sites:
             self._by_call.setdefault(site.call, []).append(site)
         self._calls = 0
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        inputs = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         calls = sorted(self._by_call)
         for site in self._by_call[calls[self._calls % len(calls)]]:
-            self._capture.keep(self._what, site, given[0].clone())  # some models add to it in place
+            self._capture.keep(self._what, site, inputs[0].clone())  # some models add to it in place
         self._calls += 1
 
 
@@ -449,10 +449,10 @@ class _FinalHook:
         self._seen += 1
         if self._seen % self._calls:
             return
-        given = [output] if isinstance(output, Tensor) else [one for one in output if isinstance(one, Tensor)]
-        if not given:
+        outputs = [output] if isinstance(output, Tensor) else [tensor for tensor in output if isinstance(tensor, Tensor)]
+        if not outputs:
             raise CaptureError(f"{self._site.label}: the last layer gives no tensor that could be captured")
-        self._capture.keep("final", self._site, given[0].clone())
+        self._capture.keep("final", self._site, outputs[0].clone())
 
 
 def _kv_heads(site: Site, heads: Heads) -> Heads:

@@ -40,9 +40,9 @@ def find_tables(model: Any, sites: Sequence[Site]) -> FoundTables:
             readers.setdefault(same, set()).add(_stack(name, sites))
     if not tokens:
         return FoundTables(notes=("The model has no table of token vectors.",))
-    found = [
-        Embedding("token", next(iter(stacks)) if len(stacks := readers[name]) == 1 else None, name, _sizes(one))
-        for name, one in tokens.items()
+    tables = [
+        Embedding("token", next(iter(stacks)) if len(stacks := readers[name]) == 1 else None, name, _sizes(embedding))
+        for name, embedding in tokens.items()
     ]
     notes = [*_scale_notes(tokens)]
     head = _asked(model, "get_output_embeddings")
@@ -51,15 +51,15 @@ def find_tables(model: Any, sites: Sequence[Site]) -> FoundTables:
         if any(tied.same(name, other) for other in tokens):
             notes.append("The output head reads with the table of token vectors itself: there is no second one.")
         else:
-            found.append(Embedding("output", None, name, _sizes(head)))
-    positions, more = _positions(model, sites, {one.embedding_dim for one in tokens.values()}, tied)
-    return FoundTables((*found, *positions), (*notes, *more))
+            tables.append(Embedding("output", None, name, _sizes(head)))
+    positions, more = _positions(model, sites, {embedding.embedding_dim for embedding in tokens.values()}, tied)
+    return FoundTables((*tables, *positions), (*notes, *more))
 
 
 def _positions(
     model: Any, sites: Sequence[Site], widths: set[int], tied: "_Ties"
 ) -> tuple[list[Embedding], tuple[str, ...]]:
-    found: list[Embedding] = []
+    tables: list[Embedding] = []
     notes: list[str] = []
     for name, module in model.named_modules():
         last = name.rpartition(".")[2].lower()
@@ -72,9 +72,9 @@ def _positions(
             notes.append(f"{name} is the sinusoidal formula, not learned: nothing in it was trained.")
         elif module.embedding_dim not in widths:
             notes.append(f"Left out: {name}, which is {module.embedding_dim} wide and so not added to token vectors.")
-        elif not any(tied.same(name, one.module) for one in found):
-            found.append(Embedding("position", stack, name, _sizes(module), _first(module)))
-    return found, tuple(notes)
+        elif not any(tied.same(name, table.module) for table in tables):
+            tables.append(Embedding("position", stack, name, _sizes(module), _first(module)))
+    return tables, tuple(notes)
 
 
 def _first(module: Any) -> int:
@@ -98,9 +98,9 @@ class _Ties:
         return self._parameters.get(a) is self._parameters.get(b) or self._root(a) == self._root(b)
 
     def _root(self, name: str) -> str:
-        seen = {name}
-        while (name := self._keys.get(name, name)) not in seen:
-            seen.add(name)
+        visited = {name}
+        while (name := self._keys.get(name, name)) not in visited:
+            visited.add(name)
         return name
 
 

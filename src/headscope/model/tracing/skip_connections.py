@@ -70,7 +70,7 @@ class _Addition:
 
 def layer_lists(hf: nn.Module, sites: Sequence[Site]) -> tuple[str, ...]:
     """The outermost lists of modules around the sites: their elements are the layers."""
-    found: dict[str, None] = {}
+    list_names: dict[str, None] = {}
     for site in sites:
         parts = site.module.split(".")
         for end in range(1, len(parts)):
@@ -80,9 +80,9 @@ def layer_lists(hf: nn.Module, sites: Sequence[Site]) -> tuple[str, ...]:
             except AttributeError:
                 break
             if isinstance(holder, nn.ModuleList):
-                found[parent] = None
+                list_names[parent] = None
                 break
-    return tuple(found)
+    return tuple(list_names)
 
 
 def find_branches(hf: Any, sites: Sequence[Site]) -> Branches:
@@ -109,12 +109,12 @@ class Adding(TorchFunctionMode):
         self._handle = handle
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = kwargs or {}
-        if func in _ADDITIONS and len(args) == 2 and all(isinstance(one, Tensor) for one in args):
+        options = kwargs or {}
+        if func in _ADDITIONS and len(args) == 2 and all(isinstance(operand, Tensor) for operand in args):
             a, b = args
             if a.shape == b.shape and a.is_floating_point() and b.is_floating_point():
-                return self._handle(func, a, b, given)
-        return func(*args, **given)
+                return self._handle(func, a, b, options)
+        return func(*args, **options)
 
 
 class Watched(ABC):
@@ -129,11 +129,11 @@ class Watched(ABC):
 
     def open(self, stack: ExitStack) -> None:
         """Hooks on every module inside the blocks, removed when the stack is closed."""
-        seen: set[int] = set()
+        hooked: set[int] = set()
         for block in self._blocks:
             for name, module in self._hf.get_submodule(block).named_modules(prefix=block):
-                if id(module) not in seen:
-                    seen.add(id(module))
+                if id(module) not in hooked:
+                    hooked.add(id(module))
                     enter, leave = self._hooks(name)
                     stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
                     stack.callback(module.register_forward_hook(leave, always_call=True).remove)
@@ -143,8 +143,8 @@ class Watched(ABC):
 
         def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if is_block:
-                given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-                self.streams.append(given[0].numel() if given else -1)
+                tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+                self.streams.append(tensors[0].numel() if tensors else -1)
                 self.calls[name] += 1
                 self._modes.append(Adding(self._add))
                 self._modes[-1].__enter__()
@@ -312,16 +312,16 @@ class _Reading:
                 if source is not None and self._path(source, node).product:
                     by_place[id(addition.result)] = (addition, None, {1 - index: (source, self._part(source, node))})
                     carried[id(addition.result)] = source
-        beside: dict[int, set[Part]] = {}
+        parts_by_source: dict[int, set[Part]] = {}
         for _, _, parts in by_place.values():
             for source, part in parts.values():
-                beside.setdefault(id(source), set()).add(part)
+                parts_by_source.setdefault(id(source), set()).add(part)
         for addition, index, parts in by_place.values():
             source = None if index is None else addition.operands[index]
-            alone = source is None or len(beside.get(id(source), ())) < 2
+            alone = source is None or len(parts_by_source.get(id(source), ())) < 2
             named = {operand: part for operand, (_, part) in parts.items()}
-            told = [(origin, addition.operands[operand], part) for operand, (origin, part) in parts.items()]
-            yield addition, Role(index, named, alone), told
+            branches = [(origin, addition.operands[operand], part) for operand, (origin, part) in parts.items()]
+            yield addition, Role(index, named, alone), branches
 
     def _skip(self, addition: _Addition) -> int | None:
         """Which operand the other one was computed from, by a matrix."""
@@ -338,12 +338,12 @@ class _Reading:
         for addition in reversed(self._probe.additions):
             if addition.call != call or id(addition.result) not in path.nodes:
                 continue
-            made = [operand is not None and self._path(source, operand).product for operand in addition.operands]
-            if all(made) and not self._path(addition.result, branch).product and self._skip(addition) is None:
-                found: list[tuple[_Addition, int]] = []
+            from_matrices = [operand is not None and self._path(source, operand).product for operand in addition.operands]
+            if all(from_matrices) and not self._path(addition.result, branch).product and self._skip(addition) is None:
+                summands: list[tuple[_Addition, int]] = []
                 for index, operand in enumerate(addition.operands):
-                    found += self._split(source, operand, call) or [(addition, index)]
-                return found
+                    summands += self._split(source, operand, call) or [(addition, index)]
+                return summands
         return []
 
     def _part(self, source: Any, node: Any) -> Part:
@@ -365,25 +365,25 @@ def _path(source: Any, node: Any) -> _Path:
         return _Path({id(source)} if node is source else set())
     # Depth first, in the order in which all that a node was computed from comes before it.
     leads: dict[int, bool] = {id(source): True}
-    made: dict[int, bool] = {id(source): False}  # whether a matrix lies between it and the source, itself included
+    through_matrix: dict[int, bool] = {id(source): False}  # whether a matrix lies between it and the source, itself included
     kept: list[Any] = []
     stack: list[tuple[Any, bool]] = [(node, False)]
     while stack:
         one, expanded = stack.pop()
         if id(one) in leads:
             continue
-        inputs = [] if one._sequence_nr() <= floor else [each for each, _ in one.next_functions if each is not None]
+        inputs = [] if one._sequence_nr() <= floor else [input_node for input_node, _ in one.next_functions if input_node is not None]
         if not expanded:
             kept.append(one)
             stack.append((one, True))
-            stack += [(each, False) for each in inputs if id(each) not in leads]
+            stack += [(input_node, False) for input_node in inputs if id(input_node) not in leads]
             continue
-        reached = [each for each in inputs if leads.get(id(each), False)]
+        reached = [input_node for input_node in inputs if leads.get(id(input_node), False)]
         leads[id(one)] = bool(reached)
-        made[id(one)] = bool(reached) and (bool(_PRODUCT.search(one.name())) or any(made[id(each)] for each in reached))
+        through_matrix[id(one)] = bool(reached) and (bool(_PRODUCT.search(one.name())) or any(through_matrix[id(input_node)] for input_node in reached))
     if not leads.get(id(node), False):
         return _Path()
-    return _Path({key for key, leading in leads.items() if leading}, made[id(node)])
+    return _Path({key for key, leading in leads.items() if leading}, through_matrix[id(node)])
 
 
 @contextmanager

@@ -40,7 +40,7 @@ def merge_adapter(model: Any, adapter: Adapter) -> str:
             _check_method(config, where)
             adapted = peft.PeftModel(model, config, adapter_name=_NAME).eval()
             # Not what is missing from the whole model: some methods compute tensors anew or share one among layers.
-            wanted = set(peft.get_peft_model_state_dict(adapted, adapter_name=_NAME, save_embedding_layers=False))
+            expected_names = set(peft.get_peft_model_state_dict(adapted, adapter_name=_NAME, save_embedding_layers=False))
             result = peft.set_peft_model_state_dict(adapted, tensors, adapter_name=_NAME)
     except CheckpointError:
         raise
@@ -49,7 +49,7 @@ def merge_adapter(model: Any, adapter: Adapter) -> str:
             f"peft cannot put the adapter {where} into {type(model).__name__}: {reason(error)}",
             hint="the adapter may be of another base model, or of a newer version of peft",
         ) from error
-    _check_fit(result, wanted - set(tensors), model, where)
+    _check_fit(result, expected_names - set(tensors), model, where)
     _merge_layers(model, where)
     kind = f"{adapter.method}, rank {config.r}" if isinstance(getattr(config, "r", None), int) else adapter.method
     return (

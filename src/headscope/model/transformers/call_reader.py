@@ -137,10 +137,10 @@ def _structure(
     if mask.shape[1] > 1 and not bool((mask == mask[:, :1]).all()):
         return Visibility(mask=mask)
     ahead = query_positions[0][:, None] - key_positions[0][None, :]
-    seen = mask[:, :1].any(dim=0)[0]
+    visible = mask[:, :1].any(dim=0)[0]
     real = mask[:, 0].any(dim=1)
     padding = None if bool(real.all()) else real
-    for left, right in _bands(ahead, seen):
+    for left, right in _bands(ahead, visible):
         band = torch.ones_like(ahead, dtype=torch.bool)
         if left is not None:
             band = band & (ahead <= left)
@@ -151,11 +151,11 @@ def _structure(
     return Visibility(mask=mask[:, :1])
 
 
-def _bands(ahead: Tensor, seen: Tensor) -> list[tuple[int | None, int | None]]:
+def _bands(ahead: Tensor, visible: Tensor) -> list[tuple[int | None, int | None]]:
     """The bands worth trying, simplest first: causal, all, causal window, window on both sides."""
-    if not bool(seen.any()):
+    if not bool(visible.any()):
         return [(None, None)]
-    left, right = int(ahead[seen].max()), int(-ahead[seen].min())
+    left, right = int(ahead[visible].max()), int(-ahead[visible].min())
     return [(None, 0), (None, None), (left, 0), (left, right)]
 
 

@@ -49,12 +49,12 @@ def model_class(config: Any, where: str) -> Any:
     """The class that `architectures` names where transformers has it, else the family's usual one."""
     import transformers
 
-    asked = getattr(config, "architectures", None)
-    for name in asked if isinstance(asked, list) else ():
+    class_names = getattr(config, "architectures", None)
+    for name in class_names if isinstance(class_names, list) else ():
         named: Any = getattr(transformers, name, None) if isinstance(name, str) else None
         if _is_model(named):
-            own = getattr(named, "config_class", None)
-            if own is not None and not isinstance(config, own):
+            config_class = getattr(named, "config_class", None)
+            if config_class is not None and not isinstance(config, config_class):
                 raise CheckpointError(
                     f"{where}: architectures names {name}, which is not of the family {config.model_type!r}",
                     hint="model_type and architectures must belong together",
@@ -69,21 +69,21 @@ def model_class(config: Any, where: str) -> Any:
     )
 
 
-def _is_model(what: Any) -> bool:
+def _is_model(candidate: Any) -> bool:
     """Whether this is a model of transformers, and not one of the classes that models are derived from."""
     from transformers import PreTrainedModel
 
-    if not isinstance(what, type) or not issubclass(what, PreTrainedModel):
+    if not isinstance(candidate, type) or not issubclass(candidate, PreTrainedModel):
         return False
-    return getattr(what, "forward", None) is not torch.nn.Module.forward
+    return getattr(candidate, "forward", None) is not torch.nn.Module.forward
 
 
 def base_class(config: Any) -> Any:
     """The family's model without a head, or None."""
     from transformers import MODEL_MAPPING
 
-    found = MODEL_MAPPING.get(type(config), None)
-    return found[0] if isinstance(found, tuple | list) else found
+    classes = MODEL_MAPPING.get(type(config), None)
+    return classes[0] if isinstance(classes, tuple | list) else classes
 
 
 def empty_model(cls: Any, config: Any, where: str) -> Any:

@@ -23,13 +23,13 @@ class Clock:
 
     def read_model(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note what the arguments of a forward of the whole model say."""
-        given = _arguments(module, args, kwargs)
-        cache = given.get("past_key_values")
+        arguments = _arguments(module, args, kwargs)
+        cache = arguments.get("past_key_values")
         self._seen = 0 if cache is None else int(cache.get_seq_length())
         first: Stack = "enc" if self._two_stacks else "only"
-        self._real[first] = _two_dimensional(given.get("attention_mask"))
+        self._real[first] = _two_dimensional(arguments.get("attention_mask"))
         self._real["text"] = self._real[first]
-        self._real["dec"] = _two_dimensional(given.get("decoder_attention_mask"))
+        self._real["dec"] = _two_dimensional(arguments.get("decoder_attention_mask"))
 
     def read_encoder(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note what the arguments of a forward of the encoder say, which generation runs on its own."""

@@ -92,8 +92,8 @@ def _module_differences(name: str, module: nn.Module | None, fresh: nn.Module | 
     # Compared by name: torch makes a class of its own for every module whose weight is a function of others.
     if module is None or fresh is None or type(module).__qualname__ != type(fresh).__qualname__:
         return [name]
-    tensors, fresh_tensors = ({**each._parameters, **each._buffers} for each in (module, fresh))
-    plain, fresh_plain = (_plain_attributes(each) for each in (module, fresh))
+    tensors, fresh_tensors = ({**part._parameters, **part._buffers} for part in (module, fresh))
+    plain, fresh_plain = (_plain_attributes(part) for part in (module, fresh))
     return [
         *(f"{name}.{key}" for key in tensors.keys() | fresh_tensors.keys() if not _same(tensors, fresh_tensors, key)),
         *(f"{name}.{key}" for key in plain.keys() | fresh_plain.keys() if plain.get(key) != fresh_plain.get(key)),

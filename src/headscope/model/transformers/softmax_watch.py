@@ -86,14 +86,14 @@ class SoftmaxSites:
 
 def find_softmax_sites(model: Any) -> SoftmaxSites | str:
     """Match every attention map the model returns to a softmax it took; the reason unless all are matched exactly."""
-    taken: list[Tensor] = []
+    patterns: list[Tensor] = []
     inside: list[str] = []
     inputs = probe_inputs(model, batch=2)
     options = forward_options(model)
     passed: dict[str, list[list[Tensor]]] = {}
 
     def note(running: list[str], softmax: Softmax) -> None:
-        taken.append(softmax.pattern)
+        patterns.append(softmax.pattern)
         inside.append(running[-1])
 
     with torch.no_grad(), implementation(model, "eager"):
@@ -101,15 +101,15 @@ def find_softmax_sites(model: Any) -> SoftmaxSites | str:
             plain = model(**inputs, **options)
         returned = getattr(model(**inputs, **options, output_attentions=True), "attentions", None)
     del plain
-    if not taken:
+    if not patterns:
         return "it takes no softmax at all: it seems to have no attention, or none in the layers it was given"
-    if not returned or any(each is None or each.ndim != 4 for each in returned):
+    if not returned or any(attention_map is None or attention_map.ndim != 4 for attention_map in returned):
         return "it returns no maps that a softmax could be checked against"
-    if any(each.shape[2] != each.shape[3] for each in returned):
+    if any(attention_map.shape[2] != attention_map.shape[3] for attention_map in returned):
         return "the maps it returns are not square: it attends in bands, or shortens the text on the way"
     ordinal: dict[int, Site] = {}
     for layer, attention in enumerate(returned):
-        index = _matching(attention, taken, ordinal)
+        index = _matching(attention, patterns, ordinal)
         if index is None:
             return "no softmax in it gives the maps that it returns"
         call = sum(site.module == inside[index] for site in ordinal.values())
@@ -120,7 +120,7 @@ def find_softmax_sites(model: Any) -> SoftmaxSites | str:
     streams = all(len(layer) == 2 and layer[0].shape == shape for layer in layers) and all(
         torch.equal(before[1], after[0]) for before, after in itertools.pairwise(layers)
     )
-    return SoftmaxSites(sites, ordinal, len(taken), streams, _lost_scores(model, inputs, frozenset(ordinal)))
+    return SoftmaxSites(sites, ordinal, len(patterns), streams, _lost_scores(model, inputs, frozenset(ordinal)))
 
 
 def _lost_scores(model: Any, inputs: dict[str, Tensor], places: frozenset[int]) -> str:
@@ -135,8 +135,8 @@ def _lost_scores(model: Any, inputs: dict[str, Tensor], places: frozenset[int]) 
             model(**padded, **forward_options(model))
     except Exception as error:  # noqa: BLE001  a family may do anything with a mask; its maps can still be read
         return f"the model could not be run on a padded text ({reason(error)})"
-    lost = [place for place in places if place >= len(softmaxes) or softmaxes[place].scores is None]
-    return _NOT_FOLLOWED if lost else ""
+    places_without_scores = [place for place in places if place >= len(softmaxes) or softmaxes[place].scores is None]
+    return _NOT_FOLLOWED if places_without_scores else ""
 
 
 @contextmanager
@@ -163,12 +163,12 @@ def _followed(model: nn.Module, passed: dict[str, list[list[Tensor]]]) -> Iterat
 
 
 def _first_tensor(values: Iterable[Any]) -> list[Tensor]:
-    found = [value for value in values if isinstance(value, Tensor)]
-    return [found[0].clone()] if found else []  # some models add to it in place
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    return [tensors[0].clone()] if tensors else []  # some models add to it in place
 
 
-def _matching(attention: Tensor, taken: list[Tensor], used: Iterable[int]) -> int | None:
-    for index, result in enumerate(taken):
+def _matching(attention: Tensor, patterns: list[Tensor], used: Iterable[int]) -> int | None:
+    for index, result in enumerate(patterns):
         if index in used or result.numel() != attention.numel() or result.shape[-2:] != attention.shape[-2:]:
             continue
         # A softmax taken in float32 is rounded to the dtype of the model before it is returned.
@@ -189,9 +189,9 @@ def _site(model: Any, layer: int, attention: Tensor, module: str, call: int) -> 
 class SoftmaxSession(Session):
     """A session that can look but not touch."""
 
-    def __init__(self, model: "Model", found: SoftmaxSites) -> None:
+    def __init__(self, model: "Model", softmax_sites: SoftmaxSites) -> None:
         super().__init__(model)
-        self._found = found
+        self._found = softmax_sites
         self._taken = 0
         self._running = False
 
@@ -221,21 +221,21 @@ class SoftmaxSession(Session):
         """Refused: this family computes its attention itself."""
         raise self._refusal("patched")
 
-    def _refusal(self, what: str) -> CaptureError:
+    def _refusal(self, verb: str) -> CaptureError:
         return CaptureError(
-            f"the attention of {self._model.spec.family} models cannot be {what}: the family does not compute it "
+            f"the attention of {self._model.spec.family} models cannot be {verb}: the family does not compute it "
             "through the attention interface of transformers; its maps, scores and the stream between layers can be "
             "captured"
         )
 
-    def _check_quantities(self, what: tuple[str, ...]) -> None:
-        super()._check_quantities(what)
-        if "scores" in what and self._found.scores:
+    def _check_quantities(self, quantities: tuple[str, ...]) -> None:
+        super()._check_quantities(quantities)
+        if "scores" in quantities and self._found.scores:
             raise CaptureError(
                 f"the scores of {self._model.spec.family} models cannot be captured: {self._found.scores}",
                 hint="capture the pattern, which is what the softmax gives",
             )
-        if hidden := [name for name in what if name not in self.shown and not corner_size(name)]:
+        if hidden := [name for name in quantities if name not in self.shown and not corner_size(name)]:
             raise self._refusal(f"captured as {', '.join(hidden)}")
 
     def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -282,14 +282,14 @@ class SoftmaxSession(Session):
     def _record(self, site: Site, softmax: Softmax) -> None:
         masked, pattern = self._as_map(site, softmax.reached), self._as_map(site, softmax.pattern)
         for capture in self._captures:
-            for what in capture.what if site in capture.at else ():
+            for quantity in capture.what if site in capture.at else ():
                 chosen = list(capture.at[site])
-                if size := corner_size(what):
-                    capture.keep(what, site, pattern[:, chosen, :size, :size])
-                elif what == "scores":
-                    capture.keep(what, site, self._scores(site, softmax)[:, chosen])
-                elif what in _OF_MAPS:
-                    capture.keep(what, site, _OF_MAPS[what](pattern)[:, chosen])
+                if size := corner_size(quantity):
+                    capture.keep(quantity, site, pattern[:, chosen, :size, :size])
+                elif quantity == "scores":
+                    capture.keep(quantity, site, self._scores(site, softmax)[:, chosen])
+                elif quantity in _OF_MAPS:
+                    capture.keep(quantity, site, _OF_MAPS[quantity](pattern)[:, chosen])
         for stream in self._streams:
             if site in stream.at:
                 heads = list(stream.at[site])
