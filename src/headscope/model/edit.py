@@ -27,7 +27,7 @@ from headscope.core.site import Site
 from headscope.errors import UsageError, VariantRefused, WeightsRefused
 from headscope.model.tracing.projections import Plan, Rows
 from headscope.model.tracing.skip_connections import PARTS, Part, rewired
-from headscope.model.transformers.silence import quiet
+from headscope.model.transformers.library_messages import quiet
 
 if TYPE_CHECKING:
     from headscope.model.model import Model

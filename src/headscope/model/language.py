@@ -12,9 +12,9 @@ from torch import Tensor
 from headscope.errors import UsageError
 from headscope.model.token_ids import check_token_ids
 from headscope.model.tokenising import tokenising
+from headscope.model.transformers.library_messages import quiet
 from headscope.model.transformers.model_state import restored
 from headscope.model.transformers.probe_inputs import forward_options
-from headscope.model.transformers.silence import quiet
 
 if TYPE_CHECKING:
     from headscope.model.model import Model

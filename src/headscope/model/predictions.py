@@ -26,8 +26,8 @@ class Predicted:
     beside: Float[Tensor, "tokens vocabulary"] | None = None
 
 
-def predicted(model: "Model", tokens: Int[Tensor, " tokens"], beside: States | None = None) -> Predicted:
-    """One forward; with `beside` the output head also reads these states, in the same pass.
+def predicted(model: "Model", tokens: Int[Tensor, " tokens"], other_states: States | None = None) -> Predicted:
+    """One forward; with `other_states` the output head also reads these states, in the same pass.
 
     So two states of a model are compared without a second model and without keeping logits: of the first only the
     states are kept, which are a vocabulary's worth smaller. Whatever the model does to its logits (a cap, a scale) it
@@ -39,9 +39,9 @@ def predicted(model: "Model", tokens: Int[Tensor, " tokens"], beside: States | N
 
     def read(module: Any, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         head_inputs.append(args[0].detach())
-        if beside is None:
+        if other_states is None:
             return None
-        return (torch.cat([args[0], beside[None].to(args[0].device, args[0].dtype)]), *args[1:])
+        return (torch.cat([args[0], other_states[None].to(args[0].device, args[0].dtype)]), *args[1:])
 
     handle = head.register_forward_pre_hook(read)
     try:
@@ -49,12 +49,16 @@ def predicted(model: "Model", tokens: Int[Tensor, " tokens"], beside: States | N
             logits = hf(input_ids=tokens[None].to(hf.device), **forward_options(hf)).logits
     finally:
         handle.remove()
-    if len(head_inputs) != 1 or head_inputs[0].shape[:2] != (1, len(tokens)) or len(logits) != (1 if beside is None else 2):
+    if (
+        len(head_inputs) != 1
+        or head_inputs[0].shape[:2] != (1, len(tokens))
+        or len(logits) != (1 if other_states is None else 2)
+    ):
         raise CaptureError(
             f"{model.spec.name} ({model.spec.architecture}) does not compute its logits by one call of its output head"
         )
     logits = logits.cpu()
-    return Predicted(logits[0], head_inputs[0][0].cpu(), None if beside is None else logits[1])
+    return Predicted(logits[0], head_inputs[0][0].cpu(), None if other_states is None else logits[1])
 
 
 def embedding(model: "Model", tokens: Int[Tensor, " tokens"]) -> Float[Tensor, " d_model"]:

@@ -78,7 +78,7 @@ def token_pieces(
     start = reader.take(piece)
     if reader.is_empty or not _shows_places(tokenizer, start[:SAMPLE], surroundings):
         with tokenising():
-            yield surroundings.body(tokenizer(_whole(start, reader))["input_ids"])
+            yield surroundings.body(tokenizer(_document_text(start, reader))["input_ids"])
         return
     yield from _stitched(tokenizer, start, reader, piece, overlap)
 
@@ -100,7 +100,7 @@ def _stitched(tokenizer: Any, text: str, reader: "_Reader", piece: int, overlap:
     yield tokens.ids[first:]
 
 
-def _whole(start: str, reader: "_Reader") -> str:
+def _document_text(start: str, reader: "_Reader") -> str:
     """A document that must be tokenised at once."""
     text = start + reader.take(LONGEST + 1 - len(start))
     _check_length(text, "this tokenizer does not say where its tokens are, and cannot be given")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from headscope.model.transformers.silence import quiet
+from headscope.model.transformers.library_messages import quiet
 
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 

@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from headscope.errors import CheckpointError
-from headscope.model.formats.safetensors_header import file_size
-from headscope.model.transformers.error_text import reason
-from headscope.model.transformers.silence import quiet
+from headscope.model.formats.checkpoint_file import file_size
+from headscope.model.transformers.library_messages import quiet, reason
 
 # transformers would invent an empty tokenizer for a folder without any of these.
 _FILES = (

@@ -32,11 +32,10 @@ from headscope.model.model import Model, open_model
 from headscope.model.rounding import is_narrow, widened
 from headscope.model.transformers.attention_hook import as_transformers, tapped
 from headscope.model.transformers.call_reader import RawCall, Reader
-from headscope.model.transformers.error_text import reason
 from headscope.model.transformers.fresh_copy import FreshCopy, differences, fresh_copy
+from headscope.model.transformers.library_messages import quiet, reason
 from headscope.model.transformers.model_state import restored
 from headscope.model.transformers.probe_inputs import forward_options, probe_inputs, read_by, vocabulary
-from headscope.model.transformers.silence import quiet
 from headscope.model.transformers.softmax_watch import SoftmaxSession
 
 BEGINNING = 2**16  # characters of a text that are tokenised for its first tokens
@@ -206,18 +205,18 @@ def _subject(model: Model, fresh: FreshCopy, text: str | None) -> Subject:
         inputs = {**probe_inputs(model.hf, batch=1), **options}
         singles = {**probe_inputs(model.hf, batch=SINGLES, single_token=True), **options}
     else:
-        inputs, singles = _both(model, tokens), _both(model, tokens.reshape(-1, 1)[:SINGLES])
+        inputs, singles = _token_inputs(model, tokens), _token_inputs(model, tokens.reshape(-1, 1)[:SINGLES])
     return Subject(model, _answer(fresh.hf, inputs), inputs, singles, tokens)
 
 
 def _answer(fresh: Any, inputs: dict[str, Any]) -> Answer:
     """What a fresh model answers; it is widened to float64 on the way, to measure how much it rounds."""
-    answer = _asked(fresh, inputs)
+    answer = _computed_answer(fresh, inputs)
     memory = physical_bytes()
     if fresh.dtype == torch.float64 or (memory is not None and 8 * n_numbers(fresh) > memory):
         return answer
     try:
-        exact = _asked(fresh.double(), {key: _in_float64(value) for key, value in inputs.items()})
+        exact = _computed_answer(fresh.double(), {key: _in_float64(value) for key, value in inputs.items()})
     except Exception:  # noqa: BLE001  some families fix a dtype in their code: then nothing is allowed for rounding
         return answer
     pairs = [pair for place, maps in answer.maps.items() for pair in zip(maps, exact.maps[place], strict=True)]
@@ -225,7 +224,7 @@ def _answer(fresh: Any, inputs: dict[str, Any]) -> Answer:
     return replace(answer, rounding_of_maps=maps, rounding_of_hidden=_relative(answer.hidden, exact.hidden))
 
 
-def _asked(fresh: Any, inputs: dict[str, Any]) -> Answer:
+def _computed_answer(fresh: Any, inputs: dict[str, Any]) -> Answer:
     # Two forwards: a model that exchanges its attention modules in the first one shows their maps in the second.
     hidden = _hidden(fresh(**inputs))
     return Answer(_attentions(fresh(**inputs, output_attentions=True)), hidden)
@@ -262,7 +261,7 @@ def _readable(model: Model, tokens: Int[Tensor, "1 tokens"]) -> Int[Tensor, "1 f
     return tokens
 
 
-def _both(model: Model, tokens: Int[Tensor, "batch tokens"]) -> dict[str, Any]:
+def _token_inputs(model: Model, tokens: Int[Tensor, "batch tokens"]) -> dict[str, Any]:
     decoder_inputs = {"decoder_input_ids": tokens} if model.spec.kind == "encoder-decoder" else {}
     return {"input_ids": tokens, **decoder_inputs, **forward_options(model.hf)}
 
@@ -304,7 +303,10 @@ def _attentions(output: Any) -> dict[tuple[str, str], list[Tensor]]:
         ("sound", "self"): getattr(sound, "attentions", None),
     }
     # Where a family returns something else than a map for a layer (PEGASUS-X: maps by blocks), no map is compared.
-    return {place: [attention_map for attention_map in maps or () if isinstance(attention_map, Tensor)] for place, maps in returned.items()}
+    return {
+        place: [attention_map for attention_map in maps or () if isinstance(attention_map, Tensor)]
+        for place, maps in returned.items()
+    }
 
 
 def _map_error(site: Site, ours: Tensor, theirs: Tensor) -> float:

@@ -15,21 +15,21 @@ from headscope.core.weights import AfterHeads, Embedding, FeedForward, HeadWeigh
 from headscope.errors import CheckpointError, WeightsRefused
 from headscope.model.formats.safetensors_folder import Checkpoint
 from headscope.model.token_spelling import TokenizerVocabulary
-from headscope.model.tracing.embedding_tables import FoundTables, find_tables
-from headscope.model.tracing.feed_forward import FoundFeedForward, find_feed_forward
+from headscope.model.tracing.embedding_tables import EmbeddingTables, find_tables
+from headscope.model.tracing.feed_forward import FeedForwardMatrices, find_feed_forward
 from headscope.model.tracing.projections import Plan, Rows
 from headscope.model.tracing.random_codes import is_linear
 
 
 @dataclass(frozen=True)
-class Beside:
-    """What a model has beside the projections of attention."""
+class OtherWeights:
+    """The weights of a model that are no projections of attention."""
 
-    feed_forward: FoundFeedForward
-    tables: FoundTables
+    feed_forward: FeedForwardMatrices
+    tables: EmbeddingTables
 
     @classmethod
-    def of(cls, model: Any, plans: dict[Site, Plan]) -> "Beside":
+    def of(cls, model: Any, plans: dict[Site, Plan]) -> "OtherWeights":
         """Of a model, real or on the meta device."""
         return cls(find_feed_forward(model, plans), find_tables(model, tuple(plans)))
 
@@ -113,8 +113,8 @@ class FileMatrices:
         return tensor
 
 
-# What the rest of a layer makes of a stream and its heads' outputs.
-Continue = Callable[[Site, Tensor, Tensor], AfterHeads]
+# Runs the rest of a site's layer on a stream and on the outputs of its heads.
+LayerRunner = Callable[[Site, Tensor, Tensor], AfterHeads]
 
 
 class PlannedWeights:
@@ -127,15 +127,15 @@ class PlannedWeights:
         self,
         spec: ModelSpec,
         plans: dict[Site, Plan],
-        other_weights: Beside,
+        other_weights: OtherWeights,
         matrices: Matrices,
         method: str,
         tokenizer: Callable[[], Any | None],
-        rest_of_layer: Continue | None = None,
+        rest_of_layer: LayerRunner | None = None,
     ) -> None:
         self._spec, self._plans, self._matrices, self._method = spec, plans, matrices, method
         self._feed_forward, self._tables = other_weights.feed_forward, other_weights.tables
-        self._tokenizer, self._rest = cache(tokenizer), rest_of_layer
+        self._tokenizer, self._rest_of_layer = cache(tokenizer), rest_of_layer
 
     @property
     def spec(self) -> ModelSpec:
@@ -222,9 +222,9 @@ class PlannedWeights:
         z: Float[Tensor, "windows heads tokens d_value"],
     ) -> AfterHeads:
         """What the rest of a site's layer makes of a stream that enters it and of what its heads give."""
-        if self._rest is None:
+        if self._rest_of_layer is None:
             raise WeightsRefused(f"{site.label}: the weights are read from a file, and no layer is built to be run")
-        return self._rest(site, stream, z)
+        return self._rest_of_layer(site, stream, z)
 
 
 def _heads(matrices: Matrices, rows: Rows) -> Float[Tensor, "some_heads in width"]:
@@ -242,8 +242,8 @@ def _output_bias(matrices: Matrices, module: str) -> Float[Tensor, " out"]:
 
 
 def file_sources(
-    skeleton: Any, checkpoint: Checkpoint, plans: dict[Site, Plan], other_weights: Beside
-) -> tuple[dict[str, str], Beside]:
+    skeleton: Any, checkpoint: Checkpoint, plans: dict[Site, Plan], other_weights: OtherWeights
+) -> tuple[dict[str, str], OtherWeights]:
     """For each parameter that is to be read, the one tensor of the file that it is; and what can be read.
 
     transformers renames, splits and merges tensors on loading; its own rules are applied to the names in the file. A
@@ -262,23 +262,28 @@ def file_sources(
         return _unique(name, names_by_parameter.get(name, []), shapes[name], checkpoint)
 
     sources = {name: source(name) for name in _needed(skeleton, plans)}
-    fed, tables = other_weights.feed_forward.matrices, other_weights.tables.tables
+    matrices, tables = other_weights.feed_forward.matrices, other_weights.tables.tables
     refusals: dict[str, str] = {}
-    for module in dict.fromkeys([one.module for one in fed] + [one.module for one in tables]):
+    for module in dict.fromkeys([matrix.module for matrix in matrices] + [table.module for table in tables]):
         try:
             sources[f"{module}.weight"] = source(f"{module}.weight")
         except WeightsRefused as refusal:
             refusals[module] = refusal.message
-    gone = [refusals[one.module] for one in fed if one.module in refusals]
+    gone = [refusals[matrix.module] for matrix in matrices if matrix.module in refusals]
     note = (f"Left out: {len(set(gone))} feed-forward matrices, because {gone[0]}.",) if gone else ()
     missing = tuple(
-        f"Left out: the table of {one.role} vectors, because {refusals[one.module]}."
-        for one in tables
-        if one.module in refusals
+        f"Left out: the table of {table.role} vectors, because {refusals[table.module]}."
+        for table in tables
+        if table.module in refusals
     )
-    return sources, Beside(
-        FoundFeedForward(tuple(one for one in fed if one.module not in refusals), (*other_weights.feed_forward.notes, *note)),
-        FoundTables(tuple(one for one in tables if one.module not in refusals), (*other_weights.tables.notes, *missing)),
+    return sources, OtherWeights(
+        FeedForwardMatrices(
+            tuple(matrix for matrix in matrices if matrix.module not in refusals),
+            (*other_weights.feed_forward.notes, *note),
+        ),
+        EmbeddingTables(
+            tuple(table for table in tables if table.module not in refusals), (*other_weights.tables.notes, *missing)
+        ),
     )
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from headscope.errors import CheckpointError
-from headscope.model.formats.safetensors_header import file_size, unreadable
-from headscope.model.transformers.silence import quiet
+from headscope.model.formats.checkpoint_file import file_size, unreadable
+from headscope.model.transformers.library_messages import quiet
 
 _MAX_BYTES = 16_000_000
 _FLOAT_TAG = "__float__"
@@ -47,7 +47,9 @@ def generation_config(folder: Path, config: Any, raw: dict[str, Any]) -> Any:
     # Only what is known: older config.json files hold settings such as forced_eos_token_id among their own.
     setting_names = generation.to_dict().keys() - {"transformers_version"}
     with quiet():
-        generation.update(**{key: value for key, value in settings.items() if key in setting_names and value is not None})
+        generation.update(
+            **{key: value for key, value in settings.items() if key in setting_names and value is not None}
+        )
     return generation
 
 

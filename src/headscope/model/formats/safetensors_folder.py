@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from headscope.errors import CheckpointError
-from headscope.model.digest import sha256_of
-from headscope.model.formats.safetensors_header import TensorEntry, file_size, read_header, unreadable
+from headscope.model.formats.checkpoint_file import file_size, sha256_of, unreadable
+from headscope.model.formats.safetensors_header import TensorEntry, read_header
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"

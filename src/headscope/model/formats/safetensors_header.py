@@ -7,13 +7,13 @@ with the size of the file, so that a broken file is an error here and never a wr
 
 import json
 import math
-import stat
 import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headscope.errors import CheckpointError
+from headscope.model.formats.checkpoint_file import file_size, unreadable
 
 # A header lists names and numbers: even the largest checkpoints stay far below this.
 MAX_HEADER_BYTES = 100_000_000
@@ -61,33 +61,6 @@ def read_header(file: Path) -> dict[str, TensorEntry]:
     return dict(sorted(entries, key=lambda item: item[1].begin))
 
 
-def file_size(file: Path) -> int:
-    """The size of a regular file; a clear error for everything else that can be in its place."""
-    try:
-        status = file.stat()
-    except FileNotFoundError as error:
-        if file.is_symlink():
-            raise CheckpointError(
-                f"{file} is a link to {file.readlink()}, which does not exist",
-                hint="copy the file itself, not the link to it",
-            ) from error
-        raise CheckpointError(f"{file} does not exist", hint="the checkpoint is incomplete: fetch it again") from error
-    except OSError as error:
-        raise unreadable(file, error) from error
-    if not stat.S_ISREG(status.st_mode):
-        file_kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-        raise CheckpointError(f"{file} is {file_kind}, expected a file", hint="the checkpoint is incomplete: fetch it again")
-    return status.st_size
-
-
-def unreadable(file: Path, error: OSError) -> CheckpointError:
-    """The operating system does not let the file be read."""
-    return CheckpointError(
-        f"cannot read {file}: {error.strerror or error}",
-        hint="check who may read the file and where it leads",
-    )
-
-
 def _header_length(file: Path, size: int, start: bytes) -> int:
     if size < 8:
         raise CheckpointError(f"{file} is {size} bytes long, too short for a safetensors file", hint=_AGAIN)
@@ -115,7 +88,7 @@ def _header_length(file: Path, size: int, start: bytes) -> int:
     return int(length)
 
 
-class _Twice(Exception):
+class _DuplicateKey(Exception):
     """A JSON object has the same key twice; Python would silently keep the last."""
 
 
@@ -123,7 +96,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     header: dict[str, Any] = {}
     for name, value in pairs:
         if name in header:
-            raise _Twice(name)
+            raise _DuplicateKey(name)
         header[name] = value
     return header
 
@@ -131,7 +104,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _parse(file: Path, text: bytes) -> dict[str, Any]:
     try:
         header = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
-    except _Twice as error:
+    except _DuplicateKey as error:
         raise CheckpointError(f"{file}: the header names {str(error)!r} twice", hint=_AGAIN) from error
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{file}: the header is not JSON ({error})", hint=_AGAIN) from error

@@ -71,7 +71,7 @@ class Capture:
     may see, `corner_z` the z of those queries.
     """
 
-    what: tuple[str, ...]
+    quantities: tuple[str, ...]
     at: dict[Site, Heads]
     frames: Frames[dict[str, dict[Site, Tensor]]] = field(default_factory=lambda: Frames(dict))
 

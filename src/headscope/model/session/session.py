@@ -44,7 +44,8 @@ from headscope.model.session.past_queries import PastQueries
 from headscope.model.session.recorder import Capture, Heads, Stream
 from headscope.model.transformers.attention_hook import as_transformers, own_attention, tapped
 from headscope.model.transformers.call_reader import RawCall, Reader
-from headscope.model.transformers.forward_position import Clock
+from headscope.model.transformers.forward_position import ForwardPosition
+from headscope.model.transformers.layers import enclosing_layer, last_layer
 from headscope.model.transformers.model_state import restored
 from headscope.model.transformers.probe_inputs import forward_options
 from headscope.shapes import CORNER
@@ -68,7 +69,7 @@ class _Change:
     """One patch: which heads, which quantity, and the new value."""
 
     heads: Heads
-    what: str
+    quantity: str
     value: Patch
 
 
@@ -83,7 +84,7 @@ class Session:
         self._per_forward = Counter(site.module for site in model.sites)
         self._calls: Counter[str] = Counter()
         self._reader = Reader()
-        self._clock = Clock(self._hf)
+        self._position = ForwardPosition(self._hf)
         self._past = PastQueries()
         self._uniform: dict[tuple[object, ...], tuple[Call, RowStatistics]] = {}
         self._captures: list[Capture] = []
@@ -91,7 +92,7 @@ class Session:
         self._replaced: dict[Site, dict[int, Mechanism]] = {}
         self._ablated: dict[Site, set[int]] = {}
         self._changes: dict[Site, list[_Change]] = {}
-        self._each: Callable[[], None] | None = None
+        self._after_call: Callable[[], None] | None = None
         self._stack: ExitStack | None = None
 
     def __enter__(self) -> "Session":
@@ -182,17 +183,17 @@ class Session:
             inputs["decoder_input_ids"] = tokens
             if real is not None:
                 inputs["decoder_attention_mask"] = inputs["attention_mask"]
-        self._each = each
+        self._after_call = each
         try:
             with torch.no_grad(), restored(self._hf):
                 body(**inputs, **forward_options(body))
         finally:
-            self._each = None
+            self._after_call = None
 
     def _attended_to(self) -> None:
         """One attention call is over, and all that it shows has been recorded."""
-        if self._each is not None:
-            self._each()
+        if self._after_call is not None:
+            self._after_call()
 
     def _check_quantities(self, quantities: tuple[str, ...]) -> None:
         unknown = [name for name in quantities if name not in QUANTITIES and not corner_size(name)]
@@ -212,11 +213,11 @@ class Session:
         return Selection.of(at).resolve(self._model.sites)
 
     def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._clock.read_model(module, args, kwargs)
+        self._position.read_model(module, args, kwargs)
         self._new_forward()
 
     def _begin_encoder(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._clock.read_encoder(module, args, kwargs)
+        self._position.read_encoder(module, args, kwargs)
         self._new_forward()
 
     def _new_forward(self) -> None:
@@ -230,7 +231,7 @@ class Session:
 
     def _attention(self, raw: RawCall) -> Tensor:
         site = self._site_of(raw.module)
-        call = self._reader.call(raw, query_offset=self._clock.offset(site.stack), cross=site.kind == "cross")
+        call = self._reader.call(raw, query_offset=self._position.offset(site.stack), cross=site.kind == "cross")
         call = self._patched_inputs(site, call)
         self._capture_inputs(site, call)
         self._stream_rows(site, call)
@@ -252,11 +253,11 @@ class Session:
     def _patched_inputs(self, site: Site, call: Call) -> Call:
         for change in self._changes.get(site, ()):
             shared = _kv_heads(site, change.heads)
-            if change.what == "q":
+            if change.quantity == "q":
                 call = replace(call, q=_patched(call.q, change.heads, change))
-            elif change.what == "k":
+            elif change.quantity == "k":
                 call = replace(call, k=_patched(call.k, shared, change))
-            elif change.what == "v":
+            elif change.quantity == "v":
                 call = replace(call, v=_patched(call.v, shared, change))
         return call
 
@@ -264,7 +265,7 @@ class Session:
         """Captures keep what they ask for, except z, which comes later."""
         for capture in self._captures:
             heads = capture.at.get(site, ())
-            for quantity in capture.what if heads else ():
+            for quantity in capture.quantities if heads else ():
                 if quantity in ("q", "k", "v"):
                     tensor_heads = heads if quantity == "q" else _kv_heads(site, heads)
                     capture.keep(quantity, site, getattr(call, quantity)[:, list(tensor_heads)])
@@ -281,17 +282,17 @@ class Session:
 
     def _one_map(self, site: Site, part: Call, heads: Heads, quantity: str) -> Tensor:
         changes = self._changes.get(site, ())
-        if quantity == "pairs" and any(change.what == "pattern" for change in changes):
+        if quantity == "pairs" and any(change.quantity == "pattern" for change in changes):
             return pairs_of(self._one_map(site, part, heads, "pattern"))  # a patch is told the whole pattern
         size = corner_size(quantity)
         mapped = corner(part, size) if size else _MAPS[quantity](part)
         for change in changes:
             shared = tuple(head for head in heads if head in change.heads)
-            if (size or quantity == "early") and change.what == "pattern" and shared:
+            if (size or quantity == "early") and change.quantity == "pattern" and shared:
                 raise CaptureError(
                     f"{site.label}: the {quantity} part of a patched pattern cannot be captured: capture the pattern"
                 )
-            if quantity == "pattern" and change.what == "pattern" and shared:
+            if quantity == "pattern" and change.quantity == "pattern" and shared:
                 mapped = _patched(mapped, tuple(heads.index(head) for head in shared), change)
         return mapped
 
@@ -323,7 +324,7 @@ class Session:
             if heads is None:
                 continue
             self._refuse_patched_patterns(site)
-            real = self._clock.real_queries(site.stack, call.q.shape[2])
+            real = self._position.real_queries(site.stack, call.q.shape[2])
             is_self = site.kind == "self"
             groups = self._parts(site, call, heads)
             rows = [row_statistics(part, stream.request, real_queries=real, positional=is_self) for part, _ in groups]
@@ -333,7 +334,7 @@ class Session:
             uniform[site] = self._uniform_of(call, stream.request, real, is_self)
 
     def _refuse_patched_patterns(self, site: Site) -> None:
-        if any(change.what == "pattern" for change in self._changes.get(site, ())):
+        if any(change.quantity == "pattern" for change in self._changes.get(site, ())):
             raise CaptureError(
                 f"{site.label}: a patched pattern is not the softmax of any scores, so it cannot be streamed",
                 hint="capture the pattern instead",
@@ -363,23 +364,23 @@ class Session:
             return own_attention(call)
         if not mechanism.needs_all_queries:
             return mechanism(call).out
-        full_call = self._past.whole(site, mechanism, call, self._clock.offset(site.stack))
+        full_call = self._past.full_call(site, mechanism, call, self._position.offset(site.stack))
         return mechanism(full_call).out[:, :, -call.q.shape[2] :]
 
     def _finished(self, site: Site, call: Call, out: Tensor) -> Tensor:
         for change in self._changes.get(site, ()):
-            if change.what == "pattern":
+            if change.quantity == "pattern":
                 part = call.heads(change.heads)
                 mixed = self._map(site, call, change.heads, "pattern").to(part.v.dtype) @ part.v
                 out = _with_heads(out, change.heads, mixed)
-            elif change.what == "z":
+            elif change.quantity == "z":
                 out = _patched(out, change.heads, change)
         if site in self._ablated:
             out = _with_heads(out, tuple(sorted(self._ablated[site])), torch.zeros((), dtype=out.dtype))
         for capture in self._captures:
-            if site in capture.at and "z" in capture.what:
+            if site in capture.at and "z" in capture.quantities:
                 capture.keep("z", site, out[:, list(capture.at[site])])
-            if site in capture.at and "corner_z" in capture.what:
+            if site in capture.at and "corner_z" in capture.quantities:
                 capture.keep("corner_z", site, out[:, list(capture.at[site]), :CORNER].clone())
         return out
 
@@ -413,7 +414,7 @@ class Session:
         last = {site.stack: site for site in self._model.sites if site.kind == "self"}
         for site in last.values():
             if site in capture.at:
-                name = _last_block(self._hf, site.module)
+                name = last_layer(self._hf, site.module)
                 # A layer that is called several times (ALBERT) is the last one in its last call only.
                 calls = site.call + 1 if site.module.startswith(f"{name}.") else 1
                 handle = self._hf.get_submodule(name).register_forward_hook(_FinalHook(capture, site, calls))
@@ -424,7 +425,7 @@ class _InputHook:
     """Keeps the first tensor a module is given, for the sites in it; a shared module's calls go site by site."""
 
     def __init__(self, capture: Capture, sites: list[Site], quantity: str) -> None:
-        self._capture, self._what = capture, quantity
+        self._capture, self._quantity = capture, quantity
         self._by_call: dict[int, list[Site]] = {}
         for site in sites:
             self._by_call.setdefault(site.call, []).append(site)
@@ -434,7 +435,7 @@ class _InputHook:
         inputs = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         calls = sorted(self._by_call)
         for site in self._by_call[calls[self._calls % len(calls)]]:
-            self._capture.keep(self._what, site, inputs[0].clone())  # some models add to it in place
+            self._capture.keep(self._quantity, site, inputs[0].clone())  # some models add to it in place
         self._calls += 1
 
 
@@ -442,14 +443,16 @@ class _FinalHook:
     """Keeps what the last layer of a stack gives."""
 
     def __init__(self, capture: Capture, site: Site, calls: int) -> None:
-        self._capture, self._site, self._calls = capture, site, calls
-        self._seen = 0
+        self._capture, self._site, self._calls_per_forward = capture, site, calls
+        self._calls = 0
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        self._seen += 1
-        if self._seen % self._calls:
+        self._calls += 1
+        if self._calls % self._calls_per_forward:
             return
-        outputs = [output] if isinstance(output, Tensor) else [tensor for tensor in output if isinstance(tensor, Tensor)]
+        outputs = (
+            [output] if isinstance(output, Tensor) else [tensor for tensor in output if isinstance(tensor, Tensor)]
+        )
         if not outputs:
             raise CaptureError(f"{self._site.label}: the last layer gives no tensor that could be captured")
         self._capture.keep("final", self._site, outputs[0].clone())
@@ -466,7 +469,7 @@ def _patched(tensor: Tensor, heads: Heads, change: _Change) -> Tensor:
         after = value.to(before.device, before.dtype).expand_as(before)
     except RuntimeError as error:
         raise UsageError(
-            f"a patch of {change.what} has shape {tuple(value.shape)}, expected {tuple(before.shape)} or what "
+            f"a patch of {change.quantity} has shape {tuple(value.shape)}, expected {tuple(before.shape)} or what "
             "broadcasts to it (batch, heads, positions, width)"
         ) from error
     return _with_heads(tensor, heads, after)
@@ -476,24 +479,3 @@ def _with_heads(tensor: Tensor, heads: Heads, value: Tensor) -> Tensor:
     changed = tensor.clone()
     changed[:, list(heads)] = value
     return changed
-
-
-def enclosing_layer(hf: nn.Module, module: str) -> str:
-    """The nearest enclosing element of a module list: the layer that the attention belongs to."""
-    parts = module.split(".")
-    for end in range(len(parts), 0, -1):
-        parent = ".".join(parts[: end - 1])
-        if isinstance(hf.get_submodule(parent), nn.ModuleList):
-            return ".".join(parts[:end])
-    return module
-
-
-def _last_block(hf: nn.Module, module: str) -> str:
-    """The last element of the outermost module list around a module: the last layer of its stack."""
-    parts = module.split(".")
-    for end in range(1, len(parts) + 1):
-        parent = ".".join(parts[: end - 1])
-        layers = hf.get_submodule(parent)
-        if isinstance(layers, nn.ModuleList):
-            return f"{parent}.{len(layers) - 1}"
-    return module

@@ -13,7 +13,7 @@ from typing import Literal
 from headscope.errors import CheckpointError, UsageError
 from headscope.fetch.progress import Progress
 from headscope.model.formats.adapter import base_name, holds_adapter
-from headscope.model.formats.safetensors_header import unreadable
+from headscope.model.formats.checkpoint_file import unreadable
 from headscope.model.sources import hub as hub_source
 from headscope.model.sources import model_wheels
 
@@ -57,7 +57,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedModel:
     """One line of `headscope models`."""
 
     name: str
@@ -68,7 +68,9 @@ class Listed:
 
 
 def resolve(name: str | Path, *, hub: bool = False, seed: int = 0, progress: Progress | None = None) -> Source:
-    """Find what `what` names: a known name, a folder, a .gguf file, `random:PATH`, or (with `hub`) a hub id.
+    """Find the checkpoint that `name` means.
+
+    It is a known name, a folder, a .gguf file, `random:PATH`, or (with `hub`) a hub id.
 
     Known names come first; a folder that happens to be called `tiny` is reached as `./tiny`. `BASE+ADAPTER` is the
     model BASE with the adapter in the folder ADAPTER; a folder with an adapter and its base, or its base's name, needs
@@ -77,7 +79,7 @@ def resolve(name: str | Path, *, hub: bool = False, seed: int = 0, progress: Pro
     text = str(name)
     if isinstance(name, str) and text.startswith(_RANDOM):
         return _random(text, hub=hub, seed=seed, progress=progress)
-    if isinstance(name, str) and (source := _known(text, progress)):
+    if isinstance(name, str) and (source := _named_source(text, progress)):
         return source
     if not text.strip():
         raise UsageError("no model was named", hint=_FORMS)
@@ -91,19 +93,19 @@ def resolve(name: str | Path, *, hub: bool = False, seed: int = 0, progress: Pro
     raise _unknown(text)
 
 
-def sources() -> tuple[Listed, ...]:
+def sources() -> tuple[ListedModel, ...]:
     """What can be opened by name, for `headscope models`."""
     tiny = _EMBEDDED / "tiny"
     size = sum(file.stat().st_size for file in tiny.iterdir()) if tiny.is_dir() else None
-    embedded = Listed("tiny", "a small causal model that ships with headscope", size, "Apache-2.0", True)
+    embedded = ListedModel("tiny", "a small causal model that ships with headscope", size, "Apache-2.0", True)
     carried = [
-        Listed(carrier.name, carrier.what, carrier.size_bytes, carrier.licence, carrier.is_cached)
+        ListedModel(carrier.name, carrier.description, carrier.size_bytes, carrier.licence, carrier.is_cached)
         for carrier in model_wheels.CARRIERS.values()
     ]
     return (embedded, *carried)
 
 
-def _known(name: str, progress: Progress | None) -> Source | None:
+def _named_source(name: str, progress: Progress | None) -> Source | None:
     if name == "tiny":
         return Source(name, "embedded", _EMBEDDED / "tiny", licence="Apache-2.0")
     if (carrier := model_wheels.CARRIERS.get(name)) is None:

@@ -18,20 +18,23 @@ from headscope.core.site import Site
 from headscope.core.weights import FeedForward
 from headscope.model.tracing.projections import Plan
 from headscope.model.tracing.random_codes import is_linear
+from headscope.model.transformers.layers import enclosing_names
 
 
 @dataclass(frozen=True)
-class FoundFeedForward:
+class FeedForwardMatrices:
     """Every feed-forward matrix in the order of the layers, and what was left out, in sentences."""
 
     matrices: tuple[FeedForward, ...]
     notes: tuple[str, ...] = ()
 
 
-def find_feed_forward(model: nn.Module, plans: dict[Site, Plan]) -> FoundFeedForward:
+def find_feed_forward(model: nn.Module, plans: dict[Site, Plan]) -> FeedForwardMatrices:
     """The feed-forward matrices of a model, real or on the meta device."""
     sites = tuple(plans)
-    projections = {part.module for plan in plans.values() if (parts := plan.projections) for part in vars(parts).values()}
+    projections = {
+        part.module for plan in plans.values() if (parts := plan.projections) for part in vars(parts).values()
+    }
     matrices: list[FeedForward] = []
     stacked: dict[str, list[Site]] = {}
     bare: list[Site] = []
@@ -50,7 +53,7 @@ def find_feed_forward(model: nn.Module, plans: dict[Site, Plan]) -> FoundFeedFor
             bare.append(site)
     matrices += _without_attention(model, blocks, matrices)
     ordered = sorted(matrices, key=lambda matrix: ([site.stack for site in sites].index(matrix.stack), matrix.layer))
-    return FoundFeedForward(tuple(ordered), (*_stacked_notes(stacked), *_bare_notes(bare)))
+    return FeedForwardMatrices(tuple(ordered), (*_stacked_notes(stacked), *_bare_notes(bare)))
 
 
 def _without_attention(model: nn.Module, blocks: dict[str, Site], matrices: list[FeedForward]) -> Iterator[FeedForward]:
@@ -94,7 +97,9 @@ def _one_per_layer(sites: Iterable[Site]) -> list[Site]:
     return list({(site.stack, site.layer): site for site in reversed(tuple(sites))}.values())[::-1]
 
 
-def _block(model: nn.Module, site: Site, sites: tuple[Site, ...], projections: set[str]) -> tuple[str, dict[str, nn.Module]]:
+def _block(
+    model: nn.Module, site: Site, sites: tuple[Site, ...], projections: set[str]
+) -> tuple[str, dict[str, nn.Module]]:
     """The layer around a site and its feed-forward modules: the smallest part of the model that has some."""
     other_modules = [other.module for other in sites if (other.stack, other.layer) != (site.stack, site.layer)]
     outermost = ""
@@ -114,11 +119,10 @@ def _around(module: str) -> Iterator[str]:
     """The names of the parts that hold a module, from the inside out, up to the first that has a number."""
     numbered = re.match(r"(?:.*?\.)?\d+(?=\.|$)", module)
     last = len(numbered[0]) if numbered else 0
-    while "." in module:
-        module = module.rpartition(".")[0]
-        if len(module) < last:
+    for name in enclosing_names(module):
+        if len(name) < last:
             return
-        yield module
+        yield name
 
 
 def _attention(model: nn.Module, block: str, sites: tuple[Site, ...]) -> list[str]:
@@ -140,7 +144,7 @@ def _inside(module: str, block: str) -> bool:
     return module.startswith(f"{block}.")
 
 
-def _beside(model: nn.Module, block: str, attention: list[str]) -> Iterator[tuple[str, nn.Module]]:
+def _modules_outside(model: nn.Module, block: str, attention: list[str]) -> Iterator[tuple[str, nn.Module]]:
     if not block:
         return
     for name, module in model.get_submodule(block).named_modules(prefix=block):
@@ -150,13 +154,15 @@ def _beside(model: nn.Module, block: str, attention: list[str]) -> Iterator[tupl
 
 def _linears(model: nn.Module, block: str, attention: list[str], projections: set[str]) -> dict[str, nn.Module]:
     return {
-        name: module for name, module in _beside(model, block, attention) if is_linear(module) and name not in projections
+        name: module
+        for name, module in _modules_outside(model, block, attention)
+        if is_linear(module) and name not in projections
     }
 
 
 def _banks(model: nn.Module, block: str, attention: list[str]) -> Iterator[str]:
     """Parameters that hold a stack of matrices, as experts do; a convolution's kernel is none."""
-    for name, module in _beside(model, block, attention):
+    for name, module in _modules_outside(model, block, attention):
         if not isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
             parameters = module.named_parameters(recurse=False)
             yield from (f"{name}.{key}" for key, parameter in parameters if parameter.ndim == 3)

@@ -55,7 +55,7 @@ class _Refusal(Exception):
     """The reason why a site has no canonical form."""
 
 
-class Tracer:
+class ProjectionTracer:
     """Handles attention calls of a coded model: traces q, k, v back, hands codes out for the output."""
 
     def __init__(self, model: Any, sites: tuple[Site, ...]) -> None:
@@ -131,14 +131,15 @@ class Tracer:
             raise _Refusal(f"its projections read different inputs ({modules}), as in latent attention")
         return (q, k, v), EXACT if q_scaled and k_scaled else NORMED
 
-    def _rows(self, states: Tensor, plural: str) -> tuple[Rows, CodedCall, bool]:
+    def _rows(self, states: Tensor, states_name: str) -> tuple[Rows, CodedCall, bool]:
         channels = channels_of(states)
         if channels.shape[0] < SIGNATURE_BITS // 2:
             raise _Refusal(f"the probe gave only {channels.shape[0]} samples")
         traced = self._find(channels)
         if traced is None:
             raise _Refusal(
-                f"no single linear module produces its {plural} (they are summed, shifted, or normalised with a mean)"
+                f"no single linear module produces its {states_name} "
+                "(they are summed, shifted, or normalised with a mean)"
             )
         gain = traced.gain()
         shape = (states.shape[1], states.shape[3])
@@ -163,7 +164,7 @@ class Tracer:
 
 def make_blueprint(model: Any, sites: tuple[Site, ...]) -> dict[Site, Plan]:
     """Trace every site of a model, real or on the meta device, in two coded forwards over single tokens."""
-    tracer = Tracer(model, sites)
+    tracer = ProjectionTracer(model, sites)
     inputs = probe_inputs(model, batch=SIGNATURE_BITS, single_token=True)
     with torch.no_grad(), coded(model, tracer.note), tapped(model, tracer):
         model(**inputs, **forward_options(model))

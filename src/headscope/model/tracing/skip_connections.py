@@ -25,7 +25,8 @@ from headscope.core.site import Site
 from headscope.errors import HeadscopeError, VariantRefused
 from headscope.model.transformers.attention_hook import answering, plain_attention, tapped
 from headscope.model.transformers.call_reader import RawCall
-from headscope.model.transformers.error_text import reason
+from headscope.model.transformers.layers import layer_lists
+from headscope.model.transformers.library_messages import reason
 from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
 
 Part = Literal["attention", "mlp"]
@@ -68,23 +69,6 @@ class _Addition:
     call: tuple[str, int]  # the block in which it happens, and which of its calls
 
 
-def layer_lists(hf: nn.Module, sites: Sequence[Site]) -> tuple[str, ...]:
-    """The outermost lists of modules around the sites: their elements are the layers."""
-    list_names: dict[str, None] = {}
-    for site in sites:
-        parts = site.module.split(".")
-        for end in range(1, len(parts)):
-            parent = ".".join(parts[:end])
-            try:
-                holder = hf.get_submodule(parent)
-            except AttributeError:
-                break
-            if isinstance(holder, nn.ModuleList):
-                list_names[parent] = None
-                break
-    return tuple(list_names)
-
-
 def find_branches(hf: Any, sites: Sequence[Site]) -> Branches:
     """The roles of a model's additions; raises `VariantRefused` where they cannot be told."""
     lists = layer_lists(hf, sites)
@@ -98,10 +82,10 @@ def find_branches(hf: Any, sites: Sequence[Site]) -> Branches:
         raise
     except Exception as error:
         raise VariantRefused(f"{type(hf).__name__} could not be run with gradients ({reason(error)})") from error
-    return _Reading(probe).branches()
+    return _BranchFinder(probe).branches()
 
 
-class Adding(TorchFunctionMode):
+class AdditionMode(TorchFunctionMode):
     """Hands every addition of two tensors of equal shape to `handle`, with the function that adds."""
 
     def __init__(self, handle: Any) -> None:
@@ -117,7 +101,7 @@ class Adding(TorchFunctionMode):
         return func(*args, **options)
 
 
-class Watched(ABC):
+class AdditionWatch(ABC):
     """Follows which module's code is running inside the blocks, and counts the additions as wide as the stream."""
 
     def __init__(self, hf: Any, blocks: Sequence[str]) -> None:
@@ -146,7 +130,7 @@ class Watched(ABC):
                 tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
                 self.streams.append(tensors[0].numel() if tensors else -1)
                 self.calls[name] += 1
-                self._modes.append(Adding(self._add))
+                self._modes.append(AdditionMode(self._add))
                 self._modes[-1].__enter__()
             self._running.append((name, Counter()))
 
@@ -182,7 +166,7 @@ class Watched(ABC):
         """A module has run, and its own code has added so often."""
 
 
-class _Probe(Watched):
+class _Probe(AdditionWatch):
     """One short forward with gradients, which keeps the graph's nodes of additions and attention calls."""
 
     def __init__(self, hf: Any, sites: Sequence[Site], blocks: Sequence[str]) -> None:
@@ -244,7 +228,7 @@ class _Path:
     product: bool = False
 
 
-class _Reading:
+class _BranchFinder:
     """The graph of a probe read: which additions are skip connections, and what is beside them."""
 
     def __init__(self, probe: _Probe) -> None:
@@ -338,7 +322,9 @@ class _Reading:
         for addition in reversed(self._probe.additions):
             if addition.call != call or id(addition.result) not in path.nodes:
                 continue
-            from_matrices = [operand is not None and self._path(source, operand).product for operand in addition.operands]
+            from_matrices = [
+                operand is not None and self._path(source, operand).product for operand in addition.operands
+            ]
             if all(from_matrices) and not self._path(addition.result, branch).product and self._skip(addition) is None:
                 summands: list[tuple[_Addition, int]] = []
                 for index, operand in enumerate(addition.operands):
@@ -365,22 +351,30 @@ def _path(source: Any, node: Any) -> _Path:
         return _Path({id(source)} if node is source else set())
     # Depth first, in the order in which all that a node was computed from comes before it.
     leads: dict[int, bool] = {id(source): True}
-    through_matrix: dict[int, bool] = {id(source): False}  # whether a matrix lies between it and the source, itself included
-    kept: list[Any] = []
+    through_matrix: dict[int, bool] = {
+        id(source): False
+    }  # whether a matrix lies between it and the source, itself included
+    alive_nodes: list[Any] = []
     stack: list[tuple[Any, bool]] = [(node, False)]
     while stack:
-        one, expanded = stack.pop()
-        if id(one) in leads:
+        current, expanded = stack.pop()
+        if id(current) in leads:
             continue
-        inputs = [] if one._sequence_nr() <= floor else [input_node for input_node, _ in one.next_functions if input_node is not None]
+        inputs = (
+            []
+            if current._sequence_nr() <= floor
+            else [input_node for input_node, _ in current.next_functions if input_node is not None]
+        )
         if not expanded:
-            kept.append(one)
-            stack.append((one, True))
+            alive_nodes.append(current)
+            stack.append((current, True))
             stack += [(input_node, False) for input_node in inputs if id(input_node) not in leads]
             continue
         reached = [input_node for input_node in inputs if leads.get(id(input_node), False)]
-        leads[id(one)] = bool(reached)
-        through_matrix[id(one)] = bool(reached) and (bool(_PRODUCT.search(one.name())) or any(through_matrix[id(input_node)] for input_node in reached))
+        leads[id(current)] = bool(reached)
+        through_matrix[id(current)] = bool(reached) and (
+            bool(_PRODUCT.search(current.name())) or any(through_matrix[id(input_node)] for input_node in reached)
+        )
     if not leads.get(id(node), False):
         return _Path()
     return _Path({key for key, leading in leads.items() if leading}, through_matrix[id(node)])
@@ -390,11 +384,11 @@ def _path(source: Any, node: Any) -> _Path:
 def rewired(hf: Any, branches: Branches, strength: float, removed: frozenset[Part]) -> Iterator[None]:
     """Run the model with skip connections of another strength, or without some branches, while the context lasts."""
     with ExitStack() as stack:
-        _Rewired(hf, branches, strength, removed).open(stack)
+        _RewiredAdditions(hf, branches, strength, removed).open(stack)
         yield
 
 
-class _Rewired(Watched):
+class _RewiredAdditions(AdditionWatch):
     """Adds in another way: s·x + f(x), or x alone."""
 
     def __init__(self, hf: Any, branches: Branches, strength: float, removed: frozenset[Part]) -> None:

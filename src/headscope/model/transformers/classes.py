@@ -8,8 +8,7 @@ import torch
 
 from headscope.errors import CheckpointError, ResourceError
 from headscope.model.formats.quantisation import check_method
-from headscope.model.transformers.error_text import reason
-from headscope.model.transformers.silence import quiet
+from headscope.model.transformers.library_messages import quiet, reason
 
 # Far beyond every model there is; building the modules of more would take minutes, naming more labels gigabytes.
 _MAX_LAYERS = 1_000

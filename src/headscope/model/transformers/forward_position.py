@@ -13,19 +13,19 @@ from torch import Tensor
 from headscope.core.site import Stack
 
 
-class Clock:
+class ForwardPosition:
     """The padding and the cache of the forward that is running, by stack."""
 
     def __init__(self, model: Any) -> None:
         self._two_stacks = bool(model.config.is_encoder_decoder)
-        self._seen = 0
+        self._cached_tokens = 0
         self._real: dict[Stack, Tensor | None] = {}
 
     def read_model(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note what the arguments of a forward of the whole model say."""
         arguments = _arguments(module, args, kwargs)
         cache = arguments.get("past_key_values")
-        self._seen = 0 if cache is None else int(cache.get_seq_length())
+        self._cached_tokens = 0 if cache is None else int(cache.get_seq_length())
         first: Stack = "enc" if self._two_stacks else "only"
         self._real[first] = _two_dimensional(arguments.get("attention_mask"))
         self._real["text"] = self._real[first]
@@ -37,7 +37,7 @@ class Clock:
 
     def offset(self, stack: Stack) -> int:
         """The position of the first query of a stack."""
-        return 0 if stack == "enc" else self._seen
+        return 0 if stack == "enc" else self._cached_tokens
 
     def real_queries(self, stack: Stack, queries: int) -> Bool[Tensor, "batch queries"] | None:
         """Which of the last `queries` positions are not padding; None when none is."""

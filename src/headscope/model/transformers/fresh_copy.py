@@ -16,9 +16,8 @@ from headscope.model.formats import gguf
 from headscope.model.formats.gguf_header import read_gguf_header
 from headscope.model.load import load
 from headscope.model.sources.names import Source
-from headscope.model.transformers.error_text import reason
+from headscope.model.transformers.library_messages import quiet, reason
 from headscope.model.transformers.model_state import random_restored
-from headscope.model.transformers.silence import quiet
 
 # Attributes that say where a model came from, not what it computes.
 _ORIGIN = ("name_or_path", "is_quantized", "quantization_method")

@@ -22,9 +22,10 @@ from headscope.attention.mechanism import Mechanism
 from headscope.attention.statistics import pattern_statistics, uniform_statistics
 from headscope.core.site import Site
 from headscope.errors import CaptureError
-from headscope.model.session.session import Patch, Session, Where, enclosing_layer
+from headscope.model.session.session import Patch, Session, Where
 from headscope.model.transformers.attention_hook import implementation
-from headscope.model.transformers.error_text import reason
+from headscope.model.transformers.layers import enclosing_layer
+from headscope.model.transformers.library_messages import reason
 from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
 from headscope.model.transformers.unmasked_scores import MaskWatch
 
@@ -50,7 +51,7 @@ class Softmax:
     scores: Tensor | None
 
 
-class Watch(TorchFunctionMode):
+class SoftmaxWatch(TorchFunctionMode):
     """Reports every softmax to `note`; the scores before the mask too, while `follows` says so."""
 
     def __init__(self, note: Callable[[Softmax], None], follows: Callable[[], bool]) -> None:
@@ -97,7 +98,7 @@ def find_softmax_sites(model: Any) -> SoftmaxSites | str:
         inside.append(running[-1])
 
     with torch.no_grad(), implementation(model, "eager"):
-        with _followed(model, passed) as running, Watch(lambda softmax: note(running, softmax), lambda: False):
+        with _followed(model, passed) as running, SoftmaxWatch(lambda softmax: note(running, softmax), lambda: False):
             plain = model(**inputs, **options)
         returned = getattr(model(**inputs, **options, output_attentions=True), "attentions", None)
     del plain
@@ -120,10 +121,10 @@ def find_softmax_sites(model: Any) -> SoftmaxSites | str:
     streams = all(len(layer) == 2 and layer[0].shape == shape for layer in layers) and all(
         torch.equal(before[1], after[0]) for before, after in itertools.pairwise(layers)
     )
-    return SoftmaxSites(sites, ordinal, len(patterns), streams, _lost_scores(model, inputs, frozenset(ordinal)))
+    return SoftmaxSites(sites, ordinal, len(patterns), streams, _scores_obstacle(model, inputs, frozenset(ordinal)))
 
 
-def _lost_scores(model: Any, inputs: dict[str, Tensor], places: frozenset[int]) -> str:
+def _scores_obstacle(model: Any, inputs: dict[str, Tensor], places: frozenset[int]) -> str:
     """Why the scores before the mask cannot be had, tried on a padded text; empty where they can."""
     softmaxes: list[Softmax] = []
     padded = dict(inputs)
@@ -131,7 +132,7 @@ def _lost_scores(model: Any, inputs: dict[str, Tensor], places: frozenset[int]) 
         padded["attention_mask"] = torch.ones_like(inputs["input_ids"])
         padded["attention_mask"][1, -2:] = 0
     try:
-        with torch.no_grad(), implementation(model, "eager"), Watch(softmaxes.append, lambda: True):
+        with torch.no_grad(), implementation(model, "eager"), SoftmaxWatch(softmaxes.append, lambda: True):
             model(**padded, **forward_options(model))
     except Exception as error:  # noqa: BLE001  a family may do anything with a mask; its maps can still be read
         return f"the model could not be run on a padded text ({reason(error)})"
@@ -191,8 +192,8 @@ class SoftmaxSession(Session):
 
     def __init__(self, model: "Model", softmax_sites: SoftmaxSites) -> None:
         super().__init__(model)
-        self._found = softmax_sites
-        self._taken = 0
+        self._softmax_sites = softmax_sites
+        self._n_softmaxes = 0
         self._running = False
 
     def _open(self, stack: ExitStack) -> None:
@@ -201,13 +202,13 @@ class SoftmaxSession(Session):
         for module in {id(m): m for m in (self._hf, self._hf.base_model)}.values():
             stack.callback(module.register_forward_pre_hook(self._begin, with_kwargs=True).remove)
             stack.callback(module.register_forward_hook(self._end, always_call=True).remove)
-        stack.enter_context(Watch(self._note, self._wants_scores))
+        stack.enter_context(SoftmaxWatch(self._note, self._wants_scores))
 
     @property
     def shown(self) -> frozenset[str]:
         """Maps, the scores where they are known before the mask, the stream where its layout is known."""
-        maps = {"corner", "scores", *_OF_MAPS, *(("resid", "final") if self._found.streams else ())}
-        return frozenset(maps - {"scores"} if self._found.scores else maps)
+        maps = {"corner", "scores", *_OF_MAPS, *(("resid", "final") if self._softmax_sites.streams else ())}
+        return frozenset(maps - {"scores"} if self._softmax_sites.scores else maps)
 
     def replace(self, at: Where, mechanism: Mechanism) -> None:
         """Refused: this family computes its attention itself."""
@@ -230,9 +231,9 @@ class SoftmaxSession(Session):
 
     def _check_quantities(self, quantities: tuple[str, ...]) -> None:
         super()._check_quantities(quantities)
-        if "scores" in quantities and self._found.scores:
+        if "scores" in quantities and self._softmax_sites.scores:
             raise CaptureError(
-                f"the scores of {self._model.spec.family} models cannot be captured: {self._found.scores}",
+                f"the scores of {self._model.spec.family} models cannot be captured: {self._softmax_sites.scores}",
                 hint="capture the pattern, which is what the softmax gives",
             )
         if hidden := [name for name in quantities if name not in self.shown and not corner_size(name)]:
@@ -240,22 +241,22 @@ class SoftmaxSession(Session):
 
     def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         super()._begin(module, args, kwargs)
-        self._taken = 0
+        self._n_softmaxes = 0
         self._running = True
 
     def _end(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         self._running = False
-        if output is not None and self._taken != self._found.total:
+        if output is not None and self._n_softmaxes != self._softmax_sites.total:
             raise self._changed_form()
 
     def _wants_scores(self) -> bool:
-        return self._running and any("scores" in capture.what for capture in self._captures)
+        return self._running and any("scores" in capture.quantities for capture in self._captures)
 
     def _note(self, softmax: Softmax) -> None:
         if not self._running:
             return
-        site = self._found.ordinal.get(self._taken)
-        self._taken += 1
+        site = self._softmax_sites.ordinal.get(self._n_softmaxes)
+        self._n_softmaxes += 1
         if site is not None:
             self._record(site, softmax)
             self._attended_to()
@@ -282,21 +283,21 @@ class SoftmaxSession(Session):
     def _record(self, site: Site, softmax: Softmax) -> None:
         masked, pattern = self._as_map(site, softmax.reached), self._as_map(site, softmax.pattern)
         for capture in self._captures:
-            for quantity in capture.what if site in capture.at else ():
-                chosen = list(capture.at[site])
+            for quantity in capture.quantities if site in capture.at else ():
+                heads = list(capture.at[site])
                 if size := corner_size(quantity):
-                    capture.keep(quantity, site, pattern[:, chosen, :size, :size])
+                    capture.keep(quantity, site, pattern[:, heads, :size, :size])
                 elif quantity == "scores":
-                    capture.keep(quantity, site, self._scores(site, softmax)[:, chosen])
+                    capture.keep(quantity, site, self._scores(site, softmax)[:, heads])
                 elif quantity in _OF_MAPS:
-                    capture.keep(quantity, site, _OF_MAPS[quantity](pattern)[:, chosen])
+                    capture.keep(quantity, site, _OF_MAPS[quantity](pattern)[:, heads])
         for stream in self._streams:
             if site in stream.at:
-                heads = list(stream.at[site])
+                stream_heads = list(stream.at[site])
                 measured, uniform = stream.frames.current()
-                call = _as_call(masked[:, heads])
-                real = self._clock.real_queries(site.stack, masked.shape[2])
-                measured[site] = pattern_statistics(pattern[:, heads], call, stream.request, real_queries=real)
+                call = _as_call(masked[:, stream_heads])
+                real = self._position.real_queries(site.stack, masked.shape[2])
+                measured[site] = pattern_statistics(pattern[:, stream_heads], call, stream.request, real_queries=real)
                 uniform[site] = uniform_statistics(call, stream.request, real_queries=real)
 
 
