@@ -1,4 +1,4 @@
-"""What a model makes of tokens: the scores of the next one, beside those of another state of it; and an embedding."""
+"""What a model computes from tokens: logits, also those of another state of the model, and an embedding."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ States = Float[Tensor, "tokens d_model"]
 
 @dataclass(frozen=True)
 class Predicted:
-    """Logits of one sequence, the states that its output head read, and the logits of other states beside them."""
+    """Logits of one sequence, the states that its output head read, and the logits of other states (`beside`)."""
 
     logits: Float[Tensor, "tokens vocabulary"]
     states: States

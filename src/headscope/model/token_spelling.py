@@ -1,4 +1,4 @@
-"""The spelling of tokens: the text that each stands for, with a blank in front where a word begins."""
+"""The spelling of tokens: the text of each, with a blank in front where a word begins."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -42,7 +42,7 @@ class TokenizerVocabulary:
         return max(self._tokenizer.get_vocab().values(), default=-1) + 1
 
     def token(self, word: str) -> int | None:
-        """The one token that stands for this word inside a text; capitals do not matter where it has none."""
+        """The one token that spells this word inside a text; capitals do not matter where it has none."""
         before, with_word = (self._ids(text) for text in (self._BEFORE, f"{self._BEFORE} {word}"))
         if len(with_word) != len(before) + 1 or with_word[:-1] != before:
             return None

@@ -94,7 +94,7 @@ class Capture:
 
 @dataclass
 class Stream:
-    """Row statistics of every call, and beside them those of uniform attention over the same visible keys."""
+    """Row statistics of every call, and those of uniform attention over the same visible keys."""
 
     request: Request
     at: dict[Site, Heads]

@@ -23,7 +23,7 @@ Result = Literal["agrees", "disagrees", "crashed", "refused", "not fetched"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one model: its largest deviation, beside its tolerance, and the check or the reason behind it.
+    """The outcome for one model: its largest deviation, its tolerance, and the check or reason that decided.
 
     `revision` is the commit that was fetched; empty for a model that did not come from a hub.
     """

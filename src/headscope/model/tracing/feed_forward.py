@@ -57,7 +57,7 @@ def find_feed_forward(model: nn.Module, plans: dict[Site, Plan]) -> FeedForwardM
 
 
 def _without_attention(model: nn.Module, blocks: dict[str, Site], matrices: list[FeedForward]) -> Iterator[FeedForward]:
-    """In the layers beside those of `blocks`: the modules that are called as the feed-forward ones there."""
+    """The modules of layers outside `blocks` with the names of feed-forward modules inside."""
     lists = {block.rpartition(".")[0]: site.stack for block, site in blocks.items()}
     numbered = all(block.rpartition(".")[2] == str(site.layer) for block, site in blocks.items())
     for parent, stack in lists.items() if numbered else ():

@@ -1,4 +1,4 @@
-"""Where a model adds: its skip connections and the branches beside them, found without a table of families.
+"""Where a model adds: its skip connections and their branches, found without a table of families.
 
 A skip connection is an addition x + f(x): one operand is what the other was computed from, by a matrix. That is looked
 up in the graph that torch records of one short forward, so that norms before, between or behind do not matter. What
@@ -54,7 +54,7 @@ class Role:
 
 @dataclass(frozen=True)
 class Branches:
-    """The additions of a model that matter, by place, and why some branches cannot be told apart."""
+    """The additions of a model that matter, by place, and why some branches cannot be distinguished."""
 
     blocks: tuple[str, ...]
     roles: dict[Place, Role]
@@ -70,7 +70,7 @@ class _Addition:
 
 
 def find_branches(hf: Any, sites: Sequence[Site]) -> Branches:
-    """The roles of a model's additions; raises `VariantRefused` where they cannot be told."""
+    """The roles of a model's additions; raises `VariantRefused` where they are unclear."""
     lists = layer_lists(hf, sites)
     blocks = tuple(f"{name}.{index}" for name in lists for index in range(len(hf.get_submodule(name))))
     if not blocks:
@@ -229,7 +229,7 @@ class _Path:
 
 
 class _BranchFinder:
-    """The graph of a probe read: which additions are skip connections, and what is beside them."""
+    """Reads the graph of a probe: which additions are skip connections, and which branches they have."""
 
     def __init__(self, probe: _Probe) -> None:
         self._probe = probe

@@ -128,7 +128,7 @@ def _mappings(config: Any) -> tuple[Any, ...]:
 
 
 def check_depth(raw: Mapping[Any, Any], where: str) -> None:
-    """Raise on a number of layers or labels that no model has, wherever in the configuration it stands."""
+    """Raise on a number of layers or labels that no model has, anywhere in the configuration."""
     for key, value in raw.items():
         if isinstance(value, dict):
             check_depth(value, f"{where}, {key}")

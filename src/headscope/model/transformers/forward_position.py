@@ -1,4 +1,4 @@
-"""Where a forward stands: which rows are padding, how many tokens a cache already holds.
+"""The position of a forward in its text: which rows are padding, how many tokens a cache holds.
 
 An attention call does not carry the position of its queries (a decode step with cross-attention least of
 all), so it is read off the arguments of the model's own forward.

@@ -100,7 +100,7 @@ def _parameters(model: Any) -> Any:
 
 
 def _second_tower(model: Any) -> str | None:
-    """The input of the tower beside the text's, in models that embed texts and images (or sounds) side by side.
+    """The input of the second tower, in models that embed texts and images (or sounds) in two towers.
 
     They are recognised by offering the features of either; a model that reads images into its text does not
     offer the text's.
