@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from headscope.errors import WeightsRefused
+from headscope.model import rest_of_layer
 from headscope.model.transformers.probe_inputs import probe_inputs
 from tests.model.test_session import assert_untouched, opened, state_of
 
@@ -45,7 +46,7 @@ def test_a_layer_gives_what_it_gave(name: str) -> None:
 
 def test_tokens_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer tokens at once than there are: the last part is filled up, and what fills it is dropped."""
-    monkeypatch.setattr(after_heads, "WINDOWS", 2)
+    monkeypatch.setattr(rest_of_layer, "WINDOWS", 2)
     model, taken, behind = seen("llama_gqa")
     site = model.sites[0]
     found = model.weight_source().after_heads(site, taken["resid"][site], taken["z"][site])

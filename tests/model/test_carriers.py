@@ -62,7 +62,7 @@ def pip_saying(output: str, code: int = 1) -> FakePip:
 
 @pytest.fixture
 def use_pip(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[FakePip], None]:
-    return lambda pip: monkeypatch.setattr(clients, "run", pip)
+    return lambda pip: monkeypatch.setattr(package_clients, "run", pip)
 
 
 def files_in(folder: Path) -> set[str]:

@@ -10,6 +10,7 @@ import headscope as hs
 from headscope.attention.call import Call, Output
 from headscope.errors import CaptureError
 from headscope.model import open_model, rounding
+from headscope.model.tracing import attention_sites
 from headscope.model.transformers.attention_hook import DENSE
 from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
 from tests.model.families import DISPATCHING, OUTSIDE, Family
@@ -68,7 +69,7 @@ class Shrunk:
 
 
 def test_a_narrow_model_is_judged_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sites, "DENSE", Shrunk())
+    monkeypatch.setattr(attention_sites, "DENSE", Shrunk())
     with pytest.raises(CaptureError, match="differs from transformers' eager attention"):
         open_model(NAMED["llama_gqa"].build().to(torch.bfloat16))
 

@@ -62,7 +62,7 @@ def test_the_second_opening_comes_from_the_cache(quantised: Path, monkeypatch: p
     heard: list[str] = []
     first = load(resolve(quantised), progress=lambda what, done, total: heard.append(what))
     assert heard == ["expanding quantised.gguf (once)"]
-    monkeypatch.setattr(expansion, "build", None)  # a second expansion would fail
+    monkeypatch.setattr(gguf, "build", None)  # a second expansion would fail
     again = load(resolve(quantised))
     assert (again.sha256, again.dequantised, again.notes) == (first.sha256, first.dequantised, first.notes)
     a, b = first.model.state_dict(), again.model.state_dict()
@@ -125,7 +125,7 @@ def test_a_changed_file_is_expanded_anew(exact: Path, tmp_path: Path) -> None:
 
 def test_a_large_file_is_expanded_in_memory(quantised: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = load(resolve(quantised))
-    monkeypatch.setattr(expansion, "MAX_KEPT_BYTES", 1000)
+    monkeypatch.setattr(gguf, "MAX_KEPT_BYTES", 1000)
     monkeypatch.setenv("HEADSCOPE_CACHE", str(own_cache / "other"))
     loaded = load(resolve(quantised))
     assert not (own_cache / "other").exists()
@@ -143,7 +143,7 @@ def test_a_full_disk_is_said_and_survived(exact: Path, monkeypatch: pytest.Monke
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(expansion, "_save", full)
+    monkeypatch.setattr(gguf, "_save", full)
     loaded = load(resolve(exact))
     assert "no space left" in loaded.notes[0]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headscope.errors import CheckpointError, ResourceError, UsageError
-from headscope.model.sources import hub, names
+from headscope.model.sources import hub, model_wheels, names
 from headscope.model.sources.names import Source, resolve, sources
 from tests.hostile.broken import save_llama
 
@@ -22,14 +22,14 @@ def test_a_gguf_file(tmp_path: Path) -> None:
 
 
 def test_tiny_needs_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carriers, "fetch", None)
+    monkeypatch.setattr(model_wheels, "fetch", None)
     found = resolve("tiny")
     assert (found.kind, found.licence, found.folder.name) == ("embedded", "Apache-2.0", "tiny")
 
 
 @pytest.mark.parametrize(("name", "gguf"), [("smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"), ("minilm", None)])
 def test_carriers(name: str, gguf: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carriers, "fetch", lambda carrier, progress: tmp_path)
+    monkeypatch.setattr(model_wheels, "fetch", lambda carrier, progress: tmp_path)
     expected = Source(name, "carrier", tmp_path, tmp_path / gguf if gguf else None, "Apache-2.0")
     assert resolve(name) == expected
 
