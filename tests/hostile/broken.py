@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from headscope.model.transformers.silence import quiet
+from headscope.model.transformers.library_messages import quiet
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

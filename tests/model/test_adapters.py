@@ -16,7 +16,7 @@ from headscope.model import look, open_model
 from headscope.model.load import load
 from headscope.model.model import open_weights
 from headscope.model.sources.names import resolve
-from headscope.model.transformers.silence import quiet
+from headscope.model.transformers.library_messages import quiet
 from tests.hostile.broken import change_json, save_gguf, save_llama
 
 TOKENS = torch.arange(3, 23)[None]

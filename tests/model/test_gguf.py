@@ -68,13 +68,13 @@ def test_the_second_opening_comes_from_the_cache(quantised: Path, monkeypatch: p
     a, b = first.model.state_dict(), again.model.state_dict()
     assert all(torch.equal(a[name], b[name]) for name in a)
     assert first.checkpoint is not None
-    assert first.checkpoint.folder == gguf.expanded(quantised).folder
+    assert first.checkpoint.folder == gguf.expansion(quantised).folder
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
 def test_an_expansion_changed_at_equal_size_is_made_again(name: str, quantised: Path) -> None:
     first = load(resolve(quantised))
-    file = gguf.expanded(quantised).folder / name
+    file = gguf.expansion(quantised).folder / name
     content = file.read_bytes()
     changed = bytearray(content)
     if name == "config.json":
@@ -94,7 +94,7 @@ def test_an_expansion_changed_at_equal_size_is_made_again(name: str, quantised: 
 
 
 def test_a_file_put_into_an_expansion_is_noticed(quantised: Path) -> None:
-    folder = gguf.expanded(quantised).folder
+    folder = gguf.expansion(quantised).folder
     (folder / "generation_config.json").write_text('{"eos_token_id": 5}')
     assert load(resolve(quantised)).model.generation_config.eos_token_id != 5
     assert not (folder / "generation_config.json").exists()
@@ -102,7 +102,7 @@ def test_a_file_put_into_an_expansion_is_noticed(quantised: Path) -> None:
 
 def test_an_expansion_without_hashes_is_made_again(quantised: Path) -> None:
     """Earlier versions noted sizes only: what they kept cannot be checked."""
-    folder = gguf.expanded(quantised).folder
+    folder = gguf.expansion(quantised).folder
     change_json(folder / "headscope-cache.json", lambda noted: noted.pop("sha256"))
     heard: list[str] = []
     load(resolve(quantised), progress=lambda what, done, total: heard.append(what))
@@ -136,7 +136,7 @@ def test_a_large_file_is_expanded_in_memory(quantised: Path, own_cache: Path, mo
     assert all(torch.equal(a[name], b[name]) for name in a)
     assert load(resolve(f"random:{quantised}")).notes[0].startswith("freshly initialised")
     with pytest.raises(WeightsRefused, match="not kept"):
-        gguf.expanded(quantised)
+        gguf.expansion(quantised)
 
 
 def test_a_full_disk_is_said_and_survived(exact: Path, monkeypatch: pytest.MonkeyPatch) -> None:

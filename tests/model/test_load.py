@@ -12,7 +12,7 @@ from headscope.model.formats import completeness, memory
 from headscope.model.load import load
 from headscope.model.model import open_model, open_weights
 from headscope.model.sources.names import resolve
-from headscope.model.transformers.silence import quiet
+from headscope.model.transformers.library_messages import quiet
 from tests.hostile.broken import Q_PROJ, change_json, change_tensors, save_llama
 
 

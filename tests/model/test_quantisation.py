@@ -25,7 +25,7 @@ from headscope.model.formats.weight_decoders import scaled_codes
 from headscope.model.load import load
 from headscope.model.model import open_weights
 from headscope.model.sources.names import resolve
-from headscope.model.transformers.silence import quiet
+from headscope.model.transformers.library_messages import quiet
 from tests.hostile.broken import change_json, change_tensors, save_llama
 
 LIBRARIES = Path(__file__).parent / "quantised"

@@ -9,7 +9,7 @@ import transformers
 
 from headscope.core import Run
 from headscope.model import look, open_model
-from headscope.model.transformers.silence import quiet
+from headscope.model.transformers.library_messages import quiet
 from headscope.report.model_card import card
 from tests.model.families import GROUPED, SMALL
 from tests.model.test_towers import TEXT, VISION

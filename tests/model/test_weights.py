@@ -13,7 +13,7 @@ from headscope.errors import WeightsRefused
 from headscope.model import Model, open_model, open_weights
 from headscope.model.formats.safetensors_folder import open_checkpoint
 from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
-from headscope.model.weight_reader import Beside, file_sources
+from headscope.model.weight_reader import OtherWeights, file_sources
 from tests.model.families import DBRX, DISPATCHING, GROUPED, OUTSIDE, Family, _family
 from tests.model.test_fidelity import by_name
 from tests.tolerances import WEIGHT_AGREEMENT
@@ -252,10 +252,10 @@ def test_a_feed_forward_matrix_that_the_file_does_not_tell_is_left_out(tmp_path:
     checkpoint = open_checkpoint(tmp_path)
     held = {name: entry for name, entry in checkpoint.tensors.items() if "layers.1.mlp.up" not in name}
     plans = {site: model.plan(site) for site in model.sites}
-    beside = Beside.of(hf, plans)
-    sources, left = file_sources(hf, replace(checkpoint, tensors=held), plans, beside)
-    kept, found = left.feed_forward, beside.feed_forward
-    assert left.tables == beside.tables
+    other_weights = OtherWeights.of(hf, plans)
+    sources, left = file_sources(hf, replace(checkpoint, tensors=held), plans, other_weights)
+    kept, found = left.feed_forward, other_weights.feed_forward
+    assert left.tables == other_weights.tables
     assert len(kept.matrices) == len(found.matrices) - 1
     assert "model.layers.1.mlp.up_proj.weight" not in sources
     assert kept.notes == (

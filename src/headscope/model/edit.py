@@ -27,7 +27,7 @@ from headscope.core.site import Site
 from headscope.errors import UsageError, VariantRefused, WeightsRefused
 from headscope.model.tracing.projections import Plan, Rows
 from headscope.model.tracing.skip_connections import PARTS, Part, rewired
-from headscope.model.transformers.silence import quiet
+from headscope.model.transformers.library_messages import quiet
 
 if TYPE_CHECKING:
     from headscope.model.model import Model
@@ -171,18 +171,18 @@ class Edit:
             torch.manual_seed(seed)
             return type(self._hf)._from_config(self._hf.config, dtype=self._hf.dtype)
 
-    def _change(self, at: Where, what: str, rule: Callable[[Matrix], Matrix]) -> None:
-        self.map_matrix(at, what, lambda _, before: rule(before))
+    def _change(self, at: Where, letters: str, rule: Callable[[Matrix], Matrix]) -> None:
+        self.map_matrix(at, letters, lambda _, before: rule(before))
 
-    def _change_rows(self, at: Where, what: str, rule: Rule) -> None:
+    def _change_rows(self, at: Where, letters: str, rule: Rule) -> None:
         self._check_open()
-        letters = _letters(what)
-        chosen = Selection.of(at).resolve(self._model.sites)
-        self._refuse_partly_shared(chosen)
+        matrix_letters = _letters(letters)
+        heads_by_site = Selection.of(at).resolve(self._model.sites)
+        self._refuse_partly_shared(heads_by_site)
         done: set[tuple[str, tuple[int, ...]]] = set()
-        for site, heads in chosen.items():
+        for site, heads in heads_by_site.items():
             plan = self._model.plan(site)
-            for letter in letters:
+            for letter in matrix_letters:
                 named = _selected(plan, site, heads, letter)
                 key = (named.rows.module + letter, tuple(named.rows.row.flatten().tolist()))
                 if key not in done:  # a module shared by several layers is edited once
@@ -213,21 +213,21 @@ class Edit:
         if not self._open:
             raise UsageError("this edit is not open", hint="use it inside `with model.edit() as e:`")
 
-    def _refuse_partly_shared(self, chosen: dict[Site, tuple[int, ...]]) -> None:
+    def _refuse_partly_shared(self, heads_by_site: dict[Site, tuple[int, ...]]) -> None:
         """Layers that share their weights can only be edited together."""
-        for site, heads in chosen.items():
+        for site, heads in heads_by_site.items():
             for other in self._model.sites:
-                if other.module == site.module and chosen.get(other) != heads:
+                if other.module == site.module and heads_by_site.get(other) != heads:
                     raise UsageError(
                         f"{site.label} and {other.label} share their weights: an edit of one changes both",
                         hint="select the same heads in every layer that shares them",
                     )
 
 
-def _letters(what: str) -> list[Letters]:
-    if not what or set(what) - set("qkvo"):
-        raise UsageError(f"cannot edit {what!r}", hint="name matrices by the letters q, k, v, o, e.g. 'qk'")
-    return [letter for letter in _LETTERS if letter in what]
+def _letters(text: str) -> list[Letters]:
+    if not text or set(text) - set("qkvo"):
+        raise UsageError(f"cannot edit {text!r}", hint="name matrices by the letters q, k, v, o, e.g. 'qk'")
+    return [letter for letter in _LETTERS if letter in text]
 
 
 def _selected(plan: Plan, site: Site, heads: tuple[int, ...], letter: Letters) -> Named:

@@ -12,9 +12,9 @@ from torch import Tensor
 from headscope.errors import UsageError
 from headscope.model.token_ids import check_token_ids
 from headscope.model.tokenising import tokenising
+from headscope.model.transformers.library_messages import quiet
 from headscope.model.transformers.model_state import restored
 from headscope.model.transformers.probe_inputs import forward_options
-from headscope.model.transformers.silence import quiet
 
 if TYPE_CHECKING:
     from headscope.model.model import Model
@@ -233,14 +233,14 @@ def predicts_next_token(model: "Model") -> bool:
     return model.spec.kind == "decoder-only" and model.hf.get_output_embeddings() is not None
 
 
-def _needs_next_token(model: "Model", what: str) -> None:
+def _needs_next_token(model: "Model", quantity: str) -> None:
     if not predicts_next_token(model):
-        raise _cannot(model, f"have a {what}")
+        raise _cannot(model, f"have a {quantity}")
 
 
-def _cannot(model: "Model", what: str) -> UsageError:
+def _cannot(model: "Model", action: str) -> UsageError:
     return UsageError(
-        f"{model.spec.name} ({model.spec.architecture}, {model.spec.kind}) cannot {what}: "
+        f"{model.spec.name} ({model.spec.architecture}, {model.spec.kind}) cannot {action}: "
         "it does not predict the next token",
         hint="use a causal language model, e.g. tiny or smollm2",
     )

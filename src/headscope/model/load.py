@@ -12,9 +12,9 @@ import torch
 
 from headscope.errors import WeightsRefused
 from headscope.fetch.progress import Progress
-from headscope.model.digest import sha256_of
 from headscope.model.formats import completeness, gguf
 from headscope.model.formats.adapter import hash_of_lines, read_adapter
+from headscope.model.formats.checkpoint_file import sha256_of
 from headscope.model.formats.config_json import generation_config, read_config
 from headscope.model.formats.gguf_header import read_gguf_header
 from headscope.model.formats.memory import check_memory
@@ -25,11 +25,11 @@ from headscope.model.sources.names import Source
 from headscope.model.tokenizer import open_tokenizer
 from headscope.model.transformers import classes
 from headscope.model.transformers.adapter_merge import merge_adapter
-from headscope.model.transformers.silence import quiet
+from headscope.model.transformers.library_messages import quiet
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """A model in eval mode, without gradients, with what is known about where it came from.
 
     `checkpoint` is None where no safetensors lie behind the model. `dequantised` names the quantised types
@@ -46,7 +46,7 @@ class Loaded:
     notes: tuple[str, ...] = ()
 
 
-def load(source: Source, *, dtype: torch.dtype = torch.float32, progress: Progress | None = None) -> Loaded:
+def load(source: Source, *, dtype: torch.dtype = torch.float32, progress: Progress | None = None) -> LoadedModel:
     """Open what `resolve` found; every weight is there, has the expected shape and is finite, or else."""
     if source.adapter is not None:
         return _with_adapter(load(replace(source, adapter=None), dtype=dtype, progress=progress), source.adapter)
@@ -61,7 +61,7 @@ def load(source: Source, *, dtype: torch.dtype = torch.float32, progress: Progre
     return loaded if loaded.checkpoint is None else replace(loaded, sha256=loaded.checkpoint.sha256())
 
 
-def _with_adapter(loaded: Loaded, folder: Path) -> Loaded:
+def _with_adapter(loaded: LoadedModel, folder: Path) -> LoadedModel:
     """The model with an adapter merged into its weights; its hash is that of the two hashes, base first."""
     adapter = read_adapter(folder)
     note = merge_adapter(loaded.model, adapter)
@@ -75,21 +75,21 @@ def _with_adapter(loaded: Loaded, folder: Path) -> Loaded:
     )
 
 
-def _from_folder(folder: Path, dtype: torch.dtype) -> Loaded:
+def _from_folder(folder: Path, dtype: torch.dtype) -> LoadedModel:
     raw = read_config(folder)
     checkpoint = plain_checkpoint(open_checkpoint(folder), raw)
     config = classes.parsed_config(raw, str(folder / "config.json"))
     model, notes = _built(config, raw, checkpoint, dtype)
     completeness.check_stored_as_floats(model, checkpoint.tensors)
     completeness.check_finite(model, str(folder))
-    tokenizer, said = open_tokenizer(folder, config)
-    return Loaded(
+    tokenizer, tokenizer_notes = open_tokenizer(folder, config)
+    return LoadedModel(
         model=_ready(model),
         tokenizer=tokenizer,
         checkpoint=checkpoint,
         dtype_on_disk=checkpoint.stored,
         dequantised=checkpoint.dequantised,
-        notes=(*notes, *checkpoint.notes, *_narrowed(checkpoint, dtype), *said),
+        notes=(*notes, *checkpoint.notes, *_narrowed(checkpoint, dtype), *tokenizer_notes),
     )
 
 
@@ -144,7 +144,7 @@ def _filled(
 
 def _initialised(
     config: Any, where: str, seed: int, dtype: torch.dtype, tokenizer: Any | None, notes: tuple[str, ...]
-) -> Loaded:
+) -> LoadedModel:
     cls = classes.model_class(config, where)
     attention = classes.attention_of(cls, config)
     check_memory(completeness.n_numbers(classes.empty_model(cls, config, where)), dtype, where)
@@ -155,7 +155,7 @@ def _initialised(
     except Exception as error:
         raise classes.build_error(cls, where, error) from error
     note = f"freshly initialised from {where} with seed {seed}: nothing in it is trained"
-    return Loaded(_ready(model), tokenizer, notes=(note, *notes))
+    return LoadedModel(_ready(model), tokenizer, notes=(note, *notes))
 
 
 def _ready(model: Any) -> Any:
@@ -163,19 +163,19 @@ def _ready(model: Any) -> Any:
     return model.eval().requires_grad_(False)
 
 
-def _from_gguf(source: Source, file: Path, dtype: torch.dtype, progress: Progress | None) -> Loaded:
+def _from_gguf(source: Source, file: Path, dtype: torch.dtype, progress: Progress | None) -> LoadedModel:
     try:
-        kept = gguf.expanded(file, progress)
+        expansion = gguf.expansion(file, progress)
     except WeightsRefused as refusal:
         return _expanded_in_memory(source, file, dtype, refusal.message)
-    inner = replace(source, folder=kept.folder, gguf_file=None)
+    inner = replace(source, folder=expansion.folder, gguf_file=None)
     if source.kind == "random":
         return load(inner, dtype=dtype)
     loaded = _from_folder(inner.folder, dtype)
-    return replace(loaded, sha256=kept.sha256, dtype_on_disk=kept.types, dequantised=kept.dequantised)
+    return replace(loaded, sha256=expansion.sha256, dtype_on_disk=expansion.types, dequantised=expansion.dequantised)
 
 
-def _expanded_in_memory(source: Source, file: Path, dtype: torch.dtype, why: str) -> Loaded:
+def _expanded_in_memory(source: Source, file: Path, dtype: torch.dtype, why: str) -> LoadedModel:
     header, config = read_gguf_header(file), gguf.read_gguf_config(file)
     tokenizer = gguf.read_gguf_tokenizer(file, header)
     if source.kind == "random":
@@ -184,7 +184,7 @@ def _expanded_in_memory(source: Source, file: Path, dtype: torch.dtype, why: str
     model, report = gguf.build(file, header, config, dtype)
     notes = (why, *completeness.check(report, model, str(file)))
     completeness.check_finite(model, str(file))
-    return Loaded(
+    return LoadedModel(
         model=_ready(model),
         tokenizer=tokenizer,
         sha256=sha256_of(file),

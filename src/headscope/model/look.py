@@ -22,7 +22,7 @@ from headscope.model.sources.names import Source, resolve
 from headscope.model.spec import describe
 from headscope.model.tracing.feed_forward import find_feed_forward
 from headscope.model.transformers.classes import model_class, parsed_config
-from headscope.model.transformers.silence import quiet
+from headscope.model.transformers.library_messages import quiet
 
 # What a report of the default text runs: 32 windows of this length.
 WINDOW = 512
@@ -121,7 +121,7 @@ def _config(source: Source) -> tuple[Any, str]:
     return parsed_config(read_config(source.folder), where), where
 
 
-class _Stored(NamedTuple):
+class _StoredNumbers(NamedTuple):
     """What the files say about their numbers: the types on disk, the quantised formats, and notes."""
 
     types: str
@@ -129,15 +129,15 @@ class _Stored(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def _stored(source: Source) -> _Stored:
+def _stored(source: Source) -> _StoredNumbers:
     if source.kind == "random":
-        return _Stored("nothing yet")
+        return _StoredNumbers("nothing yet")
     if source.gguf_file is not None:
         header = read_gguf_header(source.gguf_file)
-        return _Stored(header.types, header.dequantised)
+        return _StoredNumbers(header.types, header.dequantised)
     raw = read_config(source.folder)
     checkpoint = plain_checkpoint(open_checkpoint(source.folder), raw)
-    return _Stored(checkpoint.stored, checkpoint.dequantised, checkpoint.notes)
+    return _StoredNumbers(checkpoint.stored, checkpoint.dequantised, checkpoint.notes)
 
 
 def _adapter_note(folder: Path) -> str:
@@ -147,15 +147,15 @@ def _adapter_note(folder: Path) -> str:
 def _weights_line(statuses: list[tuple[str, str]]) -> str:
     counts = {status: sum(s == status for s, _ in statuses) for status in ("exact", "clipped", "normed", "refused")}
     reasons = {reason for status, reason in statuses if status in ("clipped", "refused")}
-    told = ", ".join(f"{count} sites {status}" for status, count in counts.items() if count)
-    return f"{told} ({'; '.join(sorted(reasons))})" if reasons else told
+    counts_text = ", ".join(f"{count} sites {status}" for status, count in counts.items() if count)
+    return f"{counts_text} ({'; '.join(sorted(reasons))})" if reasons else counts_text
 
 
 def _memory(spec: ModelSpec, sites: tuple[Site, ...]) -> int:
     """Weights in float32, twice while a fresh copy is drawn, one window's activations, and what lenses keep."""
     activations = 4 * WINDOW * (spec.d_model * 16 + sum(site.n_heads for site in sites) * 10)
-    kept = sum(spec.d_model + site.n_heads * (2 * site.d_head + SAMPLED_TOKENS) for site in sites)
-    samples = SAMPLES * min(SAMPLE_BYTES, 4 * SAMPLED_TOKENS * kept * (TOKENS // WINDOW))
+    numbers_per_token = sum(spec.d_model + site.n_heads * (2 * site.d_head + SAMPLED_TOKENS) for site in sites)
+    samples = SAMPLES * min(SAMPLE_BYTES, 4 * SAMPLED_TOKENS * numbers_per_token * (TOKENS // WINDOW))
     samples += min(ROW_BYTES, 4 * TOKENS * spec.d_model * (len(sites) + 1))
     moments = 8 * (len(sites) + 1) * spec.d_model**2
     return 2 * 4 * spec.n_parameters + activations + samples + moments + 500 * 2**20  # torch and transformers
@@ -171,7 +171,7 @@ def _seconds(
 def _flops(spec: ModelSpec, sites: tuple[Site, ...], feed_forward: tuple[FeedForward, ...]) -> float:
     body = 2.0 * TOKENS * spec.n_parameters * FORMS
     attention = sum(4.0 * TOKENS * WINDOW * site.n_heads * site.d_head for site in sites) * STREAMING
-    matrices = [one.sizes for one in feed_forward]
+    matrices = [matrix.sizes for matrix in feed_forward]
     for site in sites:
         matrices += [(spec.d_model, site.n_heads * site.d_head), (spec.d_model, site.n_heads * site.d_value)]
         matrices += [(spec.d_model, site.n_kv_heads * site.d_head), (spec.d_model, site.n_kv_heads * site.d_value)]

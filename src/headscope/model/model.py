@@ -21,8 +21,8 @@ from headscope.model.formats.completeness import check_file
 from headscope.model.formats.config_json import read_config
 from headscope.model.formats.quantisation import plain_checkpoint
 from headscope.model.formats.safetensors_folder import open_checkpoint
-from headscope.model.load import Loaded, load
-from headscope.model.rest_of_layer import Rest
+from headscope.model.load import LoadedModel, load
+from headscope.model.rest_of_layer import RestOfLayer
 from headscope.model.session.session import Session
 from headscope.model.sources.names import Source, resolve
 from headscope.model.spec import describe
@@ -34,12 +34,11 @@ from headscope.model.tracing.random_codes import coded
 from headscope.model.tracing.skip_connections import Branches, find_branches
 from headscope.model.transformers.adapter_merge import plain_model
 from headscope.model.transformers.classes import model_class, parsed_config
-from headscope.model.transformers.error_text import reason
+from headscope.model.transformers.library_messages import quiet, reason
 from headscope.model.transformers.model_state import Change, restored
 from headscope.model.transformers.probe_inputs import read_by, unmade
-from headscope.model.transformers.silence import quiet
 from headscope.model.transformers.softmax_watch import SoftmaxSession, SoftmaxSites, find_softmax_sites
-from headscope.model.weight_reader import Beside, FileMatrices, ModelMatrices, PlannedWeights, file_sources
+from headscope.model.weight_reader import FileMatrices, ModelMatrices, OtherWeights, PlannedWeights, file_sources
 
 DTYPES = {
     "float32": torch.float32,
@@ -118,9 +117,11 @@ class Model:
     def weight_source(self, method: str = "read from the built model") -> WeightSource:
         """The weights of the built model, for lenses; `method` says where they come from."""
         plans = {site: self.plan(site) for site in self.sites}
-        beside = Beside.of(self.hf, plans)
-        rest = Rest(self, beside.feed_forward.matrices)
-        return PlannedWeights(self.spec, plans, beside, ModelMatrices(self.hf), method, lambda: self.tokenizer, rest)
+        other_weights = OtherWeights.of(self.hf, plans)
+        rest_of_layer = RestOfLayer(self, other_weights.feed_forward.matrices)
+        return PlannedWeights(
+            self.spec, plans, other_weights, ModelMatrices(self.hf), method, lambda: self.tokenizer, rest_of_layer
+        )
 
     def session(self) -> Session:
         """Read and change the attention while the model runs: `with model.session() as s:`."""
@@ -184,12 +185,12 @@ def open_model(
     return _opened(loaded, source, tokenizer)
 
 
-def _check_place(current: torch.device, wanted: torch.device | None) -> None:
+def _check_place(current: torch.device, target: torch.device | None) -> None:
     """A model in memory is the caller's own: it is measured where it is, and not moved."""
-    if wanted is not None and (current.type, current.index or 0) != (wanted.type, wanted.index or 0):
+    if target is not None and (current.type, current.index or 0) != (target.type, target.index or 0):
         raise UsageError(
-            f"this model is on {current}, and {wanted} was asked for",
-            hint=f"move it first with model.to({str(wanted)!r}), or leave the device out",
+            f"this model is on {current}, and {target} was asked for",
+            hint=f"move it first with model.to({str(target)!r}), or leave the device out",
         )
 
 
@@ -213,7 +214,7 @@ def _from_file(source: Source) -> WeightSource:
         config = parsed_config(raw, where)
         skeleton, sites, plans = trace_skeleton(model_class(config, where), config, where)
         check_file(skeleton, checkpoint.tensors, str(source.folder))
-        sources, beside = file_sources(skeleton, checkpoint, plans, Beside.of(skeleton, plans))
+        sources, other_weights = file_sources(skeleton, checkpoint, plans, OtherWeights.of(skeleton, plans))
         spec = describe(
             skeleton,
             sites,
@@ -226,7 +227,9 @@ def _from_file(source: Source) -> WeightSource:
             notes=checkpoint.notes,
         )
     matrices, method = FileMatrices(skeleton, checkpoint, sources), source.weights_method
-    return PlannedWeights(spec, plans, beside, matrices, method, lambda: open_tokenizer(source.folder, config)[0])
+    return PlannedWeights(
+        spec, plans, other_weights, matrices, method, lambda: open_tokenizer(source.folder, config)[0]
+    )
 
 
 def trace_skeleton(cls: Any, config: Any, where: str) -> tuple[Any, tuple[Site, ...], dict[Site, Plan]]:
@@ -273,7 +276,7 @@ def _wrapped(hf: Any, tokenizer: Any | None) -> Model:
     )
 
 
-def _opened(loaded: Loaded, source: Source, tokenizer: Any | None) -> Model:
+def _opened(loaded: LoadedModel, source: Source, tokenizer: Any | None) -> Model:
     return _model(
         loaded.model,
         tokenizer or loaded.tokenizer,
@@ -313,8 +316,8 @@ def _switches(changes: list[Change]) -> Iterator[str]:
 
 
 def _not_run(hf: Any, error: Exception) -> CaptureError:
-    others = unmade(hf)
-    needs = f"its forward also takes {', '.join(others)}, which headscope does not make; " if others else ""
+    other_inputs = unmade(hf)
+    needs = f"its forward also takes {', '.join(other_inputs)}, which headscope does not make; " if other_inputs else ""
     return CaptureError(
         f"the {hf.config.model_type} model {type(hf).__name__} could not be run on the random "
         f"{' and '.join(read_by(hf))} that headscope makes to see how it attends: {reason(error)}",

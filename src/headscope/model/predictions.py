@@ -1,4 +1,4 @@
-"""What a model makes of tokens: the scores of the next one, beside those of another state of it; and an embedding."""
+"""What a model computes from tokens: logits, also those of another state of the model, and an embedding."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,15 +19,15 @@ States = Float[Tensor, "tokens d_model"]
 
 @dataclass(frozen=True)
 class Predicted:
-    """Logits of one sequence, the states that its output head read, and the logits of other states beside them."""
+    """Logits of one sequence, the states that its output head read, and the logits of other states (`beside`)."""
 
     logits: Float[Tensor, "tokens vocabulary"]
     states: States
     beside: Float[Tensor, "tokens vocabulary"] | None = None
 
 
-def predicted(model: "Model", tokens: Int[Tensor, " tokens"], beside: States | None = None) -> Predicted:
-    """One forward; with `beside` the output head also reads these states, in the same pass.
+def predicted(model: "Model", tokens: Int[Tensor, " tokens"], other_states: States | None = None) -> Predicted:
+    """One forward; with `other_states` the output head also reads these states, in the same pass.
 
     So two states of a model are compared without a second model and without keeping logits: of the first only the
     states are kept, which are a vocabulary's worth smaller. Whatever the model does to its logits (a cap, a scale) it
@@ -35,13 +35,13 @@ def predicted(model: "Model", tokens: Int[Tensor, " tokens"], beside: States | N
     """
     hf: Any = model.hf
     head = hf.get_output_embeddings()
-    seen: list[Tensor] = []
+    head_inputs: list[Tensor] = []
 
     def read(module: Any, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        seen.append(args[0].detach())
-        if beside is None:
+        head_inputs.append(args[0].detach())
+        if other_states is None:
             return None
-        return (torch.cat([args[0], beside[None].to(args[0].device, args[0].dtype)]), *args[1:])
+        return (torch.cat([args[0], other_states[None].to(args[0].device, args[0].dtype)]), *args[1:])
 
     handle = head.register_forward_pre_hook(read)
     try:
@@ -49,12 +49,16 @@ def predicted(model: "Model", tokens: Int[Tensor, " tokens"], beside: States | N
             logits = hf(input_ids=tokens[None].to(hf.device), **forward_options(hf)).logits
     finally:
         handle.remove()
-    if len(seen) != 1 or seen[0].shape[:2] != (1, len(tokens)) or len(logits) != (1 if beside is None else 2):
+    if (
+        len(head_inputs) != 1
+        or head_inputs[0].shape[:2] != (1, len(tokens))
+        or len(logits) != (1 if other_states is None else 2)
+    ):
         raise CaptureError(
             f"{model.spec.name} ({model.spec.architecture}) does not compute its logits by one call of its output head"
         )
     logits = logits.cpu()
-    return Predicted(logits[0], seen[0][0].cpu(), None if beside is None else logits[1])
+    return Predicted(logits[0], head_inputs[0][0].cpu(), None if other_states is None else logits[1])
 
 
 def embedding(model: "Model", tokens: Int[Tensor, " tokens"]) -> Float[Tensor, " d_model"]:

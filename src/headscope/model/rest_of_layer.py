@@ -19,6 +19,7 @@ from headscope.core.site import Site
 from headscope.core.weights import AfterHeads, FeedForward
 from headscope.errors import WeightsRefused
 from headscope.model.tracing.projections import Rows
+from headscope.model.transformers.layers import shared_layer
 from headscope.model.transformers.model_state import restored
 from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
 
@@ -28,20 +29,23 @@ if TYPE_CHECKING:
 # Windows of the probe, of a few tokens each: what a layer is given at once.
 WINDOWS = 64
 
-Given = tuple[tuple[Any, ...], dict[str, Any]]
+LayerArguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-class Rest:
+class RestOfLayer:
     """The rest of each layer of a built model."""
 
     def __init__(self, model: "Model", feed_forward: tuple[FeedForward, ...]) -> None:
         self._model, self._hf = model, model.hf
-        self._first = {(one.stack, one.layer): one.module for one in reversed(feed_forward) if _widens(one)}
+        self._first = {
+            (matrix.stack, matrix.layer): matrix.module for matrix in reversed(feed_forward) if _widens(matrix)
+        }
         self._layers = {
-            site: _layer(model.hf, site.module, self._first.get((site.stack, site.layer), "")) for site in model.sites
+            site: shared_layer(model.hf, site.module, self._first.get((site.stack, site.layer), ""))
+            for site in model.sites
         }
         self._attends = Counter(self._layers.values())
-        self._given: dict[str, tuple[Given, tuple[int, int]]] = {}
+        self._arguments_by_layer: dict[str, tuple[LayerArguments, tuple[int, int]]] = {}
 
     def __call__(
         self,
@@ -51,22 +55,24 @@ class Rest:
     ) -> AfterHeads:
         """What the layer of a site makes of a stream that enters it and of what its heads give for each token."""
         output, layer = self._checked(site)
-        given, (windows, tokens) = self._arguments(layer)
+        arguments, (windows, tokens) = self._arguments(layer)
         rows, heads = stream.flatten(0, 1), z.movedim(1, 2).flatten(0, 1)
         normed: list[Tensor] = []
         out: list[Tensor] = []
         for start in range(0, len(rows), windows * tokens):
             part = slice(start, start + windows * tokens)
-            kept = len(rows[part])
+            n_rows = len(rows[part])
             # Always as many tokens as the arguments are for.
-            missing = windows * tokens - kept
+            missing = windows * tokens - n_rows
             filled = [torch.cat((x[part], x[:1].expand(missing, *x.shape[1:]))) for x in (rows, heads)]
-            one = self._run(site, output, layer, given, *(x.reshape(windows, tokens, *x.shape[1:]) for x in filled))
-            out.append(one.out.flatten(0, 1)[:kept])
-            if one.normed is not None:
-                normed.append(one.normed.flatten(0, 1)[:kept])
-        whole = torch.cat(normed).reshape(stream.shape) if normed else None
-        return AfterHeads(whole, torch.cat(out).reshape(stream.shape))
+            after_heads = self._run(
+                site, output, layer, arguments, *(x.reshape(windows, tokens, *x.shape[1:]) for x in filled)
+            )
+            out.append(after_heads.out.flatten(0, 1)[:n_rows])
+            if after_heads.normed is not None:
+                normed.append(after_heads.normed.flatten(0, 1)[:n_rows])
+        normed_stream = torch.cat(normed).reshape(stream.shape) if normed else None
+        return AfterHeads(normed_stream, torch.cat(out).reshape(stream.shape))
 
     def _checked(self, site: Site) -> tuple[Rows, str]:
         plan, layer = self._model.plan(site), self._layers[site]
@@ -78,13 +84,15 @@ class Rest:
             raise WeightsRefused(f"{site.label}: its layer attends more than once, or serves as several layers")
         return plan.projections.o, layer
 
-    def _arguments(self, layer: str) -> tuple[Given, tuple[int, int]]:
+    def _arguments(self, layer: str) -> tuple[LayerArguments, tuple[int, int]]:
         """What a layer was given in a probe, the stream itself left out, and how many tokens of how many windows."""
-        if not self._given:
+        if not self._arguments_by_layer:
             body = self._hf.base_model
 
             def keep(name: str) -> Any:
-                return lambda module, args, kwargs: self._given.__setitem__(name, _without_stream(args, kwargs))
+                return lambda module, args, kwargs: self._arguments_by_layer.__setitem__(
+                    name, _without_stream(args, kwargs)
+                )
 
             with ExitStack() as stack, torch.no_grad(), restored(self._hf):
                 for name in self._attends:
@@ -92,14 +100,14 @@ class Rest:
                     stack.callback(hook.remove)
                 # Not a call: hooks on the model are for forwards of a text, and this one only asks for arguments.
                 body.forward(**probe_inputs(self._hf, batch=WINDOWS), **forward_options(body))
-        return self._given[layer]
+        return self._arguments_by_layer[layer]
 
     def _run(
         self,
         site: Site,
         output: Rows,
         layer: str,
-        given: Given,
+        arguments: LayerArguments,
         stream: Float[Tensor, "windows tokens d_model"],
         z: Float[Tensor, "windows tokens heads d_value"],
     ) -> AfterHeads:
@@ -124,7 +132,7 @@ class Rest:
                     lambda module, args: normed.append(args[0].detach().reshape(stream.shape).clone())
                 )
                 stack.callback(watch.remove)
-            args, kwargs = _with_stream(*given, stream.to(device, dtype).clone())
+            args, kwargs = _with_stream(*arguments, stream.to(device, dtype).clone())
             result = self._hf.get_submodule(layer)(*args, **kwargs)
         out = result if isinstance(result, Tensor) else next((x for x in result if isinstance(x, Tensor)), None)
         if not exchanged or out is None or out.shape != stream.shape:
@@ -133,26 +141,15 @@ class Rest:
         return AfterHeads(normed[0].to(stream.device) if normed else None, out.to(stream.device))
 
 
-def _layer(hf: nn.Module, attention: str, feed_forward: str) -> str:
-    """The nearest element of a module list that holds both, or the attention alone where the other is not known."""
-    parts = attention.split(".")
-    for end in range(len(parts) - 1, 0, -1):
-        name = ".".join(parts[:end])
-        within = not feed_forward or feed_forward.startswith(f"{name}.")
-        if within and isinstance(hf.get_submodule(name.rpartition(".")[0]), nn.ModuleList):
-            return name
-    return attention
-
-
-def _widens(one: FeedForward) -> bool:
-    return one.sizes[0] < one.sizes[1]
+def _widens(matrix: FeedForward) -> bool:
+    return matrix.sizes[0] < matrix.sizes[1]
 
 
 # Marks the place of the stream among the arguments of a layer.
 _STREAM = object()
 
 
-def _without_stream(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Given, tuple[int, int]]:
+def _without_stream(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[LayerArguments, tuple[int, int]]:
     """The first tensor is the stream that enters: its place is marked, its size noted, and it is not held."""
     for index, value in enumerate(args):
         if isinstance(value, Tensor):
@@ -161,7 +158,7 @@ def _without_stream(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Give
     return (args, {**kwargs, name: _STREAM}), (value.shape[0], value.shape[1])
 
 
-def _with_stream(args: tuple[Any, ...], kwargs: dict[str, Any], stream: Tensor) -> Given:
+def _with_stream(args: tuple[Any, ...], kwargs: dict[str, Any], stream: Tensor) -> LayerArguments:
     return tuple(stream if x is _STREAM else x for x in args), {
         key: stream if x is _STREAM else x for key, x in kwargs.items()
     }

@@ -53,8 +53,8 @@ def describe(
 
 def _initial_sd(config: Any) -> float | None:
     """What config.json says, or its family's default; a configuration made from a GGUF file only has the default."""
-    said = getattr(config, "initializer_range", None)
-    return float(said) if isinstance(said, int | float) and said > 0 else None
+    initial_sd = getattr(config, "initializer_range", None)
+    return float(initial_sd) if isinstance(initial_sd, int | float) and initial_sd > 0 else None
 
 
 def _unseen(config: Any, sites: tuple[Site, ...]) -> tuple[str, ...]:

@@ -78,7 +78,7 @@ def token_pieces(
     start = reader.take(piece)
     if reader.is_empty or not _shows_places(tokenizer, start[:SAMPLE], surroundings):
         with tokenising():
-            yield surroundings.body(tokenizer(_whole(start, reader))["input_ids"])
+            yield surroundings.body(tokenizer(_document_text(start, reader))["input_ids"])
         return
     yield from _stitched(tokenizer, start, reader, piece, overlap)
 
@@ -100,7 +100,7 @@ def _stitched(tokenizer: Any, text: str, reader: "_Reader", piece: int, overlap:
     yield tokens.ids[first:]
 
 
-def _whole(start: str, reader: "_Reader") -> str:
+def _document_text(start: str, reader: "_Reader") -> str:
     """A document that must be tokenised at once."""
     text = start + reader.take(LONGEST + 1 - len(start))
     _check_length(text, "this tokenizer does not say where its tokens are, and cannot be given")
@@ -150,12 +150,12 @@ def _common_cut(left: _Tokens, right: _Tokens, text: str, overlap: int) -> tuple
     (a, a_end), (b, b_end) = left.within(low, high), right.within(low, high)
     if a == a_end or _part(left, a, a_end) != _part(right, b, b_end):
         return None
-    middle = (low + high) // 2
+    centre = (low + high) // 2
     # The end of a token may lie behind the start of the next: some characters are several tokens.
     borders = [at for at in range(1, b_end - b) if right.ends[b + at - 1] <= right.starts[b + at]]
     if not borders:
         return None
-    best = min(borders, key=lambda at: (not _is_blank(text, right, b + at), abs(right.starts[b + at] - middle)))
+    best = min(borders, key=lambda at: (not _is_blank(text, right, b + at), abs(right.starts[b + at] - centre)))
     return a + best, b + best
 
 
@@ -174,8 +174,8 @@ def _shows_places(tokenizer: Any, sample: str, surroundings: Surroundings) -> bo
     if not getattr(tokenizer, "is_fast", False):
         return False
     with tokenising():
-        bare, whole = tokenizer(sample, add_special_tokens=False)["input_ids"], tokenizer(sample)["input_ids"]
-    return list(whole) == [*surroundings.head, *bare, *surroundings.tail]
+        bare, with_special = tokenizer(sample, add_special_tokens=False)["input_ids"], tokenizer(sample)["input_ids"]
+    return list(with_special) == [*surroundings.head, *bare, *surroundings.tail]
 
 
 class _Reader:

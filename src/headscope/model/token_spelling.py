@@ -1,9 +1,9 @@
-"""The spelling of tokens: the text that each stands for, with a blank in front where a word begins."""
+"""The spelling of tokens: the text of each, with a blank in front where a word begins."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from headscope.model.transformers.silence import quiet
+from headscope.model.transformers.library_messages import quiet
 
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
@@ -15,16 +15,16 @@ def spelled_tokens(tokenizer: Any, tokens: Sequence[int]) -> tuple[str, ...]:
     the last one has it, and the others have nothing.
     """
     special = set(tokenizer.all_special_ids)
-    found: list[str] = []
+    spellings: list[str] = []
     text = ""
     with quiet():
         for count in range(1, len(tokens) + 1):
             longer = str(tokenizer.decode(list(tokens[:count]), clean_up_tokenization_spaces=False)).rstrip(_UNFINISHED)
             piece = longer[_shared(text, longer) :]
             alone = tokens[count - 1] in special or (count > 1 and tokens[count - 2] in special)
-            found.append(f" {piece}" if alone and not piece[:1].isspace() else piece)
+            spellings.append(f" {piece}" if alone and not piece[:1].isspace() else piece)
             text = longer
-    return tuple(found)
+    return tuple(spellings)
 
 
 class TokenizerVocabulary:
@@ -42,13 +42,13 @@ class TokenizerVocabulary:
         return max(self._tokenizer.get_vocab().values(), default=-1) + 1
 
     def token(self, word: str) -> int | None:
-        """The one token that stands for this word inside a text; capitals do not matter where it has none."""
-        before, both = (self._ids(text) for text in (self._BEFORE, f"{self._BEFORE} {word}"))
-        if len(both) != len(before) + 1 or both[:-1] != before:
+        """The one token that spells this word inside a text; capitals do not matter where it has none."""
+        before, with_word = (self._ids(text) for text in (self._BEFORE, f"{self._BEFORE} {word}"))
+        if len(with_word) != len(before) + 1 or with_word[:-1] != before:
             return None
-        text = str(self._tokenizer.decode(both[-1:], clean_up_tokenization_spaces=False)).strip()
+        text = str(self._tokenizer.decode(with_word[-1:], clean_up_tokenization_spaces=False)).strip()
         # Anything else is the token of unknown words, or a blank.
-        return both[-1] if text and text.lower() == word.lower() else None
+        return with_word[-1] if text and text.lower() == word.lower() else None
 
     def spelled(self, tokens: Sequence[int]) -> tuple[str, ...]:
         """What each token spells behind another word, with a blank in front where a word begins."""

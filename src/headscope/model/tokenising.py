@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from headscope.errors import CheckpointError, HeadscopeError
-from headscope.model.transformers.error_text import reason
-from headscope.model.transformers.silence import quiet
+from headscope.model.transformers.library_messages import quiet, reason
 
 
 @contextmanager

@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from headscope.errors import CheckpointError
-from headscope.model.formats.safetensors_header import file_size
-from headscope.model.transformers.error_text import reason
-from headscope.model.transformers.silence import quiet
+from headscope.model.formats.checkpoint_file import file_size
+from headscope.model.transformers.library_messages import quiet, reason
 
 # transformers would invent an empty tokenizer for a folder without any of these.
 _FILES = (
@@ -47,11 +46,11 @@ def open_tokenizer(folder: Path, config: Any) -> tuple[Any | None, tuple[str, ..
 
 def _unusable_here(error: Exception) -> str | None:
     """Why a tokenizer that may well be whole cannot be used on this machine; None if it is just broken."""
-    said = str(error)
-    if "custom code" in said:
+    message = str(error)
+    if "custom code" in message:
         return "needs code of its own; headscope never runs code of a checkpoint"
-    if isinstance(error, ImportError) or "install" in said:
-        packages = [name for name in ("sentencepiece", "tiktoken", "protobuf") if name in said]
+    if isinstance(error, ImportError) or "install" in message:
+        packages = [name for name in ("sentencepiece", "tiktoken", "protobuf") if name in message]
         return f"needs a package that is not installed ({' or '.join(packages) or reason(error)})"
     return None
 

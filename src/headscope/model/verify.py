@@ -32,11 +32,10 @@ from headscope.model.model import Model, open_model
 from headscope.model.rounding import is_narrow, widened
 from headscope.model.transformers.attention_hook import as_transformers, tapped
 from headscope.model.transformers.call_reader import RawCall, Reader
-from headscope.model.transformers.error_text import reason
 from headscope.model.transformers.fresh_copy import FreshCopy, differences, fresh_copy
+from headscope.model.transformers.library_messages import quiet, reason
 from headscope.model.transformers.model_state import restored
 from headscope.model.transformers.probe_inputs import forward_options, probe_inputs, read_by, vocabulary
-from headscope.model.transformers.silence import quiet
 from headscope.model.transformers.softmax_watch import SoftmaxSession
 
 BEGINNING = 2**16  # characters of a text that are tokenised for its first tokens
@@ -206,18 +205,18 @@ def _subject(model: Model, fresh: FreshCopy, text: str | None) -> Subject:
         inputs = {**probe_inputs(model.hf, batch=1), **options}
         singles = {**probe_inputs(model.hf, batch=SINGLES, single_token=True), **options}
     else:
-        inputs, singles = _both(model, tokens), _both(model, tokens.reshape(-1, 1)[:SINGLES])
+        inputs, singles = _token_inputs(model, tokens), _token_inputs(model, tokens.reshape(-1, 1)[:SINGLES])
     return Subject(model, _answer(fresh.hf, inputs), inputs, singles, tokens)
 
 
 def _answer(fresh: Any, inputs: dict[str, Any]) -> Answer:
     """What a fresh model answers; it is widened to float64 on the way, to measure how much it rounds."""
-    answer = _asked(fresh, inputs)
+    answer = _computed_answer(fresh, inputs)
     memory = physical_bytes()
     if fresh.dtype == torch.float64 or (memory is not None and 8 * n_numbers(fresh) > memory):
         return answer
     try:
-        exact = _asked(fresh.double(), {key: _in_float64(value) for key, value in inputs.items()})
+        exact = _computed_answer(fresh.double(), {key: _in_float64(value) for key, value in inputs.items()})
     except Exception:  # noqa: BLE001  some families fix a dtype in their code: then nothing is allowed for rounding
         return answer
     pairs = [pair for place, maps in answer.maps.items() for pair in zip(maps, exact.maps[place], strict=True)]
@@ -225,7 +224,7 @@ def _answer(fresh: Any, inputs: dict[str, Any]) -> Answer:
     return replace(answer, rounding_of_maps=maps, rounding_of_hidden=_relative(answer.hidden, exact.hidden))
 
 
-def _asked(fresh: Any, inputs: dict[str, Any]) -> Answer:
+def _computed_answer(fresh: Any, inputs: dict[str, Any]) -> Answer:
     # Two forwards: a model that exchanges its attention modules in the first one shows their maps in the second.
     hidden = _hidden(fresh(**inputs))
     return Answer(_attentions(fresh(**inputs, output_attentions=True)), hidden)
@@ -262,9 +261,9 @@ def _readable(model: Model, tokens: Int[Tensor, "1 tokens"]) -> Int[Tensor, "1 f
     return tokens
 
 
-def _both(model: Model, tokens: Int[Tensor, "batch tokens"]) -> dict[str, Any]:
-    both = {"decoder_input_ids": tokens} if model.spec.kind == "encoder-decoder" else {}
-    return {"input_ids": tokens, **both, **forward_options(model.hf)}
+def _token_inputs(model: Model, tokens: Int[Tensor, "batch tokens"]) -> dict[str, Any]:
+    decoder_inputs = {"decoder_input_ids": tokens} if model.spec.kind == "encoder-decoder" else {}
+    return {"input_ids": tokens, **decoder_inputs, **forward_options(model.hf)}
 
 
 def _maps(subject: Subject) -> list[Deviation]:
@@ -277,8 +276,8 @@ def _maps(subject: Subject) -> list[Deviation]:
     deviations = []
     for (stack, kind), maps in subject.theirs.maps.items():
         sites = [site for site in subject.model.sites if (site.stack, site.kind) == (stack, kind)]
-        for site, each in zip(sites, maps, strict=False):
-            deviations.append(Deviation(_map_error(site, ours[site], each), subject.theirs.rounding_of_maps))
+        for site, their_map in zip(sites, maps, strict=False):
+            deviations.append(Deviation(_map_error(site, ours[site], their_map), subject.theirs.rounding_of_maps))
     if not deviations:
         raise _NotCompared("transformers returns no attentions for this family; its output is compared")
     return deviations
@@ -304,13 +303,16 @@ def _attentions(output: Any) -> dict[tuple[str, str], list[Tensor]]:
         ("sound", "self"): getattr(sound, "attentions", None),
     }
     # Where a family returns something else than a map for a layer (PEGASUS-X: maps by blocks), no map is compared.
-    return {place: [each for each in maps or () if isinstance(each, Tensor)] for place, maps in returned.items()}
+    return {
+        place: [attention_map for attention_map in maps or () if isinstance(attention_map, Tensor)]
+        for place, maps in returned.items()
+    }
 
 
 def _map_error(site: Site, ours: Tensor, theirs: Tensor) -> float:
     if "sinks" in site.extras:
         # Some families return the map before the sink has taken its share: only what is left can be compared.
-        ours, theirs = (each / each.sum(dim=-1, keepdim=True) for each in (ours, theirs))
+        ours, theirs = (attention_map / attention_map.sum(dim=-1, keepdim=True) for attention_map in (ours, theirs))
     return float((ours - theirs).abs().max())
 
 
@@ -356,10 +358,10 @@ class _ReferenceReader(Reader):
     def call(self, raw: RawCall, *, query_offset: int | None = None, cross: bool = False) -> Call:
         """The call; its statistics by the definition are kept."""
         call = super().call(raw, query_offset=query_offset, cross=cross)
-        there = call.to(torch.device("cpu"))  # not every device has float64
+        cpu_call = call.to(torch.device("cpu"))  # not every device has float64
         plain, exact = (
-            pattern_statistics(pattern(each), each, self._request, positional=not cross)
-            for each in (there, _wide(there))
+            pattern_statistics(pattern(judged_call), judged_call, self._request, positional=not cross)
+            for judged_call in (cpu_call, _wide(cpu_call))
         )
         self.statistics.append((plain, exact, call.k.shape[2]))
         return call
@@ -453,9 +455,9 @@ def _projection_error(
         measured = captured[letter][site].cpu().double()
         batch, _, positions, _ = measured.shape
         x = inputs[rows.module][site.call].cpu().double().reshape(batch, positions, -1)
-        made = gain[None, :, None] * (torch.einsum("bnm,hmd->bhnd", x, w) + b[None, :, None])
-        made = made.clamp(-limits[letter], limits[letter]) if letter in limits else made
-        worst = max(worst, float((made - measured).abs().max() / measured.abs().max()))
+        computed = gain[None, :, None] * (torch.einsum("bnm,hmd->bhnd", x, w) + b[None, :, None])
+        computed = computed.clamp(-limits[letter], limits[letter]) if letter in limits else computed
+        worst = max(worst, float((computed - measured).abs().max() / measured.abs().max()))
     return worst
 
 

@@ -15,21 +15,21 @@ from headscope.core.weights import AfterHeads, Embedding, FeedForward, HeadWeigh
 from headscope.errors import CheckpointError, WeightsRefused
 from headscope.model.formats.safetensors_folder import Checkpoint
 from headscope.model.token_spelling import TokenizerVocabulary
-from headscope.model.tracing.embedding_tables import FoundTables, find_tables
-from headscope.model.tracing.feed_forward import FoundFeedForward, find_feed_forward
+from headscope.model.tracing.embedding_tables import EmbeddingTables, find_tables
+from headscope.model.tracing.feed_forward import FeedForwardMatrices, find_feed_forward
 from headscope.model.tracing.projections import Plan, Rows
 from headscope.model.tracing.random_codes import is_linear
 
 
 @dataclass(frozen=True)
-class Beside:
-    """What a model has beside the projections of attention."""
+class OtherWeights:
+    """The weights of a model that are no projections of attention."""
 
-    feed_forward: FoundFeedForward
-    tables: FoundTables
+    feed_forward: FeedForwardMatrices
+    tables: EmbeddingTables
 
     @classmethod
-    def of(cls, model: Any, plans: dict[Site, Plan]) -> "Beside":
+    def of(cls, model: Any, plans: dict[Site, Plan]) -> "OtherWeights":
         """Of a model, real or on the meta device."""
         return cls(find_feed_forward(model, plans), find_tables(model, tuple(plans)))
 
@@ -113,8 +113,8 @@ class FileMatrices:
         return tensor
 
 
-# What the rest of a layer makes of a stream and its heads' outputs.
-Continue = Callable[[Site, Tensor, Tensor], AfterHeads]
+# Runs the rest of a site's layer on a stream and on the outputs of its heads.
+LayerRunner = Callable[[Site, Tensor, Tensor], AfterHeads]
 
 
 class PlannedWeights:
@@ -127,15 +127,15 @@ class PlannedWeights:
         self,
         spec: ModelSpec,
         plans: dict[Site, Plan],
-        beside: Beside,
+        other_weights: OtherWeights,
         matrices: Matrices,
         method: str,
         tokenizer: Callable[[], Any | None],
-        rest: Continue | None = None,
+        rest_of_layer: LayerRunner | None = None,
     ) -> None:
         self._spec, self._plans, self._matrices, self._method = spec, plans, matrices, method
-        self._feed_forward, self._tables = beside.feed_forward, beside.tables
-        self._tokenizer, self._rest = cache(tokenizer), rest
+        self._feed_forward, self._tables = other_weights.feed_forward, other_weights.tables
+        self._tokenizer, self._rest_of_layer = cache(tokenizer), rest_of_layer
 
     @property
     def spec(self) -> ModelSpec:
@@ -191,9 +191,9 @@ class PlannedWeights:
         """Which feed-forward matrices are not among them, and why."""
         return self._feed_forward.notes
 
-    def feed_forward_matrix(self, one: FeedForward) -> Float[Tensor, "d_in d_out"]:
+    def feed_forward_matrix(self, matrix: FeedForward) -> Float[Tensor, "d_in d_out"]:
         """One of them, rows acting on the right."""
-        return self._matrices.matrix(one.module)
+        return self._matrices.matrix(matrix.module)
 
     @property
     def embeddings(self) -> tuple[Embedding, ...]:
@@ -205,9 +205,9 @@ class PlannedWeights:
         """What is to be known about them."""
         return self._tables.notes
 
-    def embedding_table(self, one: Embedding) -> Float[Tensor, "rows d"]:
+    def embedding_table(self, table: Embedding) -> Float[Tensor, "rows d"]:
         """One of them, all rows, as it is stored."""
-        return self._matrices.table(one.module)
+        return self._matrices.table(table.module)
 
     @property
     def vocabulary(self) -> Vocabulary | None:
@@ -222,9 +222,9 @@ class PlannedWeights:
         z: Float[Tensor, "windows heads tokens d_value"],
     ) -> AfterHeads:
         """What the rest of a site's layer makes of a stream that enters it and of what its heads give."""
-        if self._rest is None:
+        if self._rest_of_layer is None:
             raise WeightsRefused(f"{site.label}: the weights are read from a file, and no layer is built to be run")
-        return self._rest(site, stream, z)
+        return self._rest_of_layer(site, stream, z)
 
 
 def _heads(matrices: Matrices, rows: Rows) -> Float[Tensor, "some_heads in width"]:
@@ -242,43 +242,48 @@ def _output_bias(matrices: Matrices, module: str) -> Float[Tensor, " out"]:
 
 
 def file_sources(
-    skeleton: Any, checkpoint: Checkpoint, plans: dict[Site, Plan], beside: Beside
-) -> tuple[dict[str, str], Beside]:
+    skeleton: Any, checkpoint: Checkpoint, plans: dict[Site, Plan], other_weights: OtherWeights
+) -> tuple[dict[str, str], OtherWeights]:
     """For each parameter that is to be read, the one tensor of the file that it is; and what can be read.
 
     transformers renames, splits and merges tensors on loading; its own rules are applied to the names in the file. A
     projection of attention without exactly one tensor of its shape, untouched but for the name, refuses the file; a
     feed-forward matrix or a table of vectors without one is left out.
     """
-    found: dict[str, list[str]] = {}
+    names_by_parameter: dict[str, list[str]] = {}
     loaded_name = _loading_rules(skeleton)
     for name in checkpoint.tensors:
         target, converted = loaded_name(name)
         if not converted:
-            found.setdefault(target, []).append(name)
+            names_by_parameter.setdefault(target, []).append(name)
     shapes = {name: tuple(parameter.shape) for name, parameter in skeleton.state_dict().items()}
 
     def source(name: str) -> str:
-        return _unique(name, found.get(name, []), shapes[name], checkpoint)
+        return _unique(name, names_by_parameter.get(name, []), shapes[name], checkpoint)
 
     sources = {name: source(name) for name in _needed(skeleton, plans)}
-    fed, tables = beside.feed_forward.matrices, beside.tables.tables
-    lost: dict[str, str] = {}
-    for module in dict.fromkeys([one.module for one in fed] + [one.module for one in tables]):
+    matrices, tables = other_weights.feed_forward.matrices, other_weights.tables.tables
+    refusals: dict[str, str] = {}
+    for module in dict.fromkeys([matrix.module for matrix in matrices] + [table.module for table in tables]):
         try:
             sources[f"{module}.weight"] = source(f"{module}.weight")
         except WeightsRefused as refusal:
-            lost[module] = refusal.message
-    gone = [lost[one.module] for one in fed if one.module in lost]
+            refusals[module] = refusal.message
+    gone = [refusals[matrix.module] for matrix in matrices if matrix.module in refusals]
     note = (f"Left out: {len(set(gone))} feed-forward matrices, because {gone[0]}.",) if gone else ()
     missing = tuple(
-        f"Left out: the table of {one.role} vectors, because {lost[one.module]}."
-        for one in tables
-        if one.module in lost
+        f"Left out: the table of {table.role} vectors, because {refusals[table.module]}."
+        for table in tables
+        if table.module in refusals
     )
-    return sources, Beside(
-        FoundFeedForward(tuple(one for one in fed if one.module not in lost), (*beside.feed_forward.notes, *note)),
-        FoundTables(tuple(one for one in tables if one.module not in lost), (*beside.tables.notes, *missing)),
+    return sources, OtherWeights(
+        FeedForwardMatrices(
+            tuple(matrix for matrix in matrices if matrix.module not in refusals),
+            (*other_weights.feed_forward.notes, *note),
+        ),
+        EmbeddingTables(
+            tuple(table for table in tables if table.module not in refusals), (*other_weights.tables.notes, *missing)
+        ),
     )
 
 

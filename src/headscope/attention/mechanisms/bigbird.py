@@ -59,7 +59,7 @@ class BlockPlan:
     rows: tuple[BlockRow, ...]
 
     def table(self, reason: str = "blocks") -> Bool[Tensor, "blocks blocks"]:
-        """True where query block I sees key block J: for any reason, or for one (everywhere, near, drawn)."""
+        """True where query block I sees key block J: for any reason, or for one (everywhere, near, random)."""
         table = torch.zeros(len(self.rows), len(self.rows), dtype=torch.bool)
         for i, row in enumerate(self.rows):
             table[i, list(getattr(row, reason))] = True
@@ -137,7 +137,7 @@ class BigBird(Mechanism):
     def parts(self, call: Call) -> dict[str, Bool[Tensor, "mask_batch mask_heads queries keys"]]:
         """The global, near and random blocks."""
         plan = self._plan(call)
-        reasons = {"global": "everywhere", "window": "near", "random": "drawn"}
+        reasons = {"global": "everywhere", "window": "near", "random": "random"}
         return {name: call.visible() & self._pairs(call, plan.table(reason)) for name, reason in reasons.items()}
 
     def _plan(self, call: Call) -> BlockPlan:

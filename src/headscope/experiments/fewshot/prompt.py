@@ -20,7 +20,7 @@ from headscope.corpora.crossword_clues import Clue
 from headscope.errors import UsageError
 from headscope.model import Model
 from headscope.model.language import has_chat_template
-from headscope.model.transformers.silence import quiet
+from headscope.model.transformers.library_messages import quiet
 
 END = "#"
 LABEL = "Word: "

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headscope.errors import CheckpointError
-from headscope.model.digest import sha256_of
+from headscope.model.formats.checkpoint_file import sha256_of
 from headscope.model.formats.config_json import read_object
 from headscope.model.formats.safetensors_folder import Checkpoint
 from headscope.model.formats.safetensors_header import read_header

@@ -28,17 +28,17 @@ def n_numbers(model: nn.Module) -> int:
     return sum(weight.numel() for weight in (*model.parameters(), *model.buffers()))
 
 
-def check_size(empty: nn.Module, held: int, entries: Mapping[str, TensorEntry], where: str) -> None:
+def check_size(empty: nn.Module, stored_count: int, entries: Mapping[str, TensorEntry], where: str) -> None:
     """Raise if a model would need far more numbers than its checkpoint holds, before memory is taken for it.
 
     A head, a pooler or a tied matrix may be missing; that never doubles a model.
     """
     needed = sum(weight.numel() for weight in empty.parameters())
-    if needed <= 2 * held:
+    if needed <= 2 * stored_count:
         return
     _refuse_mismatched(_other_shapes(empty, entries), where)
     raise CheckpointError(
-        f"{where} holds {held} numbers, but {type(empty).__name__} needs {needed} by its configuration",
+        f"{where} holds {stored_count} numbers, but {type(empty).__name__} needs {needed} by its configuration",
         hint=_OTHER_MODEL,
     )
 
@@ -54,10 +54,10 @@ def check(report: Report, model: Any, where: str, entries: Mapping[str, TensorEn
     """Raise on whatever would make numbers wrong; what is harmless comes back as sentences."""
     _refuse_mismatched(report["mismatched_keys"], where)
     pooler = _pooler(report)
-    if lost := report["missing_keys"] - pooler:
+    if missing_names := report["missing_keys"] - pooler:
         raise CheckpointError(
-            f"{where} lacks {len(lost)} tensors that {type(model).__name__} needs: {names(lost)}",
-            hint=_wrapper_hint(lost, entries or {}) or "a file is missing, or " + _OTHER_MODEL,
+            f"{where} lacks {len(missing_names)} tensors that {type(model).__name__} needs: {names(missing_names)}",
+            hint=_wrapper_hint(missing_names, entries or {}) or "a file is missing, or " + _OTHER_MODEL,
         )
     unused = set(report["unexpected_keys"])
     if strange := {name for name in unused if _changes_the_model(name, model, entries or {})}:
@@ -69,18 +69,18 @@ def check(report: Report, model: Any, where: str, entries: Mapping[str, TensorEn
     return (*notes, *([f"in the checkpoint but not used: {names(unused)}"] if unused else []))
 
 
-def _wrapper_hint(lost: set[str], entries: Mapping[str, TensorEntry]) -> str:
+def _wrapper_hint(missing_names: set[str], entries: Mapping[str, TensorEntry]) -> str:
     """What to do where a wrapper such as DataParallel or torch.compile was saved: its name precedes every tensor's."""
     prefixes = {name.partition(".")[0] for name in entries}
     prefix = next(iter(prefixes)) if len(prefixes) == 1 else ""
-    if not prefix or not all(f"{prefix}.{name}" in entries for name in lost):
+    if not prefix or not all(f"{prefix}.{name}" in entries for name in missing_names):
         return ""
     return f"all names in the file begin with {prefix!r}: save the model inside that wrapper, or remove the prefix"
 
 
-def names(which: Iterable[str], most: int = 3) -> str:
+def names(tensor_names: Iterable[str], most: int = 3) -> str:
     """A few names, and how many more there are."""
-    ordered = sorted(which)
+    ordered = sorted(tensor_names)
     more = f" and {len(ordered) - most} more" if len(ordered) > most else ""
     return ", ".join(ordered[:most]) + more
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from headscope.errors import CheckpointError
-from headscope.model.formats.safetensors_header import file_size, unreadable
-from headscope.model.transformers.silence import quiet
+from headscope.model.formats.checkpoint_file import file_size, unreadable
+from headscope.model.transformers.library_messages import quiet
 
 _MAX_BYTES = 16_000_000
 _FLOAT_TAG = "__float__"
@@ -41,14 +41,16 @@ def generation_config(folder: Path, config: Any, raw: dict[str, Any]) -> Any:
     from transformers import GenerationConfig
 
     with quiet():
-        said = GenerationConfig.from_model_config(config)
+        generation = GenerationConfig.from_model_config(config)
     file = folder / "generation_config.json"
-    wanted = read_object(file) if file.is_file() else raw
+    settings = read_object(file) if file.is_file() else raw
     # Only what is known: older config.json files hold settings such as forced_eos_token_id among their own.
-    known = said.to_dict().keys() - {"transformers_version"}
+    setting_names = generation.to_dict().keys() - {"transformers_version"}
     with quiet():
-        said.update(**{key: value for key, value in wanted.items() if key in known and value is not None})
-    return said
+        generation.update(
+            **{key: value for key, value in settings.items() if key in setting_names and value is not None}
+        )
+    return generation
 
 
 def read_object(file: Path) -> dict[str, Any]:

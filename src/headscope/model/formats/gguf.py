@@ -17,12 +17,11 @@ from typing import Any
 from headscope.errors import CheckpointError, ResourceError, WeightsRefused
 from headscope.fetch import cache
 from headscope.fetch.progress import Progress
-from headscope.model.digest import sha256_of
 from headscope.model.formats import completeness
+from headscope.model.formats.checkpoint_file import sha256_of
 from headscope.model.formats.gguf_header import GgufHeader, read_gguf_header
 from headscope.model.transformers import classes
-from headscope.model.transformers.error_text import reason
-from headscope.model.transformers.silence import quiet
+from headscope.model.transformers.library_messages import quiet, reason
 
 # Float32 expansions up to this size are kept; a larger file is expanded in memory each time it is opened.
 MAX_KEPT_BYTES = 2 << 30
@@ -31,7 +30,7 @@ _VERSION = 1  # of what is written below: a change makes old expansions invisibl
 
 
 @dataclass(frozen=True)
-class Expanded:
+class Expansion:
     """A GGUF file as a folder in Hugging Face form, with what the file itself held."""
 
     folder: Path
@@ -41,7 +40,7 @@ class Expanded:
     notes: tuple[str, ...] = ()
 
 
-def expanded(file: Path, progress: Progress | None = None) -> Expanded:
+def expansion(file: Path, progress: Progress | None = None) -> Expansion:
     """The kept expansion of a GGUF file, made now unless the cache has it.
 
     Raises `WeightsRefused` where it is not kept: too large for the cache, or the cache cannot be written.
@@ -58,7 +57,7 @@ def expanded(file: Path, progress: Progress | None = None) -> Expanded:
             cache.install(folder, lambda new: _write(file, header, new), notes=notes, contents=True)
         except ResourceError as error:
             raise WeightsRefused(f"{file} is expanded in memory only: {error.message}", hint=error.hint) from error
-    return Expanded(folder, sha256, header.types, header.dequantised)
+    return Expansion(folder, sha256, header.types, header.dequantised)
 
 
 def read_gguf_config(file: Path) -> Any:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headscope.errors import CheckpointError
-from headscope.model.formats.safetensors_header import file_size, unreadable
+from headscope.model.formats.checkpoint_file import file_size, unreadable
 
 _SCALARS = {
     0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d",

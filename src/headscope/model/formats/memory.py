@@ -7,12 +7,12 @@ import torch
 from headscope.errors import ResourceError
 
 
-def check_memory(n_numbers: int, dtype: torch.dtype, what: str) -> None:
+def check_memory(n_numbers: int, dtype: torch.dtype, where: str) -> None:
     """Raise when `n_numbers` of `dtype` need more than this machine's whole memory."""
     need, have = n_numbers * dtype.itemsize, physical_bytes()
     if have is not None and need > have:
         raise ResourceError(
-            f"the weights of {what} need {need / 1e9:.1f} GB as {str(dtype).removeprefix('torch.')}, "
+            f"the weights of {where} need {need / 1e9:.1f} GB as {str(dtype).removeprefix('torch.')}, "
             f"this machine has {have / 1e9:.1f} GB",
             hint="open it in float16 or bfloat16, or use lenses that read weights from the file",
         )

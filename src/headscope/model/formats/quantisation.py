@@ -27,7 +27,7 @@ from headscope.model.formats.weight_decoders import (
     table_values,
     unpacked,
 )
-from headscope.model.transformers.error_text import reason
+from headscope.model.transformers.library_messages import reason
 
 METHODS = ("bitsandbytes", "gptq", "awq", "fp8", "fbgemm_fp8", "compressed-tensors")
 _OPENED = "bitsandbytes, GPTQ, AWQ, fp8 with scales and compressed-tensors are dequantised"

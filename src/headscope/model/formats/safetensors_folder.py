@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from headscope.errors import CheckpointError
-from headscope.model.digest import sha256_of
-from headscope.model.formats.safetensors_header import TensorEntry, file_size, read_header, unreadable
+from headscope.model.formats.checkpoint_file import file_size, sha256_of, unreadable
+from headscope.model.formats.safetensors_header import TensorEntry, read_header
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -143,14 +143,14 @@ def _fill(tensor: Tensor, entry: TensorEntry, name: str) -> None:
         )
 
 
-def _add(tensors: dict[str, TensorEntry], found: dict[str, TensorEntry], expected: list[str], file: Path) -> None:
+def _add(tensors: dict[str, TensorEntry], shard: dict[str, TensorEntry], expected: list[str], file: Path) -> None:
     for name in expected:
-        if name not in found:
+        if name not in shard:
             raise CheckpointError(
                 f"the index says that {file.name} holds {name!a:.100}, but it does not (in {file.parent})",
                 hint="index and shards are of different versions: fetch all of them again",
             )
-    for name, entry in found.items():
+    for name, entry in shard.items():
         if name in tensors:
             raise CheckpointError(
                 f"{file.parent}: tensor {name!a:.100} is in two files, {tensors[name].file.name} and {file.name}",
@@ -164,12 +164,12 @@ def _shards(index: Path) -> dict[str, list[str]]:
     if file_size(index) > _MOST_INDEX_BYTES:
         raise CheckpointError(f"{index} is larger than {_MOST_INDEX_BYTES} bytes", hint="this is no index of tensors")
     try:
-        said = json.loads(index.read_text(encoding="utf-8"))
+        content = json.loads(index.read_text(encoding="utf-8"))
     except OSError as error:
         raise unreadable(index, error) from error
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{index} is not JSON ({error})", hint="fetch the index again") from error
-    weight_map = said.get("weight_map") if isinstance(said, dict) else None
+    weight_map = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{index} has no weight_map with tensors", hint="fetch the index again")
     shards: dict[str, list[str]] = {}
@@ -207,9 +207,9 @@ def _no_weights(folder: Path) -> CheckpointError:
         )
     if ggufs := sorted(path.name for path in folder.glob("*.gguf")):
         return CheckpointError(f"{folder} holds no safetensors", hint=f"give the file itself: {folder / ggufs[0]}")
-    if others := sorted(path.name for path in folder.glob("*.safetensors")):
+    if file_names := sorted(path.name for path in folder.glob("*.safetensors")):
         return CheckpointError(
-            f"{folder} holds {', '.join(others[:3])} but neither {_SINGLE} nor {_INDEX}",
+            f"{folder} holds {', '.join(file_names[:3])} but neither {_SINGLE} nor {_INDEX}",
             hint=f"rename a single file to {_SINGLE}; for several fetch the index too",
         )
     return CheckpointError(

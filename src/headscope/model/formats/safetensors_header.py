@@ -7,13 +7,13 @@ with the size of the file, so that a broken file is an error here and never a wr
 
 import json
 import math
-import stat
 import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headscope.errors import CheckpointError
+from headscope.model.formats.checkpoint_file import file_size, unreadable
 
 # A header lists names and numbers: even the largest checkpoints stay far below this.
 MAX_HEADER_BYTES = 100_000_000
@@ -56,36 +56,9 @@ def read_header(file: Path) -> dict[str, TensorEntry]:
             text = (start[8:] + source.read(max(length - 1, 0)))[:length]
     except OSError as error:
         raise unreadable(file, error) from error
-    entries = [_entry(file, name, said, 8 + length) for name, said in _parse(file, text).items()]
+    entries = [_entry(file, name, description, 8 + length) for name, description in _parse(file, text).items()]
     _check_layout(file, size, 8 + length, entries)
     return dict(sorted(entries, key=lambda item: item[1].begin))
-
-
-def file_size(file: Path) -> int:
-    """The size of a regular file; a clear error for everything else that can be in its place."""
-    try:
-        status = file.stat()
-    except FileNotFoundError as error:
-        if file.is_symlink():
-            raise CheckpointError(
-                f"{file} is a link to {file.readlink()}, which does not exist",
-                hint="copy the file itself, not the link to it",
-            ) from error
-        raise CheckpointError(f"{file} does not exist", hint="the checkpoint is incomplete: fetch it again") from error
-    except OSError as error:
-        raise unreadable(file, error) from error
-    if not stat.S_ISREG(status.st_mode):
-        what = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-        raise CheckpointError(f"{file} is {what}, expected a file", hint="the checkpoint is incomplete: fetch it again")
-    return status.st_size
-
-
-def unreadable(file: Path, error: OSError) -> CheckpointError:
-    """The operating system does not let the file be read."""
-    return CheckpointError(
-        f"cannot read {file}: {error.strerror or error}",
-        hint="check who may read the file and where it leads",
-    )
 
 
 def _header_length(file: Path, size: int, start: bytes) -> int:
@@ -115,23 +88,23 @@ def _header_length(file: Path, size: int, start: bytes) -> int:
     return int(length)
 
 
-class _Twice(Exception):
+class _DuplicateKey(Exception):
     """A JSON object has the same key twice; Python would silently keep the last."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    header: dict[str, Any] = {}
     for name, value in pairs:
-        if name in found:
-            raise _Twice(name)
-        found[name] = value
-    return found
+        if name in header:
+            raise _DuplicateKey(name)
+        header[name] = value
+    return header
 
 
 def _parse(file: Path, text: bytes) -> dict[str, Any]:
     try:
         header = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
-    except _Twice as error:
+    except _DuplicateKey as error:
         raise CheckpointError(f"{file}: the header names {str(error)!r} twice", hint=_AGAIN) from error
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{file}: the header is not JSON ({error})", hint=_AGAIN) from error
@@ -141,11 +114,11 @@ def _parse(file: Path, text: bytes) -> dict[str, Any]:
     return header
 
 
-def _entry(file: Path, name: str, said: Any, data: int) -> tuple[str, TensorEntry]:
+def _entry(file: Path, name: str, description: Any, data: int) -> tuple[str, TensorEntry]:
     where = f"{file}: tensor {name!r}"
-    if not isinstance(said, dict) or not {"dtype", "shape", "data_offsets"} <= said.keys():
+    if not isinstance(description, dict) or not {"dtype", "shape", "data_offsets"} <= description.keys():
         raise CheckpointError(f"{where} lacks dtype, shape or data_offsets in the header", hint=_AGAIN)
-    dtype, shape, offsets = said["dtype"], said["shape"], said["data_offsets"]
+    dtype, shape, offsets = description["dtype"], description["shape"], description["data_offsets"]
     if not isinstance(dtype, str) or dtype not in BITS:
         raise CheckpointError(
             f"{where} has the unknown dtype {dtype!r}, expected one of {', '.join(BITS)}",
@@ -176,8 +149,8 @@ def _naturals(numbers: Any) -> bool:
     return isinstance(numbers, list) and all(type(number) is int and 0 <= number < 1 << 63 for number in numbers)
 
 
-def _short(said: Any) -> str:
-    text = repr(said)
+def _short(numbers: Any) -> str:
+    text = repr(numbers)
     return text if len(text) <= 80 else f"{text[:80]} …"
 
 

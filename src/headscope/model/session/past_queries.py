@@ -18,8 +18,8 @@ from headscope.errors import CaptureError
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """What one group of heads asked so far, and the keys it saw then."""
+class _EarlierQueries:
+    """The queries of one group of heads so far, and the keys that they saw."""
 
     q: Float[Tensor, "batch heads queries d_head"]
     k: Float[Tensor, "batch kv_heads keys d_head"]
@@ -30,24 +30,26 @@ class PastQueries:
     """By site and mechanism, the queries since position 0."""
 
     def __init__(self) -> None:
-        self._asked: dict[tuple[Site, Mechanism], _Asked] = {}
+        self._earlier: dict[tuple[Site, Mechanism], _EarlierQueries] = {}
 
-    def whole(self, site: Site, mechanism: Mechanism, call: Call, offset: int) -> Call:
+    def full_call(self, site: Site, mechanism: Mechanism, call: Call, offset: int) -> Call:
         """The call with the queries of earlier steps before its own; `offset` is the position of its first one."""
-        earlier = self._asked.get((site, mechanism))
+        earlier = self._earlier.get((site, mechanism))
         if offset:
             call = self._continued(site, mechanism, call, offset, earlier)
-        self._asked[site, mechanism] = _Asked(call.q, call.k, call.query_positions)
+        self._earlier[site, mechanism] = _EarlierQueries(call.q, call.k, call.query_positions)
         return call
 
-    def _continued(self, site: Site, mechanism: Mechanism, call: Call, offset: int, earlier: _Asked | None) -> Call:
+    def _continued(
+        self, site: Site, mechanism: Mechanism, call: Call, offset: int, earlier: _EarlierQueries | None
+    ) -> Call:
         if earlier is None or earlier.q.shape[2] < offset:
-            raise _lost(site, mechanism, "it was not there when the earlier tokens were read")
+            raise _refusal(site, mechanism, "it was not there when the earlier tokens were read")
         if call.mask is not None or call.bias is not None:
-            raise _lost(site, mechanism, "this family hands a mask or bias over for the newest queries only")
-        known = min(earlier.k.shape[2], call.k.shape[2])
-        if not torch.equal(earlier.k[:, :, :known], call.k[:, :, :known]):
-            raise _lost(site, mechanism, "the cached keys are not those that it saw then (a beam search moves them)")
+            raise _refusal(site, mechanism, "this family hands a mask or bias over for the newest queries only")
+        n_keys = min(earlier.k.shape[2], call.k.shape[2])
+        if not torch.equal(earlier.k[:, :, :n_keys], call.k[:, :, :n_keys]):
+            raise _refusal(site, mechanism, "the cached keys are not those that it saw then (a beam search moves them)")
         return replace(
             call,
             q=torch.cat([earlier.q[:, :, :offset], call.q], dim=2),
@@ -55,7 +57,7 @@ class PastQueries:
         )
 
 
-def _lost(site: Site, mechanism: Mechanism, why: str) -> CaptureError:
+def _refusal(site: Site, mechanism: Mechanism, why: str) -> CaptureError:
     return CaptureError(
         f"{site.label}: {mechanism!r} needs the queries of every token, and {why}",
         hint="generate without a cache (cache=False), greedily or by sampling",

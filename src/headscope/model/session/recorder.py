@@ -35,9 +35,9 @@ class Frames(Generic[T]):
 
     def drain(self) -> T:
         """What the running forward has shown up to now; it goes on, and shows the rest later."""
-        shown = self.current()
+        frame = self.current()
         self._frames[-1] = self._new()
-        return shown
+        return frame
 
     def take(self) -> T:
         """What the one forward since the last take showed; several forwards want `take_all`."""
@@ -50,9 +50,9 @@ class Frames(Generic[T]):
 
     def take_all(self) -> list[T]:
         """What each forward since the last take showed, in order."""
-        taken, self._frames = self._frames, []
+        frames, self._frames = self._frames, []
         self._open = False
-        return taken
+        return frames
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Capture:
     may see, `corner_z` the z of those queries.
     """
 
-    what: tuple[str, ...]
+    quantities: tuple[str, ...]
     at: dict[Site, Heads]
     frames: Frames[dict[str, dict[Site, Tensor]]] = field(default_factory=lambda: Frames(dict))
 
@@ -87,14 +87,14 @@ class Capture:
         """The tensors of each forward since the last take."""
         return self.frames.take_all()
 
-    def keep(self, what: str, site: Site, tensor: Tensor) -> None:
+    def keep(self, quantity: str, site: Site, tensor: Tensor) -> None:
         """Store one tensor of the running forward; it must be the caller's own, not one the model goes on using."""
-        self.frames.current().setdefault(what, {})[site] = tensor.detach()
+        self.frames.current().setdefault(quantity, {})[site] = tensor.detach()
 
 
 @dataclass
 class Stream:
-    """Row statistics of every call, and beside them those of uniform attention over the same visible keys."""
+    """Row statistics of every call, and those of uniform attention over the same visible keys."""
 
     request: Request
     at: dict[Site, Heads]

@@ -44,7 +44,8 @@ from headscope.model.session.past_queries import PastQueries
 from headscope.model.session.recorder import Capture, Heads, Stream
 from headscope.model.transformers.attention_hook import as_transformers, own_attention, tapped
 from headscope.model.transformers.call_reader import RawCall, Reader
-from headscope.model.transformers.forward_position import Clock
+from headscope.model.transformers.forward_position import ForwardPosition
+from headscope.model.transformers.layers import enclosing_layer, last_layer
 from headscope.model.transformers.model_state import restored
 from headscope.model.transformers.probe_inputs import forward_options
 from headscope.shapes import CORNER
@@ -68,7 +69,7 @@ class _Change:
     """One patch: which heads, which quantity, and the new value."""
 
     heads: Heads
-    what: str
+    quantity: str
     value: Patch
 
 
@@ -83,7 +84,7 @@ class Session:
         self._per_forward = Counter(site.module for site in model.sites)
         self._calls: Counter[str] = Counter()
         self._reader = Reader()
-        self._clock = Clock(self._hf)
+        self._position = ForwardPosition(self._hf)
         self._past = PastQueries()
         self._uniform: dict[tuple[object, ...], tuple[Call, RowStatistics]] = {}
         self._captures: list[Capture] = []
@@ -91,7 +92,7 @@ class Session:
         self._replaced: dict[Site, dict[int, Mechanism]] = {}
         self._ablated: dict[Site, set[int]] = {}
         self._changes: dict[Site, list[_Change]] = {}
-        self._each: Callable[[], None] | None = None
+        self._after_call: Callable[[], None] | None = None
         self._stack: ExitStack | None = None
 
     def __enter__(self) -> "Session":
@@ -121,16 +122,16 @@ class Session:
         """What can be captured of this model's attention."""
         return frozenset(QUANTITIES)
 
-    def capture(self, *what: str, at: Where = None) -> Capture:
+    def capture(self, *quantities: str, at: Where = None) -> Capture:
         """Store quantities of the selected heads in every forward from now on."""
-        self._check_quantities(what)
-        capture = Capture(what, self._resolve(at))
+        self._check_quantities(quantities)
+        capture = Capture(quantities, self._resolve(at))
         self._captures.append(capture)
-        if "resid" in what:
+        if "resid" in quantities:
             self._watch_residual(capture)
-        if "final" in what:
+        if "final" in quantities:
             self._watch_final(capture)
-        if "x" in what:
+        if "x" in quantities:
             self._watch_projections(capture)
         return capture
 
@@ -182,21 +183,21 @@ class Session:
             inputs["decoder_input_ids"] = tokens
             if real is not None:
                 inputs["decoder_attention_mask"] = inputs["attention_mask"]
-        self._each = each
+        self._after_call = each
         try:
             with torch.no_grad(), restored(self._hf):
                 body(**inputs, **forward_options(body))
         finally:
-            self._each = None
+            self._after_call = None
 
     def _attended_to(self) -> None:
         """One attention call is over, and all that it shows has been recorded."""
-        if self._each is not None:
-            self._each()
+        if self._after_call is not None:
+            self._after_call()
 
-    def _check_quantities(self, what: tuple[str, ...]) -> None:
-        unknown = [name for name in what if name not in QUANTITIES and not corner_size(name)]
-        if unknown or not what:
+    def _check_quantities(self, quantities: tuple[str, ...]) -> None:
+        unknown = [name for name in quantities if name not in QUANTITIES and not corner_size(name)]
+        if unknown or not quantities:
             raise UsageError(
                 f"cannot capture {', '.join(unknown) or 'nothing'}",
                 hint=f"one of {', '.join(QUANTITIES)}, or corner:N for a corner of N tokens",
@@ -212,11 +213,11 @@ class Session:
         return Selection.of(at).resolve(self._model.sites)
 
     def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._clock.read_model(module, args, kwargs)
+        self._position.read_model(module, args, kwargs)
         self._new_forward()
 
     def _begin_encoder(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._clock.read_encoder(module, args, kwargs)
+        self._position.read_encoder(module, args, kwargs)
         self._new_forward()
 
     def _new_forward(self) -> None:
@@ -230,7 +231,7 @@ class Session:
 
     def _attention(self, raw: RawCall) -> Tensor:
         site = self._site_of(raw.module)
-        call = self._reader.call(raw, query_offset=self._clock.offset(site.stack), cross=site.kind == "cross")
+        call = self._reader.call(raw, query_offset=self._position.offset(site.stack), cross=site.kind == "cross")
         call = self._patched_inputs(site, call)
         self._capture_inputs(site, call)
         self._stream_rows(site, call)
@@ -252,11 +253,11 @@ class Session:
     def _patched_inputs(self, site: Site, call: Call) -> Call:
         for change in self._changes.get(site, ()):
             shared = _kv_heads(site, change.heads)
-            if change.what == "q":
+            if change.quantity == "q":
                 call = replace(call, q=_patched(call.q, change.heads, change))
-            elif change.what == "k":
+            elif change.quantity == "k":
                 call = replace(call, k=_patched(call.k, shared, change))
-            elif change.what == "v":
+            elif change.quantity == "v":
                 call = replace(call, v=_patched(call.v, shared, change))
         return call
 
@@ -264,49 +265,49 @@ class Session:
         """Captures keep what they ask for, except z, which comes later."""
         for capture in self._captures:
             heads = capture.at.get(site, ())
-            for what in capture.what if heads else ():
-                if what in ("q", "k", "v"):
-                    chosen = heads if what == "q" else _kv_heads(site, heads)
-                    capture.keep(what, site, getattr(call, what)[:, list(chosen)])
-                elif what == "scale":
-                    capture.keep(what, site, torch.tensor(call.scale, dtype=torch.float64))
-                elif what in _MAPS or corner_size(what):
-                    capture.keep(what, site, self._map(site, call, heads, what))
+            for quantity in capture.quantities if heads else ():
+                if quantity in ("q", "k", "v"):
+                    tensor_heads = heads if quantity == "q" else _kv_heads(site, heads)
+                    capture.keep(quantity, site, getattr(call, quantity)[:, list(tensor_heads)])
+                elif quantity == "scale":
+                    capture.keep(quantity, site, torch.tensor(call.scale, dtype=torch.float64))
+                elif quantity in _MAPS or corner_size(quantity):
+                    capture.keep(quantity, site, self._map(site, call, heads, quantity))
 
-    def _map(self, site: Site, call: Call, heads: Heads, what: str) -> Tensor:
-        maps = [self._one_map(site, part, some, what) for part, some in self._parts(site, call, heads)]
-        order = [head for _, some in self._parts(site, call, heads) for head in some]
+    def _map(self, site: Site, call: Call, heads: Heads, quantity: str) -> Tensor:
+        maps = [self._one_map(site, part, group, quantity) for part, group in self._parts(site, call, heads)]
+        order = [head for _, group in self._parts(site, call, heads) for head in group]
         joined = torch.cat(maps, dim=1)
         return joined[:, [order.index(head) for head in heads]]
 
-    def _one_map(self, site: Site, part: Call, heads: Heads, what: str) -> Tensor:
+    def _one_map(self, site: Site, part: Call, heads: Heads, quantity: str) -> Tensor:
         changes = self._changes.get(site, ())
-        if what == "pairs" and any(change.what == "pattern" for change in changes):
+        if quantity == "pairs" and any(change.quantity == "pattern" for change in changes):
             return pairs_of(self._one_map(site, part, heads, "pattern"))  # a patch is told the whole pattern
-        size = corner_size(what)
-        mapped = corner(part, size) if size else _MAPS[what](part)
+        size = corner_size(quantity)
+        mapped = corner(part, size) if size else _MAPS[quantity](part)
         for change in changes:
             shared = tuple(head for head in heads if head in change.heads)
-            if (size or what == "early") and change.what == "pattern" and shared:
+            if (size or quantity == "early") and change.quantity == "pattern" and shared:
                 raise CaptureError(
-                    f"{site.label}: the {what} part of a patched pattern cannot be captured: capture the pattern"
+                    f"{site.label}: the {quantity} part of a patched pattern cannot be captured: capture the pattern"
                 )
-            if what == "pattern" and change.what == "pattern" and shared:
+            if quantity == "pattern" and change.quantity == "pattern" and shared:
                 mapped = _patched(mapped, tuple(heads.index(head) for head in shared), change)
         return mapped
 
     def _parts(self, site: Site, call: Call, heads: Heads) -> list[tuple[Call, Heads]]:
         """The chosen heads grouped by mechanism, each group with the softmax call that it amounts to."""
         parts: list[tuple[Call, Heads]] = []
-        for mechanism, some in self._groups(site, heads).items():
-            part = call if len(some) == site.n_heads else call.heads(some)
-            seen = part if mechanism is None else mechanism.seen(part)
-            if seen is None:
+        for mechanism, group in self._groups(site, heads).items():
+            part = call if len(group) == site.n_heads else call.heads(group)
+            softmax_call = part if mechanism is None else mechanism.seen(part)
+            if softmax_call is None:
                 raise CaptureError(
                     f"{site.label}: heads replaced by {mechanism!r} have no softmax map to capture or stream",
                     hint="capture z instead, or leave these heads out of the selection",
                 )
-            parts.append((seen, some))
+            parts.append((softmax_call, group))
         return parts
 
     def _groups(self, site: Site, heads: Heads) -> dict[Mechanism | None, Heads]:
@@ -323,17 +324,17 @@ class Session:
             if heads is None:
                 continue
             self._refuse_patched_patterns(site)
-            real = self._clock.real_queries(site.stack, call.q.shape[2])
+            real = self._position.real_queries(site.stack, call.q.shape[2])
             is_self = site.kind == "self"
             groups = self._parts(site, call, heads)
             rows = [row_statistics(part, stream.request, real_queries=real, positional=is_self) for part, _ in groups]
             measured, uniform = stream.frames.current()
-            order = [head for _, some in groups for head in some]
+            order = [head for _, group in groups for head in group]
             measured[site] = RowStatistics.of_heads(rows, [order.index(head) for head in heads])
             uniform[site] = self._uniform_of(call, stream.request, real, is_self)
 
     def _refuse_patched_patterns(self, site: Site) -> None:
-        if any(change.what == "pattern" for change in self._changes.get(site, ())):
+        if any(change.quantity == "pattern" for change in self._changes.get(site, ())):
             raise CaptureError(
                 f"{site.label}: a patched pattern is not the softmax of any scores, so it cannot be streamed",
                 hint="capture the pattern instead",
@@ -363,23 +364,23 @@ class Session:
             return own_attention(call)
         if not mechanism.needs_all_queries:
             return mechanism(call).out
-        whole = self._past.whole(site, mechanism, call, self._clock.offset(site.stack))
-        return mechanism(whole).out[:, :, -call.q.shape[2] :]
+        full_call = self._past.full_call(site, mechanism, call, self._position.offset(site.stack))
+        return mechanism(full_call).out[:, :, -call.q.shape[2] :]
 
     def _finished(self, site: Site, call: Call, out: Tensor) -> Tensor:
         for change in self._changes.get(site, ()):
-            if change.what == "pattern":
+            if change.quantity == "pattern":
                 part = call.heads(change.heads)
                 mixed = self._map(site, call, change.heads, "pattern").to(part.v.dtype) @ part.v
                 out = _with_heads(out, change.heads, mixed)
-            elif change.what == "z":
+            elif change.quantity == "z":
                 out = _patched(out, change.heads, change)
         if site in self._ablated:
             out = _with_heads(out, tuple(sorted(self._ablated[site])), torch.zeros((), dtype=out.dtype))
         for capture in self._captures:
-            if site in capture.at and "z" in capture.what:
+            if site in capture.at and "z" in capture.quantities:
                 capture.keep("z", site, out[:, list(capture.at[site])])
-            if site in capture.at and "corner_z" in capture.what:
+            if site in capture.at and "corner_z" in capture.quantities:
                 capture.keep("corner_z", site, out[:, list(capture.at[site]), :CORNER].clone())
         return out
 
@@ -413,7 +414,7 @@ class Session:
         last = {site.stack: site for site in self._model.sites if site.kind == "self"}
         for site in last.values():
             if site in capture.at:
-                name = _last_block(self._hf, site.module)
+                name = last_layer(self._hf, site.module)
                 # A layer that is called several times (ALBERT) is the last one in its last call only.
                 calls = site.call + 1 if site.module.startswith(f"{name}.") else 1
                 handle = self._hf.get_submodule(name).register_forward_hook(_FinalHook(capture, site, calls))
@@ -423,18 +424,18 @@ class Session:
 class _InputHook:
     """Keeps the first tensor a module is given, for the sites in it; a shared module's calls go site by site."""
 
-    def __init__(self, capture: Capture, sites: list[Site], what: str) -> None:
-        self._capture, self._what = capture, what
+    def __init__(self, capture: Capture, sites: list[Site], quantity: str) -> None:
+        self._capture, self._quantity = capture, quantity
         self._by_call: dict[int, list[Site]] = {}
         for site in sites:
             self._by_call.setdefault(site.call, []).append(site)
         self._calls = 0
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        inputs = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         calls = sorted(self._by_call)
         for site in self._by_call[calls[self._calls % len(calls)]]:
-            self._capture.keep(self._what, site, given[0].clone())  # some models add to it in place
+            self._capture.keep(self._quantity, site, inputs[0].clone())  # some models add to it in place
         self._calls += 1
 
 
@@ -442,17 +443,19 @@ class _FinalHook:
     """Keeps what the last layer of a stack gives."""
 
     def __init__(self, capture: Capture, site: Site, calls: int) -> None:
-        self._capture, self._site, self._calls = capture, site, calls
-        self._seen = 0
+        self._capture, self._site, self._calls_per_forward = capture, site, calls
+        self._calls = 0
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        self._seen += 1
-        if self._seen % self._calls:
+        self._calls += 1
+        if self._calls % self._calls_per_forward:
             return
-        given = [output] if isinstance(output, Tensor) else [one for one in output if isinstance(one, Tensor)]
-        if not given:
+        outputs = (
+            [output] if isinstance(output, Tensor) else [tensor for tensor in output if isinstance(tensor, Tensor)]
+        )
+        if not outputs:
             raise CaptureError(f"{self._site.label}: the last layer gives no tensor that could be captured")
-        self._capture.keep("final", self._site, given[0].clone())
+        self._capture.keep("final", self._site, outputs[0].clone())
 
 
 def _kv_heads(site: Site, heads: Heads) -> Heads:
@@ -466,7 +469,7 @@ def _patched(tensor: Tensor, heads: Heads, change: _Change) -> Tensor:
         after = value.to(before.device, before.dtype).expand_as(before)
     except RuntimeError as error:
         raise UsageError(
-            f"a patch of {change.what} has shape {tuple(value.shape)}, expected {tuple(before.shape)} or what "
+            f"a patch of {change.quantity} has shape {tuple(value.shape)}, expected {tuple(before.shape)} or what "
             "broadcasts to it (batch, heads, positions, width)"
         ) from error
     return _with_heads(tensor, heads, after)
@@ -476,24 +479,3 @@ def _with_heads(tensor: Tensor, heads: Heads, value: Tensor) -> Tensor:
     changed = tensor.clone()
     changed[:, list(heads)] = value
     return changed
-
-
-def enclosing_layer(hf: nn.Module, module: str) -> str:
-    """The nearest enclosing element of a module list: the layer that the attention belongs to."""
-    parts = module.split(".")
-    for end in range(len(parts), 0, -1):
-        parent = ".".join(parts[: end - 1])
-        if isinstance(hf.get_submodule(parent), nn.ModuleList):
-            return ".".join(parts[:end])
-    return module
-
-
-def _last_block(hf: nn.Module, module: str) -> str:
-    """The last element of the outermost module list around a module: the last layer of its stack."""
-    parts = module.split(".")
-    for end in range(1, len(parts) + 1):
-        parent = ".".join(parts[: end - 1])
-        layers = hf.get_submodule(parent)
-        if isinstance(layers, nn.ModuleList):
-            return f"{parent}.{len(layers) - 1}"
-    return module

@@ -4,8 +4,7 @@ from pathlib import Path
 
 from headscope.errors import CheckpointError, ResourceError, UsageError
 from headscope.fetch.progress import Progress
-from headscope.model.transformers.error_text import reason
-from headscope.model.transformers.silence import quiet
+from headscope.model.transformers.library_messages import quiet, reason
 
 _WANTED = ["*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.jinja", "README.md"]
 _UNWANTED = ["*/*", "consolidated*"]  # other formats of the same weights

@@ -8,10 +8,10 @@ from typing import Literal
 
 from headscope.errors import CheckpointError, HeadscopeError, NumericsError, ResourceError, UsageError
 from headscope.fetch.progress import Progress
-from headscope.model.formats.safetensors_header import file_size
+from headscope.model.formats.checkpoint_file import file_size
 from headscope.model.model import open_model
 from headscope.model.sources.names import resolve
-from headscope.model.transformers.error_text import reason
+from headscope.model.transformers.library_messages import reason
 from headscope.model.verify import Check, verify
 
 POPULAR = "popular"  # the list that ships with headscope
@@ -23,7 +23,7 @@ Result = Literal["agrees", "disagrees", "crashed", "refused", "not fetched"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one model: its largest deviation, beside its tolerance, and the check or the reason behind it.
+    """The outcome for one model: its largest deviation, its tolerance, and the check or reason that decided.
 
     `revision` is the commit that was fetched; empty for a model that did not come from a hub.
     """

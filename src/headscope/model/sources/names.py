@@ -13,7 +13,7 @@ from typing import Literal
 from headscope.errors import CheckpointError, UsageError
 from headscope.fetch.progress import Progress
 from headscope.model.formats.adapter import base_name, holds_adapter
-from headscope.model.formats.safetensors_header import unreadable
+from headscope.model.formats.checkpoint_file import unreadable
 from headscope.model.sources import hub as hub_source
 from headscope.model.sources import model_wheels
 
@@ -57,7 +57,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedModel:
     """One line of `headscope models`."""
 
     name: str
@@ -67,43 +67,45 @@ class Listed:
     is_cached: bool
 
 
-def resolve(what: str | Path, *, hub: bool = False, seed: int = 0, progress: Progress | None = None) -> Source:
-    """Find what `what` names: a known name, a folder, a .gguf file, `random:PATH`, or (with `hub`) a hub id.
+def resolve(name: str | Path, *, hub: bool = False, seed: int = 0, progress: Progress | None = None) -> Source:
+    """Find the checkpoint that `name` means.
+
+    It is a known name, a folder, a .gguf file, `random:PATH`, or (with `hub`) a hub id.
 
     Known names come first; a folder that happens to be called `tiny` is reached as `./tiny`. `BASE+ADAPTER` is the
     model BASE with the adapter in the folder ADAPTER; a folder with an adapter and its base, or its base's name, needs
     no plus.
     """
-    text = str(what)
-    if isinstance(what, str) and text.startswith(_RANDOM):
+    text = str(name)
+    if isinstance(name, str) and text.startswith(_RANDOM):
         return _random(text, hub=hub, seed=seed, progress=progress)
-    if isinstance(what, str) and (known := _known(text, progress)):
-        return known
+    if isinstance(name, str) and (source := _named_source(text, progress)):
+        return source
     if not text.strip():
         raise UsageError("no model was named", hint=_FORMS)
-    path = _path(what)
+    path = _path(name)
     if _exists(path):
         return _local(path, text, hub=hub, progress=progress)
-    if isinstance(what, str) and "+" in text:
+    if isinstance(name, str) and "+" in text:
         return _adapted(text, hub=hub, progress=progress)
-    if isinstance(what, str) and _HUB_ID.fullmatch(text):
+    if isinstance(name, str) and _HUB_ID.fullmatch(text):
         return _from_hub(text, hub=hub, progress=progress)
     raise _unknown(text)
 
 
-def sources() -> tuple[Listed, ...]:
+def sources() -> tuple[ListedModel, ...]:
     """What can be opened by name, for `headscope models`."""
     tiny = _EMBEDDED / "tiny"
     size = sum(file.stat().st_size for file in tiny.iterdir()) if tiny.is_dir() else None
-    embedded = Listed("tiny", "a small causal model that ships with headscope", size, "Apache-2.0", True)
+    embedded = ListedModel("tiny", "a small causal model that ships with headscope", size, "Apache-2.0", True)
     carried = [
-        Listed(each.name, each.what, each.size_bytes, each.licence, each.is_cached)
-        for each in model_wheels.CARRIERS.values()
+        ListedModel(carrier.name, carrier.description, carrier.size_bytes, carrier.licence, carrier.is_cached)
+        for carrier in model_wheels.CARRIERS.values()
     ]
     return (embedded, *carried)
 
 
-def _known(name: str, progress: Progress | None) -> Source | None:
+def _named_source(name: str, progress: Progress | None) -> Source | None:
     if name == "tiny":
         return Source(name, "embedded", _EMBEDDED / "tiny", licence="Apache-2.0")
     if (carrier := model_wheels.CARRIERS.get(name)) is None:
@@ -113,11 +115,11 @@ def _known(name: str, progress: Progress | None) -> Source | None:
     return Source(name, "carrier", folder, gguf, carrier.licence)
 
 
-def _path(what: str | Path) -> Path:
+def _path(name: str | Path) -> Path:
     try:
-        return Path(what).expanduser()
+        return Path(name).expanduser()
     except RuntimeError as error:
-        raise UsageError(f"{what}: {error}", hint="write the path out") from error
+        raise UsageError(f"{name}: {error}", hint="write the path out") from error
 
 
 def _exists(path: Path) -> bool:
@@ -158,10 +160,10 @@ def _base(folder: Path, *, hub: bool, progress: Progress | None) -> Source:
         fetched = hub_source.fetch(name, progress)
         _refuse_adapter(fetched, name)
         return Source(name, "hub", fetched, licence=licence_in(fetched))
-    said = f"and names {name!r} as its base model, which is not here" if name else "and names no base model"
+    base_text = f"and names {name!r} as its base model, which is not here" if name else "and names no base model"
     fetch = " or pass --hub" if _HUB_ID.fullmatch(name) and not hub else ""
     raise CheckpointError(
-        f"{folder} holds an adapter without its base model, {said}",
+        f"{folder} holds an adapter without its base model, {base_text}",
         hint=f"name the base model too, as BASE+{folder}{fetch}",
     )
 

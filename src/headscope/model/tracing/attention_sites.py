@@ -41,7 +41,7 @@ class Sighting:
     sliding_window: int | None
 
 
-class Watch:
+class CallRecorder:
     """A handler that computes the model's own attention and notes each call."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -62,19 +62,19 @@ class Watch:
 
 def find_sites(model: Any) -> tuple[Site, ...]:
     """The attention sites of a model in the order of its forward; empty when none goes through the interface."""
-    watch = Watch(model)
+    recorder = CallRecorder(model)
     inputs = probe_inputs(model, batch=1)
     try:
-        with torch.no_grad(), tapped(model, watch):
+        with torch.no_grad(), tapped(model, recorder):
             model(**inputs, **forward_options(model))
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
         # A family that does not know our name may stumble over it before it attends; one that attends must not.
-        if watch.sightings:
+        if recorder.sightings:
             raise
-    _refuse_split_attention(watch.sightings)
+    _refuse_split_attention(recorder.sightings)
     if has_two_towers(model):
-        return _towers(watch.sightings)
-    return label(watch.sightings, two_stacks=bool(model.config.is_encoder_decoder))
+        return _towers(recorder.sightings)
+    return label(recorder.sightings, two_stacks=bool(model.config.is_encoder_decoder))
 
 
 def _refuse_split_attention(sightings: list[Sighting]) -> None:
@@ -130,7 +130,7 @@ def check_agreement(model: Any, sites: int) -> tuple[str, ...]:
 def _check_agreement(model: Any, tolerance: float) -> None:
     inputs = probe_inputs(model, batch=2, seed=1)
     options = forward_options(model)
-    with torch.no_grad(), tapped(model, Watch(model)):
+    with torch.no_grad(), tapped(model, CallRecorder(model)):
         ours = first_tensor(model(**inputs, **options))
     theirs = _eager(model, inputs, options)
     if not bool(torch.isfinite(theirs).all()):

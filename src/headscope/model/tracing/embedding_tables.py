@@ -18,48 +18,48 @@ _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
-class FoundTables:
-    """Every table, tokens first, and what is to be known about them, in sentences."""
+class EmbeddingTables:
+    """The tables of a model, tokens first, and notes on them in sentences."""
 
     tables: tuple[Embedding, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-def find_tables(model: Any, sites: Sequence[Site]) -> FoundTables:
+def find_tables(model: Any, sites: Sequence[Site]) -> EmbeddingTables:
     """The tables of a model, real or on the meta device."""
     names = {id(module): name for name, module in model.named_modules()}
     tied = _Ties(model)
     tokens: dict[str, nn.Embedding] = {}
     readers: dict[str, set[Stack | None]] = {}
     for reader in (model, *_stacks(model)):
-        module = _asked(reader, "get_input_embeddings")
+        module = _method_result(reader, "get_input_embeddings")
         if isinstance(module, nn.Embedding) and id(module) in names:
             name = names[id(module)]
             same = next((other for other in tokens if tied.same(name, other)), name)
             tokens.setdefault(same, module)
             readers.setdefault(same, set()).add(_stack(name, sites))
     if not tokens:
-        return FoundTables(notes=("The model has no table of token vectors.",))
-    found = [
-        Embedding("token", next(iter(stacks)) if len(stacks := readers[name]) == 1 else None, name, _sizes(one))
-        for name, one in tokens.items()
+        return EmbeddingTables(notes=("The model has no table of token vectors.",))
+    tables = [
+        Embedding("token", next(iter(stacks)) if len(stacks := readers[name]) == 1 else None, name, _sizes(embedding))
+        for name, embedding in tokens.items()
     ]
     notes = [*_scale_notes(tokens)]
-    head = _asked(model, "get_output_embeddings")
+    head = _method_result(model, "get_output_embeddings")
     if isinstance(head, nn.Linear) and id(head) in names:
         name = names[id(head)]
         if any(tied.same(name, other) for other in tokens):
             notes.append("The output head reads with the table of token vectors itself: there is no second one.")
         else:
-            found.append(Embedding("output", None, name, _sizes(head)))
-    positions, more = _positions(model, sites, {one.embedding_dim for one in tokens.values()}, tied)
-    return FoundTables((*found, *positions), (*notes, *more))
+            tables.append(Embedding("output", None, name, _sizes(head)))
+    positions, more = _positions(model, sites, {embedding.embedding_dim for embedding in tokens.values()}, tied)
+    return EmbeddingTables((*tables, *positions), (*notes, *more))
 
 
 def _positions(
     model: Any, sites: Sequence[Site], widths: set[int], tied: "_Ties"
 ) -> tuple[list[Embedding], tuple[str, ...]]:
-    found: list[Embedding] = []
+    tables: list[Embedding] = []
     notes: list[str] = []
     for name, module in model.named_modules():
         last = name.rpartition(".")[2].lower()
@@ -72,9 +72,9 @@ def _positions(
             notes.append(f"{name} is the sinusoidal formula, not learned: nothing in it was trained.")
         elif module.embedding_dim not in widths:
             notes.append(f"Left out: {name}, which is {module.embedding_dim} wide and so not added to token vectors.")
-        elif not any(tied.same(name, one.module) for one in found):
-            found.append(Embedding("position", stack, name, _sizes(module), _first(module)))
-    return found, tuple(notes)
+        elif not any(tied.same(name, table.module) for table in tables):
+            tables.append(Embedding("position", stack, name, _sizes(module), _first(module)))
+    return tables, tuple(notes)
 
 
 def _first(module: Any) -> int:
@@ -98,9 +98,9 @@ class _Ties:
         return self._parameters.get(a) is self._parameters.get(b) or self._root(a) == self._root(b)
 
     def _root(self, name: str) -> str:
-        seen = {name}
-        while (name := self._keys.get(name, name)) not in seen:
-            seen.add(name)
+        visited = {name}
+        while (name := self._keys.get(name, name)) not in visited:
+            visited.add(name)
         return name
 
 
@@ -108,11 +108,11 @@ def _stacks(model: Any) -> Iterator[Any]:
     """Encoder and decoder, where the model has both: they may read with tables of their own."""
     if getattr(model.config, "is_encoder_decoder", False):
         for name in ("get_encoder", "get_decoder"):
-            if (part := _asked(model, name)) is not None:
+            if (part := _method_result(model, name)) is not None:
                 yield part
 
 
-def _asked(model: Any, name: str) -> Any:
+def _method_result(model: Any, name: str) -> Any:
     """What a method of transformers returns; None where the family does not have it."""
     method = getattr(model, name, None)
     try:

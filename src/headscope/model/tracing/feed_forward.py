@@ -18,28 +18,31 @@ from headscope.core.site import Site
 from headscope.core.weights import FeedForward
 from headscope.model.tracing.projections import Plan
 from headscope.model.tracing.random_codes import is_linear
+from headscope.model.transformers.layers import enclosing_names
 
 
 @dataclass(frozen=True)
-class FoundFeedForward:
+class FeedForwardMatrices:
     """Every feed-forward matrix in the order of the layers, and what was left out, in sentences."""
 
     matrices: tuple[FeedForward, ...]
     notes: tuple[str, ...] = ()
 
 
-def find_feed_forward(model: nn.Module, plans: dict[Site, Plan]) -> FoundFeedForward:
+def find_feed_forward(model: nn.Module, plans: dict[Site, Plan]) -> FeedForwardMatrices:
     """The feed-forward matrices of a model, real or on the meta device."""
     sites = tuple(plans)
-    taken = {part.module for plan in plans.values() if (parts := plan.projections) for part in vars(parts).values()}
-    found: list[FeedForward] = []
+    projections = {
+        part.module for plan in plans.values() if (parts := plan.projections) for part in vars(parts).values()
+    }
+    matrices: list[FeedForward] = []
     stacked: dict[str, list[Site]] = {}
     bare: list[Site] = []
     blocks: dict[str, Site] = {}
     for site in _one_per_layer(sites):
-        block, linears = _block(model, site, sites, taken)
+        block, linears = _block(model, site, sites, projections)
         blocks[block] = site
-        found += [
+        matrices += [
             FeedForward(site.stack, site.layer, name.removeprefix(f"{block}."), name, _sizes(linear))
             for name, linear in linears.items()
         ]
@@ -48,17 +51,17 @@ def find_feed_forward(model: nn.Module, plans: dict[Site, Plan]) -> FoundFeedFor
             stacked.setdefault(bank.removeprefix(f"{block}."), []).append(site)
         if not linears and not banks:
             bare.append(site)
-    found += _without_attention(model, blocks, found)
-    ordered = sorted(found, key=lambda one: ([site.stack for site in sites].index(one.stack), one.layer))
-    return FoundFeedForward(tuple(ordered), (*_stacked_notes(stacked), *_bare_notes(bare)))
+    matrices += _without_attention(model, blocks, matrices)
+    ordered = sorted(matrices, key=lambda matrix: ([site.stack for site in sites].index(matrix.stack), matrix.layer))
+    return FeedForwardMatrices(tuple(ordered), (*_stacked_notes(stacked), *_bare_notes(bare)))
 
 
-def _without_attention(model: nn.Module, blocks: dict[str, Site], found: list[FeedForward]) -> Iterator[FeedForward]:
-    """In the layers beside those of `blocks`: the modules that are called as the feed-forward ones there."""
+def _without_attention(model: nn.Module, blocks: dict[str, Site], matrices: list[FeedForward]) -> Iterator[FeedForward]:
+    """The modules of layers outside `blocks` with the names of feed-forward modules inside."""
     lists = {block.rpartition(".")[0]: site.stack for block, site in blocks.items()}
     numbered = all(block.rpartition(".")[2] == str(site.layer) for block, site in blocks.items())
     for parent, stack in lists.items() if numbered else ():
-        names = dict.fromkeys(one.name for one in found if one.stack == stack)
+        names = dict.fromkeys(matrix.name for matrix in matrices if matrix.stack == stack)
         for number, layer in model.get_submodule(parent).named_children():
             inner = dict(layer.named_modules()) if f"{parent}.{number}" not in blocks and number.isdigit() else {}
             same = {name: inner[name] for name in names if name in inner and is_linear(inner[name])}
@@ -94,19 +97,21 @@ def _one_per_layer(sites: Iterable[Site]) -> list[Site]:
     return list({(site.stack, site.layer): site for site in reversed(tuple(sites))}.values())[::-1]
 
 
-def _block(model: nn.Module, site: Site, sites: tuple[Site, ...], taken: set[str]) -> tuple[str, dict[str, nn.Module]]:
+def _block(
+    model: nn.Module, site: Site, sites: tuple[Site, ...], projections: set[str]
+) -> tuple[str, dict[str, nn.Module]]:
     """The layer around a site and its feed-forward modules: the smallest part of the model that has some."""
-    others = [other.module for other in sites if (other.stack, other.layer) != (site.stack, site.layer)]
+    other_modules = [other.module for other in sites if (other.stack, other.layer) != (site.stack, site.layer)]
     outermost = ""
     for path in _around(site.module):
         # A module that several layers share is inside its own block and in nobody else's.
-        if any(_inside(module, path) and module != site.module for module in others):
+        if any(_inside(module, path) and module != site.module for module in other_modules):
             break
         if isinstance(model.get_submodule(path), nn.ModuleList | nn.ModuleDict):
             continue
         outermost = path
-        if found := _pairs(_linears(model, path, _attention(model, path, sites), taken)):
-            return path, found
+        if linears := _pairs(_linears(model, path, _attention(model, path, sites), projections)):
+            return path, linears
     return outermost, {}
 
 
@@ -114,33 +119,32 @@ def _around(module: str) -> Iterator[str]:
     """The names of the parts that hold a module, from the inside out, up to the first that has a number."""
     numbered = re.match(r"(?:.*?\.)?\d+(?=\.|$)", module)
     last = len(numbered[0]) if numbered else 0
-    while "." in module:
-        module = module.rpartition(".")[0]
-        if len(module) < last:
+    for name in enclosing_names(module):
+        if len(name) < last:
             return
-        yield module
+        yield name
 
 
 def _attention(model: nn.Module, block: str, sites: tuple[Site, ...]) -> list[str]:
     """The parts of a block that attend: its children around a site, looking through plain lists of modules."""
-    found = []
+    attention_paths = []
     for site in sites:
         if _inside(site.module, block):
-            rest = site.module.removeprefix(f"{block}.").split(".")
+            names_below = site.module.removeprefix(f"{block}.").split(".")
             path = block
-            while rest:
-                path = f"{path}.{rest.pop(0)}"
+            while names_below:
+                path = f"{path}.{names_below.pop(0)}"
                 if not isinstance(model.get_submodule(path), nn.ModuleList | nn.ModuleDict):
                     break
-            found.append(path)
-    return found
+            attention_paths.append(path)
+    return attention_paths
 
 
 def _inside(module: str, block: str) -> bool:
     return module.startswith(f"{block}.")
 
 
-def _beside(model: nn.Module, block: str, attention: list[str]) -> Iterator[tuple[str, nn.Module]]:
+def _modules_outside(model: nn.Module, block: str, attention: list[str]) -> Iterator[tuple[str, nn.Module]]:
     if not block:
         return
     for name, module in model.get_submodule(block).named_modules(prefix=block):
@@ -148,18 +152,20 @@ def _beside(model: nn.Module, block: str, attention: list[str]) -> Iterator[tupl
             yield name, module
 
 
-def _linears(model: nn.Module, block: str, attention: list[str], taken: set[str]) -> dict[str, nn.Module]:
+def _linears(model: nn.Module, block: str, attention: list[str], projections: set[str]) -> dict[str, nn.Module]:
     return {
-        name: module for name, module in _beside(model, block, attention) if is_linear(module) and name not in taken
+        name: module
+        for name, module in _modules_outside(model, block, attention)
+        if is_linear(module) and name not in projections
     }
 
 
 def _banks(model: nn.Module, block: str, attention: list[str]) -> Iterator[str]:
     """Parameters that hold a stack of matrices, as experts do; a convolution's kernel is none."""
-    for name, module in _beside(model, block, attention):
+    for name, module in _modules_outside(model, block, attention):
         if not isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
-            own = module.named_parameters(recurse=False)
-            yield from (f"{name}.{key}" for key, parameter in own if parameter.ndim == 3)
+            parameters = module.named_parameters(recurse=False)
+            yield from (f"{name}.{key}" for key, parameter in parameters if parameter.ndim == 3)
 
 
 def _pairs(linears: dict[str, nn.Module]) -> dict[str, nn.Module]:

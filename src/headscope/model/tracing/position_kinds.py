@@ -74,6 +74,6 @@ def is_sinusoidal(table: Float[Tensor, "rows d"]) -> bool:
     length = (table.shape[1] / 2) ** 0.5
     if bool((rows.norm(dim=1) / length - 1).abs().max() > tolerance):
         return False
-    before, middle, after = rows[:-2], rows[1:-1], rows[2:]
-    factor = ((before + after) * middle).sum(0) / middle.square().sum(0)
-    return bool((before + after - factor * middle).abs().max() <= 4 * tolerance)
+    before, centre, after = rows[:-2], rows[1:-1], rows[2:]
+    factor = ((before + after) * centre).sum(0) / centre.square().sum(0)
+    return bool((before + after - factor * centre).abs().max() <= 4 * tolerance)

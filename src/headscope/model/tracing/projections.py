@@ -55,7 +55,7 @@ class _Refusal(Exception):
     """The reason why a site has no canonical form."""
 
 
-class Tracer:
+class ProjectionTracer:
     """Handles attention calls of a coded model: traces q, k, v back, hands codes out for the output."""
 
     def __init__(self, model: Any, sites: tuple[Site, ...]) -> None:
@@ -73,17 +73,17 @@ class Tracer:
         if self._awaiting is None:
             return
         site, (q, k, v), status, z = self._awaiting
-        found = trace(CodedCall(call.module, call.read, z, call.dtype), call.read)
-        if found is None or len(found.row) != z.shape[1]:
+        traced = trace(CodedCall(call.module, call.read, z, call.dtype), call.read)
+        if traced is None or len(traced.row) != z.shape[1]:
             return
         self._awaiting = None
-        gain = found.gain()
+        gain = traced.gain()
         if gain is None or not torch.allclose(gain, torch.ones_like(gain), rtol=1e-4):
             self._refuse(site, f"its output is gated, scaled or normalised before {call.module}")
             return
         # found.row[c] is the channel of z that column c of the output module reads: invert it.
-        column = torch.empty_like(found.row)
-        column[found.row] = torch.arange(len(found.row))
+        column = torch.empty_like(traced.row)
+        column[traced.row] = torch.arange(len(traced.row))
         o = Rows(call.module, column.reshape(site.n_heads, site.d_value), torch.ones(site.n_heads, site.d_value))
         self.plans[site] = Plan(status, Projections(q, k, v, o))
 
@@ -131,25 +131,26 @@ class Tracer:
             raise _Refusal(f"its projections read different inputs ({modules}), as in latent attention")
         return (q, k, v), EXACT if q_scaled and k_scaled else NORMED
 
-    def _rows(self, states: Tensor, what: str) -> tuple[Rows, CodedCall, bool]:
+    def _rows(self, states: Tensor, states_name: str) -> tuple[Rows, CodedCall, bool]:
         channels = channels_of(states)
         if channels.shape[0] < SIGNATURE_BITS // 2:
             raise _Refusal(f"the probe gave only {channels.shape[0]} samples")
-        found = self._find(channels)
-        if found is None:
+        traced = self._find(channels)
+        if traced is None:
             raise _Refusal(
-                f"no single linear module produces its {what} (they are summed, shifted, or normalised with a mean)"
+                f"no single linear module produces its {states_name} "
+                "(they are summed, shifted, or normalised with a mean)"
             )
-        gain = found.gain()
+        gain = traced.gain()
         shape = (states.shape[1], states.shape[3])
         recorded = torch.ones(shape) if gain is None else gain.reshape(shape)
-        return Rows(found.call.module, found.row.reshape(shape), recorded), found.call, gain is not None
+        return Rows(traced.call.module, traced.row.reshape(shape), recorded), traced.call, gain is not None
 
     def _find(self, channels: Tensor) -> Trace | None:
         for call in reversed(self._recent):
-            found = trace(call, channels)
-            if found is not None:
-                return found
+            traced = trace(call, channels)
+            if traced is not None:
+                return traced
         return None
 
     def _give_up_waiting(self) -> None:
@@ -163,7 +164,7 @@ class Tracer:
 
 def make_blueprint(model: Any, sites: tuple[Site, ...]) -> dict[Site, Plan]:
     """Trace every site of a model, real or on the meta device, in two coded forwards over single tokens."""
-    tracer = Tracer(model, sites)
+    tracer = ProjectionTracer(model, sites)
     inputs = probe_inputs(model, batch=SIGNATURE_BITS, single_token=True)
     with torch.no_grad(), coded(model, tracer.note), tapped(model, tracer):
         model(**inputs, **forward_options(model))

@@ -48,11 +48,11 @@ class Trace:
         """
         kind = torch.finfo(self.call.dtype)
         tolerance = max(1e-4, 8 * kind.eps)
-        middle = self.ratio.median(dim=0).values
+        median = self.ratio.median(dim=0).values
         # The smallest numbers of a dtype lie on a grid, and are rounded to it.
         grid = 2 * kind.smallest_normal * kind.eps / self.call.code[:, self.row].abs()
-        steady = (self.ratio - middle).abs() <= tolerance * middle.abs() + grid
-        return middle if bool(steady.all()) else None
+        steady = (self.ratio - median).abs() <= tolerance * median.abs() + grid
+        return median if bool(steady.all()) else None
 
 
 def is_linear(module: nn.Module) -> bool:
@@ -104,9 +104,9 @@ def trace(call: CodedCall, channels: Float[Tensor, "samples channels"]) -> Trace
     if call.code.shape[0] != channels.shape[0]:
         return None
     order = signature(call.code).sort()
-    wanted = signature(channels)
-    place = torch.searchsorted(order.values, wanted).clamp_max(len(order.values) - 1)
-    if not torch.equal(order.values[place], wanted):
+    signatures = signature(channels)
+    place = torch.searchsorted(order.values, signatures).clamp_max(len(order.values) - 1)
+    if not torch.equal(order.values[place], signatures):
         return None
     row = order.indices[place]
     return Trace(call, row, channels / call.code[:, row])

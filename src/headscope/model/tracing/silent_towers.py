@@ -1,4 +1,4 @@
-"""The towers of a multimodal model that no measurement reaches: those beside the one that reads the text."""
+"""The towers of a multimodal model that no measurement reaches: all but the one that reads the text."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Where a model adds: its skip connections and the branches beside them, found without a table of families.
+"""Where a model adds: its skip connections and their branches, found without a table of families.
 
 A skip connection is an addition x + f(x): one operand is what the other was computed from, by a matrix. That is looked
 up in the graph that torch records of one short forward, so that norms before, between or behind do not matter. What
@@ -25,7 +25,8 @@ from headscope.core.site import Site
 from headscope.errors import HeadscopeError, VariantRefused
 from headscope.model.transformers.attention_hook import answering, plain_attention, tapped
 from headscope.model.transformers.call_reader import RawCall
-from headscope.model.transformers.error_text import reason
+from headscope.model.transformers.layers import layer_lists
+from headscope.model.transformers.library_messages import reason
 from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
 
 Part = Literal["attention", "mlp"]
@@ -53,7 +54,7 @@ class Role:
 
 @dataclass(frozen=True)
 class Branches:
-    """The additions of a model that matter, by place, and why some branches cannot be told apart."""
+    """The additions of a model that matter, by place, and why some branches cannot be distinguished."""
 
     blocks: tuple[str, ...]
     roles: dict[Place, Role]
@@ -68,25 +69,8 @@ class _Addition:
     call: tuple[str, int]  # the block in which it happens, and which of its calls
 
 
-def layer_lists(hf: nn.Module, sites: Sequence[Site]) -> tuple[str, ...]:
-    """The outermost lists of modules around the sites: their elements are the layers."""
-    found: dict[str, None] = {}
-    for site in sites:
-        parts = site.module.split(".")
-        for end in range(1, len(parts)):
-            parent = ".".join(parts[:end])
-            try:
-                holder = hf.get_submodule(parent)
-            except AttributeError:
-                break
-            if isinstance(holder, nn.ModuleList):
-                found[parent] = None
-                break
-    return tuple(found)
-
-
 def find_branches(hf: Any, sites: Sequence[Site]) -> Branches:
-    """The roles of a model's additions; raises `VariantRefused` where they cannot be told."""
+    """The roles of a model's additions; raises `VariantRefused` where they are unclear."""
     lists = layer_lists(hf, sites)
     blocks = tuple(f"{name}.{index}" for name in lists for index in range(len(hf.get_submodule(name))))
     if not blocks:
@@ -98,10 +82,10 @@ def find_branches(hf: Any, sites: Sequence[Site]) -> Branches:
         raise
     except Exception as error:
         raise VariantRefused(f"{type(hf).__name__} could not be run with gradients ({reason(error)})") from error
-    return _Reading(probe).branches()
+    return _BranchFinder(probe).branches()
 
 
-class Adding(TorchFunctionMode):
+class AdditionMode(TorchFunctionMode):
     """Hands every addition of two tensors of equal shape to `handle`, with the function that adds."""
 
     def __init__(self, handle: Any) -> None:
@@ -109,15 +93,15 @@ class Adding(TorchFunctionMode):
         self._handle = handle
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = kwargs or {}
-        if func in _ADDITIONS and len(args) == 2 and all(isinstance(one, Tensor) for one in args):
+        options = kwargs or {}
+        if func in _ADDITIONS and len(args) == 2 and all(isinstance(operand, Tensor) for operand in args):
             a, b = args
             if a.shape == b.shape and a.is_floating_point() and b.is_floating_point():
-                return self._handle(func, a, b, given)
-        return func(*args, **given)
+                return self._handle(func, a, b, options)
+        return func(*args, **options)
 
 
-class Watched(ABC):
+class AdditionWatch(ABC):
     """Follows which module's code is running inside the blocks, and counts the additions as wide as the stream."""
 
     def __init__(self, hf: Any, blocks: Sequence[str]) -> None:
@@ -129,11 +113,11 @@ class Watched(ABC):
 
     def open(self, stack: ExitStack) -> None:
         """Hooks on every module inside the blocks, removed when the stack is closed."""
-        seen: set[int] = set()
+        hooked: set[int] = set()
         for block in self._blocks:
             for name, module in self._hf.get_submodule(block).named_modules(prefix=block):
-                if id(module) not in seen:
-                    seen.add(id(module))
+                if id(module) not in hooked:
+                    hooked.add(id(module))
                     enter, leave = self._hooks(name)
                     stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
                     stack.callback(module.register_forward_hook(leave, always_call=True).remove)
@@ -143,10 +127,10 @@ class Watched(ABC):
 
         def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if is_block:
-                given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-                self.streams.append(given[0].numel() if given else -1)
+                tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+                self.streams.append(tensors[0].numel() if tensors else -1)
                 self.calls[name] += 1
-                self._modes.append(Adding(self._add))
+                self._modes.append(AdditionMode(self._add))
                 self._modes[-1].__enter__()
             self._running.append((name, Counter()))
 
@@ -182,7 +166,7 @@ class Watched(ABC):
         """A module has run, and its own code has added so often."""
 
 
-class _Probe(Watched):
+class _Probe(AdditionWatch):
     """One short forward with gradients, which keeps the graph's nodes of additions and attention calls."""
 
     def __init__(self, hf: Any, sites: Sequence[Site], blocks: Sequence[str]) -> None:
@@ -244,8 +228,8 @@ class _Path:
     product: bool = False
 
 
-class _Reading:
-    """The graph of a probe read: which additions are skip connections, and what is beside them."""
+class _BranchFinder:
+    """Reads the graph of a probe: which additions are skip connections, and which branches they have."""
 
     def __init__(self, probe: _Probe) -> None:
         self._probe = probe
@@ -312,16 +296,16 @@ class _Reading:
                 if source is not None and self._path(source, node).product:
                     by_place[id(addition.result)] = (addition, None, {1 - index: (source, self._part(source, node))})
                     carried[id(addition.result)] = source
-        beside: dict[int, set[Part]] = {}
+        parts_by_source: dict[int, set[Part]] = {}
         for _, _, parts in by_place.values():
             for source, part in parts.values():
-                beside.setdefault(id(source), set()).add(part)
+                parts_by_source.setdefault(id(source), set()).add(part)
         for addition, index, parts in by_place.values():
             source = None if index is None else addition.operands[index]
-            alone = source is None or len(beside.get(id(source), ())) < 2
+            alone = source is None or len(parts_by_source.get(id(source), ())) < 2
             named = {operand: part for operand, (_, part) in parts.items()}
-            told = [(origin, addition.operands[operand], part) for operand, (origin, part) in parts.items()]
-            yield addition, Role(index, named, alone), told
+            branches = [(origin, addition.operands[operand], part) for operand, (origin, part) in parts.items()]
+            yield addition, Role(index, named, alone), branches
 
     def _skip(self, addition: _Addition) -> int | None:
         """Which operand the other one was computed from, by a matrix."""
@@ -338,12 +322,14 @@ class _Reading:
         for addition in reversed(self._probe.additions):
             if addition.call != call or id(addition.result) not in path.nodes:
                 continue
-            made = [operand is not None and self._path(source, operand).product for operand in addition.operands]
-            if all(made) and not self._path(addition.result, branch).product and self._skip(addition) is None:
-                found: list[tuple[_Addition, int]] = []
+            from_matrices = [
+                operand is not None and self._path(source, operand).product for operand in addition.operands
+            ]
+            if all(from_matrices) and not self._path(addition.result, branch).product and self._skip(addition) is None:
+                summands: list[tuple[_Addition, int]] = []
                 for index, operand in enumerate(addition.operands):
-                    found += self._split(source, operand, call) or [(addition, index)]
-                return found
+                    summands += self._split(source, operand, call) or [(addition, index)]
+                return summands
         return []
 
     def _part(self, source: Any, node: Any) -> Part:
@@ -365,36 +351,44 @@ def _path(source: Any, node: Any) -> _Path:
         return _Path({id(source)} if node is source else set())
     # Depth first, in the order in which all that a node was computed from comes before it.
     leads: dict[int, bool] = {id(source): True}
-    made: dict[int, bool] = {id(source): False}  # whether a matrix lies between it and the source, itself included
-    kept: list[Any] = []
+    through_matrix: dict[int, bool] = {
+        id(source): False
+    }  # whether a matrix lies between it and the source, itself included
+    alive_nodes: list[Any] = []
     stack: list[tuple[Any, bool]] = [(node, False)]
     while stack:
-        one, expanded = stack.pop()
-        if id(one) in leads:
+        current, expanded = stack.pop()
+        if id(current) in leads:
             continue
-        inputs = [] if one._sequence_nr() <= floor else [each for each, _ in one.next_functions if each is not None]
+        inputs = (
+            []
+            if current._sequence_nr() <= floor
+            else [input_node for input_node, _ in current.next_functions if input_node is not None]
+        )
         if not expanded:
-            kept.append(one)
-            stack.append((one, True))
-            stack += [(each, False) for each in inputs if id(each) not in leads]
+            alive_nodes.append(current)
+            stack.append((current, True))
+            stack += [(input_node, False) for input_node in inputs if id(input_node) not in leads]
             continue
-        reached = [each for each in inputs if leads.get(id(each), False)]
-        leads[id(one)] = bool(reached)
-        made[id(one)] = bool(reached) and (bool(_PRODUCT.search(one.name())) or any(made[id(each)] for each in reached))
+        reached = [input_node for input_node in inputs if leads.get(id(input_node), False)]
+        leads[id(current)] = bool(reached)
+        through_matrix[id(current)] = bool(reached) and (
+            bool(_PRODUCT.search(current.name())) or any(through_matrix[id(input_node)] for input_node in reached)
+        )
     if not leads.get(id(node), False):
         return _Path()
-    return _Path({key for key, leading in leads.items() if leading}, made[id(node)])
+    return _Path({key for key, leading in leads.items() if leading}, through_matrix[id(node)])
 
 
 @contextmanager
 def rewired(hf: Any, branches: Branches, strength: float, removed: frozenset[Part]) -> Iterator[None]:
     """Run the model with skip connections of another strength, or without some branches, while the context lasts."""
     with ExitStack() as stack:
-        _Rewired(hf, branches, strength, removed).open(stack)
+        _RewiredAdditions(hf, branches, strength, removed).open(stack)
         yield
 
 
-class _Rewired(Watched):
+class _RewiredAdditions(AdditionWatch):
     """Adds in another way: s·x + f(x), or x alone."""
 
     def __init__(self, hf: Any, branches: Branches, strength: float, removed: frozenset[Part]) -> None:

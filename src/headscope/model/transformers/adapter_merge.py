@@ -18,8 +18,7 @@ from headscope.model.formats.completeness import n_numbers
 from headscope.model.formats.completeness import names as listed
 from headscope.model.formats.memory import check_memory
 from headscope.model.rounding import is_narrow
-from headscope.model.transformers.error_text import reason
-from headscope.model.transformers.silence import quiet
+from headscope.model.transformers.library_messages import quiet, reason
 
 INSTALL = "pip install peft (or headscope[adapters])"
 _MEASURABLE = "headscope measures adapters that change weights, such as LoRA"
@@ -40,7 +39,9 @@ def merge_adapter(model: Any, adapter: Adapter) -> str:
             _check_method(config, where)
             adapted = peft.PeftModel(model, config, adapter_name=_NAME).eval()
             # Not what is missing from the whole model: some methods compute tensors anew or share one among layers.
-            wanted = set(peft.get_peft_model_state_dict(adapted, adapter_name=_NAME, save_embedding_layers=False))
+            expected_names = set(
+                peft.get_peft_model_state_dict(adapted, adapter_name=_NAME, save_embedding_layers=False)
+            )
             result = peft.set_peft_model_state_dict(adapted, tensors, adapter_name=_NAME)
     except CheckpointError:
         raise
@@ -49,7 +50,7 @@ def merge_adapter(model: Any, adapter: Adapter) -> str:
             f"peft cannot put the adapter {where} into {type(model).__name__}: {reason(error)}",
             hint="the adapter may be of another base model, or of a newer version of peft",
         ) from error
-    _check_fit(result, wanted - set(tensors), model, where)
+    _check_fit(result, expected_names - set(tensors), model, where)
     _merge_layers(model, where)
     kind = f"{adapter.method}, rank {config.r}" if isinstance(getattr(config, "r", None), int) else adapter.method
     return (

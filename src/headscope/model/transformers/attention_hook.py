@@ -138,12 +138,12 @@ def implementation(model: nn.Module, name: str) -> Iterator[None]:
 
 def _configs(model: nn.Module) -> list[Any]:
     """Every config a module may look its attention up in: its own, and those nested in it."""
-    found: dict[int, Any] = {}
+    configs: dict[int, Any] = {}
     queue = [getattr(module, "config", None) for module in model.modules()]
     while queue:
         config = queue.pop()
-        if not hasattr(config, "_attn_implementation_internal") or id(config) in found:
+        if not hasattr(config, "_attn_implementation_internal") or id(config) in configs:
             continue
-        found[id(config)] = config
+        configs[id(config)] = config
         queue += [getattr(config, key, None) for key in getattr(config, "sub_configs", {})]
-    return list(found.values())
+    return list(configs.values())

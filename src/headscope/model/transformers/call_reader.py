@@ -47,11 +47,11 @@ class Reader:
     """Translates calls; remembers the translation of a mask, which all layers of a forward share."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[int | None, ...], tuple[Tensor, Visibility]] = {}
+        self._visibilities: dict[tuple[int | None, ...], tuple[Tensor, Visibility]] = {}
 
     def forget(self) -> None:
         """A new forward begins: its masks are new."""
-        self._seen.clear()
+        self._visibilities.clear()
 
     def call(self, raw: RawCall, *, query_offset: int | None = None, cross: bool = False) -> Call:
         """The call in our terms; `query_offset` is the position of the first query where the caller knows it."""
@@ -85,12 +85,12 @@ class Reader:
         # Tensors of inference mode do not count how often they were written into: their masks are read each time.
         version = None if raw.mask.is_inference() else raw.mask._version
         key = (raw.mask.data_ptr(), version, int(query_positions[0, 0]), *raw.query.shape, *raw.key.shape)
-        if version is None or key not in self._seen:
+        if version is None or key not in self._visibilities:
             expanded = allowed.expand(-1, -1, raw.query.shape[2], raw.key.shape[2])
             # The mask itself is kept beside its translation: while it lives its address cannot be reused.
             visibility = _structure(expanded, query_positions, key_positions, raw.key.shape[0])
-            self._seen[key] = (raw.mask, visibility)
-        return self._seen[key][1], bias
+            self._visibilities[key] = (raw.mask, visibility)
+        return self._visibilities[key][1], bias
 
 
 def _positions(raw: RawCall, offset: int | None, cross: bool) -> tuple[Tensor, Tensor]:
@@ -137,10 +137,10 @@ def _structure(
     if mask.shape[1] > 1 and not bool((mask == mask[:, :1]).all()):
         return Visibility(mask=mask)
     ahead = query_positions[0][:, None] - key_positions[0][None, :]
-    seen = mask[:, :1].any(dim=0)[0]
+    visible = mask[:, :1].any(dim=0)[0]
     real = mask[:, 0].any(dim=1)
     padding = None if bool(real.all()) else real
-    for left, right in _bands(ahead, seen):
+    for left, right in _bands(ahead, visible):
         band = torch.ones_like(ahead, dtype=torch.bool)
         if left is not None:
             band = band & (ahead <= left)
@@ -151,11 +151,11 @@ def _structure(
     return Visibility(mask=mask[:, :1])
 
 
-def _bands(ahead: Tensor, seen: Tensor) -> list[tuple[int | None, int | None]]:
+def _bands(ahead: Tensor, visible: Tensor) -> list[tuple[int | None, int | None]]:
     """The bands worth trying, simplest first: causal, all, causal window, window on both sides."""
-    if not bool(seen.any()):
+    if not bool(visible.any()):
         return [(None, None)]
-    left, right = int(ahead[seen].max()), int(-ahead[seen].min())
+    left, right = int(ahead[visible].max()), int(-ahead[visible].min())
     return [(None, 0), (None, None), (left, 0), (left, right)]
 
 

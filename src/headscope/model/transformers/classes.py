@@ -8,8 +8,7 @@ import torch
 
 from headscope.errors import CheckpointError, ResourceError
 from headscope.model.formats.quantisation import check_method
-from headscope.model.transformers.error_text import reason
-from headscope.model.transformers.silence import quiet
+from headscope.model.transformers.library_messages import quiet, reason
 
 # Far beyond every model there is; building the modules of more would take minutes, naming more labels gigabytes.
 _MAX_LAYERS = 1_000
@@ -49,12 +48,12 @@ def model_class(config: Any, where: str) -> Any:
     """The class that `architectures` names where transformers has it, else the family's usual one."""
     import transformers
 
-    asked = getattr(config, "architectures", None)
-    for name in asked if isinstance(asked, list) else ():
+    class_names = getattr(config, "architectures", None)
+    for name in class_names if isinstance(class_names, list) else ():
         named: Any = getattr(transformers, name, None) if isinstance(name, str) else None
         if _is_model(named):
-            own = getattr(named, "config_class", None)
-            if own is not None and not isinstance(config, own):
+            config_class = getattr(named, "config_class", None)
+            if config_class is not None and not isinstance(config, config_class):
                 raise CheckpointError(
                     f"{where}: architectures names {name}, which is not of the family {config.model_type!r}",
                     hint="model_type and architectures must belong together",
@@ -69,21 +68,21 @@ def model_class(config: Any, where: str) -> Any:
     )
 
 
-def _is_model(what: Any) -> bool:
+def _is_model(candidate: Any) -> bool:
     """Whether this is a model of transformers, and not one of the classes that models are derived from."""
     from transformers import PreTrainedModel
 
-    if not isinstance(what, type) or not issubclass(what, PreTrainedModel):
+    if not isinstance(candidate, type) or not issubclass(candidate, PreTrainedModel):
         return False
-    return getattr(what, "forward", None) is not torch.nn.Module.forward
+    return getattr(candidate, "forward", None) is not torch.nn.Module.forward
 
 
 def base_class(config: Any) -> Any:
     """The family's model without a head, or None."""
     from transformers import MODEL_MAPPING
 
-    found = MODEL_MAPPING.get(type(config), None)
-    return found[0] if isinstance(found, tuple | list) else found
+    classes = MODEL_MAPPING.get(type(config), None)
+    return classes[0] if isinstance(classes, tuple | list) else classes
 
 
 def empty_model(cls: Any, config: Any, where: str) -> Any:
@@ -129,7 +128,7 @@ def _mappings(config: Any) -> tuple[Any, ...]:
 
 
 def check_depth(raw: Mapping[Any, Any], where: str) -> None:
-    """Raise on a number of layers or labels that no model has, wherever in the configuration it stands."""
+    """Raise on a number of layers or labels that no model has, anywhere in the configuration."""
     for key, value in raw.items():
         if isinstance(value, dict):
             check_depth(value, f"{where}, {key}")

@@ -1,4 +1,4 @@
-"""Where a forward stands: which rows are padding, how many tokens a cache already holds.
+"""The position of a forward in its text: which rows are padding, how many tokens a cache holds.
 
 An attention call does not carry the position of its queries (a decode step with cross-attention least of
 all), so it is read off the arguments of the model's own forward.
@@ -13,23 +13,23 @@ from torch import Tensor
 from headscope.core.site import Stack
 
 
-class Clock:
+class ForwardPosition:
     """The padding and the cache of the forward that is running, by stack."""
 
     def __init__(self, model: Any) -> None:
         self._two_stacks = bool(model.config.is_encoder_decoder)
-        self._seen = 0
+        self._cached_tokens = 0
         self._real: dict[Stack, Tensor | None] = {}
 
     def read_model(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note what the arguments of a forward of the whole model say."""
-        given = _arguments(module, args, kwargs)
-        cache = given.get("past_key_values")
-        self._seen = 0 if cache is None else int(cache.get_seq_length())
+        arguments = _arguments(module, args, kwargs)
+        cache = arguments.get("past_key_values")
+        self._cached_tokens = 0 if cache is None else int(cache.get_seq_length())
         first: Stack = "enc" if self._two_stacks else "only"
-        self._real[first] = _two_dimensional(given.get("attention_mask"))
+        self._real[first] = _two_dimensional(arguments.get("attention_mask"))
         self._real["text"] = self._real[first]
-        self._real["dec"] = _two_dimensional(given.get("decoder_attention_mask"))
+        self._real["dec"] = _two_dimensional(arguments.get("decoder_attention_mask"))
 
     def read_encoder(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note what the arguments of a forward of the encoder say, which generation runs on its own."""
@@ -37,7 +37,7 @@ class Clock:
 
     def offset(self, stack: Stack) -> int:
         """The position of the first query of a stack."""
-        return 0 if stack == "enc" else self._seen
+        return 0 if stack == "enc" else self._cached_tokens
 
     def real_queries(self, stack: Stack, queries: int) -> Bool[Tensor, "batch queries"] | None:
         """Which of the last `queries` positions are not padding; None when none is."""

@@ -16,9 +16,8 @@ from headscope.model.formats import gguf
 from headscope.model.formats.gguf_header import read_gguf_header
 from headscope.model.load import load
 from headscope.model.sources.names import Source
-from headscope.model.transformers.error_text import reason
+from headscope.model.transformers.library_messages import quiet, reason
 from headscope.model.transformers.model_state import random_restored
-from headscope.model.transformers.silence import quiet
 
 # Attributes that say where a model came from, not what it computes.
 _ORIGIN = ("name_or_path", "is_quantized", "quantization_method")
@@ -92,8 +91,8 @@ def _module_differences(name: str, module: nn.Module | None, fresh: nn.Module | 
     # Compared by name: torch makes a class of its own for every module whose weight is a function of others.
     if module is None or fresh is None or type(module).__qualname__ != type(fresh).__qualname__:
         return [name]
-    tensors, fresh_tensors = ({**each._parameters, **each._buffers} for each in (module, fresh))
-    plain, fresh_plain = (_plain_attributes(each) for each in (module, fresh))
+    tensors, fresh_tensors = ({**part._parameters, **part._buffers} for part in (module, fresh))
+    plain, fresh_plain = (_plain_attributes(part) for part in (module, fresh))
     return [
         *(f"{name}.{key}" for key in tensors.keys() | fresh_tensors.keys() if not _same(tensors, fresh_tensors, key)),
         *(f"{name}.{key}" for key in plain.keys() | fresh_plain.keys() if plain.get(key) != fresh_plain.get(key)),

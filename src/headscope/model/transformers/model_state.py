@@ -1,4 +1,4 @@
-"""The state of a model beside its weights, saved before a forward and restored after it.
+"""The state of a model except its weights, saved before a forward and restored after it.
 
 A forward may change the model that it runs: BigBird leaves its sparse attention for good when the text is short,
 dynamic rotary positions keep the longest text, some modules keep masks. So headscope saves, around every forward that

@@ -55,12 +55,12 @@ def _in_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
 def read_by(model: Any) -> tuple[str, ...]:
     """What a forward must be given of what headscope can make: one thing, or one for each of two towers."""
     wants = _parameters(model)
-    beside = _second_tower(model)
+    second_input = _second_tower(model)
     main = model.main_input_name
     if main == "pixel_values" and "input_ids" in wants:
         return ("input_ids", "pixel_values")
-    if beside is not None:
-        return ("input_ids", beside)
+    if second_input is not None:
+        return ("input_ids", second_input)
     # Some parts of larger models do not say what they read: the signature does.
     for name in (main, "input_ids", "pixel_values", "input_features", "input_values"):
         if name in wants and name in ("input_ids", "pixel_values", "input_features", "input_values"):
@@ -73,9 +73,9 @@ def read_by(model: Any) -> tuple[str, ...]:
 
 def unmade(model: Any) -> tuple[str, ...]:
     """What else the forward can be given: the likely reason where a model cannot be run on what is made here."""
-    made = {"input_ids", "pixel_values", "input_features", "input_values"}
-    others = [name for name in _parameters(model) if name not in made]
-    return tuple(name for name in others if not any(part in name for part in _OPTIONAL))
+    makeable = {"input_ids", "pixel_values", "input_features", "input_values"}
+    other_names = [name for name in _parameters(model) if name not in makeable]
+    return tuple(name for name in other_names if not any(part in name for part in _OPTIONAL))
 
 
 def has_two_towers(model: Any) -> bool:
@@ -100,7 +100,7 @@ def _parameters(model: Any) -> Any:
 
 
 def _second_tower(model: Any) -> str | None:
-    """The input of the tower beside the text's, in models that embed texts and images (or sounds) side by side.
+    """The input of the second tower, in models that embed texts and images (or sounds) in two towers.
 
     They are recognised by offering the features of either; a model that reads images into its text does not
     offer the text's.
@@ -128,7 +128,7 @@ def _tokens(config: Any, batch: int, length: int, generator: torch.Generator) ->
 
 
 def _image(config: Any, batch: int, generator: torch.Generator) -> Tensor:
-    vision = next((each for key in ("vision_config", "image_config") if (each := getattr(config, key, None))), config)
+    vision = next((tower for key in ("vision_config", "image_config") if (tower := getattr(config, key, None))), config)
     size = getattr(vision, "image_size", 32)
     height, width = size if isinstance(size, list | tuple) else (size, size)
     return torch.randn(batch, getattr(vision, "num_channels", 3), height, width, generator=generator)

@@ -23,10 +23,11 @@ from headscope.attention.statistics import pattern_statistics, uniform_statistic
 from headscope.core.site import Site
 from headscope.errors import CaptureError
 from headscope.model.rounding import agreement
-from headscope.model.session.session import Patch, Session, Where, enclosing_layer
+from headscope.model.session.session import Patch, Session, Where
 from headscope.model.tracing.attention_sites import first_tensor
 from headscope.model.transformers.attention_hook import implementation
-from headscope.model.transformers.error_text import reason
+from headscope.model.transformers.layers import enclosing_layer
+from headscope.model.transformers.library_messages import reason
 from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
 from headscope.model.transformers.unmasked_scores import MaskWatch
 
@@ -52,7 +53,7 @@ class Softmax:
     scores: Tensor | None
 
 
-class Watch(TorchFunctionMode):
+class SoftmaxWatch(TorchFunctionMode):
     """Reports every softmax to `note`; the scores before the mask too, while `follows` says so."""
 
     def __init__(self, note: Callable[[Softmax], None], follows: Callable[[], bool]) -> None:
@@ -88,27 +89,27 @@ class SoftmaxSites:
 
 def find_softmax_sites(model: Any) -> SoftmaxSites | str:
     """Match every attention map the model returns to a softmax it took; the reason unless all are matched exactly."""
-    taken: list[Tensor] = []
+    patterns: list[Tensor] = []
     inside: list[str] = []
     inputs = probe_inputs(model, batch=2)
     options = forward_options(model)
     passed: dict[str, list[list[Tensor]]] = {}
 
     def note(running: list[str], softmax: Softmax) -> None:
-        taken.append(softmax.pattern)
+        patterns.append(softmax.pattern)
         inside.append(running[-1])
 
     with torch.no_grad(), implementation(model, "eager"):
-        with _followed(model, passed) as running, Watch(lambda softmax: note(running, softmax), lambda: False):
+        with _followed(model, passed) as running, SoftmaxWatch(lambda softmax: note(running, softmax), lambda: False):
             plain = model(**inputs, **options)
         returned = getattr(model(**inputs, **options, output_attentions=True), "attentions", None)
     disagreement = _disagreement(model, plain, inputs, options)
     del plain
-    if not taken:
+    if not patterns:
         return "it takes no softmax at all: it seems to have no attention, or none in the layers it was given"
-    if not returned or any(each is None or each.ndim != 4 for each in returned):
+    if not returned or any(attention_map is None or attention_map.ndim != 4 for attention_map in returned):
         return "it returns no maps that a softmax could be checked against"
-    if any(each.shape[2] != each.shape[3] for each in returned):
+    if any(attention_map.shape[2] != attention_map.shape[3] for attention_map in returned):
         return "the maps it returns are not square: it attends in bands, or shortens the text on the way"
     if disagreement > agreement(model.dtype, len(returned)):
         return (
@@ -117,7 +118,7 @@ def find_softmax_sites(model: Any) -> SoftmaxSites | str:
         )
     ordinal: dict[int, Site] = {}
     for layer, attention in enumerate(returned):
-        index = _matching(attention, taken, ordinal)
+        index = _matching(attention, patterns, ordinal)
         if index is None:
             return "no softmax in it gives the maps that it returns"
         call = sum(site.module == inside[index] for site in ordinal.values())
@@ -128,7 +129,7 @@ def find_softmax_sites(model: Any) -> SoftmaxSites | str:
     streams = all(len(layer) == 2 and layer[0].shape == shape for layer in layers) and all(
         torch.equal(before[1], after[0]) for before, after in itertools.pairwise(layers)
     )
-    return SoftmaxSites(sites, ordinal, len(taken), streams, _lost_scores(model, inputs, frozenset(ordinal)))
+    return SoftmaxSites(sites, ordinal, len(patterns), streams, _scores_obstacle(model, inputs, frozenset(ordinal)))
 
 
 def _disagreement(model: Any, eager: Any, inputs: dict[str, Tensor], options: dict[str, bool]) -> float:
@@ -142,7 +143,7 @@ def _disagreement(model: Any, eager: Any, inputs: dict[str, Tensor], options: di
     return float((own - under_eager).abs().max() / own.abs().max().clamp_min(torch.finfo(own.dtype).tiny))
 
 
-def _lost_scores(model: Any, inputs: dict[str, Tensor], places: frozenset[int]) -> str:
+def _scores_obstacle(model: Any, inputs: dict[str, Tensor], places: frozenset[int]) -> str:
     """Why the scores before the mask cannot be had, tried on a padded text; empty where they can."""
     softmaxes: list[Softmax] = []
     padded = dict(inputs)
@@ -150,12 +151,12 @@ def _lost_scores(model: Any, inputs: dict[str, Tensor], places: frozenset[int]) 
         padded["attention_mask"] = torch.ones_like(inputs["input_ids"])
         padded["attention_mask"][1, -2:] = 0
     try:
-        with torch.no_grad(), implementation(model, "eager"), Watch(softmaxes.append, lambda: True):
+        with torch.no_grad(), implementation(model, "eager"), SoftmaxWatch(softmaxes.append, lambda: True):
             model(**padded, **forward_options(model))
     except Exception as error:  # noqa: BLE001  a family may do anything with a mask; its maps can still be read
         return f"the model could not be run on a padded text ({reason(error)})"
-    lost = [place for place in places if place >= len(softmaxes) or softmaxes[place].scores is None]
-    return _NOT_FOLLOWED if lost else ""
+    places_without_scores = [place for place in places if place >= len(softmaxes) or softmaxes[place].scores is None]
+    return _NOT_FOLLOWED if places_without_scores else ""
 
 
 @contextmanager
@@ -182,12 +183,12 @@ def _followed(model: nn.Module, passed: dict[str, list[list[Tensor]]]) -> Iterat
 
 
 def _first_tensor(values: Iterable[Any]) -> list[Tensor]:
-    found = [value for value in values if isinstance(value, Tensor)]
-    return [found[0].clone()] if found else []  # some models add to it in place
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    return [tensors[0].clone()] if tensors else []  # some models add to it in place
 
 
-def _matching(attention: Tensor, taken: list[Tensor], used: Iterable[int]) -> int | None:
-    for index, result in enumerate(taken):
+def _matching(attention: Tensor, patterns: list[Tensor], used: Iterable[int]) -> int | None:
+    for index, result in enumerate(patterns):
         if index in used or result.numel() != attention.numel() or result.shape[-2:] != attention.shape[-2:]:
             continue
         # A softmax taken in float32 is rounded to the dtype of the model before it is returned.
@@ -208,10 +209,10 @@ def _site(model: Any, layer: int, attention: Tensor, module: str, call: int) -> 
 class SoftmaxSession(Session):
     """A session that can look but not touch."""
 
-    def __init__(self, model: "Model", found: SoftmaxSites) -> None:
+    def __init__(self, model: "Model", softmax_sites: SoftmaxSites) -> None:
         super().__init__(model)
-        self._found = found
-        self._taken = 0
+        self._softmax_sites = softmax_sites
+        self._n_softmaxes = 0
         self._running = False
 
     def _open(self, stack: ExitStack) -> None:
@@ -220,13 +221,13 @@ class SoftmaxSession(Session):
         for module in {id(m): m for m in (self._hf, self._hf.base_model)}.values():
             stack.callback(module.register_forward_pre_hook(self._begin, with_kwargs=True).remove)
             stack.callback(module.register_forward_hook(self._end, always_call=True).remove)
-        stack.enter_context(Watch(self._note, self._wants_scores))
+        stack.enter_context(SoftmaxWatch(self._note, self._wants_scores))
 
     @property
     def shown(self) -> frozenset[str]:
         """Maps, the scores where they are known before the mask, the stream where its layout is known."""
-        maps = {"corner", "scores", *_OF_MAPS, *(("resid", "final") if self._found.streams else ())}
-        return frozenset(maps - {"scores"} if self._found.scores else maps)
+        maps = {"corner", "scores", *_OF_MAPS, *(("resid", "final") if self._softmax_sites.streams else ())}
+        return frozenset(maps - {"scores"} if self._softmax_sites.scores else maps)
 
     def replace(self, at: Where, mechanism: Mechanism) -> None:
         """Refused: this family computes its attention itself."""
@@ -240,41 +241,41 @@ class SoftmaxSession(Session):
         """Refused: this family computes its attention itself."""
         raise self._refusal("patched")
 
-    def _refusal(self, what: str) -> CaptureError:
+    def _refusal(self, verb: str) -> CaptureError:
         return CaptureError(
-            f"the attention of {self._model.spec.family} models cannot be {what}: the family does not compute it "
+            f"the attention of {self._model.spec.family} models cannot be {verb}: the family does not compute it "
             "through the attention interface of transformers; its maps, scores and the stream between layers can be "
             "captured"
         )
 
-    def _check_quantities(self, what: tuple[str, ...]) -> None:
-        super()._check_quantities(what)
-        if "scores" in what and self._found.scores:
+    def _check_quantities(self, quantities: tuple[str, ...]) -> None:
+        super()._check_quantities(quantities)
+        if "scores" in quantities and self._softmax_sites.scores:
             raise CaptureError(
-                f"the scores of {self._model.spec.family} models cannot be captured: {self._found.scores}",
+                f"the scores of {self._model.spec.family} models cannot be captured: {self._softmax_sites.scores}",
                 hint="capture the pattern, which is what the softmax gives",
             )
-        if hidden := [name for name in what if name not in self.shown and not corner_size(name)]:
+        if hidden := [name for name in quantities if name not in self.shown and not corner_size(name)]:
             raise self._refusal(f"captured as {', '.join(hidden)}")
 
     def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         super()._begin(module, args, kwargs)
-        self._taken = 0
+        self._n_softmaxes = 0
         self._running = True
 
     def _end(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         self._running = False
-        if output is not None and self._taken != self._found.total:
+        if output is not None and self._n_softmaxes != self._softmax_sites.total:
             raise self._changed_form()
 
     def _wants_scores(self) -> bool:
-        return self._running and any("scores" in capture.what for capture in self._captures)
+        return self._running and any("scores" in capture.quantities for capture in self._captures)
 
     def _note(self, softmax: Softmax) -> None:
         if not self._running:
             return
-        site = self._found.ordinal.get(self._taken)
-        self._taken += 1
+        site = self._softmax_sites.ordinal.get(self._n_softmaxes)
+        self._n_softmaxes += 1
         if site is not None:
             self._record(site, softmax)
             self._attended_to()
@@ -301,21 +302,21 @@ class SoftmaxSession(Session):
     def _record(self, site: Site, softmax: Softmax) -> None:
         masked, pattern = self._as_map(site, softmax.reached), self._as_map(site, softmax.pattern)
         for capture in self._captures:
-            for what in capture.what if site in capture.at else ():
-                chosen = list(capture.at[site])
-                if size := corner_size(what):
-                    capture.keep(what, site, pattern[:, chosen, :size, :size])
-                elif what == "scores":
-                    capture.keep(what, site, self._scores(site, softmax)[:, chosen])
-                elif what in _OF_MAPS:
-                    capture.keep(what, site, _OF_MAPS[what](pattern)[:, chosen])
+            for quantity in capture.quantities if site in capture.at else ():
+                heads = list(capture.at[site])
+                if size := corner_size(quantity):
+                    capture.keep(quantity, site, pattern[:, heads, :size, :size])
+                elif quantity == "scores":
+                    capture.keep(quantity, site, self._scores(site, softmax)[:, heads])
+                elif quantity in _OF_MAPS:
+                    capture.keep(quantity, site, _OF_MAPS[quantity](pattern)[:, heads])
         for stream in self._streams:
             if site in stream.at:
-                heads = list(stream.at[site])
+                stream_heads = list(stream.at[site])
                 measured, uniform = stream.frames.current()
-                call = _as_call(masked[:, heads])
-                real = self._clock.real_queries(site.stack, masked.shape[2])
-                measured[site] = pattern_statistics(pattern[:, heads], call, stream.request, real_queries=real)
+                call = _as_call(masked[:, stream_heads])
+                real = self._position.real_queries(site.stack, masked.shape[2])
+                measured[site] = pattern_statistics(pattern[:, stream_heads], call, stream.request, real_queries=real)
                 uniform[site] = uniform_statistics(call, stream.request, real_queries=real)
 
 

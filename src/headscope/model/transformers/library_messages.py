@@ -1,8 +1,10 @@
-"""transformers without its talk: what matters in it is asked for and becomes an error or a note."""
+"""What other libraries say: their log lines are silenced, their errors become part of one of our sentences."""
 
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+_LONGEST_MESSAGE = 300
 
 
 @contextmanager
@@ -21,3 +23,13 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
+
+
+def reason(error: BaseException) -> str:
+    """The message on one line, cut where it is very long; the kind of the error where it says nothing."""
+    message = " ".join(str(error).split())
+    if not message:
+        return type(error).__name__
+    # A bare KeyError says only the key.
+    message = f"{type(error).__name__} {message}" if isinstance(error, KeyError) else message
+    return message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]} …"
