@@ -9,7 +9,7 @@ from torch import Tensor
 from headscope.core import Curves, Figure, HeatMap, Series, Site
 from headscope.lenses.angles.arcs import TIMES
 from headscope.lenses.angles.map_pair import Picture
-from headscope.lenses.maps.figures import labelled, lower
+from headscope.lenses.shared.map_figures import labelled, lower
 from headscope.lenses.shared.plots import Array, groups, head_map
 
 ArcCurves = Sequence[tuple[Tensor, Tensor]]  # at the vectors' own length and at length 1: measured, law
