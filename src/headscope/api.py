@@ -25,14 +25,14 @@ from headscope.experiments.experiment import Display, Passage
 from headscope.experiments.fewshot.settings import Params as FewshotParams
 from headscope.experiments.intervene.changes import Change
 from headscope.experiments.intervene.settings import Params as InterveneParams
-from headscope.fetch.progress import Progress as FetchProgress
 from headscope.lenses import lens_members, lens_named, lenses
 from headscope.model import look, open_model, verify
 from headscope.model.sources.hub_survey import check_outcomes, is_list, read_list, survey
 from headscope.model.sources.names import sources as models
 from headscope.pipeline import Progress, measure
-from headscope.pipeline.progress import Silent
 from headscope.pipeline.versions import versions
+from headscope.progress import Silent
+from headscope.progress import Step as ProgressStep
 from headscope.report import notebook_html, write, write_ledger
 from headscope.report import save as save_figure
 from headscope.report.draw.figure import encoded as encoded_figure
@@ -114,7 +114,7 @@ def report(what: Any, out: str | Path | None = None, **options: Any) -> Path:
     return target
 
 
-def text(what: str | Path, split: str | None = None, *, progress: FetchProgress | None = None) -> Text:
+def text(what: str | Path, split: str | None = None, *, progress: ProgressStep | None = None) -> Text:
     """A text by its name or from a file, whole or one of its splits; fetched once where that is needed.
 
     Args:

@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "maths": GROUND,
     "attention": GROUND | {"core"},  # pictures of mechanisms are figures
     "corpora": {"errors", "files", "progress", "core", "fetch"},
-    "model": GROUND | {"core", "fetch", "attention"},
+    "model": GROUND | {"files", "progress", "core", "fetch", "attention"},
     "lenses": GROUND | {"core", "maths", "attention", "members"},
     "theory": GROUND | {"core", "maths", "attention"},
     "catalogue": {"lenses", "experiments", "members"},

@@ -21,8 +21,8 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 import polars as pl
 
 from headscope.core import About, Finding, TextSpec, read_about
-from headscope.fetch.progress import Progress
 from headscope.model import Model
+from headscope.progress import Step
 
 
 @runtime_checkable
@@ -76,7 +76,7 @@ class Experiment(ABC, Generic[P]):
         return
 
     @abstractmethod
-    def run(self, model: Model, params: P, progress: Progress) -> tuple[Finding, TextSpec]:
+    def run(self, model: Model, params: P, progress: Step) -> tuple[Finding, TextSpec]:
         """The whole experiment; the model is afterwards what it was, to the last bit.
 
         Raises:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headscope.errors import UsageError
 from headscope.model.token_ids import check_token_ids
-from headscope.model.tokenising import tokenising
+from headscope.model.tokenizer_errors import tokenising
 from headscope.model.transformers.library_messages import quiet
 from headscope.model.transformers.model_state import restored
 from headscope.model.transformers.probe_inputs import forward_options

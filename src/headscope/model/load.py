@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from headscope.errors import WeightsRefused
-from headscope.fetch.progress import Progress
 from headscope.model.formats import completeness, gguf
 from headscope.model.formats.adapter import hash_of_lines, read_adapter
 from headscope.model.formats.checkpoint_file import sha256_of
@@ -26,6 +25,7 @@ from headscope.model.tokenizer import open_tokenizer
 from headscope.model.transformers import classes
 from headscope.model.transformers.adapter_merge import merge_adapter
 from headscope.model.transformers.library_messages import quiet
+from headscope.progress import Step
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class LoadedModel:
     notes: tuple[str, ...] = ()
 
 
-def load(source: Source, *, dtype: torch.dtype = torch.float32, progress: Progress | None = None) -> LoadedModel:
+def load(source: Source, *, dtype: torch.dtype = torch.float32, progress: Step | None = None) -> LoadedModel:
     """Open what `resolve` found; every weight is there, has the expected shape and is finite, or else."""
     if source.adapter is not None:
         return _with_adapter(load(replace(source, adapter=None), dtype=dtype, progress=progress), source.adapter)
@@ -163,7 +163,7 @@ def _ready(model: Any) -> Any:
     return model.eval().requires_grad_(False)
 
 
-def _from_gguf(source: Source, file: Path, dtype: torch.dtype, progress: Progress | None) -> LoadedModel:
+def _from_gguf(source: Source, file: Path, dtype: torch.dtype, progress: Step | None) -> LoadedModel:
     try:
         expansion = gguf.expansion(file, progress)
     except WeightsRefused as refusal:

@@ -10,7 +10,6 @@ import torch
 from headscope.core.model_spec import ModelSpec
 from headscope.core.site import Site
 from headscope.core.weights import FeedForward
-from headscope.fetch.progress import Progress
 from headscope.model.formats.adapter import read_adapter
 from headscope.model.formats.config_json import read_config
 from headscope.model.formats.gguf import read_gguf_config
@@ -23,6 +22,7 @@ from headscope.model.spec import describe
 from headscope.model.tracing.feed_forward import find_feed_forward
 from headscope.model.transformers.classes import model_class, parsed_config
 from headscope.model.transformers.library_messages import quiet
+from headscope.progress import Step
 
 # What a report of the default text runs: 32 windows of this length.
 WINDOW = 512
@@ -72,7 +72,7 @@ class Look:
         return "\n".join(f"{name:<10} {value}" for name, value in (*rows.items(), *notes))
 
 
-def look(what: str | Path, *, hub: bool = False, progress: Progress | None = None) -> Look:
+def look(what: str | Path, *, hub: bool = False, progress: Step | None = None) -> Look:
     """The card of a checkpoint, from its configuration alone; a carrier is fetched first, if need be."""
     source = resolve(what, hub=hub, progress=progress)
     adapter = [] if source.adapter is None else [_adapter_note(source.adapter)]

@@ -13,7 +13,6 @@ from headscope.core.model_spec import ModelSpec
 from headscope.core.site import Site
 from headscope.core.weights import HeadWeights, WeightSource, WeightStatus
 from headscope.errors import CaptureError, CheckpointError, HeadscopeError, UsageError, VariantRefused, WeightsRefused
-from headscope.fetch.progress import Progress
 from headscope.model import language as texts
 from headscope.model.devices import device_named
 from headscope.model.edit import Edit
@@ -39,6 +38,7 @@ from headscope.model.transformers.model_state import Change, restored
 from headscope.model.transformers.probe_inputs import read_by, unmade
 from headscope.model.transformers.softmax_watch import SoftmaxSession, SoftmaxSites, find_softmax_sites
 from headscope.model.weight_reader import FileMatrices, ModelMatrices, OtherWeights, PlannedWeights, file_sources
+from headscope.progress import Step
 
 DTYPES = {
     "float32": torch.float32,
@@ -165,7 +165,7 @@ def open_model(
     device: str | None = None,
     hub: bool = False,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Step | None = None,
 ) -> Model:
     """Open a checkpoint by name or path (see `headscope models`), or wrap a transformers model already loaded.
 
@@ -194,9 +194,7 @@ def _check_place(current: torch.device, target: torch.device | None) -> None:
         )
 
 
-def open_weights(
-    what: str | Path, *, hub: bool = False, seed: int = 0, progress: Progress | None = None
-) -> WeightSource:
+def open_weights(what: str | Path, *, hub: bool = False, seed: int = 0, progress: Step | None = None) -> WeightSource:
     """The weights of a checkpoint, straight from its file where that is possible; otherwise from a built model."""
     source = resolve(what, hub=hub, seed=seed, progress=progress)
     if source.kind != "random" and source.gguf_file is None and source.adapter is None:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headscope.errors import UsageError
-from headscope.model.tokenising import tokenising
+from headscope.model.tokenizer_errors import tokenising
 
 # Characters of a piece and of the overlap: 20 MiB while a piece is tokenised.
 PIECE, OVERLAP = 2**17, 2**12

@@ -35,9 +35,9 @@ from headscope.experiments.fewshot.tables import (
     states_table,
 )
 from headscope.experiments.fewshot.writing import NEW_TOKENS, Written, write_all
-from headscope.fetch.progress import Progress
 from headscope.model import Model
 from headscope.model.language import has_chat_template, predicts_next_token
+from headscope.progress import Step
 
 COUNTS = (3, 5, 8)  # shots of the tables of clues
 MEASURED = 12  # words whose maps are measured
@@ -84,7 +84,7 @@ class Fewshot(Experiment[Params]):
             State.scaled(alpha)
         Selection.of(params.layers)
 
-    def run(self, model: Model, params: Params, progress: Progress) -> tuple[Finding, TextSpec]:
+    def run(self, model: Model, params: Params, progress: Step) -> tuple[Finding, TextSpec]:
         """Score and write clues with the original, then observe every other state.
 
         Raises:
@@ -165,7 +165,7 @@ def _other_states(params: Params) -> list[State]:
     return [*fresh, *(State.scaled(alpha) for alpha in dict.fromkeys(params.alphas))]
 
 
-def _write_clues(model: Model, circle: Circle, most: int, params: Params, progress: Progress) -> list[Written]:
+def _write_clues(model: Model, circle: Circle, most: int, params: Params, progress: Step) -> list[Written]:
     counts = sorted({min(count, most) for count in COUNTS if most >= 1})
     indices = range(min(params.clues, len(circle.clues)))
     return write_all(model, circle, indices, counts, partial(progress, "writing clues"))

@@ -1,6 +1,6 @@
 """The states of the model that are compared, and what is seen in each: maps, measures, scores and a clue."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,10 +22,9 @@ from headscope.experiments.fewshot.prompt import Prompt, built
 from headscope.experiments.fewshot.writing import Written, write_clue
 from headscope.experiments.intervene.changes import Change
 from headscope.model import Model
+from headscope.progress import Step
 
 ORIGINAL, INITIALISED = "original", "initialised"
-
-Step = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)

@@ -37,9 +37,9 @@ from headscope.experiments.intervene.tables import (
     texts_table,
 )
 from headscope.experiments.intervene.writing import judged, needed_tokens, surprises
-from headscope.fetch.progress import Progress
 from headscope.model import Model
 from headscope.model.language import has_chat_template, predicts_next_token
+from headscope.progress import Step
 
 # What a terminal shows of the table of effects, under short names; --format csv or json has everything.
 SHORT_NAMES = {
@@ -81,7 +81,7 @@ class Intervene(Experiment[Params]):
         if params.draws < 1:
             raise UsageError(f"draws={params.draws}: a control is drawn at least once")
 
-    def run(self, model: Model, params: Params, progress: Progress) -> tuple[Finding, TextSpec]:
+    def run(self, model: Model, params: Params, progress: Step) -> tuple[Finding, TextSpec]:
         """Measure the original, then every change and its control, each on the same material."""
         self.check(params)
         changes, place = _changes(params), place_of(params.matrices, params.at)
@@ -131,7 +131,7 @@ def _changes(params: Params) -> list[Change]:
 
 
 def _change_and_control(
-    model: Model, change: Change, place: Place, params: Params, observe: Observer, progress: Progress
+    model: Model, change: Change, place: Place, params: Params, observe: Observer, progress: Step
 ) -> list[Variant]:
     """The change, and its control: the mean of several draws, which are kept too."""
     with changed(model, change, place, params.seed) as touched:

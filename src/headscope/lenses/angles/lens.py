@@ -6,7 +6,7 @@ themselves are kept, to be drawn.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 from torch import Tensor
@@ -107,7 +107,6 @@ class Angles(TextLens[Params, State]):
 
     def finish(self, state: State, weights: WeightSource | None) -> Measurement:
         """Correlations, arcs and pictures, from the windows."""
-        asdict(state.params)
         windows_by_site = {
             site: [window for window in state.windows.get(site, ()) if window.pairs] for site in state.sites
         }

@@ -7,7 +7,7 @@ Each of these has its own file in this folder.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import polars as pl
@@ -119,7 +119,6 @@ class Gaussian(TextLens[Params, State]):
 
     def finish(self, state: State, weights: WeightSource | None) -> Measurement:
         """Everything from the moments and the sample."""
-        asdict(state.params)
         measured_sites = [
             site for site in state.sites if site in state.kept and state.kept[site].moments.count >= PER_DIMENSION
         ]

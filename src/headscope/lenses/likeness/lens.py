@@ -6,7 +6,7 @@ Tr Cov(q, k) on real inputs. Next to it: what the weights alone predict.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 import torch
@@ -116,7 +116,6 @@ class Likeness(TextLens[Params, State]):
         """Differences, intervals and predictions of every site."""
         if weights is None:
             raise LensError("the lens likeness reads the model's weights, and was given none")
-        asdict(state.params)
         rows: list[Row] = []
         for site in state.sites:
             if site in state.sums:

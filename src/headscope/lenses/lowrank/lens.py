@@ -6,7 +6,7 @@ the keys, and of uniform attention.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from math import ceil, log
 
 import polars as pl
@@ -143,7 +143,6 @@ class LowRank(TextLens[Params, State]):
 
     def finish(self, state: State, weights: WeightSource | None) -> Measurement:
         """Means over windows, and the two laws."""
-        asdict(state.params)
         measured_sites = [site for site in state.sites if state.windows.get(site)]
         if not measured_sites:
             reason = f"no pattern of at least {SMALLEST} queries and {SMALLEST} keys was shown to the lens"

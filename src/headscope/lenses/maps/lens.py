@@ -6,7 +6,7 @@ averaged over heads, and averaged by what each head writes; and how far each hea
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import exp, log, nan, sqrt
 
 import polars as pl
@@ -111,7 +111,6 @@ class Maps(TextLens[Params, State]):
 
     def finish(self, state: State, weights: WeightSource | None) -> Measurement:
         """Numbers over the kept windows, and the maps of the first."""
-        asdict(state.params)
         parts, refused = _parts(state, weights)
         if not parts:
             reason = "no attention map with a token to show was seen" if state.windows else "no window of text was seen"

@@ -6,7 +6,7 @@ dimension and rank, beside groups of the same size drawn at random.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 import torch
@@ -146,7 +146,6 @@ class Preconditioning(TextLens[Params, State]):
 
     def finish(self, state: State, weights: WeightSource | None) -> Measurement:
         """Everything from the counts and the sample."""
-        asdict(state.params)
         followers = Followers.of(state.pairs, state.params.least, state.texts, state.params.skip, state.words.seen)
         if followers is None:
             reason = (

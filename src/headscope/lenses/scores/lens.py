@@ -7,7 +7,7 @@ with the measurement.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
@@ -102,7 +102,6 @@ class Scores(TextLens[Params, State]):
         """Estimates, predictions and intervals of every site."""
         if weights is None:
             raise LensError("the lens scores reads the model's weights, and was given none")
-        asdict(state.params)
         sums_by_site = {
             site: state.sums_by_site[site]
             for site in state.sites

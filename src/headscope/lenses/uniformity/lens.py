@@ -6,7 +6,7 @@ its values. The other files of this folder compute from these, one idea each.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 import torch
@@ -116,7 +116,6 @@ class Uniformity(TextLens[Params, State]):
 
     def finish(self, state: State, weights: WeightSource | None) -> Measurement:
         """Means over windows, factors between layers, and the place of each layer in the plane."""
-        asdict(state.params)
         variants = [
             variant for variant in VARIANTS if variant in state.rows_by_variant and variant not in state.refused
         ]

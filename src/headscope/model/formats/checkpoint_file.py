@@ -3,8 +3,8 @@
 import stat
 from pathlib import Path
 
+from headscope import files
 from headscope.errors import CheckpointError
-from headscope.fetch import digest
 
 
 def file_size(file: Path) -> int:
@@ -39,6 +39,6 @@ def unreadable(file: Path, error: OSError) -> CheckpointError:
 def sha256_of(file: Path) -> str:
     """The sha256 of one file of a checkpoint, by which its weights are known; the file is read in blocks."""
     try:
-        return digest.sha256_of(file)
+        return files.sha256_of(file)
     except OSError as error:
         raise unreadable(file, error) from error

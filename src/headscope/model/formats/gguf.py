@@ -16,12 +16,12 @@ from typing import Any
 
 from headscope.errors import CheckpointError, ResourceError, WeightsRefused
 from headscope.fetch import cache
-from headscope.fetch.progress import Progress
 from headscope.model.formats import completeness
 from headscope.model.formats.checkpoint_file import sha256_of
 from headscope.model.formats.gguf_header import GgufHeader, read_gguf_header
 from headscope.model.transformers import classes
 from headscope.model.transformers.library_messages import quiet, reason
+from headscope.progress import Step
 
 # Float32 expansions up to this size are kept; a larger file is expanded in memory each time it is opened.
 MAX_KEPT_BYTES = 2 << 30
@@ -40,7 +40,7 @@ class Expansion:
     notes: tuple[str, ...] = ()
 
 
-def expansion(file: Path, progress: Progress | None = None) -> Expansion:
+def expansion(file: Path, progress: Step | None = None) -> Expansion:
     """The kept expansion of a GGUF file, made now unless the cache has it.
 
     Raises `WeightsRefused` where it is not kept: too large for the cache, or the cache cannot be written.

@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from headscope.errors import CheckpointError, ResourceError, UsageError
-from headscope.fetch.progress import Progress
 from headscope.model.transformers.library_messages import quiet, reason
+from headscope.progress import Step
 
 _WANTED = ["*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.jinja", "README.md"]
 _UNWANTED = ["*/*", "consolidated*"]  # other formats of the same weights
 
 
-def fetch(name: str, progress: Progress | None = None) -> Path:
+def fetch(name: str, progress: Step | None = None) -> Path:
     """The local folder of a hub model; fetched unless the hub's own cache has it."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Literal
 
 from headscope.errors import CheckpointError, HeadscopeError, NumericsError, ResourceError, UsageError
-from headscope.fetch.progress import Progress
 from headscope.model.formats.checkpoint_file import file_size
 from headscope.model.model import open_model
 from headscope.model.sources.names import resolve
 from headscope.model.transformers.library_messages import reason
 from headscope.model.verify import Check, verify
+from headscope.progress import Step
 
 POPULAR = "popular"  # the list that ships with headscope
 _POPULAR_FILE = Path(__file__).parent / "popular.txt"
@@ -68,7 +68,7 @@ def read_list(name: str) -> tuple[str, ...]:
     return models
 
 
-def survey(models: Sequence[str], text: str | None = None, progress: Progress | None = None) -> Iterator[Outcome]:
+def survey(models: Sequence[str], text: str | None = None, progress: Step | None = None) -> Iterator[Outcome]:
     """Fetch, open and verify one model after the other; none of them stops the others."""
     for position, model in enumerate(models):
         if progress is not None:

