@@ -521,7 +521,7 @@ def test_global_random_state_is_left_alone_and_lenses_draw_the_same_alone_or_tog
         return Measurement({"t": pl.DataFrame({"x": [float(torch.rand(()))]})})
 
     drawing = make_lens("drawing", Needs(weights=True), finish=draw, sentences=lambda tables: ())
-    other = replace(drawing, name="other")
+    other = make_lens("other", Needs(weights=True), finish=draw, sentences=lambda tables: ())
     before = torch.random.get_rng_state()
     alone = measure(FakeModel(), text=TEXT, lenses=[drawing], seed=7)["drawing"].table
     together = measure(FakeModel(), text=TEXT, lenses=[other, STREAMING, drawing], seed=7)["drawing"].table

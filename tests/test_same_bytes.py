@@ -10,8 +10,10 @@ import shutil
 import signal
 import subprocess
 import sys
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -98,12 +100,20 @@ def named_model(what: str, folder: Path) -> str:
     return f"random:{folder / 'base'}"
 
 
+def needing(lens: Any, name: str, **needs: Any) -> Any:
+    """The lens under another name, with other needs."""
+    other = copy(lens)
+    other.name = name
+    other.needs = lambda params: replace(lens.needs(params), **needs)
+    return other
+
+
 def test_parameters_of_another_lens_change_nothing(tiny: Model) -> None:
     """Bands that only another lens asks for, and more text of a changed model than this lens needs."""
     focus, uniformity = lenses()["focus"], lenses()["uniformity"]
-    nosy = replace(focus, name="nosy", needs=lambda *asked: replace(focus.needs(*asked), statistics=Request((2, 5))))
-    hungry = replace(uniformity, name="hungry", needs=lambda *asked: replace(uniformity.needs(*asked), tokens=None))
-    modest = replace(uniformity, name="modest", needs=lambda *asked: replace(uniformity.needs(*asked), tokens=LONG))
+    nosy = needing(focus, "nosy", statistics=Request((2, 5)))
+    hungry = needing(uniformity, "hungry", tokens=None)
+    modest = needing(uniformity, "modest", tokens=LONG)
     together = hs.measure(tiny, lenses=[focus, nosy, modest, hungry], **TEXTS)
     assert together["modest"].tables["layers"].shape[0] > 0
     alone = {

@@ -151,9 +151,9 @@ def test_scores_against_dependence_are_lowered():
 
 @pytest.fixture(scope="module")
 def faint():
-    """Twelve heads of which each follows dependence too little to be seen by itself in ten windows."""
-    x = autoregressive(10, 28, seed=3)
-    noise = torch.randn(10, 12, 28, 28, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    """Twelve heads of which each follows dependence too little to be seen by itself in sixteen windows."""
+    x = autoregressive(16, 28, seed=3)
+    noise = torch.randn(16, 12, 28, 28, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
     return finding_of(batch_of(x, 0.06 * true_pointwise(x)[:, None] + noise))
 
 

@@ -4,7 +4,6 @@ from headscope.model.language import Perplexity
 from headscope.model.look import Look, look
 from headscope.model.model import Model, open_model, open_weights
 from headscope.model.session.session import Session
-from headscope.model.sources.names import sources
 from headscope.model.verify import Check, verify
 
 __all__ = [
@@ -16,6 +15,5 @@ __all__ = [
     "look",
     "open_model",
     "open_weights",
-    "sources",
     "verify",
 ]

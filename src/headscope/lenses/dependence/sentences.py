@@ -185,7 +185,8 @@ def _scores_sentence(pairs: pl.DataFrame) -> str:
             continue
         clear = rows.filter(pl.col("adjusted") < LEVEL)
         up, down = (clear.filter(test).height for test in (pl.col("shift") > 0, pl.col("shift") < 0))
-        half = (rows["shift_high"] - rows["shift_low"]).to_numpy() / 2 / np.sqrt(rows["variance"].to_numpy())
+        spread = rows.filter(pl.col("variance") > 0)  # a score that never changes has no unit to give an interval in
+        half = (spread["shift_high"] - spread["shift_low"]).to_numpy() / 2 / np.sqrt(spread["variance"].to_numpy())
         limit = float(np.median(half[np.isfinite(half)])) if np.isfinite(half).any() else 0.0
         parts.append(
             f"for {words} in {up} of {rows.height} heads and lower in {down} (median half of an interval: "
