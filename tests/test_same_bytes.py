@@ -24,6 +24,7 @@ from headscope.lenses import lenses
 from headscope.model import Model
 from headscope.model.transformers.attention_hook import SMALL_MAP
 from headscope.pipeline.resume import Keeper
+from headscope.pipeline.text_pass import BATCH_TOKENS
 from headscope.store import RunFolder
 from headscope.store.lock import NAME as LOCK
 from tests.hostile import broken
@@ -111,13 +112,14 @@ def needing(lens: Any, name: str, **needs: Any) -> Any:
 def test_parameters_of_another_lens_change_nothing(tiny: Model) -> None:
     """Bands that only another lens asks for, and more text of a changed model than this lens needs."""
     focus, uniformity = lenses()["focus"], lenses()["uniformity"]
+    texts = {"first_tokens": 2 * BATCH_TOKENS, "window": LONG}  # several batches: changed forms see whole ones
     nosy = needing(focus, "nosy", statistics=Request((2, 5)))
     hungry = needing(uniformity, "hungry", tokens=None)
     modest = needing(uniformity, "modest", tokens=LONG)
-    together = hs.measure(tiny, lenses=[focus, nosy, modest, hungry], **TEXTS)
+    together = hs.measure(tiny, lenses=[focus, nosy, modest, hungry], **texts)
     assert together["modest"].tables["layers"].shape[0] > 0
     alone = {
-        name: hs.measure(tiny, lenses=[lens], **TEXTS)[name] for name, lens in (("focus", focus), ("modest", modest))
+        name: hs.measure(tiny, lenses=[lens], **texts)[name] for name, lens in (("focus", focus), ("modest", modest))
     }
     for name, finding in alone.items():
         assert all(table.equals(together[name].tables[key]) for key, table in finding.tables.items())
