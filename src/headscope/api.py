@@ -33,9 +33,10 @@ from headscope.pipeline import Progress, measure
 from headscope.pipeline.versions import versions
 from headscope.progress import Silent
 from headscope.progress import Step as ProgressStep
-from headscope.report import notebook_html, write, write_ledger
-from headscope.report import save as save_figure
 from headscope.report.draw.figure import encoded as encoded_figure
+from headscope.report.draw.figure import save as save_figure
+from headscope.report.ledger import write_ledger
+from headscope.report.page import notebook_html, write
 from headscope.store import check_folder, load
 from headscope.store import save as save_run
 from headscope.theory import ledger

@@ -56,8 +56,8 @@ def test_report_and_lenses_are_functions_in_any_order_of_imports(first):
     code = (
         f"import {first}, headscope\n"
         "assert callable(headscope.report) and callable(headscope.lenses)\n"
-        "from headscope.report import render\n"
-        "import headscope.lenses.spectra.lens, headscope.report\n"
+        "from headscope.report.page import render\n"
+        "import headscope.lenses.spectra.lens, headscope.report.page\n"
         "assert 'spectra' in headscope.lenses() and callable(headscope.report)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

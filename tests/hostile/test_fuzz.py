@@ -35,7 +35,7 @@ from headscope.model.formats.safetensors_folder import open_checkpoint
 from headscope.model.formats.safetensors_header import read_header
 from headscope.model.sources.hub_survey import read_list
 from headscope.model.transformers import classes
-from headscope.report import notebook_html
+from headscope.report.page import notebook_html
 from headscope.store import load
 from headscope.store.findings import finding_in
 from headscope.store.journal import read_journal

@@ -3,7 +3,7 @@
 import pytest
 
 from headscope.core import Run
-from headscope.report import render
+from headscope.report.page import render
 from tests.report.example import example_run
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headscope.core import Run
-from headscope.report import finding_html
+from headscope.report.page import finding_html
 from tests.report.example import HEADS, HOSTILE, LAYERS
 
 pytestmark = pytest.mark.browser

@@ -12,10 +12,9 @@ import pytest
 
 from headscope.core import Curves, Figure, HeatMap, Histogram, Series
 from headscope.errors import ResourceError, UsageError
-from headscope.report import save
 from headscope.report.draw.canvas import panel
 from headscope.report.draw.curves import draw_series
-from headscope.report.draw.figure import encoded, page_svg
+from headscope.report.draw.figure import encoded, page_svg, save
 from headscope.report.draw.heat_map import scale_of
 from headscope.report.draw.palette import LEVELS, night, paper
 

@@ -16,9 +16,9 @@ import pytest
 
 from headscope.core import Curves, Finding, Run, Series, Site
 from headscope.errors import ResourceError
-from headscope.report import finding_html, notebook_html, render, run_html, write
 from headscope.report import page as page_module
 from headscope.report import section as section_module
+from headscope.report.page import finding_html, notebook_html, render, run_html, write
 from headscope.report.table import json_for_html, table
 from tests.report.example import HOSTILE, example_run
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headscope.core import Comparison, Curves, Entry, Evidence, Ledger, Series, Source, Trend
-from headscope.report import ledger_html, write_ledger
+from headscope.report.ledger import ledger_html, write_ledger
 from tests.report.test_browser import Opened, browser  # noqa: F401 - the fixture
 
 HOSTILE = "</script><script>alert(1)</script> & $x^2$"
