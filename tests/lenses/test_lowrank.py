@@ -185,3 +185,13 @@ def test_a_text_that_is_too_short_is_said_so():
 def test_wrong_sizes_are_refused(wrong):
     with pytest.raises(UsageError, match="between 8 and 1024"):
         LENS.needs(Params(**wrong))
+
+
+@pytest.mark.parametrize(("windows", "p"), [(2, 0.5), (3, 0.25), (6, 0.03125)])
+def test_equal_windows_prove_no_more_than_their_number(windows: int, p: float):
+    """Counts that agree in every window have no spread: two of them are no proof, whatever their size."""
+    finding = found(shown(patterns(64)[None].expand(windows, -1, -1, -1)))
+    rows = finding.tables["components"].filter(pl.col("quantity") == "components_90", pl.col("difference") != 0)
+    exact = rows.filter(pl.col("difference_low") == pl.col("difference_high"))
+    assert exact.height > 0
+    assert exact["p"].to_list() == [p] * exact.height

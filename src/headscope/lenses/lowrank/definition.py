@@ -187,14 +187,14 @@ def _left_out(values: Sequence[float]) -> list[float]:
 
 
 def _chance(value: float, without: Sequence[float]) -> float | None:
-    """How likely the jackknife's t is to be as far from 0."""
+    """How likely the jackknife's t is to be as far from 0; equal windows are tested by their signs."""
     w = len(without)
     if w < 2:
         return None
     mean = sum(without) / w
     error = sqrt((w - 1) / w * sum((estimate - mean) ** 2 for estimate in without))
-    if all(estimate == value for estimate in without):
-        return 1.0 if value == 0 else 0.0
+    if all(abs(estimate - value) <= 1e-12 * abs(value) for estimate in without):
+        return 1.0 if value == 0 else 2 * 0.5**w
     return float(2 * stats.t.sf(abs(value) / error, w - 1))
 
 

@@ -43,6 +43,7 @@ from headscope.maths.resampling.jackknife import jackknife, jackknife_p
 
 QUANTITIES = ("components_90", "components_99", "nuclear_90", "stable_rank", "beyond_log", "largest")
 GROWING = ("components_90", "components_99", "stable_rank")
+ROUNDING = 1e-12  # of means over windows, relative
 NULL_WINDOWS = 8  # each null map costs several times what a pattern costs
 _HEAD = {"stack": pl.String, "kind": pl.String, "layer": pl.Int64, "head": pl.Int64}
 _NULLS = (
@@ -302,10 +303,11 @@ def _with_laws(fits: pl.DataFrame) -> pl.DataFrame:
 
 
 def _chances(estimates: Float[Tensor, "sets *batch"]) -> Float[Tensor, "*batch"]:
-    """Two-sided p-values; where all windows agree to the last digit, 1 for 0 and 0 for anything else."""
-    p = jackknife_p(estimates)
-    same = (estimates == estimates[0]).all(0)
-    return torch.where(same, (estimates[0] == 0).double(), p)
+    """Two-sided p-values; windows that agree up to rounding show no error, and only their signs are tested."""
+    windows = len(estimates) - 1
+    same = (estimates - estimates[0]).abs().amax(0) <= ROUNDING * estimates[0].abs()
+    by_sign = torch.where(estimates[0] == 0, 1.0, 2.0 ** (1 - windows)).double()
+    return torch.where(same, by_sign, jackknife_p(estimates))
 
 
 def longest(windows: Sequence[Window]) -> list[Window]:
