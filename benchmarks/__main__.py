@@ -1,4 +1,7 @@
-"""Every benchmark in turn: `python -m benchmarks`. Each prints a table of ratios taken side by side."""
+"""Every benchmark in turn: `python -m benchmarks`.
+
+Each prints a table of ratios taken side by side.
+"""
 
 import runpy
 

@@ -1,4 +1,6 @@
-"""The mechanisms against dense SDPA, against peers, and against what they promise; statistics against a plain call.
+"""The mechanisms against dense SDPA, against peers, and against what they promise.
+
+Statistics against a plain call.
 
     python -m benchmarks.attention              # about half an hour on one thread
     python -m benchmarks.attention --small      # without the longest sequences

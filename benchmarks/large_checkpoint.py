@@ -20,7 +20,10 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Shapes:
-    """A decoder of the Llama kind; `bytes` per stored number (4: float32, 2: bfloat16)."""
+    """A decoder of the Llama kind.
+
+    `bytes` per stored number (4: float32, 2: bfloat16).
+    """
 
     family: str
     d_model: int

@@ -43,7 +43,10 @@ print(json.dumps({"seconds": seconds, "peak": peak * 1024, "loaded": loaded * 10
 
 
 def peak_kib() -> int:
-    """Peak memory of this process; not ru_maxrss, which a process inherits from its parent across exec."""
+    """Peak memory of this process.
+
+    Not ru_maxrss, which a process inherits from its parent across exec.
+    """
     status = Path("/proc/self/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
 

@@ -79,7 +79,10 @@ def _random_edges() -> None:
 
 
 def _widths() -> tuple[float, float]:
-    """The scales of the Tracy–Widom laws at both edges; inwards is negative times them."""
+    """The scales of the Tracy–Widom laws at both edges.
+
+    Inwards is negative times them.
+    """
     n, p = 4096**0.5, 1024**0.5
     lower, upper = (n - p) * (1 / p - 1 / n) ** (1 / 3), (n + p) * (1 / p + 1 / n) ** (1 / 3)
     return -(0.02**2) * lower, 0.02**2 * upper

@@ -36,7 +36,10 @@ _Replace = Callable[[ast.AST], None]
 
 @dataclass(frozen=True)
 class Mutant:
-    """One changed expression of one file; `position` counts the expressions that can change, in syntactic order."""
+    """One changed expression of one file.
+
+    `position` counts the expressions that can change, in syntactic order.
+    """
 
     scope: str
     line: int
@@ -113,7 +116,10 @@ def _can_change(node: ast.AST) -> bool:
 
 
 def _changed(node: ast.expr | ast.AugAssign) -> ast.AST:
-    """The node with its operator changed, in place; what a negation negates in place of the negation."""
+    """The node with its operator changed, in place.
+
+    What a negation negates in place of the negation.
+    """
     if isinstance(node, ast.BinOp | ast.AugAssign):
         node.op = _ARITHMETIC[type(node.op)]()
     elif isinstance(node, ast.Compare):

@@ -51,7 +51,10 @@ class Fate(StrEnum):
 
 
 def main() -> int:
-    """Draw, run, report; 0 where at least nine tenths of the mutants that change a result are killed."""
+    """Draw, run, report.
+
+    0 where at least nine tenths of the mutants that change a result are killed.
+    """
     arguments = _arguments()
     drawn = _drawn(arguments.where or PARTS, arguments.count, arguments.seed)
     reasons = _reasons()
@@ -109,7 +112,10 @@ def _key(module: Path, mutant: Mutant) -> tuple[str, str, str, str]:
 
 
 def tests_of(module: Path) -> list[str]:
-    """The test files of a module, else those of the modules that import it; and its contract tests."""
+    """The test files of a module, else those of the modules that import it.
+
+    And its contract tests.
+    """
     named, asked, known = [], [module], {module}
     while asked and not named:
         named = [test for path in asked for test in _test_files(path)]
@@ -164,7 +170,10 @@ def _load_what_all_tests_share() -> None:
 
 
 def _seconds_without_a_mutant(modules: list[Path]) -> dict[tuple[str, ...], float]:
-    """The processor time of each set of tests; stop where they fail without a mutant: they would kill everything."""
+    """The processor time of each set of tests.
+
+    Stop where they fail without a mutant: they would kill everything.
+    """
     seconds: dict[tuple[str, ...], float] = {}
     for module in modules:
         tests = tests_of(module)
@@ -196,7 +205,10 @@ def _tested(module: Path, text: str, limit: int | None) -> tuple[Fate, float]:
 
 
 def fate_of(code: int) -> Fate:
-    """What an exit code of pytest says; a code that says nothing about the mutant stops the command."""
+    """What an exit code of pytest says.
+
+    A code that says nothing about the mutant stops the command.
+    """
     fates = {0: Fate.SURVIVED, 1: Fate.KILLED, 2: Fate.UNLOADABLE, -signal.SIGXCPU: Fate.ENDLESS}
     if code not in fates:
         meaning = "tests that do not load the module" if code == NOT_TESTED else f"exit code {code} of pytest"

@@ -430,7 +430,10 @@ def seed_previous_token_head(model: LlamaForCausalLM, shape: Shape, gain: float 
 
 
 def optimizers_for_cycles(model: LlamaForCausalLM, recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """AdamW for everything; with Muon at its rate for text, no induction came in 500 steps."""
+    """AdamW for everything.
+
+    With Muon at its rate for text, no induction came in 500 steps.
+    """
     return [torch.optim.AdamW(model.parameters(), lr=recipe.cycle_lr, betas=(0.9, 0.95))]
 
 

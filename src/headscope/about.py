@@ -31,7 +31,10 @@ _COLUMN = re.compile(r"^- `([^`]+)`: (.*?)(?=^- `|\Z)", re.DOTALL | re.MULTILINE
 
 @dataclass(frozen=True)
 class About:
-    """What a member asks and how to read its answer; formulas are TeX (the subset of matplotlib's mathtext)."""
+    """What a member asks and how to read its answer.
+
+    Formulas are TeX (the subset of matplotlib's mathtext).
+    """
 
     title: str
     question: str

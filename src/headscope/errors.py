@@ -1,6 +1,7 @@
-"""The exceptions that headscope raises on purpose; each class holds the exit code of the command line.
+"""The exceptions that headscope raises on purpose.
 
-A message says what was wrong, what was expected, what was found and where; `hint` says what to do about it.
+Each class holds the exit code of the command line. A message says what was wrong, what was expected, what was found and
+where; `hint` says what to do about it.
 """
 
 from typing import ClassVar

@@ -1,6 +1,6 @@
-"""Figures as plain data: arrays, labels, units. `headscope.report` alone draws them.
+"""Figures as plain data: arrays, labels, units.
 
-Arrays are numpy, so that a figure can be stored, compared and drawn without torch.
+`headscope.report` alone draws them. Arrays are numpy, so that a figure can be stored, compared and drawn without torch.
 """
 
 from dataclasses import dataclass, field
@@ -17,9 +17,10 @@ Role = Literal["measured", "theory", "null"]
 
 @dataclass(frozen=True)
 class Series:
-    """One curve: y against x, with an optional interval. `role` decides how it is drawn, not what it means.
+    """One curve: y against x, with an optional interval.
 
-    measured: a solid line; theory: dashed; null: dotted grey. With `points` there is no line, only its points.
+    `role` decides how it is drawn, not what it means. measured: a solid line; theory: dashed; null: dotted grey. With
+    `points` there is no line, only its points.
     """
 
     label: str
@@ -103,7 +104,10 @@ class Mosaic:
 
 @dataclass(frozen=True)
 class Network:
-    """Nodes on a circle with edges between them; each edge is (from, to, kind), kinds numbered from 1 on."""
+    """Nodes on a circle with edges between them.
+
+    Each edge is (from, to, kind), kinds numbered from 1 on.
+    """
 
     name: str
     title: str

@@ -39,7 +39,10 @@ class ModelSpec:
 
     @property
     def weight_warning(self) -> str:
-        """The sentence to show beside every number computed from the weights; empty for exact ones."""
+        """The sentence to show beside every number computed from the weights.
+
+        Empty for exact ones.
+        """
         if not self.dequantised:
             return ""
         return (

@@ -19,7 +19,10 @@ def plug(*, render: Callable[[Any], str], save: Callable[[Any, Path], Path]) -> 
 
 
 def rendered(run_or_finding: object) -> str:
-    """The HTML of a finding or a run; its escaped `repr` while no renderer is plugged in."""
+    """The HTML of a finding or a run.
+
+    Its escaped `repr` while no renderer is plugged in.
+    """
     return f"<pre>{html.escape(repr(run_or_finding))}</pre>" if _render is None else _render(run_or_finding)
 
 

@@ -1,4 +1,7 @@
-"""Run: everything one run produced, as plain data. Times, dates and machine are kept apart by the store."""
+"""Run: everything one run produced, as plain data.
+
+Times, dates and machine are kept apart by the store.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

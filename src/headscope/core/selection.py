@@ -92,7 +92,10 @@ class Selection:
         return tuple(sorted(frozenset().union(*(term.heads_of(site) for term in self.terms))))
 
     def resolve(self, sites: Iterable[Site]) -> dict[Site, tuple[int, ...]]:
-        """The selected sites with their selected heads; a selection that matches nothing is an error."""
+        """The selected sites with their selected heads.
+
+        A selection that matches nothing is an error.
+        """
         sites = tuple(sites)
         heads_by_site = {site: heads for site in sites if (heads := self.heads_of(site))}
         if not heads_by_site:

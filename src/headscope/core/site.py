@@ -34,7 +34,10 @@ class Site:
 
     @property
     def label(self) -> str:
-        """`L3`; with two stacks `enc.L3`, `dec.L3`, `dec.L3.cross`; with two towers `text.L3`, `image.L3`."""
+        """`L3`; with two stacks `enc.L3`, `dec.L3`, `dec.L3.cross`.
+
+        With two towers `text.L3`, `image.L3`.
+        """
         stack = "" if self.stack == "only" else f"{self.stack}."
         kind = ".cross" if self.kind == "cross" else ""
         return f"{stack}L{self.layer}{kind}"

@@ -8,7 +8,10 @@ from collections.abc import Sequence
 
 
 def word_numbers(spelling: Sequence[str]) -> list[int]:
-    """The number of the word that each token belongs to, from 0 on. Lone blanks belong to the word that follows."""
+    """The number of the word that each token belongs to, from 0 on.
+
+    Lone blanks belong to the word that follows.
+    """
     numbers: list[int] = []
     word = ""
     for text in spelling:

@@ -74,13 +74,19 @@ class Comparison:
 
     @property
     def _side(self) -> float:
-        """How far the number lies on the wrong side, in its own units; negative on the right one."""
+        """How far the number lies on the wrong side, in its own units.
+
+        Negative on the right one.
+        """
         gap = self.measured - self.predicted
         return {"=": abs(gap) - self.tolerance, "is": abs(gap), ">": -gap, "<": gap}[self.relation]
 
     @property
     def deviation(self) -> float:
-        """How many errors the number lies away from where it should; infinite where an exact number differs."""
+        """How many errors the number lies away from where it should.
+
+        Infinite where an exact number differs.
+        """
         side = self._side
         if math.isnan(side):
             return math.inf
@@ -97,7 +103,10 @@ class Comparison:
 
     @property
     def contradicts(self) -> bool:
-        """Whether the measurement speaks against the prediction; an inequality may be left open by its interval."""
+        """Whether the measurement speaks against the prediction.
+
+        An inequality may be left open by its interval.
+        """
         if self.relation in ("=", "is") or math.isnan(self._side):
             return not self.agrees
         return self._side >= STANDARD_ERRORS * self.error
@@ -228,7 +237,9 @@ def settled(evidence: Evidence) -> Evidence:
 
 
 def verdict_of(evidence: Evidence, wording: Wording = "plain", *, on_model: bool = False) -> Verdict:
-    """What the numbers and the words say, by the rule above; an error where they decide nothing.
+    """What the numbers and the words say, by the rule above.
+
+    An error where they decide nothing.
 
     Args:
         evidence: What was measured.

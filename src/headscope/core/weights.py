@@ -103,7 +103,10 @@ class Vocabulary(Protocol):
         ...
 
     def token(self, word: str) -> int | None:
-        """The one token that stands for this word inside a text; None where it takes several."""
+        """The one token that stands for this word inside a text.
+
+        None where it takes several.
+        """
         ...
 
     def spelled(self, tokens: Sequence[int]) -> tuple[str, ...]:
@@ -146,7 +149,10 @@ class WeightSource(Protocol):
         ...
 
     def weights(self, site: Site) -> HeadWeights:
-        """The projections of one site; raises `WeightsRefused` where there is no canonical form."""
+        """The projections of one site.
+
+        Raises `WeightsRefused` where there is no canonical form.
+        """
         ...
 
     @property

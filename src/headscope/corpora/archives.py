@@ -1,6 +1,7 @@
-"""Files out of a wheel, an npm tarball or a Debian package, into memory; nothing is written under an archive's names.
+"""Files out of a wheel, an npm tarball or a Debian package, into memory.
 
-Only members whose whole name a pattern allows are read, only regular files, and only so much of them.
+Nothing is written under an archive's names. Only members whose whole name a pattern allows are read, only regular
+files, and only so much of them.
 """
 
 import gzip
@@ -138,7 +139,10 @@ def _unpacked(archive: Path, name: str, content: bytes) -> Iterator[Stream]:
 
 @contextmanager
 def _by_dpkg(archive: Path) -> Iterator[Stream]:
-    """Ubuntu packs with zstandard, which Python cannot read yet; `dpkg-deb` unpacks and runs no script."""
+    """Ubuntu packs with zstandard, which Python cannot read yet.
+
+    `dpkg-deb` unpacks and runs no script.
+    """
     if (program := shutil.which("dpkg-deb")) is None:
         raise ResourceError(
             f"{archive.name} is packed with zstandard and dpkg-deb was not found",

@@ -74,7 +74,10 @@ def cached_text(source: Source, progress: Step | None = None, archive: Path | No
 
 
 def facts_of(source: Source) -> Facts | None:
-    """What was noted about a text in the cache; None where it is not there or not whole."""
+    """What was noted about a text in the cache.
+
+    None where it is not there or not whole.
+    """
     if cache.about(folder_of(source.package)) is None:
         return None
     try:
@@ -129,7 +132,10 @@ def _local_archive(package: Package, archive: Path) -> Path:
 
 
 def _checked(package: Package, file: Path, *, is_ours: bool) -> str:
-    """The sha256 of the package; raise unless it is the pinned one, where one is pinned."""
+    """The sha256 of the package.
+
+    Raise unless it is the pinned one, where one is pinned.
+    """
     if (got := sha256_of(file)) != package.sha256 and package.sha256:
         if is_ours:
             file.unlink()

@@ -44,7 +44,10 @@ class Package:
 
 @dataclass(frozen=True)
 class Source:
-    """One text of a package; `part` is what the package's extraction calls it. The title fits a narrow column."""
+    """One text of a package; `part` is what the package's extraction calls it.
+
+    The title fits a narrow column.
+    """
 
     name: str
     language: str

@@ -24,7 +24,10 @@ class Document:
 
 
 def plain_files(files: Mapping[str, bytes]) -> dict[str, list[Document]]:
-    """A document per file of plain text, in the order of the numbers in their names; an epilogue is the last."""
+    """A document per file of plain text, in the order of the numbers in their names.
+
+    An epilogue is the last.
+    """
     ordered = sorted(files, key=lambda name: ("epilogue" in name, [int(word) for word in re.findall(r"\d+", name)]))
     return {"": [Document(_stem(name), _plain(_decoded(files[name], name))) for name in ordered]}
 

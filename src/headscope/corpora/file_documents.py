@@ -61,7 +61,10 @@ class FileDocuments(Sequence[str]):
     __hash__ = None  # type: ignore[assignment]
 
     def streams(self) -> Iterator[Iterator[str]]:
-        """Each document in parts; the parts of one document must be read before the next is asked for."""
+        """Each document in parts.
+
+        The parts of one document must be read before the next is asked for.
+        """
         if _state(self.path) != self._state:
             raise UsageError(f"{self.path} was changed while it was read", hint="run it again")
         for is_visible, parts in zip(self._is_visible, self._every_document(), strict=True):

@@ -18,7 +18,10 @@ Skip = Callable[[str, dict[str, str]], bool]
 
 
 def paragraphs(page: str, skip: Skip = lambda tag, attributes: False) -> list[str]:
-    """The paragraphs of a page; elements for which `skip(tag, attributes)` is true are left out with all in them."""
+    """The paragraphs of a page.
+
+    Elements for which `skip(tag, attributes)` is true are left out with all in them.
+    """
     reader = _Reader(skip)
     reader.feed(page)
     reader.close()

@@ -40,7 +40,9 @@ def standard_input() -> bytes | IO[bytes]:
 
 
 def file_bytes(path: Path, patience_s: float = PATIENCE_S) -> bytes | IO[bytes]:
-    """The content of a file or a pipe; a temporary file that holds it where that is long.
+    """The content of a file or a pipe.
+
+    A temporary file that holds it where that is long.
 
     Raises:
         UsageError: It is a device, a silent pipe, too long, or not UTF-8.

@@ -52,7 +52,10 @@ def split_of(key: str) -> Split:
 
 
 def splits_of(documents: Sequence[str], keys: Sequence[str] | None = None) -> tuple[Split, ...]:
-    """The split of each document; `keys` are what their source calls them, where that is more than the words."""
+    """The split of each document.
+
+    `keys` are what their source calls them, where that is more than the words.
+    """
     named = [_key(document) for document in documents] if keys is None else list(keys)
     # Worked on in an order of their own, so that the order in which they were given cannot matter.
     order = sorted(range(len(named)), key=lambda index: (named[index], documents[index]))
@@ -104,7 +107,10 @@ def _pairs(holders: Sequence[int]) -> Iterable[tuple[int, int]]:
 
 
 def _runs(words: Sequence[str], every: int) -> set[int]:
-    """Hashes of all runs of eight words, or of one in `every`; a shorter document is one run."""
+    """Hashes of all runs of eight words, or of one in `every`.
+
+    A shorter document is one run.
+    """
     starts = range(max(1, len(words) - RUN_WORDS + 1))
     hashes = (zlib.crc32(" ".join(words[start : start + RUN_WORDS]).encode()) for start in starts)
     return {run_hash for run_hash in hashes if run_hash % every == 0}

@@ -52,7 +52,10 @@ class Text:
         return (_parts(document) for document in self.documents)
 
     def beginning(self, characters: int) -> str:
-        """The first characters of the text, its documents set apart by a blank line; no more than these are read."""
+        """The first characters of the text, its documents set apart by a blank line.
+
+        No more than these are read.
+        """
         documents, room = list[str](), characters
         for parts in self.streams():
             start = list[str]()
@@ -68,7 +71,10 @@ class Text:
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of the documents, which is what the numbers depend on; the name is not part of it."""
+        """Hash of the documents, which is what the numbers depend on.
+
+        The name is not part of it.
+        """
         digest = hashlib.sha256()
         for n_bytes, parts in zip(self._byte_counts(), self.streams(), strict=True):
             # The length keeps two documents "ab", "c" apart from "a", "bc".

@@ -32,7 +32,9 @@ def text_of(source: "Text | str | Path | None", progress: Step | None = None) ->
 
 
 def spelled_text(spelling: str, progress: Step | None = None) -> Text:
-    """A text as the command line spells it: a file, `-`, or a name; behind a colon, one of its splits.
+    """A text as the command line spells it: a file, `-`, or a name.
+
+    Behind a colon, one of its splits.
 
     Raises:
         UsageError: There is neither such a file nor such a name, or the file is no text.
@@ -54,7 +56,10 @@ def with_splits(name: str, progress: Step | None = None) -> tuple[Text, tuple[Sp
 
 
 def cut_spelling(spelling: str) -> tuple[str, Split | None]:
-    """The name and the split behind its last colon; a colon that belongs to the name of a file cuts nothing."""
+    """The name and the split behind its last colon.
+
+    A colon that belongs to the name of a file cuts nothing.
+    """
     name, colon, split = spelling.rpartition(":")
     is_split = colon and (split in SPLITS or name in names()) and not _is_file(spelling)
     return (name, checked_split(split)) if is_split else (spelling, None)
@@ -75,7 +80,10 @@ def _whole(name: str, progress: Step | None) -> Text:
 
 
 def _is_file(name: str) -> bool:
-    """Whether a file has this name; one that no file can have (too long, with a zero byte) has none."""
+    """Whether a file has this name.
+
+    One that no file can have (too long, with a zero byte) has none.
+    """
     try:
         return Path(name).exists()
     except (OSError, ValueError):

@@ -46,7 +46,10 @@ class Windows:
         return self.full.numel() + (0 if self.last is None else self.last.numel())
 
     def beginning(self, tokens: int) -> "Windows":
-        """The first windows, up to the one that holds the last of so many tokens; the shorter one only with all."""
+        """The first windows, up to the one that holds the last of so many tokens.
+
+        The shorter one only with all.
+        """
         count = -(-tokens // self.full.shape[1]) if self.full.shape[0] else 0
         if count > self.full.shape[0]:
             return self

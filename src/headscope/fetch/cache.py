@@ -40,10 +40,10 @@ def cache_folder() -> Path:
 
 
 def about(folder: Path, *, contents: bool = False) -> dict[str, str] | None:
-    """What was noted when `folder` was installed; None when it is not there or its files changed size.
+    """What was noted when `folder` was installed.
 
-    With `contents` the sha256 of every file is compared too: a file that was changed at equal size is noticed, and so
-    is a file that was put there.
+    None when it is not there or its files changed size. With `contents` the sha256 of every file is compared too: a
+    file that was changed at equal size is noticed, and so is a file that was put there.
     """
     try:
         noted = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))

@@ -40,7 +40,10 @@ def bring(client: Client, package: str, folder: Path, watch: Callable[[], None])
 
 
 def run(command: list[str], scratch: Path, watch: Callable[[], None]) -> tuple[int, str]:
-    """Run a client in `scratch`, with its temporary files there, calling `watch`; its exit code and output."""
+    """Run a client in `scratch`, with its temporary files there, calling `watch`.
+
+    Its exit code and output.
+    """
     environment = os.environ | {
         **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch)),
         "LC_ALL": "C",  # messages are read below
@@ -63,7 +66,10 @@ def run(command: list[str], scratch: Path, watch: Callable[[], None]) -> tuple[i
 
 
 def bytes_below(folder: Path) -> int:
-    """Bytes of all files below `folder`; files that a client removes while we look count as nothing."""
+    """Bytes of all files below `folder`.
+
+    Files that a client removes while we look count as nothing.
+    """
     total = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):

@@ -53,7 +53,10 @@ Rule = Callable[[Named, Matrix], Matrix]
 
 
 class Edit:
-    """Open one with `model.edit()`; every change is undone, bit by bit, when its `with` block ends."""
+    """Open one with `model.edit()`.
+
+    Every change is undone, bit by bit, when its `with` block ends.
+    """
 
     def __init__(self, model: "Model") -> None:
         self._model = model
@@ -132,7 +135,9 @@ class Edit:
         self._change(at, "o", torch.zeros_like)
 
     def skip(self, strength: float) -> None:
-        """Let every skip connection carry s·x instead of x: 1 as it is, 0 none; what is added to it stays.
+        """Let every skip connection carry s·x instead of x: 1 as it is, 0 none.
+
+        What is added to it stays.
 
         Raises:
             VariantRefused: The family adds in a way that was not understood; nothing is changed then.

@@ -124,7 +124,9 @@ def generate(
 
 
 def prompt_tokens(model: "Model", prompt: str, *, max_new_tokens: int, chat: bool = False) -> Int[Tensor, " tokens"]:
-    """The tokens of a prompt; with `chat` as a user's turn in the model's own chat template, if it has one.
+    """The tokens of a prompt.
+
+    With `chat` as a user's turn in the model's own chat template, if it has one.
 
     Raises:
         UsageError: The model writes no text, or prompt and answer do not fit its context.

@@ -35,7 +35,10 @@ def agreement(dtype: torch.dtype, sites: int) -> float:
 
 
 def widened(model: Any) -> Any | None:
-    """The model, or a float32 copy of one in a narrow dtype; None where there is no memory for the copy."""
+    """The model, or a float32 copy of one in a narrow dtype.
+
+    None where there is no memory for the copy.
+    """
     if not is_narrow(model.dtype):
         return model
     numbers = sum(weight.numel() for weight in (*model.parameters(), *model.buffers()))

@@ -52,7 +52,10 @@ def describe(
 
 
 def _initial_sd(config: Any) -> float | None:
-    """What config.json says, or its family's default; a configuration made from a GGUF file only has the default."""
+    """What config.json says, or its family's default.
+
+    A configuration made from a GGUF file only has the default.
+    """
     initial_sd = getattr(config, "initializer_range", None)
     return float(initial_sd) if isinstance(initial_sd, int | float) and initial_sd > 0 else None
 
@@ -87,9 +90,10 @@ def _context(hf: Any, config: Any) -> int | None:
 
 
 def parameter_count(hf: Any) -> int:
-    """How many numbers the weights hold; a weight that several modules share counts once.
+    """How many numbers the weights hold.
 
-    On a model without weights nothing is shared yet: there transformers' own list of what it ties tells.
+    A weight that several modules share counts once. On a model without weights nothing is shared yet: there
+    transformers' own list of what it ties tells.
     """
     tied = dict(getattr(hf, "all_tied_weights_keys", None) or {})
     weights = dict(hf.named_parameters())

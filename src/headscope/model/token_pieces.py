@@ -142,9 +142,9 @@ def _tokenised(tokenizer: Any, text: str, origin: int) -> _Tokens:
 
 
 def _common_cut(left: _Tokens, right: _Tokens, text: str, overlap: int) -> tuple[int, int] | None:
-    """The index of the same token in both pieces, at which they can be joined; None where they disagree.
+    """The index of the same token in both pieces, at which they can be joined.
 
-    `text` is that of the right piece.
+    None where they disagree. `text` is that of the right piece.
     """
     low, high = right.origin + overlap // 4, right.origin + 3 * overlap // 4
     (a, a_end), (b, b_end) = left.within(low, high), right.within(low, high)

@@ -42,7 +42,10 @@ class TokenizerVocabulary:
         return max(self._tokenizer.get_vocab().values(), default=-1) + 1
 
     def token(self, word: str) -> int | None:
-        """The one token that spells this word inside a text; capitals do not matter where it has none."""
+        """The one token that spells this word inside a text.
+
+        Capitals do not matter where it has none.
+        """
         before, with_word = (self._ids(text) for text in (self._BEFORE, f"{self._BEFORE} {word}"))
         if len(with_word) != len(before) + 1 or with_word[:-1] != before:
             return None

@@ -1,4 +1,7 @@
-"""The tokenizer of a checkpoint, if it has one; never with code of the checkpoint's own."""
+"""The tokenizer of a checkpoint, if it has one.
+
+Never with code of the checkpoint's own.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,10 @@ _BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.jso
 
 
 def open_tokenizer(folder: Path, config: Any) -> tuple[Any | None, tuple[str, ...]]:
-    """The tokenizer and what is to be said about it; None where the folder has none that can be used here."""
+    """The tokenizer and what is to be said about it.
+
+    None where the folder has none that can be used here.
+    """
     from transformers import AutoTokenizer
 
     if not any(path for pattern in _FILES for path in folder.glob(pattern)):
@@ -45,7 +51,10 @@ def open_tokenizer(folder: Path, config: Any) -> tuple[Any | None, tuple[str, ..
 
 
 def _unusable_here(error: Exception) -> str | None:
-    """Why a tokenizer that may well be whole cannot be used on this machine; None if it is just broken."""
+    """Why a tokenizer that may well be whole cannot be used on this machine.
+
+    None if it is just broken.
+    """
     message = str(error)
     if "custom code" in message:
         return "needs code of its own; headscope never runs code of a checkpoint"

@@ -9,7 +9,9 @@ from headscope.model.transformers.library_messages import quiet, reason
 
 @contextmanager
 def tokenising() -> Iterator[None]:
-    """Let a tokenizer work; it is made of files of the checkpoint, and may fail on the first word that it meets.
+    """Let a tokenizer work.
+
+    It is made of files of the checkpoint, and may fail on the first word that it meets.
 
     Raises:
         CheckpointError: The tokenizer fails.

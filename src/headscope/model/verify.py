@@ -125,7 +125,10 @@ def verify(model: Model, text: str | None = None) -> list[Check]:
 
 
 def _in_float32(model: Model, fresh: FreshCopy) -> Model:
-    """The model itself, or a float32 copy of one in a narrow dtype; the fresh one is widened in place."""
+    """The model itself, or a float32 copy of one in a narrow dtype.
+
+    The fresh one is widened in place.
+    """
     if not is_narrow(model.hf.dtype):
         return model
     wide = widened(model.hf)
@@ -166,7 +169,10 @@ def _allowed(deviation: Deviation, tolerance: float) -> float:
 
 
 def _share(deviation: Deviation, tolerance: float) -> float:
-    """The error as a share of what it may be; an error that is not a number is beyond every limit."""
+    """The error as a share of what it may be.
+
+    An error that is not a number is beyond every limit.
+    """
     allowed = _allowed(deviation, tolerance)
     if math.isnan(deviation.error):
         return math.inf
@@ -186,7 +192,10 @@ def _state(model: Model, fresh: FreshCopy) -> Check:
 
 
 def _run_subject(model: Model, fresh: FreshCopy, text: str | None) -> Subject:
-    """What is verified; raises `CaptureError` where the model cannot be run on the inputs that are made for it."""
+    """What is verified.
+
+    Raises `CaptureError` where the model cannot be run on the inputs that are made for it.
+    """
     try:
         return _subject(model, fresh, text)
     except HeadscopeError:
@@ -210,7 +219,10 @@ def _subject(model: Model, fresh: FreshCopy, text: str | None) -> Subject:
 
 
 def _answer(fresh: Any, inputs: dict[str, Any]) -> Answer:
-    """What a fresh model answers; it is widened to float64 on the way, to measure how much it rounds."""
+    """What a fresh model answers.
+
+    It is widened to float64 on the way, to measure how much it rounds.
+    """
     answer = _computed_answer(fresh, inputs)
     memory = physical_bytes()
     if fresh.dtype == torch.float64 or (memory is not None and 8 * n_numbers(fresh) > memory):
@@ -248,7 +260,10 @@ def _tokens(model: Model, text: str | None) -> Int[Tensor, "1 tokens"]:
 
 
 def _readable(model: Model, tokens: Int[Tensor, "1 tokens"]) -> Int[Tensor, "1 first_tokens"]:
-    """As many of the first tokens as the model reads in a form that can be seen; BigBird reads long text by blocks."""
+    """As many of the first tokens as the model reads in a form that can be seen.
+
+    BigBird reads long text by blocks.
+    """
     while tokens.shape[1] > FEWEST:
         try:
             with model.session() as session:
@@ -420,7 +435,10 @@ def _has_projections(model: Model, site: Site) -> bool:
 
 
 def _projections(subject: Subject) -> list[Deviation]:
-    """On single tokens, where rotary positions are the identity; images and sounds have none where this is asked."""
+    """On single tokens, where rotary positions are the identity.
+
+    Images and sounds have none where this is asked.
+    """
     model, inputs = subject.model, dict[str, list[Tensor]]()
     sites = [site for site in model.sites if _has_projections(model, site)]
     hooks = []

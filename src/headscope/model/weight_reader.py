@@ -75,10 +75,10 @@ class ModelMatrices:
 
 
 class FileMatrices:
-    """Matrices read from a safetensors file one tensor at a time; `skeleton` only says what is where.
+    """Matrices read from a safetensors file one tensor at a time.
 
-    `sources` maps the model's parameter names to the file's tensor names. Of a fused projection that serves
-    q, k and v of one site the last tensor read is kept, so that it is read once.
+    `skeleton` only says what is where. `sources` maps the model's parameter names to the file's tensor names. Of a
+    fused projection that serves q, k and v of one site the last tensor read is kept, so that it is read once.
     """
 
     def __init__(self, skeleton: nn.Module, checkpoint: Checkpoint, sources: dict[str, str]) -> None:
@@ -157,7 +157,10 @@ class PlannedWeights:
         return self._plans[site].status
 
     def weights(self, site: Site) -> HeadWeights:
-        """The projections of one site; raises `WeightsRefused` where there is no canonical form."""
+        """The projections of one site.
+
+        Raises `WeightsRefused` where there is no canonical form.
+        """
         plan = self._plans[site]
         if plan.projections is None:
             raise WeightsRefused(
@@ -244,11 +247,11 @@ def _output_bias(matrices: Matrices, module: str) -> Float[Tensor, " out"]:
 def file_sources(
     skeleton: Any, checkpoint: Checkpoint, plans: dict[Site, Plan], other_weights: OtherWeights
 ) -> tuple[dict[str, str], OtherWeights]:
-    """For each parameter that is to be read, the one tensor of the file that it is; and what can be read.
+    """For each parameter that is to be read, the one tensor of the file that it is.
 
-    transformers renames, splits and merges tensors on loading; its own rules are applied to the names in the file. A
-    projection of attention without exactly one tensor of its shape, untouched but for the name, refuses the file; a
-    feed-forward matrix or a table of vectors without one is left out.
+    And what can be read. transformers renames, splits and merges tensors on loading; its own rules are applied to the
+    names in the file. A projection of attention without exactly one tensor of its shape, untouched but for the name,
+    refuses the file; a feed-forward matrix or a table of vectors without one is left out.
     """
     names_by_parameter: dict[str, list[str]] = {}
     loaded_name = _loading_rules(skeleton)

@@ -65,7 +65,10 @@ def not_applicable(question: Question, reason: str, warnings: tuple[str, ...] = 
 
 
 def failed(question: Question, error: BaseException) -> Finding:
-    """The lens raised; the reason says what and, where it was not on purpose, in which line."""
+    """The lens raised.
+
+    The reason says what and, where it was not on purpose, in which line.
+    """
     reason = error.message if isinstance(error, HeadscopeError) else f"{_named(error)} {_place(error)}"
     return Finding(question.name, question.lens.about, "failed", reason.strip(), params=question.stated_params())
 

@@ -20,7 +20,10 @@ class Circumstances:
     seed: int
 
     def key(self, question: Question) -> str:
-        """Equal where an earlier answer still holds; empty where nothing identifies the weights."""
+        """Equal where an earlier answer still holds.
+
+        Empty where nothing identifies the weights.
+        """
         if not self.model.sha256:
             return ""
         parts = {

@@ -20,7 +20,10 @@ _FUNCTION = re.compile(r"(?<=[\w})\]])\s*\\(?:ln|log|exp|max|min)(?![a-zA-Z])")
 
 
 def formula(tex: str, display: bool = False) -> str:
-    """`tex` (mathtext's subset, with or without dollars) as `<svg>`; as `<code>` where it cannot be set."""
+    """`tex` (mathtext's subset, with or without dollars) as `<svg>`.
+
+    As `<code>` where it cannot be set.
+    """
     source = tex.strip().strip("$").strip()
     label = html.escape(visible(source), quote=True)
     try:

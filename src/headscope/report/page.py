@@ -26,9 +26,9 @@ LEDGER = "claims.html"  # the ledger of claims, where it lies beside a report
 
 
 def render(run: Run, *, ledger: bool = False) -> str:
-    """The report of a run as one HTML page that asks nothing of the network; same run, same bytes.
+    """The report of a run as one HTML page that asks nothing of the network.
 
-    With `ledger` it links to the ledger of claims that lies beside it.
+    Same run, same bytes. With `ledger` it links to the ledger of claims that lies beside it.
     """
     title = f"Attention of {run.model.name}"
     sections = "\n".join(section(finding, run.model.weight_warning) for finding in run.findings.values())
@@ -145,7 +145,10 @@ def _footer(ledger: bool) -> str:
 
 
 def _policy(script: str) -> str:
-    """Only this script may run, nothing may be fetched; images are those the script makes to save PNGs."""
+    """Only this script may run, nothing may be fetched.
+
+    Images are those the script makes to save PNGs.
+    """
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -164,7 +167,10 @@ def _prefix(finding: Finding) -> str:
 
 
 def _everything(node: object) -> bytes:
-    """All that is in plain data, as bytes; unlike `repr`, which leaves out the middle of arrays."""
+    """All that is in plain data, as bytes.
+
+    Unlike `repr`, which leaves out the middle of arrays.
+    """
     if isinstance(node, np.ndarray):
         return node.tobytes()
     if is_dataclass(node):

@@ -28,7 +28,10 @@ def slug(text: str) -> str:
 
 
 def section(finding: Finding, warning: str = "", script: bool = True, prefix: str = "") -> str:
-    """A finding as a section; `warning` is what must stand beside every number of this model."""
+    """A finding as a section.
+
+    `warning` is what must stand beside every number of this model.
+    """
     about = finding.about
     name = prefix + anchor(finding)
     parts = [
@@ -76,7 +79,10 @@ def _method(finding: Finding) -> str:
 
 
 def figures(figures: Sequence[Figure], name: str, file: str, script: bool = True) -> str:
-    """Drawings side by side; their ids begin with `name`, the files that they are saved as with `file`."""
+    """Drawings side by side.
+
+    Their ids begin with `name`, the files that they are saved as with `file`.
+    """
     drawings = (
         _figure(figure, f"{name}-{i}", f"{file}-{slug(figure.name)}", script) for i, figure in enumerate(figures)
     )

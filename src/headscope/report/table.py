@@ -1,4 +1,7 @@
-"""Tables: the first rows as HTML, so that they print and need no script; all rows as data for the script."""
+"""Tables: the first rows as HTML, so that they print and need no script.
+
+All rows as data for the script.
+"""
 
 import json
 import math
@@ -68,7 +71,10 @@ def _column(series: pl.Series, meanings: Mapping[str, str]) -> Column:
 
 
 def _meanings(glossary: Mapping[str, str]) -> dict[str, str]:
-    """The meaning of each column; an entry of the glossary may speak of several: `layer, head`."""
+    """The meaning of each column.
+
+    An entry of the glossary may speak of several: `layer, head`.
+    """
     return {name.strip(): meaning for names, meaning in glossary.items() for name in names.split(",")}
 
 

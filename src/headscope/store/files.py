@@ -31,7 +31,10 @@ def write(path: Path, data: bytes) -> str:
 
 
 def write_json(path: Path, data: Any) -> str:
-    """Readable, ordered, standard JSON; the name of a file that is no text gets question marks in it."""
+    """Readable, ordered, standard JSON.
+
+    The name of a file that is no text gets question marks in it.
+    """
     text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     return write(path, text.encode(errors="replace"))
 
@@ -47,7 +50,10 @@ def read_json(path: Path) -> Any:
 
 
 def json_in(content: bytes) -> Any:
-    """What a JSON file holds; None where it is not JSON, or nested deeper than Python follows."""
+    """What a JSON file holds.
+
+    None where it is not JSON, or nested deeper than Python follows.
+    """
     try:
         return json.loads(content, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
@@ -55,7 +61,9 @@ def json_in(content: bytes) -> Any:
 
 
 def read_bytes(path: Path, most: int) -> bytes | None:
-    """The content of a regular file of at most `most` bytes; None for anything else, such as a pipe or a device.
+    """The content of a regular file of at most `most` bytes.
+
+    None for anything else, such as a pipe or a device.
 
     Raises:
         UsageError: The system does not let the file be read.
@@ -69,7 +77,10 @@ def read_bytes(path: Path, most: int) -> bytes | None:
 
 
 def read_intact(path: Path, sha256: str) -> bytes | None:
-    """The content of a file of a run; None where it is missing, far too large, or its sha256 is another one."""
+    """The content of a file of a run.
+
+    None where it is missing, far too large, or its sha256 is another one.
+    """
     content = read_bytes(path, MOST_BYTES)
     return content if content is not None and sha256_of(content) == sha256 else None
 

@@ -34,7 +34,10 @@ def write_finding(folder: Path, finding: Finding) -> dict[str, str]:
 
 
 def read_contents(folder: Path, files: Mapping[str, str]) -> dict[str, bytes | None]:
-    """The content of each file of a finding; None where it is missing or its sha256 is another one."""
+    """The content of each file of a finding.
+
+    None where it is missing or its sha256 is another one.
+    """
     return {name: read_intact(folder / name, sha256) for name, sha256 in files.items()}
 
 

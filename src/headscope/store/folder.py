@@ -111,7 +111,9 @@ class RunFolder:
 
     @classmethod
     def begin(cls, path: Path, *, fresh: bool = False) -> "RunFolder":
-        """Take the folder over: new, empty, or one that holds a run. Anything else is not touched.
+        """Take the folder over: new, empty, or one that holds a run.
+
+        Anything else is not touched.
 
         Raises:
             UsageError: The folder holds other things, or another process is writing into it.
@@ -151,7 +153,10 @@ class RunFolder:
         return finding_in(contents, lens, self.path)
 
     def keep(self, finding: Finding, key: str = "") -> None:
-        """Write one finding and note that it is complete; without a key it is never resumed from."""
+        """Write one finding and note that it is complete.
+
+        Without a key it is never resumed from.
+        """
         with disk_errors(self.path):
             # From here to `close` the folder makes no claim: a reader finds no manifest, never a mixed one.
             (self.path / MANIFEST).unlink(missing_ok=True)

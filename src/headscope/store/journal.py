@@ -35,7 +35,9 @@ class Journal:
 
 
 def read_journal(folder: Path) -> Mapping[str, Entry]:
-    """What earlier runs in the folder have finished; nothing where there is no journal.
+    """What earlier runs in the folder have finished.
+
+    Nothing where there is no journal.
 
     Raises:
         UsageError: There is a journal and it is damaged. Nothing was touched.

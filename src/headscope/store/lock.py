@@ -56,7 +56,9 @@ def check_free(folder: Path) -> None:
 
 
 def _acquired(path: Path) -> FileLock | None:
-    """The lock, held; None on a file system without locks. A symbolic link is not followed.
+    """The lock, held; None on a file system without locks.
+
+    A symbolic link is not followed.
 
     Raises:
         UsageError: Another writer holds it.

@@ -1,4 +1,7 @@
-"""Names inside a run folder. A folder may come from a stranger: no name in it reaches outside of it."""
+"""Names inside a run folder.
+
+A folder may come from a stranger: no name in it reaches outside of it.
+"""
 
 import re
 from collections.abc import Mapping

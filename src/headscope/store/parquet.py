@@ -23,7 +23,9 @@ def parquet_bytes(table: pl.DataFrame) -> bytes:
 
 
 def table_in(content: bytes, source: str) -> pl.DataFrame:
-    """The table that `parquet_bytes` wrote; what it claims about its size is looked at before it is read.
+    """The table that `parquet_bytes` wrote.
+
+    What it claims about its size is looked at before it is read.
 
     Raises:
         UsageError: The bytes are not parquet, need too much room, or hold other things than numbers and texts.

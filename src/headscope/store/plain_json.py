@@ -28,7 +28,10 @@ _WORDS = {int: "a whole number", bool: "true or false"}
 
 
 def to_json(node: Any, arrays: Arrays, name: str) -> Any:
-    """What `json.dumps` accepts; arrays are put into `arrays` under names that begin with `name`."""
+    """What `json.dumps` accepts.
+
+    Arrays are put into `arrays` under names that begin with `name`.
+    """
     if is_dataclass(node):
         parts = {f.name: to_json(getattr(node, f.name), arrays, f"{name}.{f.name}") for f in fields(node)}
         return {"type": type(node).__name__, **parts}
@@ -44,9 +47,10 @@ def to_json(node: Any, arrays: Arrays, name: str) -> Any:
 
 
 def from_json(data: Any, kind: Any, arrays: Mapping[str, NDArray[np.float64]], source: str) -> Any:
-    """The inverse of `to_json`, given the annotated type; every value is checked against it.
+    """The inverse of `to_json`, given the annotated type.
 
-    Data may come from a stranger: what does not have the annotated type is refused, with its place in `source`.
+    Every value is checked against it. Data may come from a stranger: what does not have the annotated type is refused,
+    with its place in `source`.
 
     Properties:
         - whatever `to_json` gives is read back  (tested: test_round_trip)
@@ -56,7 +60,10 @@ def from_json(data: Any, kind: Any, arrays: Mapping[str, NDArray[np.float64]], s
 
 
 class _Reader:
-    """Reads values of annotated types; knows the file that they come from, for its errors."""
+    """Reads values of annotated types.
+
+    Knows the file that they come from, for its errors.
+    """
 
     def __init__(self, arrays: Mapping[str, NDArray[np.float64]], source: str) -> None:
         self._arrays = arrays

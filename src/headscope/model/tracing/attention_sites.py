@@ -61,7 +61,10 @@ class CallRecorder:
 
 
 def find_sites(model: Any) -> tuple[Site, ...]:
-    """The attention sites of a model in the order of its forward; empty when none goes through the interface."""
+    """The attention sites of a model in the order of its forward.
+
+    Empty when none goes through the interface.
+    """
     recorder = CallRecorder(model)
     inputs = probe_inputs(model, batch=1)
     try:

@@ -122,7 +122,10 @@ def _method_result(model: Any, name: str) -> Any:
 
 
 def _stack(module: str, sites: Sequence[Site]) -> Stack | None:
-    """The stack whose attention has the longest beginning of its name in common; None where all have the same."""
+    """The stack whose attention has the longest beginning of its name in common.
+
+    None where all have the same.
+    """
     stacks = list(dict.fromkeys(site.stack for site in sites))
     if len(stacks) == 1:
         return stacks[0]

@@ -161,7 +161,10 @@ def _linears(model: nn.Module, block: str, attention: list[str], projections: se
 
 
 def _banks(model: nn.Module, block: str, attention: list[str]) -> Iterator[str]:
-    """Parameters that hold a stack of matrices, as experts do; a convolution's kernel is none."""
+    """Parameters that hold a stack of matrices, as experts do.
+
+    A convolution's kernel is none.
+    """
     for name, module in _modules_outside(model, block, attention):
         if not isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
             parameters = module.named_parameters(recurse=False)
@@ -169,7 +172,10 @@ def _banks(model: nn.Module, block: str, attention: list[str]) -> Iterator[str]:
 
 
 def _pairs(linears: dict[str, nn.Module]) -> dict[str, nn.Module]:
-    """Those that widen or come back, each with a partner; a fused gate makes the way out twice as wide."""
+    """Those that widen or come back, each with a partner.
+
+    A fused gate makes the way out twice as wide.
+    """
     sizes = {name: _sizes(module) for name, module in linears.items()}
 
     def partnered(name: str) -> bool:

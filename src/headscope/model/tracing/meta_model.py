@@ -42,7 +42,10 @@ def _check_widths(model: nn.Module, where: str) -> None:
 
 
 def _make_real(module: nn.Module, generator: torch.Generator) -> bool:
-    """Replace the module's own meta tensors by real ones; False when one is too large for that."""
+    """Replace the module's own meta tensors by real ones.
+
+    False when one is too large for that.
+    """
     tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
     if any(tensor.numel() > SMALL for _, tensor in tensors):
         return False

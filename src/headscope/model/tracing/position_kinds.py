@@ -1,8 +1,8 @@
-r"""How a model tells positions apart: rotary, relative bias, learned or sinusoidal; no table of families.
+r"""How a model tells positions apart: rotary, relative bias, learned or sinusoidal.
 
-A table of positions is sinusoidal where its class says that it computes the formula, or where its numbers do: each
-column holds $\sin(\omega p)$ or $\cos(\omega p)$, so that $x_{p-1} + x_{p+1} = 2 \cos(\omega)\, x_p$, and sines and
-cosines of the same frequencies make every row $\sqrt{d/2}$ long.
+No table of families. A table of positions is sinusoidal where its class says that it computes the formula, or where its
+numbers do: each column holds $\sin(\omega p)$ or $\cos(\omega p)$, so that $x_{p-1} + x_{p+1} = 2 \cos(\omega)\, x_p$,
+and sines and cosines of the same frequencies make every row $\sqrt{d/2}$ long.
 """
 
 from typing import Any
@@ -32,7 +32,10 @@ def position_kind(hf: Any, sites: tuple[Site, ...]) -> str:
 
 
 def _adds_linear_bias(module: nn.Module) -> bool:
-    """Whether a module makes the biases of ALiBi; one that could and does not says so in a switch."""
+    """Whether a module makes the biases of ALiBi.
+
+    One that could and does not says so in a switch.
+    """
     switches = [bool(value) for name, value in vars(module).items() if "alibi" in name]
     return any(switches) if switches else any("alibi" in name for name in dir(type(module)))
 

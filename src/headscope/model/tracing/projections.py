@@ -44,7 +44,10 @@ class Projections:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is known about one site's weights; `limits` holds where q, k or v are cut off after the projection."""
+    """What is known about one site's weights.
+
+    `limits` holds where q, k or v are cut off after the projection.
+    """
 
     status: WeightStatus
     projections: Projections | None = None

@@ -41,10 +41,10 @@ class Trace:
     ratio: Float[Tensor, "samples channels"]
 
     def gain(self) -> Float[Tensor, " channels"] | None:
-        """The multiple, where it is the same in every sample; None where the channel was not merely scaled.
+        """The multiple, where it is the same in every sample.
 
-        Magnitudes differ by up to a factor of four between samples, so a normalisation is far outside the
-        tolerance, which only has to cover the rounding of the model's own dtype.
+        None where the channel was not merely scaled. Magnitudes differ by up to a factor of four between samples, so a
+        normalisation is far outside the tolerance, which only has to cover the rounding of the model's own dtype.
         """
         kind = torch.finfo(self.call.dtype)
         tolerance = max(1e-4, 8 * kind.eps)
@@ -73,9 +73,9 @@ def out_features(module: nn.Module) -> int:
 
 @contextmanager
 def coded(model: nn.Module, note: Callable[[CodedCall], None], *, seed: int = 0, size: float = SMALL) -> Iterator[None]:
-    """Let every linear module return codes and report each call to `note`; the model is as before on exit.
+    """Let every linear module return codes and report each call to `note`.
 
-    `size` is the standard deviation of a code, up to a factor between 1/2 and 2.
+    The model is as before on exit. `size` is the standard deviation of a code, up to a factor between 1/2 and 2.
     """
     generator = torch.Generator().manual_seed(seed)
     with ExitStack() as undo:

@@ -70,7 +70,10 @@ class _Addition:
 
 
 def find_branches(hf: Any, sites: Sequence[Site]) -> Branches:
-    """The roles of a model's additions; raises `VariantRefused` where they are unclear."""
+    """The roles of a model's additions.
+
+    Raises `VariantRefused` where they are unclear.
+    """
     lists = layer_lists(hf, sites)
     blocks = tuple(f"{name}.{index}" for name in lists for index in range(len(hf.get_submodule(name))))
     if not blocks:
@@ -222,7 +225,10 @@ def _with_gradient(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any
 
 @dataclass
 class _Path:
-    """What lies between a node and an earlier one; nothing where it was not computed from it."""
+    """What lies between a node and an earlier one.
+
+    Nothing where it was not computed from it.
+    """
 
     nodes: set[int] = field(default_factory=set)
     product: bool = False

@@ -61,7 +61,10 @@ class LimitProbe:
 
 
 def find_limits(model: Any, rows_by_site: Mapping[Site, Mapping[str, "Rows"]]) -> dict[Site, Limits]:
-    """The limits of those sites that have any; `rows_by_site` names the projections that were merely scaled."""
+    """The limits of those sites that have any.
+
+    `rows_by_site` names the projections that were merely scaled.
+    """
     probe = LimitProbe(model, rows_by_site)
     inputs = probe_inputs(model, batch=SIGNATURE_BITS, single_token=True)
     with torch.no_grad(), coded(model, probe.note, size=LARGE), tapped(model, probe):

@@ -27,9 +27,10 @@ _ROWS = 4
 
 
 def merge_adapter(model: Any, adapter: Adapter) -> str:
-    """Merge an adapter from disk into a model that is ours to change; returns a note for the user.
+    """Merge an adapter from disk into a model that is ours to change.
 
-    Raises `ResourceError` without peft and `CheckpointError` where adapter and model do not belong together.
+    Returns a note for the user. Raises `ResourceError` without peft and `CheckpointError` where adapter and model do
+    not belong together.
     """
     peft, where = _peft(f"{adapter.folder} holds an adapter ({adapter.method})"), str(adapter.folder)
     tensors = adapter.tensors()
@@ -112,7 +113,10 @@ def _check_fit(result: Any, missing: set[str], model: Any, where: str) -> None:
 
 
 def _merge_layers(model: nn.Module, where: str) -> tuple[str, ...]:
-    """Put W + ΔW into the plain layer in place of each adapted one; returns the names of the active adapters."""
+    """Put W + ΔW into the plain layer in place of each adapted one.
+
+    Returns the names of the active adapters.
+    """
     active: dict[str, None] = {}
     with quiet(), torch.no_grad():
         _untie(model)

@@ -105,7 +105,10 @@ def register() -> None:
 
 @contextmanager
 def tapped(model: nn.Module, handler: Handler) -> Iterator[None]:
-    """Send every attention call of `model` to `handler`; the model is as before on exit, whatever happens."""
+    """Send every attention call of `model` to `handler`.
+
+    The model is as before on exit, whatever happens.
+    """
     register()
     modules = list(model.modules())
     if any(id(module) in _handlers for module in modules):

@@ -44,7 +44,10 @@ _SELECTING = ("indices", "block_indices")
 
 
 class Reader:
-    """Translates calls; remembers the translation of a mask, which all layers of a forward share."""
+    """Translates calls.
+
+    Remembers the translation of a mask, which all layers of a forward share.
+    """
 
     def __init__(self) -> None:
         self._visibilities: dict[tuple[int | None, ...], tuple[Tensor, Visibility]] = {}
@@ -54,7 +57,10 @@ class Reader:
         self._visibilities.clear()
 
     def call(self, raw: RawCall, *, query_offset: int | None = None, cross: bool = False) -> Call:
-        """The call in our terms; `query_offset` is the position of the first query where the caller knows it."""
+        """The call in our terms.
+
+        `query_offset` is the position of the first query where the caller knows it.
+        """
         if any(raw.options.get(name) is not None for name in _SELECTING):
             raise CaptureError(f"{type(raw.module).__name__} selects keys by content, which headscope cannot describe")
         query_positions, key_positions = _positions(raw, query_offset, cross)

@@ -1,4 +1,7 @@
-"""Which class of transformers a configuration asks for, and with which attention; no table of families."""
+"""Which class of transformers a configuration asks for, and with which attention.
+
+No table of families.
+"""
 
 import copy
 from collections.abc import Mapping
@@ -16,7 +19,10 @@ _MAX_LABELS = 1_000_000
 
 
 def parsed_config(raw: dict[str, Any], where: str) -> Any:
-    """The transformers configuration of a config.json; a family that transformers lacks is refused."""
+    """The transformers configuration of a config.json.
+
+    A family that transformers lacks is refused.
+    """
     from transformers import CONFIG_MAPPING
 
     family = raw["model_type"]

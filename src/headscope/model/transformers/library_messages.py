@@ -9,7 +9,10 @@ _LONGEST_MESSAGE = 300
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No log lines, warnings or progress bars of transformers inside; everything as it was afterwards."""
+    """No log lines, warnings or progress bars of transformers inside.
+
+    Everything as it was afterwards.
+    """
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -26,7 +29,10 @@ def quiet() -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """The message on one line, cut where it is very long; the kind of the error where it says nothing."""
+    """The message on one line, cut where it is very long.
+
+    The kind of the error where it says nothing.
+    """
     message = " ".join(str(error).split())
     if not message:
         return type(error).__name__

@@ -107,7 +107,10 @@ class ModelState:
 
 @contextmanager
 def restored(model: nn.Module) -> Iterator[list[Change]]:
-    """Leave a model and the random number generators as they were; the list holds what had changed, afterwards."""
+    """Leave a model and the random number generators as they were.
+
+    The list holds what had changed, afterwards.
+    """
     changes: list[Change] = []
     with random_restored(model):
         state = ModelState(model)
@@ -135,7 +138,10 @@ def random_restored(model: nn.Module) -> Iterator[None]:
 
 
 def _has_generator(device: torch.device) -> bool:
-    """Whether torch keeps a random number generator for a device; of XLA, for instance, it has no module."""
+    """Whether torch keeps a random number generator for a device.
+
+    Of XLA, for instance, it has no module.
+    """
     try:
         torch.get_device_module(device.type).get_rng_state(device.index or 0)
     except (RuntimeError, AttributeError):
@@ -144,7 +150,10 @@ def _has_generator(device: torch.device) -> bool:
 
 
 def _version(tensor: Tensor) -> int | None:
-    """How often a tensor was written into; None for tensors of inference mode, which do not count it."""
+    """How often a tensor was written into.
+
+    None for tensors of inference mode, which do not count it.
+    """
     return None if tensor.is_inference() else tensor._version
 
 

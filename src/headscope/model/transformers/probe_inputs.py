@@ -42,13 +42,19 @@ def probe_inputs(model: Any, *, batch: int, single_token: bool = False, seed: in
 
 
 def device_of(model: Any) -> torch.device:
-    """Where a model wants its inputs; a model without weights (the meta device) is run on the CPU."""
+    """Where a model wants its inputs.
+
+    A model without weights (the meta device) is run on the CPU.
+    """
     device: torch.device = model.device
     return torch.device("cpu") if device.type == "meta" else device
 
 
 def _in_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Images and sounds in the dtype that the model computes in; tokens are whole numbers."""
+    """Images and sounds in the dtype that the model computes in.
+
+    Tokens are whole numbers.
+    """
     return values.to(dtype) if values.is_floating_point() else values
 
 
@@ -135,7 +141,10 @@ def _image(config: Any, batch: int, generator: torch.Generator) -> Tensor:
 
 
 def _spectrogram(config: Any, batch: int, generator: torch.Generator) -> Tensor:
-    """Bins × frames, as Whisper reads them; frames × features where the config says how many of these there are."""
+    """Bins × frames, as Whisper reads them.
+
+    Frames × features where the config says how many of these there are.
+    """
     names = ("feature_projection_input_dim", "input_feat_per_channel")
     if features := next((size for name in names if (size := getattr(config, name, None))), None):
         channels = getattr(config, "input_channels", 1)

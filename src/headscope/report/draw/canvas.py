@@ -46,13 +46,19 @@ def settings(fonts: Literal["none", "path"] = "path") -> Iterator[None]:
 
 
 def panel(width: float, height: float) -> tuple[Figure, Axes]:
-    """A figure with one axes of the given size in points; labels extend beyond it, `tight` finds them."""
+    """A figure with one axes of the given size in points.
+
+    Labels extend beyond it, `tight` finds them.
+    """
     figure = Figure(figsize=(width * POINT, height * POINT), dpi=72)
     return figure, figure.add_axes((0, 0, 1, 1))
 
 
 def beside(figure: Figure, box: tuple[float, float, float, float]) -> Axes:
-    """Another axes in `figure`; `box` is left, bottom, width, height in points from the panel's corner."""
+    """Another axes in `figure`.
+
+    `box` is left, bottom, width, height in points from the panel's corner.
+    """
     width, height = figure.get_size_inches() / POINT
     left, bottom, across, up = box
     return figure.add_axes((left / width, bottom / height, across / width, up / height))
@@ -101,7 +107,10 @@ def lettering(text: str, argument: str) -> dict[str, Any]:
 
 
 def _is_math(text: str) -> bool:
-    """Whether `text` holds mathtext that can be set; anything else, such as the token `$`, is literal."""
+    """Whether `text` holds mathtext that can be set.
+
+    Anything else, such as the token `$`, is literal.
+    """
     if text.replace(r"\$", "").count("$") not in range(2, 20, 2):
         return False
     try:

@@ -1,4 +1,7 @@
-"""Draws curves: measured solid, theory dashed, null dotted grey; many of them coloured in their order."""
+"""Draws curves: measured solid, theory dashed, null dotted grey.
+
+Many of them coloured in their order.
+"""
 
 from collections.abc import Sequence
 
@@ -59,7 +62,10 @@ def draw_series(axes: Axes, curve: Series, colour: str, gid: str) -> None:
 
 
 def colours_of(series: Sequence[Series], theme: Theme) -> list[str]:
-    """The colour of each curve: distinct for few, in order for many; theory in ink or as what it explains."""
+    """The colour of each curve: distinct for few, in order for many.
+
+    Theory in ink or as what it explains.
+    """
     measured = sum(curve.role == "measured" for curve in series)
     theory = sum(curve.role == "theory" for curve in series)
     of_measured = _spread(measured, theme)
@@ -76,7 +82,10 @@ def check_drawable(series: Sequence[Series], log_x: bool, log_y: bool) -> None:
 
 
 def legend(axes: Axes, series: Sequence[Series], theme: Theme, only_laws: bool = False) -> None:
-    """Name the curves above the panel, those of the same name once; `only_laws` leaves measurements out."""
+    """Name the curves above the panel, those of the same name once.
+
+    `only_laws` leaves measurements out.
+    """
     lines = {line.get_gid(): line for line in axes.get_lines()}
     entries: dict[str, Line2D] = {}
     for index, curve in enumerate(series):
@@ -95,7 +104,10 @@ def legend(axes: Axes, series: Sequence[Series], theme: Theme, only_laws: bool =
 
 
 def _legend_columns(labels: Sequence[str]) -> int:
-    """As many columns as fit above the panel; matplotlib fills them evenly, one after the other."""
+    """As many columns as fit above the panel.
+
+    Matplotlib fills them evenly, one after the other.
+    """
     lengths = [len(label) for label in labels]
     for columns in range(min(6, len(labels)), 1, -1):
         widest = (max(part) for part in np.array_split(lengths, columns))

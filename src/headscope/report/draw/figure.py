@@ -40,7 +40,10 @@ def page_svg(figure: Figure, prefix: str) -> str:
 
 
 def save(figure: Figure, path: str | Path) -> Path:
-    """Write the figure to a file: .svg, .pdf or .png, as its name ends. Same figure, same bytes."""
+    """Write the figure to a file: .svg, .pdf or .png, as its name ends.
+
+    Same figure, same bytes.
+    """
     path = Path(path)
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FORMATS:

@@ -22,7 +22,10 @@ _GLYPH = 4.4  # mean width of a tick label's character, in points
 
 @dataclass(frozen=True)
 class Scale:
-    """Which value gets which of the levels; the colour bar shows the part between `low` and `high`."""
+    """Which value gets which of the levels.
+
+    The colour bar shows the part between `low` and `high`.
+    """
 
     bounds: Array
     low: float
@@ -58,7 +61,10 @@ def scale_of(figure: HeatMap) -> Scale | None:
 
 
 def draw(figure: HeatMap, theme: Theme, *, cells: bool = True) -> Figure:
-    """The heat map on a matplotlib figure; without `cells` their place is marked, for whoever draws them himself."""
+    """The heat map on a matplotlib figure.
+
+    Without `cells` their place is marked, for whoever draws them himself.
+    """
     rows, columns = figure.values.shape
     width, height = cell_size(rows, columns) if figure.panels is None else _square(rows, columns)
     canvas, axes = panel(width * columns, height * rows)
@@ -187,7 +193,10 @@ def _label(axes: Axes, figure: HeatMap, cell: tuple[float, float], theme: Theme)
 
 
 def _name_panels(axes: Axes, panels: tuple[tuple[str, ...], tuple[str, ...]], rows: int, columns: int) -> None:
-    """The name of each map of a grid at the middle of its side; the names across stand above it."""
+    """The name of each map of a grid at the middle of its side.
+
+    The names across stand above it.
+    """
     for axis, names, n in ((axes.yaxis, panels[0], rows), (axes.xaxis, panels[1], columns)):
         size = (n - len(names) + 1) / len(names)
         axis.set_major_locator(FixedLocator([i * (size + 1) + size / 2 for i in range(len(names))]))

@@ -49,7 +49,10 @@ def _heights(figure: Histogram) -> tuple[float, float | None]:
 
 
 def _marks(axes: Axes, figure: Histogram, theme: Theme) -> int:
-    """Mark positions, their names above the panel in as many rows as keep them apart; returns the rows."""
+    """Mark positions, their names above the panel in as many rows as keep them apart.
+
+    Returns the rows.
+    """
     marks = sorted((mark for mark in figure.marks if np.isfinite(mark[1])), key=lambda mark: mark[1])
     positions = [position for _, position in marks]
     low, high = axes.get_xlim()

@@ -126,7 +126,10 @@ def _style(style: str) -> str:
 
 
 def _lower_indices(element: Element) -> None:
-    """Set W_QK as a symbol with its index below the line; what follows returns to the line."""
+    """Set W_QK as a symbol with its index below the line.
+
+    What follows returns to the line.
+    """
     words, lowered = element.text or "", False
     symbols = list(SYMBOL.finditer(words))
     if not symbols:
