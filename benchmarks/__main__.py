@@ -1,6 +1,6 @@
-"""Every benchmark in turn: `python -m benchmarks`.
+"""Run every benchmark in turn: `python -m benchmarks`.
 
-Each prints a table of ratios taken side by side.
+Each prints a table of ratios that were measured side by side.
 """
 
 import runpy

@@ -1,14 +1,14 @@
-"""Streaming Gaussian moments: any split of the text, time beside the forward, memory that the length does not change.
+"""Measure the streaming Gaussian moments: any split, time, memory, long windows.
 
     python -m benchmarks.gaussian [--model smollm2] [--rounds 3] [--long 8192] [--only split,time,memory,long]
 
 - split: the lens `gaussian` on one text, folded whole, batch by batch and merged in other orders; the largest relative
   difference of any number in mean, covariance or tables.
-- time: batches of text through the model with the fold beside it, against the forward alone; CPU seconds of one
-  thread, taken in turns, median of the ratios within a turn.
+- time: batches of text through the model with the fold, and through the forward alone; CPU seconds of one
+  thread, in turns; the median of the ratios within a turn.
 - memory: what the fold keeps after a text and after one twice as long.
 - long: one window of many tokens through the base model, plain and with the lenses that take a forward in pieces, alone
-  and together in one pass of the pipeline; each in a process of its own, whose peak is its own.
+  and together in one pass of the pipeline; each in its own process, so that its peak memory is its own.
 """
 
 import argparse
@@ -30,7 +30,7 @@ PLAIN = "plain forward"
 
 
 def ways() -> tuple[str, ...]:
-    """The forward alone, each lens that streams the model as it is, and all of these together."""
+    """The forward alone, each streaming lens, and all streaming lenses together."""
     from headscope.lenses import lenses
     from headscope.lenses.lens import AS_IS
     from headscope.pipeline.measure import UNKNOWN
@@ -41,7 +41,7 @@ def ways() -> tuple[str, ...]:
 
 
 def tokens_of(model: Any, windows: int, length: int) -> Tensor:
-    """The shipped text, cut into windows and begun again where it ends."""
+    """The shipped text, cut into windows; it starts again where it ends."""
     from headscope.corpora import text_of
 
     found = torch.cat([model.encode(document) for document in text_of(None).documents])
@@ -50,7 +50,7 @@ def tokens_of(model: Any, windows: int, length: int) -> Tensor:
 
 
 def folded(model: Any, batches: Sequence[Tensor]) -> Any:
-    """The state of the lens after these batches, each handed over piece by piece as the pipeline does."""
+    """The state of the lens after these batches, fed in pieces as the pipeline does."""
     from headscope.lenses import lens_named
     from headscope.lenses.lens import AS_IS, Batch
 
@@ -76,7 +76,7 @@ def split(model: Any) -> None:
     from headscope.lenses import lens_named
 
     lens, text = lens_named("gaussian"), tokens_of(model, 12, 256)
-    # Equal batches of windows: the model's own float32 numbers depend on how many windows it is given at once.
+    # Equal batches of windows: the model's float32 numbers depend on the number of windows in a batch.
     parts = [folded(model, [window[None]]) for window in text]
     whole = folded(model, [window[None] for window in text])
     pairs = [lens.merge(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
@@ -99,7 +99,7 @@ def split(model: Any) -> None:
 
 
 def _apart(ours: Any, theirs: Any) -> float:
-    """The largest difference of a number, as a share of the largest of its column and quantity."""
+    """The largest difference of a number, relative to the largest of its quantity."""
     worst = 0.0
     for name, table in ours.items():
         keys = ["quantity"] if "quantity" in table.columns else ["head"]
@@ -114,7 +114,7 @@ def _apart(ours: Any, theirs: Any) -> float:
 
 
 def time(model: Any, rounds: int) -> None:
-    """The fold beside the forward against the forward alone."""
+    """Compare the forward with the fold and the forward alone."""
     from headscope.lenses import lens_named
 
     text, body = tokens_of(model, 16, 256).split(8), model.hf.base_model
@@ -140,9 +140,9 @@ def time(model: Any, rounds: int) -> None:
 
 
 def memory(model: Any) -> None:
-    """What the state holds after a text and after twice as much of it."""
+    """The size of the state after a text and after a text twice as long."""
     text = tokens_of(model, 160, 64)
-    # Other windows than before, so that the sample has something to choose from.
+    # New windows, so that the sample has something to choose from.
     text = (text + torch.arange(len(text))[:, None]) % model.spec.vocabulary
     once, twice = (sum(_bytes(folded(model, text[:many].split(40)))) for many in (80, 160))
     print(f"The fold holds {once / 2**20:.1f} MiB after 80 windows and {twice / 2**20:.1f} MiB after 160.")
@@ -163,7 +163,7 @@ def _bytes(what: Any) -> Iterator[int]:
 
 
 def long(name: str, n: int) -> None:
-    """One long window in a process of its own for each way."""
+    """Measure each way on one long window, each in its own process."""
     print(f"| one window of {n} tokens, base model | CPU time | peak memory | ratio |\n|---|---|---|---|")
     plain = 0.0
     for way in ways():
@@ -180,7 +180,7 @@ def long(name: str, n: int) -> None:
 
 
 def one_way(name: str, n: int, way: str) -> None:
-    """Run one way here, and print its time and peak."""
+    """Run one way in this process, and print its time and peak memory."""
     from headscope.corpora import Text
     from headscope.model import open_model
     from headscope.pipeline import measure
@@ -195,7 +195,7 @@ def one_way(name: str, n: int, way: str) -> None:
         with torch.no_grad():
             model.hf.base_model(input_ids=tokens, use_cache=False)
     else:
-        # A few tokens more, which are dropped: words at the seams may be cut otherwise than before.
+        # A few extra tokens, dropped later: words at the seams may be cut differently.
         text = Text("long", (model.tokenizer.decode(tokens_of(model, 1, n + 16)[0]),))
         run = measure(model, text=text, lenses=way.split(" and "), window=n)
         shown = run.text is not None and (run.text.window, run.text.n_windows) == (n, 1)
@@ -205,7 +205,7 @@ def one_way(name: str, n: int, way: str) -> None:
 
 
 def main() -> None:
-    """Measure what was chosen, and print the tables."""
+    """Measure the chosen parts and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--rounds", type=int, default=3)

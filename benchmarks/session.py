@@ -1,10 +1,11 @@
-"""Streaming statistics against a plain forward, stored maps and TransformerLens: time and peak memory.
+"""Compare streaming statistics with a plain forward in time and peak memory.
 
     python -m benchmarks.session [--model smollm2] [--tokens 2048] [--repeats 3] [--transformer-lens PYTHON]
 
-Each way of running the model has a process of its own, so that its peak memory is its own; the ways take turns,
-and the table holds medians of ratios to the plain forward of the same turn. Times are CPU seconds. TransformerLens
-needs other versions than headscope's own environment may have: give the python of an environment that has it.
+Stored maps and TransformerLens are measured too. Each way of running the model has its own process, so that its peak
+memory is its own; the ways take turns, and the table holds medians of ratios to the plain forward of the same turn.
+Times are CPU seconds. TransformerLens needs other versions than headscope: pass the Python of an environment that has
+it.
 """
 
 import argparse
@@ -43,16 +44,16 @@ print(json.dumps({"seconds": seconds, "peak": peak * 1024, "loaded": loaded * 10
 
 
 def peak_kib() -> int:
-    """Peak memory of this process.
+    """Peak memory of this process in KiB.
 
-    Not ru_maxrss, which a process inherits from its parent across exec.
+    `ru_maxrss` would not do: a process inherits it from its parent across exec.
     """
     status = Path("/proc/self/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
 
 
 def measure_here(way: str, folder: str, n: int, threads: int) -> dict[str, float]:
-    """Run one way in this process: CPU seconds of one forward, and the peak memory of the process."""
+    """Measure CPU seconds of one forward and the peak memory of this process."""
     import time
 
     import torch
@@ -92,7 +93,7 @@ def measure_here(way: str, folder: str, n: int, threads: int) -> dict[str, float
 
 
 def in_its_own_process(way: str, folder: str, n: int, threads: int, lens_python: str | None) -> dict[str, float] | None:
-    """One way in a fresh process; None where it cannot run."""
+    """Measure one way in a fresh process; None where it cannot run."""
     if way == WAYS[3]:
         if lens_python is None:
             return None
@@ -108,7 +109,7 @@ def in_its_own_process(way: str, folder: str, n: int, threads: int, lens_python:
 
 
 def main() -> None:
-    """Measure, and print the table."""
+    """Measure every way and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--tokens", type=int, default=2048)
@@ -141,7 +142,7 @@ def main() -> None:
 
 
 def saved(model: str, folder: Path) -> str:
-    """The model as a plain folder, so that every way opens the same file."""
+    """Save the model as a plain folder, so that every way opens the same file."""
     from headscope.model import open_model
 
     opened = open_model(model)

@@ -1,13 +1,13 @@
-"""The lens `spectra`: against the edges that a random model must have, and against WeightWatcher in time.
+"""Compare the lens `spectra` with the edges of a random model and with a peer.
 
     python -m benchmarks.weights [random] [weightwatcher] [--rounds 5] [--model minilm] [--peers DIR]
 
-The random model has one layer of Mistral 7B's shapes, drawn by transformers with the configuration's standard deviation
-of 0.02. By chance its extreme values lie some distance inside the edges; that distance has the Tracy–Widom law.
-WeightWatcher is no dependency: `pip install --target DIR weightwatcher` puts it aside, and `--peers DIR` names
-the folder; without it that part is left out. Both run in this process on one thread, one after the other in each round;
-medians of CPU seconds. Ours reads the file and includes W_QK and W_OV of every head; WeightWatcher has the model in
-memory.
+The random model has one layer of Mistral 7B's shapes, initialised by transformers with the configuration's standard
+deviation of 0.02. By chance its extreme values lie some distance inside the edges; that distance has the Tracy–Widom
+law. The peer is WeightWatcher, compared in time. It is not a dependency: `pip install --target DIR weightwatcher`
+installs it in a folder, and `--peers DIR` names the folder; without it that part is skipped. Both run in this process
+on one thread, one after the other in each round; medians of CPU seconds. Ours reads the file and includes W_QK and W_OV
+of every head; WeightWatcher has the model in memory.
 """
 
 import argparse
@@ -44,7 +44,7 @@ EDGES = (0.4096, 3.6864)  # σ²(√4096 ∓ √1024)² with σ = 0.02
 
 
 def main() -> None:
-    """Both tables."""
+    """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=["random", "weightwatcher"], help="which of the two")
     parser.add_argument("--rounds", type=int, default=5)
@@ -81,7 +81,7 @@ def _random_edges() -> None:
 def _widths() -> tuple[float, float]:
     """The scales of the Tracy–Widom laws at both edges.
 
-    Inwards is negative times them.
+    A value inside the edges is a negative multiple of its scale.
     """
     n, p = 4096**0.5, 1024**0.5
     lower, upper = (n - p) * (1 / p - 1 / n) ** (1 / 3), (n + p) * (1 / p + 1 / n) ** (1 / 3)
@@ -97,7 +97,7 @@ def _weight_watcher(name: str, rounds: int) -> None:
     watcher = WeightWatcher(model=hs.open(name).hf)
     every = watcher.analyze()
     dense = every[every["layer_type"].astype(str).str.contains("dense")]
-    # Embeddings and the pooler are no part of our lens: the same matrices, by their names.
+    # Our lens skips embeddings and the pooler: compare the same matrices, by name.
     read = {one.module for one in weights.feed_forward}
     same = [
         int(row.layer_id) for row in dense.itertuples() if row.longname in read or "attention" in row.longname.lower()

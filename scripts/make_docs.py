@@ -1,4 +1,7 @@
-"""Write the pages of docs/ that are made from the code: lenses, mechanisms, texts, interventions, the index."""
+"""Write the pages of docs/ that are made from the code.
+
+They describe lenses, mechanisms, texts, experiments, the rule for verdicts and the index.
+"""
 
 import dataclasses
 import importlib
@@ -32,7 +35,7 @@ Crossword clues after a few examples: `headscope study fewshot MODEL --category 
 `headscope.fewshot(model, category="animals", word="Ant", shots=3)`. The words and clues ship with headscope. This page
 is written by `make docs`.
 """
-# Of each experiment: title and head of its page, and the modules whose docstrings the page shows.
+# For each experiment: title and introduction of its page, and the modules whose docstrings it shows.
 EXPERIMENT_PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "intervene": ("Interventions", INTERVENTIONS_HEAD, ("changes",)),
     "fewshot": ("The few-shot study", FEWSHOT_HEAD, ("prompt", "likelihood", "measures")),
@@ -142,7 +145,7 @@ def text_page() -> str:
 
 
 def index_page() -> str:
-    """The whole page of the index: a table per document and kind."""
+    """The page of the index: one table per document and kind."""
     parts = [INDEX_HEAD]
     for document in api.documents():
         told = rows(document.items)
@@ -167,7 +170,7 @@ def _how(row: dict[str, Any]) -> str:
 
 
 def mechanism_page() -> str:
-    """The whole page of mechanisms."""
+    """The page of mechanisms."""
     mechanisms = headscope.mechanisms()
     index = "\n".join(f"- [`{name}`](#{name}): {_summary(cls)}" for name, cls in mechanisms.items())
     return "\n".join([MECHANISMS_HEAD, index, "", *map(mechanism_section, mechanisms.values())])
@@ -178,7 +181,7 @@ def _experiment_file(name: str) -> str:
 
 
 def experiment_page(member: Member) -> str:
-    """One experiment: how it is done, what is measured, how to read it."""
+    """The page of an experiment: method, measures, how to read them."""
     about = member.about
     title, head, modules = EXPERIMENT_PAGES.get(member.name, (about.title, about.question, ()))
     docs = [importlib.import_module(f"{member.package}.{module}").__doc__ or "" for module in modules]
@@ -196,7 +199,7 @@ def experiment_page(member: Member) -> str:
 
 
 def mechanism_section(cls: Any) -> str:
-    """One mechanism: what it is, its picture, parameters and cost."""
+    """The section of a mechanism: description, picture, parameters and cost."""
     shown = cls.examples(4096)[0]
     costs = " · ".join(f"{n // 1024}k: {shown.cost(n, 64).flops / 1e9:.3g} Gflop" for n in LENGTHS)
     dense = cls.as_dense(64)
@@ -225,14 +228,14 @@ def _parameters(cls: Any) -> str:
 
 
 def lens_page() -> str:
-    """The whole page of lenses."""
+    """The page of lenses."""
     lenses = headscope.lenses()
     index = "\n".join(f"- [`{name}`](#{name}): {lens.about.question}" for name, lens in lenses.items())
     return "\n".join([HEAD, index, "", *map(section, lenses.values())])
 
 
 def section(lens: Any) -> str:
-    """One lens: question, definition, formulas, reading, parameters, columns, reference."""
+    """The section of a lens: its prose, parameters, columns and reference."""
     about = lens.about
     formulas = "\n\n".join(f"$$ {formula} $$" for formula in about.formulas)
     parts = [
@@ -284,7 +287,7 @@ def _escaped(cell: str) -> str:
 
 
 def write() -> None:
-    """Write every page, and the pictures that they show."""
+    """Write every page and its pictures."""
     for path, content in pages().items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())

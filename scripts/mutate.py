@@ -1,11 +1,11 @@
-"""Draw mutants of the mathematics, the lenses and the mechanisms, and run the tests that should notice them.
+"""Sample mutants of maths, lenses and mechanisms, and run their tests.
 
     python scripts/mutate.py                          40 mutants of all three parts
     python scripts/mutate.py maths/normality.py       mutants of one module or folder
     python scripts/mutate.py --count 100 --seed 7
 
-A mutant is killed when a test of its module or a contract test ran and failed. One that does not end, or with which the
-tests cannot even be collected, is not: the first counts as alive, the second is left out. A survivor that changes no
+A mutant is killed when a test of its module or a contract test ran and failed. A mutant that does not end counts as
+alive; one with which the tests cannot be collected is left out. A survivor that changes no
 result is listed in tests/equivalent_mutants.toml with the reason; the command fails when more than a tenth of the
 others survive.
 """
@@ -32,7 +32,7 @@ TESTS = ROOT / "tests"
 PARTS = ("maths", "lenses", "attention/mechanisms")
 EQUIVALENT = TESTS / "equivalent_mutants.toml"
 FEWEST_KILLED = 0.9
-# A mutant may loop for ever or ask for any amount of memory.
+# A mutant may loop forever or allocate any amount of memory.
 CPU_SECONDS, CPU_FACTOR = 60, 10
 MEMORY = 8 << 30
 NOT_TESTED = 100
@@ -51,9 +51,9 @@ class Fate(StrEnum):
 
 
 def main() -> int:
-    """Draw, run, report.
+    """Sample mutants, run their tests, print the result.
 
-    0 where at least nine tenths of the mutants that change a result are killed.
+    Returns 0 where at least nine tenths of the mutants that change a result are killed.
     """
     arguments = _arguments()
     drawn = _drawn(arguments.where or PARTS, arguments.count, arguments.seed)
@@ -112,9 +112,9 @@ def _key(module: Path, mutant: Mutant) -> tuple[str, str, str, str]:
 
 
 def tests_of(module: Path) -> list[str]:
-    """The test files of a module, else those of the modules that import it.
+    """The test files of a module, and its contract tests.
 
-    And its contract tests.
+    A module without test files gets those of the modules that import it.
     """
     named, asked, known = [], [module], {module}
     while asked and not named:
@@ -126,14 +126,14 @@ def tests_of(module: Path) -> list[str]:
     contracts = {"lenses": ["test_lenses"], "attention": ["test_mechanisms", "test_costs"]}.get(module.parts[0], [])
     if not contracts:
         return chosen
-    # Contract tests name a lens as it is, and a mechanism also as its class; a file of its own runs whole.
+    # Contract tests name a lens by its name, and a mechanism also by its class; a test file of its own runs completely.
     names = {*members, *(member.replace("_", "") for member in members), *(Path(test).stem for test in chosen)}
     files = [f"tests/contract/{contract}.py" for contract in contracts]
     return [*chosen, *files, "-k", " or ".join(sorted(names))]
 
 
 def _test_files(module: Path) -> list[Path]:
-    """Those that are named after a module, and those of its part that import it."""
+    """The tests named after a module, and the tests of its part that import it."""
     every = sorted((TESTS / module.parts[0]).glob("test_*.py"))
     return [path for path in every if path.stem == f"test_{module.stem}" or _dotted(module) in _imported(path)]
 
@@ -170,9 +170,9 @@ def _load_what_all_tests_share() -> None:
 
 
 def _seconds_without_a_mutant(modules: list[Path]) -> dict[tuple[str, ...], float]:
-    """The processor time of each set of tests.
+    """The processor time of each set of tests without a mutant.
 
-    Stop where they fail without a mutant: they would kill everything.
+    Stops where tests fail without a mutant: they would kill every mutant.
     """
     seconds: dict[tuple[str, ...], float] = {}
     for module in modules:
@@ -192,7 +192,10 @@ def _fate(module: Path, mutant: Mutant, seconds: float) -> Fate:
 
 
 def _tested(module: Path, text: str, limit: int | None) -> tuple[Fate, float]:
-    """What the tests do with a copy of the package in which the module has this text, and the seconds they compute."""
+    """Run the tests on a copy of the package with this text of the module.
+
+    Returns the fate of the mutant and the CPU seconds.
+    """
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "src"
         shutil.copytree(PACKAGE.parent, source, ignore=shutil.ignore_patterns("__pycache__"))
@@ -205,7 +208,7 @@ def _tested(module: Path, text: str, limit: int | None) -> tuple[Fate, float]:
 
 
 def fate_of(code: int) -> Fate:
-    """What an exit code of pytest says.
+    """The meaning of an exit code of pytest.
 
     A code that says nothing about the mutant stops the command.
     """
@@ -227,7 +230,7 @@ def _run(tests: list[str], source: Path, module: Path, limit: int | None) -> int
     with Path(os.devnull).open("w") as nowhere:
         for stream in (1, 2):
             os.dup2(nowhere.fileno(), stream)
-        # What this process has loaded already is not rewritten: a warning that says nothing about the mutant.
+        # pytest warns that it cannot rewrite modules that are loaded already; this says nothing about the mutant.
         quiet = ["-W", "ignore::pytest.PytestAssertRewriteWarning", "-p", "no:cacheprovider"]
         code = int(pytest.main(["-x", "-q", *quiet, *tests]))
     return code if code or _loaded_from(source, module) else NOT_TESTED
@@ -236,13 +239,13 @@ def _run(tests: list[str], source: Path, module: Path, limit: int | None) -> int
 def _bound(seconds: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 60))
     size = Path("/proc/self/statm")
-    if size.exists():  # only Linux says how much this process has already
+    if size.exists():  # only Linux reports the memory of this process
         held = int(size.read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY, held + MEMORY))
 
 
 def _loaded_from(source: Path, module: Path) -> bool:
-    """Whether the tests imported the module, and imported it from the copy: else they cannot notice anything."""
+    """Whether the tests imported the module from the copy; else they notice nothing."""
     loaded = sys.modules.get(_dotted(module))
     return loaded is not None and str(loaded.__file__).startswith(str(source))
 

@@ -1,4 +1,4 @@
-"""Train `tiny`, the small language model that headscope carries with it.
+"""Train `tiny`, the small language model that ships with headscope.
 
 The whole path from public-domain text to a Hugging Face folder, on one CPU core:
 
@@ -113,7 +113,7 @@ class Recipe:
         return min(1.0, (step + 1) / self.warmup_steps) * max(0.0, 1.0 - progress)
 
     def text_context(self, progress: float) -> int:
-        """Row length at this point of the training."""
+        """The length of a row at this point of the training."""
         return [n for start, n in self.text_contexts if progress >= start][-1]
 
 
@@ -263,7 +263,7 @@ class Corpus:
     held: Ints
 
     def summary(self) -> dict[str, Any]:
-        """What was read, by source."""
+        """The sizes of the corpus, by source."""
         sources = sorted({d.source for d in self.train_documents})
         return {
             "documents": {
@@ -529,9 +529,9 @@ def attention(model: LlamaForCausalLM, ids: Ints) -> npt.NDArray[np.float32]:
 def induction_scores(
     model: LlamaForCausalLM, length: int, *, with_bos: bool = True, rows: int = 8
 ) -> npt.NDArray[np.float32]:
-    """Per `[layer, head]`: attention from a repeated token to the one after its first copy.
+    """The attention from a repeated token to the token after its first copy.
 
-    The rows are `length` different random tokens, twice.
+    Per `[layer, head]`. The rows are `length` different random tokens, twice.
     """
     rng = np.random.default_rng(length)
     n_tokens = model.config.vocab_size - N_SPECIAL
@@ -549,7 +549,10 @@ def induction_scores(
 def positional_scores(
     model: LlamaForCausalLM, held: Ints, context: int = 128, rows: int = 16
 ) -> dict[str, npt.NDArray[np.float32]]:
-    """Per `[layer, head]`, on held-out text: attention to the token before, and to the first."""
+    """The attention to the previous token and to the first, on held-out text.
+
+    Per `[layer, head]`.
+    """
     ids = held[: rows * context].reshape(rows, context).copy()
     ids[:, 0] = BOS_ID
     pattern = attention(model, ids)
@@ -567,7 +570,7 @@ def best(scores: npt.NDArray[np.float32]) -> dict[str, Any]:
 
 
 def measure(model: LlamaForCausalLM, corpus: Corpus, *, most_windows: int | None) -> dict[str, Any]:
-    """The numbers of the model card; on all held-out text unless told otherwise."""
+    """The numbers of the model card, by default on all held-out text."""
     nats = {
         str(n): held_out_nats(model, corpus.held, n, most_windows and most_windows * 512 // n)
         for n in (128, 256, 512, 1024)
@@ -650,7 +653,7 @@ Positions beyond {max_positions} were never trained.
 
 @dataclass
 class Progress:
-    """Where the training stands."""
+    """How far the training is."""
 
     steps: int = 0
     tokens_seen: int = 0
@@ -695,7 +698,7 @@ def card(shape: Shape, recipe: Recipe, record: dict[str, Any]) -> str:
 
 @dataclass
 class Publisher:
-    """Writes the folder in final form, whenever asked."""
+    """Writes the model folder in its final form, at any time."""
 
     out: Path
     corpus: Corpus
@@ -704,7 +707,7 @@ class Publisher:
     baseline: dict[str, float]
 
     def publish(self, model: LlamaForCausalLM, progress: Progress) -> dict[str, Any]:
-        """Measure, write beside the folder, and move file by file into place."""
+        """Measure, write next to the folder, and move each file into place."""
         record = self.record(model, progress)
         self.out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".tiny-", dir=self.out.parent) as name:
@@ -719,7 +722,7 @@ class Publisher:
         return record
 
     def record(self, model: LlamaForCausalLM, progress: Progress) -> dict[str, Any]:
-        """What `training.json` says."""
+        """The content of `training.json`."""
         return {
             "finished": progress.finished,
             "steps": progress.steps,
@@ -750,7 +753,7 @@ class Publisher:
         tokenizer.save_pretrained(folder)
         path = folder / "tokenizer_config.json"
         settings = json.loads(path.read_text(encoding="utf-8"))
-        settings["tokenizer_class"] = "PreTrainedTokenizerFast"  # a name versions 4 and 5 know
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"  # a name that versions 4 and 5 know
         _write(path, json.dumps(settings, indent=2) + "\n")
 
 
@@ -783,9 +786,9 @@ class Training:
         return self.publisher.publish(self.model, self.progress)
 
     def learn_cycles(self) -> None:
-        """Cycles only, in longer and longer rows, until there is an induction head.
+        """Train on cycles only, in longer and longer rows, until an induction head forms.
 
-        Where the first layer looks is kept as it was seeded: the model first learns to
+        The first layer keeps its seeded attention: the model first learns to
         copy any token of the row, and would forget the previous-token head meanwhile.
         """
         self.optimizers = optimizers_for_cycles(self.model, self.recipe)
@@ -804,7 +807,7 @@ class Training:
         self.progress.cycle_steps = self.progress.steps
 
     def learn_text(self) -> None:
-        """Text, with cycles and repeated passages among it."""
+        """Train on text that is mixed with cycles and repeated passages."""
         self.optimizers = optimizers_for_text(self.model, self.recipe)
         while self.done < 1.0:
             context = self.recipe.text_context(self.done)
@@ -834,7 +837,7 @@ class Training:
         return loss.item()
 
     def has_induction(self, context: int) -> bool:
-        """Whether some head attends as it should on rows of this length."""
+        """Whether a head does induction on rows of this length."""
         scores = induction_scores(self.model, min(48, context // 2), rows=4)
         log.info("step %d, rows of %d: %s", self.progress.steps, context, best(scores))
         return bool(scores.max() >= self.recipe.cycle_target)
@@ -844,7 +847,7 @@ class Training:
         return best(induction_scores(self.model, 48, rows=4))
 
     def note(self, loss: float) -> None:
-        """A point of the learning curve, to the log and to the record."""
+        """Add a point of the learning curve to the log and to the record."""
         held = held_out_nats(self.model, self.publisher.corpus.held, 128, most_windows=80)
         point = {
             "step": self.progress.steps,
@@ -857,7 +860,7 @@ class Training:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description="Train the embedded model `tiny`.")
     parser.add_argument("--minutes", type=float, default=40.0, help="CPU minutes to train")
     parser.add_argument("--seed", type=int, default=0)

@@ -44,7 +44,7 @@ class _Package(ModuleType):
     """`headscope` as a module whose public names are fetched when first used.
 
     `report` and `lenses` are functions here and folders on disk. Python binds a folder's module to its parent
-    when it is imported; that binding is turned away, so that `headscope.report(…)` is a call in any order of
+    when it is imported; this class ignores that binding, so that `headscope.report(…)` is a call in any order of
     imports, while `from headscope.report import render` still reaches the folder.
     """
 

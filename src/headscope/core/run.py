@@ -1,6 +1,6 @@
-"""Run: everything one run produced, as plain data.
+"""Run: everything that one run produced, as plain data.
 
-Times, dates and machine are kept apart by the store.
+The store keeps times, dates and the machine separately.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from headscope.errors import UsageError
 
 @dataclass(frozen=True)
 class TextSpec:
-    """The text that was run: where it is from, how much of it was used, and how it was cut.
+    """The text that was run: its source, how much of it was used, and how it was cut.
 
     `n_tokens` and `n_windows` count what was run, special tokens included; `n_windows_in_text` is how many windows the
     whole text has, 0 where reading ended before the text did, and `n_documents` how many documents. `n_dropped` is the
@@ -36,7 +36,7 @@ class TextSpec:
 
 @dataclass(frozen=True)
 class Run:
-    """Findings by lens name, with the model, the text, the versions and the seed they came from."""
+    """Findings by lens name, with their model, text, versions and seed."""
 
     model: ModelSpec
     sites: tuple[Site, ...]
@@ -51,7 +51,7 @@ class Run:
         return self.findings[lens]
 
     def save(self, folder: str | Path) -> Path:
-        """Write the run folder: `manifest.json`, one parquet per table, safetensors for arrays."""
+        """Write the run folder: `manifest.json`, tables as parquet, arrays as safetensors."""
         return saved(self, Path(folder))
 
     def _repr_html_(self) -> str:

@@ -1,4 +1,4 @@
-"""Selection: which heads of which sites, in one grammar for the command line and for Python.
+"""Selection: heads and sites, in one grammar for command line and Python.
 
 L10-19        layers 10 to 19, ends included, every head
 L3.H7         one head
@@ -21,7 +21,7 @@ from headscope.errors import UsageError
 _TERM = re.compile(r"(?:(?P<stack>enc|dec|only|text|image|sound))?(?:\.?L(?P<layers>\d+(?:-\d+)?))?"
                    r"(?:\.?(?P<kind>self|cross))?(?:\.?H(?P<heads>\d+(?:-\d+)?))?")  # fmt: skip
 
-# No model has ten thousand layers; a range of a billion would fill the memory before anyone could say so.
+# No model has ten thousand layers; a range of a billion would fill the memory before any check.
 _DIGITS = 4
 _LONGEST = 80  # characters of a selection that a message repeats
 _MOST_TERMS = 1000
@@ -74,13 +74,16 @@ class Selection:
         stack: Stack | None = None,
         kind: Kind | None = None,
     ) -> "Selection":
-        """Build a selection in Python, with Python's ranges: `Selection.at(layers=range(10, 20), heads=7)`."""
+        """Build a selection with Python's ranges.
+
+        Example: `Selection.at(layers=range(10, 20), heads=7)`.
+        """
         layer_set, head_set = _indices(layers), _indices(heads)
         return cls((Term(stack, kind, layer_set, head_set),), _describe(stack, kind, layer_set, head_set))
 
     @classmethod
     def of(cls, what: "Selection | str | Site | None") -> "Selection":
-        """Whatever names heads, as a Selection; None is everything."""
+        """Anything that names heads, as a Selection; None selects everything."""
         if what is None:
             return cls((Term(),))
         if isinstance(what, Site):
@@ -94,7 +97,7 @@ class Selection:
     def resolve(self, sites: Iterable[Site]) -> dict[Site, tuple[int, ...]]:
         """The selected sites with their selected heads.
 
-        A selection that matches nothing is an error.
+        Raises `UsageError` where the selection matches nothing.
         """
         sites = tuple(sites)
         heads_by_site = {site: heads for site in sites if (heads := self.heads_of(site))}

@@ -1,4 +1,4 @@
-"""Text to run a model on: the one that ships with the package, fetched ones, and the user's own."""
+"""Text to run a model on: the shipped text, fetched texts, and the user's own."""
 
 from headscope.corpora.listing import Listed, LocatedText, find, texts
 from headscope.corpora.text import Text, joined, read_text, shipped_text

@@ -1,7 +1,7 @@
-"""Files out of a wheel, an npm tarball or a Debian package, into memory.
+"""Reads files of a wheel, an npm tarball or a Debian package into memory.
 
-Nothing is written under an archive's names. Only members whose whole name a pattern allows are read, only regular
-files, and only so much of them.
+Nothing is written under the names in an archive. Only regular files whose whole name matches a pattern are read, and
+only up to a size limit.
 """
 
 import gzip
@@ -28,7 +28,7 @@ _DAMAGE = (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, lzma.LZMAErro
 
 @runtime_checkable
 class Stream(Protocol):
-    """What can be read from."""
+    """Something to read bytes from."""
 
     def read(self, size: int = -1, /) -> bytes:
         """At most `size` bytes."""
@@ -36,10 +36,10 @@ class Stream(Protocol):
 
 
 def members(archive: Path, name_pattern: str) -> dict[str, bytes]:
-    """The files in an archive whose names match `wanted` as a whole, in the order of their names.
+    """The files of an archive whose whole name matches `name_pattern`, sorted by name.
 
     Raises:
-        ResourceError: The archive is damaged or truncated, has none of them, or has a link or a huge file there.
+        ResourceError: The archive is damaged or truncated, has no such file, or has a link or a huge file of that name.
     """
     pattern, contents, total = re.compile(name_pattern), dict[str, bytes](), 0
     try:
@@ -100,7 +100,10 @@ def _is_wanted(archive: Path, name: str, pattern: re.Pattern[str]) -> bool:
 
 @contextmanager
 def _payload(archive: Path) -> Iterator[Stream]:
-    """The tar inside a Debian package, which is an `ar` archive: a header of 60 bytes before each member."""
+    """The tar inside a Debian package.
+
+    The package is an `ar` archive: a header of 60 bytes before each member.
+    """
     with archive.open("rb") as file:
         if file.read(8) != b"!<arch>\n":
             raise _refused(archive, "it is no Debian package")
@@ -139,9 +142,9 @@ def _unpacked(archive: Path, name: str, content: bytes) -> Iterator[Stream]:
 
 @contextmanager
 def _by_dpkg(archive: Path) -> Iterator[Stream]:
-    """Ubuntu packs with zstandard, which Python cannot read yet.
+    """Let `dpkg-deb` unpack a package; it runs no script.
 
-    `dpkg-deb` unpacks and runs no script.
+    Ubuntu packs with zstandard, which Python cannot read yet.
     """
     if (program := shutil.which("dpkg-deb")) is None:
         raise ResourceError(

@@ -1,6 +1,7 @@
-"""From the files of a package to clean documents, one function per kind of package. Nothing of it is executed.
+"""Turns the files of a package into clean documents.
 
-Each returns the documents of every part of its package: of every language, or of the one part "".
+Nothing in a package is executed. Each function returns the documents of every part of its package: one part per
+language, or the single part "".
 """
 
 import re
@@ -17,25 +18,26 @@ SENTENCE = 60  # characters; shorter lines are headings and entries of lists
 
 @dataclass(frozen=True)
 class Document:
-    """One document; `key` decides its split and is the same for its translations."""
+    """One document; `key` decides its split, and its translations have the same key."""
 
     key: str
     text: str
 
 
 def plain_files(files: Mapping[str, bytes]) -> dict[str, list[Document]]:
-    """A document per file of plain text, in the order of the numbers in their names.
+    """One document per plain text file, ordered by the numbers in the file names.
 
-    An epilogue is the last.
+    An epilogue comes last.
     """
     ordered = sorted(files, key=lambda name: ("epilogue" in name, [int(word) for word in re.findall(r"\d+", name)]))
     return {"": [Document(_stem(name), _plain(_decoded(files[name], name))) for name in ordered]}
 
 
 def bible(files: Mapping[str, bytes]) -> dict[str, list[Document]]:
-    """A document per chapter of a module that holds the text as one string and where each verse begins.
+    """One document per chapter of a Bible module.
 
-    The module is read as text. A verse has a number of seven or eight digits: book, chapter (3), verse (3).
+    The module holds the text as one string and the start of each verse. The module is read as text. A verse has a
+    number of seven or eight digits: book, chapter (3), verse (3).
     """
     source = "\n".join(_decoded(content, name) for name, content in files.items())
     match = re.search(r'"""(.*?)""",\s*\{([\d\s:,]*)\}', source, re.DOTALL)
@@ -51,7 +53,7 @@ def bible(files: Mapping[str, bytes]) -> dict[str, list[Document]]:
 
 
 def declaration(files: Mapping[str, bytes]) -> dict[str, list[Document]]:
-    """A document per article of the declaration, the preamble first, in every language."""
+    """One document per article of the declaration, preamble first, in every language."""
     parts = {}
     for name, content in files.items():
         page = _decoded(content, name)
@@ -64,10 +66,10 @@ def declaration(files: Mapping[str, bytes]) -> dict[str, list[Document]]:
 
 
 def handbook(files: Mapping[str, bytes]) -> dict[str, list[Document]]:
-    """A document per page of the book, in every language.
+    """One document per page of the book, in every language.
 
-    Where a translation is not finished its pages show paragraphs of the original, with references translated or
-    not. They are left out, and so are pages that have no sentence of their own.
+    An unfinished translation shows paragraphs of the original, with translated references or without. These paragraphs
+    are left out, and so are pages without a sentence of their own.
     """
     pages: dict[str, dict[str, list[str]]] = {}
     for name, content in sorted(files.items()):
@@ -92,7 +94,7 @@ def handbook(files: Mapping[str, bytes]) -> dict[str, list[Document]]:
 
 
 def _is_of(line: str, original: set[str], runs: set[str]) -> bool:
-    """Whether a paragraph is one of the original's, or mostly made of its words in its order."""
+    """Whether a paragraph is from the original, or mostly made of its word sequences."""
     its = _runs(line)
     return line in original or (bool(its) and sum(run in runs for run in its) >= len(its) / 2)
 
@@ -108,7 +110,7 @@ def _is_menu(tag: str, attributes: Mapping[str, str]) -> bool:
 
 
 def _plain(text: str) -> str:
-    """Unix lines, no separator of ours within a document, no invisible characters, single spaces."""
+    """Clean text: Unix lines, single spaces, no invisible characters, no `***`."""
     unified = (
         text.replace("\r\n", "\n").replace("\r", "\n").replace("\xa0", " ").replace("\xad", "").replace("\ufeff", "")
     )

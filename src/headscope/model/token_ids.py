@@ -1,4 +1,4 @@
-"""Token ids against the embedding table that they are looked up in."""
+"""Checks token ids against the embedding table."""
 
 from torch import Tensor
 
@@ -7,7 +7,7 @@ from headscope.errors import CheckpointError
 
 
 def check_token_ids(tokens: Tensor, spec: ModelSpec) -> None:
-    """Refuse tokens for which the model has no vector: tokenizer and weights are then of two models.
+    """Refuse tokens without a vector: tokenizer and weights are of different models.
 
     Raises:
         CheckpointError: An id is not below the size of the vocabulary.

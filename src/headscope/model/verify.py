@@ -1,12 +1,12 @@
-"""Verify: the fast paths, their definitions and transformers itself, compared on one very checkpoint.
+"""Verify: compares fast paths, definitions and transformers on one checkpoint.
 
-What is compared with transformers is compared with a second model that transformers loads by itself (`fresh_copy`).
-What is compared with a definition is compared on the same queries, keys and values.
+The model is compared with a second one that transformers loads by itself (`fresh_copy`). A fast path is compared with
+its definition on the same queries, keys and values.
 
-Float64 is the judge. Where scores are sharp, float32 rounds far more than elsewhere, and two computations that are both
-right drift apart. So beside each error stands what rounding does to the plain computation in float32, measured against
-the same in float64, and the error may be a few times as large. A model in float16 or bfloat16 is verified as a float32
-copy, to which its weights widen exactly (see `rounding`).
+Float64 is the judge. Where scores are sharp, float32 rounds far more than elsewhere, and two correct computations drift
+apart. So each error is compared with the rounding of the plain float32 computation, measured against the same in
+float64, and may be a few times as large. A model in float16 or bfloat16 is verified as a float32 copy, which holds its
+weights exactly (see `rounding`).
 """
 
 import math
@@ -44,16 +44,16 @@ SINGLES = 16
 FEWEST = 8
 BANDS = (1, 8)
 
-# Every tolerance is relative to the range of what is compared; one float32 rounding is 6e-8.
+# Every tolerance is relative to the range of the compared numbers; one float32 rounding is 6e-8.
 MAPS = 1e-6
 OUTPUTS = 1e-4  # dozens of layers amplify roundings; transformers' own eager and sdpa differ as much
 STATISTICS = 1e-5
 WEIGHTS = 1e-5
 DEFINITION = 2e-6
-# How many times the measured rounding of the plain float32 computation an error may be, beyond the tolerance: sums in
-# another order err by as much in another direction, and the largest of many errors is compared with another largest.
+# Beyond the tolerance, an error may be this many times the measured rounding of the plain float32 computation: sums in
+# another order err by as much in another direction, and the comparison is between the largest of many errors.
 ROUNDED = 4.0
-# Where transformers' own output moves by this much between float32 and float64, nothing can be compared with it.
+# Where transformers' output differs by this much between float32 and float64, a comparison with it says nothing.
 CHAOS = 1e-2
 
 
@@ -70,10 +70,10 @@ class Check:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is verified: a model, the same loaded afresh, and inputs for both.
+    """The verified model, a fresh copy of it, and inputs for both.
 
     `singles` are inputs of single tokens, where rotary positions are the identity; `tokens` is None where the model
-    reads something else than tokens alone.
+    does not read tokens alone.
     """
 
     model: Model
@@ -85,9 +85,9 @@ class Subject:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a freshly loaded model gives under eager attention: maps by stack and kind, and its first output.
+    """Maps by stack and kind, and the first output, of a fresh model.
 
-    The roundings are how far float32 is from float64 in each.
+    The fresh model uses eager attention. The roundings are the differences between float32 and float64.
     """
 
     maps: dict[tuple[str, str], list[Tensor]]
@@ -98,23 +98,23 @@ class Answer:
 
 @dataclass(frozen=True)
 class Deviation:
-    """An error, and how large the rounding of the plain float32 computation is."""
+    """An error, and the rounding of the plain float32 computation."""
 
     error: float
     rounding: float = 0.0
 
 
 class _NotCompared(Exception):
-    """Why a comparison cannot be made, through no fault of the model or of headscope."""
+    """Why a comparison is impossible, without a fault of the model or of headscope."""
 
 
 Comparison = Callable[[Subject], list[Deviation]]
 
 
 def verify(model: Model, text: str | None = None) -> list[Check]:
-    """Run every comparison that this model allows, on the first tokens of `text` (random inputs without one).
+    """Run every comparison that this model allows, on the first tokens of `text`.
 
-    Models that read images or sound are verified on random ones.
+    Without a text the inputs are random. Models that read images or sound are verified on random ones.
     """
     with quiet(), torch.no_grad(), restored(model.hf):
         fresh = fresh_copy(model.hf, model.origin)
@@ -125,9 +125,9 @@ def verify(model: Model, text: str | None = None) -> list[Check]:
 
 
 def _in_float32(model: Model, fresh: FreshCopy) -> Model:
-    """The model itself, or a float32 copy of one in a narrow dtype.
+    """The model, as a float32 copy where its dtype is narrow.
 
-    The fresh one is widened in place.
+    The fresh model is widened in place.
     """
     if not is_narrow(model.hf.dtype):
         return model
@@ -141,7 +141,7 @@ def _in_float32(model: Model, fresh: FreshCopy) -> Model:
 def _checks(model: Model) -> Iterator[tuple[str, float, Comparison]]:
     yield "maps = transformers' eager attentions", MAPS, _maps
     if isinstance(model.session(), SoftmaxSession):
-        return  # nothing below can be asked of a family outside the attention interface
+        return  # the rest needs a family that uses the attention interface
     yield "streaming statistics = float64 of the same queries and keys", STATISTICS, _statistics
     yield "output under our attention = transformers' own", OUTPUTS, _outputs
     yield "output under an infinite window = transformers' own", OUTPUTS, _infinite_window
@@ -169,7 +169,7 @@ def _allowed(deviation: Deviation, tolerance: float) -> float:
 
 
 def _share(deviation: Deviation, tolerance: float) -> float:
-    """The error as a share of what it may be.
+    """The error as a share of its limit.
 
     An error that is not a number is beyond every limit.
     """
@@ -180,7 +180,7 @@ def _share(deviation: Deviation, tolerance: float) -> float:
 
 
 def _state(model: Model, fresh: FreshCopy) -> Check:
-    """How many weights, buffers and attributes are not those of a model that was just loaded."""
+    """Count the weights, buffers and attributes that differ from a fresh model."""
     name = "weights and state = a freshly loaded model's"
     weights, loaded = (dict(hf.named_parameters()) for hf in (model.hf, fresh.hf))
     if weights.keys() != loaded.keys():
@@ -192,9 +192,9 @@ def _state(model: Model, fresh: FreshCopy) -> Check:
 
 
 def _run_subject(model: Model, fresh: FreshCopy, text: str | None) -> Subject:
-    """What is verified.
+    """The model, a fresh copy, and inputs.
 
-    Raises `CaptureError` where the model cannot be run on the inputs that are made for it.
+    Raises `CaptureError` where the model cannot run on the inputs that headscope makes.
     """
     try:
         return _subject(model, fresh, text)
@@ -219,9 +219,9 @@ def _subject(model: Model, fresh: FreshCopy, text: str | None) -> Subject:
 
 
 def _answer(fresh: Any, inputs: dict[str, Any]) -> Answer:
-    """What a fresh model answers.
+    """The maps and the output of a fresh model.
 
-    It is widened to float64 on the way, to measure how much it rounds.
+    The model is widened to float64 on the way, to measure its rounding.
     """
     answer = _computed_answer(fresh, inputs)
     memory = physical_bytes()
@@ -237,7 +237,7 @@ def _answer(fresh: Any, inputs: dict[str, Any]) -> Answer:
 
 
 def _computed_answer(fresh: Any, inputs: dict[str, Any]) -> Answer:
-    # Two forwards: a model that exchanges its attention modules in the first one shows their maps in the second.
+    # Two forwards: a model that replaces its attention modules in the first one shows their maps in the second.
     hidden = _hidden(fresh(**inputs))
     return Answer(_attentions(fresh(**inputs, output_attentions=True)), hidden)
 
@@ -260,9 +260,9 @@ def _tokens(model: Model, text: str | None) -> Int[Tensor, "1 tokens"]:
 
 
 def _readable(model: Model, tokens: Int[Tensor, "1 tokens"]) -> Int[Tensor, "1 first_tokens"]:
-    """As many of the first tokens as the model reads in a form that can be seen.
+    """The first tokens, as many as the model attends to with visible maps.
 
-    BigBird reads long text by blocks.
+    BigBird reads a longer text in blocks.
     """
     while tokens.shape[1] > FEWEST:
         try:
@@ -306,7 +306,7 @@ def _chaos(rounding: float) -> _NotCompared:
 
 
 def _attentions(output: Any) -> dict[tuple[str, str], list[Tensor]]:
-    """What transformers returns as attentions, by stack and kind."""
+    """The attentions that transformers returns, by stack and kind."""
     text, image, sound = (getattr(output, f"{part}_model_output", None) for part in ("text", "vision", "audio"))
     returned = {
         ("only", "self"): getattr(output, "attentions", None),
@@ -317,7 +317,7 @@ def _attentions(output: Any) -> dict[tuple[str, str], list[Tensor]]:
         ("image", "self"): getattr(image, "attentions", None),
         ("sound", "self"): getattr(sound, "attentions", None),
     }
-    # Where a family returns something else than a map for a layer (PEGASUS-X: maps by blocks), no map is compared.
+    # Where a family returns no plain map for a layer (PEGASUS-X: maps by blocks), no map is compared.
     return {
         place: [attention_map for attention_map in maps or () if isinstance(attention_map, Tensor)]
         for place, maps in returned.items()
@@ -326,15 +326,16 @@ def _attentions(output: Any) -> dict[tuple[str, str], list[Tensor]]:
 
 def _map_error(site: Site, ours: Tensor, theirs: Tensor) -> float:
     if "sinks" in site.extras:
-        # Some families return the map before the sink has taken its share: only what is left can be compared.
+        # Some families return the map without the share of the sink: only the visible keys can be compared.
         ours, theirs = (attention_map / attention_map.sum(dim=-1, keepdim=True) for attention_map in (ours, theirs))
     return float((ours - theirs).abs().max())
 
 
 def _statistics(subject: Subject) -> list[Deviation]:
-    """Entropy over ln n, distance over n, masses as they are, for every site.
+    """Compare streamed row statistics with their definition, for every site.
 
-    A session streams; each call that it reads is taken by the definition as well, from the same queries and keys.
+    Entropy is relative to ln n, distance to n; masses are absolute. A session streams; the definition uses the queries
+    and keys of the same calls.
     """
     model, request = subject.model, Request(bands=BANDS)
     with model.session() as session:
@@ -352,7 +353,7 @@ def _statistics_error(site: Site, measured: RowStatistics, exact: RowStatistics,
     keys = max(2, int(exact.n_visible.max()))
     ranges = {"entropy_nats": math.log(keys), "participation": 1.0, "first": 1.0}
     if site.kind == "self":
-        # The anchors of the standard deviation are spread over all keys, also where a window hides most of them: its
+        # The anchors of the standard deviation cover all keys, even where a window hides most of them: its
         # error is stated in units of their number (see `statistics.columns`).
         ranges |= {"distance": float(keys), "distance_sd": float(n_keys), "diagonal": 1.0}
     return max(_worst(getattr(measured, name), getattr(exact, name)) / size for name, size in ranges.items())
@@ -363,7 +364,10 @@ def _worst(a: Tensor, b: Tensor) -> float:
 
 
 class _ReferenceReader(Reader):
-    """Reads calls and takes the statistics of each from its stored map, in float32 and in float64."""
+    """Reads calls, and computes their statistics from stored maps in two precisions.
+
+    The precisions are float32 and float64.
+    """
 
     def __init__(self, request: Request) -> None:
         super().__init__()
@@ -371,7 +375,7 @@ class _ReferenceReader(Reader):
         self.statistics: list[tuple[RowStatistics, RowStatistics, int]] = []
 
     def call(self, raw: RawCall, *, query_offset: int | None = None, cross: bool = False) -> Call:
-        """The call; its statistics by the definition are kept."""
+        """Read the call, and keep its statistics by the definition."""
         call = super().call(raw, query_offset=query_offset, cross=cross)
         cpu_call = call.to(torch.device("cpu"))  # not every device has float64
         plain, exact = (
@@ -408,12 +412,15 @@ def _changed_by(subject: Subject, *, replaced: bool) -> list[Deviation]:
 
 
 def _hidden(output: Any) -> Tensor:
-    """The first tensor of numbers that a model returns."""
+    """The first tensor of numbers in the output of a model."""
     return next(value for value in output.values() if isinstance(value, Tensor) and value.is_floating_point())
 
 
 def _definition(subject: Subject) -> list[Deviation]:
-    """On the queries, keys and values that this model really computes, relative to the largest output."""
+    """Compare the mechanism with its definition on the model's own q, k and v.
+
+    The error is relative to the largest output.
+    """
     deviations: list[Deviation] = []
     model, reader, dense = subject.model, Reader(), Dense()
 
@@ -430,14 +437,14 @@ def _definition(subject: Subject) -> list[Deviation]:
 
 
 def _has_projections(model: Model, site: Site) -> bool:
-    """Whether the equation of the weights says what q, k and v are, up to a limit where there is one."""
+    """Whether the weights determine q, k and v, at least up to a limit."""
     return model.weight_status(site).status in ("exact", "clipped")
 
 
 def _projections(subject: Subject) -> list[Deviation]:
-    """On single tokens, where rotary positions are the identity.
+    """Compare projections on single tokens, where rotary positions are the identity.
 
-    Images and sounds have none where this is asked.
+    Images and sounds have no rotary positions here.
     """
     model, inputs = subject.model, dict[str, list[Tensor]]()
     sites = [site for site in model.sites if _has_projections(model, site)]
@@ -480,12 +487,12 @@ def _projection_error(
 
 
 def _cache(subject: Subject) -> list[Deviation]:
-    """How many of 16 greedy tokens differ."""
+    """Count the differences between 16 greedy tokens with and without a cache."""
     if subject.tokens is None:
         raise _NotCompared("the model does not read tokens alone")
     prompt = subject.tokens[0, : max(1, min(32, subject.tokens.shape[1] - 16))]
     hf = subject.model.hf
-    # Any token will do to begin with where the configuration names none: both runs begin alike.
+    # Where the configuration names no first token any token will do: both runs use the same.
     start = 0 if lacks_start(hf) else None
     with subject.model.session():
         runs = [

@@ -1,4 +1,4 @@
-"""Folds made into findings: an answer, a reason why there is none, or an error."""
+"""Turns folds into findings: an answer, a reason for having none, or an error."""
 
 import traceback
 from dataclasses import replace
@@ -13,7 +13,7 @@ from headscope.pipeline.text_pass import Fold, caught, seeded
 
 
 def answer(fold: Fold, subject: Subject) -> Finding:
-    """What the lens says, with its headlines, its parameters and the warning that its weights deserve."""
+    """The lens's answer with headlines, parameters and the warning about weights."""
     question, finding = fold.plan.question, None
     with caught(fold), seeded(fold.seed):
         if fold.error is None:
@@ -27,7 +27,7 @@ def answer(fold: Fold, subject: Subject) -> Finding:
 
 
 def measured(question: Question, state: Any, weights: WeightSource | None) -> Measurement:
-    """What the lens measures, from the state of its fold or from the weights alone."""
+    """The measurement of the lens, from its state or from the weights alone."""
     lens = question.lens
     if isinstance(lens, TextLens):
         return lens.finish(state, weights)
@@ -53,7 +53,7 @@ def finding_of(question: Question, measurement: Measurement) -> Finding:
 
 
 def not_applicable(question: Question, reason: str, warnings: tuple[str, ...] = ()) -> Finding:
-    """The lens has nothing to say about this model, and that is not an error."""
+    """The finding of a lens that does not apply to this model, which is not an error."""
     return Finding(
         question.name,
         question.lens.about,
@@ -65,9 +65,9 @@ def not_applicable(question: Question, reason: str, warnings: tuple[str, ...] = 
 
 
 def failed(question: Question, error: BaseException) -> Finding:
-    """The lens raised.
+    """The finding of a lens that raised an error.
 
-    The reason says what and, where it was not on purpose, in which line.
+    The reason names the error and, where it was unexpected, its line.
     """
     reason = error.message if isinstance(error, HeadscopeError) else f"{_named(error)} {_place(error)}"
     return Finding(question.name, question.lens.about, "failed", reason.strip(), params=question.stated_params())

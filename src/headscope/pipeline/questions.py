@@ -1,4 +1,4 @@
-"""Which lenses with which parameters: names and dictionaries made into lenses and their dataclasses."""
+"""Turns names and dictionaries into lenses and their parameters."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ class Question:
 
     @property
     def name(self) -> str:
-        """The lens's name."""
+        """The name of the lens."""
         return self.lens.name
 
     def stated_params(self) -> dict[str, Scalar]:
@@ -31,17 +31,17 @@ class Question:
 
 @dataclass(frozen=True)
 class LensPlan:
-    """A question with what it needs of the model at hand."""
+    """A question with the captures that it needs from this model."""
 
     question: Question
     needs: Needs
 
 
 def questions(lenses: Sequence[str | AnyLens] | None, params: Mapping[str, Any] | None) -> tuple[Question, ...]:
-    """The chosen lenses (None: all) with the given parameters or their defaults, each lens once.
+    """The chosen lenses (None: all) with their parameters, each lens once.
 
-    They come in the order of `headscope lenses`, whatever the order in which they were chosen, so that the same
-    question gives the same report; a lens that is not listed there comes last.
+    They come in the order of `headscope lenses`, whatever the order of the choice, so that the same question gives the
+    same report; a lens that is not listed there comes last.
     """
     resolved = map(_lens, lens_members() if lenses is None else lenses)
     every = _in_order({lens.name: lens for lens in resolved})

@@ -1,4 +1,4 @@
-"""Draws what a run found: figures as files, the run as one page, a finding in a notebook."""
+"""Draws a run: figures as files, the run as one page, a finding in a notebook."""
 
 from headscope.report.draw.figure import FORMATS, save
 from headscope.report.ledger import ledger_html, write_ledger

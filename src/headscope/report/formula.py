@@ -1,4 +1,7 @@
-"""Typesets TeX formulas as inline SVG: outlines in the colour of the text, nothing to fetch or run."""
+"""Typesets TeX formulas as inline SVG outlines in the colour of the text.
+
+There is nothing to fetch or run.
+"""
 
 import html
 import re
@@ -20,9 +23,9 @@ _FUNCTION = re.compile(r"(?<=[\w})\]])\s*\\(?:ln|log|exp|max|min)(?![a-zA-Z])")
 
 
 def formula(tex: str, display: bool = False) -> str:
-    """`tex` (mathtext's subset, with or without dollars) as `<svg>`.
+    """Typeset `tex` (mathtext's subset, with or without dollars) as `<svg>`.
 
-    As `<code>` where it cannot be set.
+    Falls back to `<code>` where it cannot be typeset.
     """
     source = tex.strip().strip("$").strip()
     label = html.escape(visible(source), quote=True)
@@ -34,7 +37,7 @@ def formula(tex: str, display: bool = False) -> str:
 
 
 def _spaced(tex: str, display: bool) -> str:
-    """`tex` with what TeX does by itself: thin spaces around operators, tall fractions in a display."""
+    """Add TeX's own spacing: thin spaces around operators, tall display fractions."""
     tex = _SUM.sub(lambda match: match[0] + r"\,", tex)
     tex = _FUNCTION.sub(lambda match: r"\," + match[0], tex)
     return re.sub(r"\\frac(?![a-zA-Z])", r"\\dfrac", tex) if display else tex
@@ -60,7 +63,10 @@ def _typeset(dollars: str, label: str) -> str:
 
 
 def _measured(dollars: str, font: FontProperties) -> tuple[float, float, float]:
-    """Width, height and depth, from the very parse that `TextPath` makes: parsing is slow, and this one is cached."""
+    """Width, height and depth of a formula.
+
+    They come from the parse of `TextPath`: parsing is slow, and this one is cached.
+    """
     large = font.copy()
     large.set_size(text_to_path.FONT_SCALE)
     width, height, depth, _, _ = text_to_path.mathtext_parser.parse(dollars, text_to_path.DPI, large)

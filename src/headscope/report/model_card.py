@@ -1,4 +1,4 @@
-"""The card at the top of the report: what the model is, what was read from it, and with what."""
+"""The card at the top of the report: the model, its sites, the text, the versions."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,7 +10,7 @@ _STACKS = {"enc": "encoder ", "dec": "decoder ", "only": "", "text": "text ", "i
 
 
 def card(run: Run) -> str:
-    """The model, its attention sites, the text and the versions."""
+    """The card of a run as HTML."""
     facts = [
         *_model_facts(run.model),
         *_site_facts(run.sites),
@@ -34,7 +34,7 @@ def _model_facts(model: ModelSpec) -> Iterable[tuple[str, str]]:
 
 
 def _site_facts(sites: Sequence[Site]) -> Iterable[tuple[str, str]]:
-    """The attention sites, those that differ only by their layer in one line."""
+    """The attention sites; sites that differ only by layer share a line."""
     alike: dict[tuple[str, str], list[int]] = {}
     for site in sites:
         alike.setdefault(_description(site), []).append(site.layer)
@@ -90,7 +90,7 @@ def _hash(sha256: str) -> str:
 
 
 def amount(n: int) -> str:
-    """`135 million`."""
+    """A large number in words: `135 million`."""
     for size, name in ((10**9, "billion"), (10**6, "million")):
         if n >= size:
             return f"{n / size:.3g} {name}"

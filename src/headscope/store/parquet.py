@@ -1,4 +1,4 @@
-"""Tables as parquet: the same bytes for the same table, and no more room than a table of numbers can need."""
+"""Tables as parquet: the same bytes for the same table, and limited memory."""
 
 import io
 
@@ -8,15 +8,18 @@ from polars.exceptions import PanicException
 from headscope.errors import UsageError
 from headscope.store.plain_json import DAMAGED
 
-# A few bytes of parquet can stand for any number of rows: these bound what reading one may cost.
+# A few bytes of parquet can hold any number of rows: these limit the cost of reading.
 MOST_CELLS = 20_000_000
 MOST_BYTES = 2**28
-MOST_TEXT = 2**26  # bytes: a text that occurs in every row is stored once and read as often as it occurs
+MOST_TEXT = 2**26  # bytes: a text that occurs in every row is stored once but read many times
 _MOST_GROUPS = 1000
 
 
 def parquet_bytes(table: pl.DataFrame) -> bytes:
-    """Bytes that depend on nothing but the table: one row group, fixed compression, no clock."""
+    """The bytes of a table, which depend on nothing else.
+
+    One row group, fixed compression, no clock.
+    """
     buffer = io.BytesIO()
     table.rechunk().write_parquet(buffer, compression="zstd", compression_level=3, row_group_size=max(table.height, 1))
     return buffer.getvalue()
@@ -25,17 +28,17 @@ def parquet_bytes(table: pl.DataFrame) -> bytes:
 def table_in(content: bytes, source: str) -> pl.DataFrame:
     """The table that `parquet_bytes` wrote.
 
-    What it claims about its size is looked at before it is read.
+    Its stated size is checked before it is read.
 
     Raises:
-        UsageError: The bytes are not parquet, need too much room, or hold other things than numbers and texts.
+        UsageError: The bytes are not parquet, need too much memory, or hold more than numbers and texts.
     """
     try:
         _check_size(content, source)
         table = pl.read_parquet(io.BytesIO(content))
     except UsageError:
         raise
-    except (Exception, PanicException) as error:  # foreign readers on foreign bytes: whatever they raise
+    except (Exception, PanicException) as error:  # the reader may raise anything on unknown bytes
         raise _damaged(source, f"it cannot be read ({type(error).__name__})") from error
     for name, dtype in table.schema.items():
         if not (dtype.is_numeric() or dtype in (pl.Boolean, pl.String, pl.Null)):
@@ -47,7 +50,9 @@ def table_in(content: bytes, source: str) -> pl.DataFrame:
 
 
 def _check_size(content: bytes, source: str) -> None:
-    from pyarrow.parquet import read_metadata  # a fifth of a second, for those who load a run
+    from pyarrow.parquet import (
+        read_metadata,
+    )  # imported here: it takes a fifth of a second, and only loading a run needs it
 
     metadata = read_metadata(io.BytesIO(content))
     groups = metadata.num_row_groups

@@ -1,7 +1,7 @@
-"""The tables of vectors that a model reads and writes with (tokens, positions, output), found by name and shape.
+"""Finds the tables of token, position and output vectors by name and shape.
 
 transformers names the table of tokens and the output head; a table of positions is an embedding whose name says so and
-that is as wide as the tokens. Only names and shapes are read, so that a model without weights will do.
+that is as wide as the tokens. Only names and shapes are read, so a model without weights is enough.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,13 +13,13 @@ from torch import nn
 from headscope.core.site import Site, Stack
 from headscope.core.weights import Embedding
 
-# A factor that only undoes rounding is none.
+# A factor that differs from 1 only by rounding does not count.
 _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
 class EmbeddingTables:
-    """The tables of a model, tokens first, and notes on them in sentences."""
+    """The tables of a model, tokens first, and sentences about them."""
 
     tables: tuple[Embedding, ...] = ()
     notes: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ def _positions(
 
 
 def _first(module: Any) -> int:
-    """The row of the first position: some families leave rows for padding in front."""
+    """The row of the first position; some families reserve rows for padding first."""
     offset = getattr(module, "offset", None)
     if isinstance(offset, int):
         return offset
@@ -86,7 +86,10 @@ def _first(module: Any) -> int:
 
 
 class _Ties:
-    """Which parameters are one, by identity or, on a model without weights, by what transformers would tie."""
+    """Which parameters are shared.
+
+    By identity; on a model without weights, by the ties that transformers would make.
+    """
 
     def __init__(self, model: Any) -> None:
         self._parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -105,7 +108,7 @@ class _Ties:
 
 
 def _stacks(model: Any) -> Iterator[Any]:
-    """Encoder and decoder, where the model has both: they may read with tables of their own."""
+    """Encoder and decoder of a model that has both; each may have its own tables."""
     if getattr(model.config, "is_encoder_decoder", False):
         for name in ("get_encoder", "get_decoder"):
             if (part := _method_result(model, name)) is not None:
@@ -113,7 +116,7 @@ def _stacks(model: Any) -> Iterator[Any]:
 
 
 def _method_result(model: Any, name: str) -> Any:
-    """What a method of transformers returns; None where the family does not have it."""
+    """The result of a transformers method; None where the family does not have it."""
     method = getattr(model, name, None)
     try:
         return method() if callable(method) else None
@@ -122,9 +125,9 @@ def _method_result(model: Any, name: str) -> Any:
 
 
 def _stack(module: str, sites: Sequence[Site]) -> Stack | None:
-    """The stack whose attention has the longest beginning of its name in common.
+    """The stack whose attention modules share the longest prefix of the name.
 
-    None where all have the same.
+    None where all stacks share the same.
     """
     stacks = list(dict.fromkeys(site.stack for site in sites))
     if len(stacks) == 1:

@@ -1,4 +1,4 @@
-"""The transformers library: its classes, its attention interface, its habits.
+"""The transformers library: its classes, attention interface and habits.
 
-Nothing else knows it.
+No other part of headscope knows it.
 """

@@ -1,4 +1,4 @@
-"""The layers of a model, found by walking from a module of theirs to the lists of modules around it."""
+"""Finds the layers of a model: walks from a module to the lists around it."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,9 +8,9 @@ from headscope.core.site import Site
 
 
 def enclosing_names(module: str) -> Iterator[str]:
-    """The names of the modules that hold a module, the innermost first.
+    """The names of the modules around a module, innermost first.
 
-    Not that of the whole model.
+    Without the whole model.
     """
     while "." in module:
         module = module.rpartition(".")[0]
@@ -18,7 +18,7 @@ def enclosing_names(module: str) -> Iterator[str]:
 
 
 def list_elements(hf: nn.Module, module: str) -> Iterator[str]:
-    """The elements of module lists that are a module or hold it, the innermost first."""
+    """The elements of module lists that are or hold a module, innermost first."""
     for name in (module, *enclosing_names(module)):
         if isinstance(hf.get_submodule(name.rpartition(".")[0]), nn.ModuleList):
             yield name
@@ -43,7 +43,7 @@ def shared_layer(hf: nn.Module, attention: str, feed_forward: str) -> str:
 
 
 def layer_list(hf: nn.Module, module: str) -> str | None:
-    """The outermost module list around a module, whose elements are the layers of its stack."""
+    """The outermost module list around a module; its elements are the layers."""
     *_, outermost = (None, *list_elements(hf, module))
     return None if outermost is None else outermost.rpartition(".")[0]
 
@@ -57,7 +57,7 @@ def layer_lists(hf: nn.Module, sites: Sequence[Site]) -> tuple[str, ...]:
 def last_layer(hf: nn.Module, module: str) -> str:
     """The last layer of the stack that a module is in.
 
-    The module itself where its stack is no list.
+    The module itself where its stack is not a list.
     """
     name = layer_list(hf, module)
     layers = None if name is None else hf.get_submodule(name)

@@ -1,4 +1,4 @@
-"""From matplotlib's SVG to one that can live in a page with many others: lean, unique ids, tooltips."""
+"""Turns matplotlib's SVG into a lean one for a page: unique ids and tooltips."""
 
 import io
 import re
@@ -17,12 +17,12 @@ _XLINK = "{http://www.w3.org/1999/xlink}"
 _NUMBER = re.compile(r"-?\d+\.\d{3,}")
 _REFERENCE = re.compile(r"#([\w.-]+)")
 _WORDS = ("text", "tspan", "title")
-_PAD = 0.04  # inches around what is drawn
+_PAD = 0.04  # inches around the drawing
 Box = tuple[float, float, float, float]  # left, top, width, height
 
 
 def tree(figure: Figure) -> Element:
-    """The SVG of a matplotlib figure, cropped to what is drawn, without metadata, styles or namespaces."""
+    """The SVG of a figure, cropped, without metadata, styles or namespaces."""
     FigureCanvasSVG(figure)
     out = io.StringIO()
     figure.savefig(out, format="svg", bbox_inches=_drawn_box(figure), transparent=True,
@@ -33,15 +33,15 @@ def tree(figure: Figure) -> Element:
     for useless in [child for child in root if child.tag in ("metadata", "defs")]:
         if useless.tag == "metadata" or useless.find("style") is not None:
             root.remove(useless)
-    # What matplotlib says in a style sheet for "*", which would reach the whole page.
+    # Matplotlib sets this in a style sheet for "*", which would affect the whole page.
     root.set("stroke-linejoin", "round")
     return root
 
 
 def _drawn_box(figure: Figure) -> Bbox:
-    """The box of everything that is drawn, in inches.
+    """The box around the drawing, in inches.
 
-    `bbox_inches="tight"` gives the same box, but draws the whole figure once more to find it.
+    `bbox_inches="tight"` gives the same box, but draws the whole figure again to find it.
     """
     width, height = figure.get_size_inches() * figure.dpi
     renderer = RendererSVG(width, height, io.StringIO())  # type: ignore[no-untyped-call]
@@ -49,7 +49,7 @@ def _drawn_box(figure: Figure) -> Bbox:
 
 
 def find(root: Element, id_: str) -> Element:
-    """The element of that id."""
+    """The element with that id."""
     return next(element for element in root.iter() if element.get("id") == id_)
 
 
@@ -65,7 +65,7 @@ def extent(element: Element) -> Box:
 
 
 def rectangles(group: Element, cells: Iterable[tuple[Box, str, str]]) -> None:
-    """Replace what is in `group` by rectangles: box, colour, tooltip (may be empty)."""
+    """Replace the content of `group` by rectangles: box, colour, optional tooltip."""
     for child in list(group):
         group.remove(child)
     group.set("shape-rendering", "crispEdges")
@@ -78,14 +78,14 @@ def rectangles(group: Element, cells: Iterable[tuple[Box, str, str]]) -> None:
 
 
 def add_title(element: Element, text: str) -> None:
-    """A tooltip on `element`."""
+    """Add a tooltip to `element`."""
     title = Element("title")
     title.text = text
     element.insert(0, title)
 
 
 def text_of(root: Element, prefix: str, finish: Callable[[str], str] = str) -> str:
-    """The SVG as text; ids that something refers to get `prefix`, all others go."""
+    """The SVG as text; ids that are referred to get `prefix`, all others are removed."""
     _rename(root, prefix)
     _flatten(root)
     text = ElementTree.tostring(root, encoding="unicode", short_empty_elements=True)
@@ -93,7 +93,7 @@ def text_of(root: Element, prefix: str, finish: Callable[[str], str] = str) -> s
 
 
 def standalone(root: Element) -> Element:
-    """`root` with the namespaces that a file of its own needs."""
+    """`root` with the namespaces that a separate file needs."""
     root.set("xmlns", "http://www.w3.org/2000/svg")
     return root
 
@@ -119,16 +119,19 @@ def _plain(element: Element) -> None:
 
 
 def _style(style: str) -> str:
-    """Without the font: the page uses the reader's, narrower than DejaVu, for which the room was measured."""
+    """The style without its font: the page uses the reader's font.
+
+    Room was measured for DejaVu, which is wider.
+    """
     style = re.sub(r"font: ([\d.]+px) [^;]*", r"font-size: \1", style)
     style = re.sub(r"font-family: [^;]*(; )?", "", style)
     return re.sub(r"([:;]) ", r"\1", style)
 
 
 def _lower_indices(element: Element) -> None:
-    """Set W_QK as a symbol with its index below the line.
+    """Set W_QK as a symbol with a subscript.
 
-    What follows returns to the line.
+    The text after it returns to the base line.
     """
     words, lowered = element.text or "", False
     symbols = list(SYMBOL.finditer(words))
@@ -149,7 +152,7 @@ def _lower_indices(element: Element) -> None:
 
 
 def _flatten(element: Element) -> None:
-    """Take the children out of groups that say nothing."""
+    """Move the children out of groups without attributes."""
     children: list[Element] = []
     for child in element:
         _flatten(child)
