@@ -24,7 +24,7 @@ from headscope.attention.mechanism_spelling import spelled
 from headscope.cli.app import _saved
 from headscope.core import Finding, Run, Selection, Site
 from headscope.corpora import read_text
-from headscope.corpora.text_argument import cut_spelling
+from headscope.corpora.text_argument import parse_spelling
 from headscope.errors import HeadscopeError
 from headscope.experiments.intervene.changes import Change, place_of
 from headscope.fetch import cache
@@ -292,7 +292,7 @@ def test_texts(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) ->
 @given(text_like(("moby-dick", "plain-english", ":", "fit", "test", "-", "/", ".", "\0", "x" * 300)))
 def test_spelled_texts(text: str) -> None:
     with refusing():
-        cut_spelling(text)
+        parse_spelling(text)
 
 
 @fuzz(40)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headscope.about import About
 from headscope.core.figure import Figure
-from headscope.core.ports import rendered
+from headscope.core.ports import render_html
 from headscope.errors import UsageError
 
 
@@ -65,4 +65,4 @@ class Finding:
         return next(iter(self.tables.values()))
 
     def _repr_html_(self) -> str:
-        return rendered(self)
+        return render_html(self)

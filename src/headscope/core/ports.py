@@ -18,7 +18,7 @@ def plug(*, render: Callable[[Any], str], save: Callable[[Any, Path], Path]) -> 
     _render, _save = render, save
 
 
-def rendered(run_or_finding: object) -> str:
+def render_html(run_or_finding: object) -> str:
     """The HTML of a finding or a run.
 
     Its escaped `repr` where no renderer is plugged in.
@@ -26,7 +26,7 @@ def rendered(run_or_finding: object) -> str:
     return f"<pre>{html.escape(repr(run_or_finding))}</pre>" if _render is None else _render(run_or_finding)
 
 
-def saved(run: object, folder: Path) -> Path:
+def save_run(run: object, folder: Path) -> Path:
     """Write a run to `folder` and return it."""
     if _save is None:
         raise RuntimeError("no store is plugged in: import headscope first")

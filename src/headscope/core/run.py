@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headscope.core.finding import Finding
 from headscope.core.model_spec import ModelSpec
-from headscope.core.ports import rendered, saved
+from headscope.core.ports import render_html, save_run
 from headscope.core.site import Site
 from headscope.errors import UsageError
 
@@ -52,7 +52,7 @@ class Run:
 
     def save(self, folder: str | Path) -> Path:
         """Write the run folder: `manifest.json`, tables as parquet, arrays as safetensors."""
-        return saved(self, Path(folder))
+        return save_run(self, Path(folder))
 
     def _repr_html_(self) -> str:
-        return rendered(self)
+        return render_html(self)

@@ -253,7 +253,7 @@ def verdict_of(evidence: Evidence, wording: Wording = "plain", *, on_model: bool
         return "open question"
     failing = [c for c in evidence.stated if c.contradicts]
     if not failing:
-        return _unopposed(evidence, on_model=on_model)
+        return _verdict_without_contradiction(evidence, on_model=on_model)
     if not on_model:
         _check_correction(evidence)
     if any(c.relation != "=" or c.tolerance > 0 for c in failing) or wording == "exact":
@@ -283,7 +283,7 @@ def correction_passes(evidence: Evidence) -> bool:
     return True
 
 
-def _unopposed(evidence: Evidence, *, on_model: bool) -> Verdict:
+def _verdict_without_contradiction(evidence: Evidence, *, on_model: bool) -> Verdict:
     """The verdict where nothing contradicts the statement.
 
     It holds, is empty, or an interval leaves it open.

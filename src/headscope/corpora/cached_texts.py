@@ -96,7 +96,7 @@ def _fetch(package: Package, progress: Step, archive: Path | None) -> None:
             file = (
                 _download(package, Path(temporary), progress) if archive is None else _local_archive(package, archive)
             )
-            notes.update(file=file.name, sha256=_checked(package, file, is_ours=archive is None))
+            notes.update(file=file.name, sha256=_verified_sha256(package, file, is_ours=archive is None))
             progress(f"reading {package.name}", 0, 0)
             _write(package, archives.members(file, package.member_pattern), new)
         if archive is not None:
@@ -131,7 +131,7 @@ def _local_archive(package: Package, archive: Path) -> Path:
     return archive
 
 
-def _checked(package: Package, file: Path, *, is_ours: bool) -> str:
+def _verified_sha256(package: Package, file: Path, *, is_ours: bool) -> str:
     """The sha256 of the package.
 
     Raises `ResourceError` where it differs from the pinned one.

@@ -30,7 +30,7 @@ def plain_files(files: Mapping[str, bytes]) -> dict[str, list[Document]]:
     An epilogue comes last.
     """
     ordered = sorted(files, key=lambda name: ("epilogue" in name, [int(word) for word in re.findall(r"\d+", name)]))
-    return {"": [Document(_stem(name), _plain(_decoded(files[name], name))) for name in ordered]}
+    return {"": [Document(_stem(name), _plain(_decode(files[name], name))) for name in ordered]}
 
 
 def bible(files: Mapping[str, bytes]) -> dict[str, list[Document]]:
@@ -39,7 +39,7 @@ def bible(files: Mapping[str, bytes]) -> dict[str, list[Document]]:
     The module holds the text as one string and the start of each verse. The module is read as text. A verse has a
     number of seven or eight digits: book, chapter (3), verse (3).
     """
-    source = "\n".join(_decoded(content, name) for name, content in files.items())
+    source = "\n".join(_decode(content, name) for name, content in files.items())
     match = re.search(r'"""(.*?)""",\s*\{([\d\s:,]*)\}', source, re.DOTALL)
     verses = [] if match is None else [(int(a), int(b)) for a, b in re.findall(r"(\d+): (\d+)", match[2])]
     if match is None or not verses:
@@ -56,7 +56,7 @@ def declaration(files: Mapping[str, bytes]) -> dict[str, list[Document]]:
     """One document per article of the declaration, preamble first, in every language."""
     parts = {}
     for name, content in files.items():
-        page = _decoded(content, name)
+        page = _decode(content, name)
         pieces = re.findall(r"<(header|article)\b[^>]*>(.*?)</\1>", page, re.DOTALL)
         parts[_stem(name)] = [
             Document(f"article {number}", _plain("\n\n".join(paragraphs(inside))))
@@ -75,7 +75,7 @@ def handbook(files: Mapping[str, bytes]) -> dict[str, list[Document]]:
     for name, content in sorted(files.items()):
         path = PurePosixPath(name)
         if path.name != "index.html":
-            lines = paragraphs(_decoded(content, name), _is_menu)
+            lines = paragraphs(_decode(content, name), _is_menu)
             pages.setdefault(path.parent.name, {})[path.stem] = lines
     original = {line for lines in pages.get(ORIGINAL, {}).values() for line in lines}
     runs = {run for line in original for run in _runs(line)}
@@ -119,7 +119,7 @@ def _plain(text: str) -> str:
     return re.sub(r"\n{3,}", "\n\n", re.sub(r"[ \t]{2,}", " ", text_lines)).strip()
 
 
-def _decoded(content: bytes, name: str) -> str:
+def _decode(content: bytes, name: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -83,7 +83,7 @@ class FileDocuments(Sequence[str]):
         with self.path.open(encoding="utf-8-sig") as file:
             lines = _Lines(file)
             while not lines.is_over:
-                yield _trimmed(lines.until_separator())
+                yield _trim(lines.until_separator())
 
 
 class _Lines:
@@ -104,7 +104,7 @@ class _Lines:
         self.is_over = True
 
 
-def _trimmed(parts: Iterator[str]) -> Iterator[str]:
+def _trim(parts: Iterator[str]) -> Iterator[str]:
     """The parts without line breaks at the ends of the document."""
     breaks, is_begun = 0, False
     for part in parts:

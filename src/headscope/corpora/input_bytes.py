@@ -33,7 +33,7 @@ def standard_input() -> bytes | IO[bytes]:
     if stream is None:
         raise UsageError("standard input is closed", hint="pipe a text into headscope, or give a file")
     try:
-        return _gathered(iter(lambda: stream.read(BLOCK), b""), name)
+        return _gather(iter(lambda: stream.read(BLOCK), b""), name)
     except (OSError, ValueError) as error:
         raise UsageError(f"standard input cannot be read: {error}", hint="pipe a text, or give a file") from error
 
@@ -49,17 +49,17 @@ def file_bytes(path: Path, patience_s: float = PATIENCE_S) -> bytes | IO[bytes]:
     """
     mode = path.stat().st_mode
     if stat.S_ISFIFO(mode):
-        return _gathered(_pipe_blocks(path, patience_s), path.name)
+        return _gather(_pipe_blocks(path, patience_s), path.name)
     if stat.S_ISCHR(mode) or stat.S_ISBLK(mode) or stat.S_ISSOCK(mode):
         raise UsageError(
             f"{path} is a device or a socket, expected a text file",
             hint="give a UTF-8 text file, or `-` to read standard input",
         )
     with path.open("rb") as file:
-        return _gathered(iter(lambda: file.read(BLOCK), b""), path.name)
+        return _gather(iter(lambda: file.read(BLOCK), b""), path.name)
 
 
-def _gathered(blocks: Iterator[bytes], name: str) -> bytes | IO[bytes]:
+def _gather(blocks: Iterator[bytes], name: str) -> bytes | IO[bytes]:
     buffer, file, check, n_bytes = bytearray(), None, EncodingCheck(name), 0
     for block in blocks:
         check.add(block)
@@ -71,12 +71,12 @@ def _gathered(blocks: Iterator[bytes], name: str) -> bytes | IO[bytes]:
             )
         buffer += block
         if len(buffer) > MOST_HELD:
-            file = _moved(buffer, file, name)
+            file = _move_to_file(buffer, file, name)
     check.end()
-    return bytes(buffer) if file is None else _moved(buffer, file, name)
+    return bytes(buffer) if file is None else _move_to_file(buffer, file, name)
 
 
-def _moved(buffer: bytearray, file: IO[bytes] | None, name: str) -> IO[bytes]:
+def _move_to_file(buffer: bytearray, file: IO[bytes] | None, name: str) -> IO[bytes]:
     """Move the buffer to the end of a temporary file, a new one where there is none."""
     try:
         target = tempfile.NamedTemporaryFile(prefix="headscope-") if file is None else file  # noqa: SIM115  it is returned

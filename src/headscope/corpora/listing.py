@@ -15,7 +15,7 @@ from headscope.progress import Step
 
 
 @dataclass(frozen=True)
-class Listed:
+class TextEntry:
     """A named text; documents and characters are known once it is fetched."""
 
     name: str
@@ -52,9 +52,9 @@ class LocatedText:
     parts: tuple[Part, ...]
 
 
-def texts() -> list[Listed]:
+def texts() -> list[TextEntry]:
     """Every named text; a text that is not in the cache is fetched when used."""
-    return [_shipped(), *(_listed(name) for name in SOURCES)]
+    return [_shipped_entry(), *(_entry_of_name(name) for name in SOURCES)]
 
 
 def find(spelling: str, progress: Step | None = None, archive: Path | None = None) -> LocatedText:
@@ -93,18 +93,18 @@ def _path(name: str) -> Path | None:
     )
 
 
-def _shipped() -> Listed:
+def _shipped_entry() -> TextEntry:
     text = shipped_text()
     summary = "varied plain English, written for headscope; the default"
-    return Listed(
+    return TextEntry(
         SHIPPED, "en", "the default", summary, "Apache-2.0", "shipped", 0, True, len(text.documents), text.n_characters
     )
 
 
-def _listed(name: str) -> Listed:
+def _entry_of_name(name: str) -> TextEntry:
     source = SOURCES[name]
     facts = cached_texts.facts_of(source)
-    return Listed(
+    return TextEntry(
         name,
         source.language,
         source.title,

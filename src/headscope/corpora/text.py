@@ -102,13 +102,13 @@ def read_text(path: str | Path) -> Text:
         UsageError: The file is missing, unreadable, a device, a silent pipe, binary, not UTF-8, or holds no text.
     """
     if str(path) == "-":
-        return _decoded(standard_input(), "standard input")
+        return _decode(standard_input(), "standard input")
     file = Path(path)
     try:
         status = file.stat()
         if stat.S_ISREG(status.st_mode) and status.st_size > LARGE:
             return Text(file.name, FileDocuments(file))
-        return _decoded(file_bytes(file), file.name)
+        return _decode(file_bytes(file), file.name)
     except FileNotFoundError as error:
         raise UsageError(
             f"the text file {file} does not exist (looked in {file.absolute().parent})",
@@ -132,7 +132,7 @@ def joined(documents: Sequence[str]) -> str:
     return "\n\n***\n\n".join(documents) + "\n"
 
 
-def _decoded(content: bytes | IO[bytes], name: str) -> Text:
+def _decode(content: bytes | IO[bytes], name: str) -> Text:
     if isinstance(content, bytes):
         return Text(name, documents_in(content.decode("utf-8-sig")))
     return Text(name, FileDocuments(Path(content.name), content))

@@ -26,7 +26,7 @@ def text_of(source: "Text | str | Path | None", progress: Step | None = None) ->
     if isinstance(source, Path):
         return read_text(source)
     if isinstance(source, str):
-        is_name = cut_spelling(source)[0] in names()
+        is_name = parse_spelling(source)[0] in names()
         return spelled_text(source, progress) if is_name else Text("text given in Python", documents_in(source))
     return source
 
@@ -40,7 +40,7 @@ def spelled_text(spelling: str, progress: Step | None = None) -> Text:
         UsageError: There is neither such a file nor such a name, or the file is no text.
         ResourceError: The text cannot be fetched.
     """
-    name, split = cut_spelling(spelling)
+    name, split = parse_spelling(spelling)
     if split is None:
         return _whole(name, progress)
     return part_of(*with_splits(name, progress), split)
@@ -55,7 +55,7 @@ def with_splits(name: str, progress: Step | None = None) -> tuple[Text, tuple[Sp
     return text, splits_of(text.documents)
 
 
-def cut_spelling(spelling: str) -> tuple[str, Split | None]:
+def parse_spelling(spelling: str) -> tuple[str, Split | None]:
     """Separate the name of a text from the split after its last colon.
 
     A colon inside a file name does not count.

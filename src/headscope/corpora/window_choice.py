@@ -73,13 +73,13 @@ def read_windows(tokens: Tokens, head: Sequence[int], tail: Sequence[int], lengt
         body, is_whole = _beginning(tokens(), amount.first_tokens)
         windows = windows_in(body, head, tail, room)
         return Reading(windows, windows.count if is_whole else None)
-    body, count = _held(tokens(), HELD if not amount.every else None)
+    body, count = _tokens_up_to(tokens(), HELD if not amount.every else None)
     if amount.every or count // room <= amount.spread:
-        whole_body = body if len(body) == count else _held(tokens(), None)[0]
+        whole_body = body if len(body) == count else _tokens_up_to(tokens(), None)[0]
         windows = windows_in(whole_body, head, tail, room)
         return Reading(windows, windows.count)
     order = spread_order(count // room, amount.spread)
-    bodies = _picked(iter([body]) if len(body) == count else tokens(), frozenset(order), room)
+    bodies = _tokens_of_windows(iter([body]) if len(body) == count else tokens(), frozenset(order), room)
     rows = [[*head, *bodies[index], *tail] for index in order]
     return Reading(Windows(torch.tensor(rows, dtype=torch.long), None, 0), count // room)
 
@@ -101,7 +101,7 @@ def _beginning(pieces: Iterator[Sequence[int]], most: int) -> "tuple[array[int],
     return body, True
 
 
-def _held(pieces: Iterator[Sequence[int]], most: int | None) -> "tuple[array[int], int]":
+def _tokens_up_to(pieces: Iterator[Sequence[int]], most: int | None) -> "tuple[array[int], int]":
     """The tokens, if there are at most `most` (None: no limit), and their number."""
     body, count = array("i"), 0
     for piece in pieces:
@@ -113,7 +113,7 @@ def _held(pieces: Iterator[Sequence[int]], most: int | None) -> "tuple[array[int
     return body, count
 
 
-def _picked(pieces: Iterator[Sequence[int]], indices: frozenset[int], room: int) -> dict[int, list[int]]:
+def _tokens_of_windows(pieces: Iterator[Sequence[int]], indices: frozenset[int], room: int) -> dict[int, list[int]]:
     """The tokens of the windows in `indices`, by window number."""
     bodies: dict[int, list[int]] = {index: [] for index in indices}
     start = 0

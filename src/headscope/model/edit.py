@@ -95,7 +95,7 @@ class Edit:
 
     def initial_matrices(self, seed: int = 0) -> Callable[[Named], Matrix]:
         """The same matrices of the same architecture, freshly initialised."""
-        fresh = self._initialised(seed)
+        fresh = self._fresh_model(seed)
         return lambda named: _read(fresh, named.rows, named.letter)
 
     def map_spectrum(self, at: Where, what: str, rule: Callable[[Spectrum], Spectrum]) -> None:
@@ -130,7 +130,7 @@ class Edit:
 
     def initialise(self, seed: int = 0) -> None:
         """Give the whole model, not only its attention, a fresh initialisation."""
-        fresh = dict(self._initialised(seed).named_parameters())
+        fresh = dict(self._fresh_model(seed).named_parameters())
         self._check_open()
         with torch.no_grad():
             for name, parameter in self._hf.named_parameters():
@@ -180,7 +180,7 @@ class Edit:
         self._strength, self._removed = strength, removed
         self._wiring.enter_context(rewired(self._hf, branches, strength, removed))
 
-    def _initialised(self, seed: int) -> Any:
+    def _fresh_model(self, seed: int) -> Any:
         with quiet(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return type(self._hf)._from_config(self._hf.config, dtype=self._hf.dtype)
@@ -197,7 +197,7 @@ class Edit:
         for site, heads in heads_by_site.items():
             plan = self._model.plan(site)
             for letter in matrix_letters:
-                named = _selected(plan, site, heads, letter)
+                named = _selected_matrix(plan, site, heads, letter)
                 key = (named.rows.module + letter, tuple(named.rows.row.flatten().tolist()))
                 if key not in done:  # a module shared by several layers is edited once
                     done.add(key)
@@ -244,7 +244,7 @@ def _letters(text: str) -> list[Letters]:
     return [letter for letter in _LETTERS if letter in text]
 
 
-def _selected(plan: Plan, site: Site, heads: tuple[int, ...], letter: Letters) -> Named:
+def _selected_matrix(plan: Plan, site: Site, heads: tuple[int, ...], letter: Letters) -> Named:
     if plan.projections is None:
         raise WeightsRefused(f"{site.label} cannot be edited: {plan.status.reason}")
     rows: Rows = getattr(plan.projections, letter)

@@ -53,7 +53,7 @@ class RestOfLayer:
         z: Float[Tensor, "windows heads tokens d_value"],
     ) -> AfterHeads:
         """Compute the output of a site's layer from a stream and its heads' outputs."""
-        output, layer = self._checked(site)
+        output, layer = self._output_and_layer(site)
         arguments, (windows, tokens) = self._arguments(layer)
         rows, heads = stream.flatten(0, 1), z.movedim(1, 2).flatten(0, 1)
         normed: list[Tensor] = []
@@ -73,7 +73,7 @@ class RestOfLayer:
         normed_stream = torch.cat(normed).reshape(stream.shape) if normed else None
         return AfterHeads(normed_stream, torch.cat(out).reshape(stream.shape))
 
-    def _checked(self, site: Site) -> tuple[Rows, str]:
+    def _output_and_layer(self, site: Site) -> tuple[Rows, str]:
         plan, layer = self._model.plan(site), self._layers[site]
         if plan.projections is None:
             raise WeightsRefused(f"{site.label}: {plan.status.reason}")

@@ -80,20 +80,20 @@ def token_pieces(
         with tokenising():
             yield surroundings.body(tokenizer(_document_text(start, reader))["input_ids"])
         return
-    yield from _stitched(tokenizer, start, reader, piece, overlap)
+    yield from _stitch(tokenizer, start, reader, piece, overlap)
 
 
-def _stitched(tokenizer: Any, text: str, reader: "_Reader", piece: int, overlap: int) -> Iterator[list[int]]:
-    tokens, first = _tokenised(tokenizer, text, 0), 0
+def _stitch(tokenizer: Any, text: str, reader: "_Reader", piece: int, overlap: int) -> Iterator[list[int]]:
+    tokens, first = _tokenise(tokenizer, text, 0), 0
     while not reader.is_empty:
         origin = tokens.origin + len(text) - overlap
         following = text[-overlap:] + reader.take(piece)
-        next_tokens = _tokenised(tokenizer, following, origin)
+        next_tokens = _tokenise(tokenizer, following, origin)
         cut = _common_cut(tokens, next_tokens, following, overlap)
         if cut is None:
             text += following[overlap:] + reader.take(len(text))
             _check_length(text, "this tokenizer finds no place to cut in")
-            tokens = _tokenised(tokenizer, text, tokens.origin)
+            tokens = _tokenise(tokenizer, text, tokens.origin)
             continue
         yield tokens.ids[first : cut[0]]
         text, tokens, first = following, next_tokens, cut[1]
@@ -133,7 +133,7 @@ class _Tokens:
         return first, last
 
 
-def _tokenised(tokenizer: Any, text: str, origin: int) -> _Tokens:
+def _tokenise(tokenizer: Any, text: str, origin: int) -> _Tokens:
     with tokenising():
         encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     places = encoding["offset_mapping"]

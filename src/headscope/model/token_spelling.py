@@ -20,7 +20,7 @@ def spelled_tokens(tokenizer: Any, tokens: Sequence[int]) -> tuple[str, ...]:
     with quiet():
         for count in range(1, len(tokens) + 1):
             longer = str(tokenizer.decode(list(tokens[:count]), clean_up_tokenization_spaces=False)).rstrip(_UNFINISHED)
-            piece = longer[_shared(text, longer) :]
+            piece = longer[_common_length(text, longer) :]
             alone = tokens[count - 1] in special or (count > 1 and tokens[count - 2] in special)
             spellings.append(f" {piece}" if alone and not piece[:1].isspace() else piece)
             text = longer
@@ -63,6 +63,6 @@ class TokenizerVocabulary:
             return [int(token) for token in self._tokenizer(text, add_special_tokens=False)["input_ids"]]
 
 
-def _shared(a: str, b: str) -> int:
+def _common_length(a: str, b: str) -> int:
     """The length of the common beginning of two texts."""
     return next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

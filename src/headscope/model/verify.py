@@ -104,7 +104,7 @@ class Deviation:
     rounding: float = 0.0
 
 
-class _NotCompared(Exception):
+class _NotComparable(Exception):
     """Why a comparison is impossible, without a fault of the model or of headscope."""
 
 
@@ -121,7 +121,7 @@ def verify(model: Model, text: str | None = None) -> list[Check]:
         state = _state(model, fresh)
         judged = _in_float32(model, fresh)
         subject = _run_subject(judged, fresh, text)
-        return [state, *(_checked(name, tolerance, check, subject) for name, tolerance, check in _checks(judged))]
+        return [state, *(_run_check(name, tolerance, check, subject) for name, tolerance, check in _checks(judged))]
 
 
 def _in_float32(model: Model, fresh: FreshCopy) -> Model:
@@ -152,19 +152,19 @@ def _checks(model: Model) -> Iterator[tuple[str, float, Comparison]]:
         yield "tokens generated with a cache = without", 0.0, _cache
 
 
-def _checked(name: str, tolerance: float, check: Comparison, subject: Subject) -> Check:
+def _run_check(name: str, tolerance: float, check: Comparison, subject: Subject) -> Check:
     try:
         deviations = check(subject)
-    except _NotCompared as obstacle:
+    except _NotComparable as obstacle:
         return Check(name, None, tolerance, True, str(obstacle))
     except HeadscopeError as refusal:
         return Check(name, None, tolerance, False, refusal.message)
     worst = max(deviations, key=lambda deviation: _share(deviation, tolerance))
-    allowed = _allowed(worst, tolerance)
+    allowed = _allowed_error(worst, tolerance)
     return Check(name, worst.error, allowed, worst.error <= allowed)
 
 
-def _allowed(deviation: Deviation, tolerance: float) -> float:
+def _allowed_error(deviation: Deviation, tolerance: float) -> float:
     return tolerance + ROUNDED * deviation.rounding
 
 
@@ -173,7 +173,7 @@ def _share(deviation: Deviation, tolerance: float) -> float:
 
     An error that is not a number is beyond every limit.
     """
-    allowed = _allowed(deviation, tolerance)
+    allowed = _allowed_error(deviation, tolerance)
     if math.isnan(deviation.error):
         return math.inf
     return deviation.error / allowed if allowed else deviation.error
@@ -294,12 +294,12 @@ def _maps(subject: Subject) -> list[Deviation]:
         for site, their_map in zip(sites, maps, strict=False):
             deviations.append(Deviation(_map_error(site, ours[site], their_map), subject.theirs.rounding_of_maps))
     if not deviations:
-        raise _NotCompared("transformers returns no attentions for this family; its output is compared")
+        raise _NotComparable("transformers returns no attentions for this family; its output is compared")
     return deviations
 
 
-def _chaos(rounding: float) -> _NotCompared:
-    return _NotCompared(
+def _chaos(rounding: float) -> _NotComparable:
+    return _NotComparable(
         f"rounding alone moves transformers' own numbers by {rounding:.1g} between float32 and float64, so nothing "
         "can be compared with them"
     )
@@ -380,13 +380,13 @@ class _ReferenceReader(Reader):
         cpu_call = call.to(torch.device("cpu"))  # not every device has float64
         plain, exact = (
             pattern_statistics(pattern(judged_call), judged_call, self._request, positional=not cross)
-            for judged_call in (cpu_call, _wide(cpu_call))
+            for judged_call in (cpu_call, _in_float64(cpu_call))
         )
         self.statistics.append((plain, exact, call.k.shape[2]))
         return call
 
 
-def _wide(call: Call) -> Call:
+def _in_float64(call: Call) -> Call:
     """The same call in float64."""
     tensors = {name: _in_float64(getattr(call, name)) for name in ("q", "k", "v", "bias", "sinks")}
     return replace(call, **tensors)
@@ -489,7 +489,7 @@ def _projection_error(
 def _cache(subject: Subject) -> list[Deviation]:
     """Count the differences between 16 greedy tokens with and without a cache."""
     if subject.tokens is None:
-        raise _NotCompared("the model does not read tokens alone")
+        raise _NotComparable("the model does not read tokens alone")
     prompt = subject.tokens[0, : max(1, min(32, subject.tokens.shape[1] - 16))]
     hf = subject.model.hf
     # Where the configuration names no first token any token will do: both runs use the same.

@@ -271,7 +271,7 @@ def file_sources(
     def source(name: str) -> str:
         return _unique(name, names_by_parameter.get(name, []), shapes[name], checkpoint)
 
-    sources = {name: source(name) for name in _needed(skeleton, plans)}
+    sources = {name: source(name) for name in _needed_parameters(skeleton, plans)}
     matrices, tables = other_weights.feed_forward.matrices, other_weights.tables.tables
     refusals: dict[str, str] = {}
     for module in dict.fromkeys([matrix.module for matrix in matrices] + [table.module for table in tables]):
@@ -307,7 +307,7 @@ def _unique(parameter: str, names: list[str], shape: tuple[int, ...], checkpoint
     return names[0]
 
 
-def _needed(skeleton: Any, plans: dict[Site, Plan]) -> list[str]:
+def _needed_parameters(skeleton: Any, plans: dict[Site, Plan]) -> list[str]:
     modules: dict[str, None] = {}
     for plan in plans.values():
         if plan.projections is not None:

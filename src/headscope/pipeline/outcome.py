@@ -20,7 +20,7 @@ def answer(fold: Fold, subject: Subject) -> Finding:
             measurement = measured(question, fold.state, subject.weights if fold.plan.needs.weights else None)
             finding = finding_of(question, measurement)
     if finding is None:
-        finding = _unanswered(question, fold.error)
+        finding = _without_answer(question, fold.error)
     warning = subject.spec.weight_warning
     heard = (warning,) if warning and fold.plan.needs.weights and warning not in finding.warnings else ()
     return finding if finding.status == "failed" else replace(finding, warnings=(*heard, *finding.warnings))
@@ -69,11 +69,11 @@ def failed(question: Question, error: BaseException) -> Finding:
 
     The reason names the error and, where it was unexpected, its line.
     """
-    reason = error.message if isinstance(error, HeadscopeError) else f"{_named(error)} {_place(error)}"
+    reason = error.message if isinstance(error, HeadscopeError) else f"{_error_text(error)} {_place(error)}"
     return Finding(question.name, question.lens.about, "failed", reason.strip(), params=question.stated_params())
 
 
-def _unanswered(question: Question, error: BaseException | None) -> Finding:
+def _without_answer(question: Question, error: BaseException | None) -> Finding:
     if isinstance(error, NotApplicable):
         return not_applicable(question, error.message, error.warnings)
     if isinstance(error, (CaptureError, WeightsRefused)):
@@ -81,7 +81,7 @@ def _unanswered(question: Question, error: BaseException | None) -> Finding:
     return failed(question, error or RuntimeError("the lens returned nothing"))
 
 
-def _named(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 

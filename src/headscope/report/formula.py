@@ -30,13 +30,13 @@ def formula(tex: str, display: bool = False) -> str:
     source = tex.strip().strip("$").strip()
     label = html.escape(visible(source), quote=True)
     try:
-        drawing = _typeset(f"${_spaced(source, display)}$", label)
+        drawing = _typeset(f"${_with_spaces(source, display)}$", label)
     except ValueError:
         drawing = f'<code class="tex" title="this formula cannot be typeset here">{label}</code>'
     return f'<div class="formula">{drawing}</div>' if display else drawing
 
 
-def _spaced(tex: str, display: bool) -> str:
+def _with_spaces(tex: str, display: bool) -> str:
     """Add TeX's own spacing: thin spaces around operators, tall display fractions."""
     tex = _SUM.sub(lambda match: match[0] + r"\,", tex)
     tex = _FUNCTION.sub(lambda match: r"\," + match[0], tex)
@@ -46,7 +46,7 @@ def _spaced(tex: str, display: bool) -> str:
 def _typeset(dollars: str, label: str) -> str:
     with settings():
         font = FontProperties(size=_SIZE, math_fontfamily="stix")
-        width, height, depth = _measured(dollars, font)
+        width, height, depth = _measure(dollars, font)
         outline = TextPath((0, 0), dollars, size=_SIZE, prop=font)
     (x0, y0), (x1, y1) = _extents(outline)
     left, right = min(0.0, x0), max(width, x1)
@@ -62,7 +62,7 @@ def _typeset(dollars: str, label: str) -> str:
     )
 
 
-def _measured(dollars: str, font: FontProperties) -> tuple[float, float, float]:
+def _measure(dollars: str, font: FontProperties) -> tuple[float, float, float]:
     """Width, height and depth of a formula.
 
     They come from the parse of `TextPath`: parsing is slow, and this one is cached.

@@ -27,7 +27,7 @@ def sentence(text: str) -> str:
     parts, end = [], 0
     for match in _MARKUP.finditer(text):
         parts.append(escape(text[end : match.start()]))
-        parts.append(_marked(match))
+        parts.append(_mark_up(match))
         end = match.end()
     return "".join(parts) + escape(text[end:])
 
@@ -37,7 +37,7 @@ def paragraphs(text: str) -> str:
     return "".join(f"<p>{sentence(' '.join(part.split()))}</p>" for part in re.split(r"\n\s*\n", text.strip()) if part)
 
 
-def _marked(match: re.Match[str]) -> str:
+def _mark_up(match: re.Match[str]) -> str:
     if match["tex"]:
         return formula(match["tex"])
     if match["code"]:

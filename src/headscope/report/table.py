@@ -135,13 +135,13 @@ def _data(columns: Sequence[Column], n_rows: int) -> str:
             "digits": column.digits,
             "hidden": column.is_constant,
         }
-        | _packed(column)
+        | _pack(column)
         for column in columns
     ]
     return f'<script type="application/json">{json_for_html({"shown": n_rows, "columns": described})}</script>'
 
 
-def _packed(column: Column) -> dict[str, Any]:
+def _pack(column: Column) -> dict[str, Any]:
     """The values; repeated words as a list of distinct words and indices into it."""
     if column.is_number:
         return {"values": [_plain(value) for value in column.values]}

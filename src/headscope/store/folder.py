@@ -54,11 +54,11 @@ def load(folder: str | Path) -> Run:
             f"{shortened(path)} holds no finished run: {_state(path)}",
             hint="make one with `headscope report --out FOLDER`",
         )
-    findings = {lens: _stored(path, lens, manifest.files_of(lens)) for lens in manifest.lenses}
+    findings = {lens: _read_finding(path, lens, manifest.files_of(lens)) for lens in manifest.lenses}
     return replace(manifest.run, findings=findings)
 
 
-def _stored(path: Path, lens: str, files: Mapping[str, str]) -> Finding:
+def _read_finding(path: Path, lens: str, files: Mapping[str, str]) -> Finding:
     contents = dict[str, bytes]()
     for name, content in read_contents(path, files).items():
         if content is None:
@@ -123,13 +123,13 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
             lock = Lock(path)
         try:
-            return cls._taken(path, lock, fresh)
+            return cls._open_locked(path, lock, fresh)
         except BaseException:
             lock.release()
             raise
 
     @classmethod
-    def _taken(cls, path: Path, lock: Lock, fresh: bool) -> "RunFolder":
+    def _open_locked(cls, path: Path, lock: Lock, fresh: bool) -> "RunFolder":
         earlier = read_journal(path)
         with disk_errors(path):
             sweep(path)

@@ -47,14 +47,14 @@ def read_journal(folder: Path) -> Mapping[str, Entry]:
     if data is None and not path.is_symlink() and not path.exists():
         return {}
     try:
-        return _checked(data, str(path))
+        return _checked_entries(data, str(path))
     except UsageError as error:
         # Without a manifest only the journal shows that this is a run folder.
         hint = _AGAIN if (folder / "manifest.json").is_file() else _ELSEWHERE
         raise UsageError(f"{error.message}; nothing was changed", hint=hint) from error
 
 
-def _checked(data: Any, source: str) -> Mapping[str, Entry]:
+def _checked_entries(data: Any, source: str) -> Mapping[str, Entry]:
     journal: Journal = from_json(data, Journal, {}, source)
     if journal.schema != SCHEMA:
         raise UsageError(f"{source} is damaged: its schema is {journal.schema[:80]!r}, expected {SCHEMA!r}")

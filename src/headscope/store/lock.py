@@ -33,7 +33,7 @@ class Lock:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
-        self._lock = _acquired(self._path)
+        self._lock = _acquire(self._path)
         self._is_released = False
 
     def release(self) -> None:
@@ -54,7 +54,7 @@ def check_free(folder: Path) -> None:
         Lock(folder).release()
 
 
-def _acquired(path: Path) -> FileLock | None:
+def _acquire(path: Path) -> FileLock | None:
     """The acquired lock; None on a file system without locks.
 
     A symbolic link is not followed.

@@ -39,13 +39,13 @@ def table_in(content: bytes, source: str) -> pl.DataFrame:
     except UsageError:
         raise
     except (Exception, PanicException) as error:  # the reader may raise anything on unknown bytes
-        raise _damaged(source, f"it cannot be read ({type(error).__name__})") from error
+        raise _damage_error(source, f"it cannot be read ({type(error).__name__})") from error
     for name, dtype in table.schema.items():
         if not (dtype.is_numeric() or dtype in (pl.Boolean, pl.String, pl.Null)):
-            raise _damaged(source, f"its column {name[:80]!r} holds {dtype}, expected numbers or texts")
+            raise _damage_error(source, f"its column {name[:80]!r} holds {dtype}, expected numbers or texts")
     texts = sum(int(column.str.len_bytes().sum()) for column in table.get_columns() if column.dtype == pl.String)
     if texts > MOST_TEXT:
-        raise _damaged(source, f"its texts have {texts} bytes, expected at most {MOST_TEXT}")
+        raise _damage_error(source, f"its texts have {texts} bytes, expected at most {MOST_TEXT}")
     return table
 
 
@@ -57,15 +57,15 @@ def _check_size(content: bytes, source: str) -> None:
     metadata = read_metadata(io.BytesIO(content))
     groups = metadata.num_row_groups
     if groups > _MOST_GROUPS:
-        raise _damaged(source, f"it has {groups} row groups, expected at most {_MOST_GROUPS}")
+        raise _damage_error(source, f"it has {groups} row groups, expected at most {_MOST_GROUPS}")
     cells = metadata.num_rows * metadata.num_columns
     if not 0 <= cells <= MOST_CELLS:
-        raise _damaged(source, f"it claims {cells} cells, expected at most {MOST_CELLS}")
+        raise _damage_error(source, f"it claims {cells} cells, expected at most {MOST_CELLS}")
     parts = [metadata.row_group(group).column(i) for group in range(groups) for i in range(metadata.num_columns)]
     size = sum(max(part.total_uncompressed_size, 0) for part in parts)
     if size > MOST_BYTES:
-        raise _damaged(source, f"it would take {size} bytes, expected at most {MOST_BYTES}")
+        raise _damage_error(source, f"it would take {size} bytes, expected at most {MOST_BYTES}")
 
 
-def _damaged(source: str, reason: str) -> UsageError:
+def _damage_error(source: str, reason: str) -> UsageError:
     return UsageError(f"{source} is damaged: {reason}", hint=DAMAGED)

@@ -119,13 +119,13 @@ class ProjectionTracer:
 
     def _trace_inputs(self, site: Site, raw: RawCall, out: Tensor) -> None:
         try:
-            rows, status = self._projected(site, raw)
+            rows, status = self._trace_projections(site, raw)
         except _Refusal as refusal:
             self._refuse(site, str(refusal))
         else:
             self._awaiting = (site, rows, status, channels_of(out))
 
-    def _projected(self, site: Site, raw: RawCall) -> tuple[tuple[Rows, Rows, Rows], WeightStatus]:
+    def _trace_projections(self, site: Site, raw: RawCall) -> tuple[tuple[Rows, Rows, Rows], WeightStatus]:
         q, q_from, q_scaled = self._rows(raw.query, "queries")
         k, k_from, k_scaled = self._rows(raw.key, "keys")
         v, v_from, v_scaled = self._rows(raw.value, "values")
@@ -185,7 +185,7 @@ def _with_limits(model: Any, plans: dict[Site, Plan]) -> dict[Site, Plan]:
     """The plans, where a site that cuts off queries, keys or values is not exact."""
     rows_by_site = {site: _scaled_rows(plan) for site, plan in plans.items() if plan.projections is not None}
     limits = find_limits(model, rows_by_site) if rows_by_site else {}
-    return {site: _limited(plan, limits.get(site, {})) for site, plan in plans.items()}
+    return {site: _with_limit(plan, limits.get(site, {})) for site, plan in plans.items()}
 
 
 def _scaled_rows(plan: Plan) -> dict[str, Rows]:
@@ -193,7 +193,7 @@ def _scaled_rows(plan: Plan) -> dict[str, Rows]:
     return {letter: getattr(plan.projections, letter) for letter in letters}
 
 
-def _limited(plan: Plan, limits: Limits) -> Plan:
+def _with_limit(plan: Plan, limits: Limits) -> Plan:
     if not limits:
         return plan
     if plan.status.status == "normed":

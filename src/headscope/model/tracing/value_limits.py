@@ -82,9 +82,9 @@ def limit_reason(limits: Limits) -> str:
     for letter, limit in limits.items():
         by_limit.setdefault(limit, []).append(names[letter])
     return "; ".join(
-        f"{_listed(parts)} beyond ±{limit:g} are cut off after the projection" for limit, parts in by_limit.items()
+        f"{_enumeration(parts)} beyond ±{limit:g} are cut off after the projection" for limit, parts in by_limit.items()
     )
 
 
-def _listed(names: list[str]) -> str:
+def _enumeration(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -123,9 +123,9 @@ def _merge_layers(model: nn.Module, where: str) -> tuple[str, ...]:
     active: dict[str, None] = {}
     with quiet(), torch.no_grad():
         _untie(model)
-        for name, layer in list(_adapted(model)):
+        for name, layer in list(_adapted_layers(model)):
             try:
-                plain, adapters = _merged(layer, f"{where}: {name}")
+                plain, adapters = _merge_layer(layer, f"{where}: {name}")
             except CheckpointError:
                 raise
             except Exception as error:
@@ -141,7 +141,7 @@ def _merge_layers(model: nn.Module, where: str) -> tuple[str, ...]:
     return tuple(active)
 
 
-def _adapted(model: nn.Module) -> Iterator[tuple[str, Any]]:
+def _adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """The outermost modules of peft around layers of the model."""
     from peft.tuners.tuners_utils import BaseTunerLayer
     from peft.utils.other import AuxiliaryTrainingWrapper
@@ -154,7 +154,7 @@ def _adapted(model: nn.Module) -> Iterator[tuple[str, Any]]:
             yield name, module
 
 
-def _merged(layer: Any, where: str) -> tuple[Any, tuple[str, ...]]:
+def _merge_layer(layer: Any, where: str) -> tuple[Any, tuple[str, ...]]:
     """The plain layer that computes the same as the adapted one, and its adapters."""
     dtype = _base_of(layer).weight.dtype if isinstance(getattr(_base_of(layer), "weight", None), Tensor) else None
     if dtype is not None and is_narrow(dtype):
@@ -217,7 +217,7 @@ def _untie(model: Any) -> None:
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
             uses[id(parameter)] = uses.get(id(parameter), 0) + 1
-    for _, layer in _adapted(model):
+    for _, layer in _adapted_layers(model):
         for module in layer.modules():
             for name, parameter in module.named_parameters(recurse=False):
                 if uses[id(parameter)] > 1:

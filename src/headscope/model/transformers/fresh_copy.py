@@ -34,13 +34,13 @@ class FreshCopy:
 def fresh_copy(hf: Any, source: Source | None) -> FreshCopy:
     """Load the model of a checkpoint a second time, or rebuild a model in memory."""
     with quiet(), random_restored(hf):
-        copied = _rebuilt(hf) if source is None else _reloaded(hf, source)
+        copied = _rebuilt(hf) if source is None else _reload(hf, source)
     copied.hf.eval().requires_grad_(False)
     copied.hf.set_attn_implementation("eager")
     return copied
 
 
-def _reloaded(hf: Any, source: Source) -> FreshCopy:
+def _reload(hf: Any, source: Source) -> FreshCopy:
     if source.kind == "random":
         return FreshCopy(load(source, dtype=hf.dtype).model, "drawn again from the same configuration and seed")
     if getattr(source, "adapter", None) is not None:

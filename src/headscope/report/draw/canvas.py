@@ -54,7 +54,7 @@ def panel(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, figure.add_axes((0, 0, 1, 1))
 
 
-def beside(figure: Figure, box: tuple[float, float, float, float]) -> Axes:
+def add_axes(figure: Figure, box: tuple[float, float, float, float]) -> Axes:
     """Add an axes to `figure`.
 
     `box` is left, bottom, width, height in points from the panel's corner.

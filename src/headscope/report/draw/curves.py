@@ -14,7 +14,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 from headscope.core import Curves, Series
 from headscope.core.figure import Array
 from headscope.errors import UsageError
-from headscope.report.draw.canvas import beside, dress, lettering, log_axis, name_axes, panel
+from headscope.report.draw.canvas import add_axes, dress, lettering, log_axis, name_axes, panel
 from headscope.report.draw.palette import Theme
 from headscope.report.numbers import visible
 
@@ -119,7 +119,7 @@ def _legend_columns(labels: Sequence[str]) -> int:
 def _order_bar(canvas: Figure, measured: Sequence[Series], theme: Theme) -> None:
     """A strip of the curves' colours that names the first, the last and some between."""
     width, height = canvas.get_size_inches() * 72
-    bar = beside(canvas, (width + 12, height * 0.1, 8.0, height * 0.8))
+    bar = add_axes(canvas, (width + 12, height * 0.1, 8.0, height * 0.8))
     n = len(measured)
     for index, colour in enumerate(_spread(n, theme)):
         bar.axhspan(index, n, color=colour, linewidth=0)  # each overlaps the previous one: no gaps between them

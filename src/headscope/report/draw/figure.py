@@ -61,7 +61,7 @@ def encoded(figure: Figure, kind: str) -> bytes:
         if kind == "svg":
             root = svg.standalone(_tree(figure, paper(), titled=True))
             return svg.text_of(root, "").encode()
-        canvas = _drawn(figure, paper(), titled=True)
+        canvas = _draw(figure, paper(), titled=True)
         (FigureCanvasPdf if kind == "pdf" else FigureCanvasAgg)(canvas)
         out = io.BytesIO()
         metadata = {"CreationDate": None, "Producer": None, "Creator": None} if kind == "pdf" else {"Software": None}
@@ -70,7 +70,7 @@ def encoded(figure: Figure, kind: str) -> bytes:
         return out.getvalue()
 
 
-def _drawn(figure: Figure, theme: Theme, titled: bool = False, *, cells: bool = True) -> Canvas:
+def _draw(figure: Figure, theme: Theme, titled: bool = False, *, cells: bool = True) -> Canvas:
     check_figure(figure)
     match figure:
         case HeatMap():
@@ -84,11 +84,11 @@ def _drawn(figure: Figure, theme: Theme, titled: bool = False, *, cells: bool = 
         case Network():
             canvas = network.draw(figure, theme)
     if titled:
-        _entitle(canvas, figure.title, theme)
+        _add_title(canvas, figure.title, theme)
     return canvas
 
 
-def _entitle(canvas: Canvas, title: str, theme: Theme) -> None:
+def _add_title(canvas: Canvas, title: str, theme: Theme) -> None:
     """Put the title above the drawing, aligned with the left end of the panel."""
     FigureCanvasAgg(canvas)
     box, height = canvas.get_tightbbox(), canvas.get_size_inches()[1] * 72
@@ -100,7 +100,7 @@ def _entitle(canvas: Canvas, title: str, theme: Theme) -> None:
 
 
 def _tree(figure: Figure, theme: Theme, titled: bool = False) -> Element:
-    root = svg.tree(_drawn(figure, theme, titled, cells=False))
+    root = svg.tree(_draw(figure, theme, titled, cells=False))
     if isinstance(figure, HeatMap):
         _draw_cells(root, figure, theme)
     elif isinstance(figure, (Curves, Histogram)):

@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, ScalarFormatter
 
 from headscope.core import HeatMap
 from headscope.core.figure import Array
-from headscope.report.draw.canvas import beside, lettering, name_axes, panel
+from headscope.report.draw.canvas import add_axes, lettering, name_axes, panel
 from headscope.report.draw.palette import LEVELS, Theme
 from headscope.report.numbers import number, visible
 
@@ -130,7 +130,7 @@ def _colour_bar(canvas: Figure, figure: HeatMap, scale: Scale, theme: Theme, col
     width, height = canvas.get_size_inches() * 72
     tall = min(max(height, 60.0), 140.0)
     gap = 9.0 if figure.reference is None else 24.0  # room for the label of the line
-    bar = beside(canvas, (width + gap, (height - tall) / 2 if tall > height else height - tall, 7.0, tall))
+    bar = add_axes(canvas, (width + gap, (height - tall) / 2 if tall > height else height - tall, 7.0, tall))
     levels = scale.levels_shown
     edges = scale.bounds[levels.start : levels.stop + 1]
     middles = (edges[1:] + edges[:-1]) / 2
