@@ -35,7 +35,7 @@ from headscope.progress import Silent
 from headscope.progress import Step as ProgressStep
 from headscope.report import notebook_html, write, write_ledger
 from headscope.report import save as save_figure
-from headscope.report.draw.figure import encoded as encoded_figure
+from headscope.report.draw.figure import encode as encoded_figure
 from headscope.store import check_folder, load
 from headscope.store import save as save_run
 from headscope.theory import ledger
@@ -354,7 +354,7 @@ def ledger_objects(judged: Ledger, ids: Sequence[str] = ()) -> list[dict[str, An
 
 def _ledger_object(entry: Entry, name: str) -> dict[str, Any]:
     evidence = entry.evidence
-    decisive = () if evidence is None else evidence.stated or evidence.asked
+    decisive = () if evidence is None else evidence.stated or evidence.answer
     worst = max(decisive, key=lambda comparison: comparison.deviation, default=None)
     groups = () if evidence is None else evidence.groups
     return {

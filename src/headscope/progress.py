@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 class Step(Protocol):
     """A function that is called repeatedly with the current task and its progress."""
 
-    def __call__(self, what: str, done: int, total: int) -> None:
+    def __call__(self, task: str, done: int, total: int, /) -> None:
         """Show that `done` of `total` parts of `task` are finished.
 
         Parts are bytes in a download; `total` is 0 where unknown.
@@ -27,7 +27,7 @@ class Progress(Protocol):
     The command line draws a bar on standard error.
     """
 
-    def step(self, what: str, done: int, total: int) -> None:
+    def step(self, task: str, done: int, total: int, /) -> None:
         """Show that `done` of `total` parts of `task` are finished."""
         ...
 
@@ -35,7 +35,7 @@ class Progress(Protocol):
 class Silent:
     """A listener that shows nothing, the default of the library."""
 
-    def step(self, what: str, done: int, total: int) -> None:
+    def step(self, task: str, done: int, total: int) -> None:
         """Ignore the step."""
 
 

@@ -24,13 +24,13 @@ from headscope.experiments.intervene.changes import (
 from headscope.experiments.intervene.sentences import headlines, number
 from headscope.experiments.intervene.writing import needed_tokens, runs_of, share_in_runs, share_repeated
 from headscope.model import open_model
-from headscope.model.edit import Named
+from headscope.model.edit import HeadMatrix
 from headscope.model.predictions import predicted
 from headscope.model.tracing.projections import Rows
 
 WORDS = "\n\n".join(shipped_text().documents)[:600]
 SMALL = {"text": WORDS, "window": 40, "windows": 3, "new_tokens": 4, "prompts": ["In the beginning"]}
-NAMED = Named(
+NAMED = HeadMatrix(
     Site("only", "self", 0, 1, 1, 8, 8, causal=True), "q", (0,), Rows("q", torch.zeros(1, 8).long(), torch.ones(1, 8))
 )
 EVERY = ("scale 2", "randomise init", "randomise v", "randomise u", "randomise permute", "rank 8", "remove spikes",

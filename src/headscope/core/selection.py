@@ -82,13 +82,13 @@ class Selection:
         return cls((Term(stack, kind, layer_set, head_set),), _describe(stack, kind, layer_set, head_set))
 
     @classmethod
-    def of(cls, what: "Selection | str | Site | None") -> "Selection":
+    def of(cls, selector: "Selection | str | Site | None") -> "Selection":
         """Anything that names heads, as a Selection; None selects everything."""
-        if what is None:
+        if selector is None:
             return cls((Term(),))
-        if isinstance(what, Site):
-            return cls.at(layers=what.layer, stack=what.stack, kind=what.kind)
-        return cls.parse(what) if isinstance(what, str) else what
+        if isinstance(selector, Site):
+            return cls.at(layers=selector.layer, stack=selector.stack, kind=selector.kind)
+        return cls.parse(selector) if isinstance(selector, str) else selector
 
     def heads_of(self, site: Site) -> tuple[int, ...]:
         """The selected heads of one site, in order; empty when the site is not selected."""

@@ -29,7 +29,7 @@ def words(spelling: Sequence[str]) -> list[str]:
     return [text.strip() or "·" for text in joined.values()]
 
 
-def shown(spelling: str) -> str:
+def display_text(spelling: str) -> str:
     """The text of one token for a table: no blanks, … in front inside a word."""
     text = spelling.strip()
     if not text:

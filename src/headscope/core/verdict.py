@@ -3,7 +3,7 @@ r"""A statement of the theory, its measurements and the verdict that follows.
 Nobody writes a verdict down: `verdict_of` computes it from the numbers and from the words of the statement. The rule,
 in the order of its steps:
 
-1. **Open question.** The source asks and does not answer (`Evidence.asked`). There is no true or false; the measured
+1. **Open question.** The source asks and does not answer (`Evidence.answer`). There is no true or false; the measured
    numbers are compared with our answer, and that answer must pass.
 2. **Holds.** Every comparison with the statement agrees: a number within five standard errors (or within the rounding
    of a printed number), a yes-or-no question answered as stated, an inequality kept by more than five standard errors.
@@ -193,20 +193,20 @@ class Evidence:
     trend: Trend | None = None
     figures: tuple[Figure, ...] = ()
     null: tuple[Comparison, ...] = ()
-    asked: tuple[Comparison, ...] = ()
+    answer: tuple[Comparison, ...] = ()
 
     def __post_init__(self) -> None:
-        if bool(self.stated) == bool(self.asked):
+        if bool(self.stated) == bool(self.answer):
             raise NumericsError("a check must compare something with the statement as it stands, or with an answer")
 
     @property
     def groups(self) -> tuple[tuple[str, tuple[Comparison, ...]], ...]:
         """All comparisons, under the name of their group."""
-        names = (("stated", self.stated), ("corrected", self.corrected), ("null", self.null), ("answer", self.asked))
+        names = (("stated", self.stated), ("corrected", self.corrected), ("null", self.null), ("answer", self.answer))
         return tuple((name, comparisons) for name, comparisons in names if comparisons)
 
 
-def settled(evidence: Evidence) -> Evidence:
+def rounded_evidence(evidence: Evidence) -> Evidence:
     """The evidence, rounded to the digits that mean something.
 
     Values keep a hundredth of their error, errors keep three digits. Further digits depend on
@@ -233,7 +233,7 @@ def settled(evidence: Evidence) -> Evidence:
         stated=tuple(rounded(c) for c in evidence.stated),
         corrected=tuple(rounded(c) for c in evidence.corrected),
         null=tuple(rounded(c) for c in evidence.null),
-        asked=tuple(rounded(c) for c in evidence.asked),
+        answer=tuple(rounded(c) for c in evidence.answer),
         trend=trend,
     )
 
@@ -248,8 +248,8 @@ def verdict_of(evidence: Evidence, wording: Wording = "plain", *, on_model: bool
         wording: How much the statement claims.
         on_model: Whether one trained model was measured, which needs no correction.
     """
-    if evidence.asked:
-        _require(evidence.asked, "the answer to the question fails")
+    if evidence.answer:
+        _require(evidence.answer, "the answer to the question fails")
         return "open question"
     failing = [c for c in evidence.stated if c.contradicts]
     if not failing:

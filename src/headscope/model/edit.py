@@ -40,7 +40,7 @@ _LETTERS: tuple[Letters, ...] = ("q", "k", "v", "o")
 
 
 @dataclass(frozen=True)
-class Named:
+class HeadMatrix:
     """The matrix that a rule receives: its site, its letter and its heads.
 
     For k and v these are key/value heads.
@@ -52,7 +52,7 @@ class Named:
     rows: Rows
 
 
-Rule = Callable[[Named, Matrix], Matrix]
+Rule = Callable[[HeadMatrix, Matrix], Matrix]
 
 
 class Edit:
@@ -86,36 +86,38 @@ class Edit:
         self._before.clear()
         self._open = self._model.edited = False
 
-    def map_matrix(self, at: Where, what: str, rule: Rule) -> None:
+    def map_matrix(self, at: Where, letters: str, rule: Rule) -> None:
         """Replace each named matrix w by `rule(named, w)`.
 
         w is float64 and rows act on the right: inputs × outputs.
         """
-        self._change_rows(at, what, lambda named, before: rule(named, before.double()))
+        self._change_rows(at, letters, lambda named, before: rule(named, before.double()))
 
-    def initial_matrices(self, seed: int = 0) -> Callable[[Named], Matrix]:
+    def initial_matrices(self, seed: int = 0) -> Callable[[HeadMatrix], Matrix]:
         """The same matrices of the same architecture, freshly initialised."""
         fresh = self._fresh_model(seed)
         return lambda named: _read(fresh, named.rows, named.letter)
 
-    def map_spectrum(self, at: Where, what: str, rule: Callable[[Spectrum], Spectrum]) -> None:
+    def map_spectrum(self, at: Where, letters: str, rule: Callable[[Spectrum], Spectrum]) -> None:
         """Replace the singular values of each named matrix by `rule(σ)`.
 
         σ is descending and float64.
         """
-        self._change(at, what, lambda w: _with_spectrum(w, rule))
+        self._change(at, letters, lambda w: _with_spectrum(w, rule))
 
-    def scale_spectrum(self, what: str, factor: float, at: Where = None) -> None:
+    def scale_spectrum(self, letters: str, factor: float, at: Where = None) -> None:
         """Multiply every singular value of each named matrix by `factor`."""
-        self._change(at, what, lambda w: w * factor)
+        self._change(at, letters, lambda w: w * factor)
 
-    def truncate(self, at: Where, what: str, rank: int) -> None:
+    def truncate(self, at: Where, letters: str, rank: int) -> None:
         """Replace each named matrix by the nearest one of rank `rank`."""
         if rank < 0:
             raise UsageError(f"a rank is at least 0, got {rank}")
-        self._change(at, what, lambda w: _with_spectrum(w, lambda s: torch.where(torch.arange(len(s)) < rank, s, 0.0)))
+        self.map_spectrum(at, letters, lambda s: torch.where(torch.arange(len(s)) < rank, s, 0.0))
 
-    def randomise(self, at: Where = None, what: str = "qkvo", *, keep: Literal["", "UD"] = "", seed: int = 0) -> None:
+    def randomise(
+        self, at: Where = None, letters: str = "qkvo", *, keep: Literal["", "UD"] = "", seed: int = 0
+    ) -> None:
         """Replace the named matrices by random ones.
 
         keep="": from the model's own initialisation. keep="UD": in W = U D Vᵀ, written [out, in] as the documents do, a
@@ -123,10 +125,10 @@ class Edit:
         """
         generator = torch.Generator().manual_seed(seed)
         if keep == "UD":
-            self._change(at, what, lambda w: _with_random_input_side(w, generator))
+            self._change(at, letters, lambda w: _with_random_input_side(w, generator))
             return
         fresh = self.initial_matrices(seed)
-        self._change_rows(at, what, lambda named, _: fresh(named))
+        self._change_rows(at, letters, lambda named, _: fresh(named))
 
     def initialise(self, seed: int = 0) -> None:
         """Give the whole model, not only its attention, a fresh initialisation."""
@@ -203,7 +205,7 @@ class Edit:
                     done.add(key)
                     self._write(named, rule)
 
-    def _write(self, named: Named, rule: Rule) -> None:
+    def _write(self, named: HeadMatrix, rule: Rule) -> None:
         rows, letter = named.rows, named.letter
         linear: Any = self._hf.get_submodule(rows.module)
         self._remember(f"{rows.module}.weight", linear.weight)
@@ -244,12 +246,12 @@ def _letters(text: str) -> list[Letters]:
     return [letter for letter in _LETTERS if letter in text]
 
 
-def _selected_matrix(plan: Plan, site: Site, heads: tuple[int, ...], letter: Letters) -> Named:
+def _selected_matrix(plan: Plan, site: Site, heads: tuple[int, ...], letter: Letters) -> HeadMatrix:
     if plan.projections is None:
         raise WeightsRefused(f"{site.label} cannot be edited: {plan.status.reason}")
     rows: Rows = getattr(plan.projections, letter)
     index = list(dict.fromkeys(site.kv_head(h) for h in heads)) if letter in "kv" else list(heads)
-    return Named(site, letter, tuple(index), Rows(rows.module, rows.row[index], rows.gain[index]))
+    return HeadMatrix(site, letter, tuple(index), Rows(rows.module, rows.row[index], rows.gain[index]))
 
 
 def _read(model: nn.Module, rows: Rows, letter: str) -> Matrix:

@@ -18,15 +18,15 @@ States = Float[Tensor, "tokens d_model"]
 
 
 @dataclass(frozen=True)
-class Predicted:
+class Prediction:
     """Logits of one sequence, the states that gave them, and logits of other states."""
 
     logits: Float[Tensor, "tokens vocabulary"]
     states: States
-    beside: Float[Tensor, "tokens vocabulary"] | None = None
+    other_logits: Float[Tensor, "tokens vocabulary"] | None = None
 
 
-def predicted(model: "Model", tokens: Int[Tensor, " tokens"], other_states: States | None = None) -> Predicted:
+def predict(model: "Model", tokens: Int[Tensor, " tokens"], other_states: States | None = None) -> Prediction:
     """Run one forward; its output head can also read `other_states`.
 
     So two states of a model are compared without a second model and without keeping logits: only the states of the
@@ -58,7 +58,7 @@ def predicted(model: "Model", tokens: Int[Tensor, " tokens"], other_states: Stat
             f"{model.spec.name} ({model.spec.architecture}) does not compute its logits by one call of its output head"
         )
     logits = logits.cpu()
-    return Predicted(logits[0], head_inputs[0][0].cpu(), None if other_states is None else logits[1])
+    return Prediction(logits[0], head_inputs[0][0].cpu(), None if other_states is None else logits[1])
 
 
 def embedding(model: "Model", tokens: Int[Tensor, " tokens"]) -> Float[Tensor, " d_model"]:

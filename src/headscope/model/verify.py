@@ -380,13 +380,13 @@ class _ReferenceReader(Reader):
         cpu_call = call.to(torch.device("cpu"))  # not every device has float64
         plain, exact = (
             pattern_statistics(pattern(judged_call), judged_call, self._request, positional=not cross)
-            for judged_call in (cpu_call, _in_float64(cpu_call))
+            for judged_call in (cpu_call, _call_in_float64(cpu_call))
         )
         self.statistics.append((plain, exact, call.k.shape[2]))
         return call
 
 
-def _in_float64(call: Call) -> Call:
+def _call_in_float64(call: Call) -> Call:
     """The same call in float64."""
     tensors = {name: _in_float64(getattr(call, name)) for name in ("q", "k", "v", "bias", "sinks")}
     return replace(call, **tensors)

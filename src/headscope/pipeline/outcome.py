@@ -17,7 +17,7 @@ def answer(fold: Fold, subject: Subject) -> Finding:
     question, finding = fold.plan.question, None
     with caught(fold), seeded(fold.seed):
         if fold.error is None:
-            measurement = measured(question, fold.state, subject.weights if fold.plan.needs.weights else None)
+            measurement = measurement_of(question, fold.state, subject.weights if fold.plan.needs.weights else None)
             finding = finding_of(question, measurement)
     if finding is None:
         finding = _without_answer(question, fold.error)
@@ -26,7 +26,7 @@ def answer(fold: Fold, subject: Subject) -> Finding:
     return finding if finding.status == "failed" else replace(finding, warnings=(*heard, *finding.warnings))
 
 
-def measured(question: Question, state: Any, weights: WeightSource | None) -> Measurement:
+def measurement_of(question: Question, state: Any, weights: WeightSource | None) -> Measurement:
     """The measurement of the lens, from its state or from the weights alone."""
     lens = question.lens
     if isinstance(lens, TextLens):
@@ -64,7 +64,7 @@ def not_applicable(question: Question, reason: str, warnings: tuple[str, ...] = 
     )
 
 
-def failed(question: Question, error: BaseException) -> Finding:
+def failed_finding(question: Question, error: BaseException) -> Finding:
     """The finding of a lens that raised an error.
 
     The reason names the error and, where it was unexpected, its line.
@@ -78,7 +78,7 @@ def _without_answer(question: Question, error: BaseException | None) -> Finding:
         return not_applicable(question, error.message, error.warnings)
     if isinstance(error, (CaptureError, WeightsRefused)):
         return not_applicable(question, error.message)
-    return failed(question, error or RuntimeError("the lens returned nothing"))
+    return failed_finding(question, error or RuntimeError("the lens returned nothing"))
 
 
 def _error_text(error: BaseException) -> str:

@@ -24,7 +24,7 @@ class Subject:
     model: Any = None
 
     @property
-    def mute(self) -> str:
+    def why_no_text(self) -> str:
         """Why no text can be run; empty where it can."""
         if self.model is None or self.model.reads_text:
             return ""

@@ -74,13 +74,14 @@ def read_by(model: Any) -> tuple[str, ...]:
     for name in (main, "input_ids", "pixel_values", "input_features", "input_values"):
         if name in wants and name in ("input_ids", "pixel_values", "input_features", "input_values"):
             return (name,)
+    inputs = ", ".join(unavailable_inputs(model)) or main
     raise CheckpointError(
-        f"{type(model).__name__}: headscope cannot make what this model reads ({', '.join(unmade(model)) or main})",
+        f"{type(model).__name__}: headscope cannot make what this model reads ({inputs})",
         hint="models that read token ids, pixel values, log-mel features or raw sound can be opened",
     )
 
 
-def unmade(model: Any) -> tuple[str, ...]:
+def unavailable_inputs(model: Any) -> tuple[str, ...]:
     """The other inputs of the forward, which headscope cannot make.
 
     They are the likely reason where a model cannot be run on our inputs.

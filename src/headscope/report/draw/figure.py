@@ -51,11 +51,11 @@ def save(figure: Figure, path: str | Path) -> Path:
             f"cannot save the figure {figure.name!r} as {path.name!r}: unknown format {path.suffix!r}",
             hint="end the name in .svg, .pdf or .png",
         )
-    write_bytes(path, encoded(figure, kind))
+    write_bytes(path, encode(figure, kind))
     return path
 
 
-def encoded(figure: Figure, kind: str) -> bytes:
+def encode(figure: Figure, kind: str) -> bytes:
     """The file of the figure as svg, pdf or png, in the colours for paper."""
     with settings(fonts="path"):
         if kind == "svg":
