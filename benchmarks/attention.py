@@ -48,9 +48,9 @@ REQUEST = Request(bands=(16, 128))
 def main() -> None:
     torch.set_num_threads(1)
     small = "--small" in sys.argv
-    wanted = [name for name in sys.argv[1:] if not name.startswith("-")] or list(PARTS)
+    parts = [name for name in sys.argv[1:] if not name.startswith("-")] or list(PARTS)
     print(f"torch {torch.__version__}, one thread, float32, 8 heads, d_head 64")
-    for name in wanted:
+    for name in parts:
         PARTS[name](small)
 
 
@@ -109,9 +109,9 @@ def growth(small: bool) -> None:
         calls = [gaussian_call(n, Setting()) for n in lengths]
         runs: list[Callable[[], Any]] = [lambda c=call, m=form: m(c) for call, form in zip(calls, forms, strict=True)]
         with torch.no_grad():
-            times, held = interleaved(runs, 7), [peak_bytes(run) for run in runs]
+            times, peaks = interleaved(runs, 7), [peak_bytes(run) for run in runs]
         slower = [ratio(b, a) for a, b in itertools.pairwise(times)]
-        larger = [b / a for a, b in itertools.pairwise(held)]
+        larger = [b / a for a, b in itertools.pairwise(peaks)]
         _row(f"`{text}`", *(f"{x:.2f} ×" for x in (*slower, *larger)))
 
 
@@ -153,13 +153,13 @@ def statistics(small: bool) -> None:
                 "against plain",
                 "memory",
             )
-            for (name, run), taken in zip(runs.items(), times, strict=True):
-                held = peak_bytes(run) / 2**20
+            for (name, run), seconds in zip(runs.items(), times, strict=True):
+                mebibytes = peak_bytes(run) / 2**20
                 _row(
                     name,
-                    f"{sorted(taken)[len(taken) // 2] * 1e3:.0f} ms",
-                    f"{ratio(taken, times[0]):.2f} ×",
-                    f"{held:.0f} MiB",
+                    f"{sorted(seconds)[len(seconds) // 2] * 1e3:.0f} ms",
+                    f"{ratio(seconds, times[0]):.2f} ×",
+                    f"{mebibytes:.0f} MiB",
                 )
 
 
@@ -192,12 +192,12 @@ def _bench(title: str, texts: Iterable[str], lengths: list[int], setting: Settin
 def _errors(mechanism: Mechanism, call: Call) -> tuple[float, float]:
     """The relative errors of output and gradients against the definition."""
     weights = torch.randn(call.q.shape, generator=torch.Generator().manual_seed(1))
-    found = []
+    results = []
     for run in (lambda: mechanism(call).out, lambda: mechanism.definition(call).out):
         out = run()
         grads = torch.autograd.grad((out * weights).sum(), (call.q, call.k, call.v), materialize_grads=True)
-        found.append((out.detach().double(), torch.cat([grad.double().flatten() for grad in grads])))
-    fast, exact = found
+        results.append((out.detach().double(), torch.cat([grad.double().flatten() for grad in grads])))
+    fast, exact = results
     return _relative(fast[0], exact[0]), _relative(fast[1], exact[1])
 
 

@@ -120,17 +120,17 @@ def main() -> None:
     parser.add_argument("--layers", type=int, nargs="*", default=[2, 4], help="of those with a 7B model's shapes")
     parser.add_argument("--folder", type=Path, default=None, help="where to write them (default: a temporary folder)")
     parser.add_argument("--lenses", nargs="*", default=["spectra", "alignment", "embeddings"], help="asked about those")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     print("One thread\n\n| checkpoint | way | peak memory | time | how |\n|---|---|---|---|---|", flush=True)
-    if given.gigabytes:
+    if arguments.gigabytes:
         ends = 2 * LLAMA.vocabulary * LLAMA.d_model
-        layers = max(1, round((given.gigabytes * 1e9 / LLAMA.bytes - ends) / LLAMA.per_layer))
-        with _checkpoint(given.folder, LLAMA, layers) as (name, folder):
+        layers = max(1, round((arguments.gigabytes * 1e9 / LLAMA.bytes - ends) / LLAMA.per_layer))
+        with _checkpoint(arguments.folder, LLAMA, layers) as (name, folder):
             print(_row(name, "lens spectra", LENS, folder, "spectra"), flush=True)
             print(_row(name, "building the model only", BUILD, folder), flush=True)
-    for layers in given.layers:
-        with _checkpoint(given.folder, MISTRAL_7B, layers) as (name, folder):
-            for lens in given.lenses:
+    for layers in arguments.layers:
+        with _checkpoint(arguments.folder, MISTRAL_7B, layers) as (name, folder):
+            for lens in arguments.lenses:
                 print(_row(name, f"lens {lens}", LENS, folder, lens), flush=True)
 
 

@@ -67,20 +67,20 @@ def measure_here(way: str, folder: str, n: int, threads: int) -> dict[str, float
     tokens = torch.randint(3, 1000, (1, n), generator=torch.Generator().manual_seed(0))
     loaded = peak_kib()
 
-    def plain(some: Any) -> None:
+    def plain(ids: Any) -> None:
         with torch.no_grad():
-            body(input_ids=some, use_cache=False)
+            body(input_ids=ids, use_cache=False)
 
-    def stored(some: Any) -> None:
+    def stored(ids: Any) -> None:
         from headscope.model.transformers.attention_hook import implementation
 
         with torch.no_grad(), implementation(model.hf, "eager"):
-            body(input_ids=some, use_cache=False, output_attentions=True)
+            body(input_ids=ids, use_cache=False, output_attentions=True)
 
-    def streamed(some: Any) -> None:
+    def streamed(ids: Any) -> None:
         with model.session() as session:
             rows = session.stream(Request(bands=(1, 8, 64)))
-            session.run(some)
+            session.run(ids)
             rows.take()
 
     run: Callable[[Any], None] = {WAYS[0]: plain, WAYS[1]: streamed, WAYS[2]: stored}[way]
@@ -117,17 +117,21 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--transformer-lens", default=None, metavar="PYTHON")
     parser.add_argument("--way", choices=WAYS, default=None, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.way is not None:
-        print(json.dumps(measure_here(given.way, given.model, given.tokens, given.threads)))
+    arguments = parser.parse_args()
+    if arguments.way is not None:
+        print(json.dumps(measure_here(arguments.way, arguments.model, arguments.tokens, arguments.threads)))
         return
     with tempfile.TemporaryDirectory() as scratch:
-        folder = saved(given.model, Path(scratch))
+        folder = save_plain(arguments.model, Path(scratch))
         turns = [
-            {way: in_its_own_process(way, folder, given.tokens, given.threads, given.transformer_lens) for way in WAYS}
-            for _ in range(given.repeats)
+            {
+                way: in_its_own_process(way, folder, arguments.tokens, arguments.threads, arguments.transformer_lens)
+                for way in WAYS
+            }
+            for _ in range(arguments.repeats)
         ]
-    print(f"{given.model}, n = {given.tokens}, {given.threads} thread(s), medians of {given.repeats} turns\n")
+    setting = f"{arguments.model}, n = {arguments.tokens}, {arguments.threads} thread(s)"
+    print(f"{setting}, medians of {arguments.repeats} turns\n")
     print("| way | CPU time | peak memory | time ratio | memory ratio |\n|---|---|---|---|---|")
     for way in WAYS:
         rows = [(turn[way], turn[WAYS[0]]) for turn in turns if turn[way] and turn[WAYS[0]]]
@@ -141,7 +145,7 @@ def main() -> None:
         print(f"| {way} | {seconds:.2f} s | {peak / 2**20:.0f} MiB | {slower:.2f} × | {larger:.2f} × |")
 
 
-def saved(model: str, folder: Path) -> str:
+def save_plain(model: str, folder: Path) -> str:
     """Save the model as a plain folder, so that every way opens the same file."""
     from headscope.model import open_model
 

@@ -86,8 +86,8 @@ def _normal(rows: int, columns: int, seed: int = 0) -> Tensor:
     return w
 
 
-def _error(found: Tensor, exact: Tensor) -> float:
-    return float(((found.double() - exact) / exact).abs().max())
+def _error(values: Tensor, exact: Tensor) -> float:
+    return float(((values.double() - exact) / exact).abs().max())
 
 
 def _row(name: str, ours: float, theirs: tuple[float, float], errors: tuple[float, float]) -> str:

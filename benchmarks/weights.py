@@ -50,16 +50,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--model", default="minilm")
     parser.add_argument("--peers", type=Path, default=None, help="a folder that WeightWatcher was installed into")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    if "random" in given.parts:
+    if "random" in arguments.parts:
         _random_edges()
-    if "weightwatcher" in given.parts:
-        if given.peers is None:
+    if "weightwatcher" in arguments.parts:
+        if arguments.peers is None:
             print("\nWeightWatcher left out: no --peers given")
             return
-        sys.path.append(str(given.peers))
-        _weight_watcher(given.model, given.rounds)
+        sys.path.append(str(arguments.peers))
+        _weight_watcher(arguments.model, arguments.rounds)
 
 
 def _random_edges() -> None:
@@ -70,12 +70,12 @@ def _random_edges() -> None:
     print("| matrix | value | measured | expected by chance | edge | off the edge |\n|---|---|---|---|---|---|")
     for name in ("K", "V"):
         sigma = finding.arrays[f"L0.{name}"]
-        for what, square, edge, width in zip(
+        for label, square, edge, width in zip(
             ("smallest σ²", "largest σ²"), (sigma[-1] ** 2, sigma[0] ** 2), EDGES, _widths(), strict=True
         ):
             chance = f"{edge + TRACY_WIDOM_MEAN * width:.4f} ± {TRACY_WIDOM_SD * abs(width):.4f}"
             off = f"{100 * (square / edge - 1):+.2f} %"
-            print(f"| W_{name}, 4096 × 1024 | {what} | {square:.4f} | {chance} | {edge} | {off} |", flush=True)
+            print(f"| W_{name}, 4096 × 1024 | {label} | {square:.4f} | {chance} | {edge} | {off} |", flush=True)
 
 
 def _widths() -> tuple[float, float]:
@@ -98,14 +98,14 @@ def _weight_watcher(name: str, rounds: int) -> None:
     every = watcher.analyze()
     dense = every[every["layer_type"].astype(str).str.contains("dense")]
     # Our lens skips embeddings and the pooler: compare the same matrices, by name.
-    read = {one.module for one in weights.feed_forward}
+    read = {matrix.module for matrix in weights.feed_forward}
     same = [
         int(row.layer_id) for row in dense.itertuples() if row.longname in read or "attention" in row.longname.lower()
     ]
-    found: list[Any] = []
+    measurements: list[Any] = []
 
     def ours() -> None:
-        found.append(lens.finish(lens.start(lens.params(), weights.spec, weights.sites), weights))
+        measurements.append(lens.measure(lens.params(), weights))
 
     contenders: dict[str, Callable[[], object]] = {
         "headscope": ours,
@@ -119,16 +119,16 @@ def _weight_watcher(name: str, rounds: int) -> None:
             run()
             times[key].append(time.process_time() - start)
     numbers = {
-        "headscope": sum(table.height for table in found[-1].tables.values()),
+        "headscope": sum(table.height for table in measurements[-1].tables.values()),
         "WeightWatcher, every matrix of the model": every.select_dtypes("number").size,
         "WeightWatcher, the same matrices": len(same) * every.select_dtypes("number").shape[1],
     }
     print(f"\n{name}, one thread, median of {rounds} rounds\n")
     print("| way | CPU time | ratio | numbers |\n|---|---|---|---|")
     base = statistics.median(times["headscope"])
-    for key, each in times.items():
-        middle = statistics.median(each)
-        print(f"| {key} | {middle:.2f} s | {middle / base:.1f} × | {numbers[key]} |", flush=True)
+    for key, seconds in times.items():
+        median = statistics.median(seconds)
+        print(f"| {key} | {median:.2f} s | {median / base:.1f} × | {numbers[key]} |", flush=True)
 
 
 if __name__ == "__main__":

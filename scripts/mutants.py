@@ -53,11 +53,11 @@ class Mutant:
 
 def mutants(source: str) -> list[Mutant]:
     """Every mutant of a source, in the order of the text."""
-    drawn = []
+    found_mutants = []
     for position, (scope, node, _) in enumerate(_changeable(ast.parse(source))):
         line, before = node.lineno, ast.unparse(node)
-        drawn.append(Mutant(scope, line, before, ast.unparse(_changed(copy.deepcopy(node))), position))
-    return sorted(drawn, key=lambda mutant: (mutant.line, mutant.position))
+        found_mutants.append(Mutant(scope, line, before, ast.unparse(_changed(copy.deepcopy(node))), position))
+    return sorted(found_mutants, key=lambda mutant: (mutant.line, mutant.position))
 
 
 def mutated(source: str, mutant: Mutant) -> str:

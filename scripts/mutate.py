@@ -56,19 +56,19 @@ def main() -> int:
     Returns 0 where at least nine tenths of the mutants that change a result are killed.
     """
     arguments = _arguments()
-    drawn = _drawn(arguments.where or PARTS, arguments.count, arguments.seed)
+    sample = _sample(arguments.where or PARTS, arguments.count, arguments.seed)
     reasons = _reasons()
     _load_what_all_tests_share()
-    changing = [(module, mutant) for module, mutant in drawn if _key(module, mutant) not in reasons]
+    changing = [(module, mutant) for module, mutant in sample if _key(module, mutant) not in reasons]
     seconds = _seconds_without_a_mutant(sorted({module for module, _ in changing}))
     mutants_by_fate: dict[Fate, list[str]] = {fate: [] for fate in Fate}
-    for number, (module, mutant) in enumerate(drawn, 1):
+    for number, (module, mutant) in enumerate(sample, 1):
         reason = reasons.get(_key(module, mutant))
         fate = None if reason else _fate(module, mutant, seconds[tuple(tests_of(module))])
-        print(f"{number}/{len(drawn)} {module}:{mutant}: {fate or f'equivalent: {reason}'}", flush=True)
+        print(f"{number}/{len(sample)} {module}:{mutant}: {fate or f'equivalent: {reason}'}", flush=True)
         if fate is not None:
             mutants_by_fate[fate].append(f"{module}:{mutant}")
-    return _report(mutants_by_fate, len(drawn) - len(changing))
+    return _report(mutants_by_fate, len(sample) - len(changing))
 
 
 def _report(mutants_by_fate: dict[Fate, list[str]], explained: int) -> int:
@@ -89,7 +89,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _drawn(where: tuple[str, ...] | list[str], count: int, seed: int) -> list[tuple[Path, Mutant]]:
+def _sample(where: tuple[str, ...] | list[str], count: int, seed: int) -> list[tuple[Path, Mutant]]:
     places = [path for place in where for path in _modules(PACKAGE / place)]
     modules = [path.relative_to(PACKAGE) for path in places if path.name != "__init__.py"]
     if not modules:
@@ -116,20 +116,20 @@ def tests_of(module: Path) -> list[str]:
 
     A module without test files gets those of the modules that import it.
     """
-    named, asked, known = [], [module], {module}
-    while asked and not named:
-        named = [test for path in asked for test in _test_files(path)]
-        asked = [path for path in _importers(asked) if path not in known]
-        known.update(asked)
-    chosen = sorted({str(test.relative_to(ROOT)) for test in named})
-    members = [Path(test).stem.removeprefix("test_") for test in chosen]
+    test_paths, modules, visited = [], [module], {module}
+    while modules and not test_paths:
+        test_paths = [test for path in modules for test in _test_files(path)]
+        modules = [path for path in _importers(modules) if path not in visited]
+        visited.update(modules)
+    tests = sorted({str(test.relative_to(ROOT)) for test in test_paths})
+    members = [Path(test).stem.removeprefix("test_") for test in tests]
     contracts = {"lenses": ["test_lenses"], "attention": ["test_mechanisms", "test_costs"]}.get(module.parts[0], [])
     if not contracts:
-        return chosen
+        return tests
     # Contract tests name a lens by its name, and a mechanism also by its class; a test file of its own runs completely.
-    names = {*members, *(member.replace("_", "") for member in members), *(Path(test).stem for test in chosen)}
+    names = {*members, *(member.replace("_", "") for member in members), *(Path(test).stem for test in tests)}
     files = [f"tests/contract/{contract}.py" for contract in contracts]
-    return [*chosen, *files, "-k", " or ".join(sorted(names))]
+    return [*tests, *files, "-k", " or ".join(sorted(names))]
 
 
 def _test_files(module: Path) -> list[Path]:
@@ -139,9 +139,9 @@ def _test_files(module: Path) -> list[Path]:
 
 
 def _importers(modules: list[Path]) -> list[Path]:
-    wanted = {_dotted(module) for module in modules}
+    names = {_dotted(module) for module in modules}
     part = modules[0].parts[0]
-    return [path.relative_to(PACKAGE) for path in _modules(PACKAGE / part) if wanted & _imported(path)]
+    return [path.relative_to(PACKAGE) for path in _modules(PACKAGE / part) if names & _imported(path)]
 
 
 def _dotted(module: Path) -> str:
@@ -240,8 +240,8 @@ def _bound(seconds: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 60))
     size = Path("/proc/self/statm")
     if size.exists():  # only Linux reports the memory of this process
-        held = int(size.read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY, held + MEMORY))
+        used = int(size.read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
 
 
 def _loaded_from(source: Path, module: Path) -> bool:

