@@ -396,7 +396,7 @@ def test_parameters_that_make_no_sense_are_a_usage_error():
     picky = make_lens("picky", raises(UsageError("bands='x': expected numbers")))
     with pytest.raises(UsageError, match="expected numbers"):
         measure(FakeModel(), text=TEXT, lenses=[picky])
-    with pytest.raises(UsageError, match="cannot be given") as caught:
+    with pytest.raises(UsageError, match="cannot take") as caught:
         measure(FakeModel(), text=TEXT, lenses=[STREAMING], params={"streaming": {"widht": 2}})
     assert "width" in caught.value.hint
     with pytest.raises(UsageError, match="chosen lenses are streaming"):

@@ -150,7 +150,7 @@ def test_a_model_that_cannot_be_run_on_one_text_says_so() -> None:
 
 def test_generation_without_a_first_token_says_so() -> None:
     model = open_model(next(family for family in KINDS if family.name == "t5_without_start").build())
-    with pytest.raises(UsageError, match="names no token that its decoder begins with"):
+    with pytest.raises(UsageError, match="names no first token for its decoder"):
         generate_tokens(model.hf, torch.arange(3, 9), max_new_tokens=2, temperature=0.0, cache=True, seed=0)
 
 

@@ -197,7 +197,7 @@ class Evidence:
 
     def __post_init__(self) -> None:
         if bool(self.stated) == bool(self.answer):
-            raise NumericsError("a check must compare something with the statement as it stands, or with an answer")
+            raise NumericsError("a check must compare numbers either with the statement or with an answer")
 
     @property
     def groups(self) -> tuple[tuple[str, tuple[Comparison, ...]], ...]:

@@ -106,7 +106,7 @@ def _payload(archive: Path) -> Iterator[Stream]:
     """
     with archive.open("rb") as file:
         if file.read(8) != b"!<arch>\n":
-            raise _refusal(archive, "it is no Debian package")
+            raise _refusal(archive, "it is not a Debian package")
         while len(header := file.read(60)) == 60:
             name, size = header[:16].decode("latin1").strip().rstrip("/"), _size(archive, header[48:58])
             content = file.read(size)
@@ -164,5 +164,5 @@ def _unpack_by_dpkg(archive: Path) -> Iterator[Stream]:
 def _refusal(archive: Path, why: str) -> ResourceError:
     return ResourceError(
         f"{archive.name} was refused: {why}",
-        hint="it is not the package that this text is taken from: try again, or another index",
+        hint="this is not the expected package: try again, or use another package index",
     )

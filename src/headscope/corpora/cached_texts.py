@@ -125,8 +125,8 @@ def _local_archive(package: Package, archive: Path) -> Path:
     suffix = _SUFFIXES[package.client]
     if archive.suffix != suffix or not archive.is_file():
         raise ResourceError(
-            f"{archive} is no {suffix} file that is there",
-            hint=f"expected {package.origin} as its index serves it",
+            f"{archive} is not an existing {suffix} file",
+            hint=f"expected the file of {package.origin}, as its index serves it",
         )
     return archive
 
@@ -141,7 +141,7 @@ def _verified_sha256(package: Package, file: Path, *, is_ours: bool) -> str:
             file.unlink()
         raise ResourceError(
             f"{file.name} has sha256 {got}, expected {package.sha256}; it was not opened",
-            hint="this is something else than what was pinned: try again, or another package index",
+            hint="the index served another file than the pinned one: try again, or use another package index",
         )
     return got
 

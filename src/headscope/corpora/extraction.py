@@ -43,7 +43,7 @@ def bible(files: Mapping[str, bytes]) -> dict[str, list[Document]]:
     match = re.search(r'"""(.*?)""",\s*\{([\d\s:,]*)\}', source, re.DOTALL)
     verses = [] if match is None else [(int(a), int(b)) for a, b in re.findall(r"(\d+): (\d+)", match[2])]
     if match is None or not verses:
-        raise ResourceError("the bible does not have the form that was expected", hint="update headscope")
+        raise ResourceError("the Bible module does not have the expected form", hint="update headscope")
     starts: dict[int, int] = {}
     for number, start in sorted(verses):
         starts.setdefault(number // 1000, start)

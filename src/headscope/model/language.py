@@ -177,7 +177,7 @@ def generate_tokens(
     """
     if start is None and lacks_start(hf):
         raise UsageError(
-            f"the configuration of this {hf.config.model_type} model names no token that its decoder begins with",
+            f"the configuration of this {hf.config.model_type} model names no first token for its decoder",
             hint="set decoder_start_token_id in its generation_config",
         )
     sampling = {"do_sample": True, "temperature": temperature} if temperature > 0 else {"do_sample": False}

@@ -15,7 +15,7 @@ def check_token_ids(tokens: Tensor, spec: ModelSpec) -> None:
     largest = int(tokens.max()) if tokens.numel() else 0
     if spec.vocabulary and largest >= spec.vocabulary:
         raise CheckpointError(
-            f"{spec.name}: the tokenizer makes the token {largest} of this text, "
+            f"{spec.name}: the tokenizer gives the token {largest} for this text, "
             f"but the embedding table has {spec.vocabulary} rows",
             hint="tokenizer and weights belong to different models: fetch both from the same place",
         )

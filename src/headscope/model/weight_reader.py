@@ -232,7 +232,7 @@ class PlannedWeights:
     ) -> AfterHeads:
         """What the rest of a site's layer computes from a stream and its heads' outputs."""
         if self._rest_of_layer is None:
-            raise WeightsRefused(f"{site.label}: the weights are read from a file, and no layer is built to be run")
+            raise WeightsRefused(f"{site.label}: the weights come from a file, so there is no layer to run")
         return self._rest_of_layer(site, stream, z)
 
 

@@ -70,7 +70,7 @@ def _params(lens: Lens[Any], params: Any) -> Any:
     field_names = {field.name for field in dataclasses.fields(lens.params)}
     if not isinstance(params, Mapping) or params.keys() - field_names:
         raise UsageError(
-            f"lens {lens.name!r} cannot be given {params!r}",
+            f"lens {lens.name!r} cannot take {params!r}",
             hint=f"its parameters are {', '.join(sorted(field_names)) or 'none'}; give a dictionary of them",
         )
     return lens.params(**params)

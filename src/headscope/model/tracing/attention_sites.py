@@ -148,15 +148,16 @@ def _check_agreement(model: Any, tolerance: float) -> None:
             f"{type(model).__name__}: attention computed from the call differs from transformers' eager attention "
             f"by {error:.1e} (relative, tolerance {tolerance:.0e}), so this family does something to its scores that "
             "the attention interface does not show",
-            hint="its maps can be had from transformers with attn_implementation='eager' and output_attentions=True",
+            hint="get its maps from transformers with attn_implementation='eager' and output_attentions=True",
         )
 
 
 def _refuse_random(model: Any, once: Tensor, again: Tensor) -> None:
     if not torch.equal(once, again):
         raise CaptureError(
-            f"{type(model).__name__} answers the same input differently each time: it draws at random in eval mode too",
-            hint="what it attends to does not follow from its input",
+            f"{type(model).__name__} gives another output each time for the same input: it uses random numbers even in "
+            "eval mode",
+            hint="its attention does not follow from its input",
         )
 
 

@@ -77,7 +77,9 @@ def find_branches(hf: Any, sites: Sequence[Site]) -> Branches:
     lists = layer_lists(hf, sites)
     blocks = tuple(f"{name}.{index}" for name in lists for index in range(len(hf.get_submodule(name))))
     if not blocks:
-        raise VariantRefused(f"the layers of {type(hf).__name__} are no list of modules, so none can be looked into")
+        raise VariantRefused(
+            f"the layers of {type(hf).__name__} are not a list of modules, so headscope cannot find them"
+        )
     probe = _Probe(hf, sites, blocks)
     try:
         probe.run()
@@ -251,7 +253,7 @@ class _BranchFinder:
         for addition, role, parts in self._roles():
             before = roles.setdefault(addition.place, role)
             if before != role:
-                raise VariantRefused(f"{addition.place[0]} adds in another way each time that it is called")
+                raise VariantRefused(f"{addition.place[0]} adds differently from call to call")
             for source, node, part in parts:
                 if part == "mlp":
                     with_mlp.add(addition.call)
@@ -427,7 +429,7 @@ class _RewiredAdditions(AdditionWatch):
         Otherwise the change would be silently wrong.
         """
         if additions < self._expected.get(name, 0):
-            raise VariantRefused(f"{name} takes another way on this text than on the tokens it was looked at with")
+            raise VariantRefused(f"{name} adds differently on this text than on the tokens of the probe")
 
 
 def _scaled(x: Tensor, factor: float, in_place: bool) -> Tensor:

@@ -101,8 +101,8 @@ class ModelState:
         overwritten = [name for name, weight, version in self._weights if _version(weight) != version]
         if overwritten:
             raise CaptureError(
-                f"a forward of this model writes into its own weights ({', '.join(overwritten[:4])}), so what is "
-                "measured once would not be there the next time",
+                f"a forward of this model writes into its own weights ({', '.join(overwritten[:4])}), so a second "
+                "measurement would differ",
                 hint="headscope measures models whose forward leaves their weights alone",
             )
         return tuple(changes)
