@@ -43,10 +43,10 @@ class Term:
             and (self.kind is None or self.kind == site.kind)
             and (self.layers is None or site.layer in self.layers)
         )
-        every = frozenset(range(site.n_heads))
+        all_heads = frozenset(range(site.n_heads))
         if not selects_site:
             return frozenset()
-        return every if self.heads is None else every & self.heads
+        return all_heads if self.heads is None else all_heads & self.heads
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,9 @@ class Selection:
         heads_by_site = {site: heads for site in sites if (heads := self.heads_of(site))}
         if not heads_by_site:
             last = sites[-1] if sites else None
-            have = f"{sites[0].head_label(0)} … {last.head_label(last.n_heads - 1)}" if last else "no attention"
+            head_range = f"{sites[0].head_label(0)} … {last.head_label(last.n_heads - 1)}" if last else "no attention"
             raise UsageError(
-                f"selection {_shortened(self.text)} matches no head of this model, which has {have}",
+                f"selection {_shortened(self.text)} matches no head of this model, which has {head_range}",
                 hint="layers and heads count from zero; `headscope look MODEL` lists them",
             )
         return heads_by_site

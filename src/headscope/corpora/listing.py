@@ -79,7 +79,11 @@ def find(spelling: str, progress: Step | None = None, archive: Path | None = Non
 
 
 def _part(text: Text, splits: Sequence[Split], split: Split) -> Part:
-    lengths = [len(document) for document, its in zip(text.documents, splits, strict=True) if its == split]
+    lengths = [
+        len(document)
+        for document, document_split in zip(text.documents, splits, strict=True)
+        if document_split == split
+    ]
     return Part(split, SHARES[split], len(lengths), sum(lengths))
 
 

@@ -56,20 +56,22 @@ def splits_of(documents: Sequence[str], keys: Sequence[str] | None = None) -> tu
 
     `keys` are the names of the documents in their source, where these say more than the words.
     """
-    named = [_key(document) for document in documents] if keys is None else list(keys)
+    document_keys = [_key(document) for document in documents] if keys is None else list(keys)
     # Sorted, so that the order of the arguments cannot matter.
-    order = sorted(range(len(named)), key=lambda index: (named[index], documents[index]))
-    same = [(a, b) for a, b in pairwise(order) if named[a] == named[b]]
-    groups = _groups(len(named), [*same, *_near_duplicates(documents, order)])
-    deciding: dict[int, str] = {}
-    for key, group in zip(named, groups, strict=True):
-        deciding[group] = min(deciding.get(group, key), key)
-    return tuple(split_of(deciding[group]) for group in groups)
+    order = sorted(range(len(document_keys)), key=lambda index: (document_keys[index], documents[index]))
+    same = [(a, b) for a, b in pairwise(order) if document_keys[a] == document_keys[b]]
+    groups = _groups(len(document_keys), [*same, *_near_duplicates(documents, order)])
+    smallest_key: dict[int, str] = {}
+    for key, group in zip(document_keys, groups, strict=True):
+        smallest_key[group] = min(smallest_key.get(group, key), key)
+    return tuple(split_of(smallest_key[group]) for group in groups)
 
 
 def part_of(text: Text, splits: Sequence[Split], split: Split) -> Text:
     """The documents of one split, in their order."""
-    documents = tuple(document for document, its in zip(text.documents, splits, strict=True) if its == split)
+    documents = tuple(
+        document for document, document_split in zip(text.documents, splits, strict=True) if document_split == split
+    )
     if not documents:
         counts = ", ".join(f"{splits.count(name)} in {name}" for name in SPLITS)
         raise UsageError(

@@ -123,8 +123,8 @@ def read_text(path: str | Path) -> Text:
 
 def documents_in(content: str) -> tuple[str, ...]:
     """Split at the separator lines; drop documents without a visible character."""
-    unified = content.replace("\r\n", "\n").replace("\r", "\n")
-    return tuple(part.strip("\n") for part in SEPARATOR.split(unified) if part.strip())
+    text = content.replace("\r\n", "\n").replace("\r", "\n")
+    return tuple(part.strip("\n") for part in SEPARATOR.split(text) if part.strip())
 
 
 def joined(documents: Sequence[str]) -> str:

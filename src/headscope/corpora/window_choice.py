@@ -87,8 +87,8 @@ def read_windows(tokens: Tokens, head: Sequence[int], tail: Sequence[int], lengt
 def spread_order(n: int, count: int) -> tuple[int, ...]:
     """The indices of `count` of `n` windows; any first few are evenly spread."""
     digits = max(1, (count - 1).bit_length())
-    turned = (int(format(i, f"0{digits}b")[::-1], 2) for i in range(2**digits))
-    return tuple(i * n // count for i in turned if i < count)
+    reversed_digits = (int(format(i, f"0{digits}b")[::-1], 2) for i in range(2**digits))
+    return tuple(i * n // count for i in reversed_digits if i < count)
 
 
 def _beginning(pieces: Iterator[Sequence[int]], most: int) -> "tuple[array[int], bool]":

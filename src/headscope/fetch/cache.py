@@ -49,14 +49,14 @@ def about(folder: Path, *, contents: bool = False) -> dict[str, str] | None:
     compared too, which finds changes at equal size and added files.
     """
     try:
-        noted = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-        intact = all((folder / name).stat().st_size == size for name, size in noted["files"].items())
+        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        intact = all((folder / name).stat().st_size == size for name, size in manifest["files"].items())
         if intact and contents:
             names = {path.name for path in folder.iterdir()} - {_MANIFEST}
-            intact = names == set(noted["files"]) and all(
-                sha256_of(folder / name) == noted["sha256"][name] for name in names
+            intact = names == set(manifest["files"]) and all(
+                sha256_of(folder / name) == manifest["sha256"][name] for name in names
             )
-        return {str(key): str(value) for key, value in noted["about"].items()} if intact else None
+        return {str(key): str(value) for key, value in manifest["about"].items()} if intact else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 

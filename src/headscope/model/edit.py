@@ -272,8 +272,8 @@ def _with_spectrum(w: Matrix, rule: Callable[[Spectrum], Spectrum]) -> Matrix:
     if not isinstance(after, Tensor) or after.shape != s.shape:
         got = tuple(after.shape) if isinstance(after, Tensor) else type(after).__name__
         raise UsageError(f"a spectrum rule must return {tuple(s.shape)} singular values, got {got}")
-    changed: Tensor = (u * after.double()) @ vh
-    return changed
+    w_new: Tensor = (u * after.double()) @ vh
+    return w_new
 
 
 def _with_random_input_side(w: Matrix, generator: torch.Generator) -> Matrix:
@@ -285,5 +285,5 @@ def _with_random_input_side(w: Matrix, generator: torch.Generator) -> Matrix:
     gaussian = torch.randn(w.shape[0], len(s), generator=generator, dtype=torch.float64)
     q, r = torch.linalg.qr(gaussian)
     haar = q * r.diagonal().sign()  # without the signs QR is not Haar-distributed
-    changed: Tensor = (haar * s) @ vh
-    return changed
+    w_new: Tensor = (haar * s) @ vh
+    return w_new

@@ -119,10 +119,10 @@ def generate(
     is not repeated.
     """
     tokens = prompt_tokens(model, prompt, max_new_tokens=max_new_tokens)
-    new = generate_tokens(
+    generated = generate_tokens(
         model.hf, tokens, max_new_tokens=max_new_tokens, temperature=temperature, cache=cache, seed=seed
     )
-    return decode(model, new if model.spec.kind == "encoder-decoder" else new[len(tokens) :])
+    return decode(model, generated if model.spec.kind == "encoder-decoder" else generated[len(tokens) :])
 
 
 def prompt_tokens(model: "Model", prompt: str, *, max_new_tokens: int, chat: bool = False) -> Int[Tensor, " tokens"]:
@@ -143,8 +143,8 @@ def prompt_tokens(model: "Model", prompt: str, *, max_new_tokens: int, chat: boo
             # The template writes the special tokens itself.
             tokens = torch.tensor(model.tokenizer(spoken, add_special_tokens=False)["input_ids"])  # type: ignore[misc]
     context = model.spec.context
-    needed = len(tokens) + (0 if model.spec.kind == "encoder-decoder" else max_new_tokens)
-    if context is not None and needed > context:
+    n_tokens = len(tokens) + (0 if model.spec.kind == "encoder-decoder" else max_new_tokens)
+    if context is not None and n_tokens > context:
         raise UsageError(
             f"the prompt has {len(tokens)} tokens and {max_new_tokens} are to follow, "
             f"but {model.spec.name} reads at most {context}",
@@ -185,7 +185,7 @@ def generate_tokens(
     with quiet(), torch.no_grad(), restored(hf):
         torch.manual_seed(seed)
         prompt = tokens[None].to(hf.device)
-        written: Tensor = hf.generate(
+        generated: Tensor = hf.generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
             max_new_tokens=max_new_tokens,
@@ -195,7 +195,7 @@ def generate_tokens(
             **({} if start is None else {"decoder_start_token_id": start}),
             **sampling,
         )
-    return written[0].cpu()
+    return generated[0].cpu()
 
 
 def lacks_start(hf: Any) -> bool:
@@ -211,16 +211,16 @@ def _end_token(hf: Any) -> int:
 
 
 def _losses(hf: Any, tokens: Int[Tensor, " tokens"], window: int, stride: int) -> Iterator[Float[Tensor, " scored"]]:
-    scored = 1  # the first token has nothing before it
+    n_scored = 1  # the first token has nothing before it
     start = 0
-    while scored < len(tokens):
+    while n_scored < len(tokens):
         piece = tokens[start : start + window]
         with torch.no_grad(), restored(hf):
             logits = hf(input_ids=piece[None].to(hf.device), **forward_options(hf)).logits[0, :-1]
-        first = scored - start - 1  # the logits that predict the first token not scored yet
+        first = n_scored - start - 1  # the logits that predict the first token not scored yet
         log_p = torch.log_softmax(logits[first:].float(), dim=-1).cpu()
         yield -log_p.gather(1, piece[first + 1 :, None])[:, 0].double()
-        scored = start + len(piece)
+        n_scored = start + len(piece)
         start += stride
 
 

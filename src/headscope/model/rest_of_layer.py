@@ -63,9 +63,9 @@ class RestOfLayer:
             n_rows = len(rows[part])
             # The arguments fit exactly this number of tokens.
             missing = windows * tokens - n_rows
-            filled = [torch.cat((x[part], x[:1].expand(missing, *x.shape[1:]))) for x in (rows, heads)]
+            padded = [torch.cat((x[part], x[:1].expand(missing, *x.shape[1:]))) for x in (rows, heads)]
             after_heads = self._run(
-                site, output, layer, arguments, *(x.reshape(windows, tokens, *x.shape[1:]) for x in filled)
+                site, output, layer, arguments, *(x.reshape(windows, tokens, *x.shape[1:]) for x in padded)
             )
             out.append(after_heads.out.flatten(0, 1)[:n_rows])
             if after_heads.normed is not None:
@@ -118,13 +118,13 @@ class RestOfLayer:
         device, dtype = self._hf.device, self._hf.dtype
         heads = z.to(device, dtype)
         normed: list[Tensor] = []
-        exchanged: list[bool] = []
+        replacements: list[bool] = []
 
         def exchange(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-            read = args[0].clone()
-            read.reshape(*stream.shape[:2], -1)[..., output.row] = heads
-            exchanged.append(True)
-            return (read, *args[1:])
+            replaced_input = args[0].clone()
+            replaced_input.reshape(*stream.shape[:2], -1)[..., output.row] = heads
+            replacements.append(True)
+            return (replaced_input, *args[1:])
 
         first = self._first.get((site.stack, site.layer))
         with ExitStack() as stack, torch.no_grad(), restored(self._hf.get_submodule(layer)):
@@ -138,7 +138,7 @@ class RestOfLayer:
             args, kwargs = _with_stream(*arguments, stream.to(device, dtype).clone())
             result = self._hf.get_submodule(layer)(*args, **kwargs)
         out = result if isinstance(result, Tensor) else next((x for x in result if isinstance(x, Tensor)), None)
-        if not exchanged or out is None or out.shape != stream.shape:
+        if not replacements or out is None or out.shape != stream.shape:
             raise WeightsRefused(f"{site.label}: its layer could not be run by itself")
         # On the device of the stream: lenses compute on the CPU, wherever the model is.
         return AfterHeads(normed[0].to(stream.device) if normed else None, out.to(stream.device))
@@ -157,11 +157,11 @@ def _without_stream(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Laye
 
     The stream itself is not kept.
     """
-    for index, value in enumerate(args):
-        if isinstance(value, Tensor):
-            return ((*args[:index], _STREAM, *args[index + 1 :]), kwargs), (value.shape[0], value.shape[1])
-    name, value = next((key, value) for key, value in kwargs.items() if isinstance(value, Tensor))
-    return (args, {**kwargs, name: _STREAM}), (value.shape[0], value.shape[1])
+    for index, argument in enumerate(args):
+        if isinstance(argument, Tensor):
+            return ((*args[:index], _STREAM, *args[index + 1 :]), kwargs), (argument.shape[0], argument.shape[1])
+    name, argument = next((key, argument) for key, argument in kwargs.items() if isinstance(argument, Tensor))
+    return (args, {**kwargs, name: _STREAM}), (argument.shape[0], argument.shape[1])
 
 
 def _with_stream(args: tuple[Any, ...], kwargs: dict[str, Any], stream: Tensor) -> LayerArguments:

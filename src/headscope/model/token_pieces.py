@@ -174,8 +174,11 @@ def _shows_places(tokenizer: Any, sample: str, surroundings: Surroundings) -> bo
     if not getattr(tokenizer, "is_fast", False):
         return False
     with tokenising():
-        bare, with_special = tokenizer(sample, add_special_tokens=False)["input_ids"], tokenizer(sample)["input_ids"]
-    return list(with_special) == [*surroundings.head, *bare, *surroundings.tail]
+        without_special, with_special = (
+            tokenizer(sample, add_special_tokens=False)["input_ids"],
+            tokenizer(sample)["input_ids"],
+        )
+    return list(with_special) == [*surroundings.head, *without_special, *surroundings.tail]
 
 
 class _Reader:

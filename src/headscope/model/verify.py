@@ -119,9 +119,12 @@ def verify(model: Model, text: str | None = None) -> list[Check]:
     with quiet(), torch.no_grad(), restored(model.hf):
         fresh = fresh_copy(model.hf, model.origin)
         state = _state(model, fresh)
-        judged = _in_float32(model, fresh)
-        subject = _run_subject(judged, fresh, text)
-        return [state, *(_run_check(name, tolerance, check, subject) for name, tolerance, check in _checks(judged))]
+        compared_model = _in_float32(model, fresh)
+        subject = _run_subject(compared_model, fresh, text)
+        return [
+            state,
+            *(_run_check(name, tolerance, check, subject) for name, tolerance, check in _checks(compared_model)),
+        ]
 
 
 def _in_float32(model: Model, fresh: FreshCopy) -> Model:
@@ -182,8 +185,8 @@ def _share(deviation: Deviation, tolerance: float) -> float:
 def _state(model: Model, fresh: FreshCopy) -> Check:
     """Count the weights, buffers and attributes that differ from a fresh model."""
     name = "weights and state = a freshly loaded model's"
-    weights, loaded = (dict(hf.named_parameters()) for hf in (model.hf, fresh.hf))
-    if weights.keys() != loaded.keys():
+    weights, fresh_weights = (dict(hf.named_parameters()) for hf in (model.hf, fresh.hf))
+    if weights.keys() != fresh_weights.keys():
         note = f"{fresh.method}; it has other parameters, so that only what it computes is compared"
         return Check(name, None, 0.0, True, note)
     names = differences(model.hf, fresh.hf)
@@ -308,7 +311,7 @@ def _chaos(rounding: float) -> _NotComparable:
 def _attentions(output: Any) -> dict[tuple[str, str], list[Tensor]]:
     """The attentions that transformers returns, by stack and kind."""
     text, image, sound = (getattr(output, f"{part}_model_output", None) for part in ("text", "vision", "audio"))
-    returned = {
+    maps_by_place = {
         ("only", "self"): getattr(output, "attentions", None),
         ("enc", "self"): getattr(output, "encoder_attentions", None),
         ("dec", "self"): getattr(output, "decoder_attentions", None),
@@ -320,7 +323,7 @@ def _attentions(output: Any) -> dict[tuple[str, str], list[Tensor]]:
     # Where a family returns no plain map for a layer (PEGASUS-X: maps by blocks), no map is compared.
     return {
         place: [attention_map for attention_map in maps or () if isinstance(attention_map, Tensor)]
-        for place, maps in returned.items()
+        for place, maps in maps_by_place.items()
     }
 
 

@@ -263,8 +263,8 @@ def file_sources(
     names_by_parameter: dict[str, list[str]] = {}
     loaded_name = _loading_rules(skeleton)
     for name in checkpoint.tensors:
-        target, converted = loaded_name(name)
-        if not converted:
+        target, is_converted = loaded_name(name)
+        if not is_converted:
             names_by_parameter.setdefault(target, []).append(name)
     shapes = {name: tuple(parameter.shape) for name, parameter in skeleton.state_dict().items()}
 
@@ -299,8 +299,8 @@ def file_sources(
 
 def _unique(parameter: str, names: list[str], shape: tuple[int, ...], checkpoint: Checkpoint) -> str:
     if len(names) != 1:
-        have = f"{len(names)} tensors of the file" if names else "no tensor of the file by name alone"
-        raise WeightsRefused(f"parameter {parameter!r} corresponds to {have}, expected exactly one")
+        candidates = f"{len(names)} tensors of the file" if names else "no tensor of the file by name alone"
+        raise WeightsRefused(f"parameter {parameter!r} corresponds to {candidates}, expected exactly one")
     got = tuple(checkpoint.tensors[names[0]].shape)
     if got != shape:
         raise WeightsRefused(f"tensor {names[0]!r} has shape {got}, expected {shape} for {parameter!r}")
@@ -314,8 +314,10 @@ def _needed_parameters(skeleton: Any, plans: dict[Site, Plan]) -> list[str]:
             parts = plan.projections
             modules.update(dict.fromkeys(part.module for part in (parts.q, parts.k, parts.v, parts.o)))
     names = [f"{module}.weight" for module in modules]
-    biased = [m for m in modules if is_linear(skeleton.get_submodule(m)) and skeleton.get_submodule(m).bias is not None]
-    return names + [f"{module}.bias" for module in biased]
+    with_bias = [
+        m for m in modules if is_linear(skeleton.get_submodule(m)) and skeleton.get_submodule(m).bias is not None
+    ]
+    return names + [f"{module}.bias" for module in with_bias]
 
 
 def _loading_rules(skeleton: Any) -> Callable[[str], tuple[str, bool]]:

@@ -22,8 +22,8 @@ def answer(fold: Fold, subject: Subject) -> Finding:
     if finding is None:
         finding = _without_answer(question, fold.error)
     warning = subject.spec.weight_warning
-    heard = (warning,) if warning and fold.plan.needs.weights and warning not in finding.warnings else ()
-    return finding if finding.status == "failed" else replace(finding, warnings=(*heard, *finding.warnings))
+    weight_warnings = (warning,) if warning and fold.plan.needs.weights and warning not in finding.warnings else ()
+    return finding if finding.status == "failed" else replace(finding, warnings=(*weight_warnings, *finding.warnings))
 
 
 def measurement_of(question: Question, state: Any, weights: WeightSource | None) -> Measurement:

@@ -43,19 +43,21 @@ def questions(lenses: Sequence[str | AnyLens] | None, params: Mapping[str, Any] 
     They come in the order of `headscope lenses`, whatever the order of the choice, so that the same question gives the
     same report; a lens that is not listed there comes last.
     """
-    resolved = map(_lens, lens_members() if lenses is None else lenses)
-    every = _in_order({lens.name: lens for lens in resolved})
-    if not every:
+    lens_objects = map(_lens, lens_members() if lenses is None else lenses)
+    lenses_by_name = _in_order({lens.name: lens for lens in lens_objects})
+    if not lenses_by_name:
         raise UsageError("no lens was chosen", hint="`headscope lenses` lists them")
     params_by_lens = dict(params or {})
-    if strangers := params_by_lens.keys() - every.keys():
-        raise UsageError(f"parameters for {', '.join(sorted(strangers))}, but the chosen lenses are {', '.join(every)}")
-    return tuple(Question(lens, _params(lens, params_by_lens.get(name))) for name, lens in every.items())
+    if unknown := params_by_lens.keys() - lenses_by_name.keys():
+        raise UsageError(
+            f"parameters for {', '.join(sorted(unknown))}, but the chosen lenses are {', '.join(lenses_by_name)}"
+        )
+    return tuple(Question(lens, _params(lens, params_by_lens.get(name))) for name, lens in lenses_by_name.items())
 
 
 def _in_order(lenses: Mapping[str, AnyLens]) -> dict[str, AnyLens]:
-    listed = [name for name in lens_members() if name in lenses]
-    return {name: lenses[name] for name in dict.fromkeys((*listed, *lenses))}
+    names_in_order = [name for name in lens_members() if name in lenses]
+    return {name: lenses[name] for name in dict.fromkeys((*names_in_order, *lenses))}
 
 
 def _lens(lens: str | AnyLens) -> AnyLens:

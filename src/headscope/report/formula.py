@@ -91,8 +91,8 @@ def _extents(outline: Outline) -> tuple[Point, Point]:
     bend = a - 2 * b + c
     turn = np.divide(a - b, bend, out=np.zeros_like(bend), where=bend != 0)
     turns = np.where((turn > 0) & (turn < 1), a + (b - a) * turn, a)
-    reached = np.concatenate([np.delete(points, controls, axis=0), turns])
-    low, high = reached.min(0), reached.max(0)
+    extreme_points = np.concatenate([np.delete(points, controls, axis=0), turns])
+    low, high = extreme_points.min(0), extreme_points.max(0)
     return (float(low[0]), float(low[1])), (float(high[0]), float(high[1]))
 
 

@@ -48,11 +48,11 @@ def _site_facts(sites: Sequence[Site]) -> Iterable[tuple[str, str]]:
 
 
 def _description(site: Site) -> tuple[str, str]:
-    shared = f" on {site.n_kv_heads} key/value heads" if site.n_heads != site.n_kv_heads else ""
+    kv_heads = f" on {site.n_kv_heads} key/value heads" if site.n_heads != site.n_kv_heads else ""
     values = f", values {site.d_value}" if site.d_head != site.d_value else ""
     sees = "causal" if site.causal else "sees everything" if site.window is None else ""
     window = f"window {site.window}" if site.window is not None else ""
-    features = [f"{site.n_heads} heads{shared} of size {site.d_head}{values}", sees, window, *site.extras]
+    features = [f"{site.n_heads} heads{kv_heads} of size {site.d_head}{values}", sees, window, *site.extras]
     return f"{_STACKS[site.stack]}{site.kind}-attention", ", ".join(part for part in features if part)
 
 
@@ -72,11 +72,11 @@ def _text_facts(text: TextSpec | None) -> Iterable[tuple[str, str]]:
 
 def _origin_facts(run: Run) -> Iterable[tuple[str, str]]:
     model = run.model
-    expanded = f", expanded from {model.dequantised}" if model.dequantised else ""
+    quantisation = f", expanded from {model.dequantised}" if model.dequantised else ""
     licence = f"; licence {model.licence}" if model.licence else ""
     yield (
         "Weights",
-        escape(f"{model.source}; {model.dtype}{expanded}{licence}")
+        escape(f"{model.source}; {model.dtype}{quantisation}{licence}")
         + (_hash(model.sha256) or "; freshly initialised, no hash"),
     )
     if model.notes:

@@ -128,7 +128,7 @@ def _glossary(columns: Sequence[str], glossary: Mapping[str, str]) -> str:
 
 
 def _data(columns: Sequence[Column], n_rows: int) -> str:
-    described = [
+    columns_json = [
         {
             "name": column.name,
             "number": column.is_number,
@@ -138,7 +138,7 @@ def _data(columns: Sequence[Column], n_rows: int) -> str:
         | _pack(column)
         for column in columns
     ]
-    return f'<script type="application/json">{json_for_html({"shown": n_rows, "columns": described})}</script>'
+    return f'<script type="application/json">{json_for_html({"shown": n_rows, "columns": columns_json})}</script>'
 
 
 def _pack(column: Column) -> dict[str, Any]:
@@ -156,5 +156,5 @@ def _plain(value: float | int | None) -> float | int | str | None:
         return value
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    short = float(f"{value:.{_EXACT}g}")
-    return int(short) if short.is_integer() and abs(short) < 2**53 else short
+    rounded = float(f"{value:.{_EXACT}g}")
+    return int(rounded) if rounded.is_integer() and abs(rounded) < 2**53 else rounded

@@ -134,8 +134,8 @@ class RunFolder:
         with disk_errors(path):
             sweep(path)
         findings = {lens: asdict(entry) for lens, entry in earlier.items()}
-        started = {"schema": SCHEMA, "machine": _machine(), "started": _now(), "findings": findings}
-        folder = cls(path, {} if fresh else earlier, started, lock)
+        journal = {"schema": SCHEMA, "machine": _machine(), "started": _now(), "findings": findings}
+        folder = cls(path, {} if fresh else earlier, journal, lock)
         folder._write_journal()
         return folder
 
@@ -169,8 +169,8 @@ class RunFolder:
     def close(self, run: Run) -> Path:
         """Remove files of earlier runs and write the manifest, which completes the run."""
         files = {name: digest for lens in run.findings for name, digest in sorted(self.hashes[lens].items())}
-        bare = to_json(replace(run, findings={}), {}, "run")
-        manifest = {"schema": SCHEMA, "run": bare, "lenses": list(run.findings), "files": files}
+        run_json = to_json(replace(run, findings={}), {}, "run")
+        manifest = {"schema": SCHEMA, "run": run_json, "lenses": list(run.findings), "files": files}
         if read_json(self.path / MANIFEST) != manifest:
             self._withdraw(files)
         self.journal["finished"] = _now()
@@ -198,8 +198,8 @@ class RunFolder:
 def _is_ours(path: Path) -> bool:
     if not path.is_dir():
         return False
-    marked = any(_is_marked(path / name) for name in (MANIFEST, JOURNAL))
-    return marked or all(file.name == LOCK for file in path.iterdir())
+    is_run = any(_is_marked(path / name) for name in (MANIFEST, JOURNAL))
+    return is_run or all(file.name == LOCK for file in path.iterdir())
 
 
 def _is_marked(path: Path) -> bool:

@@ -45,13 +45,13 @@ def read_manifest(folder: Path) -> Manifest | None:
     manifest: Manifest = from_json({**data, "run": without_findings}, Manifest, {}, source)
     if len(set(manifest.lenses)) < len(manifest.lenses):
         raise UsageError(f"{source} is damaged: it names a lens twice", hint=DAMAGED)
-    strangers = set(manifest.files)
+    unclaimed = set(manifest.files)
     for lens in manifest.lenses:
         check_lens(lens, source)
-        strangers -= manifest.files_of(lens).keys()
+        unclaimed -= manifest.files_of(lens).keys()
         if finding_path(lens) not in manifest.files:
             raise UsageError(f"{source} is damaged: it lists no file of the finding {lens!r}", hint=DAMAGED)
         check_files(manifest.files_of(lens), lens, source)
-    if strangers:
-        raise UsageError(f"{source} is damaged: {min(strangers)[:80]!r} is a file of no finding", hint=DAMAGED)
+    if unclaimed:
+        raise UsageError(f"{source} is damaged: {min(unclaimed)[:80]!r} is a file of no finding", hint=DAMAGED)
     return manifest

@@ -119,8 +119,8 @@ def check_agreement(model: Any, sites: int) -> tuple[str, ...]:
     A model in a narrow dtype is judged as a float32 copy (see `rounding`); a note says where this was not possible.
     """
     wide = widened(model)
-    judged = model if wide is None else wide
-    _check_agreement(judged, agreement(judged.dtype, sites))
+    compared_model = model if wide is None else wide
+    _check_agreement(compared_model, agreement(compared_model.dtype, sites))
     if wide is not None:
         return ()
     dtype = str(model.dtype).removeprefix("torch.")
@@ -152,8 +152,8 @@ def _check_agreement(model: Any, tolerance: float) -> None:
         )
 
 
-def _refuse_random(model: Any, once: Tensor, again: Tensor) -> None:
-    if not torch.equal(once, again):
+def _refuse_random(model: Any, first_output: Tensor, second_output: Tensor) -> None:
+    if not torch.equal(first_output, second_output):
         raise CaptureError(
             f"{type(model).__name__} gives another output each time for the same input: it uses random numbers even in "
             "eval mode",
@@ -207,14 +207,14 @@ def _with_layers(sites: list[Site]) -> list[Site]:
     The number in the name is better where only some layers attend (hybrids with recurrent layers); the order counts
     where layers share one module.
     """
-    numbered: list[Site] = []
+    numbered_sites: list[Site] = []
     for site in sites:
         alike = [other for other in sites if (other.stack, other.kind) == (site.stack, site.kind)]
         names = [_number(other.module) for other in alike]
-        named = _number(site.module)
+        number = _number(site.module)
         distinct = None not in names and len(set(names)) == len(names)
-        numbered.append(replace(site, layer=named if distinct and named is not None else alike.index(site)))
-    return numbered
+        numbered_sites.append(replace(site, layer=number if distinct and number is not None else alike.index(site)))
+    return numbered_sites
 
 
 def _number(module: str) -> int | None:

@@ -28,16 +28,16 @@ class EmbeddingTables:
 def find_tables(model: Any, sites: Sequence[Site]) -> EmbeddingTables:
     """The tables of a model, real or on the meta device."""
     names = {id(module): name for name, module in model.named_modules()}
-    tied = _Ties(model)
+    ties = _Ties(model)
     tokens: dict[str, nn.Embedding] = {}
     readers: dict[str, set[Stack | None]] = {}
     for reader in (model, *_stacks(model)):
         module = _method_result(reader, "get_input_embeddings")
         if isinstance(module, nn.Embedding) and id(module) in names:
             name = names[id(module)]
-            same = next((other for other in tokens if tied.same(name, other)), name)
-            tokens.setdefault(same, module)
-            readers.setdefault(same, set()).add(_stack(name, sites))
+            tied_name = next((other for other in tokens if ties.same(name, other)), name)
+            tokens.setdefault(tied_name, module)
+            readers.setdefault(tied_name, set()).add(_stack(name, sites))
     if not tokens:
         return EmbeddingTables(notes=("The model has no table of token vectors.",))
     tables = [
@@ -48,16 +48,16 @@ def find_tables(model: Any, sites: Sequence[Site]) -> EmbeddingTables:
     head = _method_result(model, "get_output_embeddings")
     if isinstance(head, nn.Linear) and id(head) in names:
         name = names[id(head)]
-        if any(tied.same(name, other) for other in tokens):
+        if any(ties.same(name, other) for other in tokens):
             notes.append("The output head reads with the table of token vectors itself: there is no second one.")
         else:
             tables.append(Embedding("output", None, name, _sizes(head)))
-    positions, more = _positions(model, sites, {embedding.embedding_dim for embedding in tokens.values()}, tied)
+    positions, more = _positions(model, sites, {embedding.embedding_dim for embedding in tokens.values()}, ties)
     return EmbeddingTables((*tables, *positions), (*notes, *more))
 
 
 def _positions(
-    model: Any, sites: Sequence[Site], widths: set[int], tied: "_Ties"
+    model: Any, sites: Sequence[Site], widths: set[int], ties: "_Ties"
 ) -> tuple[list[Embedding], tuple[str, ...]]:
     tables: list[Embedding] = []
     notes: list[str] = []
@@ -72,7 +72,7 @@ def _positions(
             notes.append(f"{name} is the sinusoidal formula, not learned: nothing in it was trained.")
         elif module.embedding_dim not in widths:
             notes.append(f"Left out: {name}, which is {module.embedding_dim} wide and so not added to token vectors.")
-        elif not any(tied.same(name, table.module) for table in tables):
+        elif not any(ties.same(name, table.module) for table in tables):
             tables.append(Embedding("position", stack, name, _sizes(module), _first(module)))
     return tables, tuple(notes)
 
@@ -132,8 +132,10 @@ def _stack(module: str, sites: Sequence[Site]) -> Stack | None:
     stacks = list(dict.fromkeys(site.stack for site in sites))
     if len(stacks) == 1:
         return stacks[0]
-    shared = {stack: max(_common(module, site.module) for site in sites if site.stack == stack) for stack in stacks}
-    nearest = [stack for stack, count in shared.items() if count == max(shared.values())]
+    common_prefix = {
+        stack: max(_common(module, site.module) for site in sites if site.stack == stack) for stack in stacks
+    }
+    nearest = [stack for stack, count in common_prefix.items() if count == max(common_prefix.values())]
     return nearest[0] if len(nearest) == 1 else None
 
 

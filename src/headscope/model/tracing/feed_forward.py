@@ -36,8 +36,8 @@ def find_feed_forward(model: nn.Module, plans: dict[Site, Plan]) -> FeedForwardM
         part.module for plan in plans.values() if (parts := plan.projections) for part in vars(parts).values()
     }
     matrices: list[FeedForward] = []
-    stacked: dict[str, list[Site]] = {}
-    bare: list[Site] = []
+    sites_by_bank: dict[str, list[Site]] = {}
+    sites_without: list[Site] = []
     blocks: dict[str, Site] = {}
     for site in _one_per_layer(sites):
         block, linears = _block(model, site, sites, projections)
@@ -48,12 +48,12 @@ def find_feed_forward(model: nn.Module, plans: dict[Site, Plan]) -> FeedForwardM
         ]
         banks = list(_banks(model, block, _attention(model, block, sites)))
         for bank in banks:
-            stacked.setdefault(bank.removeprefix(f"{block}."), []).append(site)
+            sites_by_bank.setdefault(bank.removeprefix(f"{block}."), []).append(site)
         if not linears and not banks:
-            bare.append(site)
+            sites_without.append(site)
     matrices += _without_attention(model, blocks, matrices)
     ordered = sorted(matrices, key=lambda matrix: ([site.stack for site in sites].index(matrix.stack), matrix.layer))
-    return FeedForwardMatrices(tuple(ordered), (*_stacked_notes(stacked), *_bare_notes(bare)))
+    return FeedForwardMatrices(tuple(ordered), (*_stacked_notes(sites_by_bank), *_bare_notes(sites_without)))
 
 
 def _without_attention(model: nn.Module, blocks: dict[str, Site], matrices: list[FeedForward]) -> Iterator[FeedForward]:
@@ -69,19 +69,19 @@ def _without_attention(model: nn.Module, blocks: dict[str, Site], matrices: list
                 yield FeedForward(stack, int(number), name, f"{parent}.{number}.{name}", _sizes(linear))
 
 
-def _stacked_notes(stacked: dict[str, list[Site]]) -> Iterator[str]:
-    if stacked:
-        layers = list(dict.fromkeys(_layer(site) for sites in stacked.values() for site in sites))
+def _stacked_notes(sites_by_bank: dict[str, list[Site]]) -> Iterator[str]:
+    if sites_by_bank:
+        layers = list(dict.fromkeys(_layer(site) for sites in sites_by_bank.values() for site in sites))
         yield (
             f"Left out: the experts of {_count(layers)} (first {layers[0]}), which are kept as one stack of matrices "
-            f"({', '.join(stacked)})."
+            f"({', '.join(sites_by_bank)})."
         )
 
 
-def _bare_notes(bare: list[Site]) -> Iterator[str]:
-    if bare:
-        labels = ", ".join(_layer(site) for site in bare[:4]) + (" …" if len(bare) > 4 else "")
-        yield f"No feed-forward matrices were found beside the attention of {_count(bare)} ({labels})."
+def _bare_notes(sites_without: list[Site]) -> Iterator[str]:
+    if sites_without:
+        labels = ", ".join(_layer(site) for site in sites_without[:4]) + (" …" if len(sites_without) > 4 else "")
+        yield f"No feed-forward matrices were found beside the attention of {_count(sites_without)} ({labels})."
 
 
 def _count(layers: Sequence[object]) -> str:

@@ -131,9 +131,9 @@ class ProjectionTracer:
         v, v_from, v_scaled = self._rows(raw.value, "values")
         if not v_scaled:
             raise _Refusal("the values are normalised after their projection")
-        same = [k_from, v_from] if site.kind == "cross" else [q_from, k_from, v_from]
-        if any(not _same_input(same[0], other) for other in same[1:]):
-            modules = ", ".join(dict.fromkeys(call.module for call in same))
+        sources = [k_from, v_from] if site.kind == "cross" else [q_from, k_from, v_from]
+        if any(not _same_input(sources[0], other) for other in sources[1:]):
+            modules = ", ".join(dict.fromkeys(call.module for call in sources))
             raise _Refusal(f"its projections read different inputs ({modules}), as in latent attention")
         return (q, k, v), EXACT if q_scaled and k_scaled else NORMED
 
@@ -149,8 +149,8 @@ class ProjectionTracer:
             )
         gain = traced.gain()
         shape = (states.shape[1], states.shape[3])
-        recorded = torch.ones(shape) if gain is None else gain.reshape(shape)
-        return Rows(traced.call.module, traced.row.reshape(shape), recorded), traced.call, gain is not None
+        gains = torch.ones(shape) if gain is None else gain.reshape(shape)
+        return Rows(traced.call.module, traced.row.reshape(shape), gains), traced.call, gain is not None
 
     def _find(self, channels: Tensor) -> Trace | None:
         for call in reversed(self._recent):

@@ -147,9 +147,9 @@ def _coded_forward(
         samples = x.shape[:-1].numel()
         code = nonzero(torch.randn(samples, width, generator=generator))
         code *= size * (torch.rand(samples, 1, generator=generator) * 1.5 + 0.5)
-        rounded = nonzero(code.to(x.dtype))
+        rounded_code = nonzero(code.to(x.dtype))
         # A copy is recorded: some families clip the output of a projection in place.
-        note(CodedCall(name, x.reshape(samples, -1).float().cpu(), rounded.float().clone(), x.dtype))
-        return rounded.reshape(*x.shape[:-1], width).to(x.device)
+        note(CodedCall(name, x.reshape(samples, -1).float().cpu(), rounded_code.float().clone(), x.dtype))
+        return rounded_code.reshape(*x.shape[:-1], width).to(x.device)
 
     return forward

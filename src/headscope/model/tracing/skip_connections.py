@@ -121,11 +121,11 @@ class AdditionWatch(ABC):
 
     def open(self, stack: ExitStack) -> None:
         """Add hooks to every module inside the blocks; closing the stack removes them."""
-        hooked: set[int] = set()
+        hooked_ids: set[int] = set()
         for block in self._blocks:
             for name, module in self._hf.get_submodule(block).named_modules(prefix=block):
-                if id(module) not in hooked:
-                    hooked.add(id(module))
+                if id(module) not in hooked_ids:
+                    hooked_ids.add(id(module))
                     enter, leave = self._hooks(name)
                     stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
                     stack.callback(module.register_forward_hook(leave, always_call=True).remove)
@@ -257,17 +257,17 @@ class _BranchFinder:
             for source, node, part in parts:
                 if part == "mlp":
                     with_mlp.add(addition.call)
-                for site, (attended, _) in self._probe.attention.items():
-                    if id(attended) in self._path(source, node).nodes:
+                for site, (attention_node, _) in self._probe.attention.items():
+                    if id(attention_node) in self._path(source, node).nodes:
                         inside[site] = part
         self._check(inside)
         return Branches(self._probe.blocks, roles, self._unknown(with_mlp))
 
     def _check(self, inside: dict[Site, Part]) -> None:
-        if bare := [site.label for site in self._probe.sites if site not in inside]:
+        if labels_without := [site.label for site in self._probe.sites if site not in inside]:
             raise VariantRefused(
-                f"no skip connection was found around the attention of {', '.join(bare[:4])}"
-                f"{' …' if len(bare) > 4 else ''}: the family adds in a way that headscope does not know"
+                f"no skip connection was found around the attention of {', '.join(labels_without[:4])}"
+                f"{' …' if len(labels_without) > 4 else ''}: the family adds in a way that headscope does not know"
             )
 
     def _unknown(self, with_mlp: set[tuple[str, int]]) -> dict[Part, str]:
@@ -284,7 +284,7 @@ class _BranchFinder:
     def _roles(self) -> Iterator[tuple[_Addition, Role, list[tuple[Any, Any, Part]]]]:
         """Each addition with its role, and its branches as source, node and kind."""
         skips = [(addition, index) for addition in self._probe.additions if (index := self._skip(addition)) is not None]
-        carried = {id(addition.result): addition.operands[index] for addition, index in skips}
+        sources = {id(addition.result): addition.operands[index] for addition, index in skips}
         by_place: dict[int, tuple[_Addition, int | None, dict[int, tuple[Any, Part]]]] = {}
         for addition, index in skips:
             source, branch = addition.operands[index], addition.operands[1 - index]
@@ -302,11 +302,11 @@ class _BranchFinder:
                 continue
             # x + attention(x) + feed_forward(x), added from the left.
             for index in (0, 1):
-                source = carried.get(id(addition.operands[index]))
+                source = sources.get(id(addition.operands[index]))
                 node = addition.operands[1 - index]
                 if source is not None and self._path(source, node).product:
                     by_place[id(addition.result)] = (addition, None, {1 - index: (source, self._part(source, node))})
-                    carried[id(addition.result)] = source
+                    sources[id(addition.result)] = source
         parts_by_source: dict[int, set[Part]] = {}
         for _, _, parts in by_place.values():
             for source, part in parts.values():
@@ -314,9 +314,9 @@ class _BranchFinder:
         for addition, index, parts in by_place.values():
             source = None if index is None else addition.operands[index]
             alone = source is None or len(parts_by_source.get(id(source), ())) < 2
-            named = {operand: part for operand, (_, part) in parts.items()}
+            part_by_operand = {operand: part for operand, (_, part) in parts.items()}
             branches = [(origin, addition.operands[operand], part) for operand, (origin, part) in parts.items()]
-            yield addition, Role(index, named, alone), branches
+            yield addition, Role(index, part_by_operand, alone), branches
 
     def _skip(self, addition: _Addition) -> int | None:
         """The operand from which a matrix computed the other one."""
@@ -345,7 +345,7 @@ class _BranchFinder:
 
     def _part(self, source: Any, node: Any) -> Part:
         path = self._path(source, node)
-        attends = any(id(attended) in path.nodes for attended, _ in self._probe.attention.values())
+        attends = any(id(attention_node) in path.nodes for attention_node, _ in self._probe.attention.values())
         return "attention" if attends else "mlp"
 
     def _path(self, source: Any, node: Any) -> _Path:
@@ -381,10 +381,11 @@ def _path(source: Any, node: Any) -> _Path:
             stack.append((current, True))
             stack += [(input_node, False) for input_node in inputs if id(input_node) not in leads]
             continue
-        reached = [input_node for input_node in inputs if leads.get(id(input_node), False)]
-        leads[id(current)] = bool(reached)
-        through_matrix[id(current)] = bool(reached) and (
-            bool(_PRODUCT.search(current.name())) or any(through_matrix[id(input_node)] for input_node in reached)
+        inputs_on_path = [input_node for input_node in inputs if leads.get(id(input_node), False)]
+        leads[id(current)] = bool(inputs_on_path)
+        through_matrix[id(current)] = bool(inputs_on_path) and (
+            bool(_PRODUCT.search(current.name()))
+            or any(through_matrix[id(input_node)] for input_node in inputs_on_path)
         )
     if not leads.get(id(node), False):
         return _Path()

@@ -65,9 +65,9 @@ def plain_model(hf: Any) -> tuple[Any, tuple[str, ...]]:
 
     The model itself, or a copy with its active adapters merged.
     """
-    wrapped = type(hf).__module__.startswith("peft.")
-    inner = hf.get_base_model() if wrapped and hasattr(hf, "get_base_model") else hf
-    if not wrapped and not getattr(hf, "_hf_peft_config_loaded", False):
+    is_wrapped = type(hf).__module__.startswith("peft.")
+    inner = hf.get_base_model() if is_wrapped and hasattr(hf, "get_base_model") else hf
+    if not is_wrapped and not getattr(hf, "_hf_peft_config_loaded", False):
         return hf, ()
     _peft("this model holds an adapter")
     where = f"this {type(hf).__name__}"

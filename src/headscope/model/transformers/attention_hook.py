@@ -129,13 +129,13 @@ def tapped(model: nn.Module, handler: Handler) -> Iterator[None]:
 @contextmanager
 def implementation(model: nn.Module, name: str) -> Iterator[None]:
     """Run `model` with another attention implementation ("eager", "sdpa", ours)."""
-    saved = [(config, config._attn_implementation_internal) for config in _configs(model)]
+    implementations = [(config, config._attn_implementation_internal) for config in _configs(model)]
     try:
-        for config, _ in saved:
+        for config, _ in implementations:
             config._attn_implementation_internal = name
         yield
     finally:
-        for config, before in saved:
+        for config, before in implementations:
             config._attn_implementation_internal = before
 
 

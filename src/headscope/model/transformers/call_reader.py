@@ -126,12 +126,12 @@ def _is_causal(raw: RawCall, query_positions: Int[Tensor, "1 queries"], key_posi
 
 
 def _boolean(mask: Tensor) -> tuple[Tensor, Tensor | None]:
-    """An additive mask as (hidden keys, added bias); a boolean one unchanged."""
+    """An additive mask as (visible keys, added bias); a boolean one unchanged."""
     if mask.dtype == torch.bool:
         return mask, None
     allowed = mask > torch.finfo(mask.dtype).min / 2
-    added = torch.where(allowed, mask, torch.zeros((), dtype=mask.dtype))
-    return allowed, added if bool(added.any()) else None
+    bias = torch.where(allowed, mask, torch.zeros((), dtype=mask.dtype))
+    return allowed, bias if bool(bias.any()) else None
 
 
 def _structure(

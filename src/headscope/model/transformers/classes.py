@@ -35,10 +35,10 @@ def parsed_config(raw: dict[str, Any], where: str) -> Any:
     check_method(raw, where)
     check_depth(raw, where)
     # A checkpoint must not make transformers fetch or run anything.
-    plain = {key: value for key, value in raw.items() if key not in _DROPPED}
+    safe_config = {key: value for key, value in raw.items() if key not in _DROPPED}
     try:
         with quiet():
-            return CONFIG_MAPPING[family].from_dict(plain)
+            return CONFIG_MAPPING[family].from_dict(safe_config)
     except Exception as error:
         raise _unusable(where, error) from error
 
@@ -56,15 +56,15 @@ def model_class(config: Any, where: str) -> Any:
 
     class_names = getattr(config, "architectures", None)
     for name in class_names if isinstance(class_names, list) else ():
-        named: Any = getattr(transformers, name, None) if isinstance(name, str) else None
-        if _is_model(named):
-            config_class = getattr(named, "config_class", None)
+        candidate: Any = getattr(transformers, name, None) if isinstance(name, str) else None
+        if _is_model(candidate):
+            config_class = getattr(candidate, "config_class", None)
             if config_class is not None and not isinstance(config, config_class):
                 raise CheckpointError(
                     f"{where}: architectures names {name}, which is not of the family {config.model_type!r}",
                     hint="model_type and architectures must belong together",
                 )
-            return named
+            return candidate
     for mapping in _mappings(config):
         if type(config) in mapping:
             return mapping[type(config)]

@@ -34,10 +34,10 @@ class FreshCopy:
 def fresh_copy(hf: Any, source: Source | None) -> FreshCopy:
     """Load the model of a checkpoint a second time, or rebuild a model in memory."""
     with quiet(), random_restored(hf):
-        copied = _rebuilt(hf) if source is None else _reload(hf, source)
-    copied.hf.eval().requires_grad_(False)
-    copied.hf.set_attn_implementation("eager")
-    return copied
+        fresh = _rebuilt(hf) if source is None else _reload(hf, source)
+    fresh.hf.eval().requires_grad_(False)
+    fresh.hf.set_attn_implementation("eager")
+    return fresh
 
 
 def _reload(hf: Any, source: Source) -> FreshCopy:

@@ -49,13 +49,13 @@ class MaskWatch:
             return self._follow(func, args, kwargs)
         return func(*args, **kwargs)
 
-    def scores(self, reached: Tensor) -> Tensor | None:
+    def scores(self, softmax_input: Tensor) -> Tensor | None:
         """The unmasked scores of a softmax; None where a hidden score is unknown."""
-        hidden = reached <= HIDING
-        if reached not in self._before:
-            return None if bool(hidden.any()) else reached
-        before: Tensor = self._before[reached]
-        return before if torch.equal(before.masked_fill(hidden, 0.0), reached.masked_fill(hidden, 0.0)) else None
+        hidden = softmax_input <= HIDING
+        if softmax_input not in self._before:
+            return None if bool(hidden.any()) else softmax_input
+        before: Tensor = self._before[softmax_input]
+        return before if torch.equal(before.masked_fill(hidden, 0.0), softmax_input.masked_fill(hidden, 0.0)) else None
 
     def _is_masked(self, value: Any) -> bool:
         return isinstance(value, Tensor) and value in self._before
@@ -84,8 +84,8 @@ class MaskWatch:
 def _masked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     """The tensor in which an operation hides entries; None where it hides none."""
     if func in _FILLED and len(args) == 3 and not kwargs:
-        filled: Tensor = args[0]
-        return filled if _is_low(args[2]) else None
+        scores: Tensor = args[0]
+        return scores if _is_low(args[2]) else None
     if func in _SELECTED and len(args) == 3 and not kwargs:
         # Tensor.where has the tensor first, torch.where the condition.
         first, second = (args[0], args[2]) if func is Tensor.where else args[1:]

@@ -133,22 +133,22 @@ def _lower_indices(element: Element) -> None:
 
     The text after it returns to the base line.
     """
-    words, lowered = element.text or "", False
+    words, is_lowered = element.text or "", False
     symbols = list(SYMBOL.finditer(words))
     if not symbols:
         return
     element.text = words[: symbols[0].start()]
     for match, following in zip(symbols, [*symbols[1:], None], strict=True):
         symbol = ElementTree.SubElement(
-            element, "tspan", {"font-style": "italic"} | ({"dy": "-1.8"} if lowered else {})
+            element, "tspan", {"font-style": "italic"} | ({"dy": "-1.8"} if is_lowered else {})
         )
         symbol.text = match["symbol"]
         index = ElementTree.SubElement(element, "tspan", {"dy": "1.8", "font-size": "75%"})
-        index.text, lowered = match["index"], True
+        index.text, is_lowered = match["index"], True
         between = words[match.end() : following.start() if following else None]
         if between:
             ElementTree.SubElement(element, "tspan", {"dy": "-1.8"}).text = between
-            lowered = False
+            is_lowered = False
 
 
 def _flatten(element: Element) -> None:
@@ -162,7 +162,7 @@ def _flatten(element: Element) -> None:
 
 
 def _rename(root: Element, prefix: str) -> None:
-    referred = {
+    referenced_ids = {
         name
         for element in root.iter()
         for key, value in element.attrib.items()
@@ -170,9 +170,9 @@ def _rename(root: Element, prefix: str) -> None:
         for name in _REFERENCE.findall(value)
     }
     for defs in root.iter("defs"):
-        defs[:] = [child for child in defs if child.get("id") in referred]
+        defs[:] = [child for child in defs if child.get("id") in referenced_ids]
     for element in root.iter():
-        if (id_ := element.attrib.pop("id", None)) in referred:
+        if (id_ := element.attrib.pop("id", None)) in referenced_ids:
             element.set("id", f"{prefix}{id_}")
         for key, value in element.attrib.items():
             if key == "href" or "url(" in value:
