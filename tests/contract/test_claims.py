@@ -224,7 +224,7 @@ def written(node: ast.AST, bound: dict[str, ast.expr]) -> float | None:
 
 @pytest.mark.parametrize("path", sorted(Path(headscope.theory.chapters.__path__[0]).glob("*.py")), ids=lambda p: p.stem)
 def test_no_error_bar_is_typed(path: Path) -> None:
-    """An error is measured: no number larger than rounding stands in its formula."""
+    """An error is measured: its formula holds no number larger than rounding."""
     assert typed_errors(path.read_text(encoding="utf-8")) == []
 
 

@@ -114,7 +114,7 @@ def test_numbers_beside_the_original(tiny, every):
 
 
 def test_kl_and_perplexity_by_their_definition(tiny):
-    """Two separate forwards with logits kept in float64, against the one that reads states beside it."""
+    """One forward that reads other states equals two forwards with logits in float64."""
     words = "The ship went down to the sea and the sea was still. " * 8
     run = headscope.intervene(tiny, "scale 2", text=words, window=60, windows=1, new_tokens=2, prompts=[])
     row = run["intervene"].tables["effects"].row(1, named=True)

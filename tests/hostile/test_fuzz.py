@@ -52,7 +52,7 @@ MOST_CALLS = 2_000_000  # of functions that one example may make
 
 
 def fuzz(examples: int) -> Callable[[Any], Any]:
-    """So many examples, always the same; or as many new ones as the environment asks for."""
+    """A fixed number of fixed examples, or new ones if the environment asks for them."""
     return settings(
         max_examples=EXAMPLES or examples,
         derandomize=not EXAMPLES,
