@@ -25,7 +25,7 @@ from headscope.experiments.intervene.sentences import headlines, number
 from headscope.experiments.intervene.writing import needed_tokens, runs_of, share_in_runs, share_repeated
 from headscope.model import open_model
 from headscope.model.edit import HeadMatrix
-from headscope.model.predictions import predicted
+from headscope.model.predictions import predict
 from headscope.model.tracing.projections import Rows
 
 WORDS = "\n\n".join(shipped_text().documents)[:600]
@@ -119,10 +119,10 @@ def test_kl_and_perplexity_by_their_definition(tiny):
     run = headscope.intervene(tiny, "scale 2", text=words, window=60, windows=1, new_tokens=2, prompts=[])
     row = run["intervene"].tables["effects"].row(1, named=True)
     tokens = tiny.encode(words)[:60]
-    before = predicted(tiny, tokens).logits.double().log_softmax(-1)[:-1]
+    before = predict(tiny, tokens).logits.double().log_softmax(-1)[:-1]
     with tiny.edit() as edit:
         edit.scale_spectrum("qk", 2.0)
-        after = predicted(tiny, tokens).logits.double().log_softmax(-1)[:-1]
+        after = predict(tiny, tokens).logits.double().log_softmax(-1)[:-1]
     nats = -after.gather(1, tokens[1:, None]).mean()
     assert row["kl"] == pytest.approx(float((before.exp() * (before - after)).sum(-1).mean()), rel=1e-4)
     assert row["perplexity"] == pytest.approx(math.exp(float(nats)), rel=1e-4)

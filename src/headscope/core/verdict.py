@@ -13,9 +13,8 @@ in the order of its steps:
    comparisons all agree. "Not so" is not a correction. Without a correction that passes, nothing is decided, and that
    is an error.
 5. **Approximate.** What fails are numbers, the statement does not claim exactness (`core.claim_wording`), and the
-   relative
-   error vanishes towards the regime: it falls to a tenth or less, and its measured order is the order that
-   the correction states, within the measured uncertainty of that order.
+   relative error vanishes towards the regime: it falls to a tenth or less, and its measured order is the order that the
+   correction states, within the measured uncertainty of that order.
 6. **Refuted.** Everything else, including a printed number that its own rounding does not cover. A check cannot choose
    to have no trend: where the words claim an approximation, or where every failing number is off by a tenth or less, a
    trend must decide, and its absence is an error. A trend whose order differs from the order in the correction is
