@@ -1,4 +1,7 @@
-"""Every benchmark in turn: `python -m benchmarks`. Each prints a table of ratios taken side by side."""
+"""Run every benchmark in turn: `python -m benchmarks`.
+
+Each prints a table of ratios that were measured side by side.
+"""
 
 import runpy
 

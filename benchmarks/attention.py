@@ -1,12 +1,14 @@
-"""The mechanisms against dense SDPA, against peers, and against what they promise; statistics against a plain call.
+"""Compare mechanisms with dense SDPA, with peers and with their promised cost.
+
+The last part compares row statistics with a plain call.
 
     python -m benchmarks.attention              # about half an hour on one thread
     python -m benchmarks.attention --small      # without the longest sequences
     python -m benchmarks.attention window growth  # only these parts
 
 Each round runs all contenders one after the other, so that a busy machine slows all alike; a ratio is the median over
-rounds of the ratios within a round. CPU seconds of one thread, float32, 8 heads, d_head 64, unless a table says else.
-For the peers: `pip install local-attention linear-attention-transformer` into an environment of its own.
+rounds of the ratios within a round. CPU seconds of one thread, float32, 8 heads, d_head 64, unless a table says
+otherwise. For the peers: `pip install local-attention linear-attention-transformer` into an environment of its own.
 """
 
 import itertools
@@ -46,14 +48,14 @@ REQUEST = Request(bands=(16, 128))
 def main() -> None:
     torch.set_num_threads(1)
     small = "--small" in sys.argv
-    wanted = [name for name in sys.argv[1:] if not name.startswith("-")] or list(PARTS)
+    parts = [name for name in sys.argv[1:] if not name.startswith("-")] or list(PARTS)
     print(f"torch {torch.__version__}, one thread, float32, 8 heads, d_head 64")
-    for name in wanted:
+    for name in parts:
         PARTS[name](small)
 
 
 def exactness(small: bool) -> None:
-    """Every mechanism against its float64 definition at an odd size."""
+    """Compare every mechanism with its float64 definition at an odd size."""
     _head("Exactness", "mechanism", "output", "gradients", "condition number")
     n = 211 if small else 531
     for cls in mechanisms().values():
@@ -68,13 +70,13 @@ def exactness(small: bool) -> None:
 
 
 def window(small: bool) -> None:
-    """The window against dense attention and peers."""
+    """Compare the window with dense attention and with peers."""
     _bench("Window", [WINDOW], [4096] if small else [4096, 16384], Setting(rounds=5))
     _bench("Window, forward and backward", [WINDOW], [4096], Setting(backward=True, rounds=3))
 
 
 def patterns(small: bool) -> None:
-    """Global tokens, BigBird."""
+    """Measure global tokens and BigBird."""
     del small
     _bench("Window and 64 global tokens", [GLOBALS], [4096], Setting(rounds=5))
     _bench("BigBird, 8 blocks of 64", [BIGBIRD], [4096], Setting(rounds=5))
@@ -82,7 +84,7 @@ def patterns(small: bool) -> None:
 
 
 def linear(small: bool) -> None:
-    """Causal linear attention against its peer and against the naive running sum."""
+    """Compare causal linear attention with its peer and with the naive running sum."""
     del small
     _bench("Causal linear attention", ["linear()"], [1024, 4096], Setting(causal=True, rounds=5))
     call = gaussian_call(1024, Setting(causal=True))
@@ -92,7 +94,7 @@ def linear(small: bool) -> None:
 
 
 def growth(small: bool) -> None:
-    """Time and memory of what claims to be linear in n."""
+    """Measure time and memory of the mechanisms that claim to be linear in n."""
     lengths = (1024, 4096, 16384) if small else (4096, 16384, 65536)
     steps = [f"{a // 1024}k → {b // 1024}k" for a, b in itertools.pairwise(lengths)]
     _head(
@@ -107,14 +109,14 @@ def growth(small: bool) -> None:
         calls = [gaussian_call(n, Setting()) for n in lengths]
         runs: list[Callable[[], Any]] = [lambda c=call, m=form: m(c) for call, form in zip(calls, forms, strict=True)]
         with torch.no_grad():
-            times, held = interleaved(runs, 7), [peak_bytes(run) for run in runs]
+            times, peaks = interleaved(runs, 7), [peak_bytes(run) for run in runs]
         slower = [ratio(b, a) for a, b in itertools.pairwise(times)]
-        larger = [b / a for a, b in itertools.pairwise(held)]
+        larger = [b / a for a, b in itertools.pairwise(peaks)]
         _row(f"`{text}`", *(f"{x:.2f} ×" for x in (*slower, *larger)))
 
 
 def intention(small: bool) -> None:
-    """Least squares through d × d against the n × n solve."""
+    """Compare least squares through d × d with the n × n solve."""
     n = 4096 if small else 16384
     call = gaussian_call(n, Setting(heads=1, kv_heads=1))
     mechanism = spelled("intention()")
@@ -131,7 +133,7 @@ def intention(small: bool) -> None:
 
 
 def statistics(small: bool) -> None:
-    """Row statistics of a dense causal head against a plain call."""
+    """Compare row statistics of a dense causal head with a plain call."""
     for n, heads, kv_heads, rounds in ((2048, 9, 3, 5),) if small else ((2048, 9, 3, 5), (16384, 1, 1, 3)):
         call = gaussian_call(n, Setting(heads=heads, kv_heads=kv_heads, causal=True))
         strong = replace(call, q=call.q * 10)
@@ -151,13 +153,13 @@ def statistics(small: bool) -> None:
                 "against plain",
                 "memory",
             )
-            for (name, run), taken in zip(runs.items(), times, strict=True):
-                held = peak_bytes(run) / 2**20
+            for (name, run), seconds in zip(runs.items(), times, strict=True):
+                mebibytes = peak_bytes(run) / 2**20
                 _row(
                     name,
-                    f"{sorted(taken)[len(taken) // 2] * 1e3:.0f} ms",
-                    f"{ratio(taken, times[0]):.2f} ×",
-                    f"{held:.0f} MiB",
+                    f"{sorted(seconds)[len(seconds) // 2] * 1e3:.0f} ms",
+                    f"{ratio(seconds, times[0]):.2f} ×",
+                    f"{mebibytes:.0f} MiB",
                 )
 
 
@@ -188,14 +190,14 @@ def _bench(title: str, texts: Iterable[str], lengths: list[int], setting: Settin
 
 
 def _errors(mechanism: Mechanism, call: Call) -> tuple[float, float]:
-    """Of output and gradients against the definition, relative to the largest of each kind."""
+    """The relative errors of output and gradients against the definition."""
     weights = torch.randn(call.q.shape, generator=torch.Generator().manual_seed(1))
-    found = []
+    results = []
     for run in (lambda: mechanism(call).out, lambda: mechanism.definition(call).out):
         out = run()
         grads = torch.autograd.grad((out * weights).sum(), (call.q, call.k, call.v), materialize_grads=True)
-        found.append((out.detach().double(), torch.cat([grad.double().flatten() for grad in grads])))
-    fast, exact = found
+        results.append((out.detach().double(), torch.cat([grad.double().flatten() for grad in grads])))
+    fast, exact = results
     return _relative(fast[0], exact[0]), _relative(fast[1], exact[1])
 
 
@@ -204,7 +206,7 @@ def _relative(got: Tensor, exact: Tensor) -> float:
 
 
 def _running_sums(call: Call) -> Tensor:
-    """Causal linear attention as one would write it: the sum of outer products up to every token, all kept."""
+    """Naive causal linear attention: it keeps the outer-product sum of every token."""
     q, k = F.elu(call.q) + 1, F.elu(call.k) + 1
     states = torch.einsum("bhnd,bhne->bhnde", k, call.v).cumsum(dim=2)
     return torch.einsum("bhnd,bhnde->bhne", q, states) / torch.einsum("bhnd,bhnd->bhn", q, k.cumsum(dim=2))[..., None]

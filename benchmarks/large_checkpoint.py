@@ -1,10 +1,11 @@
-"""Weight-only lenses on sharded checkpoints: how much memory they take, and how much building the model would.
+"""Measure the memory that weight-only lenses take on sharded checkpoints.
 
     python -m benchmarks.large_checkpoint [--gigabytes 2.0] [--layers 2 4] [--lenses NAME …] [--folder DIR]
 
-The first checkpoint is a Llama of random float32 weights. The others have the shapes of Mistral 7B in bfloat16 and as
-many layers as `--layers` says: memory must not grow with depth. All are written shard by shard, so that making them
-takes little memory. Peaks are those of processes of their own.
+The table also says how much memory building the model would take. The first checkpoint is a Llama of random float32
+weights. The others have the shapes of Mistral 7B in bfloat16 and as many layers as `--layers` says: memory must not
+grow with depth. All are written shard by shard, so that making them takes little memory. Each peak is that of its own
+process.
 """
 
 import argparse
@@ -20,7 +21,10 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Shapes:
-    """A decoder of the Llama kind; `bytes` per stored number (4: float32, 2: bfloat16)."""
+    """A decoder of the Llama kind.
+
+    `bytes` is the size of one stored number (4: float32, 2: bfloat16).
+    """
 
     family: str
     d_model: int
@@ -32,7 +36,7 @@ class Shapes:
 
     @property
     def per_layer(self) -> int:
-        """Numbers in a layer."""
+        """The number of weights in a layer."""
         kv = self.d_model // self.heads * self.kv_heads
         return 2 * self.d_model * (self.d_model + kv) + 3 * self.d_model * self.d_ff + 2 * self.d_model
 
@@ -42,7 +46,7 @@ MISTRAL_7B = Shapes("mistral", 4096, 14336, 32, 8, 32000, 2)
 
 
 def write(folder: Path, shapes: Shapes, layers: int) -> None:
-    """Random weights of these shapes, one shard per layer."""
+    """Write random weights of these shapes, one shard per layer."""
     import torch
     from safetensors.torch import save_file
 
@@ -110,23 +114,23 @@ print(peak * 1024, time.perf_counter() - start, "from_pretrained")
 
 
 def main() -> None:
-    """Write, measure in processes of their own, print the tables."""
+    """Write checkpoints, measure each in its own process, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gigabytes", type=float, default=2.0, help="of the first checkpoint; 0 leaves it out")
     parser.add_argument("--layers", type=int, nargs="*", default=[2, 4], help="of those with a 7B model's shapes")
     parser.add_argument("--folder", type=Path, default=None, help="where to write them (default: a temporary folder)")
     parser.add_argument("--lenses", nargs="*", default=["spectra", "alignment", "embeddings"], help="asked about those")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     print("One thread\n\n| checkpoint | way | peak memory | time | how |\n|---|---|---|---|---|", flush=True)
-    if given.gigabytes:
+    if arguments.gigabytes:
         ends = 2 * LLAMA.vocabulary * LLAMA.d_model
-        layers = max(1, round((given.gigabytes * 1e9 / LLAMA.bytes - ends) / LLAMA.per_layer))
-        with _checkpoint(given.folder, LLAMA, layers) as (name, folder):
+        layers = max(1, round((arguments.gigabytes * 1e9 / LLAMA.bytes - ends) / LLAMA.per_layer))
+        with _checkpoint(arguments.folder, LLAMA, layers) as (name, folder):
             print(_row(name, "lens spectra", LENS, folder, "spectra"), flush=True)
             print(_row(name, "building the model only", BUILD, folder), flush=True)
-    for layers in given.layers:
-        with _checkpoint(given.folder, MISTRAL_7B, layers) as (name, folder):
-            for lens in given.lenses:
+    for layers in arguments.layers:
+        with _checkpoint(arguments.folder, MISTRAL_7B, layers) as (name, folder):
+            for lens in arguments.lenses:
                 print(_row(name, f"lens {lens}", LENS, folder, lens), flush=True)
 
 

@@ -1,10 +1,11 @@
-"""Streaming statistics against a plain forward, stored maps and TransformerLens: time and peak memory.
+"""Compare streaming statistics with a plain forward in time and peak memory.
 
     python -m benchmarks.session [--model smollm2] [--tokens 2048] [--repeats 3] [--transformer-lens PYTHON]
 
-Each way of running the model has a process of its own, so that its peak memory is its own; the ways take turns,
-and the table holds medians of ratios to the plain forward of the same turn. Times are CPU seconds. TransformerLens
-needs other versions than headscope's own environment may have: give the python of an environment that has it.
+Stored maps and TransformerLens are measured too. Each way of running the model has its own process, so that its peak
+memory is its own; the ways take turns, and the table holds medians of ratios to the plain forward of the same turn.
+Times are CPU seconds. TransformerLens needs other versions than headscope: pass the Python of an environment that has
+it.
 """
 
 import argparse
@@ -43,13 +44,16 @@ print(json.dumps({"seconds": seconds, "peak": peak * 1024, "loaded": loaded * 10
 
 
 def peak_kib() -> int:
-    """Peak memory of this process; not ru_maxrss, which a process inherits from its parent across exec."""
+    """Peak memory of this process in KiB.
+
+    `ru_maxrss` would not do: a process inherits it from its parent across exec.
+    """
     status = Path("/proc/self/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
 
 
 def measure_here(way: str, folder: str, n: int, threads: int) -> dict[str, float]:
-    """Run one way in this process: CPU seconds of one forward, and the peak memory of the process."""
+    """Measure CPU seconds of one forward and the peak memory of this process."""
     import time
 
     import torch
@@ -63,20 +67,20 @@ def measure_here(way: str, folder: str, n: int, threads: int) -> dict[str, float
     tokens = torch.randint(3, 1000, (1, n), generator=torch.Generator().manual_seed(0))
     loaded = peak_kib()
 
-    def plain(some: Any) -> None:
+    def plain(ids: Any) -> None:
         with torch.no_grad():
-            body(input_ids=some, use_cache=False)
+            body(input_ids=ids, use_cache=False)
 
-    def stored(some: Any) -> None:
+    def stored(ids: Any) -> None:
         from headscope.model.transformers.attention_hook import implementation
 
         with torch.no_grad(), implementation(model.hf, "eager"):
-            body(input_ids=some, use_cache=False, output_attentions=True)
+            body(input_ids=ids, use_cache=False, output_attentions=True)
 
-    def streamed(some: Any) -> None:
+    def streamed(ids: Any) -> None:
         with model.session() as session:
             rows = session.stream(Request(bands=(1, 8, 64)))
-            session.run(some)
+            session.run(ids)
             rows.take()
 
     run: Callable[[Any], None] = {WAYS[0]: plain, WAYS[1]: streamed, WAYS[2]: stored}[way]
@@ -89,7 +93,7 @@ def measure_here(way: str, folder: str, n: int, threads: int) -> dict[str, float
 
 
 def in_its_own_process(way: str, folder: str, n: int, threads: int, lens_python: str | None) -> dict[str, float] | None:
-    """One way in a fresh process; None where it cannot run."""
+    """Measure one way in a fresh process; None where it cannot run."""
     if way == WAYS[3]:
         if lens_python is None:
             return None
@@ -105,7 +109,7 @@ def in_its_own_process(way: str, folder: str, n: int, threads: int, lens_python:
 
 
 def main() -> None:
-    """Measure, and print the table."""
+    """Measure every way and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--tokens", type=int, default=2048)
@@ -113,17 +117,21 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--transformer-lens", default=None, metavar="PYTHON")
     parser.add_argument("--way", choices=WAYS, default=None, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.way is not None:
-        print(json.dumps(measure_here(given.way, given.model, given.tokens, given.threads)))
+    arguments = parser.parse_args()
+    if arguments.way is not None:
+        print(json.dumps(measure_here(arguments.way, arguments.model, arguments.tokens, arguments.threads)))
         return
     with tempfile.TemporaryDirectory() as scratch:
-        folder = saved(given.model, Path(scratch))
+        folder = save_plain(arguments.model, Path(scratch))
         turns = [
-            {way: in_its_own_process(way, folder, given.tokens, given.threads, given.transformer_lens) for way in WAYS}
-            for _ in range(given.repeats)
+            {
+                way: in_its_own_process(way, folder, arguments.tokens, arguments.threads, arguments.transformer_lens)
+                for way in WAYS
+            }
+            for _ in range(arguments.repeats)
         ]
-    print(f"{given.model}, n = {given.tokens}, {given.threads} thread(s), medians of {given.repeats} turns\n")
+    setting = f"{arguments.model}, n = {arguments.tokens}, {arguments.threads} thread(s)"
+    print(f"{setting}, medians of {arguments.repeats} turns\n")
     print("| way | CPU time | peak memory | time ratio | memory ratio |\n|---|---|---|---|---|")
     for way in WAYS:
         rows = [(turn[way], turn[WAYS[0]]) for turn in turns if turn[way] and turn[WAYS[0]]]
@@ -137,8 +145,8 @@ def main() -> None:
         print(f"| {way} | {seconds:.2f} s | {peak / 2**20:.0f} MiB | {slower:.2f} × | {larger:.2f} × |")
 
 
-def saved(model: str, folder: Path) -> str:
-    """The model as a plain folder, so that every way opens the same file."""
+def save_plain(model: str, folder: Path) -> str:
+    """Save the model as a plain folder, so that every way opens the same file."""
     from headscope.model import open_model
 
     opened = open_model(model)

@@ -1,9 +1,9 @@
-"""Singular values: ours against `torch.linalg.svdvals`, in time and in error against float64.
+"""Compare our singular values with `torch.linalg.svdvals` in time and error.
 
     python -m benchmarks.spectra [--threads 1] [--largest 4096]
 
 Each round runs both methods one after the other, so that a busy machine slows both alike; medians over rounds of
-the CPU time of this process. With `--largest 2048` it takes a minute, with 4096 some more.
+the CPU time of this process. With `--largest 2048` it takes a minute, with 4096 a few minutes.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def _form_row(d_model: int, d_head: int, rounds: int) -> str:
     ours, theirs = _interleaved(
         lambda: form_singular_values(w_q, w_k), lambda: torch.linalg.svdvals(w_q @ w_k.mT), rounds, repeat=5
     )
-    # The exact values by a way that shares nothing with ours: eigenvalues of the product of the Gram matrices.
+    # The exact values, by another method than ours: eigenvalues of the product of the Gram matrices.
     gram_q, gram_k = (w.double().mT @ w.double() for w in (w_q, w_k))
     exact = torch.linalg.eigvals(gram_q @ gram_k).real.sort(descending=True).values.sqrt()
     dense = torch.linalg.svdvals(w_q @ w_k.mT)[:d_head]
@@ -75,7 +75,7 @@ def _interleaved(
 
 
 def _seconds(f: Callable[[], Tensor]) -> float:
-    """CPU seconds of this process: what another process does on the same core is not counted."""
+    """CPU seconds of this process; other processes on the same core do not count."""
     start = time.process_time()
     f()
     return time.process_time() - start
@@ -86,8 +86,8 @@ def _normal(rows: int, columns: int, seed: int = 0) -> Tensor:
     return w
 
 
-def _error(found: Tensor, exact: Tensor) -> float:
-    return float(((found.double() - exact) / exact).abs().max())
+def _error(values: Tensor, exact: Tensor) -> float:
+    return float(((values.double() - exact) / exact).abs().max())
 
 
 def _row(name: str, ours: float, theirs: tuple[float, float], errors: tuple[float, float]) -> str:

@@ -1,13 +1,13 @@
-"""The lens `spectra`: against the edges that a random model must have, and against WeightWatcher in time.
+"""Compare the lens `spectra` with the edges of a random model and with a peer.
 
     python -m benchmarks.weights [random] [weightwatcher] [--rounds 5] [--model minilm] [--peers DIR]
 
-The random model has one layer of Mistral 7B's shapes, drawn by transformers with the configuration's standard deviation
-of 0.02. By chance its extreme values lie some distance inside the edges; that distance has the Tracy–Widom law.
-WeightWatcher is no dependency: `pip install --target DIR weightwatcher` puts it aside, and `--peers DIR` names
-the folder; without it that part is left out. Both run in this process on one thread, one after the other in each round;
-medians of CPU seconds. Ours reads the file and includes W_QK and W_OV of every head; WeightWatcher has the model in
-memory.
+The random model has one layer of Mistral 7B's shapes, initialised by transformers with the configuration's standard
+deviation of 0.02. By chance its extreme values lie some distance inside the edges; that distance has the Tracy–Widom
+law. The peer is WeightWatcher, compared in time. It is not a dependency: `pip install --target DIR weightwatcher`
+installs it in a folder, and `--peers DIR` names the folder; without it that part is skipped. Both run in this process
+on one thread, one after the other in each round; medians of CPU seconds. Ours reads the file and includes W_QK and W_OV
+of every head; WeightWatcher has the model in memory.
 """
 
 import argparse
@@ -44,22 +44,22 @@ EDGES = (0.4096, 3.6864)  # σ²(√4096 ∓ √1024)² with σ = 0.02
 
 
 def main() -> None:
-    """Both tables."""
+    """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=["random", "weightwatcher"], help="which of the two")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--model", default="minilm")
     parser.add_argument("--peers", type=Path, default=None, help="a folder that WeightWatcher was installed into")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    if "random" in given.parts:
+    if "random" in arguments.parts:
         _random_edges()
-    if "weightwatcher" in given.parts:
-        if given.peers is None:
+    if "weightwatcher" in arguments.parts:
+        if arguments.peers is None:
             print("\nWeightWatcher left out: no --peers given")
             return
-        sys.path.append(str(given.peers))
-        _weight_watcher(given.model, given.rounds)
+        sys.path.append(str(arguments.peers))
+        _weight_watcher(arguments.model, arguments.rounds)
 
 
 def _random_edges() -> None:
@@ -70,16 +70,19 @@ def _random_edges() -> None:
     print("| matrix | value | measured | expected by chance | edge | off the edge |\n|---|---|---|---|---|---|")
     for name in ("K", "V"):
         sigma = finding.arrays[f"L0.{name}"]
-        for what, square, edge, width in zip(
+        for label, square, edge, width in zip(
             ("smallest σ²", "largest σ²"), (sigma[-1] ** 2, sigma[0] ** 2), EDGES, _widths(), strict=True
         ):
             chance = f"{edge + TRACY_WIDOM_MEAN * width:.4f} ± {TRACY_WIDOM_SD * abs(width):.4f}"
             off = f"{100 * (square / edge - 1):+.2f} %"
-            print(f"| W_{name}, 4096 × 1024 | {what} | {square:.4f} | {chance} | {edge} | {off} |", flush=True)
+            print(f"| W_{name}, 4096 × 1024 | {label} | {square:.4f} | {chance} | {edge} | {off} |", flush=True)
 
 
 def _widths() -> tuple[float, float]:
-    """The scales of the Tracy–Widom laws at both edges; inwards is negative times them."""
+    """The scales of the Tracy–Widom laws at both edges.
+
+    A value inside the edges is a negative multiple of its scale.
+    """
     n, p = 4096**0.5, 1024**0.5
     lower, upper = (n - p) * (1 / p - 1 / n) ** (1 / 3), (n + p) * (1 / p + 1 / n) ** (1 / 3)
     return -(0.02**2) * lower, 0.02**2 * upper
@@ -94,15 +97,15 @@ def _weight_watcher(name: str, rounds: int) -> None:
     watcher = WeightWatcher(model=hs.open(name).hf)
     every = watcher.analyze()
     dense = every[every["layer_type"].astype(str).str.contains("dense")]
-    # Embeddings and the pooler are no part of our lens: the same matrices, by their names.
-    read = {one.module for one in weights.feed_forward}
+    # Our lens skips embeddings and the pooler: compare the same matrices, by name.
+    read = {matrix.module for matrix in weights.feed_forward}
     same = [
         int(row.layer_id) for row in dense.itertuples() if row.longname in read or "attention" in row.longname.lower()
     ]
-    found: list[Any] = []
+    measurements: list[Any] = []
 
     def ours() -> None:
-        found.append(lens.finish(lens.start(lens.params(), weights.spec, weights.sites), weights))
+        measurements.append(lens.measure(lens.params(), weights))
 
     contenders: dict[str, Callable[[], object]] = {
         "headscope": ours,
@@ -116,16 +119,16 @@ def _weight_watcher(name: str, rounds: int) -> None:
             run()
             times[key].append(time.process_time() - start)
     numbers = {
-        "headscope": sum(table.height for table in found[-1].tables.values()),
+        "headscope": sum(table.height for table in measurements[-1].tables.values()),
         "WeightWatcher, every matrix of the model": every.select_dtypes("number").size,
         "WeightWatcher, the same matrices": len(same) * every.select_dtypes("number").shape[1],
     }
     print(f"\n{name}, one thread, median of {rounds} rounds\n")
     print("| way | CPU time | ratio | numbers |\n|---|---|---|---|")
     base = statistics.median(times["headscope"])
-    for key, each in times.items():
-        middle = statistics.median(each)
-        print(f"| {key} | {middle:.2f} s | {middle / base:.1f} × | {numbers[key]} |", flush=True)
+    for key, seconds in times.items():
+        median = statistics.median(seconds)
+        print(f"| {key} | {median:.2f} s | {median / base:.1f} × | {numbers[key]} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Write the pages of docs/ that are made from the code: lenses, mechanisms, texts, interventions, the index."""
+"""Write the pages of docs/ that are made from the code.
+
+They describe lenses, mechanisms, texts, experiments, the rule for verdicts and the index.
+"""
 
 import dataclasses
 import importlib
@@ -32,7 +35,7 @@ Crossword clues after a few examples: `headscope study fewshot MODEL --category 
 `headscope.fewshot(model, category="animals", word="Ant", shots=3)`. The words and clues ship with headscope. This page
 is written by `make docs`.
 """
-# Of each experiment: title and head of its page, and the modules whose docstrings the page shows.
+# For each experiment: title and introduction of its page, and the modules whose docstrings it shows.
 EXPERIMENT_PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "intervene": ("Interventions", INTERVENTIONS_HEAD, ("changes",)),
     "fewshot": ("The few-shot study", FEWSHOT_HEAD, ("prompt", "likelihood", "measures")),
@@ -103,7 +106,7 @@ published numbers where there are any (marked •).
 
 def pages() -> dict[Path, str | bytes]:
     """Every generated file, by its path."""
-    found: dict[Path, str | bytes] = {
+    contents: dict[Path, str | bytes] = {
         DOCS / "lenses.md": lens_page(),
         DOCS / "mechanisms.md": mechanism_page(),
         DOCS / "texts.md": text_page(),
@@ -113,9 +116,9 @@ def pages() -> dict[Path, str | bytes]:
     }
     for name, cls in headscope.mechanisms().items():
         pictures = {figure.name: figure for figure in api.pictures(cls.examples(DRAWN_AT)[0], DRAWN_AT)}
-        shown = pictures.get("weights", pictures["map"])
-        found[DOCS / "figures" / f"{name}.svg"] = api.encoded_figure(shown, "svg")
-    return found
+        picture = pictures.get("weights", pictures["map"])
+        contents[DOCS / "figures" / f"{name}.svg"] = api.encoded_figure(picture, "svg")
+    return contents
 
 
 def claims_page() -> str:
@@ -133,24 +136,24 @@ def text_page() -> str:
     """The texts that have a name, and how they are split."""
     head = "| name | language | what | licence | from | download |\n|---|---|---|---|---|---|"
     rows = [
-        f"| `{one.name}` | {one.language} | {one.what} | {one.licence} | {one.origin} | "
-        f"{f'{one.size_bytes / 1e6:.1f} MB' if one.size_bytes else ''} |"
-        for one in headscope.texts()
+        f"| `{text.name}` | {text.language} | {text.what} | {text.licence} | {text.origin} | "
+        f"{f'{text.size_bytes / 1e6:.1f} MB' if text.size_bytes else ''} |"
+        for text in headscope.texts()
     ]
     shares = ", ".join(f"{round(100 * share)} % {split}" for split, share in api.SPLIT_SHARES.items())
     return "\n".join([TEXTS_HEAD, head, *rows, SPLITS_TEXT.format(shares=shares)])
 
 
 def index_page() -> str:
-    """The whole page of the index: a table per document and kind."""
+    """The page of the index: one table per document and kind."""
     parts = [INDEX_HEAD]
     for document in api.documents():
-        told = rows(document.items)
-        without = sum(bool(row["reason"]) for row in told)
-        counted = f"{len(told)} items, {without} of them without a command."
+        index_rows = rows(document.items)
+        without = sum(bool(row["reason"]) for row in index_rows)
+        counted = f"{len(index_rows)} items, {without} of them without a command."
         parts.append(f"## {document.name}\n\n{document.author}, *{document.title}*. {counted}\n")
-        for kind in dict.fromkeys(row["kind"] for row in told):
-            lines = [(_item(row), row["section"], row["title"], _how(row)) for row in told if row["kind"] == kind]
+        for kind in dict.fromkeys(row["kind"] for row in index_rows):
+            lines = [(_item(row), row["section"], row["title"], _how(row)) for row in index_rows if row["kind"] == kind]
             head = [("item", "section", "what", "here"), ("---",) * 4]
             table = "\n".join(f"| {' | '.join(map(_escaped, line))} |" for line in (*head, *lines))
             parts.append(f"### {document.name}: {kind}\n\n{table}\n")
@@ -167,7 +170,7 @@ def _how(row: dict[str, Any]) -> str:
 
 
 def mechanism_page() -> str:
-    """The whole page of mechanisms."""
+    """The page of mechanisms."""
     mechanisms = headscope.mechanisms()
     index = "\n".join(f"- [`{name}`](#{name}): {_summary(cls)}" for name, cls in mechanisms.items())
     return "\n".join([MECHANISMS_HEAD, index, "", *map(mechanism_section, mechanisms.values())])
@@ -178,7 +181,7 @@ def _experiment_file(name: str) -> str:
 
 
 def experiment_page(member: Member) -> str:
-    """One experiment: how it is done, what is measured, how to read it."""
+    """The page of an experiment: method, measures, how to read them."""
     about = member.about
     title, head, modules = EXPERIMENT_PAGES.get(member.name, (about.title, about.question, ()))
     docs = [importlib.import_module(f"{member.package}.{module}").__doc__ or "" for module in modules]
@@ -196,9 +199,9 @@ def experiment_page(member: Member) -> str:
 
 
 def mechanism_section(cls: Any) -> str:
-    """One mechanism: what it is, its picture, parameters and cost."""
-    shown = cls.examples(4096)[0]
-    costs = " · ".join(f"{n // 1024}k: {shown.cost(n, 64).flops / 1e9:.3g} Gflop" for n in LENGTHS)
+    """The section of a mechanism: description, picture, parameters and cost."""
+    example = cls.examples(4096)[0]
+    costs = " · ".join(f"{n // 1024}k: {example.cost(n, 64).flops / 1e9:.3g} Gflop" for n in LENGTHS)
     dense = cls.as_dense(64)
     parts = [
         f"## {cls.name}",
@@ -207,7 +210,7 @@ def mechanism_section(cls: Any) -> str:
         f"```text\n{inspect.cleandoc(inspect.getmodule(cls).__doc__ or '')}\n```",
         f"*Parameters:* {_parameters(cls)}.",
         f"*Drawn:* `{cls.examples(DRAWN_AT)[0]!r}`.",
-        f"*One head of width 64, `{shown!r}`:* {costs}.",
+        f"*One head of width 64, `{example!r}`:* {costs}.",
         f"*Dense attention is* `{dense!r}` *up to 64 positions.*" if dense is not None else "*Never dense attention.*",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -218,21 +221,21 @@ def _summary(cls: Any) -> str:
 
 
 def _parameters(cls: Any) -> str:
-    def one(field: Any) -> str:
+    def parameter(field: Any) -> str:
         return field.name if field.default is dataclasses.MISSING else f"{field.name} = {field.default!r}"
 
-    return ", ".join(f"`{one(field)}`" for field in dataclasses.fields(cls) if field.init) or "none"
+    return ", ".join(f"`{parameter(field)}`" for field in dataclasses.fields(cls) if field.init) or "none"
 
 
 def lens_page() -> str:
-    """The whole page of lenses."""
+    """The page of lenses."""
     lenses = headscope.lenses()
     index = "\n".join(f"- [`{name}`](#{name}): {lens.about.question}" for name, lens in lenses.items())
     return "\n".join([HEAD, index, "", *map(section, lenses.values())])
 
 
 def section(lens: Any) -> str:
-    """One lens: question, definition, formulas, reading, parameters, columns, reference."""
+    """The section of a lens: its prose, parameters, columns and reference."""
     about = lens.about
     formulas = "\n\n".join(f"$$ {formula} $$" for formula in about.formulas)
     parts = [
@@ -264,11 +267,11 @@ def _symmetries(invariant: frozenset[str]) -> str:
         "rotated vo": "a rotation between values and outputs",
         "heads": "a permutation of heads",
     }
-    said = []
-    for declared in sorted(invariant, key=lambda each: (list(names).index(each.partition(":")[0]), each)):
+    phrases = []
+    for declared in sorted(invariant, key=lambda symmetry: (list(names).index(symmetry.partition(":")[0]), symmetry)):
         symmetry, _, table = declared.partition(":")
-        said.append(names[symmetry] + (f" (the table `{table}` alone)" if table else ""))
-    return ", ".join(said) or "nothing: the number depends on the basis"
+        phrases.append(names[symmetry] + (f" (the table `{table}` alone)" if table else ""))
+    return ", ".join(phrases) or "nothing: the number depends on the basis"
 
 
 def _table(first: str, second: str | None, rows: list[tuple[str, ...]]) -> str:
@@ -284,7 +287,7 @@ def _escaped(cell: str) -> str:
 
 
 def write() -> None:
-    """Write every page, and the pictures that they show."""
+    """Write every page and its pictures."""
     for path, content in pages().items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())

@@ -1,8 +1,8 @@
-"""Write tests/model/quantised/*.safetensors: small weights as the libraries quantise them, and as they decode them.
+"""Write tests/model/quantised/*.safetensors: small weights, quantised and decoded.
 
-Needs bitsandbytes and compressed-tensors, which nothing else here does: run it in an environment of its own, with
+Needs bitsandbytes and compressed-tensors, which nothing else here needs: run it in its own environment, with
 headscope's dependencies, when a library changes its format. Each case holds the tensors of one linear layer under
-`case/layer.…`, what the library decodes them to under `case/expected`, and its quantization_config in the metadata.
+`case/layer.…`, the library's decoded weights under `case/expected`, and its quantization_config in the metadata.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Mutants of a Python source: the same program with one operator or comparison changed.
+"""Mutants of a Python source: copies with one operator or comparison changed.
 
-A mutant that no test notices shows a line that no test holds. Annotations, type aliases and messages of errors are left
-alone, since a change there changes no result. Numbers inside the sentences of a finding are results.
+A mutant that no test notices shows a line that no test checks. Annotations, type aliases and error messages are left
+alone, since they change no result. Numbers inside the sentences of a finding are results.
 """
 
 import ast
@@ -36,7 +36,10 @@ _Replace = Callable[[ast.AST], None]
 
 @dataclass(frozen=True)
 class Mutant:
-    """One changed expression of one file; `position` counts the expressions that can change, in syntactic order."""
+    """One changed expression of one file.
+
+    `position` counts the expressions that can change, in syntactic order.
+    """
 
     scope: str
     line: int
@@ -50,11 +53,11 @@ class Mutant:
 
 def mutants(source: str) -> list[Mutant]:
     """Every mutant of a source, in the order of the text."""
-    drawn = []
+    found_mutants = []
     for position, (scope, node, _) in enumerate(_changeable(ast.parse(source))):
         line, before = node.lineno, ast.unparse(node)
-        drawn.append(Mutant(scope, line, before, ast.unparse(_changed(copy.deepcopy(node))), position))
-    return sorted(drawn, key=lambda mutant: (mutant.line, mutant.position))
+        found_mutants.append(Mutant(scope, line, before, ast.unparse(_changed(copy.deepcopy(node))), position))
+    return sorted(found_mutants, key=lambda mutant: (mutant.line, mutant.position))
 
 
 def mutated(source: str, mutant: Mutant) -> str:
@@ -66,12 +69,12 @@ def mutated(source: str, mutant: Mutant) -> str:
 
 
 def _changeable(tree: ast.Module) -> list[tuple[str, ast.expr | ast.AugAssign, _Replace]]:
-    """What can change: the function that it is in, the node, and how to put another in its place."""
+    """Every node that can change, with its function and a way to replace it."""
     return [(scope, node, replace) for scope, node, replace in _nodes(tree, "") if _can_change(node)]
 
 
 def _nodes(parent: ast.AST, scope: str) -> Iterator[tuple[str, ast.expr | ast.AugAssign, _Replace]]:
-    """Nodes whose value a result may depend on."""
+    """The nodes whose value a result may depend on."""
     if isinstance(parent, ast.Raise):
         return
     for field, value in ast.iter_fields(parent):
@@ -97,7 +100,7 @@ def _replacement(parent: ast.AST, field: str, index: int | None) -> _Replace:
 
 
 def _is_type_alias(parent: ast.AST, child: ast.AST) -> bool:
-    """A union or a subscript that a module gives a name."""
+    """Whether a module names a union or a subscript."""
     if not isinstance(parent, ast.Module) or not isinstance(child, ast.Assign):
         return False
     value = child.value
@@ -113,7 +116,10 @@ def _can_change(node: ast.AST) -> bool:
 
 
 def _changed(node: ast.expr | ast.AugAssign) -> ast.AST:
-    """The node with its operator changed, in place; what a negation negates in place of the negation."""
+    """The node with its operator changed, in place.
+
+    A negation is replaced by its operand.
+    """
     if isinstance(node, ast.BinOp | ast.AugAssign):
         node.op = _ARITHMETIC[type(node.op)]()
     elif isinstance(node, ast.Compare):
@@ -124,7 +130,7 @@ def _changed(node: ast.expr | ast.AugAssign) -> ast.AST:
 
 
 def _joins_text(node: ast.BinOp) -> bool:
-    """A sum or a format of strings fails for every other operator, which tells nothing."""
+    """Whether this joins or formats strings, where any other operator fails."""
     literals = [side.value for side in (node.left, node.right) if isinstance(side, ast.Constant)]
     joined = isinstance(node.left, ast.JoinedStr) or isinstance(node.right, ast.JoinedStr)
     return joined or any(isinstance(value, str) for value in literals)

@@ -1,11 +1,11 @@
-"""Draw mutants of the mathematics, the lenses and the mechanisms, and run the tests that should notice them.
+"""Sample mutants of maths, lenses and mechanisms, and run their tests.
 
     python scripts/mutate.py                          40 mutants of all three parts
     python scripts/mutate.py maths/normality.py       mutants of one module or folder
     python scripts/mutate.py --count 100 --seed 7
 
-A mutant is killed when a test of its module or a contract test ran and failed. One that does not end, or with which the
-tests cannot even be collected, is not: the first counts as alive, the second is left out. A survivor that changes no
+A mutant is killed when a test of its module or a contract test ran and failed. A mutant that does not end counts as
+alive; one with which the tests cannot be collected is left out. A survivor that changes no
 result is listed in tests/equivalent_mutants.toml with the reason; the command fails when more than a tenth of the
 others survive.
 """
@@ -32,7 +32,7 @@ TESTS = ROOT / "tests"
 PARTS = ("maths", "lenses", "attention/mechanisms")
 EQUIVALENT = TESTS / "equivalent_mutants.toml"
 FEWEST_KILLED = 0.9
-# A mutant may loop for ever or ask for any amount of memory.
+# A mutant may loop forever or allocate any amount of memory.
 CPU_SECONDS, CPU_FACTOR = 60, 10
 MEMORY = 8 << 30
 NOT_TESTED = 100
@@ -51,21 +51,24 @@ class Fate(StrEnum):
 
 
 def main() -> int:
-    """Draw, run, report; 0 where at least nine tenths of the mutants that change a result are killed."""
+    """Sample mutants, run their tests, print the result.
+
+    Returns 0 where at least nine tenths of the mutants that change a result are killed.
+    """
     arguments = _arguments()
-    drawn = _drawn(arguments.where or PARTS, arguments.count, arguments.seed)
+    sample = _sample(arguments.where or PARTS, arguments.count, arguments.seed)
     reasons = _reasons()
     _load_what_all_tests_share()
-    changing = [(module, mutant) for module, mutant in drawn if _key(module, mutant) not in reasons]
+    changing = [(module, mutant) for module, mutant in sample if _key(module, mutant) not in reasons]
     seconds = _seconds_without_a_mutant(sorted({module for module, _ in changing}))
     mutants_by_fate: dict[Fate, list[str]] = {fate: [] for fate in Fate}
-    for number, (module, mutant) in enumerate(drawn, 1):
+    for number, (module, mutant) in enumerate(sample, 1):
         reason = reasons.get(_key(module, mutant))
         fate = None if reason else _fate(module, mutant, seconds[tuple(tests_of(module))])
-        print(f"{number}/{len(drawn)} {module}:{mutant}: {fate or f'equivalent: {reason}'}", flush=True)
+        print(f"{number}/{len(sample)} {module}:{mutant}: {fate or f'equivalent: {reason}'}", flush=True)
         if fate is not None:
             mutants_by_fate[fate].append(f"{module}:{mutant}")
-    return _report(mutants_by_fate, len(drawn) - len(changing))
+    return _report(mutants_by_fate, len(sample) - len(changing))
 
 
 def _report(mutants_by_fate: dict[Fate, list[str]], explained: int) -> int:
@@ -86,7 +89,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _drawn(where: tuple[str, ...] | list[str], count: int, seed: int) -> list[tuple[Path, Mutant]]:
+def _sample(where: tuple[str, ...] | list[str], count: int, seed: int) -> list[tuple[Path, Mutant]]:
     places = [path for place in where for path in _modules(PACKAGE / place)]
     modules = [path.relative_to(PACKAGE) for path in places if path.name != "__init__.py"]
     if not modules:
@@ -109,33 +112,36 @@ def _key(module: Path, mutant: Mutant) -> tuple[str, str, str, str]:
 
 
 def tests_of(module: Path) -> list[str]:
-    """The test files of a module, else those of the modules that import it; and its contract tests."""
-    named, asked, known = [], [module], {module}
-    while asked and not named:
-        named = [test for path in asked for test in _test_files(path)]
-        asked = [path for path in _importers(asked) if path not in known]
-        known.update(asked)
-    chosen = sorted({str(test.relative_to(ROOT)) for test in named})
-    members = [Path(test).stem.removeprefix("test_") for test in chosen]
+    """The test files of a module, and its contract tests.
+
+    A module without test files gets those of the modules that import it.
+    """
+    test_paths, modules, visited = [], [module], {module}
+    while modules and not test_paths:
+        test_paths = [test for path in modules for test in _test_files(path)]
+        modules = [path for path in _importers(modules) if path not in visited]
+        visited.update(modules)
+    tests = sorted({str(test.relative_to(ROOT)) for test in test_paths})
+    members = [Path(test).stem.removeprefix("test_") for test in tests]
     contracts = {"lenses": ["test_lenses"], "attention": ["test_mechanisms", "test_costs"]}.get(module.parts[0], [])
     if not contracts:
-        return chosen
-    # Contract tests name a lens as it is, and a mechanism also as its class; a file of its own runs whole.
-    names = {*members, *(member.replace("_", "") for member in members), *(Path(test).stem for test in chosen)}
+        return tests
+    # Contract tests name a lens by its name, and a mechanism also by its class; a test file of its own runs completely.
+    names = {*members, *(member.replace("_", "") for member in members), *(Path(test).stem for test in tests)}
     files = [f"tests/contract/{contract}.py" for contract in contracts]
-    return [*chosen, *files, "-k", " or ".join(sorted(names))]
+    return [*tests, *files, "-k", " or ".join(sorted(names))]
 
 
 def _test_files(module: Path) -> list[Path]:
-    """Those that are named after a module, and those of its part that import it."""
+    """The tests named after a module, and the tests of its part that import it."""
     every = sorted((TESTS / module.parts[0]).glob("test_*.py"))
     return [path for path in every if path.stem == f"test_{module.stem}" or _dotted(module) in _imported(path)]
 
 
 def _importers(modules: list[Path]) -> list[Path]:
-    wanted = {_dotted(module) for module in modules}
+    names = {_dotted(module) for module in modules}
     part = modules[0].parts[0]
-    return [path.relative_to(PACKAGE) for path in _modules(PACKAGE / part) if wanted & _imported(path)]
+    return [path.relative_to(PACKAGE) for path in _modules(PACKAGE / part) if names & _imported(path)]
 
 
 def _dotted(module: Path) -> str:
@@ -164,7 +170,10 @@ def _load_what_all_tests_share() -> None:
 
 
 def _seconds_without_a_mutant(modules: list[Path]) -> dict[tuple[str, ...], float]:
-    """The processor time of each set of tests; stop where they fail without a mutant: they would kill everything."""
+    """The processor time of each set of tests without a mutant.
+
+    Stops where tests fail without a mutant: they would kill every mutant.
+    """
     seconds: dict[tuple[str, ...], float] = {}
     for module in modules:
         tests = tests_of(module)
@@ -183,7 +192,10 @@ def _fate(module: Path, mutant: Mutant, seconds: float) -> Fate:
 
 
 def _tested(module: Path, text: str, limit: int | None) -> tuple[Fate, float]:
-    """What the tests do with a copy of the package in which the module has this text, and the seconds they compute."""
+    """Run the tests on a copy of the package with this text of the module.
+
+    Returns the fate of the mutant and the CPU seconds.
+    """
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "src"
         shutil.copytree(PACKAGE.parent, source, ignore=shutil.ignore_patterns("__pycache__"))
@@ -196,7 +208,10 @@ def _tested(module: Path, text: str, limit: int | None) -> tuple[Fate, float]:
 
 
 def fate_of(code: int) -> Fate:
-    """What an exit code of pytest says; a code that says nothing about the mutant stops the command."""
+    """The meaning of an exit code of pytest.
+
+    A code that says nothing about the mutant stops the command.
+    """
     fates = {0: Fate.SURVIVED, 1: Fate.KILLED, 2: Fate.UNLOADABLE, -signal.SIGXCPU: Fate.ENDLESS}
     if code not in fates:
         meaning = "tests that do not load the module" if code == NOT_TESTED else f"exit code {code} of pytest"
@@ -215,7 +230,7 @@ def _run(tests: list[str], source: Path, module: Path, limit: int | None) -> int
     with Path(os.devnull).open("w") as nowhere:
         for stream in (1, 2):
             os.dup2(nowhere.fileno(), stream)
-        # What this process has loaded already is not rewritten: a warning that says nothing about the mutant.
+        # pytest warns that it cannot rewrite modules that are loaded already; this says nothing about the mutant.
         quiet = ["-W", "ignore::pytest.PytestAssertRewriteWarning", "-p", "no:cacheprovider"]
         code = int(pytest.main(["-x", "-q", *quiet, *tests]))
     return code if code or _loaded_from(source, module) else NOT_TESTED
@@ -224,13 +239,13 @@ def _run(tests: list[str], source: Path, module: Path, limit: int | None) -> int
 def _bound(seconds: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 60))
     size = Path("/proc/self/statm")
-    if size.exists():  # only Linux says how much this process has already
-        held = int(size.read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY, held + MEMORY))
+    if size.exists():  # only Linux reports the memory of this process
+        used = int(size.read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
 
 
 def _loaded_from(source: Path, module: Path) -> bool:
-    """Whether the tests imported the module, and imported it from the copy: else they cannot notice anything."""
+    """Whether the tests imported the module from the copy; else they notice nothing."""
     loaded = sys.modules.get(_dotted(module))
     return loaded is not None and str(loaded.__file__).startswith(str(source))
 

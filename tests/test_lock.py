@@ -1,4 +1,4 @@
-"""Two writers in one run folder: the second is told who the first is; a dead one is taken over."""
+"""Two writers in one run folder: the error names the first; a dead writer is replaced."""
 
 import errno
 import subprocess

@@ -1,4 +1,4 @@
-"""The pipeline on a small fake model: what it asks for, how often it runs, what becomes of failures."""
+"""The pipeline on a small fake model: its requests, its forwards, its failures."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -184,7 +184,7 @@ def batch_sentences(tables):
 
 
 class FakeText(TextLens):
-    """A lens that counts batches; a function given by the test stands in for a stage."""
+    """A lens that counts batches; the test may replace a stage by a function."""
 
     params, about = Params, ABOUT
 
@@ -278,7 +278,7 @@ CHANGED = make_lens("changed", Needs(statistics=Request(), variants=FORMS, token
 
 
 def test_changed_forms_of_the_model_see_the_beginning_of_the_text_once_each():
-    """The lens beside it wants the whole text initialised: each gets what it needs from one forward."""
+    """A second lens wants the whole text initialised: one forward serves both."""
     model = FakeModel()
     run = measure(model, text=TEXT, lenses=[BOTH, CHANGED, STREAMING])
     # 150 tokens lie in the first batch, whose shape does not depend on how many are needed.
@@ -396,7 +396,7 @@ def test_parameters_that_make_no_sense_are_a_usage_error():
     picky = make_lens("picky", raises(UsageError("bands='x': expected numbers")))
     with pytest.raises(UsageError, match="expected numbers"):
         measure(FakeModel(), text=TEXT, lenses=[picky])
-    with pytest.raises(UsageError, match="cannot be given") as caught:
+    with pytest.raises(UsageError, match="cannot take") as caught:
         measure(FakeModel(), text=TEXT, lenses=[STREAMING], params={"streaming": {"widht": 2}})
     assert "width" in caught.value.hint
     with pytest.raises(UsageError, match="chosen lenses are streaming"):

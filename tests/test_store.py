@@ -246,7 +246,7 @@ def test_nothing_is_written_through_a_link(tmp_path, part):
 
 
 class Full:
-    """A disk with room for so many files."""
+    """A disk with room for a given number of files."""
 
     def __init__(self, monkeypatch, room):
         self.room = room

@@ -143,7 +143,7 @@ def test_batches_have_one_length_each():
 def test_no_room_and_no_tokens():
     with pytest.raises(UsageError, match="no room"):
         cut([[1, 5, 2]], [1, 2], 2)
-    with pytest.raises(UsageError, match="no token"):
+    with pytest.raises(UsageError, match="no tokens"):
         cut([[1, 2]], [1, 2], 10)
 
 

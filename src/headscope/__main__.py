@@ -1,4 +1,4 @@
-"""`python -m headscope`."""
+"""Run the command line: `python -m headscope`."""
 
 from headscope.cli import main
 

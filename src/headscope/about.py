@@ -1,4 +1,4 @@
-"""About: what a lens or an experiment asks, and how to read its answer, as prose in an `about.md`.
+"""About: the prose of a lens or an experiment, from its `about.md`.
 
 The file has a title, the question as the first paragraph, and five sections in this order; `Formulas` and `Columns` may
 be missing:
@@ -31,7 +31,10 @@ _COLUMN = re.compile(r"^- `([^`]+)`: (.*?)(?=^- `|\Z)", re.DOTALL | re.MULTILINE
 
 @dataclass(frozen=True)
 class About:
-    """What a member asks and how to read its answer; formulas are TeX (the subset of matplotlib's mathtext)."""
+    """The question of a member, its definition, and how to read its answer.
+
+    Formulas are TeX (the subset that matplotlib's mathtext knows).
+    """
 
     title: str
     question: str
@@ -43,10 +46,10 @@ class About:
 
 
 def read_about(path: Path) -> About:
-    """The `about.md` of a member.
+    """Read the `about.md` of a member.
 
     Raises:
-        LensError: The file is missing, or a section of it.
+        LensError: The file or one of its sections is missing.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -56,7 +59,7 @@ def read_about(path: Path) -> About:
 
 
 def parse_about(text: str, place: str) -> About:
-    """The prose of a member; `place` says in errors where it comes from."""
+    """Parse the prose of a member; `place` names its file in errors."""
     head, *sections = re.split(r"^## ", text, flags=re.MULTILINE)
     titles, bodies = [], dict[str, str]()
     for section in sections:
@@ -84,6 +87,6 @@ def parse_about(text: str, place: str) -> About:
 
 
 def _unwrapped(text: str) -> str:
-    """Each paragraph on one line; a blank line stays between two of them."""
+    """The text with each paragraph on one line and blank lines between paragraphs."""
     paragraphs = re.split(r"\n\s*\n", text.strip())
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)

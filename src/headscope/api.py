@@ -33,10 +33,16 @@ from headscope.pipeline import Progress, measure
 from headscope.pipeline.versions import versions
 from headscope.progress import Silent
 from headscope.progress import Step as ProgressStep
+<<<<<<< HEAD
 from headscope.report.draw.figure import encoded as encoded_figure
 from headscope.report.draw.figure import save as save_figure
 from headscope.report.ledger import write_ledger
 from headscope.report.page import notebook_html, write
+=======
+from headscope.report import notebook_html, write, write_ledger
+from headscope.report import save as save_figure
+from headscope.report.draw.figure import encode as encoded_figure
+>>>>>>> english
 from headscope.store import check_folder, load
 from headscope.store import save as save_run
 from headscope.theory import ledger
@@ -355,7 +361,7 @@ def ledger_objects(judged: Ledger, ids: Sequence[str] = ()) -> list[dict[str, An
 
 def _ledger_object(entry: Entry, name: str) -> dict[str, Any]:
     evidence = entry.evidence
-    decisive = () if evidence is None else evidence.stated or evidence.asked
+    decisive = () if evidence is None else evidence.stated or evidence.answer
     worst = max(decisive, key=lambda comparison: comparison.deviation, default=None)
     groups = () if evidence is None else evidence.groups
     return {

@@ -1,6 +1,6 @@
-"""What can be asked: names, prose and settings of lenses and experiments.
+"""The names, prose and settings of lenses and experiments.
 
-Loads no torch, so that lists and help are instant.
+Loading this needs no torch, so that lists and help are instant.
 """
 
 from headscope.experiments import command_of, experiment_members

@@ -1,6 +1,7 @@
-"""The exceptions that headscope raises on purpose; each class holds the exit code of the command line.
+"""The exceptions that headscope raises on purpose.
 
-A message says what was wrong, what was expected, what was found and where; `hint` says what to do about it.
+Each class holds the exit code of the command line. A message says what was wrong, what was expected, what was found and
+where; `hint` says what to do about it.
 """
 
 from typing import ClassVar
@@ -21,27 +22,27 @@ class HeadscopeError(Exception):
 
 
 class UsageError(HeadscopeError):
-    """An argument, a selection, a name or a text that cannot be used as it was given."""
+    """An argument, a selection, a name or a text that cannot be used."""
 
     exit_code: ClassVar[int] = 2
 
 
 class CheckpointError(HeadscopeError):
-    """A checkpoint that is missing, malformed, non-finite or of a family that cannot be read."""
+    """A checkpoint that is missing, malformed, non-finite, or of an unreadable family."""
 
     exit_code: ClassVar[int] = 3
 
 
 class WeightsRefused(CheckpointError):
-    """The projections of this attention site have no canonical form (the message says why)."""
+    """The projections of this site have no canonical form; the message says why."""
 
 
 class CaptureError(CheckpointError):
-    """This family does not let its attention be read or changed in the way that was asked."""
+    """This family does not allow its attention to be read or changed in this way."""
 
 
 class VariantRefused(CaptureError):
-    """This family cannot be run in the changed form that was asked for (the message says why)."""
+    """This family cannot run in the requested variant; the message says why."""
 
 
 class LensError(HeadscopeError):

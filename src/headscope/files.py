@@ -1,6 +1,6 @@
-"""Writes files in one step, hashes them, and turns errors of the disk into ours.
+"""Writes files in one step, hashes them, and translates disk errors.
 
-A file is whole or absent: it is written under a temporary name, flushed, and renamed.
+A file is complete or absent: it is written under a temporary name, flushed, and renamed.
 """
 
 import errno
@@ -17,7 +17,7 @@ from headscope.errors import HeadscopeError, ResourceError, UsageError
 TEMPORARY = ".headscope-partial"
 
 _BLOCK = 1 << 20
-_NAME_AT_MOST = 40  # characters of a name that its temporary name repeats: a file system allows 255 bytes
+_NAME_AT_MOST = 40  # characters of a name in its temporary name: a file system allows 255 bytes
 _PATH_AT_MOST = 200  # characters of a path in a message
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _UNUSABLE = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
@@ -26,10 +26,10 @@ _REFUSED = (PermissionError, NotADirectoryError, FileExistsError, IsADirectoryEr
 
 @dataclass(frozen=True)
 class Destination:
-    """The words for disk errors at one kind of place: messages hold `{path}` and `{reason}`, hints say what to do.
+    """The messages and hints for disk errors at one kind of place.
 
-    Without `full` a full disk gets the message of any other failure. With `refusal` a path that the system does not
-    let be written is an error of usage; without it, of the machine.
+    Messages hold `{path}` and `{reason}`; hints say what to do. Without `full` a full disk gets the message of any
+    other failure. With `refusal`, a path that the system refuses is an error of usage; without it, of the machine.
     """
 
     failure: str
@@ -41,7 +41,7 @@ class Destination:
 
 
 def write_file(path: Path, content: bytes, destination: Destination) -> str:
-    """Put `content` under `path` in one step and return its sha256.
+    """Write `content` to `path` in one step and return its sha256.
 
     Raises:
         HeadscopeError: The disk is full or refuses the path, in the words of `destination`.
@@ -62,7 +62,7 @@ def write_file(path: Path, content: bytes, destination: Destination) -> str:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a killed process may have left under temporary names."""
+    """Remove temporary files that a killed process may have left."""
     for partial in folder.rglob(f".*{TEMPORARY}"):
         partial.unlink(missing_ok=True)
 
@@ -80,7 +80,7 @@ def sha256_of(source: Path | bytes) -> str:
 
 @contextmanager
 def disk_errors(path: Path, destination: Destination) -> Iterator[None]:
-    """Turn what the disk says into an error that tells where and what to do."""
+    """Turn a disk error into one that says where it happened and what to do."""
     try:
         yield
     except OSError as error:
@@ -88,7 +88,7 @@ def disk_errors(path: Path, destination: Destination) -> Iterator[None]:
 
 
 def disk_error(error: OSError, path: Path, destination: Destination) -> HeadscopeError:
-    """An error of the file system as what it means to the user: a full disk, a forbidden folder, …"""
+    """Translate a file system error for the user: a full disk, a forbidden folder, …"""
     reason, number = error.strerror or error, error.errno or 0
     hint = destination.hints.get(number, destination.hint)
     if destination.full and number in _FULL:
@@ -101,6 +101,6 @@ def disk_error(error: OSError, path: Path, destination: Destination) -> Headscop
 
 
 def shortened(path: Path) -> str:
-    """The path for a message: a name that is far too long is cut."""
+    """The path for a message; a very long one is cut."""
     text = str(path)
     return text if len(text) <= _PATH_AT_MOST else f"{text[:_PATH_AT_MOST]} … ({len(text)} characters)"

@@ -1,8 +1,8 @@
-"""How far a long piece of work is, told to whoever listens; the front decides how it looks.
+"""The progress of long work, reported to a listener.
 
-There is one listener, in two spellings. Work of many steps (`hs.measure`, `hs.intervene`, `hs.fewshot`) takes a
-`Progress`, an object with the method `step`. Work of one step (`hs.open`, `hs.text`, `hs.look`) takes a `Step`, any
-function that can be called as that method can; the bound method `progress.step` is one.
+The front end decides how it looks. A listener has two forms. Work of many steps (`hs.measure`, `hs.intervene`,
+`hs.fewshot`) takes a `Progress`, an object with the method `step`. Work of one step (`hs.open`, `hs.text`, `hs.look`)
+takes a `Step`, any function with the signature of that method; the bound method `progress.step` is one.
 """
 
 from typing import Protocol, runtime_checkable
@@ -10,26 +10,32 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class Step(Protocol):
-    """A function called now and then with what is being done and how far it is."""
+    """A function that is called repeatedly with the current task and its progress."""
 
-    def __call__(self, what: str, done: int, total: int) -> None:
-        """Show that `done` of `total` parts of `what` are finished; bytes in a download, total 0 where unknown."""
+    def __call__(self, task: str, done: int, total: int, /) -> None:
+        """Show that `done` of `total` parts of `task` are finished.
+
+        Parts are bytes in a download; `total` is 0 where unknown.
+        """
         ...
 
 
 @runtime_checkable
 class Progress(Protocol):
-    """An object that hears of every step; the command line draws a bar on standard error."""
+    """An object that receives every step.
 
-    def step(self, what: str, done: int, total: int) -> None:
-        """Show that `done` of `total` parts of `what` are finished."""
+    The command line draws a bar on standard error.
+    """
+
+    def step(self, task: str, done: int, total: int, /) -> None:
+        """Show that `done` of `total` parts of `task` are finished."""
         ...
 
 
 class Silent:
-    """A listener that shows nothing: what a library does unless it is asked."""
+    """A listener that shows nothing, the default of the library."""
 
-    def step(self, what: str, done: int, total: int) -> None:
+    def step(self, task: str, done: int, total: int) -> None:
         """Ignore the step."""
 
 

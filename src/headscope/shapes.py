@@ -1,13 +1,13 @@
-"""Glossary of axes: the one vocabulary of shapes for code, docs and report.
+"""Glossary of axes: the names of axes for code, docs and report.
 
 Array types are written with jaxtyping, e.g. `Float[Tensor, "batch heads queries d_head"]`, and are enforced
-when the tests run. In einsum the letters of `LETTERS` are used.
+when the tests run. Einsum uses the letters of `LETTERS`.
 
 Conventions: rows act on the right (`x @ w`); `w_q, w_k, w_v: [d_model, d_head]`, `w_o: [d_head, d_model]`;
 `W_QK = w_q w_kᵀ` and `W_OV = w_v w_o` are d_model × d_model and kept factored.
 """
 
-# Queries and keys of the corner of a pattern that is drawn and compared: the first tokens of a window.
+# The size of the corner of a pattern that is drawn and compared: the first tokens of a window.
 CORNER = 64
 
 AXES: dict[str, str] = {

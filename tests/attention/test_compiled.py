@@ -86,7 +86,7 @@ def test_statistics_of_every_kind_of_call(compiled, kind):
 
 @can_build
 def test_a_band_does_not_depend_on_how_many_others_are_asked_for(compiled):
-    """The kernel takes so many at once; a request for more is answered by it too, and with the same numbers."""
+    """The kernel also answers a request for more than it takes at once, with the same numbers."""
     call, many = make(150), Request(bands=tuple(range(1, 2 * MOST_BANDS + 3)))
     few, all_of_them = row_statistics(call, Request(bands=(1, 30))), row_statistics(call, many)
     assert "compiled" in all_of_them.method

@@ -76,7 +76,7 @@ def test_every_key_needs_no_index() -> None:
 
 
 def test_parts_equal_the_dense_mask() -> None:
-    """A band and gathered pairs beside it are one attention, and the band must come first."""
+    """A band and gathered pairs form one attention, and the band must come first."""
     call = make(60, d_head=4, d_value=6, right=None, dtype=torch.float64)
     ahead = torch.arange(60)[:, None] - torch.arange(60)
     inside = (ahead <= 4) & (ahead >= -2)

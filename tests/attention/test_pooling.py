@@ -81,7 +81,7 @@ def test_gradients_reach_the_weights(heads: int) -> None:
 
 
 def test_no_block_is_larger_than_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of one row at a time give the same, and no block holds more pairs than it is told."""
+    """Blocks of one row give the same result, and no block exceeds its limit of pairs."""
     call = make(67)
     pooling = attention.pooling("additive", "softmax", hidden=8)
     whole = pooling(call).out

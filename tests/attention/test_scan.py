@@ -39,7 +39,7 @@ MECHANISM = Echo
 
 @pytest.fixture
 def add_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
-    """Files that stand in the folder of mechanisms for the length of a test."""
+    """Files in the folder of mechanisms during a test."""
     monkeypatch.setattr(folder, "__path__", [*folder.__path__, str(tmp_path)])
     added: list[str] = []
 

@@ -133,7 +133,7 @@ def test_a_planted_false_correction_fails(claim) -> None:
     entry = first(claim)
     evidence = entry.evidence
     assert evidence is not None
-    name = "asked" if evidence.asked else "corrected"
+    name = "answer" if evidence.answer else "corrected"
     right = getattr(evidence, name)
     assert right
     for at, comparison in enumerate(right):
@@ -141,7 +141,7 @@ def test_a_planted_false_correction_fails(claim) -> None:
         assert changed(claim, replace(evidence, **{name: false})) == "undecided", comparison
     slight = tuple(moved(comparison, 0.05) for comparison in right)
     assert changed(claim, replace(evidence, **{name: slight})) == "undecided"
-    if evidence.asked:
+    if evidence.answer:
         return
     denied = tuple(denial(c) for c in evidence.stated if c.contradicts and c.relation != "=")
     if denied:
@@ -224,7 +224,7 @@ def written(node: ast.AST, bound: dict[str, ast.expr]) -> float | None:
 
 @pytest.mark.parametrize("path", sorted(Path(headscope.theory.chapters.__path__[0]).glob("*.py")), ids=lambda p: p.stem)
 def test_no_error_bar_is_typed(path: Path) -> None:
-    """An error is measured: no number larger than rounding stands in its formula."""
+    """An error is measured: its formula holds no number larger than rounding."""
     assert typed_errors(path.read_text(encoding="utf-8")) == []
 
 

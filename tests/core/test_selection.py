@@ -15,7 +15,7 @@ ENCODER = (site(0, "enc"), site(1, "enc"))
 TWO_STACKS = (*ENCODER, *(site(layer, "dec", kind) for layer in (0, 1) for kind in ("self", "cross")))
 
 
-def chosen(text: str, sites: tuple[Site, ...]) -> dict[str, tuple[int, ...]]:
+def selected_heads(text: str, sites: tuple[Site, ...]) -> dict[str, tuple[int, ...]]:
     return {s.label: heads for s, heads in Selection.parse(text).resolve(sites).items()}
 
 
@@ -32,7 +32,7 @@ def chosen(text: str, sites: tuple[Site, ...]) -> dict[str, tuple[int, ...]]:
     ],
 )
 def test_decoder_only(text: str, expected: dict[str, tuple[int, ...]]) -> None:
-    assert chosen(text, DECODER_ONLY) == expected
+    assert selected_heads(text, DECODER_ONLY) == expected
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_decoder_only(text: str, expected: dict[str, tuple[int, ...]]) -> None:
     ],
 )
 def test_two_stacks(text: str, labels: list[str]) -> None:
-    assert list(chosen(text, TWO_STACKS)) == labels
+    assert list(selected_heads(text, TWO_STACKS)) == labels
 
 
 @pytest.mark.parametrize("each", [*DECODER_ONLY, *TWO_STACKS], ids=lambda s: s.label)

@@ -14,7 +14,7 @@ from headscope.core.verdict import (
     Source,
     Trend,
     correction_passes,
-    settled,
+    rounded_evidence,
     verdict_of,
 )
 from headscope.errors import NumericsError
@@ -38,7 +38,7 @@ STAYING = Trend("error", "n", SIZES, (0.1, 0.1, 0.1), (0.0,) * 3, 0.0)
         (Evidence((RIGHT, RIGHT), (WRONG,)), "plain", "holds"),
         (Evidence((RIGHT,), null=(RIGHT,)), "plain", "true but empty"),
         (Evidence((RIGHT,), null=(RIGHT, WRONG)), "plain", "holds"),
-        (Evidence(asked=(RIGHT,)), "plain", "open question"),
+        (Evidence(answer=(RIGHT,)), "plain", "open question"),
         (Evidence((RIGHT, WRONG), (RIGHT,)), "plain", "refuted"),
         (Evidence((WRONG,), (RIGHT,), FALLING), "plain", "approximate"),
         (Evidence((WRONG,), (RIGHT,), FALLING), "approximate", "approximate"),
@@ -67,7 +67,7 @@ def test_the_numbers_decide(evidence: Evidence, wording: str, verdict: str) -> N
         (Evidence((BELOW,), (ABOVE,)), "plain", "cannot fail"),
         (Evidence((NO,), (replace(YES, what="not so"),)), "plain", "cannot fail"),
         (Evidence((OPEN,), (RIGHT,)), "plain", "left open"),
-        (Evidence(asked=(WRONG,)), "plain", "answer"),
+        (Evidence(answer=(WRONG,)), "plain", "answer"),
     ],
 )
 def test_what_decides_nothing_is_an_error(evidence: Evidence, wording: str, reason: str) -> None:
@@ -93,7 +93,7 @@ def test_one_model_needs_no_correction(evidence: Evidence, verdict: str, printed
 
 
 def test_a_check_must_compare_something() -> None:
-    for empty in ({}, {"stated": (RIGHT,), "asked": (RIGHT,)}):
+    for empty in ({}, {"stated": (RIGHT,), "answer": (RIGHT,)}):
         with pytest.raises(NumericsError, match="compare"):
             Evidence(**empty)
 
@@ -166,11 +166,11 @@ def test_a_ledger_counts_statements() -> None:
 
 def test_settled_numbers() -> None:
     noisy = Comparison("zero", 0.0, 3.1e-17, 1e-9), Comparison("sampled", 1.25, 1.2534567891, 0.00123456)
-    zero, sampled = settled(Evidence(noisy)).stated
+    zero, sampled = rounded_evidence(Evidence(noisy)).stated
     assert zero.measured == 0.0
     assert (sampled.measured, sampled.error) == (1.25346, 0.00123)
     counted = Comparison("counted", 3.0, 4.0, 0.0)
-    assert settled(Evidence((counted,))).stated == (counted,)
+    assert rounded_evidence(Evidence((counted,))).stated == (counted,)
     for comparison in noisy:
-        assert settled(Evidence((comparison,))).stated[0].agrees == comparison.agrees
-    assert settled(Evidence(asked=noisy)).asked == (zero, sampled)
+        assert rounded_evidence(Evidence((comparison,))).stated[0].agrees == comparison.agrees
+    assert rounded_evidence(Evidence(answer=noisy)).answer == (zero, sampled)

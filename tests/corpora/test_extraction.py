@@ -52,7 +52,7 @@ def test_a_bible_is_cut_into_chapters_and_never_executed():
         "Second chapter.",
         "Other book.",
     ]
-    with pytest.raises(ResourceError, match="form that was expected"):
+    with pytest.raises(ResourceError, match="does not have the expected form"):
         bible({"b.py": b"bible = None"})
 
 

@@ -112,7 +112,8 @@ def test_a_package_that_is_here_already(demo, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("demo-1.0.tgz", "sha256"), ("no.tgz", "no .tgz file"), ("x.deb", "no .tgz")]
+    ("name", "says"),
+    [("demo-1.0.tgz", "sha256"), ("no.tgz", "not an existing .tgz file"), ("x.deb", "not an existing .tgz")],
 )
 def test_a_wrong_package_that_is_here_already(name, says, demo, tmp_path):
     source, made = demo

@@ -95,7 +95,7 @@ def test_an_amount_that_makes_no_sense():
         Amount(first_tokens=0)
     with pytest.raises(UsageError, match="first 5 tokens and all windows"):
         Amount(first_tokens=5, every=True)
-    with pytest.raises(UsageError, match="no token"):
+    with pytest.raises(UsageError, match="no tokens"):
         read_windows(lambda: iter([[]]), [], [], 10, Amount())
     with pytest.raises(UsageError, match="no room"):
         read_windows(numbers(10), [1], [2], 2, Amount())

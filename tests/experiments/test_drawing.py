@@ -9,7 +9,7 @@ from headscope.attention.mechanism import mechanisms
 from headscope.attention.pictures import layers_needed, pictures
 from headscope.core import HeatMap, Mosaic, Network
 from headscope.errors import UsageError
-from headscope.report.draw.figure import FORMATS, encoded, page_svg
+from headscope.report.draw.figure import FORMATS, encode, page_svg
 
 
 def test_the_map_of_a_window_is_its_band() -> None:
@@ -54,7 +54,7 @@ def test_every_mechanism_can_be_drawn(cls) -> None:
     assert [figure.name for figure in figures][:3] == ["map", "graph", "field"]
     for figure in figures:
         assert isinstance(figure, (Mosaic, Network, HeatMap))
-        assert b"<svg" in encoded(figure, "svg")
+        assert b"<svg" in encode(figure, "svg")
 
 
 @pytest.mark.parametrize("given", [{"n": 0}, {"n": 5000}, {"n": 8, "layers": 0}])
@@ -65,5 +65,5 @@ def test_impossible_pictures_are_refused(given: dict[str, int]) -> None:
 
 def test_maps_and_networks_are_drawn_in_every_format() -> None:
     for figure in pictures(attention.window(left=1), 70)[:2]:
-        assert all(len(encoded(figure, kind)) > 1000 for kind in FORMATS)
+        assert all(len(encode(figure, kind)) > 1000 for kind in FORMATS)
         assert "<svg" in page_svg(figure, "x")

@@ -47,16 +47,16 @@ def test_the_parts_of_a_prompt_are_found(tokenizer):
     offsets = [(at, at + 1) for at in range(len(text))]  # a token per character
     labels = labelled(text, spans, offsets)
 
-    def said(part, shot):
+    def labelled_words(part, shot):
         chosen = (labels.part == part) & (labels.shot == shot)
         return "".join(text[at] for at in torch.nonzero(chosen).flatten().tolist()).split()
 
     for number, (word, clue) in enumerate(
         [("Parrot", SHOTS[0].clue), ("Owl", SHOTS[1].clue), ("Ant", "Small worker.")]
     ):
-        assert said(Part.WORD, number) == [word]
-        assert said(Part.CLUE, number) == clue.split()
-    assert "".join(said(Part.CONTEXT, -1)).endswith("Ok")
+        assert labelled_words(Part.WORD, number) == [word]
+        assert labelled_words(Part.CLUE, number) == clue.split()
+    assert "".join(labelled_words(Part.CONTEXT, -1)).endswith("Ok")
     assert text[-1:] in (">", ".")
     words = labels.word[labels.content]
     assert words.unique().tolist() == list(range(1 + 5 + 1 + 2 + 1 + 2))

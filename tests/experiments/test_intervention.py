@@ -24,13 +24,13 @@ from headscope.experiments.intervene.changes import (
 from headscope.experiments.intervene.sentences import headlines, number
 from headscope.experiments.intervene.writing import needed_tokens, runs_of, share_in_runs, share_repeated
 from headscope.model import open_model
-from headscope.model.edit import Named
-from headscope.model.predictions import predicted
+from headscope.model.edit import HeadMatrix
+from headscope.model.predictions import predict
 from headscope.model.tracing.projections import Rows
 
 WORDS = "\n\n".join(shipped_text().documents)[:600]
 SMALL = {"text": WORDS, "window": 40, "windows": 3, "new_tokens": 4, "prompts": ["In the beginning"]}
-NAMED = Named(
+NAMED = HeadMatrix(
     Site("only", "self", 0, 1, 1, 8, 8, causal=True), "q", (0,), Rows("q", torch.zeros(1, 8).long(), torch.ones(1, 8))
 )
 EVERY = ("scale 2", "randomise init", "randomise v", "randomise u", "randomise permute", "rank 8", "remove spikes",
@@ -114,15 +114,15 @@ def test_numbers_beside_the_original(tiny, every):
 
 
 def test_kl_and_perplexity_by_their_definition(tiny):
-    """Two separate forwards with logits kept in float64, against the one that reads states beside it."""
+    """One forward that reads other states equals two forwards with logits in float64."""
     words = "The ship went down to the sea and the sea was still. " * 8
     run = headscope.intervene(tiny, "scale 2", text=words, window=60, windows=1, new_tokens=2, prompts=[])
     row = run["intervene"].tables["effects"].row(1, named=True)
     tokens = tiny.encode(words)[:60]
-    before = predicted(tiny, tokens).logits.double().log_softmax(-1)[:-1]
+    before = predict(tiny, tokens).logits.double().log_softmax(-1)[:-1]
     with tiny.edit() as edit:
         edit.scale_spectrum("qk", 2.0)
-        after = predicted(tiny, tokens).logits.double().log_softmax(-1)[:-1]
+        after = predict(tiny, tokens).logits.double().log_softmax(-1)[:-1]
     nats = -after.gather(1, tokens[1:, None]).mean()
     assert row["kl"] == pytest.approx(float((before.exp() * (before - after)).sum(-1).mean()), rel=1e-4)
     assert row["perplexity"] == pytest.approx(math.exp(float(nats)), rel=1e-4)

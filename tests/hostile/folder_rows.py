@@ -75,7 +75,7 @@ def raw(name: str, data: bytes) -> Break:
 
 
 def array(name: str, values: np.ndarray) -> Break:
-    """Another array in the place of one of the figures'."""
+    """Replace one array of the figures by another."""
 
     def break_it(run: Path) -> None:
         from safetensors.numpy import load_file

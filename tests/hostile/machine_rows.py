@@ -117,7 +117,7 @@ def with_environment(line: list[str], **variables: str | None) -> Callable[[Scen
     return prepare
 
 
-def drawn(*line: str) -> Callable[[Scene], list[str]]:
+def figures_command(*line: str) -> Callable[[Scene], list[str]]:
     return lambda scene: ["figures", str(scene.copy(scene.seeds.run, "run")), "--out", str(Path("figures")), *line]
 
 
@@ -222,7 +222,7 @@ ROWS = [
     Row("odd environments", "terminal-of-no-width", with_environment(["models"], COLUMNS="0"), 0, ()),
     Row("odd environments", "terminal-of-words", with_environment(["models"], COLUMNS="wide"), 0, ()),
     Row("odd environments", "cache-long-listed", with_environment(["models"], HEADSCOPE_CACHE="x" * 300), 0, ()),
-    Row("sound run, drawn", "sound-run-svg", drawn(), 0, ()),
-    Row("sound run, drawn", "sound-run-png", drawn("--format", "png"), 0, ()),
-    Row("sound run, drawn", "sound-run-pdf", drawn("--format", "pdf"), 0, ()),
+    Row("sound run, drawn", "sound-run-svg", figures_command(), 0, ()),
+    Row("sound run, drawn", "sound-run-png", figures_command("--format", "png"), 0, ()),
+    Row("sound run, drawn", "sound-run-pdf", figures_command("--format", "pdf"), 0, ()),
 ]

@@ -174,7 +174,7 @@ ROWS = [
             lambda scene, folder: ["lens", "focus", str(folder), "--text", str(scene.file("t.txt", "w1 w499 " * 40))]
         ),
         3,
-        ("makes the token 499", "the embedding table has 64 rows"),
+        ("gives the token 499", "the embedding table has 64 rows"),
         "different models",
     ),
     Row(
@@ -184,7 +184,7 @@ ROWS = [
             lambda scene, folder: ["verify", str(folder), "--text", str(scene.file("t.txt", "w499 " * 40))]
         ),
         3,
-        ("makes the token 499",),
+        ("gives the token 499",),
         "different models",
     ),
     Row(
@@ -201,7 +201,7 @@ ROWS = [
             ]
         ),
         3,
-        ("makes the token 499",),
+        ("gives the token 499",),
         "different models",
     ),
     Row("GGUF that lies about itself", "gguf-layers-absurd", lying_gguf(layers=10**9), 3, ("is 1000000000",)),

@@ -32,7 +32,7 @@ class Scene:
     streams: ExitStack
 
     def replace_stream(self, name: str, stream: TextIO) -> None:
-        """Put a stream in the place of `sys.stdout` or `sys.stderr`; it is closed afterwards."""
+        """Replace `sys.stdout` or `sys.stderr` by a stream, which is closed afterwards."""
         self.streams.push(lambda *_: stream.close())
         self.patch.setattr(sys, name, stream)
 

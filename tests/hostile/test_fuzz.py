@@ -24,7 +24,7 @@ from headscope.attention.mechanism_spelling import spelled
 from headscope.cli.app import _saved
 from headscope.core import Finding, Run, Selection, Site
 from headscope.corpora import read_text
-from headscope.corpora.text_argument import cut_spelling
+from headscope.corpora.text_argument import parse_spelling
 from headscope.errors import HeadscopeError
 from headscope.experiments.intervene.changes import Change, place_of
 from headscope.fetch import cache
@@ -52,7 +52,7 @@ MOST_CALLS = 2_000_000  # of functions that one example may make
 
 
 def fuzz(examples: int) -> Callable[[Any], Any]:
-    """So many examples, always the same; or as many new ones as the environment asks for."""
+    """A fixed number of fixed examples, or new ones if the environment asks for them."""
     return settings(
         max_examples=EXAMPLES or examples,
         derandomize=not EXAMPLES,
@@ -292,7 +292,7 @@ def test_texts(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) ->
 @given(text_like(("moby-dick", "plain-english", ":", "fit", "test", "-", "/", ".", "\0", "x" * 300)))
 def test_spelled_texts(text: str) -> None:
     with refusing():
-        cut_spelling(text)
+        parse_spelling(text)
 
 
 @fuzz(40)

@@ -211,7 +211,7 @@ def test_a_lens_that_does_not_apply_says_so():
 
 
 def test_items_of_lenses_that_exist_are_drawn(tiny):
-    """Every figure that an item names is one that its lens draws, of those that speak of it."""
+    """A lens draws the figures that an item names."""
     run = api.measure(tiny, lenses=["spectra", "alignment"])
     for label in ("A.19", "A.20", "A.22"):
         item = item_named(f"wertich:{label}")

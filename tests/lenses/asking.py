@@ -4,7 +4,7 @@ from typing import Any
 
 from headscope.core import Finding, ModelSpec, Site, WeightSource
 from headscope.lenses.lens import AnyLens, Batch, NotApplicable, TextLens, TextSize
-from headscope.pipeline.outcome import finding_of, measured, not_applicable
+from headscope.pipeline.outcome import finding_of, measurement_of, not_applicable
 from headscope.pipeline.questions import Question
 
 SIZE = TextSize(windows=32, tokens_per_window=512)
@@ -30,7 +30,7 @@ def finish(lens: AnyLens, state: Any, weights: WeightSource | None) -> Finding:
     params = state.params if isinstance(lens, TextLens) else state
     question = Question(lens, params)
     try:
-        return finding_of(question, measured(question, state, weights))
+        return finding_of(question, measurement_of(question, state, weights))
     except NotApplicable as reason:
         return not_applicable(question, reason.message, reason.warnings)
 

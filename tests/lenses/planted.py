@@ -252,7 +252,7 @@ def spelled(n: int) -> tuple[str, ...]:
     return tuple(("a", " b", "c", " d", "e", "f", " g")[position % 7] for position in range(n))
 
 
-def shown(pattern: Tensor, of: Site, request: Request) -> Batch:
+def batch_of(pattern: Tensor, of: Site, request: Request) -> Batch:
     """A batch whose pattern [batch, heads, queries, keys] is given as it is."""
     batch, heads, n, keys = pattern.shape
     empty = torch.zeros(batch, heads, n, of.d_head)

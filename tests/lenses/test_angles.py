@@ -28,7 +28,7 @@ def normal(*shape: int, seed: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def shown(seed: int, n: int = 40, x: torch.Tensor | None = None, windows: int = 1) -> Batch:
+def batch_of(seed: int, n: int = 40, x: torch.Tensor | None = None, windows: int = 1) -> Batch:
     """Windows of unit vectors, and heads whose scores are the cosine, less the cosine, random, and −ln distance."""
     x = normal(windows, n, D, seed=seed) if x is None else x
     x = x / x.norm(dim=-1, keepdim=True)
@@ -62,7 +62,7 @@ def folded(*parts: Batch, **params):
     return state
 
 
-def found(*parts: Batch):
+def finding_of(*parts: Batch):
     return finish(LENS, folded(*parts), None)
 
 
@@ -72,7 +72,7 @@ def row(finding, head: int | None, quantity: str, table: str = "heads"):
 
 
 def test_a_head_that_compares_directions_is_found():
-    finding = found(*(shown(seed) for seed in range(8)))
+    finding = finding_of(*(batch_of(seed) for seed in range(8)))
     follows, opposes = (row(finding, head, "input_score") for head in (FOLLOWS, OPPOSES))
     assert follows["value"] == pytest.approx(1.0)
     assert follows["slope"] == pytest.approx(1.0)
@@ -91,7 +91,7 @@ def test_a_head_that_compares_directions_is_found():
 def test_distance_is_told_from_angle():
     """Vectors that drift, so that near ones are alike, and a head that looks at near ones whatever they are."""
     drifts = [(0.6 * normal(1, 40, D, seed=seed)).cumsum(1) + normal(1, 40, D, seed=seed + 50) for seed in range(8)]
-    finding = found(*(shown(seed, x=x) for seed, x in enumerate(drifts)))
+    finding = finding_of(*(batch_of(seed, x=x) for seed, x in enumerate(drifts)))
     near = row(finding, NEAR, "input_rank")
     assert near["value"] > 0.5
     assert near["given_distance"] is None or abs(near["given_distance"]) < 0.05  # ranks of nearness are those of weight
@@ -100,7 +100,7 @@ def test_distance_is_told_from_angle():
 
 
 def test_random_vectors_obey_the_law_of_arcs():
-    finding = found(*(shown(seed, n=56, x=normal(4, 56, D, seed=seed), windows=4) for seed in range(100, 106)))
+    finding = finding_of(*(batch_of(seed, n=56, x=normal(4, 56, D, seed=seed), windows=4) for seed in range(100, 106)))
     arc = row(finding, None, "input", "arcs")
     assert arc["ratio_low"] < 1 < arc["ratio_high"]
     assert arc["law_misfit"] < 0.05
@@ -117,16 +117,16 @@ def test_a_common_direction_breaks_the_law():
     common = torch.zeros(D, dtype=torch.float64)
     common[:2] = torch.tensor([40.0, -40.0])
     x = [normal(4, 40, D, seed=seed) + common for seed in range(4)]
-    batches = [replace(shown(seed, x=one, windows=4)) for seed, one in enumerate(x)]
+    batches = [replace(batch_of(seed, x=one, windows=4)) for seed, one in enumerate(x)]
     for batch, one in zip(batches, x, strict=True):
         batch.captures["resid"][OF] = one
-    arc = row(found(*batches), None, "input", "arcs")
+    arc = row(finding_of(*batches), None, "input", "arcs")
     assert arc["ratio"] < 0.5 or arc["ratio"] > 2
 
 
 def test_a_bounded_sample_of_windows(monkeypatch):
     monkeypatch.setattr(angles, "WINDOWS", 3)
-    parts = [shown(seed, n=12) for seed in range(7)]
+    parts = [batch_of(seed, n=12) for seed in range(7)]
     whole = finish(LENS, folded(*parts), None)
     assert set(whole.tables["heads"]["windows"]) == {3}
     again = finish(LENS, merge(LENS, folded(*parts[:4]), folded(*parts[4:])), None)
@@ -137,17 +137,17 @@ def test_a_bounded_sample_of_windows(monkeypatch):
 
 def test_pieces_are_as_good_as_the_whole():
     """What comes before the attention call is handed over before it."""
-    batch = shown(0)
+    batch = batch_of(0)
     early = replace(batch, captures={"resid": batch.captures["resid"]})
     late = replace(batch, captures={name: one for name, one in batch.captures.items() if name != "resid"})
-    assert not differences(found(early, late).tables, found(batch).tables, REORDERED)
+    assert not differences(finding_of(early, late).tables, finding_of(batch).tables, REORDERED)
 
 
 def test_the_claim_is_judged():
     (claim,) = (claim for claim in claims() if "W-8.3" in claim.ids)
     assert claim.judge is not None
     # Sixteen windows: an inequality is kept by five standard errors, which four windows are too few to show.
-    finding = found(*(shown(seed) for seed in range(16)))
+    finding = finding_of(*(batch_of(seed) for seed in range(16)))
     evidence = claim.judge(finding)
     assert evidence is not None
     assert verdict_of(evidence) == "refuted"  # two heads of four follow the cosine
@@ -160,6 +160,6 @@ def test_the_claim_is_judged():
 def test_wrong_arguments_and_short_text():
     with pytest.raises(UsageError, match="skip=-1"):
         LENS.needs(Params(skip=-1))
-    finding = found(shown(0, n=5))
+    finding = finding_of(batch_of(0, n=5))
     assert finding.status == "not applicable"
     assert "4 visible keys" in finding.reason

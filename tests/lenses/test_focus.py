@@ -13,7 +13,7 @@ from headscope.errors import UsageError
 from headscope.lenses.focus.lens import LENS
 from headscope.lenses.focus.settings import Params
 from tests.lenses.asking import begin, finish, update
-from tests.lenses.planted import MODELS, SPEC, batches, shown, site
+from tests.lenses.planted import MODELS, SPEC, batch_of, batches, site
 
 REQUEST = Request((1, 8, 64))
 N = 12
@@ -47,7 +47,7 @@ PLANTED = pattern_of(UNIFORM, DIAGONAL, FIRST, PREVIOUS)
 
 @pytest.fixture
 def planted():
-    return finding_of(shown(PLANTED, site(n_kv_heads=4), REQUEST))
+    return finding_of(batch_of(PLANTED, site(n_kv_heads=4), REQUEST))
 
 
 def test_uniform_attention_is_its_own_null(planted):
@@ -86,7 +86,7 @@ def test_headlines_count_and_name_the_heads(planted):
 
 
 def test_no_head_on_the_first_token_reads_well():
-    finding = finding_of(shown(pattern_of(*[UNIFORM] * 4), site(n_kv_heads=4), REQUEST))
+    finding = finding_of(batch_of(pattern_of(*[UNIFORM] * 4), site(n_kv_heads=4), REQUEST))
     assert finding.headlines[0].startswith("None of 4 heads puts more than half of its mass on the first token")
 
 
@@ -104,7 +104,7 @@ def test_interval_is_students_over_windows():
     """Two windows of one head: half the mass on the diagonal in one, all of it in the other."""
     of = site(n_heads=1, n_kv_heads=1)
     half = 0.5 * DIAGONAL + 0.5 * PREVIOUS
-    finding = finding_of(shown(torch.stack([half, DIAGONAL])[:, None].double(), of, REQUEST))
+    finding = finding_of(batch_of(torch.stack([half, DIAGONAL])[:, None].double(), of, REQUEST))
     assert cell(finding, "diagonal") == pytest.approx(0.75)
     # Standard error |1 − 0.5| / 2, times the 97.5 % point of t with one degree of freedom: beyond [0, 1].
     assert cell(finding, "diagonal", column="low") == 0.0
@@ -122,7 +122,7 @@ def test_interval_shrinks_with_windows_and_covers():
         share = torch.rand(8, 1, 1, 1, generator=generator, dtype=torch.float64)
         pattern = share * DIAGONAL + (1 - share) * PREVIOUS
         pattern[..., 0, 0] = 1.0
-        finding = finding_of(shown(pattern, of, REQUEST))
+        finding = finding_of(batch_of(pattern, of, REQUEST))
         inside += cell(finding, "diagonal", column="low") <= 0.5 <= cell(finding, "diagonal", column="high")
     assert inside >= 34
 
@@ -138,7 +138,9 @@ def test_padding_is_left_out():
 
 def test_encoder_sees_every_token():
     """Uniform attention over n keys in both directions."""
-    finding = finding_of(shown(pattern_of(*[torch.full((N, N), 1 / N)] * 4), site(n_kv_heads=4, causal=False), REQUEST))
+    finding = finding_of(
+        batch_of(pattern_of(*[torch.full((N, N), 1 / N)] * 4), site(n_kv_heads=4, causal=False), REQUEST)
+    )
     assert cell(finding, "entropy_nats") == pytest.approx(log(N))
     assert cell(finding, "first") == pytest.approx(1 / N)
     assert finding.table["rows"].unique().to_list() == [N]
@@ -164,7 +166,7 @@ def test_cross_attention_alone_draws_what_it_has():
 
 
 def test_sinks_are_shown_and_taken_out():
-    """With a sink the row is divided by its sum for entropy and keys, and the sink's mass is told."""
+    """With a sink, entropy and keys use the normalised row, and the finding names the sink's mass."""
     finding = finding_of(*batches(MODELS["sinks"], REQUEST))
     sink = finding.table.filter(pl.col("quantity") == "sink")
     assert ((sink["value"] > 0) & (sink["value"] < 1)).all()
@@ -181,7 +183,7 @@ def test_reference_of_the_heat_maps_is_uniform_attention(planted):
 
 
 def test_bands_are_a_parameter():
-    finding = finding_of(shown(PLANTED, site(n_kv_heads=4), Request((0, 3))), params=Params("3, 0"))
+    finding = finding_of(batch_of(PLANTED, site(n_kv_heads=4), Request((0, 3))), params=Params("3, 0"))
     names = finding.table["quantity"].unique(maintain_order=True).to_list()
     assert names[-2:] == ["band_0", "band_3"]
     assert cell(finding, "band_0", head=1) == 1
@@ -195,7 +197,7 @@ def test_bands_that_cannot_be_read(bad):
 
 
 def test_other_variants_are_not_counted():
-    part = shown(PLANTED, site(n_kv_heads=4), REQUEST)
+    part = batch_of(PLANTED, site(n_kv_heads=4), REQUEST)
     state = begin(LENS, Params(), SPEC, tuple(part.statistics))
     assert update(LENS, state, replace(part, variant="initialised")) == state
 

@@ -284,7 +284,7 @@ def test_directions_without_variance_are_no_error():
 
 
 def test_a_text_that_repeats_itself_is_no_error():
-    """Tokens at distance 4 are copies: infinite information, which is told and not shown."""
+    """Tokens at distance 4 are copies: the infinite information is a warning, not a row."""
     finding = finding_of(batch_of(autoregressive(20, 4, rho=0.0).repeat(1, 10, 1)))
     assert 4 not in finding.tables["information"]["distance"].to_list()
     assert any("at distance 4, 8, 32" in warning for warning in finding.warnings)

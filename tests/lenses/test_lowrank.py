@@ -30,12 +30,12 @@ def patterns(n: int) -> torch.Tensor:
     return torch.stack((first, itself, uniform, turn))
 
 
-def shown(pattern: torch.Tensor) -> Batch:
+def batch_of(pattern: torch.Tensor) -> Batch:
     real = torch.ones(pattern.shape[0], pattern.shape[2], dtype=torch.bool)
     return Batch(AS_IS, real.long(), real, captures={"corner:256": {OF: pattern[..., :256, :256]}})
 
 
-def found(*parts: Batch):
+def finding_of(*parts: Batch):
     model = planted(OF)
     state = begin(LENS, Params(), model.spec, (OF,))
     for part in parts:
@@ -51,7 +51,7 @@ def row(finding, table: str, head: int, quantity: str, **also):
 
 
 def test_known_patterns_have_their_ranks():
-    finding = found(shown(patterns(256)[None]))
+    finding = finding_of(batch_of(patterns(256)[None]))
     for n in (8, 64, 256):
         assert row(finding, "components", 0, "components_99", tokens=n)["value"] == 1
         assert row(finding, "components", 0, "largest", tokens=n)["value"] == pytest.approx(sqrt(n))
@@ -102,7 +102,7 @@ def test_a_logarithm_is_told_from_a_power():
         for i in range(256):
             octave = 2.0 ** int(log(max(i, 1)) / log(2) + 1e-9)
             pattern[window, :, i] *= sqrt((1 + 0.01 * window) / octave)
-    finding = found(shown(pattern))
+    finding = finding_of(batch_of(pattern))
     fit = row(finding, "growth", 0, "components_99")
     assert fit["gain"] < 0
     assert fit["log_misfit"] < 0.5 * fit["power_misfit"]
@@ -122,7 +122,7 @@ def test_popular_keys_are_told_from_low_rank():
     """A sink and nothing else is explained by popular keys; rows that also share their other keys are not."""
     generator = torch.Generator().manual_seed(5)
     windows = torch.stack([torch.stack([sink(generator) for _ in range(4)]) for _ in range(12)])
-    finding = found(shown(windows))
+    finding = finding_of(batch_of(windows))
     at = {"tokens": 64, "quantity": "stable_rank"}
     for head in range(2):
         plain = row(finding, "components", head, **at)
@@ -132,7 +132,7 @@ def test_popular_keys_are_told_from_low_rank():
     halves = torch.rand(12, 4, 64, 64, generator=generator, dtype=torch.float64).pow(4)
     halves[..., ::2, ::2] *= 1e-3
     halves[..., 1::2, 1::2] *= 1e-3
-    finding = found(shown(halves.tril() / halves.tril().sum(-1, keepdim=True)))
+    finding = finding_of(batch_of(halves.tril() / halves.tril().sum(-1, keepdim=True)))
     shared = row(finding, "components", 2, "components_90", tokens=64)
     assert shared["difference"] < -0.1 * shared["popular"]
     assert shared["adjusted"] < 0.001
@@ -155,7 +155,7 @@ def test_neither_law_is_said_where_neither_fits():
     pattern = torch.zeros(4, 4, 256, 256, dtype=torch.float64)
     pattern[:, :, :64, 0] = 1.0
     pattern[:, :, torch.arange(64, 256), torch.arange(64, 256)] = 1.0 + 0.01 * torch.arange(4).double()[:, None, None]
-    finding = found(shown(pattern))
+    finding = finding_of(batch_of(pattern))
     fit = row(finding, "growth", 0, "components_99")
     assert min(fit["power_misfit"], fit["log_misfit"]) > 0.1
     assert fit["law"] == "neither"
@@ -163,20 +163,20 @@ def test_neither_law_is_said_where_neither_fits():
 
 
 def test_the_number_of_windows_is_said():
-    finding = found(shown(patterns(16)[None].expand(3, -1, -1, -1)))
+    finding = finding_of(batch_of(patterns(16)[None].expand(3, -1, -1, -1)))
     assert "over 3 windows" in finding.headlines[0]
     assert "all 3 windows" in finding.method
     model, params = planted(OF), Params(windows=2)
-    state = update(LENS, begin(LENS, params, model.spec, (OF,)), shown(patterns(16)[None].expand(3, -1, -1, -1)))
+    state = update(LENS, begin(LENS, params, model.spec, (OF,)), batch_of(patterns(16)[None].expand(3, -1, -1, -1)))
     assert "the first 2 windows" in finish(LENS, state, model).method
     assert "1 more" in finish(LENS, state, model).method
 
 
 def test_a_text_that_is_too_short_is_said_so():
-    finding = found(shown(patterns(7)[None]))
+    finding = finding_of(batch_of(patterns(7)[None]))
     assert finding.status == "not applicable"
     assert "at least 8" in finding.reason
-    finding = found(shown(patterns(16)[None]))
+    finding = finding_of(batch_of(patterns(16)[None]))
     assert "growth" not in finding.tables
     assert any("three sizes" in warning for warning in finding.warnings)
 

@@ -21,7 +21,7 @@ from tests.lenses.planted import Planted, gaussian_weights, planted, site
 OF = site(n_kv_heads=4)
 
 
-def shown(pattern: torch.Tensor, spelling=None, z: torch.Tensor | None = None) -> Batch:
+def batch_of(pattern: torch.Tensor, spelling=None, z: torch.Tensor | None = None) -> Batch:
     batch, heads, n, _ = pattern.shape
     real = torch.ones(batch, n, dtype=torch.bool)
     z = torch.ones(batch, heads, n, OF.d_value, dtype=torch.float64) if z is None else z
@@ -30,7 +30,7 @@ def shown(pattern: torch.Tensor, spelling=None, z: torch.Tensor | None = None) -
     return Batch(AS_IS, real.long(), real, captures=captures, spelling=spelling)
 
 
-def found(batch: Batch, model: Planted | None = None, **params):
+def finding_of(batch: Batch, model: Planted | None = None, **params):
     model = model or planted(OF)
     state = update(LENS, begin(LENS, Params(**params), model.spec, (OF,)), batch)
     return finish(LENS, state, model)
@@ -51,7 +51,7 @@ def on_key(keys, n: int = 6) -> torch.Tensor:
 
 
 def test_equal_heads_hide_nothing():
-    finding = found(shown(on_key([0, 0, 0, 0])), leave_out="")
+    finding = finding_of(batch_of(on_key([0, 0, 0, 0])), leave_out="")
     for quantity in ("hidden", "divergence_nats", "weighting"):
         assert value(finding, quantity) == pytest.approx(0.0, abs=1e-12)
     assert value(finding, "largest_average") == 1.0
@@ -60,10 +60,12 @@ def test_equal_heads_hide_nothing():
 def test_heads_that_share_no_key_hide_all_but_one_part():
     pattern = on_key([0, 1, 2, 3])[:, :, 3:, :]
     whole = torch.cat([on_key([0, 0, 0, 0])[:, :, :3], pattern], dim=2)
-    finding = found(shown(whole), leave_out="0 1 2")  # rows that see all four keys; keys 0 to 2 are then elsewhere
+    finding = finding_of(
+        batch_of(whole), leave_out="0 1 2"
+    )  # rows that see all four keys; keys 0 to 2 are then elsewhere
     assert value(finding, "shown") == pytest.approx(0.25)
     assert value(finding, "apart", "heads", 3) == pytest.approx(0.75)
-    everything = found(shown(whole), leave_out="")
+    everything = finding_of(batch_of(whole), leave_out="")
     # Three of six rows: disjoint heads, divergence ln 4; the other three: equal heads.
     assert value(everything, "hidden") == pytest.approx(0.75 / 2)
     assert value(everything, "divergence_nats") == pytest.approx(log(4) / 2)
@@ -73,7 +75,7 @@ def test_heads_that_share_no_key_hide_all_but_one_part():
 def test_a_head_that_writes_nothing_has_no_weight():
     z = torch.ones(1, 4, 6, OF.d_value, dtype=torch.float64)
     z[:, 1:] = 0.0
-    finding = found(shown(on_key([0, 1, 2, 3]), z=z), leave_out="")
+    finding = finding_of(batch_of(on_key([0, 1, 2, 3]), z=z), leave_out="")
     assert value(finding, "weight", "heads", 0) == 1.0
     assert value(finding, "weight", "heads", 2) == 0.0
     assert value(finding, "effective_heads") == pytest.approx(1.0)
@@ -88,7 +90,7 @@ def test_words_are_sums_of_tokens():
     for i in range(n):
         pattern[:, :, i, i - i % 2] = 1.0
     spelling = (tuple((" ab", "c")[i % 2] for i in range(n)),)
-    finding = found(shown(pattern, spelling), leave_out="")
+    finding = finding_of(batch_of(pattern, spelling), leave_out="")
     assert value(finding, "diagonal_words") == 1.0
     drawn = {figure.name: figure for figure in finding.figures}
     assert drawn["words"].row_labels == ("1 abc", "2 abc", "3 abc")
@@ -98,14 +100,14 @@ def test_words_are_sums_of_tokens():
 
 def test_only_the_first_windows_and_tokens_are_kept():
     many = on_key([0, 0, 0, 0]).repeat(5, 1, 1, 1)
-    finding = found(shown(many), tokens=4, windows=3)
+    finding = finding_of(batch_of(many), tokens=4, windows=3)
     assert finding.tables["layers"]["windows"].unique().to_list() == [3]
     assert {figure.name: figure for figure in finding.figures}["tokens"].values.shape == (3, 3)
 
 
 def test_refused_weights_leave_the_weighting_out():
     model = replace(planted(OF), statuses={OF: WeightStatus("refused", "no such form")})
-    finding = found(shown(on_key([0, 1, 2, 3])), model)
+    finding = finding_of(batch_of(on_key([0, 1, 2, 3])), model)
     assert finding.status == "ok"
     assert "weighting" not in finding.tables["layers"]["quantity"].to_list()
     assert any("not known in L0" in warning for warning in finding.warnings)
@@ -115,7 +117,7 @@ def test_refused_weights_leave_the_weighting_out():
 def test_a_layer_is_drawn_large_on_request():
     other = replace(OF, layer=1)
     model = planted(OF, other)
-    batch = shown(on_key([0, 1, 2, 3]))
+    batch = batch_of(on_key([0, 1, 2, 3]))
     captures = {name: {**found, other: found[OF]} for name, found in batch.captures.items()}
     for at in ("L0", "L1"):
         state = begin(LENS, Params(at=at), model.spec, (OF, other))
@@ -128,7 +130,7 @@ def test_a_layer_is_drawn_large_on_request():
 
 
 def test_nothing_left_to_show():
-    finding = found(shown(on_key([0, 0, 0, 0], n=1)))
+    finding = finding_of(batch_of(on_key([0, 0, 0, 0], n=1)))
     assert (finding.status, finding.tables) == ("not applicable", {})
     with pytest.raises(UsageError, match=f"between 1 and {CORNER} tokens"):
         LENS.needs(Params(tokens=CORNER + 1))
@@ -137,7 +139,7 @@ def test_nothing_left_to_show():
 def test_the_real_weights_decide_the_lengths():
     weights = gaussian_weights(OF)
     z = torch.randn(1, 4, 6, OF.d_value, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    finding = found(shown(on_key([0, 1, 2, 3]), z=z), Planted({OF: weights}), leave_out="")
+    finding = finding_of(batch_of(on_key([0, 1, 2, 3]), z=z), Planted({OF: weights}), leave_out="")
     by_hand = (z[0, 2] @ weights.w_o[2]).norm(dim=-1).mean()
     assert value(finding, "written", "heads", 2) == pytest.approx(float(by_hand))
 

@@ -100,7 +100,7 @@ def test_independent_tokens_tell_nothing():
 
 
 def test_the_numbers_of_the_headline_subtract():
-    """What is told is what is left of the drawn tokens' entropy, by the same estimator and after rounding."""
+    """The finding states the remaining entropy of the sampled tokens, by the same estimator."""
     table = torch.stack([(torch.arange(9) * 7 + 3 * token) % VOCABULARY for token in range(VOCABULARY)])
     finding = finding_of(batch_of(walk(table, 12, 41), VECTORS))
     rows = {row["quantity"]: row for row in finding.tables["text"].iter_rows(named=True)}

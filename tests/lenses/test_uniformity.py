@@ -47,7 +47,7 @@ def planted() -> Planted:
     return Planted(weights, replace(SPEC, n_layers=3, d_model=D))
 
 
-def shown(variant: str, rate: float, start: float = 2.0, first: float | None = None) -> Batch:
+def batch_of(variant: str, rate: float, start: float = 2.0, first: float | None = None) -> Batch:
     """Streams whose differences change by `rate` in each layer; a huge first token where one is given."""
     streams = [tokens(start * rate**layer, seed=layer) for layer in range(4)]
     if first is not None:
@@ -67,7 +67,7 @@ def shown(variant: str, rate: float, start: float = 2.0, first: float | None = N
     return Batch(variant, real.long(), real, captures=captures)
 
 
-def found(*batches: Batch, model: Planted | None = None, **options: int):
+def finding_of(*batches: Batch, model: Planted | None = None, **options: int):
     params = Params(**{"skip": 0, **options})
     source = model or planted()
     state = begin(LENS, params, source.spec, SITES)
@@ -83,7 +83,7 @@ def value(table: pl.DataFrame, quantity: str, column: str = "value", **where: ob
 
 def test_planted_rates_and_their_predictions():
     rates = {AS_IS: 0.8, "without mlp": 0.6, "without skips": 0.1, "without attention": 1.2, "initialised": 0.5}
-    finding = found(*(shown(variant, rate) for variant, rate in rates.items()))
+    finding = finding_of(*(batch_of(variant, rate) for variant, rate in rates.items()))
     with_skip = math.sqrt((1 + (GAIN * KEPT) ** 2) / (1 + (GAIN * COMMON) ** 2))
     predicted = {AS_IS: with_skip, "without mlp": with_skip, "without skips": KEPT / COMMON, "without attention": 1.0}
     table = finding.tables["rates"]
@@ -107,7 +107,7 @@ def noisy(variant: str, rates: list[float]) -> list[Batch]:
     """One window for each rate."""
     batches = []
     for index, rate in enumerate(rates):
-        batch = shown(variant, rate)
+        batch = batch_of(variant, rate)
         one = {name: {of: x[index : index + 1] for of, x in part.items()} for name, part in batch.captures.items()}
         batches.append(replace(batch, tokens=batch.tokens[:1], real=batch.real[:1], captures=one))
     return batches
@@ -118,7 +118,7 @@ def test_predictions_are_judged_by_their_intervals():
     with_skip = math.sqrt((1 + (GAIN * KEPT) ** 2) / (1 + (GAIN * COMMON) ** 2))
     near = [with_skip**exponent for exponent in (1.09, 1.10, 1.11)]
     wide = [KEPT / COMMON * factor for factor in (0.7, 1.0, 1.5)]
-    finding = found(*noisy("without mlp", near), *noisy("attention alone", wide), shown(AS_IS, 0.96))
+    finding = finding_of(*noisy("without mlp", near), *noisy("attention alone", wide), batch_of(AS_IS, 0.96))
     assert "without feed-forward parts, which is less than averaging gives: 0.98" in finding.headlines[2]
     assert "attention alone, which is not told from averaging: 1.0" in finding.headlines[2]
     # The prediction leaves out feed-forward parts: the model as it is is not judged by it.
@@ -131,10 +131,10 @@ def test_rounding_is_no_measurement():
     generator = torch.Generator().manual_seed(4)
     common = 3 * torch.randn(3, 1, D, generator=generator).expand(3, N, D)
     equal = common * (1 + torch.randn(3, N, D, generator=generator) * torch.finfo(torch.float32).eps)
-    batch = shown("without skips", 0.5)
+    batch = batch_of("without skips", 0.5)
     resid = {of: (x if of is SITES[0] else equal) for of, x in batch.captures["resid"].items()}
     captures = {**batch.captures, "resid": resid, "final": {SITES[-1]: equal}}
-    finding = found(shown(AS_IS, 0.9), replace(batch, captures=captures))
+    finding = finding_of(batch_of(AS_IS, 0.9), replace(batch, captures=captures))
     table = finding.tables["streams"].filter(pl.col("variant") == "without skips")
     bound = torch.finfo(torch.float32).eps * math.sqrt(D)
     for quantity in ("residual_share", "composite_share", "differences"):
@@ -152,17 +152,17 @@ def test_rounding_is_no_measurement():
 
 
 def test_which_part_keeps_tokens_apart():
-    finding = found(shown(AS_IS, 0.9), shown("without skips", 0.1), shown("without attention", 1.5))
+    finding = finding_of(batch_of(AS_IS, 0.9), batch_of("without skips", 0.1), batch_of("without attention", 1.5))
     assert "skip connections kept them apart; attention brought them together" in finding.headlines[1]
     assert finding.headlines[0].startswith("Over 3 windows, tokens grow more alike with depth")
-    assert found(shown(AS_IS, 1.5)).headlines[0].startswith("Over 3 windows, tokens grow less alike with depth")
-    assert "nearly one" in found(shown(AS_IS, 0.3, start=0.5)).headlines[0]
+    assert finding_of(batch_of(AS_IS, 1.5)).headlines[0].startswith("Over 3 windows, tokens grow less alike with depth")
+    assert "nearly one" in finding_of(batch_of(AS_IS, 0.3, start=0.5)).headlines[0]
 
 
 def test_parts_are_judged_window_by_window():
     """Windows that differ by more than a part does: the intervals overlap, the change of each window is clear."""
     rates = [0.6, 0.8, 1.0]
-    finding = found(*noisy(AS_IS, rates), *noisy("without mlp", [0.97 * rate for rate in rates]))
+    finding = finding_of(*noisy(AS_IS, rates), *noisy("without mlp", [0.97 * rate for rate in rates]))
     rows = finding.tables["streams"].filter(pl.col("quantity") == "residual_share", pl.col("layer") == 3)
     usual, without = rows.to_dicts()
     assert usual["low"] < without["high"] < usual["high"]
@@ -172,24 +172,24 @@ def test_parts_are_judged_window_by_window():
 
 
 def test_what_is_not_detected_says_what_would_have_been():
-    finding = found(*noisy(AS_IS, [0.5, 1.0, 2.0]), *noisy("without mlp", [1.0, 0.5, 2.0]))
+    finding = finding_of(*noisy(AS_IS, [0.5, 1.0, 2.0]), *noisy("without mlp", [1.0, 0.5, 2.0]))
     assert "do not detectably change their likeness (one of" in finding.headlines[0]
     assert "feed-forward parts made no difference that was detected (one of" in finding.headlines[1]
 
 
 def test_one_window_has_no_verdict():
-    finding = found(*noisy(AS_IS, [0.5]), *noisy("without mlp", [0.9]))
+    finding = finding_of(*noisy(AS_IS, [0.5]), *noisy("without mlp", [0.9]))
     assert "cannot be told to grow more or less alike from one window" in finding.headlines[0]
     assert "feed-forward parts cannot be judged" in finding.headlines[1]
 
 
 def test_equal_and_orthogonal_tokens():
-    batch = shown(AS_IS, 1.0)
+    batch = batch_of(AS_IS, 1.0)
     equal = tokens(0.0)
     right_angles = torch.eye(D, dtype=torch.float64)[:N].expand(3, N, D)
     resid = dict(zip(SITES, (right_angles, equal, equal), strict=True))
     batch = replace(batch, captures={**batch.captures, "resid": resid, "final": {SITES[-1]: equal}})
-    table = found(batch).tables["streams"]
+    table = finding_of(batch).tables["streams"]
     assert value(table, "mean_cosine", layer=0) == pytest.approx(0, abs=1e-12)
     assert value(table, "effective_rank", layer=0) == pytest.approx(N)
     assert value(table, "participation_ratio", layer=0) == pytest.approx(N)
@@ -198,28 +198,28 @@ def test_equal_and_orthogonal_tokens():
         assert value(table, "mean_cosine", layer=layer) == pytest.approx(1)
         assert value(table, "effective_rank", layer=layer) == pytest.approx(1)
         assert value(table, "residual_share", layer=layer) is None, "rounding"
-    assert found(batch).tables["rates"].filter(pl.col("quantity").str.starts_with("factor")).is_empty(), "rounding"
+    assert finding_of(batch).tables["rates"].filter(pl.col("quantity").str.starts_with("factor")).is_empty(), "rounding"
 
 
 def test_a_huge_first_token_is_left_out():
-    plain, marked = found(shown(AS_IS, 0.8)), found(shown(AS_IS, 0.8, first=1e6), skip=1)
+    plain, marked = finding_of(batch_of(AS_IS, 0.8)), finding_of(batch_of(AS_IS, 0.8, first=1e6), skip=1)
     for name in ("streams", "rates", "layers"):
         a, b = (finding.tables[name].select(pl.col(pl.Float64)).to_numpy() for finding in (plain, marked))
         # The value maps of the planted attention are drawn with one token more.
         keep = slice(None) if name == "streams" else plain.tables[name]["quantity"].to_numpy() == "factor_over_depth"
         assert a[keep][:, 0] == pytest.approx(b[keep][:, 0])
-    assert value(found(shown(AS_IS, 0.8, first=1e6)).tables["streams"], "length", layer=0) > 1e5
+    assert value(finding_of(batch_of(AS_IS, 0.8, first=1e6)).tables["streams"], "length", layer=0) > 1e5
 
 
 def test_only_the_windows_of_the_first_tokens_count():
-    batch = shown(AS_IS, 0.8)
-    first = found(batch, tokens=N + 1)
+    batch = batch_of(AS_IS, 0.8)
+    first = finding_of(batch, tokens=N + 1)
     assert set(first.tables["streams"]["windows"]) == {2}
     assert "the first 2 of 3 windows" in first.method
-    twice = found(batch, shown(AS_IS, 0.1), tokens=2 * N)
+    twice = finding_of(batch, batch_of(AS_IS, 0.1), tokens=2 * N)
     assert twice.tables["streams"].equals(first.tables["streams"])
     assert "the first 2 of 6 windows" in twice.method
-    alone = found(batch, tokens=1)
+    alone = finding_of(batch, tokens=1)
     assert alone.tables["streams"]["low"].null_count() == alone.tables["streams"].height
     assert any("One window" in warning for warning in alone.warnings)
 
@@ -228,7 +228,7 @@ def test_refused_forms_and_refused_weights():
     refusal = Batch("without skips", torch.zeros(0, N).long(), torch.zeros(0, N).bool(), refused="it multiplies")
     model = planted()
     refused = replace(model, statuses={SITES[1]: WeightStatus("refused", "latent")})
-    finding = found(shown("without skips", 0.5), refusal, shown(AS_IS, 0.8), model=refused)
+    finding = finding_of(batch_of("without skips", 0.5), refusal, batch_of(AS_IS, 0.8), model=refused)
     assert finding.status == "ok"
     assert any("could not be run: without skips. Reason: it multiplies." in warning for warning in finding.warnings)
     assert any("for L1: the weights of the values are not known there" in warning for warning in finding.warnings)
@@ -239,10 +239,10 @@ def test_refused_forms_and_refused_weights():
 
 
 def test_a_form_that_overflows_is_left_out():
-    broken = shown("without skips", 0.5)
+    broken = batch_of("without skips", 0.5)
     streams = {of: x * torch.inf for of, x in broken.captures["resid"].items()}
     broken = replace(broken, captures={**broken.captures, "resid": streams})
-    finding = found(shown(AS_IS, 0.8), broken)
+    finding = finding_of(batch_of(AS_IS, 0.8), broken)
     assert finding.status == "ok"
     table = finding.tables["streams"].filter(pl.col("variant") == "without skips")
     assert set(table["layer"]) == {3}

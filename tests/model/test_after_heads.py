@@ -9,7 +9,7 @@ from headscope.model.transformers.probe_inputs import probe_inputs
 from tests.model.test_session import assert_untouched, opened, state_of
 
 
-def seen(name: str):
+def captured_layers(name: str):
     """A model, what entered its layers, what its heads gave, and what left its layers."""
     model = opened(name)
     inputs = probe_inputs(model.hf, batch=3)
@@ -30,7 +30,7 @@ def seen(name: str):
 
 @pytest.mark.parametrize("name", ["gpt2", "llama_gqa", "bert", "gemma2", "phi", "mixtral", "t5"])
 def test_a_layer_gives_what_it_gave(name: str) -> None:
-    model, taken, behind = seen(name)
+    model, taken, behind = captured_layers(name)
     source, before = model.weight_source(), state_of(model)
     for site, out in behind.items():
         if site.stack == "dec":  # attends to the encoder in between
@@ -47,7 +47,7 @@ def test_a_layer_gives_what_it_gave(name: str) -> None:
 def test_tokens_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer tokens at once than there are: the last part is filled up, and what fills it is dropped."""
     monkeypatch.setattr(rest_of_layer, "WINDOWS", 2)
-    model, taken, behind = seen("llama_gqa")
+    model, taken, behind = captured_layers("llama_gqa")
     site = model.sites[0]
     found = model.weight_source().after_heads(site, taken["resid"][site], taken["z"][site])
     assert torch.allclose(found.out, behind[site], atol=1e-6)
@@ -57,7 +57,7 @@ def test_tokens_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("name", "why"), [("albert", "several layers"), ("marian", "attends more than once")])
 def test_what_is_no_layer_of_its_own_is_refused(name: str, why: str) -> None:
-    model, taken, _ = seen(name)
+    model, taken, _ = captured_layers(name)
     site = [site for site in model.sites if site.kind == "self"][-1]
     with pytest.raises(WeightsRefused, match=why):
         model.weight_source().after_heads(site, taken["resid"][site], taken["z"][site])

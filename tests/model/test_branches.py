@@ -262,7 +262,7 @@ def test_a_layer_that_takes_another_way_is_refused() -> None:
     with model.edit() as edit:
         edit.skip(0.0)
         run(hf, torch.arange(10)[None])
-        with pytest.raises(VariantRefused, match=r"model.layers.0 takes another way on this text"):
+        with pytest.raises(VariantRefused, match=r"model.layers.0 adds differently on this text"):
             run(hf, torch.arange(20)[None])
 
 
@@ -283,7 +283,7 @@ def test_wrong_words_and_open_sessions() -> None:
     with model.edit() as edit:
         with pytest.raises(UsageError, match="from 0 on"):
             edit.skip(-1.0)
-        with pytest.raises(UsageError, match="cannot do without heads"):
+        with pytest.raises(UsageError, match="cannot remove heads"):
             edit.without("heads")
         with pytest.raises(UsageError, match="nothing"):
             edit.without()

@@ -1,4 +1,4 @@
-"""Names of devices: those that are there, those that are not, and those that torch does not know."""
+"""Names of devices: present ones, missing ones, and names that torch does not know."""
 
 import pytest
 import torch

@@ -46,7 +46,7 @@ KINDS = (
 )
 
 
-def failed(checks: list[Check]) -> list[Check]:
+def failed_checks(checks: list[Check]) -> list[Check]:
     return [check for check in checks if not check.ok]
 
 
@@ -63,24 +63,24 @@ def sharpened(family: Family, factor: float) -> Model:
 @pytest.mark.parametrize("family", KINDS, ids=by_name)
 def test_every_kind_of_model_is_verified(family: Family) -> None:
     checks = verify(open_model(family.build()))
-    assert failed(checks) == []
+    assert failed_checks(checks) == []
     assert sum(check.error is not None for check in checks) >= 2
 
 
 @pytest.mark.parametrize("name", ["mt5", "modernbert"])
 def test_sharp_scores_are_no_disagreement(name: str) -> None:
-    assert failed(verify(sharpened(NAMED[name], 4.0))) == []
+    assert failed_checks(verify(sharpened(NAMED[name], 4.0))) == []
 
 
 def test_sharp_scores_in_a_window_are_no_disagreement() -> None:
     sliding = _family("modernbert_decoder", "ModernBertDecoder", {**SLIDING, "max_position_embeddings": 128}, "")
-    assert failed(verify(sharpened(sliding, 1.9))) == []
+    assert failed_checks(verify(sharpened(sliding, 1.9))) == []
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_narrow_models_are_verified(dtype: str) -> None:
     model = open_model("tiny", dtype=dtype) if dtype == "bfloat16" else NAMED["bert"].build().to(torch.float16)
-    assert failed(verify(open_model(model))) == []
+    assert failed_checks(verify(open_model(model))) == []
 
 
 @pytest.mark.parametrize(("name", "factor"), [("modernbert", 1.0), ("modernbert", 4.0)], ids=["plain", "sharp"])
@@ -94,7 +94,7 @@ def test_a_stream_that_is_wrong_by_one_per_cent_is_seen(
         return {site: replace(rows, entropy_nats=1.01 * rows.entropy_nats) for site, rows in measured.items()}, uniform
 
     monkeypatch.setattr(Stream, "take", perturbed)
-    assert [check.check for check in failed(verify(sharpened(NAMED[name], factor)))] == [
+    assert [check.check for check in failed_checks(verify(sharpened(NAMED[name], factor)))] == [
         "streaming statistics = float64 of the same queries and keys"
     ]
 
@@ -104,7 +104,7 @@ def test_a_weight_that_was_changed_in_memory_is_seen() -> None:
     model = open_model("tiny")
     with torch.no_grad():
         model.hf.model.layers[1].self_attn.q_proj.weight.mul_(1.01)
-    names = [check.check for check in failed(verify(model))]
+    names = [check.check for check in failed_checks(verify(model))]
     assert "weights and state = a freshly loaded model's" in names
     assert "maps = transformers' eager attentions" in names
     state = verify(model)[0]
@@ -117,9 +117,9 @@ def test_a_bird_that_has_left_its_sparse_attention_is_seen(tmp_path: Path) -> No
     """Which a comparison of the changed model with itself does not show."""
     NAMED["big_bird"].build().save_pretrained(tmp_path)
     model = open_model(tmp_path)
-    assert failed(verify(model)) == []
+    assert failed_checks(verify(model)) == []
     model.hf.bert.set_attention_type("original_full")
-    state = failed(verify(model))[0]
+    state = failed_checks(verify(model))[0]
     assert state.check == "weights and state = a freshly loaded model's"
     assert "bert.attention_type" in state.note
 
@@ -129,7 +129,7 @@ def test_a_checkpoint_is_loaded_again(kind: str, tmp_path: Path) -> None:
     NAMED["bert"].build().save_pretrained(tmp_path)
     model = open_model(tmp_path if kind == "folder" else f"random:{tmp_path}")
     checks = verify(model)
-    assert failed(checks) == []
+    assert failed_checks(checks) == []
     assert (
         checks[0].note
         == {
@@ -150,7 +150,7 @@ def test_a_model_that_cannot_be_run_on_one_text_says_so() -> None:
 
 def test_generation_without_a_first_token_says_so() -> None:
     model = open_model(next(family for family in KINDS if family.name == "t5_without_start").build())
-    with pytest.raises(UsageError, match="names no token that its decoder begins with"):
+    with pytest.raises(UsageError, match="names no first token for its decoder"):
         generate_tokens(model.hf, torch.arange(3, 9), max_new_tokens=2, temperature=0.0, cache=True, seed=0)
 
 

@@ -1,6 +1,6 @@
 """What tokens spell, one by one."""
 
-from headscope.core.token_words import shown
+from headscope.core.token_words import display_text
 from headscope.model.token_spelling import TokenizerVocabulary
 
 
@@ -18,4 +18,4 @@ def test_the_one_token_of_a_word(tiny) -> None:
 
 
 def test_a_token_in_a_table() -> None:
-    assert [shown(text) for text in (" king", "less", ".", " ")] == ["king", "…less", ".", "' '"]
+    assert [display_text(text) for text in (" king", "less", ".", " ")] == ["king", "…less", ".", "' '"]

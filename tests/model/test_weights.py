@@ -119,7 +119,7 @@ def test_clipped_projections_show(family: Family) -> None:
 
 
 def test_a_limit_that_no_token_reaches_is_found_too() -> None:
-    """The published limit of OLMo is 8; where queries and keys are normalised, that of the values is told beside it."""
+    """The published limit of OLMo is 8; with normalised queries and keys, the limit of the values is named too."""
     family = next(f for f in DISPATCHING if f.name == "olmo_clipped")
     model = open_model(replace(family, options={**family.options, "clip_qkv": 8.0}).build())
     status = model.weight_status(model.sites[0])

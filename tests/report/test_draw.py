@@ -14,7 +14,7 @@ from headscope.core import Curves, Figure, HeatMap, Histogram, Series
 from headscope.errors import ResourceError, UsageError
 from headscope.report.draw.canvas import panel
 from headscope.report.draw.curves import draw_series
-from headscope.report.draw.figure import encoded, page_svg, save
+from headscope.report.draw.figure import encode, page_svg, save
 from headscope.report.draw.heat_map import scale_of
 from headscope.report.draw.palette import LEVELS, night, paper
 
@@ -82,15 +82,15 @@ def on_page(name: str) -> str:
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_can_be_a_file_of_every_format(name: str) -> None:
-    ElementTree.fromstring(encoded(FIGURES[name], "svg"))
+    ElementTree.fromstring(encode(FIGURES[name], "svg"))
     for kind in ("pdf", "png"):
-        assert encoded(FIGURES[name], kind).startswith(MAGIC[kind])
+        assert encode(FIGURES[name], kind).startswith(MAGIC[kind])
 
 
 @pytest.mark.parametrize("name", ["30×9", "few", "histogram"])
 def test_the_same_figure_gives_the_same_bytes(name: str) -> None:
     for kind in MAGIC:
-        assert encoded(FIGURES[name], kind) == encoded(FIGURES[name], kind)
+        assert encode(FIGURES[name], kind) == encode(FIGURES[name], kind)
     assert page_svg(FIGURES[name], "mine-") == on_page(name)
 
 
@@ -192,7 +192,7 @@ def test_many_curves_are_named_by_a_strip_few_by_a_legend() -> None:
 )
 def test_what_cannot_be_drawn_is_refused_with_words(figure: Figure) -> None:
     with pytest.raises(UsageError):
-        encoded(figure, "svg")
+        encode(figure, "svg")
 
 
 def test_matplotlib_is_left_as_it_was_and_does_not_matter() -> None:
@@ -204,11 +204,11 @@ def test_matplotlib_is_left_as_it_was_and_does_not_matter() -> None:
 
 
 def test_two_threads_draw_the_same() -> None:
-    expected = [page_svg(FIGURES["few"], "p"), encoded(FIGURES["few"], "svg")]
+    expected = [page_svg(FIGURES["few"], "p"), encode(FIGURES["few"], "svg")]
     found: dict[int, object] = {}
     threads = [
         threading.Thread(target=lambda: found.update({0: page_svg(FIGURES["few"], "p")})),
-        threading.Thread(target=lambda: found.update({1: encoded(FIGURES["few"], "svg")})),
+        threading.Thread(target=lambda: found.update({1: encode(FIGURES["few"], "svg")})),
     ]
     for thread in threads:
         thread.start()
@@ -220,7 +220,7 @@ def test_two_threads_draw_the_same() -> None:
 def test_save_writes_by_suffix(tmp_path: Path) -> None:
     for suffix in ("svg", "PDF", "png"):
         path = save(FIGURES["6×12"], tmp_path / "new" / f"figure.{suffix}")
-        assert path.read_bytes() == encoded(FIGURES["6×12"], suffix.lower())
+        assert path.read_bytes() == encode(FIGURES["6×12"], suffix.lower())
     assert not [path for path in (tmp_path / "new").iterdir() if path.name.startswith(".")]
 
 

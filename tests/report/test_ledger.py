@@ -31,7 +31,7 @@ LEDGER = Ledger(
         replace(HOLDS, ids=("B-3",), source=Source("Bukatin", "A talk", "x"), verdict="true but empty",
                 evidence=Evidence((RIGHT,), null=(RIGHT,))),
         replace(HOLDS, ids=("B-4",), source=Source("Bukatin", "A talk", "x"), verdict="open question",
-                correction="Yes.", evidence=Evidence(asked=(RIGHT,))),
+                correction="Yes.", evidence=Evidence(answer=(RIGHT,))),
     ),
     seed=0,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Plain data: the nouns that every other part speaks in. Nothing here computes."""
+"""Plain data that every other part uses. Nothing in this package computes."""
 
 from headscope.about import About, read_about
 from headscope.core.figure import Curves, Figure, HeatMap, Histogram, Mosaic, Network, Series

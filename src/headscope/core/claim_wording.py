@@ -1,9 +1,9 @@
-r"""How much a statement claims, read from its own words: an equality, an approximation, or exactness.
+r"""How much a statement claims by its own words: exact, approximate or plain.
 
-A verdict must not depend on what the author of a check chose to measure. So the words of the statement decide what a
-failed number means (`core.verdict.verdict_of` uses this):
+A verdict must not depend on the choices of the author of a check. So the words of the statement decide what a failed
+number means (`core.verdict.verdict_of` uses this):
 
-- "exact": it says exactly, or stands as a theorem, lemma, corollary, conjecture or step of a proof.
+- "exact": it says exactly, or is a theorem, lemma, corollary, conjecture or step of a proof.
 - "approximate": it says about, nearly, almost, converges and the like, or writes ≈, and names no order for its error.
 - "plain": everything else. A statement that names the order of its error ("to first order", "of order 1/n") is
   plain: the order itself is then measured.
@@ -14,7 +14,7 @@ from typing import Literal
 
 Wording = Literal["exact", "approximate", "plain"]
 
-# The central limit theorem is a reason that a statement gives, not what it is.
+# A statement that cites the central limit theorem is not itself a theorem.
 _EXACT = re.compile(r"\b(exactly|(?<!limit )theorem|lemma|corollary|conjecture|proof|proves|proven)\b", re.IGNORECASE)
 _ORDER = re.compile(r"\b(to (first|second|third) order|of order)\b|[oO]\(", re.IGNORECASE)
 _HEDGE = re.compile(
@@ -26,10 +26,10 @@ _SIGN = re.compile(r"\\approx|\\rightarrow \\infty|\\to \\infty")
 
 
 def wording(statement: str, formula: str = "") -> Wording:
-    """What the statement claims.
+    """How much the statement claims.
 
     Properties:
-        - exactness outweighs a hedge, a named order too  (tested: test_the_words_of_a_statement)
+        - exactness and a named order outweigh a hedge  (tested: test_the_words_of_a_statement)
     """
     if _EXACT.search(statement):
         return "exact"

@@ -1,6 +1,6 @@
-"""Figures as plain data: arrays, labels, units. `headscope.report` alone draws them.
+"""Figures as plain data: arrays, labels, units.
 
-Arrays are numpy, so that a figure can be stored, compared and drawn without torch.
+`headscope.report` alone draws them. Arrays are numpy, so that a figure can be stored, compared and drawn without torch.
 """
 
 from dataclasses import dataclass, field
@@ -17,9 +17,10 @@ Role = Literal["measured", "theory", "null"]
 
 @dataclass(frozen=True)
 class Series:
-    """One curve: y against x, with an optional interval. `role` decides how it is drawn, not what it means.
+    """One curve: y against x, with an optional interval.
 
-    measured: a solid line; theory: dashed; null: dotted grey. With `points` there is no line, only its points.
+    `role` decides how the curve looks (measured: solid, theory: dashed, null: dotted grey), not what it means. With
+    `points` it has points and no line.
     """
 
     label: str
@@ -35,9 +36,9 @@ class Series:
 class HeatMap:
     """A table of numbers as colours, e.g. layer × head.
 
-    `reference` is the value under the null (uniform attention, zero, …): where it is given the colours
-    diverge from it. NaN cells are drawn empty. `panels` names the maps of a grid (those down, those across) where
-    `values` holds several of one size, square, with one empty row or column between them.
+    `reference` is the value under the null (uniform attention, zero, …); colours diverge from it. NaN cells stay empty.
+    Where `values` holds a grid of square maps of equal size, with one empty row or column between them, `panels` names
+    the rows and the columns of that grid.
     """
 
     name: str
@@ -56,7 +57,7 @@ class HeatMap:
 
 @dataclass(frozen=True)
 class Curves:
-    """Curves over one axis: measurements with what theory or a null says beside them."""
+    """Curves over one axis: measurements, theory and nulls."""
 
     name: str
     title: str
@@ -70,7 +71,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class Histogram:
-    """A density of measured values with the laws that should describe it, and marked positions (edges)."""
+    """A density of measured values, the laws that predict it, and marked positions."""
 
     name: str
     title: str
@@ -85,10 +86,10 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Mosaic:
-    """A map whose cells belong to kinds, e.g. who attends to whom and through which part of a pattern.
+    """A map whose cells belong to kinds, e.g. the parts of an attention pattern.
 
     A cell holds 0 (nothing, drawn empty) or k, the number of its kind from 1 on. `ordered` kinds (1, 2, 3 layers)
-    get colours of one scale, others colours that are told apart.
+    get colours of one scale, other kinds get distinct colours.
     """
 
     name: str
@@ -103,7 +104,10 @@ class Mosaic:
 
 @dataclass(frozen=True)
 class Network:
-    """Nodes on a circle with edges between them; each edge is (from, to, kind), kinds numbered from 1 on."""
+    """Nodes on a circle with edges between them.
+
+    Each edge is (from, to, kind), kinds numbered from 1 on.
+    """
 
     name: str
     title: str

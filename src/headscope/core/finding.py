@@ -1,4 +1,7 @@
-"""Finding: what one lens says about one model, complete enough to be drawn without the lens."""
+"""Finding: the result of one lens on one model.
+
+It is complete enough to be drawn without the lens.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,16 +13,16 @@ from numpy.typing import NDArray
 
 from headscope.about import About
 from headscope.core.figure import Figure
-from headscope.core.ports import rendered
+from headscope.core.ports import render_html
 from headscope.errors import UsageError
 
 
 @dataclass(frozen=True)
 class HeadQuantity:
-    """A column of a table that holds one number per head, for grids and tables of heads.
+    """A column of a table that holds one number per head.
 
-    A row counts where it equals `where`, e.g. {"quantity": "entropy_share"}. `null` names the column of the null value;
-    `notable` says which end of the scale stands out.
+    Grids and tables of heads read it. A row counts where it equals `where`, e.g. {"quantity": "entropy_share"}. `null`
+    names the column of the null value; `notable` says which end of the scale stands out.
     """
 
     key: str
@@ -35,7 +38,7 @@ class HeadQuantity:
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a lens: tidy tables with a null or a prediction beside each value, and how they came about.
+    """The result of a lens: tidy tables with a null or a prediction for each value.
 
     Tables always have the columns stack, kind, layer, head where the row is about a head (head is null where
     the row is about a whole site). `method` says how the numbers were obtained: exact, sampled, approximated.
@@ -62,4 +65,4 @@ class Finding:
         return next(iter(self.tables.values()))
 
     def _repr_html_(self) -> str:
-        return rendered(self)
+        return render_html(self)

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What was opened: enough to cite it, to reproduce it, and to know which numbers to distrust.
+    """The opened checkpoint: enough to cite it, reproduce it and judge its numbers.
 
     `dequantised` is empty for a checkpoint with full-precision weights; otherwise it names the quantised
     format the weights were expanded from ("Q4_1"), and every number computed from weights shows it.
     `sha256` is the hash of the weight files (empty for a freshly initialised model). `initial_sd` is the standard
-    deviation with which the configuration would initialise a matrix; None where it does not say (a GGUF file does not).
+    deviation with which the configuration initialises a matrix; None where it is unknown (as in a GGUF file).
     """
 
     name: str
@@ -35,11 +35,14 @@ class ModelSpec:
     licence: str = ""
     initial_sd: float | None = None
     notes: tuple[str, ...] = field(default=())
-    device: str = "cpu"  # where the model runs; other devices round otherwise
+    device: str = "cpu"  # where the model runs; every device rounds differently
 
     @property
     def weight_warning(self) -> str:
-        """The sentence to show beside every number computed from the weights; empty for exact ones."""
+        """The warning for every number computed from these weights.
+
+        Empty where the weights are exact.
+        """
         if not self.dequantised:
             return ""
         return (

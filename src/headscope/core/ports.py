@@ -1,6 +1,6 @@
-"""What plain data can do through parts that it does not know: show itself in a notebook, save itself.
+"""Lets plain data show itself in a notebook and save itself.
 
-`headscope.api` plugs the report's renderer and the store in; data never imports them.
+`headscope.api` plugs in the renderer of the report and the store; data never imports them.
 """
 
 import html
@@ -13,17 +13,20 @@ _save: Callable[[Any, Path], Path] | None = None
 
 
 def plug(*, render: Callable[[Any], str], save: Callable[[Any, Path], Path]) -> None:
-    """Let `render` turn findings and runs into HTML, and `save` write a run to a folder, from now on."""
+    """Use `render` to turn findings and runs into HTML, and `save` to write runs."""
     global _render, _save
     _render, _save = render, save
 
 
-def rendered(run_or_finding: object) -> str:
-    """The HTML of a finding or a run; its escaped `repr` while no renderer is plugged in."""
+def render_html(run_or_finding: object) -> str:
+    """The HTML of a finding or a run.
+
+    Its escaped `repr` where no renderer is plugged in.
+    """
     return f"<pre>{html.escape(repr(run_or_finding))}</pre>" if _render is None else _render(run_or_finding)
 
 
-def saved(run: object, folder: Path) -> Path:
+def save_run(run: object, folder: Path) -> Path:
     """Write a run to `folder` and return it."""
     if _save is None:
         raise RuntimeError("no store is plugged in: import headscope first")

@@ -1,4 +1,7 @@
-"""Run: everything one run produced, as plain data. Times, dates and machine are kept apart by the store."""
+"""Run: everything that one run produced, as plain data.
+
+The store keeps times, dates and the machine separately.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,14 +9,14 @@ from pathlib import Path
 
 from headscope.core.finding import Finding
 from headscope.core.model_spec import ModelSpec
-from headscope.core.ports import rendered, saved
+from headscope.core.ports import render_html, save_run
 from headscope.core.site import Site
 from headscope.errors import UsageError
 
 
 @dataclass(frozen=True)
 class TextSpec:
-    """The text that was run: where it is from, how much of it was used, and how it was cut.
+    """The text that was run: its source, how much of it was used, and how it was cut.
 
     `n_tokens` and `n_windows` count what was run, special tokens included; `n_windows_in_text` is how many windows the
     whole text has, 0 where reading ended before the text did, and `n_documents` how many documents. `n_dropped` is the
@@ -33,7 +36,7 @@ class TextSpec:
 
 @dataclass(frozen=True)
 class Run:
-    """Findings by lens name, with the model, the text, the versions and the seed they came from."""
+    """Findings by lens name, with their model, text, versions and seed."""
 
     model: ModelSpec
     sites: tuple[Site, ...]
@@ -48,8 +51,8 @@ class Run:
         return self.findings[lens]
 
     def save(self, folder: str | Path) -> Path:
-        """Write the run folder: `manifest.json`, one parquet per table, safetensors for arrays."""
-        return saved(self, Path(folder))
+        """Write the run folder: `manifest.json`, tables as parquet, arrays as safetensors."""
+        return save_run(self, Path(folder))
 
     def _repr_html_(self) -> str:
-        return rendered(self)
+        return render_html(self)

@@ -1,4 +1,4 @@
-"""Selection: which heads of which sites, in one grammar for the command line and for Python.
+"""Selection: heads and sites, in one grammar for command line and Python.
 
 L10-19        layers 10 to 19, ends included, every head
 L3.H7         one head
@@ -21,7 +21,7 @@ from headscope.errors import UsageError
 _TERM = re.compile(r"(?:(?P<stack>enc|dec|only|text|image|sound))?(?:\.?L(?P<layers>\d+(?:-\d+)?))?"
                    r"(?:\.?(?P<kind>self|cross))?(?:\.?H(?P<heads>\d+(?:-\d+)?))?")  # fmt: skip
 
-# No model has ten thousand layers; a range of a billion would fill the memory before anyone could say so.
+# No model has ten thousand layers; a range of a billion would fill the memory before any check.
 _DIGITS = 4
 _LONGEST = 80  # characters of a selection that a message repeats
 _MOST_TERMS = 1000
@@ -43,10 +43,10 @@ class Term:
             and (self.kind is None or self.kind == site.kind)
             and (self.layers is None or site.layer in self.layers)
         )
-        every = frozenset(range(site.n_heads))
+        all_heads = frozenset(range(site.n_heads))
         if not selects_site:
             return frozenset()
-        return every if self.heads is None else every & self.heads
+        return all_heads if self.heads is None else all_heads & self.heads
 
 
 @dataclass(frozen=True)
@@ -74,32 +74,38 @@ class Selection:
         stack: Stack | None = None,
         kind: Kind | None = None,
     ) -> "Selection":
-        """Build a selection in Python, with Python's ranges: `Selection.at(layers=range(10, 20), heads=7)`."""
+        """Build a selection with Python's ranges.
+
+        Example: `Selection.at(layers=range(10, 20), heads=7)`.
+        """
         layer_set, head_set = _indices(layers), _indices(heads)
         return cls((Term(stack, kind, layer_set, head_set),), _describe(stack, kind, layer_set, head_set))
 
     @classmethod
-    def of(cls, what: "Selection | str | Site | None") -> "Selection":
-        """Whatever names heads, as a Selection; None is everything."""
-        if what is None:
+    def of(cls, selector: "Selection | str | Site | None") -> "Selection":
+        """Anything that names heads, as a Selection; None selects everything."""
+        if selector is None:
             return cls((Term(),))
-        if isinstance(what, Site):
-            return cls.at(layers=what.layer, stack=what.stack, kind=what.kind)
-        return cls.parse(what) if isinstance(what, str) else what
+        if isinstance(selector, Site):
+            return cls.at(layers=selector.layer, stack=selector.stack, kind=selector.kind)
+        return cls.parse(selector) if isinstance(selector, str) else selector
 
     def heads_of(self, site: Site) -> tuple[int, ...]:
         """The selected heads of one site, in order; empty when the site is not selected."""
         return tuple(sorted(frozenset().union(*(term.heads_of(site) for term in self.terms))))
 
     def resolve(self, sites: Iterable[Site]) -> dict[Site, tuple[int, ...]]:
-        """The selected sites with their selected heads; a selection that matches nothing is an error."""
+        """The selected sites with their selected heads.
+
+        Raises `UsageError` where the selection matches nothing.
+        """
         sites = tuple(sites)
         heads_by_site = {site: heads for site in sites if (heads := self.heads_of(site))}
         if not heads_by_site:
             last = sites[-1] if sites else None
-            have = f"{sites[0].head_label(0)} … {last.head_label(last.n_heads - 1)}" if last else "no attention"
+            head_range = f"{sites[0].head_label(0)} … {last.head_label(last.n_heads - 1)}" if last else "no attention"
             raise UsageError(
-                f"selection {_shortened(self.text)} matches no head of this model, which has {have}",
+                f"selection {_shortened(self.text)} matches no head of this model, which has {head_range}",
                 hint="layers and heads count from zero; `headscope look MODEL` lists them",
             )
         return heads_by_site

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Stack = Literal["enc", "dec", "only", "text", "image", "sound"]  # the last three: towers side by side
+Stack = Literal["enc", "dec", "only", "text", "image", "sound"]  # the last three are towers that run in parallel
 Kind = Literal["self", "cross"]
 
 
@@ -11,8 +11,8 @@ Kind = Literal["self", "cross"]
 class Site:
     """One attention call of a model, as probing found it.
 
-    A module that several layers share (ALBERT) counts once per call: `module` and `call` together tell
-    which computation this is, `stack`, `kind` and `layer` are its place for people and tables.
+    A module that several layers share (ALBERT) counts once per call: `module` and `call` together
+    identify the computation; `stack`, `kind` and `layer` are its place for people and tables.
 
     `window` is the number of keys, the query's own included, that the model itself lets a query see on its
     left; None where there is no such limit. `extras` names what else enters the scores: "bias" (relative
@@ -34,7 +34,10 @@ class Site:
 
     @property
     def label(self) -> str:
-        """`L3`; with two stacks `enc.L3`, `dec.L3`, `dec.L3.cross`; with two towers `text.L3`, `image.L3`."""
+        """The name of the site for people: `L3`.
+
+        With two stacks `enc.L3`, `dec.L3`, `dec.L3.cross`; with two towers `text.L3`, `image.L3`.
+        """
         stack = "" if self.stack == "only" else f"{self.stack}."
         kind = ".cross" if self.kind == "cross" else ""
         return f"{stack}L{self.layer}{kind}"

@@ -1,14 +1,17 @@
-"""Words: which tokens of a text belong together.
+"""Words: which tokens of a text form a word.
 
-A token's spelling is its text as it stands there, with a blank in front where a word begins. So words are what stands
-between blanks, whatever the tokenizer; in a script without blanks they are long.
+The spelling of a token starts with a blank where a word begins. So words are what blanks separate, whatever the
+tokenizer; in a script without blanks they are long.
 """
 
 from collections.abc import Sequence
 
 
 def word_numbers(spelling: Sequence[str]) -> list[int]:
-    """The number of the word that each token belongs to, from 0 on. Lone blanks belong to the word that follows."""
+    """The number of each token's word, counted from 0.
+
+    A lone blank belongs to the word after it.
+    """
     numbers: list[int] = []
     word = ""
     for text in spelling:
@@ -19,15 +22,15 @@ def word_numbers(spelling: Sequence[str]) -> list[int]:
 
 
 def words(spelling: Sequence[str]) -> list[str]:
-    """The words themselves, blanks taken away."""
+    """The words themselves, without blanks."""
     joined: dict[int, str] = {}
     for text, number in zip(spelling, word_numbers(spelling), strict=True):
         joined[number] = joined.get(number, "") + text
     return [text.strip() or "·" for text in joined.values()]
 
 
-def shown(spelling: str) -> str:
-    """One token's text for a table: blanks taken away, … in front where it goes on with a word."""
+def display_text(spelling: str) -> str:
+    """The text of one token for a table: no blanks, … in front inside a word."""
     text = spelling.strip()
     if not text:
         return repr(spelling)

@@ -1,31 +1,31 @@
-r"""A statement of the theory, what was measured about it, and the verdict that follows: plain data.
+r"""A statement of the theory, its measurements and the verdict that follows.
 
-A verdict is never written down: it is what `verdict_of` makes of the numbers and of the words of the statement. The
-rule, in the order in which it is applied:
+Nobody writes a verdict down: `verdict_of` computes it from the numbers and from the words of the statement. The rule,
+in the order of its steps:
 
-1. **Open question.** The source asks and does not answer (`Evidence.asked`). There is no true or false; the measured
-   numbers are shown beside our answer, and that answer must pass.
+1. **Open question.** The source asks and does not answer (`Evidence.answer`). There is no true or false; the measured
+   numbers are compared with our answer, and that answer must pass.
 2. **Holds.** Every comparison with the statement agrees: a number within five standard errors (or within the rounding
    of a printed number), a yes-or-no question answered as stated, an inequality kept by more than five standard errors.
-3. **True but empty.** It holds, and it holds as well for a planted null (`Evidence.null`) that has nothing of what
-   the statement is about.
-4. Otherwise some comparison fails. A statement of mathematics then needs a correction: a statement of its own, with
-   its own comparisons, that all agree. One that merely says "not so" is no correction. Without one that passes
-   nothing is decided, and that is an error.
-5. **Approximate.** What fails are numbers, the statement does not claim exactness (`core.wording`), and the relative
-   error vanishes on the way into the regime: it falls to a tenth or less, and its measured order is the order that
-   the correction states, within the measured uncertainty of that order.
-6. **Refuted.** All else: also a printed number that its own rounding does not cover. A trend is no favour that a
-   check grants: where the words claim an approximation, or where every failing number is off by a tenth or less, a
-   trend must decide, and its absence is an error. A trend whose order is not the one that the correction states is
+3. **True but empty.** It holds, and it also holds for a planted null (`Evidence.null`) that lacks what the statement
+   is about.
+4. Otherwise a comparison fails. A statement of mathematics then needs a correction: another statement whose own
+   comparisons all agree. "Not so" is not a correction. Without a correction that passes, nothing is decided, and that
+   is an error.
+5. **Approximate.** What fails are numbers, the statement does not claim exactness (`core.claim_wording`), and the
+   relative error vanishes towards the regime: it falls to a tenth or less, and its measured order is the order that the
+   correction states, within the measured uncertainty of that order.
+6. **Refuted.** Everything else, including a printed number that its own rounding does not cover. A check cannot choose
+   to have no trend: where the words claim an approximation, or where every failing number is off by a tenth or less, a
+   trend must decide, and its absence is an error. A trend whose order differs from the order in the correction is
    an error too. The regime is a limit of a size that the statement names or that its formula holds.
 7. **On one model.** A general statement that is judged on one model reads "holds on MODEL" or "refuted on MODEL". Its
    correction is printed only if its own comparisons agree on that model; it may have none. Where an interval holds
    the limit, nothing is decided and the statement goes on waiting ("needs a model").
 
 A **slip** is a mark on a refuted statement in which only symbols are wrong: a sign, a factor, an exponent or root, an
-index, letter or number, the order of two factors, or one word for its opposite. With these put right it is true, and
-what it argues stands.
+index, letter or number, the order of two factors, or one word for its opposite. With these corrected it is true, and
+its argument holds.
 """
 
 import math
@@ -49,20 +49,20 @@ MEANINGS: dict[Verdict, str] = {
     "not testable": "nothing here can test it, for the reason given",
 }
 
-STANDARD_ERRORS = 5.0  # beyond which a measurement contradicts a prediction: one chance in two million
-NEAR = 0.1  # a relative error up to which a formula may pass for an approximation
-RESOLUTION = 0.25  # an order that is not known better than this cannot be told from one that is half a power off
+STANDARD_ERRORS = 5.0  # a measurement further away contradicts a prediction: one chance in two million
+NEAR = 0.1  # the largest relative error of a formula that may count as an approximation
+RESOLUTION = 0.25  # the uncertainty at which an order could also be half a power off
 
 Relation = Literal["=", ">", "<", "is"]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One number that was measured beside what a formula predicts.
+    """One measured number and its prediction.
 
     `error` is the standard error of the measurement, or the rounding that its arithmetic allows; 0 for what is
     counted. `tolerance` is what the rounding of a printed number leaves open. With the relation ">" or "<" the
-    number must lie on that side of the predicted one; "is" is a question of yes and no, 1 where it is so.
+    number must lie on that side of the predicted one; "is" is a yes-or-no question, 1 for yes.
     """
 
     what: str
@@ -74,13 +74,19 @@ class Comparison:
 
     @property
     def _side(self) -> float:
-        """How far the number lies on the wrong side, in its own units; negative on the right one."""
+        """How far the number is on the wrong side, in its own units.
+
+        Negative on the right side.
+        """
         gap = self.measured - self.predicted
         return {"=": abs(gap) - self.tolerance, "is": abs(gap), ">": -gap, "<": gap}[self.relation]
 
     @property
     def deviation(self) -> float:
-        """How many errors the number lies away from where it should; infinite where an exact number differs."""
+        """The distance between the number and its allowed range, in errors.
+
+        Infinite where an exact number differs.
+        """
         side = self._side
         if math.isnan(side):
             return math.inf
@@ -97,31 +103,34 @@ class Comparison:
 
     @property
     def contradicts(self) -> bool:
-        """Whether the measurement speaks against the prediction; an inequality may be left open by its interval."""
+        """Whether the measurement contradicts the prediction.
+
+        The interval of an inequality may leave this open.
+        """
         if self.relation in ("=", "is") or math.isnan(self._side):
             return not self.agrees
         return self._side >= STANDARD_ERRORS * self.error
 
     @property
     def relative_gap(self) -> float:
-        """Distance of prediction and measurement over the larger of both."""
+        """The distance of prediction and measurement, relative to the larger of both."""
         size = max(abs(self.predicted), abs(self.measured))
         return abs(self.measured - self.predicted) / size if size > 0 else 0.0
 
 
 @dataclass(frozen=True)
 class Trend:
-    """The relative error of an approximation on the way into its regime, e.g. at growing n.
+    """The relative error of an approximation towards its regime, e.g. at growing n.
 
     `spreads` are the standard errors of `errors` (0 for what is computed), `order` is the power that the correction
     states: errors ∝ parameter^order, 0 for an error that stays.
 
     The measured order is that of the last step. Its uncertainty is measured too: twice its change from the step
-    before (what the next term of the expansion still does) plus five standard errors.
+    before (the effect of the next term of the expansion) plus five standard errors.
 
     Properties:
         - a power law gives its own order  (tested: test_the_order_of_a_trend_is_its_power)
-        - another order than the stated one does not agree  (tested: test_a_trend_must_have_the_stated_order)
+        - an order that differs from the stated one does not agree  (tested: test_a_trend_must_have_the_stated_order)
     """
 
     what: str
@@ -140,7 +149,7 @@ class Trend:
 
     @property
     def steps(self) -> tuple[float, ...]:
-        """The power between each two neighbours."""
+        """The power between each pair of neighbours."""
         points = [(math.log(v), math.log(max(e, 1e-300))) for v, e in zip(self.values, self.errors, strict=True)]
         return tuple((y - b) / (x - a) for (a, b), (x, y) in pairwise(points))
 
@@ -151,7 +160,7 @@ class Trend:
 
     @property
     def uncertainty(self) -> float:
-        """By how much the measured order may be off."""
+        """The uncertainty of the measured order."""
         drift = abs(self.steps[-1] - self.steps[-2])
         shares = [s / max(e, 1e-300) for s, e in zip(self.spreads[-2:], self.errors[-2:], strict=True)]
         noise = math.hypot(*shares) / abs(math.log(self.values[-1] / self.values[-2]))
@@ -159,23 +168,23 @@ class Trend:
 
     @property
     def agrees(self) -> bool:
-        """Whether the measured order is the stated one, and sharp enough to tell it from another."""
+        """Whether the measured order is the stated one, and sharp enough to tell."""
         rounding = 1e-6
         return self.uncertainty < RESOLUTION and abs(self.fitted - self.order) <= self.uncertainty + rounding
 
     @property
     def vanishes(self) -> bool:
-        """Whether the error goes to 0 in the regime, and falls to a tenth on the way."""
+        """Whether the error goes to 0 in the regime, and falls to a tenth there."""
         into = math.log(self.values[-1] / self.values[0])
         return self.order * into < 0 and self.errors[-1] < self.errors[0] and self.errors[-1] <= NEAR
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a check found: numbers beside the statement, and beside its correction where it has one.
+    """The numbers of a check: for the statement, and for its correction if it has one.
 
-    `null` repeats the stated comparisons for something that has nothing of what the statement is about. `asked`
-    takes the place of `stated` where the source asks a question: numbers beside our answer.
+    `null` repeats the stated comparisons for something that lacks what the statement is about. `answer` replaces
+    `stated` where the source asks a question: it compares numbers with our answer.
     """
 
     stated: tuple[Comparison, ...] = ()
@@ -183,23 +192,24 @@ class Evidence:
     trend: Trend | None = None
     figures: tuple[Figure, ...] = ()
     null: tuple[Comparison, ...] = ()
-    asked: tuple[Comparison, ...] = ()
+    answer: tuple[Comparison, ...] = ()
 
     def __post_init__(self) -> None:
-        if bool(self.stated) == bool(self.asked):
-            raise NumericsError("a check must compare something with the statement as it stands, or with an answer")
+        if bool(self.stated) == bool(self.answer):
+            raise NumericsError("a check must compare numbers either with the statement or with an answer")
 
     @property
     def groups(self) -> tuple[tuple[str, tuple[Comparison, ...]], ...]:
-        """All comparisons under the name of what they are set beside."""
-        names = (("stated", self.stated), ("corrected", self.corrected), ("null", self.null), ("answer", self.asked))
+        """All comparisons, under the name of their group."""
+        names = (("stated", self.stated), ("corrected", self.corrected), ("null", self.null), ("answer", self.answer))
         return tuple((name, comparisons) for name, comparisons in names if comparisons)
 
 
-def settled(evidence: Evidence) -> Evidence:
-    """The evidence to the digits that mean something: a hundredth of each error, three digits of the error itself.
+def rounded_evidence(evidence: Evidence) -> Evidence:
+    """The evidence, rounded to the digits that mean something.
 
-    What lies below depends on where numbers happen to lie in memory, and the same seed is to give the same bytes.
+    Values keep a hundredth of their error, errors keep three digits. Further digits depend on
+    the layout of memory, and the same seed must give the same bytes.
 
     Properties:
         - noise of the last bits disappears, differences that count stay  (tested: test_settled_numbers)
@@ -207,7 +217,7 @@ def settled(evidence: Evidence) -> Evidence:
 
     def rounded(c: Comparison) -> Comparison:
         error = float(f"{c.error:.2e}")
-        # A decimal grid, so that a rounded number reads well.
+        # A decimal grid makes rounded numbers readable.
         digits = 2 - math.floor(math.log10(error)) if error > 0 and math.isfinite(error) else None
         measured = c.measured if digits is None else round(c.measured, digits) + 0.0
         predicted = c.predicted if digits is None else round(c.predicted, digits + 2) + 0.0
@@ -222,25 +232,27 @@ def settled(evidence: Evidence) -> Evidence:
         stated=tuple(rounded(c) for c in evidence.stated),
         corrected=tuple(rounded(c) for c in evidence.corrected),
         null=tuple(rounded(c) for c in evidence.null),
-        asked=tuple(rounded(c) for c in evidence.asked),
+        answer=tuple(rounded(c) for c in evidence.answer),
         trend=trend,
     )
 
 
 def verdict_of(evidence: Evidence, wording: Wording = "plain", *, on_model: bool = False) -> Verdict:
-    """What the numbers and the words say, by the rule above; an error where they decide nothing.
+    """The verdict that follows from the numbers and the words, by the rule above.
+
+    Raises `NumericsError` where they decide nothing.
 
     Args:
         evidence: What was measured.
         wording: How much the statement claims.
         on_model: Whether one trained model was measured, which needs no correction.
     """
-    if evidence.asked:
-        _require(evidence.asked, "the answer to the question fails")
+    if evidence.answer:
+        _require(evidence.answer, "the answer to the question fails")
         return "open question"
     failing = [c for c in evidence.stated if c.contradicts]
     if not failing:
-        return _unopposed(evidence, on_model=on_model)
+        return _verdict_without_contradiction(evidence, on_model=on_model)
     if not on_model:
         _check_correction(evidence)
     if any(c.relation != "=" or c.tolerance > 0 for c in failing) or wording == "exact":
@@ -262,7 +274,7 @@ def verdict_of(evidence: Evidence, wording: Wording = "plain", *, on_model: bool
 
 
 def correction_passes(evidence: Evidence) -> bool:
-    """Whether the evidence has a correction of its own that agrees with its numbers."""
+    """Whether the evidence has a correction that agrees with its numbers."""
     try:
         _check_correction(evidence)
     except NumericsError:
@@ -270,8 +282,11 @@ def correction_passes(evidence: Evidence) -> bool:
     return True
 
 
-def _unopposed(evidence: Evidence, *, on_model: bool) -> Verdict:
-    """Nothing contradicts the statement: it holds, is empty, or was left open by an interval."""
+def _verdict_without_contradiction(evidence: Evidence, *, on_model: bool) -> Verdict:
+    """The verdict where nothing contradicts the statement.
+
+    It holds, is empty, or an interval leaves it open.
+    """
     if not all(c.agrees for c in evidence.stated):
         if on_model:
             return "needs a model"
@@ -293,7 +308,7 @@ def _check_correction(evidence: Evidence) -> None:
 
 
 def _is_complement(stated: Comparison, corrected: Comparison) -> bool:
-    """Whether the correction is the stated comparison turned round: it passes whenever that one fails."""
+    """Whether the correction is the reversed statement, which passes when that fails."""
     if "is" in (stated.relation, corrected.relation):
         return stated.relation == corrected.relation == "is" and _denies(stated.what, corrected.what)
     same = (stated.predicted, stated.measured) == (corrected.predicted, corrected.measured)
@@ -301,7 +316,7 @@ def _is_complement(stated: Comparison, corrected: Comparison) -> bool:
 
 
 def _denies(stated: str, corrected: str) -> bool:
-    """Whether two sentences are the same but for a denial: not, no, nor, none, never."""
+    """Whether two sentences differ only by a denial: not, no, nor, none, never."""
     words = [[w for w in text.lower().replace(":", " ").split() if w not in _DENIALS] for text in (stated, corrected)]
     return words[0] == words[1]
 
@@ -322,7 +337,7 @@ def _comparison_text(c: Comparison) -> str:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a statement stands."""
+    """The place of a statement in the literature."""
 
     author: str
     work: str
@@ -334,10 +349,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Entry:
-    """A statement with its verdict, complete enough to be printed without the check that made it.
+    """A statement with its verdict, complete enough to print without its check.
 
-    `lens` names what on a model settles the statement, `reason` why it waits or cannot be tested. `related` names
-    other statements that the reader should see beside it.
+    `lens` names the lens or experiment that settles the statement on a model; `reason` says why it waits or cannot be
+    tested. `related` names other statements that the reader should also see.
     """
 
     ids: tuple[str, ...]
@@ -358,25 +373,25 @@ class Entry:
 
     @property
     def reading(self) -> str:
-        """The verdict as it is printed: a general statement that one model settled names that model."""
+        """The printed verdict; it names the model that settled a general statement."""
         on_one = self.model and not self.checkpoint and self.verdict in ("holds", "refuted")
         return f"{self.verdict} on {self.model}" if on_one else self.verdict
 
     @property
     def figures(self) -> tuple[Figure, ...]:
-        """The pictures of its evidence."""
+        """The figures of the evidence."""
         return () if self.evidence is None else self.evidence.figures
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """Every statement that was judged, in the order of the works."""
+    """All judged statements, in the order of the works."""
 
     entries: tuple[Entry, ...]
     seed: int
 
     def counts(self) -> dict[str, int]:
-        """How many statements (ids) have each verdict as it is printed, in the order of `MEANINGS`."""
+        """The number of statements (ids) per printed verdict, in the order of `MEANINGS`."""
         kinds = list(MEANINGS)
         readings = sorted({(kinds.index(entry.verdict), entry.reading) for entry in self.entries})
         return {

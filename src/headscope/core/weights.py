@@ -1,4 +1,4 @@
-r"""The canonical form of one attention site's projections, and where they come from.
+r"""The canonical form of one site's projections, and the sources of weights.
 
 $q = g_q \odot (x\,w_q + b_q)$, likewise k and v; the site writes $\sum_h z_h\,w_{o,h} + b_o$ to the residual
 stream. Gains are recorded, never folded.
@@ -19,9 +19,9 @@ from headscope.core.site import Site, Stack
 class WeightStatus:
     """Whether a site's projections are known, and why not.
 
-    exact: the equation above holds as it stands. clipped: it holds up to a size beyond which q, k or v are cut off;
-    `reason` says at what. normed: q and k are normalised after it (QK-norm), so W_QK is the form before normalisation.
-    refused: there is no such form; `reason` says why.
+    exact: the equation above holds. clipped: it holds up to a size at which q, k or v are cut off (`reason` names it).
+    normed: q and k are normalised after it (QK-norm), so W_QK is the form before normalisation. refused: there is no
+    such form; `reason` says why.
     """
 
     status: Literal["exact", "clipped", "normed", "refused"]
@@ -30,7 +30,7 @@ class WeightStatus:
 
 @dataclass(frozen=True)
 class HeadWeights:
-    """The projections of every head of one site, in the conventions of `headscope.shapes`."""
+    """The projections of a site's heads, in the conventions of `headscope.shapes`."""
 
     site: Site
     w_q: Float[Tensor, "heads d_model d_head"]
@@ -53,7 +53,7 @@ class HeadWeights:
 
 @dataclass(frozen=True)
 class FeedForward:
-    """One matrix of a layer's feed-forward part, `sizes` being what it reads and what it writes.
+    """One matrix of a layer's feed-forward part; `sizes` are its inputs and outputs.
 
     `name` is the module's name inside its layer (`mlp.up_proj`), `module` its name in the model. A module that several
     layers share counts once per layer.
@@ -67,7 +67,7 @@ class FeedForward:
 
     @property
     def label(self) -> str:
-        """`L3.mlp.up_proj`; with two stacks `dec.L3.fc1`."""
+        """The name of the matrix: `L3.mlp.up_proj`; with two stacks `dec.L3.fc1`."""
         stack = "" if self.stack == "only" else f"{self.stack}."
         return f"{stack}L{self.layer}.{self.name}"
 
@@ -76,9 +76,9 @@ class FeedForward:
 class Embedding:
     """A table of vectors, one row for each token or position.
 
-    token: what the first layer is given for a token; output: what its logit is read off with, where that is a table of
-    its own; position: what is added for a place in the text. `stack` is None where stacks share the table. `first` is
-    the first row that the model reaches (some count positions from another number than 0).
+    token: the input of the first layer for a token; output: the vector that gives the logit of a token, where this is a
+    separate table; position: the vector added for a position. `stack` is None where stacks share the table. `first` is
+    the first row that the model uses (some families do not count positions from 0).
     """
 
     role: Literal["token", "output", "position"]
@@ -89,33 +89,37 @@ class Embedding:
 
     @property
     def label(self) -> str:
-        """`token`; with two stacks `dec token`."""
+        """The name of the table: `token`; with two stacks `dec token`."""
         return self.role if self.stack in (None, "only") else f"{self.stack} {self.role}"
 
 
 @runtime_checkable
 class Vocabulary(Protocol):
-    """What tokens spell."""
+    """The spelling of tokens."""
 
     @property
     def size(self) -> int:
-        """How many tokens there are: one more than the largest id."""
+        """The number of tokens: the largest id plus one."""
         ...
 
     def token(self, word: str) -> int | None:
-        """The one token that stands for this word inside a text; None where it takes several."""
+        """The single token of this word inside a text.
+
+        None where the word takes several tokens.
+        """
         ...
 
     def spelled(self, tokens: Sequence[int]) -> tuple[str, ...]:
-        """What each token spells, with a blank in front where a word begins."""
+        """The text of each token, with a blank in front where a word begins."""
         ...
 
 
 @dataclass(frozen=True)
 class AfterHeads:
-    """What a layer makes of its heads' outputs: the input of its feed-forward part where it has matrices, its output.
+    """What a layer computes from its heads' outputs.
 
-    The input of the feed-forward part has been normalised in most families, before or behind the sum with the skip.
+    `normed` is the input of its feed-forward part, which most families normalise before or after the sum with the skip;
+    None where the layer has no such matrices. `out` is the output of the layer.
     """
 
     normed: Float[Tensor, "windows tokens d_model"] | None
@@ -124,11 +128,11 @@ class AfterHeads:
 
 @runtime_checkable
 class WeightSource(Protocol):
-    """Where weight-only lenses read: a file, one tensor at a time, or a built model."""
+    """The weights for lenses: from a file, one tensor at a time, or a built model."""
 
     @property
     def spec(self) -> ModelSpec:
-        """What is being read."""
+        """The model whose weights these are."""
         ...
 
     @property
@@ -146,40 +150,43 @@ class WeightSource(Protocol):
         ...
 
     def weights(self, site: Site) -> HeadWeights:
-        """The projections of one site; raises `WeightsRefused` where there is no canonical form."""
+        """The projections of one site.
+
+        Raises `WeightsRefused` where there is no canonical form.
+        """
         ...
 
     @property
     def feed_forward(self) -> tuple[FeedForward, ...]:
-        """The feed-forward matrices of every layer that can be read one by one."""
+        """The feed-forward matrices of every layer that can be read separately."""
         ...
 
     @property
     def feed_forward_notes(self) -> tuple[str, ...]:
-        """Which feed-forward matrices are not among them, and why, in sentences."""
+        """Sentences that say which feed-forward matrices are missing, and why."""
         ...
 
     def feed_forward_matrix(self, matrix: FeedForward) -> Float[Tensor, "d_in d_out"]:
-        """One of them, rows acting on the right."""
+        """One feed-forward matrix, rows acting on the right."""
         ...
 
     @property
     def embeddings(self) -> tuple[Embedding, ...]:
-        """The tables of token, output and position vectors that can be read."""
+        """The readable tables of token, output and position vectors."""
         ...
 
     @property
     def embedding_notes(self) -> tuple[str, ...]:
-        """What is to be known about them: tables that are shared, scaled or left out, in sentences."""
+        """Sentences about tables that are shared, scaled or left out."""
         ...
 
     def embedding_table(self, table: Embedding) -> Float[Tensor, "rows d"]:
-        """One of them, all rows, as it is stored."""
+        """One table with all rows, as stored."""
         ...
 
     @property
     def vocabulary(self) -> Vocabulary | None:
-        """What the tokens spell; None where the checkpoint has no tokenizer."""
+        """The spelling of the tokens; None where the checkpoint has no tokenizer."""
         ...
 
     def after_heads(
@@ -188,8 +195,8 @@ class WeightSource(Protocol):
         stream: Float[Tensor, "windows tokens d_model"],
         z: Float[Tensor, "windows heads tokens d_value"],
     ) -> AfterHeads:
-        """What the rest of a site's layer makes of a stream that enters it and of what its heads give.
+        """What the rest of a site's layer computes from a stream and its heads' outputs.
 
-        Raises `WeightsRefused` where that cannot be told: weights in a file alone, a layer that attends twice.
+        Raises `WeightsRefused` where this is unknown: for weights in a file, and for a layer that attends twice.
         """
         ...

@@ -1,6 +1,6 @@
-"""Text to run a model on: the one that ships with the package, fetched ones, and the user's own."""
+"""Text to run a model on: the shipped text, fetched texts, and the user's own."""
 
-from headscope.corpora.listing import Listed, LocatedText, find, texts
+from headscope.corpora.listing import LocatedText, TextEntry, find, texts
 from headscope.corpora.text import Text, joined, read_text, shipped_text
 from headscope.corpora.text_argument import spelled_text, text_of
 from headscope.corpora.window_choice import SPREAD, Amount, Reading, read_windows
@@ -9,10 +9,10 @@ from headscope.corpora.windows import Windows, cut
 __all__ = [
     "SPREAD",
     "Amount",
-    "Listed",
     "LocatedText",
     "Reading",
     "Text",
+    "TextEntry",
     "Windows",
     "cut",
     "find",

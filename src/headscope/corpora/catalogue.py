@@ -1,4 +1,4 @@
-"""The texts that have a name: where each comes from, in which language, under which licence.
+"""The named texts: their origin, language and licence.
 
 Third-party text is fetched, never shipped. A package may carry several texts: they are fetched together.
 """
@@ -10,16 +10,15 @@ from headscope.corpora import extraction
 from headscope.corpora.extraction import Document
 from headscope.fetch.package_clients import Client
 
-# From the files of a package, by name, to the documents of each part of it.
+# Turns the files of a package, by name, into the documents of each of its parts.
 Extract = Callable[[Mapping[str, bytes]], dict[str, list[Document]]]
 
 
 @dataclass(frozen=True)
 class Package:
-    """What a client fetches: with version and sha256 where the index keeps every version, without on Debian.
+    """What a client fetches; pinned by version and sha256, except on Debian.
 
-    A distribution serves one version at a time, which `apt` checks against its signed lists; which one it was is
-    noted in the cache.
+    Debian serves one version at a time, which `apt` checks against its signed lists; the cache notes the version.
     """
 
     client: Client
@@ -32,19 +31,22 @@ class Package:
 
     @property
     def requirement(self) -> str:
-        """As the client wants to be asked."""
+        """The package name and version as the client expects them."""
         between = {"pip": "==", "npm": "@", "apt": "="}[self.client]
         return f"{self.name}{between}{self.version}" if self.version else self.name
 
     @property
     def origin(self) -> str:
-        """For people: which index has it under which name."""
+        """The index and the package name, for people."""
         return f"{ {'pip': 'PyPI', 'npm': 'npm', 'apt': 'Debian'}[self.client] } {self.requirement}"
 
 
 @dataclass(frozen=True)
 class Source:
-    """One text of a package; `part` is what the package's extraction calls it. The title fits a narrow column."""
+    """One text of a package; `part` is its name in the package's extraction.
+
+    The title fits a narrow column.
+    """
 
     name: str
     language: str
@@ -140,5 +142,5 @@ SOURCES: dict[str, Source] = {
 
 
 def texts_of(package: Package) -> list[Source]:
-    """The texts that come with a package."""
+    """The texts in a package."""
     return [source for source in SOURCES.values() if source.package is package]

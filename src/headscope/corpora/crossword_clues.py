@@ -1,6 +1,6 @@
-"""Words with short crossword clues, in categories: the material of the few-shot study, written for headscope.
+"""Words with short crossword clues, by category, for the few-shot study.
 
-The file holds a line `= Category` and below it lines `Word: clue`.
+They were written for headscope. The file holds a line `= Category` and below it lines `Word: clue`.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from headscope.errors import UsageError
 
 @dataclass(frozen=True)
 class Clue:
-    """A word and what a crossword would say about it."""
+    """A word and its crossword clue."""
 
     word: str
     clue: str
@@ -26,10 +26,10 @@ class Category:
     clues: tuple[Clue, ...]
 
     def clue_of(self, word: str) -> Clue:
-        """The entry of a word, however it is capitalised.
+        """The entry of a word, in any capitalisation.
 
         Raises:
-            UsageError: The category does not have it.
+            UsageError: The category does not have the word.
         """
         for clue in self.clues:
             if clue.word.casefold() == word.strip().casefold():
@@ -57,10 +57,10 @@ def categories() -> tuple[Category, ...]:
 
 
 def category_named(name: str) -> Category:
-    """A category by its name, however it is capitalised.
+    """The category of this name, in any capitalisation.
 
     Raises:
-        UsageError: There is none of this name.
+        UsageError: There is no category of this name.
     """
     for category in categories():
         if category.name.casefold() == name.strip().casefold():

@@ -1,7 +1,7 @@
-r"""The documents of a large text file, read from the disk whenever they are wanted.
+r"""The documents of a large text file, read from the disk when needed.
 
 Properties:
-    - they are those of the same file read at once  (tested: test_a_large_file_is_read_as_a_small_one)
+    - they equal the documents of the same file read at once  (tested: test_a_large_file_is_read_as_a_small_one)
     - reading takes the memory of one part, whatever the length  (tested: test_a_large_file_is_never_held_whole)
 """
 
@@ -18,9 +18,9 @@ LINE = 2**16  # characters of a line that are read at once
 
 
 class FileDocuments(Sequence[str]):
-    """A sequence of documents that are separated by lines `***` in a UTF-8 file.
+    """A sequence of documents, separated by lines `***` in a UTF-8 file.
 
-    `temporary` is that file where nobody else holds it: it is removed with the documents.
+    `temporary` is that file where nobody else holds it; it is removed with the documents.
     """
 
     def __init__(self, path: Path, temporary: IO[bytes] | None = None) -> None:
@@ -61,7 +61,10 @@ class FileDocuments(Sequence[str]):
     __hash__ = None  # type: ignore[assignment]
 
     def streams(self) -> Iterator[Iterator[str]]:
-        """Each document in parts; the parts of one document must be read before the next is asked for."""
+        """Each document in parts.
+
+        Read all parts of a document before asking for the next one.
+        """
         if _state(self.path) != self._state:
             raise UsageError(f"{self.path} was changed while it was read", hint="run it again")
         for is_visible, parts in zip(self._is_visible, self._every_document(), strict=True):
@@ -76,15 +79,15 @@ class FileDocuments(Sequence[str]):
         return (sum(len(part.encode()) for part in parts) for parts in self.streams())
 
     def _every_document(self) -> Iterator[Iterator[str]]:
-        """The documents in parts, those without a visible character too."""
+        """All documents in parts, including those without a visible character."""
         with self.path.open(encoding="utf-8-sig") as file:
             lines = _Lines(file)
             while not lines.is_over:
-                yield _trimmed(lines.until_separator())
+                yield _trim(lines.until_separator())
 
 
 class _Lines:
-    """Lines of a file, the long ones in parts."""
+    """The lines of a file; long lines come in parts."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -101,16 +104,16 @@ class _Lines:
         self.is_over = True
 
 
-def _trimmed(parts: Iterator[str]) -> Iterator[str]:
-    """The parts without the line breaks at both ends of the document."""
+def _trim(parts: Iterator[str]) -> Iterator[str]:
+    """The parts without line breaks at the ends of the document."""
     breaks, is_begun = 0, False
     for part in parts:
         text = part if is_begun else part.lstrip("\n")
-        bare = text.rstrip("\n")
-        if bare:
-            yield "\n" * breaks + bare
+        stripped = text.rstrip("\n")
+        if stripped:
+            yield "\n" * breaks + stripped
             breaks, is_begun = 0, True
-        breaks += len(text) - len(bare) if is_begun else 0
+        breaks += len(text) - len(stripped) if is_begun else 0
 
 
 def _state(path: Path) -> tuple[int, int]:
@@ -122,7 +125,7 @@ def check_encoding(path: Path) -> None:
     """Refuse a file with a zero byte, or one that is not UTF-8.
 
     Raises:
-        UsageError: With the place of the first byte that is wrong.
+        UsageError: Names the position of the first wrong byte.
     """
     check = EncodingCheck(path.name)
     with path.open("rb") as file:
@@ -132,7 +135,7 @@ def check_encoding(path: Path) -> None:
 
 
 class EncodingCheck:
-    """Looks at a text block by block and refuses what is not UTF-8."""
+    """Checks a text block by block and refuses what is not UTF-8."""
 
     def __init__(self, name: str) -> None:
         self._name, self._n_bytes = name, 0
@@ -140,7 +143,7 @@ class EncodingCheck:
         self._is_wide = False
 
     def add(self, block: bytes) -> None:
-        """Look at the next block."""
+        """Check the next block."""
         if self._n_bytes == 0:
             self._is_wide = block.startswith((b"\xff\xfe", b"\xfe\xff"))
         if b"\0" in block and not self._is_wide:
@@ -153,7 +156,7 @@ class EncodingCheck:
         self._n_bytes += len(block)
 
     def end(self) -> None:
-        """The text must not end within a character."""
+        """Refuse a text that ends within a character."""
         self._decode(b"", final=True)
 
     def _decode(self, block: bytes, *, final: bool) -> None:

@@ -1,4 +1,4 @@
-"""HTML to plain paragraphs: what a reader would read, without menus, listings and code.
+"""Turns HTML into plain paragraphs, without menus, listings and code.
 
 A block element ends a paragraph, an inline one never separates or joins words, white space is collapsed.
 """
@@ -18,7 +18,10 @@ Skip = Callable[[str, dict[str, str]], bool]
 
 
 def paragraphs(page: str, skip: Skip = lambda tag, attributes: False) -> list[str]:
-    """The paragraphs of a page; elements for which `skip(tag, attributes)` is true are left out with all in them."""
+    """The paragraphs of a page.
+
+    Elements for which `skip(tag, attributes)` is true are left out with their content.
+    """
     reader = _Reader(skip)
     reader.feed(page)
     reader.close()

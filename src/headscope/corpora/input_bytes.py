@@ -1,8 +1,7 @@
-"""The bytes of a text that cannot be read twice: a small file, standard input, a pipe.
+"""Reads a text that cannot be read twice: a small file, standard input, a pipe.
 
-Few of them are held in memory. Many are written to a temporary file, which can be read piece by piece as often as
-wanted and is removed when nobody refers to it. What would never end is refused: devices, a pipe to which nobody writes,
-more than a gibibyte.
+A short text stays in memory. A long one goes to a temporary file, which can be read several times and is removed when
+nobody refers to it. Input that might never end is refused: devices, a pipe without a writer, more than a gibibyte.
 """
 
 import os
@@ -23,7 +22,7 @@ MOST_HELD = 2**23  # bytes in memory
 
 
 def standard_input() -> bytes | IO[bytes]:
-    """Everything on standard input; a temporary file that holds it where that is long.
+    """All of standard input; as a temporary file where it is long.
 
     Raises:
         UsageError: It is closed, too long, or not UTF-8.
@@ -34,13 +33,15 @@ def standard_input() -> bytes | IO[bytes]:
     if stream is None:
         raise UsageError("standard input is closed", hint="pipe a text into headscope, or give a file")
     try:
-        return _gathered(iter(lambda: stream.read(BLOCK), b""), name)
+        return _gather(iter(lambda: stream.read(BLOCK), b""), name)
     except (OSError, ValueError) as error:
         raise UsageError(f"standard input cannot be read: {error}", hint="pipe a text, or give a file") from error
 
 
 def file_bytes(path: Path, patience_s: float = PATIENCE_S) -> bytes | IO[bytes]:
-    """The content of a file or a pipe; a temporary file that holds it where that is long.
+    """The content of a file or a pipe.
+
+    A long content comes as a temporary file.
 
     Raises:
         UsageError: It is a device, a silent pipe, too long, or not UTF-8.
@@ -48,17 +49,17 @@ def file_bytes(path: Path, patience_s: float = PATIENCE_S) -> bytes | IO[bytes]:
     """
     mode = path.stat().st_mode
     if stat.S_ISFIFO(mode):
-        return _gathered(_pipe_blocks(path, patience_s), path.name)
+        return _gather(_pipe_blocks(path, patience_s), path.name)
     if stat.S_ISCHR(mode) or stat.S_ISBLK(mode) or stat.S_ISSOCK(mode):
         raise UsageError(
             f"{path} is a device or a socket, expected a text file",
             hint="give a UTF-8 text file, or `-` to read standard input",
         )
     with path.open("rb") as file:
-        return _gathered(iter(lambda: file.read(BLOCK), b""), path.name)
+        return _gather(iter(lambda: file.read(BLOCK), b""), path.name)
 
 
-def _gathered(blocks: Iterator[bytes], name: str) -> bytes | IO[bytes]:
+def _gather(blocks: Iterator[bytes], name: str) -> bytes | IO[bytes]:
     buffer, file, check, n_bytes = bytearray(), None, EncodingCheck(name), 0
     for block in blocks:
         check.add(block)
@@ -70,13 +71,13 @@ def _gathered(blocks: Iterator[bytes], name: str) -> bytes | IO[bytes]:
             )
         buffer += block
         if len(buffer) > MOST_HELD:
-            file = _moved(buffer, file, name)
+            file = _move_to_file(buffer, file, name)
     check.end()
-    return bytes(buffer) if file is None else _moved(buffer, file, name)
+    return bytes(buffer) if file is None else _move_to_file(buffer, file, name)
 
 
-def _moved(buffer: bytearray, file: IO[bytes] | None, name: str) -> IO[bytes]:
-    """Move what is held to the end of a temporary file, a new one where there is none yet."""
+def _move_to_file(buffer: bytearray, file: IO[bytes] | None, name: str) -> IO[bytes]:
+    """Move the buffer to the end of a temporary file, a new one where there is none."""
     try:
         target = tempfile.NamedTemporaryFile(prefix="headscope-") if file is None else file  # noqa: SIM115  it is returned
         target.write(buffer)
@@ -91,8 +92,8 @@ def _moved(buffer: bytearray, file: IO[bytes] | None, name: str) -> IO[bytes]:
 
 
 def _pipe_blocks(path: Path, patience_s: float) -> Iterator[bytes]:
-    """What is written to a pipe, until the last writer closes it."""
-    # Opening without O_NONBLOCK would wait for a writer for ever.
+    """The blocks written to a pipe, until the last writer closes it."""
+    # Opening without O_NONBLOCK would wait for a writer forever.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         waiting = select.poll()

@@ -1,4 +1,4 @@
-"""What can be listed about texts: which have a name, where they come from, and how their documents are split."""
+"""Lists the named texts: where they come from and how their documents are split."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from headscope.corpora import cached_texts
 from headscope.corpora.catalogue import SOURCES
 from headscope.corpora.splits import SHARES, SPLITS, Split, part_of
 from headscope.corpora.text import SHIPPED, SHIPPED_FILE, Text, shipped_text
-from headscope.corpora.text_argument import cut_spelling, names, with_splits
+from headscope.corpora.text_argument import names, parse_spelling, with_splits
 from headscope.errors import UsageError
 from headscope.progress import Step
 
 
 @dataclass(frozen=True)
-class Listed:
-    """A text that has a name; documents and characters are known once it is here."""
+class TextEntry:
+    """A named text; documents and characters are known once it is fetched."""
 
     name: str
     language: str
@@ -32,7 +32,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class Part:
-    """One split of a text: its share as promised, and what it really holds."""
+    """One split of a text: its nominal share and its actual content."""
 
     split: Split
     share: float
@@ -42,32 +42,35 @@ class Part:
 
 @dataclass(frozen=True)
 class LocatedText:
-    """A text that is here: which part of it was asked for, where it is (None: standard input), how it is split."""
+    """A local text, its file and its splits.
+
+    `path` is None for standard input.
+    """
 
     text: Text
     path: Path | None
     parts: tuple[Part, ...]
 
 
-def texts() -> list[Listed]:
-    """Every text that has a name; what is not here yet is fetched when it is used."""
-    return [_shipped(), *(_listed(name) for name in SOURCES)]
+def texts() -> list[TextEntry]:
+    """Every named text; a text that is not in the cache is fetched when used."""
+    return [_shipped_entry(), *(_entry_of_name(name) for name in SOURCES)]
 
 
 def find(spelling: str, progress: Step | None = None, archive: Path | None = None) -> LocatedText:
-    """A text as the command line spells it, with where it is and how it is split.
+    """Find a text as the command line spells it, with its file and its splits.
 
     Args:
-        spelling: A file, `-`, or a name; behind a colon, one of its splits.
-        progress: Told how far a download is.
+        spelling: A file, `-`, or a name; a split may follow after a colon.
+        progress: Called with the progress of a download.
         archive: The text's package as a file, for machines that cannot fetch it.
     """
-    name, split = cut_spelling(spelling)
+    name, split = parse_spelling(spelling)
     if archive is not None:
         if name not in SOURCES:
             raise UsageError(
-                f"{name!r} is no text that comes in a package",
-                hint=f"those are {', '.join(SOURCES)}",
+                f"{name!r} is not a text from a package",
+                hint=f"the texts from packages are {', '.join(SOURCES)}",
             )
         cached_texts.cached_text(SOURCES[name], progress, archive)
     text, splits = with_splits(name, progress)
@@ -76,7 +79,11 @@ def find(spelling: str, progress: Step | None = None, archive: Path | None = Non
 
 
 def _part(text: Text, splits: Sequence[Split], split: Split) -> Part:
-    lengths = [len(document) for document, its in zip(text.documents, splits, strict=True) if its == split]
+    lengths = [
+        len(document)
+        for document, document_split in zip(text.documents, splits, strict=True)
+        if document_split == split
+    ]
     return Part(split, SHARES[split], len(lengths), sum(lengths))
 
 
@@ -90,18 +97,18 @@ def _path(name: str) -> Path | None:
     )
 
 
-def _shipped() -> Listed:
+def _shipped_entry() -> TextEntry:
     text = shipped_text()
     summary = "varied plain English, written for headscope; the default"
-    return Listed(
+    return TextEntry(
         SHIPPED, "en", "the default", summary, "Apache-2.0", "shipped", 0, True, len(text.documents), text.n_characters
     )
 
 
-def _listed(name: str) -> Listed:
+def _entry_of_name(name: str) -> TextEntry:
     source = SOURCES[name]
     facts = cached_texts.facts_of(source)
-    return Listed(
+    return TextEntry(
         name,
         source.language,
         source.title,

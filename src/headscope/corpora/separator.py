@@ -1,4 +1,4 @@
-"""The line that separates two documents: `***` and nothing else but blanks."""
+"""The line between two documents: `***` with nothing but blanks around it."""
 
 import re
 

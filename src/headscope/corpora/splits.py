@@ -1,10 +1,10 @@
-r"""Split documents into fit, search and test, so that nothing is judged on what it was fitted to.
+r"""Splits documents into fit, search and test, so that no test text is fitted to.
 
 Definition:
-    A document belongs to the split in which the number $u \in [0, 1)$ falls that the sha256 of its key gives:
+    The sha256 of a document's key gives a number $u \in [0, 1)$, and that number decides the split:
     fit [0, 0.7), search [0.7, 0.85), test [0.85, 1). The key is the document itself, without regard to case and
-    white space, or what its source calls it (the page of a book that exists in several languages).
-    Documents that are nearly the same, and those of one key, form a group; the smallest key of it decides for all.
+    white space, or its name in its source (the page of a book that exists in several languages).
+    Documents that are nearly the same or have the same key form a group; its smallest key decides for all.
     Two documents are nearly the same when a quarter of the runs of eight words of the shorter occur in the other.
 Properties:
     - every document is in exactly one split  (tested: test_every_document_is_in_exactly_one_split)
@@ -33,7 +33,7 @@ SHARES: dict[Split, float] = {"fit": 0.7, "search": 0.15, "test": 0.15}
 
 RUN_WORDS = 8
 SHARED = 0.25
-# What more documents have in common is compared between neighbours alone, or the number of pairs would explode.
+# A run that more documents share is compared between neighbours only, or the number of pairs would explode.
 COMMONPLACE = 64
 _MAX_WORDS = 1_000_000
 # Scripts that do not separate words: each sign counts as one.
@@ -41,7 +41,7 @@ _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0e7f]|\w+"
 
 
 def split_of(key: str) -> Split:
-    """The split that a key alone decides; `splits_of` also looks at near-duplicates."""
+    """The split for a key; `splits_of` also considers near-duplicates."""
     u = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8]) / 2**64
     edge = 0.0
     for split, share in SHARES.items():
@@ -52,21 +52,26 @@ def split_of(key: str) -> Split:
 
 
 def splits_of(documents: Sequence[str], keys: Sequence[str] | None = None) -> tuple[Split, ...]:
-    """The split of each document; `keys` are what their source calls them, where that is more than the words."""
-    named = [_key(document) for document in documents] if keys is None else list(keys)
-    # Worked on in an order of their own, so that the order in which they were given cannot matter.
-    order = sorted(range(len(named)), key=lambda index: (named[index], documents[index]))
-    same = [(a, b) for a, b in pairwise(order) if named[a] == named[b]]
-    groups = _groups(len(named), [*same, *_near_duplicates(documents, order)])
-    deciding: dict[int, str] = {}
-    for key, group in zip(named, groups, strict=True):
-        deciding[group] = min(deciding.get(group, key), key)
-    return tuple(split_of(deciding[group]) for group in groups)
+    """The split of each document.
+
+    `keys` are the names of the documents in their source, where these say more than the words.
+    """
+    document_keys = [_key(document) for document in documents] if keys is None else list(keys)
+    # Sorted, so that the order of the arguments cannot matter.
+    order = sorted(range(len(document_keys)), key=lambda index: (document_keys[index], documents[index]))
+    same = [(a, b) for a, b in pairwise(order) if document_keys[a] == document_keys[b]]
+    groups = _groups(len(document_keys), [*same, *_near_duplicates(documents, order)])
+    smallest_key: dict[int, str] = {}
+    for key, group in zip(document_keys, groups, strict=True):
+        smallest_key[group] = min(smallest_key.get(group, key), key)
+    return tuple(split_of(smallest_key[group]) for group in groups)
 
 
 def part_of(text: Text, splits: Sequence[Split], split: Split) -> Text:
     """The documents of one split, in their order."""
-    documents = tuple(document for document, its in zip(text.documents, splits, strict=True) if its == split)
+    documents = tuple(
+        document for document, document_split in zip(text.documents, splits, strict=True) if document_split == split
+    )
     if not documents:
         counts = ", ".join(f"{splits.count(name)} in {name}" for name in SPLITS)
         raise UsageError(
@@ -77,7 +82,7 @@ def part_of(text: Text, splits: Sequence[Split], split: Split) -> Text:
 
 
 def checked_split(name: str) -> Split:
-    """The name of a split, or an error that lists them."""
+    """Check the name of a split; the error lists all splits."""
     if name not in SPLITS:
         raise UsageError(f"there is no split {name!r}", hint=f"the splits are {', '.join(SPLITS)}")
     return name
@@ -104,14 +109,17 @@ def _pairs(holders: Sequence[int]) -> Iterable[tuple[int, int]]:
 
 
 def _runs(words: Sequence[str], every: int) -> set[int]:
-    """Hashes of all runs of eight words, or of one in `every`; a shorter document is one run."""
+    """Hashes of all runs of eight words, or of one in `every`.
+
+    A shorter document is one run.
+    """
     starts = range(max(1, len(words) - RUN_WORDS + 1))
     hashes = (zlib.crc32(" ".join(words[start : start + RUN_WORDS]).encode()) for start in starts)
     return {run_hash for run_hash in hashes if run_hash % every == 0}
 
 
 def _groups(count: int, pairs: Iterable[tuple[int, int]]) -> list[int]:
-    """A number per document, the same for all that are connected."""
+    """A group number per document, the same for connected documents."""
     parent = list(range(count))
 
     def root(index: int) -> int:

@@ -1,4 +1,4 @@
-"""Text: named documents, read from the shipped file, from a file of the user, or from standard input.
+"""Text: named documents, from the shipped file, a user's file or standard input.
 
 Documents are separated by a line that holds `***` and nothing else.
 """
@@ -24,16 +24,16 @@ _PART = 2**16  # characters
 
 @dataclass(frozen=True)
 class Text:
-    """Documents with a name for the report; their order is part of the text.
+    """Named documents; their order is part of the text.
 
-    The documents of a large file are on the disk: `streams` reads them in parts.
+    The documents of a large file stay on the disk: `streams` reads them in parts.
     """
 
     name: str
     documents: Sequence[str]
 
     def __post_init__(self) -> None:
-        # A file's documents were looked at when it was scanned: each has a visible character.
+        # The scan of a file has already dropped documents without a visible character.
         are_scanned = isinstance(self.documents, FileDocuments)
         if not (len(self.documents) if are_scanned else any(document.strip() for document in self.documents)):
             raise UsageError(f"{self.name}: the text is empty", hint="give a text with at least a few sentences")
@@ -46,13 +46,16 @@ class Text:
         return sum(map(len, self.documents))
 
     def streams(self) -> Iterator[Iterator[str]]:
-        """Each document in parts; read those of one document before asking for the next."""
+        """Each document in parts; read one document before asking for the next."""
         if isinstance(self.documents, FileDocuments):
             return self.documents.streams()
         return (_parts(document) for document in self.documents)
 
     def beginning(self, characters: int) -> str:
-        """The first characters of the text, its documents set apart by a blank line; no more than these are read."""
+        """The first characters of the text, with blank lines between documents.
+
+        Reads no more than these.
+        """
         documents, room = list[str](), characters
         for parts in self.streams():
             start = list[str]()
@@ -68,10 +71,13 @@ class Text:
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of the documents, which is what the numbers depend on; the name is not part of it."""
+        """The hash of the documents; numbers depend on them alone.
+
+        The name is not part of it.
+        """
         digest = hashlib.sha256()
         for n_bytes, parts in zip(self._byte_counts(), self.streams(), strict=True):
-            # The length keeps two documents "ab", "c" apart from "a", "bc".
+            # The length distinguishes the documents "ab", "c" from "a", "bc".
             digest.update(f"{n_bytes}:".encode())
             for part in parts:
                 digest.update(part.encode())
@@ -84,25 +90,25 @@ class Text:
 
 
 def shipped_text() -> Text:
-    """The text that ships with the package: varied plain English, written for it."""
+    """The text that ships with the package: varied plain English."""
     content = files("headscope.corpora").joinpath(SHIPPED_FILE).read_text(encoding="utf-8")
     return Text("plain English (shipped with headscope)", documents_in(content))
 
 
 def read_text(path: str | Path) -> Text:
-    """The text of a UTF-8 file; `-` reads standard input.
+    """Read a UTF-8 file; `-` reads standard input.
 
     Raises:
         UsageError: The file is missing, unreadable, a device, a silent pipe, binary, not UTF-8, or holds no text.
     """
     if str(path) == "-":
-        return _decoded(standard_input(), "standard input")
+        return _decode(standard_input(), "standard input")
     file = Path(path)
     try:
         status = file.stat()
         if stat.S_ISREG(status.st_mode) and status.st_size > LARGE:
             return Text(file.name, FileDocuments(file))
-        return _decoded(file_bytes(file), file.name)
+        return _decode(file_bytes(file), file.name)
     except FileNotFoundError as error:
         raise UsageError(
             f"the text file {file} does not exist (looked in {file.absolute().parent})",
@@ -116,17 +122,17 @@ def read_text(path: str | Path) -> Text:
 
 
 def documents_in(content: str) -> tuple[str, ...]:
-    """Cut at the separator lines; documents without a visible character are left out."""
-    unified = content.replace("\r\n", "\n").replace("\r", "\n")
-    return tuple(part.strip("\n") for part in SEPARATOR.split(unified) if part.strip())
+    """Split at the separator lines; drop documents without a visible character."""
+    text = content.replace("\r\n", "\n").replace("\r", "\n")
+    return tuple(part.strip("\n") for part in SEPARATOR.split(text) if part.strip())
 
 
 def joined(documents: Sequence[str]) -> str:
-    """Documents as one file that `documents_in` cuts into the same ones."""
+    """Join documents into one file that `documents_in` splits into the same documents."""
     return "\n\n***\n\n".join(documents) + "\n"
 
 
-def _decoded(content: bytes | IO[bytes], name: str) -> Text:
+def _decode(content: bytes | IO[bytes], name: str) -> Text:
     if isinstance(content, bytes):
         return Text(name, documents_in(content.decode("utf-8-sig")))
     return Text(name, FileDocuments(Path(content.name), content))

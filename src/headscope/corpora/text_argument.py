@@ -1,4 +1,4 @@
-"""Whatever a caller may give as text: a Text, the text itself, a file, standard input, or the name of a text."""
+"""Turns any text argument into a Text: a string, a file, `-`, or a name."""
 
 import difflib
 from pathlib import Path
@@ -17,35 +17,37 @@ def names() -> tuple[str, ...]:
 
 
 def text_of(source: "Text | str | Path | None", progress: Step | None = None) -> Text:
-    """A Text, a string that is the text or the name of one (`moby-dick:fit`), a path of a file, or nothing.
+    """Turn a text argument into a Text; None gives the shipped text.
 
-    Nothing means the shipped text.
+    A string is the text itself or the name of one (`moby-dick:fit`); a path is a file.
     """
     if source is None:
         return shipped_text()
     if isinstance(source, Path):
         return read_text(source)
     if isinstance(source, str):
-        is_name = cut_spelling(source)[0] in names()
+        is_name = parse_spelling(source)[0] in names()
         return spelled_text(source, progress) if is_name else Text("text given in Python", documents_in(source))
     return source
 
 
 def spelled_text(spelling: str, progress: Step | None = None) -> Text:
-    """A text as the command line spells it: a file, `-`, or a name; behind a colon, one of its splits.
+    """Read a text as the command line spells it: a file, `-`, or a name.
+
+    A split may follow after a colon.
 
     Raises:
         UsageError: There is neither such a file nor such a name, or the file is no text.
-        ResourceError: The text must be fetched and cannot be.
+        ResourceError: The text cannot be fetched.
     """
-    name, split = cut_spelling(spelling)
+    name, split = parse_spelling(spelling)
     if split is None:
         return _whole(name, progress)
     return part_of(*with_splits(name, progress), split)
 
 
 def with_splits(name: str, progress: Step | None = None) -> tuple[Text, tuple[Split, ...]]:
-    """A text, given by file, `-` or name, and the split of each of its documents."""
+    """The text of a file, `-` or a name, and the split of each document."""
     if _is_fetched(name):
         cached = cached_texts.cached_text(SOURCES[name], progress)
         return cached.text, cached.splits
@@ -53,8 +55,11 @@ def with_splits(name: str, progress: Step | None = None) -> tuple[Text, tuple[Sp
     return text, splits_of(text.documents)
 
 
-def cut_spelling(spelling: str) -> tuple[str, Split | None]:
-    """The name and the split behind its last colon; a colon that belongs to the name of a file cuts nothing."""
+def parse_spelling(spelling: str) -> tuple[str, Split | None]:
+    """Separate the name of a text from the split after its last colon.
+
+    A colon inside a file name does not count.
+    """
     name, colon, split = spelling.rpartition(":")
     is_split = colon and (split in SPLITS or name in names()) and not _is_file(spelling)
     return (name, checked_split(split)) if is_split else (spelling, None)
@@ -75,7 +80,10 @@ def _whole(name: str, progress: Step | None) -> Text:
 
 
 def _is_file(name: str) -> bool:
-    """Whether a file has this name; one that no file can have (too long, with a zero byte) has none."""
+    """Whether a file has this name.
+
+    False for names that no file can have (too long, with a zero byte).
+    """
     try:
         return Path(name).exists()
     except (OSError, ValueError):
@@ -83,5 +91,5 @@ def _is_file(name: str) -> bool:
 
 
 def _is_fetched(name: str) -> bool:
-    """A file goes before a name."""
+    """Whether this names a fetched text; a file of that name takes precedence."""
     return name in SOURCES and not _is_file(name)

@@ -1,7 +1,7 @@
-"""Cut a tokenised text into windows of equal length, without padding.
+"""Cuts a tokenised text into windows of equal length, without padding.
 
-Documents are set end to end, so that a window may hold the end of one document and the beginning of the next; a text
-of short documents loses nothing, and every window has the same length.
+Documents are joined end to end, so a window may hold the end of one document and the beginning of the next; a text of
+short documents loses nothing, and every window has the same length.
 
 document tokens:  [CLS] a b c [SEP]   [CLS] d e f g [SEP]
 body:             a b c d e f g                           special tokens removed
@@ -24,7 +24,7 @@ SHORTEST_TAIL = 32
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of equal length, at most one shorter one behind them, and what was left out."""
+    """Windows of equal length, and at most one shorter last window."""
 
     full: Int[Tensor, "windows tokens"]
     last: Int[Tensor, "one shorter"] | None
@@ -46,7 +46,10 @@ class Windows:
         return self.full.numel() + (0 if self.last is None else self.last.numel())
 
     def beginning(self, tokens: int) -> "Windows":
-        """The first windows, up to the one that holds the last of so many tokens; the shorter one only with all."""
+        """The first windows that together hold `tokens` tokens.
+
+        The shorter last window comes only where all windows do.
+        """
         count = -(-tokens // self.full.shape[1]) if self.full.shape[0] else 0
         if count > self.full.shape[0]:
             return self
@@ -59,13 +62,13 @@ class Windows:
 
 
 def cut(documents: Sequence[Sequence[int]], specials: Sequence[int], length: int, most: int | None = None) -> Windows:
-    """Windows of `length` tokens over the documents set end to end.
+    """Cut the joined documents into windows of `length` tokens.
 
     Args:
         documents: Token ids of each document, with the special tokens that the tokenizer adds.
-        specials: What the tokenizer makes of no text at all: the special tokens alone.
+        specials: The tokens of an empty text: the special tokens alone.
         length: Tokens per window, special ones included.
-        most: Read no more than so many tokens, special ones not counted.
+        most: The largest number of tokens to read, without special ones.
     """
     head, tail = _surroundings(documents, specials)
     room = room_for(length, len(head) + len(tail))
@@ -74,19 +77,19 @@ def cut(documents: Sequence[Sequence[int]], specials: Sequence[int], length: int
 
 
 def room_for(length: int, n_specials: int) -> int:
-    """Tokens of the text in a window of `length`, beside its special tokens."""
+    """The number of text tokens in a window of `length`, without special tokens."""
     if length - n_specials < 1:
         raise UsageError(
-            f"a window of {length} tokens leaves no room beside {n_specials} special tokens",
+            f"a window of {length} tokens leaves no room for text: {n_specials} of them are special tokens",
             hint=f"use a window of at least {n_specials + 1} tokens",
         )
     return length - n_specials
 
 
 def windows_in(body: Sequence[int], head: Sequence[int], tail: Sequence[int], room: int) -> Windows:
-    """The windows of a text's tokens, each with `room` of them between the special ones."""
+    """The windows of a text, each with `room` text tokens between the special ones."""
     if not body:
-        raise UsageError("the tokenizer makes no token of this text", hint="give a text with words in it")
+        raise UsageError("the tokenizer gives no tokens for this text", hint="give a text with words in it")
     pieces = [body[start : start + room] for start in range(0, len(body), room)]
     rows = [[*head, *piece, *tail] for piece in pieces]
     short_row = rows.pop() if len(pieces[-1]) < room else None
@@ -97,7 +100,7 @@ def windows_in(body: Sequence[int], head: Sequence[int], tail: Sequence[int], ro
 
 
 def _surroundings(documents: Sequence[Sequence[int]], specials: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Which special tokens stand before a text and which behind it."""
+    """The special tokens before a text and after it."""
     for n_head in range(len(specials), -1, -1):
         head, tail = list(specials[:n_head]), list(specials[n_head:])
         if all(list(ids[:n_head]) == head and list(ids[len(ids) - len(tail) :]) == tail for ids in documents):

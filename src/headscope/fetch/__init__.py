@@ -1,4 +1,4 @@
-"""What package indexes bring: run their clients, watch the download, check it, keep it in the cache.
+"""Fetches packages: runs the client of an index, checks its file, caches it.
 
-Models and texts arrive the same way, so the way is written once, below both of them.
+Models and texts arrive the same way, so this package serves both.
 """

@@ -1,4 +1,4 @@
-"""The cache folder: whole folders that appear at once, with a note of their sizes and hashes, or not at all.
+"""The cache: folders that appear complete or not at all, with sizes and hashes.
 
 Several processes may want the same folder at the same time: each fills a temporary one and renames it; the
 first rename wins and the others use it.
@@ -29,7 +29,10 @@ CACHE = Destination(
 
 
 def cache_folder() -> Path:
-    """Where fetched and derived files live: `HEADSCOPE_CACHE`, else the platform's convention."""
+    """The folder of fetched and derived files.
+
+    `HEADSCOPE_CACHE`, else the convention of the platform.
+    """
     if setting := os.environ.get("HEADSCOPE_CACHE"):
         return Path(setting).expanduser()
     if sys.platform == "win32":
@@ -40,20 +43,20 @@ def cache_folder() -> Path:
 
 
 def about(folder: Path, *, contents: bool = False) -> dict[str, str] | None:
-    """What was noted when `folder` was installed; None when it is not there or its files changed size.
+    """The notes from the installation of `folder`.
 
-    With `contents` the sha256 of every file is compared too: a file that was changed at equal size is noticed, and so
-    is a file that was put there.
+    None where the folder is missing or a file has changed its size. With `contents` the sha256 of every file is
+    compared too, which finds changes at equal size and added files.
     """
     try:
-        noted = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-        intact = all((folder / name).stat().st_size == size for name, size in noted["files"].items())
+        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        intact = all((folder / name).stat().st_size == size for name, size in manifest["files"].items())
         if intact and contents:
             names = {path.name for path in folder.iterdir()} - {_MANIFEST}
-            intact = names == set(noted["files"]) and all(
-                sha256_of(folder / name) == noted["sha256"][name] for name in names
+            intact = names == set(manifest["files"]) and all(
+                sha256_of(folder / name) == manifest["sha256"][name] for name in names
             )
-        return {str(key): str(value) for key, value in noted["about"].items()} if intact else None
+        return {str(key): str(value) for key, value in manifest["about"].items()} if intact else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
@@ -61,7 +64,7 @@ def about(folder: Path, *, contents: bool = False) -> dict[str, str] | None:
 def install(folder: Path, fill: Callable[[Path], None], *, notes: Mapping[str, str], contents: bool = False) -> Path:
     """Let `fill` write a temporary folder, then rename it to `folder`.
 
-    A folder that is there already and is intact stays; `contents` says how closely that is looked at.
+    An intact folder of that name stays; with `contents` the files themselves are checked too.
     """
     with disk_errors(folder, CACHE):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -88,14 +91,14 @@ def _rename(new: Path, folder: Path, *, contents: bool) -> None:
         new.rename(folder)
     except OSError:
         if about(folder, contents=contents) is not None:
-            return  # another process was faster, and what it made is whole
-        # Damaged leftovers are moved away rather than written into: nobody sees a mixture.
+            return  # another process was faster, and its folder is complete
+        # Damaged leftovers are moved away, never written into: nobody sees a mixture.
         folder.rename(new.with_name("damaged"))
         new.rename(folder)
 
 
 def _sweep(parent: Path) -> None:
-    """Remove what killed processes left behind; a day is longer than any download."""
+    """Remove the leftovers of killed processes; a day is longer than any download."""
     for leftover in parent.glob(".*-*"):
         with contextlib.suppress(OSError):
             if time.time() - leftover.stat().st_mtime > _STALE_S:

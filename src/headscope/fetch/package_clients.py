@@ -1,6 +1,6 @@
-"""The clients of package indexes: pip, npm and apt, each asked for one file and for nothing else.
+"""Runs pip, npm and apt, each for one file and nothing else.
 
-They know how to reach their index here (mirrors, proxies, certificates) and check what they fetch. None is let run
+They know how to reach their index (mirrors, proxies, certificates) and check what they fetch. None may run
 anything: no build script (wheels only), no life-cycle script, no installation.
 """
 
@@ -26,7 +26,7 @@ _MISSING = {
 
 
 def bring(client: Client, package: str, folder: Path, watch: Callable[[], None]) -> Path:
-    """Download one package as one file into `folder`, an empty one, calling `watch` meanwhile.
+    """Download a package as one file into an empty folder, calling `watch` meanwhile.
 
     Raises:
         ResourceError: The client is missing, its index is not reachable or does not have the package.
@@ -40,7 +40,10 @@ def bring(client: Client, package: str, folder: Path, watch: Callable[[], None])
 
 
 def run(command: list[str], scratch: Path, watch: Callable[[], None]) -> tuple[int, str]:
-    """Run a client in `scratch`, with its temporary files there, calling `watch`; its exit code and output."""
+    """Run a client in `scratch`, calling `watch`; returns its exit code and output.
+
+    Its temporary files go to `scratch` too.
+    """
     environment = os.environ | {
         **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch)),
         "LC_ALL": "C",  # messages are read below
@@ -63,7 +66,10 @@ def run(command: list[str], scratch: Path, watch: Callable[[], None]) -> tuple[i
 
 
 def bytes_below(folder: Path) -> int:
-    """Bytes of all files below `folder`; files that a client removes while we look count as nothing."""
+    """Bytes of all files below `folder`.
+
+    Files that a client removes meanwhile count as 0.
+    """
     total = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):
@@ -84,7 +90,10 @@ def _npm(package: str, folder: Path, watch: Callable[[], None]) -> tuple[int, st
 
 
 def _apt(package: str, folder: Path, watch: Callable[[], None]) -> tuple[int, str]:
-    """As any user, with the system's lists of packages, or with lists of our own where it has none."""
+    """Download with apt as any user.
+
+    Uses the system's package lists, or lists of our own where it has none.
+    """
     apt = _program("apt")
     code, output = run([apt, "download", package], folder, watch)
     if code == 0 or "Unable to locate package" not in output:
@@ -123,7 +132,7 @@ def _failure(client: Client, package: str, output: str) -> ResourceError:
 
 
 def _complaint(output: str) -> str:
-    """The last line that a client marks as an error."""
+    """The last line that the client marks as an error."""
     marks = ("ERROR", "E: ", "npm error code", "npm ERR! code", "npm error network", "npm ERR! network")
     errors = [line.strip() for line in output.splitlines() if line.startswith(marks)]
     return errors[-1] if errors else "it gave no reason"

@@ -1,4 +1,7 @@
-"""Real checkpoints: find, open, probe, run, change. Knows no mathematics beyond attention itself."""
+"""Real checkpoints: find, open, probe, run and change them.
+
+This package knows no mathematics beyond attention itself.
+"""
 
 from headscope.model.language import Perplexity
 from headscope.model.look import Look, look

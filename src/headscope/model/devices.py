@@ -1,4 +1,4 @@
-"""Where a model runs: the name of a device made into one that is there."""
+"""The device that a model runs on: from a name to a device of this machine."""
 
 import torch
 

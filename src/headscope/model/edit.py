@@ -1,4 +1,4 @@
-"""Edits of a model's weights and of what its layers add, undone exactly when the `with` block ends.
+"""Edits of a model's weights and skips, undone exactly when the `with` block ends.
 
     with model.edit() as e:
         e.scale_spectrum("qk", 2.0)
@@ -40,8 +40,11 @@ _LETTERS: tuple[Letters, ...] = ("q", "k", "v", "o")
 
 
 @dataclass(frozen=True)
-class Named:
-    """Which matrix a rule is given: of which site, which letter, of which heads (k and v: key/value heads)."""
+class HeadMatrix:
+    """The matrix that a rule receives: its site, its letter and its heads.
+
+    For k and v these are key/value heads.
+    """
 
     site: Site
     letter: Letters
@@ -49,11 +52,14 @@ class Named:
     rows: Rows
 
 
-Rule = Callable[[Named, Matrix], Matrix]
+Rule = Callable[[HeadMatrix, Matrix], Matrix]
 
 
 class Edit:
-    """Open one with `model.edit()`; every change is undone, bit by bit, when its `with` block ends."""
+    """Changes to a model; open one with `model.edit()`.
+
+    Every change is undone, bit by bit, when its `with` block ends.
+    """
 
     def __init__(self, model: "Model") -> None:
         self._model = model
@@ -80,45 +86,53 @@ class Edit:
         self._before.clear()
         self._open = self._model.edited = False
 
-    def map_matrix(self, at: Where, what: str, rule: Rule) -> None:
-        """Replace each named matrix w (float64, rows act on the right: inputs × outputs) by `rule(named, w)`."""
-        self._change_rows(at, what, lambda named, before: rule(named, before.double()))
+    def map_matrix(self, at: Where, letters: str, rule: Rule) -> None:
+        """Replace each named matrix w by `rule(named, w)`.
 
-    def initial_matrices(self, seed: int = 0) -> Callable[[Named], Matrix]:
+        w is float64 and rows act on the right: inputs × outputs.
+        """
+        self._change_rows(at, letters, lambda named, before: rule(named, before.double()))
+
+    def initial_matrices(self, seed: int = 0) -> Callable[[HeadMatrix], Matrix]:
         """The same matrices of the same architecture, freshly initialised."""
-        fresh = self._initialised(seed)
+        fresh = self._fresh_model(seed)
         return lambda named: _read(fresh, named.rows, named.letter)
 
-    def map_spectrum(self, at: Where, what: str, rule: Callable[[Spectrum], Spectrum]) -> None:
-        """Replace the singular values σ (descending, float64) of each named matrix by `rule(σ)`."""
-        self._change(at, what, lambda w: _with_spectrum(w, rule))
+    def map_spectrum(self, at: Where, letters: str, rule: Callable[[Spectrum], Spectrum]) -> None:
+        """Replace the singular values of each named matrix by `rule(σ)`.
 
-    def scale_spectrum(self, what: str, factor: float, at: Where = None) -> None:
+        σ is descending and float64.
+        """
+        self._change(at, letters, lambda w: _with_spectrum(w, rule))
+
+    def scale_spectrum(self, letters: str, factor: float, at: Where = None) -> None:
         """Multiply every singular value of each named matrix by `factor`."""
-        self._change(at, what, lambda w: w * factor)
+        self._change(at, letters, lambda w: w * factor)
 
-    def truncate(self, at: Where, what: str, rank: int) -> None:
-        """Keep the `rank` largest singular values of each named matrix: the nearest matrix of that rank."""
+    def truncate(self, at: Where, letters: str, rank: int) -> None:
+        """Replace each named matrix by the nearest one of rank `rank`."""
         if rank < 0:
             raise UsageError(f"a rank is at least 0, got {rank}")
-        self._change(at, what, lambda w: _with_spectrum(w, lambda s: torch.where(torch.arange(len(s)) < rank, s, 0.0)))
+        self.map_spectrum(at, letters, lambda s: torch.where(torch.arange(len(s)) < rank, s, 0.0))
 
-    def randomise(self, at: Where = None, what: str = "qkvo", *, keep: Literal["", "UD"] = "", seed: int = 0) -> None:
-        """Draw the named matrices anew.
+    def randomise(
+        self, at: Where = None, letters: str = "qkvo", *, keep: Literal["", "UD"] = "", seed: int = 0
+    ) -> None:
+        """Replace the named matrices by random ones.
 
-        keep="": from the model's own initialisation. keep="UD": written [out, in] as the documents do,
-        W = U D Vᵀ, the input-side V is replaced by a Haar-random one; spectrum and output side stay.
+        keep="": from the model's own initialisation. keep="UD": in W = U D Vᵀ, written [out, in] as the documents do, a
+        Haar-random V replaces the one of the input side; spectrum and output side stay.
         """
         generator = torch.Generator().manual_seed(seed)
         if keep == "UD":
-            self._change(at, what, lambda w: _with_random_input_side(w, generator))
+            self._change(at, letters, lambda w: _with_random_input_side(w, generator))
             return
         fresh = self.initial_matrices(seed)
-        self._change_rows(at, what, lambda named, _: fresh(named))
+        self._change_rows(at, letters, lambda named, _: fresh(named))
 
     def initialise(self, seed: int = 0) -> None:
         """Give the whole model, not only its attention, a fresh initialisation."""
-        fresh = dict(self._initialised(seed).named_parameters())
+        fresh = dict(self._fresh_model(seed).named_parameters())
         self._check_open()
         with torch.no_grad():
             for name, parameter in self._hf.named_parameters():
@@ -128,32 +142,34 @@ class Edit:
                 fresh[name].data = fresh[name].new_empty(0)
 
     def ablate(self, at: Where) -> None:
-        """Cut the selected heads off: what they write (their rows of w_o) becomes zero."""
+        """Zero what the selected heads write: their rows of w_o."""
         self._change(at, "o", torch.zeros_like)
 
     def skip(self, strength: float) -> None:
-        """Let every skip connection carry s·x instead of x: 1 as it is, 0 none; what is added to it stays.
+        """Let every skip connection carry s·x instead of x.
+
+        1 leaves it unchanged, 0 removes it. What the branches add stays.
 
         Raises:
-            VariantRefused: The family adds in a way that was not understood; nothing is changed then.
+            VariantRefused: The skip connections of this family were not found; nothing is changed.
         """
         if not 0 <= strength < float("inf"):
-            raise UsageError(f"the strength of a skip connection is a number from 0 on, got {strength}")
+            raise UsageError(f"the strength of a skip connection must be at least 0, got {strength}")
         self._rewire(strength, self._removed)
 
     def without(self, *parts: str) -> None:
-        """Take the branches of "attention" or "mlp" out of every layer: what they would add is not added.
+        """Remove the branches "attention" or "mlp" from every layer: they add nothing.
 
-        Where a skip connection goes around that branch alone it carries x in full, whatever its strength: the branch
-        is passed by. So `skip(0)` and `without("mlp")` together leave a stack of attention alone.
+        A skip connection around that branch alone then carries x in full, whatever its strength. So `skip(0)` and
+        `without("mlp")` together leave a stack of attention alone.
 
         Raises:
-            VariantRefused: The family adds in a way that was not understood; nothing is changed then.
+            VariantRefused: The skip connections of this family were not found; nothing is changed.
         """
         named = frozenset(part for part in PARTS if part in parts)
         if not parts or set(parts) - named:
             unknown = ", ".join(str(part) for part in parts if part not in named)
-            raise UsageError(f"cannot do without {unknown or 'nothing'}", hint=f"one of {', '.join(PARTS)}")
+            raise UsageError(f"cannot remove {unknown or 'nothing'}", hint=f"one of {', '.join(PARTS)}")
         self._rewire(self._strength, self._removed | named)
 
     def _rewire(self, strength: float, removed: frozenset[Part]) -> None:
@@ -166,7 +182,7 @@ class Edit:
         self._strength, self._removed = strength, removed
         self._wiring.enter_context(rewired(self._hf, branches, strength, removed))
 
-    def _initialised(self, seed: int) -> Any:
+    def _fresh_model(self, seed: int) -> Any:
         with quiet(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return type(self._hf)._from_config(self._hf.config, dtype=self._hf.dtype)
@@ -183,13 +199,13 @@ class Edit:
         for site, heads in heads_by_site.items():
             plan = self._model.plan(site)
             for letter in matrix_letters:
-                named = _selected(plan, site, heads, letter)
+                named = _selected_matrix(plan, site, heads, letter)
                 key = (named.rows.module + letter, tuple(named.rows.row.flatten().tolist()))
                 if key not in done:  # a module shared by several layers is edited once
                     done.add(key)
                     self._write(named, rule)
 
-    def _write(self, named: Named, rule: Rule) -> None:
+    def _write(self, named: HeadMatrix, rule: Rule) -> None:
         rows, letter = named.rows, named.letter
         linear: Any = self._hf.get_submodule(rows.module)
         self._remember(f"{rows.module}.weight", linear.weight)
@@ -214,7 +230,7 @@ class Edit:
             raise UsageError("this edit is not open", hint="use it inside `with model.edit() as e:`")
 
     def _refuse_partly_shared(self, heads_by_site: dict[Site, tuple[int, ...]]) -> None:
-        """Layers that share their weights can only be edited together."""
+        """Refuse to edit only some of the layers that share their weights."""
         for site, heads in heads_by_site.items():
             for other in self._model.sites:
                 if other.module == site.module and heads_by_site.get(other) != heads:
@@ -230,16 +246,19 @@ def _letters(text: str) -> list[Letters]:
     return [letter for letter in _LETTERS if letter in text]
 
 
-def _selected(plan: Plan, site: Site, heads: tuple[int, ...], letter: Letters) -> Named:
+def _selected_matrix(plan: Plan, site: Site, heads: tuple[int, ...], letter: Letters) -> HeadMatrix:
     if plan.projections is None:
         raise WeightsRefused(f"{site.label} cannot be edited: {plan.status.reason}")
     rows: Rows = getattr(plan.projections, letter)
     index = list(dict.fromkeys(site.kv_head(h) for h in heads)) if letter in "kv" else list(heads)
-    return Named(site, letter, tuple(index), Rows(rows.module, rows.row[index], rows.gain[index]))
+    return HeadMatrix(site, letter, tuple(index), Rows(rows.module, rows.row[index], rows.gain[index]))
 
 
 def _read(model: nn.Module, rows: Rows, letter: str) -> Matrix:
-    """The selected heads' matrix: [d_model, heads · width] for q, k, v and [heads · width, d_model] for o."""
+    """The selected heads' matrix.
+
+    [d_model, heads · width] for q, k, v and [heads · width, d_model] for o.
+    """
     linear: Any = model.get_submodule(rows.module)
     weight = linear.weight.detach().cpu()  # rules compute in float64, which not every device has
     matrix: Tensor = weight.T if isinstance(linear, nn.Linear) else weight
@@ -253,15 +272,18 @@ def _with_spectrum(w: Matrix, rule: Callable[[Spectrum], Spectrum]) -> Matrix:
     if not isinstance(after, Tensor) or after.shape != s.shape:
         got = tuple(after.shape) if isinstance(after, Tensor) else type(after).__name__
         raise UsageError(f"a spectrum rule must return {tuple(s.shape)} singular values, got {got}")
-    changed: Tensor = (u * after.double()) @ vh
-    return changed
+    w_new: Tensor = (u * after.double()) @ vh
+    return w_new
 
 
 def _with_random_input_side(w: Matrix, generator: torch.Generator) -> Matrix:
-    """x acts from the left (x @ w), so the input side is the left singular vectors of w."""
+    """Replace the input side of w by a Haar-random one.
+
+    x acts from the left (x @ w), so the input side is the left singular vectors.
+    """
     _, s, vh = torch.linalg.svd(w.double(), full_matrices=False)
     gaussian = torch.randn(w.shape[0], len(s), generator=generator, dtype=torch.float64)
     q, r = torch.linalg.qr(gaussian)
     haar = q * r.diagonal().sign()  # without the signs QR is not Haar-distributed
-    changed: Tensor = (haar * s) @ vh
-    return changed
+    w_new: Tensor = (haar * s) @ vh
+    return w_new

@@ -1,4 +1,4 @@
-"""What a model says about text: how well it predicts it, and what it writes."""
+"""How well a model predicts text, and what it writes."""
 
 import math
 from collections.abc import Iterator
@@ -30,8 +30,8 @@ _T95 = (
 class Perplexity:
     """How well a model predicts a text.
 
-    `interval` is a 95 % interval of `nats_per_token`: the text is cut into blocks, whose means vary as much as
-    the text does; neighbouring tokens are too alike to count one by one.
+    `interval` is a 95 % interval of `nats_per_token`, from the spread of the means of blocks of the text: neighbouring
+    tokens are too similar to count as independent.
     """
 
     nats_per_token: float
@@ -43,7 +43,7 @@ class Perplexity:
 
     @property
     def perplexity(self) -> float:
-        """exp of the nats per token."""
+        """The exponential of the nats per token."""
         return math.exp(self.nats_per_token)
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Perplexity:
 
 
 def encode(model: "Model", text: str) -> Int[Tensor, " tokens"]:
-    """The tokens of a text, with the special ones that the tokenizer adds."""
+    """The tokens of a text, including the special ones of the tokenizer."""
     if model.tokenizer is None:
         raise UsageError(
             f"{model.spec.name} has no tokenizer, so it cannot read text",
@@ -71,15 +71,16 @@ def encode(model: "Model", text: str) -> Int[Tensor, " tokens"]:
 
 
 def decode(model: "Model", tokens: Int[Tensor, " tokens"]) -> str:
-    """The text of some tokens, special ones left out."""
+    """The text of tokens, without special ones."""
     return "" if model.tokenizer is None else str(model.tokenizer.decode(tokens, skip_special_tokens=True))
 
 
 def perplexity(model: "Model", text: str, *, window: int = 1024, stride: int | None = None) -> Perplexity:
-    r"""$\frac{1}{N}\sum_t -\ln p(x_t \mid x_{t-c}, …, x_{t-1})$ with windows that overlap.
+    r"""Perplexity from overlapping windows.
 
-    Every token but the first is scored once; a window moves on by `stride` (half of it by default), so that all
-    but the first window's tokens are predicted from at least `window - stride` tokens before them.
+    The mean is $\frac{1}{N}\sum_t -\ln p(x_t \mid x_{t-c}, …, x_{t-1})$. Every token but the first is scored once; a
+    window moves on by `stride` (half of it by default), so that all but the first window's tokens are predicted from at
+    least `window - stride` tokens before them.
     """
     _needs_next_token(model, "perplexity")
     tokens = encode(model, text)
@@ -112,19 +113,22 @@ def generate(
     cache: bool = True,
     seed: int = 0,
 ) -> str:
-    """What the model writes after `prompt` (or, for an encoder–decoder, in answer to it).
+    """The text that the model writes after `prompt`.
 
-    Greedy at temperature 0, otherwise sampled with `seed`. The prompt itself is not repeated.
+    An encoder–decoder writes in answer to it. Greedy at temperature 0, otherwise sampled with `seed`. The prompt itself
+    is not repeated.
     """
     tokens = prompt_tokens(model, prompt, max_new_tokens=max_new_tokens)
-    new = generate_tokens(
+    generated = generate_tokens(
         model.hf, tokens, max_new_tokens=max_new_tokens, temperature=temperature, cache=cache, seed=seed
     )
-    return decode(model, new if model.spec.kind == "encoder-decoder" else new[len(tokens) :])
+    return decode(model, generated if model.spec.kind == "encoder-decoder" else generated[len(tokens) :])
 
 
 def prompt_tokens(model: "Model", prompt: str, *, max_new_tokens: int, chat: bool = False) -> Int[Tensor, " tokens"]:
-    """The tokens of a prompt; with `chat` as a user's turn in the model's own chat template, if it has one.
+    """The tokens of a prompt.
+
+    With `chat` the prompt is a user's turn in the chat template of the model, if it has one.
 
     Raises:
         UsageError: The model writes no text, or prompt and answer do not fit its context.
@@ -139,8 +143,8 @@ def prompt_tokens(model: "Model", prompt: str, *, max_new_tokens: int, chat: boo
             # The template writes the special tokens itself.
             tokens = torch.tensor(model.tokenizer(spoken, add_special_tokens=False)["input_ids"])  # type: ignore[misc]
     context = model.spec.context
-    needed = len(tokens) + (0 if model.spec.kind == "encoder-decoder" else max_new_tokens)
-    if context is not None and needed > context:
+    n_tokens = len(tokens) + (0 if model.spec.kind == "encoder-decoder" else max_new_tokens)
+    if context is not None and n_tokens > context:
         raise UsageError(
             f"the prompt has {len(tokens)} tokens and {max_new_tokens} are to follow, "
             f"but {model.spec.name} reads at most {context}",
@@ -150,7 +154,7 @@ def prompt_tokens(model: "Model", prompt: str, *, max_new_tokens: int, chat: boo
 
 
 def has_chat_template(model: "Model") -> bool:
-    """Whether the tokenizer knows how turns of a conversation are written."""
+    """Whether the tokenizer has a chat template."""
     return bool(getattr(model.tokenizer, "chat_template", None))
 
 
@@ -164,16 +168,16 @@ def generate_tokens(
     seed: int,
     start: int | None = None,
 ) -> Int[Tensor, " written"]:
-    """The tokens that generation returns: prompt and continuation, or the decoder's tokens.
+    """The tokens of a generation: prompt and continuation, or the decoder's tokens.
 
-    `start` is the token that a decoder begins with where the configuration names none.
+    `start` is the first token of a decoder whose configuration names none.
 
     Raises:
-        UsageError: A decoder beside an encoder has nothing to begin with.
+        UsageError: The decoder of an encoder–decoder has no first token.
     """
     if start is None and lacks_start(hf):
         raise UsageError(
-            f"the configuration of this {hf.config.model_type} model names no token that its decoder begins with",
+            f"the configuration of this {hf.config.model_type} model names no first token for its decoder",
             hint="set decoder_start_token_id in its generation_config",
         )
     sampling = {"do_sample": True, "temperature": temperature} if temperature > 0 else {"do_sample": False}
@@ -181,7 +185,7 @@ def generate_tokens(
     with quiet(), torch.no_grad(), restored(hf):
         torch.manual_seed(seed)
         prompt = tokens[None].to(hf.device)
-        written: Tensor = hf.generate(
+        generated: Tensor = hf.generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
             max_new_tokens=max_new_tokens,
@@ -191,11 +195,11 @@ def generate_tokens(
             **({} if start is None else {"decoder_start_token_id": start}),
             **sampling,
         )
-    return written[0].cpu()
+    return generated[0].cpu()
 
 
 def lacks_start(hf: Any) -> bool:
-    """Whether the decoder of an encoder–decoder has no token to begin with."""
+    """Whether the decoder of an encoder–decoder has no first token."""
     named = (hf.generation_config.decoder_start_token_id, hf.generation_config.bos_token_id)
     return bool(hf.config.is_encoder_decoder) and all(token is None for token in named)
 
@@ -207,16 +211,16 @@ def _end_token(hf: Any) -> int:
 
 
 def _losses(hf: Any, tokens: Int[Tensor, " tokens"], window: int, stride: int) -> Iterator[Float[Tensor, " scored"]]:
-    scored = 1  # the first token has nothing before it
+    n_scored = 1  # the first token has nothing before it
     start = 0
-    while scored < len(tokens):
+    while n_scored < len(tokens):
         piece = tokens[start : start + window]
         with torch.no_grad(), restored(hf):
             logits = hf(input_ids=piece[None].to(hf.device), **forward_options(hf)).logits[0, :-1]
-        first = scored - start - 1  # the logits that predict the first token not scored yet
+        first = n_scored - start - 1  # the logits that predict the first token not scored yet
         log_p = torch.log_softmax(logits[first:].float(), dim=-1).cpu()
         yield -log_p.gather(1, piece[first + 1 :, None])[:, 0].double()
-        scored = start + len(piece)
+        n_scored = start + len(piece)
         start += stride
 
 
@@ -229,7 +233,7 @@ def _interval(mean: float, blocks: Float[Tensor, " blocks"]) -> tuple[float, flo
 
 
 def predicts_next_token(model: "Model") -> bool:
-    """Whether the model is a causal language model: it has a distribution over the next token."""
+    """Whether the model is a causal language model, with next-token probabilities."""
     return model.spec.kind == "decoder-only" and model.hf.get_output_embeddings() is not None
 
 

@@ -35,7 +35,7 @@ from headscope.model.transformers.adapter_merge import plain_model
 from headscope.model.transformers.classes import model_class, parsed_config
 from headscope.model.transformers.library_messages import quiet, reason
 from headscope.model.transformers.model_state import Change, restored
-from headscope.model.transformers.probe_inputs import read_by, unmade
+from headscope.model.transformers.probe_inputs import read_by, unavailable_inputs
 from headscope.model.transformers.softmax_watch import SoftmaxSession, SoftmaxSites, find_softmax_sites
 from headscope.model.weight_reader import FileMatrices, ModelMatrices, OtherWeights, PlannedWeights, file_sources
 from headscope.progress import Step
@@ -314,7 +314,7 @@ def _switches(changes: list[Change]) -> Iterator[str]:
 
 
 def _not_run(hf: Any, error: Exception) -> CaptureError:
-    other_inputs = unmade(hf)
+    other_inputs = unavailable_inputs(hf)
     needs = f"its forward also takes {', '.join(other_inputs)}, which headscope does not make; " if other_inputs else ""
     return CaptureError(
         f"the {hf.config.model_type} model {type(hf).__name__} could not be run on the random "

@@ -1,4 +1,4 @@
-"""What a model computes from tokens: logits, also those of another state of the model, and an embedding."""
+"""Computes logits and embeddings of tokens, also from another state of the model."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,20 +18,20 @@ States = Float[Tensor, "tokens d_model"]
 
 
 @dataclass(frozen=True)
-class Predicted:
-    """Logits of one sequence, the states that its output head read, and the logits of other states (`beside`)."""
+class Prediction:
+    """Logits of one sequence, the states that gave them, and logits of other states."""
 
     logits: Float[Tensor, "tokens vocabulary"]
     states: States
-    beside: Float[Tensor, "tokens vocabulary"] | None = None
+    other_logits: Float[Tensor, "tokens vocabulary"] | None = None
 
 
-def predicted(model: "Model", tokens: Int[Tensor, " tokens"], other_states: States | None = None) -> Predicted:
-    """One forward; with `other_states` the output head also reads these states, in the same pass.
+def predict(model: "Model", tokens: Int[Tensor, " tokens"], other_states: States | None = None) -> Prediction:
+    """Run one forward; its output head can also read `other_states`.
 
-    So two states of a model are compared without a second model and without keeping logits: of the first only the
-    states are kept, which are a vocabulary's worth smaller. Whatever the model does to its logits (a cap, a scale) it
-    does to both. The head itself must be the same in both, as it is under edits of the attention.
+    So two states of a model are compared without a second model and without keeping logits: only the states of the
+    first are kept, which are far smaller than logits. The model treats both alike (a cap, a scale). The head must be
+    the same in both, as it is under edits of the attention.
     """
     hf: Any = model.hf
     head = hf.get_output_embeddings()
@@ -58,11 +58,14 @@ def predicted(model: "Model", tokens: Int[Tensor, " tokens"], other_states: Stat
             f"{model.spec.name} ({model.spec.architecture}) does not compute its logits by one call of its output head"
         )
     logits = logits.cpu()
-    return Predicted(logits[0], head_inputs[0][0].cpu(), None if other_states is None else logits[1])
+    return Prediction(logits[0], head_inputs[0][0].cpu(), None if other_states is None else logits[1])
 
 
 def embedding(model: "Model", tokens: Int[Tensor, " tokens"]) -> Float[Tensor, " d_model"]:
-    """The mean of the last hidden states of a text, in float64: of the encoder where there is one."""
+    """The mean of the last hidden states of a text, in float64.
+
+    Of the encoder where there is one.
+    """
     body: Any = model.hf.get_encoder() if model.spec.kind == "encoder-decoder" else model.hf.base_model
     with torch.no_grad(), restored(model.hf):
         states: Tensor = body(input_ids=tokens[None].to(model.hf.device), **forward_options(body)).last_hidden_state

@@ -1,10 +1,9 @@
-"""What the rest of a layer makes of its heads: its own modules run on a stream and outputs of heads that are given.
+"""Runs the rest of a layer on a given stream and given outputs of its heads.
 
-A layer (the nearest element of a module list around its attention and its feed-forward part) is called by itself, with
-the arguments that it got when the model was probed on a few random tokens. Behind its heads a layer treats every token
-alike, so that tokens are put into the shape of the probe, whatever windows they come from. What its heads give is
-exchanged where the output projection reads it, so that W_O, skips, norms and feed-forward part are the model's own, in
-any family.
+A layer (the nearest element of a module list around its attention and its feed-forward part) is called alone, with the
+arguments that it got in a probe of the model with a few random tokens. After its heads a layer treats all tokens alike,
+so tokens of any windows can take the shape of the probe. The heads' outputs are replaced where the output projection
+reads them, so that W_O, skips, norms and feed-forward part are the model's own, in any family.
 """
 
 from collections import Counter
@@ -26,7 +25,7 @@ from headscope.model.transformers.probe_inputs import forward_options, probe_inp
 if TYPE_CHECKING:
     from headscope.model.model import Model
 
-# Windows of the probe, of a few tokens each: what a layer is given at once.
+# Windows of the probe, of a few tokens each: the input of one call of a layer.
 WINDOWS = 64
 
 LayerArguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -53,8 +52,8 @@ class RestOfLayer:
         stream: Float[Tensor, "windows tokens d_model"],
         z: Float[Tensor, "windows heads tokens d_value"],
     ) -> AfterHeads:
-        """What the layer of a site makes of a stream that enters it and of what its heads give for each token."""
-        output, layer = self._checked(site)
+        """Compute the output of a site's layer from a stream and its heads' outputs."""
+        output, layer = self._output_and_layer(site)
         arguments, (windows, tokens) = self._arguments(layer)
         rows, heads = stream.flatten(0, 1), z.movedim(1, 2).flatten(0, 1)
         normed: list[Tensor] = []
@@ -62,11 +61,11 @@ class RestOfLayer:
         for start in range(0, len(rows), windows * tokens):
             part = slice(start, start + windows * tokens)
             n_rows = len(rows[part])
-            # Always as many tokens as the arguments are for.
+            # The arguments fit exactly this number of tokens.
             missing = windows * tokens - n_rows
-            filled = [torch.cat((x[part], x[:1].expand(missing, *x.shape[1:]))) for x in (rows, heads)]
+            padded = [torch.cat((x[part], x[:1].expand(missing, *x.shape[1:]))) for x in (rows, heads)]
             after_heads = self._run(
-                site, output, layer, arguments, *(x.reshape(windows, tokens, *x.shape[1:]) for x in filled)
+                site, output, layer, arguments, *(x.reshape(windows, tokens, *x.shape[1:]) for x in padded)
             )
             out.append(after_heads.out.flatten(0, 1)[:n_rows])
             if after_heads.normed is not None:
@@ -74,7 +73,7 @@ class RestOfLayer:
         normed_stream = torch.cat(normed).reshape(stream.shape) if normed else None
         return AfterHeads(normed_stream, torch.cat(out).reshape(stream.shape))
 
-    def _checked(self, site: Site) -> tuple[Rows, str]:
+    def _output_and_layer(self, site: Site) -> tuple[Rows, str]:
         plan, layer = self._model.plan(site), self._layers[site]
         if plan.projections is None:
             raise WeightsRefused(f"{site.label}: {plan.status.reason}")
@@ -85,7 +84,10 @@ class RestOfLayer:
         return plan.projections.o, layer
 
     def _arguments(self, layer: str) -> tuple[LayerArguments, tuple[int, int]]:
-        """What a layer was given in a probe, the stream itself left out, and how many tokens of how many windows."""
+        """The arguments of a layer in a probe without the stream, and the stream's shape.
+
+        The shape is (windows, tokens).
+        """
         if not self._arguments_by_layer:
             body = self._hf.base_model
 
@@ -98,7 +100,8 @@ class RestOfLayer:
                 for name in self._attends:
                     hook = self._hf.get_submodule(name).register_forward_pre_hook(keep(name), with_kwargs=True)
                     stack.callback(hook.remove)
-                # Not a call: hooks on the model are for forwards of a text, and this one only asks for arguments.
+                # `forward`, not a call: hooks on the model are for forwards of a text, and this one only collects
+                # arguments.
                 body.forward(**probe_inputs(self._hf, batch=WINDOWS), **forward_options(body))
         return self._arguments_by_layer[layer]
 
@@ -111,17 +114,17 @@ class RestOfLayer:
         stream: Float[Tensor, "windows tokens d_model"],
         z: Float[Tensor, "windows tokens heads d_value"],
     ) -> AfterHeads:
-        """One call of the layer, with the heads' output exchanged and the input of its feed-forward part noted."""
+        """Call the layer with other heads' outputs, and record its feed-forward input."""
         device, dtype = self._hf.device, self._hf.dtype
         heads = z.to(device, dtype)
         normed: list[Tensor] = []
-        exchanged: list[bool] = []
+        replacements: list[bool] = []
 
         def exchange(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-            read = args[0].clone()
-            read.reshape(*stream.shape[:2], -1)[..., output.row] = heads
-            exchanged.append(True)
-            return (read, *args[1:])
+            replaced_input = args[0].clone()
+            replaced_input.reshape(*stream.shape[:2], -1)[..., output.row] = heads
+            replacements.append(True)
+            return (replaced_input, *args[1:])
 
         first = self._first.get((site.stack, site.layer))
         with ExitStack() as stack, torch.no_grad(), restored(self._hf.get_submodule(layer)):
@@ -135,9 +138,9 @@ class RestOfLayer:
             args, kwargs = _with_stream(*arguments, stream.to(device, dtype).clone())
             result = self._hf.get_submodule(layer)(*args, **kwargs)
         out = result if isinstance(result, Tensor) else next((x for x in result if isinstance(x, Tensor)), None)
-        if not exchanged or out is None or out.shape != stream.shape:
+        if not replacements or out is None or out.shape != stream.shape:
             raise WeightsRefused(f"{site.label}: its layer could not be run by itself")
-        # Where the stream came from: lenses compute on the CPU, wherever the model is.
+        # On the device of the stream: lenses compute on the CPU, wherever the model is.
         return AfterHeads(normed[0].to(stream.device) if normed else None, out.to(stream.device))
 
 
@@ -150,12 +153,15 @@ _STREAM = object()
 
 
 def _without_stream(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[LayerArguments, tuple[int, int]]:
-    """The first tensor is the stream that enters: its place is marked, its size noted, and it is not held."""
-    for index, value in enumerate(args):
-        if isinstance(value, Tensor):
-            return ((*args[:index], _STREAM, *args[index + 1 :]), kwargs), (value.shape[0], value.shape[1])
-    name, value = next((key, value) for key, value in kwargs.items() if isinstance(value, Tensor))
-    return (args, {**kwargs, name: _STREAM}), (value.shape[0], value.shape[1])
+    """Mark the place of the stream, the first tensor, and note its size.
+
+    The stream itself is not kept.
+    """
+    for index, argument in enumerate(args):
+        if isinstance(argument, Tensor):
+            return ((*args[:index], _STREAM, *args[index + 1 :]), kwargs), (argument.shape[0], argument.shape[1])
+    name, argument = next((key, argument) for key, argument in kwargs.items() if isinstance(argument, Tensor))
+    return (args, {**kwargs, name: _STREAM}), (argument.shape[0], argument.shape[1])
 
 
 def _with_stream(args: tuple[Any, ...], kwargs: dict[str, Any], stream: Tensor) -> LayerArguments:

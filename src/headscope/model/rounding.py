@@ -1,11 +1,11 @@
-r"""What rounding may do: the tolerances of opening and verifying, by the dtype of the model.
+r"""The tolerances of opening and verifying a model, by its dtype.
 
-In float32 and float64 two equally exact ways to compute a model differ by a few roundings, far below what a family
-that does something else would show; one tolerance serves both. In float16 and bfloat16 rounding alone is as large as
-such a difference: on 43 families of two layers, attention computed twice differs by up to 2 ε √sites relative to the
-largest output (ε = 2⁻¹⁰ and 2⁻⁷), and where experts are chosen by the largest score it may differ by anything. So a
-narrow model is judged as a float32 copy, to which its weights widen exactly. Only where the machine has no memory for
-the copy is it judged in its own dtype, with twice the largest error that was measured, and the model's notes say so.
+In float32 and float64 two equally exact ways to compute a model differ by a few roundings, far below what a family that
+does something else would show; one tolerance serves both. In float16 and bfloat16 rounding alone is as large as such a
+difference: on 43 families of two layers, attention computed twice differs by up to 2 ε √sites relative to the largest
+output (ε = 2⁻¹⁰ and 2⁻⁷), and where the largest score chooses experts, the difference has no bound. So a narrow model
+is judged as a float32 copy, which holds its weights exactly. Only where the machine has no memory for the copy, the
+model is judged in its own dtype, with twice the largest error that was measured, and the model's notes say so.
 """
 
 import copy
@@ -28,14 +28,17 @@ def is_narrow(dtype: torch.dtype) -> bool:
 
 
 def agreement(dtype: torch.dtype, sites: int) -> float:
-    r"""How much two computations of a model may differ: 1e-4, or 4 ε √sites in a narrow dtype."""
+    r"""The allowed difference of two computations: 1e-4, or 4 ε √sites if narrow."""
     if not is_narrow(dtype):
         return AGREEMENT
     return ROUNDINGS * float(torch.finfo(dtype).eps) * math.sqrt(max(sites, 1))
 
 
 def widened(model: Any) -> Any | None:
-    """The model, or a float32 copy of one in a narrow dtype; None where there is no memory for the copy."""
+    """The model, as a float32 copy if its dtype is narrow.
+
+    None where there is no memory for the copy.
+    """
     if not is_narrow(model.dtype):
         return model
     numbers = sum(weight.numel() for weight in (*model.parameters(), *model.buffers()))

@@ -1,4 +1,4 @@
-"""The `ModelSpec` of a model: its config and its sites, in our words."""
+"""Builds the `ModelSpec` of a model from its config and its sites."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def describe(
     licence: str = "",
     notes: tuple[str, ...] = (),
 ) -> ModelSpec:
-    """What was opened, from the model (real or a skeleton) and what is known about where it came from."""
+    """The spec of a real or skeleton model, with the facts about its source."""
     config = hf.config.get_text_config() if hasattr(hf.config, "get_text_config") else hf.config
     first = sites[0] if sites else None
     return ModelSpec(
@@ -52,13 +52,16 @@ def describe(
 
 
 def _initial_sd(config: Any) -> float | None:
-    """What config.json says, or its family's default; a configuration made from a GGUF file only has the default."""
+    """The `initializer_range` of config.json, or the default of its family.
+
+    None for a configuration from a GGUF file, which only has the default.
+    """
     initial_sd = getattr(config, "initializer_range", None)
     return float(initial_sd) if isinstance(initial_sd, int | float) and initial_sd > 0 else None
 
 
 def _unseen(config: Any, sites: tuple[Site, ...]) -> tuple[str, ...]:
-    """What part of the model attends in a way that headscope does not see."""
+    """Notes about parts of the model whose attention headscope does not see."""
     if not config.is_encoder_decoder or any(site.stack == "enc" for site in sites):
         return ()
     return ("the encoder does not attend through transformers' attention interface: only the decoder is shown",)
@@ -73,7 +76,7 @@ def _kind(config: Any, sites: tuple[Site, ...]) -> str:
 
 
 def _context(hf: Any, config: Any) -> int | None:
-    """The longest text the model can read: the size of its position table, where it has a limit."""
+    """The longest text that the model reads: its position table's size, or None."""
     tables = [
         m for name, m in hf.named_modules() if isinstance(m, nn.Embedding) and name.endswith("position_embeddings")
     ]
@@ -87,9 +90,10 @@ def _context(hf: Any, config: Any) -> int | None:
 
 
 def parameter_count(hf: Any) -> int:
-    """How many numbers the weights hold; a weight that several modules share counts once.
+    """The number of weights.
 
-    On a model without weights nothing is shared yet: there transformers' own list of what it ties tells.
+    A weight that several modules share counts once. A model without weights shares nothing yet: there transformers'
+    list of tied weights decides.
     """
     tied = dict(getattr(hf, "all_tied_weights_keys", None) or {})
     weights = dict(hf.named_parameters())

@@ -1,4 +1,4 @@
-"""Token ids against the embedding table that they are looked up in."""
+"""Checks token ids against the embedding table."""
 
 from torch import Tensor
 
@@ -7,7 +7,7 @@ from headscope.errors import CheckpointError
 
 
 def check_token_ids(tokens: Tensor, spec: ModelSpec) -> None:
-    """Refuse tokens for which the model has no vector: tokenizer and weights are then of two models.
+    """Refuse tokens without a vector: tokenizer and weights are of different models.
 
     Raises:
         CheckpointError: An id is not below the size of the vocabulary.
@@ -15,7 +15,7 @@ def check_token_ids(tokens: Tensor, spec: ModelSpec) -> None:
     largest = int(tokens.max()) if tokens.numel() else 0
     if spec.vocabulary and largest >= spec.vocabulary:
         raise CheckpointError(
-            f"{spec.name}: the tokenizer makes the token {largest} of this text, "
+            f"{spec.name}: the tokenizer gives the token {largest} for this text, "
             f"but the embedding table has {spec.vocabulary} rows",
             hint="tokenizer and weights belong to different models: fetch both from the same place",
         )

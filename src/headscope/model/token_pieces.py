@@ -1,6 +1,6 @@
-r"""Tokenise a long document piece by piece, with the tokens of the whole document as the result.
+r"""Tokenises a long document in pieces, with the tokens of the whole document.
 
-A tokenizer needs about 165 bytes per character while it works, so a long document is given to it in pieces:
+A tokenizer needs about 165 bytes per character while it works, so it gets a long document in pieces:
 
     piece A   |------------------------------|=========|
     piece B                                  |=========|------------------------------|
@@ -10,8 +10,8 @@ Definition:
     Two neighbouring pieces share an overlap. Their tokens in the middle half of the overlap must be the same, by id and
     by place. Then A gives the tokens before one of these tokens and B gives those from it on. The cut is next to white
     space where the overlap has any. Where A and B do not agree, A is made twice as long and the comparison is repeated.
-    Documents of one piece, and tokenizers that do not say where their tokens are, see the whole document at once. What
-    would have to be tokenised at once and is longer than `LONGEST` is refused: its memory would grow with the text.
+    A document of one piece is tokenised at once, and so is any document where the tokenizer does not report positions.
+    Above `LONGEST` characters that is refused: its memory would grow with the text.
 Properties:
     - the tokens are those of the whole document  (tested: test_pieces_give_the_tokens_of_the_whole_document)
     - no more than a few pieces are held at once  (tested: test_a_long_document_is_never_held_whole)
@@ -34,7 +34,7 @@ SAMPLE = 256  # characters that show where a tokenizer puts its special tokens
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The special tokens that a tokenizer puts before and behind a text."""
+    """The special tokens that a tokenizer puts before and after a text."""
 
     head: tuple[int, ...] = ()
     tail: tuple[int, ...] = ()
@@ -45,14 +45,14 @@ class Surroundings:
         return len(self.head) + len(self.tail)
 
     def body(self, ids: Sequence[int]) -> list[int]:
-        """The tokens without the special ones; all of them where these are not there."""
+        """The tokens without the special ones; all of them where these are missing."""
         end = len(ids) - len(self.tail)
         are_there = tuple(ids[: len(self.head)]) == self.head and tuple(ids[max(end, 0) :]) == self.tail
         return list(ids[len(self.head) : end]) if are_there and end >= len(self.head) else list(ids)
 
 
 def surroundings_of(tokenizer: Any, sample: str) -> Surroundings:
-    """The special tokens around a text, seen on a short sample of it."""
+    """The special tokens around a text, found with a short sample."""
     with tokenising():
         specials, ids = tuple(tokenizer("")["input_ids"]), list(tokenizer(sample)["input_ids"])
     for n_head in range(len(specials), -1, -1):
@@ -68,9 +68,9 @@ def token_pieces(
     """The tokens of a document without special ones, a list per piece.
 
     Args:
-        tokenizer: One of transformers, or what can be called like it.
+        tokenizer: A tokenizer of transformers, or a callable like it.
         chunks: The document, in parts of any length.
-        surroundings: What `surroundings_of` says about the tokenizer.
+        surroundings: The result of `surroundings_of` for the tokenizer.
         piece: Characters of a piece.
         overlap: Characters that two pieces share.
     """
@@ -80,20 +80,20 @@ def token_pieces(
         with tokenising():
             yield surroundings.body(tokenizer(_document_text(start, reader))["input_ids"])
         return
-    yield from _stitched(tokenizer, start, reader, piece, overlap)
+    yield from _stitch(tokenizer, start, reader, piece, overlap)
 
 
-def _stitched(tokenizer: Any, text: str, reader: "_Reader", piece: int, overlap: int) -> Iterator[list[int]]:
-    tokens, first = _tokenised(tokenizer, text, 0), 0
+def _stitch(tokenizer: Any, text: str, reader: "_Reader", piece: int, overlap: int) -> Iterator[list[int]]:
+    tokens, first = _tokenise(tokenizer, text, 0), 0
     while not reader.is_empty:
         origin = tokens.origin + len(text) - overlap
         following = text[-overlap:] + reader.take(piece)
-        next_tokens = _tokenised(tokenizer, following, origin)
+        next_tokens = _tokenise(tokenizer, following, origin)
         cut = _common_cut(tokens, next_tokens, following, overlap)
         if cut is None:
             text += following[overlap:] + reader.take(len(text))
             _check_length(text, "this tokenizer finds no place to cut in")
-            tokens = _tokenised(tokenizer, text, tokens.origin)
+            tokens = _tokenise(tokenizer, text, tokens.origin)
             continue
         yield tokens.ids[first : cut[0]]
         text, tokens, first = following, next_tokens, cut[1]
@@ -101,7 +101,7 @@ def _stitched(tokenizer: Any, text: str, reader: "_Reader", piece: int, overlap:
 
 
 def _document_text(start: str, reader: "_Reader") -> str:
-    """A document that must be tokenised at once."""
+    """The text of a document that must be tokenised at once."""
     text = start + reader.take(LONGEST + 1 - len(start))
     _check_length(text, "this tokenizer does not say where its tokens are, and cannot be given")
     return text
@@ -117,7 +117,7 @@ def _check_length(text: str, reason: str) -> None:
 
 @dataclass(frozen=True)
 class _Tokens:
-    """Tokens with the places of their characters in the document."""
+    """Tokens with their positions in the document."""
 
     origin: int
     ids: list[int]
@@ -125,7 +125,7 @@ class _Tokens:
     ends: list[int]
 
     def within(self, low: int, high: int) -> tuple[int, int]:
-        """Indices of the tokens that lie between two places."""
+        """The range of tokens between two positions."""
         first = bisect_left(self.starts, low)
         last = first
         while last < len(self.ids) and self.ends[last] <= high:
@@ -133,7 +133,7 @@ class _Tokens:
         return first, last
 
 
-def _tokenised(tokenizer: Any, text: str, origin: int) -> _Tokens:
+def _tokenise(tokenizer: Any, text: str, origin: int) -> _Tokens:
     with tokenising():
         encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     places = encoding["offset_mapping"]
@@ -142,16 +142,16 @@ def _tokenised(tokenizer: Any, text: str, origin: int) -> _Tokens:
 
 
 def _common_cut(left: _Tokens, right: _Tokens, text: str, overlap: int) -> tuple[int, int] | None:
-    """The index of the same token in both pieces, at which they can be joined; None where they disagree.
+    """The index, in both pieces, of a token where they can be joined.
 
-    `text` is that of the right piece.
+    None where the pieces disagree. `text` is that of the right piece.
     """
     low, high = right.origin + overlap // 4, right.origin + 3 * overlap // 4
     (a, a_end), (b, b_end) = left.within(low, high), right.within(low, high)
     if a == a_end or _part(left, a, a_end) != _part(right, b, b_end):
         return None
     centre = (low + high) // 2
-    # The end of a token may lie behind the start of the next: some characters are several tokens.
+    # A token may end after the start of the next: some characters are several tokens.
     borders = [at for at in range(1, b_end - b) if right.ends[b + at - 1] <= right.starts[b + at]]
     if not borders:
         return None
@@ -170,16 +170,19 @@ def _is_blank(text: str, tokens: _Tokens, index: int) -> bool:
 
 
 def _shows_places(tokenizer: Any, sample: str, surroundings: Surroundings) -> bool:
-    """Whether a tokenizer says where its tokens are, and adds special tokens at the ends of a text only."""
+    """Whether a tokenizer reports positions and adds special tokens only at the ends."""
     if not getattr(tokenizer, "is_fast", False):
         return False
     with tokenising():
-        bare, with_special = tokenizer(sample, add_special_tokens=False)["input_ids"], tokenizer(sample)["input_ids"]
-    return list(with_special) == [*surroundings.head, *bare, *surroundings.tail]
+        without_special, with_special = (
+            tokenizer(sample, add_special_tokens=False)["input_ids"],
+            tokenizer(sample)["input_ids"],
+        )
+    return list(with_special) == [*surroundings.head, *without_special, *surroundings.tail]
 
 
 class _Reader:
-    """Takes as many characters as wanted from parts of any length."""
+    """Takes any number of characters from parts of any length."""
 
     def __init__(self, chunks: Iterator[str]) -> None:
         self._chunks = chunks
@@ -187,7 +190,7 @@ class _Reader:
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything was taken."""
+        """Whether all characters were taken."""
         while not self._pending:
             chunk = next(self._chunks, None)
             if chunk is None:

@@ -1,4 +1,4 @@
-"""The spelling of tokens: the text of each, with a blank in front where a word begins."""
+"""The spelling of tokens: their text, with a blank in front where a word begins."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,10 +9,10 @@ _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
 
 def spelled_tokens(tokenizer: Any, tokens: Sequence[int]) -> tuple[str, ...]:
-    """What each token adds to the text, found by decoding one token more each time, whatever the tokenizer.
+    """The text that each token adds, for any tokenizer.
 
-    A special token is a word of its own, and so is what follows it. Of a character that is spread over several tokens
-    the last one has it, and the others have nothing.
+    Found by decoding one more token each time. A special token is a separate word, and so is the text after it. Where
+    several tokens form one character, the last one gets it and the others get nothing.
     """
     special = set(tokenizer.all_special_ids)
     spellings: list[str] = []
@@ -20,7 +20,7 @@ def spelled_tokens(tokenizer: Any, tokens: Sequence[int]) -> tuple[str, ...]:
     with quiet():
         for count in range(1, len(tokens) + 1):
             longer = str(tokenizer.decode(list(tokens[:count]), clean_up_tokenization_spaces=False)).rstrip(_UNFINISHED)
-            piece = longer[_shared(text, longer) :]
+            piece = longer[_common_length(text, longer) :]
             alone = tokens[count - 1] in special or (count > 1 and tokens[count - 2] in special)
             spellings.append(f" {piece}" if alone and not piece[:1].isspace() else piece)
             text = longer
@@ -30,7 +30,7 @@ def spelled_tokens(tokenizer: Any, tokens: Sequence[int]) -> tuple[str, ...]:
 class TokenizerVocabulary:
     """The `Vocabulary` of a tokenizer."""
 
-    # A word inside a text is what stands behind another one and a blank.
+    # A word inside a text follows another word and a blank.
     _BEFORE = "the"
 
     def __init__(self, tokenizer: Any) -> None:
@@ -38,11 +38,14 @@ class TokenizerVocabulary:
 
     @property
     def size(self) -> int:
-        """One more than the largest id."""
+        """The number of tokens: the largest id plus one."""
         return max(self._tokenizer.get_vocab().values(), default=-1) + 1
 
     def token(self, word: str) -> int | None:
-        """The one token that spells this word inside a text; capitals do not matter where it has none."""
+        """The single token that spells this word inside a text.
+
+        Case does not matter where the vocabulary has no capitals.
+        """
         before, with_word = (self._ids(text) for text in (self._BEFORE, f"{self._BEFORE} {word}"))
         if len(with_word) != len(before) + 1 or with_word[:-1] != before:
             return None
@@ -51,7 +54,7 @@ class TokenizerVocabulary:
         return with_word[-1] if text and text.lower() == word.lower() else None
 
     def spelled(self, tokens: Sequence[int]) -> tuple[str, ...]:
-        """What each token spells behind another word, with a blank in front where a word begins."""
+        """The text of each token after another word, with a blank where a word begins."""
         before = self._ids(self._BEFORE)
         return tuple(spelled_tokens(self._tokenizer, [*before, token])[-1] for token in tokens)
 
@@ -60,6 +63,6 @@ class TokenizerVocabulary:
             return [int(token) for token in self._tokenizer(text, add_special_tokens=False)["input_ids"]]
 
 
-def _shared(a: str, b: str) -> int:
-    """How many characters two texts begin with in common."""
+def _common_length(a: str, b: str) -> int:
+    """The length of the common beginning of two texts."""
     return next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

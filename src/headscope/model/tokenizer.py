@@ -1,4 +1,7 @@
-"""The tokenizer of a checkpoint, if it has one; never with code of the checkpoint's own."""
+"""Opens the tokenizer of a checkpoint, if it has one.
+
+It never runs code of the checkpoint.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -22,13 +25,16 @@ _BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.jso
 
 
 def open_tokenizer(folder: Path, config: Any) -> tuple[Any | None, tuple[str, ...]]:
-    """The tokenizer and what is to be said about it; None where the folder has none that can be used here."""
+    """The tokenizer, and notes about it.
+
+    None where the folder has no usable tokenizer.
+    """
     from transformers import AutoTokenizer
 
     if not any(path for pattern in _FILES for path in folder.glob(pattern)):
         return None, ()
     for path in (path for pattern in (*_FILES, *_BESIDE) for path in folder.glob(pattern)):
-        file_size(path)  # a pipe or a folder in its place would be waited for, or passed over
+        file_size(path)  # a pipe under this name would block, a folder would be ignored
     try:
         with quiet():
             tokenizer = AutoTokenizer.from_pretrained(
@@ -45,7 +51,10 @@ def open_tokenizer(folder: Path, config: Any) -> tuple[Any | None, tuple[str, ..
 
 
 def _unusable_here(error: Exception) -> str | None:
-    """Why a tokenizer that may well be whole cannot be used on this machine; None if it is just broken."""
+    """Why an intact tokenizer cannot be used on this machine.
+
+    None where the tokenizer is broken.
+    """
     message = str(error)
     if "custom code" in message:
         return "needs code of its own; headscope never runs code of a checkpoint"

@@ -1,4 +1,4 @@
-"""A tokenizer at work: quiet, and a failure of it is that of the checkpoint."""
+"""Runs a tokenizer quietly; its failure is an error of the checkpoint."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,9 @@ from headscope.model.transformers.library_messages import quiet, reason
 
 @contextmanager
 def tokenising() -> Iterator[None]:
-    """Let a tokenizer work; it is made of files of the checkpoint, and may fail on the first word that it meets.
+    """Run a tokenizer inside the context.
+
+    A tokenizer is made of files of the checkpoint, and may fail on any word.
 
     Raises:
         CheckpointError: The tokenizer fails.

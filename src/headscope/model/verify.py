@@ -1,12 +1,12 @@
-"""Verify: the fast paths, their definitions and transformers itself, compared on one very checkpoint.
+"""Verify: compares fast paths, definitions and transformers on one checkpoint.
 
-What is compared with transformers is compared with a second model that transformers loads by itself (`fresh_copy`).
-What is compared with a definition is compared on the same queries, keys and values.
+The model is compared with a second one that transformers loads by itself (`fresh_copy`). A fast path is compared with
+its definition on the same queries, keys and values.
 
-Float64 is the judge. Where scores are sharp, float32 rounds far more than elsewhere, and two computations that are both
-right drift apart. So beside each error stands what rounding does to the plain computation in float32, measured against
-the same in float64, and the error may be a few times as large. A model in float16 or bfloat16 is verified as a float32
-copy, to which its weights widen exactly (see `rounding`).
+Float64 is the judge. Where scores are sharp, float32 rounds far more than elsewhere, and two correct computations drift
+apart. So each error is compared with the rounding of the plain float32 computation, measured against the same in
+float64, and may be a few times as large. A model in float16 or bfloat16 is verified as a float32 copy, which holds its
+weights exactly (see `rounding`).
 """
 
 import math
@@ -44,16 +44,16 @@ SINGLES = 16
 FEWEST = 8
 BANDS = (1, 8)
 
-# Every tolerance is relative to the range of what is compared; one float32 rounding is 6e-8.
+# Every tolerance is relative to the range of the compared numbers; one float32 rounding is 6e-8.
 MAPS = 1e-6
 OUTPUTS = 1e-4  # dozens of layers amplify roundings; transformers' own eager and sdpa differ as much
 STATISTICS = 1e-5
 WEIGHTS = 1e-5
 DEFINITION = 2e-6
-# How many times the measured rounding of the plain float32 computation an error may be, beyond the tolerance: sums in
-# another order err by as much in another direction, and the largest of many errors is compared with another largest.
+# Beyond the tolerance, an error may be this many times the measured rounding of the plain float32 computation: sums in
+# another order err by as much in another direction, and the comparison is between the largest of many errors.
 ROUNDED = 4.0
-# Where transformers' own output moves by this much between float32 and float64, nothing can be compared with it.
+# Where transformers' output differs by this much between float32 and float64, a comparison with it says nothing.
 CHAOS = 1e-2
 
 
@@ -70,10 +70,10 @@ class Check:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is verified: a model, the same loaded afresh, and inputs for both.
+    """The verified model, a fresh copy of it, and inputs for both.
 
     `singles` are inputs of single tokens, where rotary positions are the identity; `tokens` is None where the model
-    reads something else than tokens alone.
+    does not read tokens alone.
     """
 
     model: Model
@@ -85,9 +85,9 @@ class Subject:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a freshly loaded model gives under eager attention: maps by stack and kind, and its first output.
+    """Maps by stack and kind, and the first output, of a fresh model.
 
-    The roundings are how far float32 is from float64 in each.
+    The fresh model uses eager attention. The roundings are the differences between float32 and float64.
     """
 
     maps: dict[tuple[str, str], list[Tensor]]
@@ -98,34 +98,40 @@ class Answer:
 
 @dataclass(frozen=True)
 class Deviation:
-    """An error, and how large the rounding of the plain float32 computation is."""
+    """An error, and the rounding of the plain float32 computation."""
 
     error: float
     rounding: float = 0.0
 
 
-class _NotCompared(Exception):
-    """Why a comparison cannot be made, through no fault of the model or of headscope."""
+class _NotComparable(Exception):
+    """Why a comparison is impossible, without a fault of the model or of headscope."""
 
 
 Comparison = Callable[[Subject], list[Deviation]]
 
 
 def verify(model: Model, text: str | None = None) -> list[Check]:
-    """Run every comparison that this model allows, on the first tokens of `text` (random inputs without one).
+    """Run every comparison that this model allows, on the first tokens of `text`.
 
-    Models that read images or sound are verified on random ones.
+    Without a text the inputs are random. Models that read images or sound are verified on random ones.
     """
     with quiet(), torch.no_grad(), restored(model.hf):
         fresh = fresh_copy(model.hf, model.origin)
         state = _state(model, fresh)
-        judged = _in_float32(model, fresh)
-        subject = _run_subject(judged, fresh, text)
-        return [state, *(_checked(name, tolerance, check, subject) for name, tolerance, check in _checks(judged))]
+        compared_model = _in_float32(model, fresh)
+        subject = _run_subject(compared_model, fresh, text)
+        return [
+            state,
+            *(_run_check(name, tolerance, check, subject) for name, tolerance, check in _checks(compared_model)),
+        ]
 
 
 def _in_float32(model: Model, fresh: FreshCopy) -> Model:
-    """The model itself, or a float32 copy of one in a narrow dtype; the fresh one is widened in place."""
+    """The model, as a float32 copy where its dtype is narrow.
+
+    The fresh model is widened in place.
+    """
     if not is_narrow(model.hf.dtype):
         return model
     wide = widened(model.hf)
@@ -138,7 +144,7 @@ def _in_float32(model: Model, fresh: FreshCopy) -> Model:
 def _checks(model: Model) -> Iterator[tuple[str, float, Comparison]]:
     yield "maps = transformers' eager attentions", MAPS, _maps
     if isinstance(model.session(), SoftmaxSession):
-        return  # nothing below can be asked of a family outside the attention interface
+        return  # the rest needs a family that uses the attention interface
     yield "streaming statistics = float64 of the same queries and keys", STATISTICS, _statistics
     yield "output under our attention = transformers' own", OUTPUTS, _outputs
     yield "output under an infinite window = transformers' own", OUTPUTS, _infinite_window
@@ -149,35 +155,38 @@ def _checks(model: Model) -> Iterator[tuple[str, float, Comparison]]:
         yield "tokens generated with a cache = without", 0.0, _cache
 
 
-def _checked(name: str, tolerance: float, check: Comparison, subject: Subject) -> Check:
+def _run_check(name: str, tolerance: float, check: Comparison, subject: Subject) -> Check:
     try:
         deviations = check(subject)
-    except _NotCompared as obstacle:
+    except _NotComparable as obstacle:
         return Check(name, None, tolerance, True, str(obstacle))
     except HeadscopeError as refusal:
         return Check(name, None, tolerance, False, refusal.message)
     worst = max(deviations, key=lambda deviation: _share(deviation, tolerance))
-    allowed = _allowed(worst, tolerance)
+    allowed = _allowed_error(worst, tolerance)
     return Check(name, worst.error, allowed, worst.error <= allowed)
 
 
-def _allowed(deviation: Deviation, tolerance: float) -> float:
+def _allowed_error(deviation: Deviation, tolerance: float) -> float:
     return tolerance + ROUNDED * deviation.rounding
 
 
 def _share(deviation: Deviation, tolerance: float) -> float:
-    """The error as a share of what it may be; an error that is not a number is beyond every limit."""
-    allowed = _allowed(deviation, tolerance)
+    """The error as a share of its limit.
+
+    An error that is not a number is beyond every limit.
+    """
+    allowed = _allowed_error(deviation, tolerance)
     if math.isnan(deviation.error):
         return math.inf
     return deviation.error / allowed if allowed else deviation.error
 
 
 def _state(model: Model, fresh: FreshCopy) -> Check:
-    """How many weights, buffers and attributes are not those of a model that was just loaded."""
+    """Count the weights, buffers and attributes that differ from a fresh model."""
     name = "weights and state = a freshly loaded model's"
-    weights, loaded = (dict(hf.named_parameters()) for hf in (model.hf, fresh.hf))
-    if weights.keys() != loaded.keys():
+    weights, fresh_weights = (dict(hf.named_parameters()) for hf in (model.hf, fresh.hf))
+    if weights.keys() != fresh_weights.keys():
         note = f"{fresh.method}; it has other parameters, so that only what it computes is compared"
         return Check(name, None, 0.0, True, note)
     names = differences(model.hf, fresh.hf)
@@ -186,7 +195,10 @@ def _state(model: Model, fresh: FreshCopy) -> Check:
 
 
 def _run_subject(model: Model, fresh: FreshCopy, text: str | None) -> Subject:
-    """What is verified; raises `CaptureError` where the model cannot be run on the inputs that are made for it."""
+    """The model, a fresh copy, and inputs.
+
+    Raises `CaptureError` where the model cannot run on the inputs that headscope makes.
+    """
     try:
         return _subject(model, fresh, text)
     except HeadscopeError:
@@ -210,7 +222,10 @@ def _subject(model: Model, fresh: FreshCopy, text: str | None) -> Subject:
 
 
 def _answer(fresh: Any, inputs: dict[str, Any]) -> Answer:
-    """What a fresh model answers; it is widened to float64 on the way, to measure how much it rounds."""
+    """The maps and the output of a fresh model.
+
+    The model is widened to float64 on the way, to measure its rounding.
+    """
     answer = _computed_answer(fresh, inputs)
     memory = physical_bytes()
     if fresh.dtype == torch.float64 or (memory is not None and 8 * n_numbers(fresh) > memory):
@@ -225,7 +240,7 @@ def _answer(fresh: Any, inputs: dict[str, Any]) -> Answer:
 
 
 def _computed_answer(fresh: Any, inputs: dict[str, Any]) -> Answer:
-    # Two forwards: a model that exchanges its attention modules in the first one shows their maps in the second.
+    # Two forwards: a model that replaces its attention modules in the first one shows their maps in the second.
     hidden = _hidden(fresh(**inputs))
     return Answer(_attentions(fresh(**inputs, output_attentions=True)), hidden)
 
@@ -248,7 +263,10 @@ def _tokens(model: Model, text: str | None) -> Int[Tensor, "1 tokens"]:
 
 
 def _readable(model: Model, tokens: Int[Tensor, "1 tokens"]) -> Int[Tensor, "1 first_tokens"]:
-    """As many of the first tokens as the model reads in a form that can be seen; BigBird reads long text by blocks."""
+    """The first tokens, as many as the model attends to with visible maps.
+
+    BigBird reads a longer text in blocks.
+    """
     while tokens.shape[1] > FEWEST:
         try:
             with model.session() as session:
@@ -279,21 +297,21 @@ def _maps(subject: Subject) -> list[Deviation]:
         for site, their_map in zip(sites, maps, strict=False):
             deviations.append(Deviation(_map_error(site, ours[site], their_map), subject.theirs.rounding_of_maps))
     if not deviations:
-        raise _NotCompared("transformers returns no attentions for this family; its output is compared")
+        raise _NotComparable("transformers returns no attentions for this family; its output is compared")
     return deviations
 
 
-def _chaos(rounding: float) -> _NotCompared:
-    return _NotCompared(
+def _chaos(rounding: float) -> _NotComparable:
+    return _NotComparable(
         f"rounding alone moves transformers' own numbers by {rounding:.1g} between float32 and float64, so nothing "
         "can be compared with them"
     )
 
 
 def _attentions(output: Any) -> dict[tuple[str, str], list[Tensor]]:
-    """What transformers returns as attentions, by stack and kind."""
+    """The attentions that transformers returns, by stack and kind."""
     text, image, sound = (getattr(output, f"{part}_model_output", None) for part in ("text", "vision", "audio"))
-    returned = {
+    maps_by_place = {
         ("only", "self"): getattr(output, "attentions", None),
         ("enc", "self"): getattr(output, "encoder_attentions", None),
         ("dec", "self"): getattr(output, "decoder_attentions", None),
@@ -302,24 +320,25 @@ def _attentions(output: Any) -> dict[tuple[str, str], list[Tensor]]:
         ("image", "self"): getattr(image, "attentions", None),
         ("sound", "self"): getattr(sound, "attentions", None),
     }
-    # Where a family returns something else than a map for a layer (PEGASUS-X: maps by blocks), no map is compared.
+    # Where a family returns no plain map for a layer (PEGASUS-X: maps by blocks), no map is compared.
     return {
         place: [attention_map for attention_map in maps or () if isinstance(attention_map, Tensor)]
-        for place, maps in returned.items()
+        for place, maps in maps_by_place.items()
     }
 
 
 def _map_error(site: Site, ours: Tensor, theirs: Tensor) -> float:
     if "sinks" in site.extras:
-        # Some families return the map before the sink has taken its share: only what is left can be compared.
+        # Some families return the map without the share of the sink: only the visible keys can be compared.
         ours, theirs = (attention_map / attention_map.sum(dim=-1, keepdim=True) for attention_map in (ours, theirs))
     return float((ours - theirs).abs().max())
 
 
 def _statistics(subject: Subject) -> list[Deviation]:
-    """Entropy over ln n, distance over n, masses as they are, for every site.
+    """Compare streamed row statistics with their definition, for every site.
 
-    A session streams; each call that it reads is taken by the definition as well, from the same queries and keys.
+    Entropy is relative to ln n, distance to n; masses are absolute. A session streams; the definition uses the queries
+    and keys of the same calls.
     """
     model, request = subject.model, Request(bands=BANDS)
     with model.session() as session:
@@ -337,7 +356,7 @@ def _statistics_error(site: Site, measured: RowStatistics, exact: RowStatistics,
     keys = max(2, int(exact.n_visible.max()))
     ranges = {"entropy_nats": math.log(keys), "participation": 1.0, "first": 1.0}
     if site.kind == "self":
-        # The anchors of the standard deviation are spread over all keys, also where a window hides most of them: its
+        # The anchors of the standard deviation cover all keys, even where a window hides most of them: its
         # error is stated in units of their number (see `statistics.columns`).
         ranges |= {"distance": float(keys), "distance_sd": float(n_keys), "diagonal": 1.0}
     return max(_worst(getattr(measured, name), getattr(exact, name)) / size for name, size in ranges.items())
@@ -348,7 +367,10 @@ def _worst(a: Tensor, b: Tensor) -> float:
 
 
 class _ReferenceReader(Reader):
-    """Reads calls and takes the statistics of each from its stored map, in float32 and in float64."""
+    """Reads calls, and computes their statistics from stored maps in two precisions.
+
+    The precisions are float32 and float64.
+    """
 
     def __init__(self, request: Request) -> None:
         super().__init__()
@@ -356,18 +378,18 @@ class _ReferenceReader(Reader):
         self.statistics: list[tuple[RowStatistics, RowStatistics, int]] = []
 
     def call(self, raw: RawCall, *, query_offset: int | None = None, cross: bool = False) -> Call:
-        """The call; its statistics by the definition are kept."""
+        """Read the call, and keep its statistics by the definition."""
         call = super().call(raw, query_offset=query_offset, cross=cross)
         cpu_call = call.to(torch.device("cpu"))  # not every device has float64
         plain, exact = (
             pattern_statistics(pattern(judged_call), judged_call, self._request, positional=not cross)
-            for judged_call in (cpu_call, _wide(cpu_call))
+            for judged_call in (cpu_call, _call_in_float64(cpu_call))
         )
         self.statistics.append((plain, exact, call.k.shape[2]))
         return call
 
 
-def _wide(call: Call) -> Call:
+def _call_in_float64(call: Call) -> Call:
     """The same call in float64."""
     tensors = {name: _in_float64(getattr(call, name)) for name in ("q", "k", "v", "bias", "sinks")}
     return replace(call, **tensors)
@@ -393,12 +415,15 @@ def _changed_by(subject: Subject, *, replaced: bool) -> list[Deviation]:
 
 
 def _hidden(output: Any) -> Tensor:
-    """The first tensor of numbers that a model returns."""
+    """The first tensor of numbers in the output of a model."""
     return next(value for value in output.values() if isinstance(value, Tensor) and value.is_floating_point())
 
 
 def _definition(subject: Subject) -> list[Deviation]:
-    """On the queries, keys and values that this model really computes, relative to the largest output."""
+    """Compare the mechanism with its definition on the model's own q, k and v.
+
+    The error is relative to the largest output.
+    """
     deviations: list[Deviation] = []
     model, reader, dense = subject.model, Reader(), Dense()
 
@@ -415,12 +440,15 @@ def _definition(subject: Subject) -> list[Deviation]:
 
 
 def _has_projections(model: Model, site: Site) -> bool:
-    """Whether the equation of the weights says what q, k and v are, up to a limit where there is one."""
+    """Whether the weights determine q, k and v, at least up to a limit."""
     return model.weight_status(site).status in ("exact", "clipped")
 
 
 def _projections(subject: Subject) -> list[Deviation]:
-    """On single tokens, where rotary positions are the identity; images and sounds have none where this is asked."""
+    """Compare projections on single tokens, where rotary positions are the identity.
+
+    Images and sounds have no rotary positions here.
+    """
     model, inputs = subject.model, dict[str, list[Tensor]]()
     sites = [site for site in model.sites if _has_projections(model, site)]
     hooks = []
@@ -462,12 +490,12 @@ def _projection_error(
 
 
 def _cache(subject: Subject) -> list[Deviation]:
-    """How many of 16 greedy tokens differ."""
+    """Count the differences between 16 greedy tokens with and without a cache."""
     if subject.tokens is None:
-        raise _NotCompared("the model does not read tokens alone")
+        raise _NotComparable("the model does not read tokens alone")
     prompt = subject.tokens[0, : max(1, min(32, subject.tokens.shape[1] - 16))]
     hf = subject.model.hf
-    # Any token will do to begin with where the configuration names none: both runs begin alike.
+    # Where the configuration names no first token any token will do: both runs use the same.
     start = 0 if lacks_start(hf) else None
     with subject.model.session():
         runs = [

@@ -1,4 +1,4 @@
-"""A site's projections in canonical form, read off a blueprint: from a built model or straight from a file."""
+"""Reads a site's projections in canonical form, from a built model or a file."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,20 +23,20 @@ from headscope.model.tracing.random_codes import is_linear
 
 @dataclass(frozen=True)
 class OtherWeights:
-    """The weights of a model that are no projections of attention."""
+    """The weights of a model that are not projections of attention."""
 
     feed_forward: FeedForwardMatrices
     tables: EmbeddingTables
 
     @classmethod
     def of(cls, model: Any, plans: dict[Site, Plan]) -> "OtherWeights":
-        """Of a model, real or on the meta device."""
+        """Find them in a model, real or on the meta device."""
         return cls(find_feed_forward(model, plans), find_tables(model, tuple(plans)))
 
 
 @runtime_checkable
 class Matrices(Protocol):
-    """Where matrices come from: x @ matrix(module) + bias(module) is what the module computes."""
+    """A source of matrices: a module computes x @ matrix(module) + bias(module)."""
 
     def matrix(self, module: str) -> Float[Tensor, "in out"]:
         """The module's matrix, rows acting on the right."""
@@ -47,12 +47,15 @@ class Matrices(Protocol):
         ...
 
     def table(self, module: str) -> Float[Tensor, "rows d"]:
-        """The module's weight as it is stored, one row for each thing that it has a vector of."""
+        """The module's weight as stored, one row per token or position."""
         ...
 
 
 class ModelMatrices:
-    """Matrices of a built model, on the CPU: views where the model is there, copies where it is not."""
+    """The matrices of a built model on the CPU.
+
+    Views where the model is on the CPU, copies elsewhere.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -69,16 +72,16 @@ class ModelMatrices:
         return None if bias is None else bias.detach().cpu()
 
     def table(self, module: str) -> Float[Tensor, "rows d"]:
-        """The module's weight as it is stored."""
+        """The module's weight as stored."""
         weight: Tensor = self._model.get_submodule(module).weight  # type: ignore[assignment]
         return weight.detach().cpu()
 
 
 class FileMatrices:
-    """Matrices read from a safetensors file one tensor at a time; `skeleton` only says what is where.
+    """Matrices read from a safetensors file, one tensor at a time.
 
-    `sources` maps the model's parameter names to the file's tensor names. Of a fused projection that serves
-    q, k and v of one site the last tensor read is kept, so that it is read once.
+    `skeleton` only says which module has which shape. `sources` maps the model's parameter names to the file's tensor
+    names. The last tensor is kept, so that a fused projection of q, k and v is read once.
     """
 
     def __init__(self, skeleton: nn.Module, checkpoint: Checkpoint, sources: dict[str, str]) -> None:
@@ -98,7 +101,10 @@ class FileMatrices:
         return self._checkpoint.read(self._sources[f"{module}.bias"]) if has_bias else None
 
     def table(self, module: str) -> Float[Tensor, "rows d"]:
-        """The module's weight in the dtype of the file: the largest tensor of many a model is not made larger."""
+        """The module's weight in the dtype of the file.
+
+        It is the largest tensor of many models and is not widened.
+        """
         return self._finite(f"{module}.weight", None)
 
     def _read(self, parameter: str) -> Tensor:
@@ -118,9 +124,9 @@ LayerRunner = Callable[[Site, Tensor, Tensor], AfterHeads]
 
 
 class PlannedWeights:
-    """The `WeightSource` of the lenses: a blueprint, somewhere to read matrices from, and layers if they are built.
+    """The `WeightSource` of the lenses: a blueprint, a source of matrices, and layers.
 
-    `tokenizer` is asked for when a lens first wants to know what tokens spell.
+    Layers are there if the model is built. `tokenizer` is called when a lens first needs the spelling of tokens.
     """
 
     def __init__(
@@ -139,7 +145,7 @@ class PlannedWeights:
 
     @property
     def spec(self) -> ModelSpec:
-        """What is being read."""
+        """The model whose weights these are."""
         return self._spec
 
     @property
@@ -157,7 +163,10 @@ class PlannedWeights:
         return self._plans[site].status
 
     def weights(self, site: Site) -> HeadWeights:
-        """The projections of one site; raises `WeightsRefused` where there is no canonical form."""
+        """The projections of one site.
+
+        Raises `WeightsRefused` where there is no canonical form.
+        """
         plan = self._plans[site]
         if plan.projections is None:
             raise WeightsRefused(
@@ -183,35 +192,35 @@ class PlannedWeights:
 
     @property
     def feed_forward(self) -> tuple[FeedForward, ...]:
-        """The feed-forward matrices of every layer that can be read one by one."""
+        """The feed-forward matrices of every layer that can be read separately."""
         return self._feed_forward.matrices
 
     @property
     def feed_forward_notes(self) -> tuple[str, ...]:
-        """Which feed-forward matrices are not among them, and why."""
+        """Sentences that say which feed-forward matrices are missing, and why."""
         return self._feed_forward.notes
 
     def feed_forward_matrix(self, matrix: FeedForward) -> Float[Tensor, "d_in d_out"]:
-        """One of them, rows acting on the right."""
+        """One feed-forward matrix, rows acting on the right."""
         return self._matrices.matrix(matrix.module)
 
     @property
     def embeddings(self) -> tuple[Embedding, ...]:
-        """The tables of token, output and position vectors that can be read."""
+        """The readable tables of token, output and position vectors."""
         return self._tables.tables
 
     @property
     def embedding_notes(self) -> tuple[str, ...]:
-        """What is to be known about them."""
+        """Sentences about tables that are shared, scaled or left out."""
         return self._tables.notes
 
     def embedding_table(self, table: Embedding) -> Float[Tensor, "rows d"]:
-        """One of them, all rows, as it is stored."""
+        """One table with all rows, as stored."""
         return self._matrices.table(table.module)
 
     @property
     def vocabulary(self) -> Vocabulary | None:
-        """What the tokens spell; None where the checkpoint has no tokenizer."""
+        """The spelling of the tokens; None where the checkpoint has no tokenizer."""
         tokenizer = self._tokenizer()
         return None if tokenizer is None else TokenizerVocabulary(tokenizer)
 
@@ -221,9 +230,9 @@ class PlannedWeights:
         stream: Float[Tensor, "windows tokens d_model"],
         z: Float[Tensor, "windows heads tokens d_value"],
     ) -> AfterHeads:
-        """What the rest of a site's layer makes of a stream that enters it and of what its heads give."""
+        """What the rest of a site's layer computes from a stream and its heads' outputs."""
         if self._rest_of_layer is None:
-            raise WeightsRefused(f"{site.label}: the weights are read from a file, and no layer is built to be run")
+            raise WeightsRefused(f"{site.label}: the weights come from a file, so there is no layer to run")
         return self._rest_of_layer(site, stream, z)
 
 
@@ -244,24 +253,25 @@ def _output_bias(matrices: Matrices, module: str) -> Float[Tensor, " out"]:
 def file_sources(
     skeleton: Any, checkpoint: Checkpoint, plans: dict[Site, Plan], other_weights: OtherWeights
 ) -> tuple[dict[str, str], OtherWeights]:
-    """For each parameter that is to be read, the one tensor of the file that it is; and what can be read.
+    """Map each parameter to its tensor in the file.
 
-    transformers renames, splits and merges tensors on loading; its own rules are applied to the names in the file. A
-    projection of attention without exactly one tensor of its shape, untouched but for the name, refuses the file; a
-    feed-forward matrix or a table of vectors without one is left out.
+    Also returns the other weights that can be read. transformers renames, splits and merges tensors on loading; its own
+    rules are applied to the names in the file. The file is refused where an attention projection does not correspond to
+    exactly one tensor of its shape, unchanged except for the name; a feed-forward matrix or a table of vectors like
+    that is left out.
     """
     names_by_parameter: dict[str, list[str]] = {}
     loaded_name = _loading_rules(skeleton)
     for name in checkpoint.tensors:
-        target, converted = loaded_name(name)
-        if not converted:
+        target, is_converted = loaded_name(name)
+        if not is_converted:
             names_by_parameter.setdefault(target, []).append(name)
     shapes = {name: tuple(parameter.shape) for name, parameter in skeleton.state_dict().items()}
 
     def source(name: str) -> str:
         return _unique(name, names_by_parameter.get(name, []), shapes[name], checkpoint)
 
-    sources = {name: source(name) for name in _needed(skeleton, plans)}
+    sources = {name: source(name) for name in _needed_parameters(skeleton, plans)}
     matrices, tables = other_weights.feed_forward.matrices, other_weights.tables.tables
     refusals: dict[str, str] = {}
     for module in dict.fromkeys([matrix.module for matrix in matrices] + [table.module for table in tables]):
@@ -289,27 +299,29 @@ def file_sources(
 
 def _unique(parameter: str, names: list[str], shape: tuple[int, ...], checkpoint: Checkpoint) -> str:
     if len(names) != 1:
-        have = f"{len(names)} tensors of the file" if names else "no tensor of the file by name alone"
-        raise WeightsRefused(f"parameter {parameter!r} corresponds to {have}, expected exactly one")
+        candidates = f"{len(names)} tensors of the file" if names else "no tensor of the file by name alone"
+        raise WeightsRefused(f"parameter {parameter!r} corresponds to {candidates}, expected exactly one")
     got = tuple(checkpoint.tensors[names[0]].shape)
     if got != shape:
         raise WeightsRefused(f"tensor {names[0]!r} has shape {got}, expected {shape} for {parameter!r}")
     return names[0]
 
 
-def _needed(skeleton: Any, plans: dict[Site, Plan]) -> list[str]:
+def _needed_parameters(skeleton: Any, plans: dict[Site, Plan]) -> list[str]:
     modules: dict[str, None] = {}
     for plan in plans.values():
         if plan.projections is not None:
             parts = plan.projections
             modules.update(dict.fromkeys(part.module for part in (parts.q, parts.k, parts.v, parts.o)))
     names = [f"{module}.weight" for module in modules]
-    biased = [m for m in modules if is_linear(skeleton.get_submodule(m)) and skeleton.get_submodule(m).bias is not None]
-    return names + [f"{module}.bias" for module in biased]
+    with_bias = [
+        m for m in modules if is_linear(skeleton.get_submodule(m)) and skeleton.get_submodule(m).bias is not None
+    ]
+    return names + [f"{module}.bias" for module in with_bias]
 
 
 def _loading_rules(skeleton: Any) -> Callable[[str], tuple[str, bool]]:
-    """From a tensor's name to the parameter transformers loads it into, and whether its values would change."""
+    """Map a tensor's name to its parameter, and whether loading changes its values."""
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 

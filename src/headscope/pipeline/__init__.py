@@ -1,4 +1,4 @@
-"""Run lenses on a model: one forward per batch and variant for all of them together."""
+"""Runs lenses on a model: one forward per batch and variant for all of them."""
 
 from headscope.pipeline.measure import measure
 from headscope.progress import Progress

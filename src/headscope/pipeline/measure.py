@@ -10,7 +10,7 @@ from headscope.core import Finding, Run
 from headscope.corpora import Amount, Text, Windows, text_of
 from headscope.errors import LensError, UsageError
 from headscope.lenses.lens import AnyLens, Needs, TextSize
-from headscope.pipeline.outcome import answer, failed, not_applicable
+from headscope.pipeline.outcome import answer, failed_finding, not_applicable
 from headscope.pipeline.questions import LensPlan, Question, questions
 from headscope.pipeline.resume import Circumstances, Keeper
 from headscope.pipeline.subject import Subject, is_source, open_subject, windows_of
@@ -132,9 +132,9 @@ def _plans(questions_asked: Sequence[Question], subject: Subject) -> tuple[list[
     for question in questions_asked:
         needs = _needs(question)
         if isinstance(needs, Exception):
-            findings[question.name] = failed(question, needs)
-        elif needs.text and subject.mute:
-            findings[question.name] = not_applicable(question, subject.mute)
+            findings[question.name] = failed_finding(question, needs)
+        elif needs.text and subject.why_no_text:
+            findings[question.name] = not_applicable(question, subject.why_no_text)
         else:
             plans.append(LensPlan(question, needs))
     return plans, findings

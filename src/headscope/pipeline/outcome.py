@@ -1,4 +1,4 @@
-"""Folds made into findings: an answer, a reason why there is none, or an error."""
+"""Turns folds into findings: an answer, a reason for having none, or an error."""
 
 import traceback
 from dataclasses import replace
@@ -13,26 +13,26 @@ from headscope.pipeline.text_pass import Fold, caught, seeded
 
 
 def answer(fold: Fold, subject: Subject) -> Finding:
-    """What the lens says, with its headlines, its parameters and the warning that its weights deserve."""
+    """The lens's answer with headlines, parameters and the warning about weights."""
     question, finding = fold.plan.question, None
     with caught(fold), seeded(fold.seed):
         if fold.error is None:
-            measurement = measured(question, fold.state, subject.weights if fold.plan.needs.weights else None)
+            measurement = measurement_of(question, fold.state, subject.weights if fold.plan.needs.weights else None)
             finding = finding_of(question, measurement)
     if finding is None:
-        finding = _unanswered(question, fold.error)
+        finding = _without_answer(question, fold.error)
     warning = subject.spec.weight_warning
-    heard = (warning,) if warning and fold.plan.needs.weights and warning not in finding.warnings else ()
-    return finding if finding.status == "failed" else replace(finding, warnings=(*heard, *finding.warnings))
+    weight_warnings = (warning,) if warning and fold.plan.needs.weights and warning not in finding.warnings else ()
+    return finding if finding.status == "failed" else replace(finding, warnings=(*weight_warnings, *finding.warnings))
 
 
-def measured(question: Question, state: Any, weights: WeightSource | None) -> Measurement:
-    """What the lens measures, from the state of its fold or from the weights alone."""
+def measurement_of(question: Question, state: Any, weights: WeightSource | None) -> Measurement:
+    """The measurement of the lens, from its state or from the weights alone."""
     lens = question.lens
     if isinstance(lens, TextLens):
         return lens.finish(state, weights)
     if weights is None:
-        raise LensError(f"the lens {lens.name} reads the model's weights, and was given none")
+        raise LensError(f"the lens {lens.name} reads the model's weights, but got none")
     return lens.measure(question.params, weights)
 
 
@@ -53,7 +53,7 @@ def finding_of(question: Question, measurement: Measurement) -> Finding:
 
 
 def not_applicable(question: Question, reason: str, warnings: tuple[str, ...] = ()) -> Finding:
-    """The lens has nothing to say about this model, and that is not an error."""
+    """The finding of a lens that does not apply to this model, which is not an error."""
     return Finding(
         question.name,
         question.lens.about,
@@ -64,21 +64,24 @@ def not_applicable(question: Question, reason: str, warnings: tuple[str, ...] = 
     )
 
 
-def failed(question: Question, error: BaseException) -> Finding:
-    """The lens raised; the reason says what and, where it was not on purpose, in which line."""
-    reason = error.message if isinstance(error, HeadscopeError) else f"{_named(error)} {_place(error)}"
+def failed_finding(question: Question, error: BaseException) -> Finding:
+    """The finding of a lens that raised an error.
+
+    The reason names the error and, where it was unexpected, its line.
+    """
+    reason = error.message if isinstance(error, HeadscopeError) else f"{_error_text(error)} {_place(error)}"
     return Finding(question.name, question.lens.about, "failed", reason.strip(), params=question.stated_params())
 
 
-def _unanswered(question: Question, error: BaseException | None) -> Finding:
+def _without_answer(question: Question, error: BaseException | None) -> Finding:
     if isinstance(error, NotApplicable):
         return not_applicable(question, error.message, error.warnings)
     if isinstance(error, (CaptureError, WeightsRefused)):
         return not_applicable(question, error.message)
-    return failed(question, error or RuntimeError("the lens returned nothing"))
+    return failed_finding(question, error or RuntimeError("the lens returned nothing"))
 
 
-def _named(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 

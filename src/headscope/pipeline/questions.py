@@ -1,4 +1,4 @@
-"""Which lenses with which parameters: names and dictionaries made into lenses and their dataclasses."""
+"""Turns names and dictionaries into lenses and their parameters."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ class Question:
 
     @property
     def name(self) -> str:
-        """The lens's name."""
+        """The name of the lens."""
         return self.lens.name
 
     def stated_params(self) -> dict[str, Scalar]:
@@ -31,31 +31,33 @@ class Question:
 
 @dataclass(frozen=True)
 class LensPlan:
-    """A question with what it needs of the model at hand."""
+    """A question with the captures that it needs from this model."""
 
     question: Question
     needs: Needs
 
 
 def questions(lenses: Sequence[str | AnyLens] | None, params: Mapping[str, Any] | None) -> tuple[Question, ...]:
-    """The chosen lenses (None: all) with the given parameters or their defaults, each lens once.
+    """The chosen lenses (None: all) with their parameters, each lens once.
 
-    They come in the order of `headscope lenses`, whatever the order in which they were chosen, so that the same
-    question gives the same report; a lens that is not listed there comes last.
+    They come in the order of `headscope lenses`, whatever the order of the choice, so that the same question gives the
+    same report; a lens that is not listed there comes last.
     """
-    resolved = map(_lens, lens_members() if lenses is None else lenses)
-    every = _in_order({lens.name: lens for lens in resolved})
-    if not every:
+    lens_objects = map(_lens, lens_members() if lenses is None else lenses)
+    lenses_by_name = _in_order({lens.name: lens for lens in lens_objects})
+    if not lenses_by_name:
         raise UsageError("no lens was chosen", hint="`headscope lenses` lists them")
     params_by_lens = dict(params or {})
-    if strangers := params_by_lens.keys() - every.keys():
-        raise UsageError(f"parameters for {', '.join(sorted(strangers))}, but the chosen lenses are {', '.join(every)}")
-    return tuple(Question(lens, _params(lens, params_by_lens.get(name))) for name, lens in every.items())
+    if unknown := params_by_lens.keys() - lenses_by_name.keys():
+        raise UsageError(
+            f"parameters for {', '.join(sorted(unknown))}, but the chosen lenses are {', '.join(lenses_by_name)}"
+        )
+    return tuple(Question(lens, _params(lens, params_by_lens.get(name))) for name, lens in lenses_by_name.items())
 
 
 def _in_order(lenses: Mapping[str, AnyLens]) -> dict[str, AnyLens]:
-    listed = [name for name in lens_members() if name in lenses]
-    return {name: lenses[name] for name in dict.fromkeys((*listed, *lenses))}
+    names_in_order = [name for name in lens_members() if name in lenses]
+    return {name: lenses[name] for name in dict.fromkeys((*names_in_order, *lenses))}
 
 
 def _lens(lens: str | AnyLens) -> AnyLens:
@@ -70,7 +72,7 @@ def _params(lens: Lens[Any], params: Any) -> Any:
     field_names = {field.name for field in dataclasses.fields(lens.params)}
     if not isinstance(params, Mapping) or params.keys() - field_names:
         raise UsageError(
-            f"lens {lens.name!r} cannot be given {params!r}",
+            f"lens {lens.name!r} cannot take {params!r}",
             hint=f"its parameters are {', '.join(sorted(field_names)) or 'none'}; give a dictionary of them",
         )
     return lens.params(**params)

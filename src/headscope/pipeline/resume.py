@@ -1,4 +1,4 @@
-"""Keeps findings as they are made, and knows under which circumstances an earlier one still holds."""
+"""Saves findings as they are made, and decides which earlier ones are still valid."""
 
 import hashlib
 import json
@@ -13,14 +13,17 @@ from headscope.store import RunFolder
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What every number of a run depends on, besides the question itself."""
+    """Everything that the numbers of a run depend on, besides the question."""
 
     model: ModelSpec
     text: TextSpec | None
     seed: int
 
     def key(self, question: Question) -> str:
-        """Equal where an earlier answer still holds; empty where nothing identifies the weights."""
+        """A key that is equal where an earlier answer is still valid.
+
+        Empty where nothing identifies the weights.
+        """
         if not self.model.sha256:
             return ""
         parts = {
@@ -35,9 +38,9 @@ class Circumstances:
 
 @dataclass(frozen=True)
 class Keeper:
-    """A run folder, and the circumstances under which what it holds may be used again.
+    """A run folder, and the circumstances under which its findings can be reused.
 
-    Without a folder nothing is kept; without circumstances nothing is taken from an earlier run.
+    Without a folder nothing is saved; without circumstances nothing is reused.
     """
 
     folder: RunFolder | None
@@ -45,21 +48,21 @@ class Keeper:
 
     @classmethod
     def begin(cls, out: str | Path | None, circumstances: Circumstances | None) -> "Keeper":
-        """Take the folder over, if there is one."""
+        """Open the folder for writing, if there is one."""
         return cls(None if out is None else RunFolder.begin(Path(out)), circumstances)
 
     def earlier_finding(self, question: Question) -> Finding | None:
-        """An earlier finding of this very question."""
+        """An earlier finding for the same question."""
         return None if self.folder is None else self.folder.earlier_finding(question.name, self._key(question))
 
     def keep(self, question: Question, finding: Finding) -> Finding:
-        """Keep a finding; a failed one is kept for the report but asked again next time."""
+        """Save a finding; a failed one is for the report only and is measured again."""
         if self.folder is not None:
             self.folder.keep(finding, "" if finding.status == "failed" else self._key(question))
         return finding
 
     def close(self, run: Run) -> Run:
-        """The run is complete."""
+        """Complete the run."""
         if self.folder is not None:
             for finding in run.findings.values():
                 if finding.lens not in self.folder.hashes:
@@ -68,7 +71,7 @@ class Keeper:
         return run
 
     def release(self) -> None:
-        """Let other processes write into the folder, whether or not the run was completed."""
+        """Let other processes write into the folder, whether or not the run is complete."""
         if self.folder is not None:
             self.folder.release()
 

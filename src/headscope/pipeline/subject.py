@@ -1,4 +1,4 @@
-"""What is measured: a model that can run, or its weights alone."""
+"""The subject of a measurement: a model that can run, or its weights alone."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from headscope.progress import Progress, Silent
 
 @dataclass(frozen=True)
 class Subject:
-    """A checkpoint: its card, its weights, and the model where a lens wants it run."""
+    """A checkpoint: its spec, its weights, and the model if a lens runs it."""
 
     spec: ModelSpec
     sites: tuple[Site, ...]
@@ -24,8 +24,8 @@ class Subject:
     model: Any = None
 
     @property
-    def mute(self) -> str:
-        """Why no text can be run; empty when it can."""
+    def why_no_text(self) -> str:
+        """Why no text can be run; empty where it can."""
         if self.model is None or self.model.reads_text:
             return ""
         lacks = "comes without a tokenizer" if self.model.tokenizer is None else "does not read text"
@@ -33,25 +33,25 @@ class Subject:
 
 
 def is_source(model: Any) -> bool:
-    """Whether `what` names a checkpoint rather than being a model."""
+    """Whether `model` names a checkpoint instead of being a model."""
     return isinstance(model, (str, Path))
 
 
 def open_subject(
     model: Any, *, run: bool, hub: bool, seed: int, progress: Progress, device: str | None = None
 ) -> Subject:
-    """Open what is needed and no more: without `run`, a named checkpoint's model is never built.
+    """Open only what is needed: without `run` the model of a checkpoint is not built.
 
     Weights alone are read on the CPU, whatever the device.
     """
     if is_source(model) and not run:
         source = models.open_weights(model, hub=hub, seed=seed, progress=progress.step)
         return Subject(source.spec, source.sites, source)
-    # A transformers model in memory has no weight source of its own: it is opened too.
+    # A transformers model in memory has no weight source: it is opened too.
     is_open = hasattr(model, "weight_source")
     named = {} if device is None else {"device": device}
     built = model if is_open else models.open_model(model, hub=hub, seed=seed, progress=progress.step, **named)
-    # A named model is as its files are; one that was handed over may have been edited since.
+    # A named model equals its files; a model in memory may have been edited.
     origin = built.origin if is_source(model) else None
     weights = built.weight_source() if origin is None else built.weight_source(origin.weights_method)
     return Subject(built.spec, built.sites, weights, built)
@@ -60,9 +60,9 @@ def open_subject(
 def windows_of(
     subject: Subject, text: Text, length: int, amount: Amount | None = None, progress: Progress | None = None
 ) -> tuple[Windows, TextSpec]:
-    """The text as the model's tokens, cut into windows no longer than its context.
+    """Tokenise the text, and cut it into windows no longer than the model's context.
 
-    Tokens come piece by piece, so that memory does not grow with the text but where `amount` asks for all of it.
+    Tokens come in pieces, so that memory does not grow with the text unless `amount` asks for all of it.
     """
     if length < 1:
         raise UsageError(f"a window of {length} tokens cannot be cut", hint="use a window of a few hundred tokens")

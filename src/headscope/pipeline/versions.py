@@ -1,4 +1,4 @@
-"""What the numbers depend on besides model, text and parameters."""
+"""Versions and code hash: what numbers depend on besides model, text, parameters."""
 
 import hashlib
 import platform
@@ -23,7 +23,10 @@ def _package_versions() -> dict[str, str]:
 
 @cache
 def code_digest() -> str:
-    """Hash of this package's own sources: an edited lens must not find its old answer in a run folder."""
+    """The hash of this package's sources.
+
+    So an edited lens never reuses its old answer in a run folder.
+    """
     digest = hashlib.sha256()
     root = Path(headscope.__file__).parent
     for path in sorted((*root.rglob("*.py"), *root.rglob("*.md"))):

@@ -1,4 +1,4 @@
-"""Writes pages and figures: a half-written one never has the final name."""
+"""Writes pages and figures; a half-written one never has the final name."""
 
 import errno
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Typesets TeX formulas as inline SVG: outlines in the colour of the text, nothing to fetch or run."""
+"""Typesets TeX formulas as inline SVG outlines in the colour of the text.
+
+There is nothing to fetch or run.
+"""
 
 import html
 import re
@@ -20,18 +23,21 @@ _FUNCTION = re.compile(r"(?<=[\w})\]])\s*\\(?:ln|log|exp|max|min)(?![a-zA-Z])")
 
 
 def formula(tex: str, display: bool = False) -> str:
-    """`tex` (mathtext's subset, with or without dollars) as `<svg>`; as `<code>` where it cannot be set."""
+    """Typeset `tex` (mathtext's subset, with or without dollars) as `<svg>`.
+
+    Falls back to `<code>` where it cannot be typeset.
+    """
     source = tex.strip().strip("$").strip()
     label = html.escape(visible(source), quote=True)
     try:
-        drawing = _typeset(f"${_spaced(source, display)}$", label)
+        drawing = _typeset(f"${_with_spaces(source, display)}$", label)
     except ValueError:
         drawing = f'<code class="tex" title="this formula cannot be typeset here">{label}</code>'
     return f'<div class="formula">{drawing}</div>' if display else drawing
 
 
-def _spaced(tex: str, display: bool) -> str:
-    """`tex` with what TeX does by itself: thin spaces around operators, tall fractions in a display."""
+def _with_spaces(tex: str, display: bool) -> str:
+    """Add TeX's own spacing: thin spaces around operators, tall display fractions."""
     tex = _SUM.sub(lambda match: match[0] + r"\,", tex)
     tex = _FUNCTION.sub(lambda match: r"\," + match[0], tex)
     return re.sub(r"\\frac(?![a-zA-Z])", r"\\dfrac", tex) if display else tex
@@ -40,7 +46,7 @@ def _spaced(tex: str, display: bool) -> str:
 def _typeset(dollars: str, label: str) -> str:
     with settings():
         font = FontProperties(size=_SIZE, math_fontfamily="stix")
-        width, height, depth = _measured(dollars, font)
+        width, height, depth = _measure(dollars, font)
         outline = TextPath((0, 0), dollars, size=_SIZE, prop=font)
     (x0, y0), (x1, y1) = _extents(outline)
     left, right = min(0.0, x0), max(width, x1)
@@ -56,8 +62,11 @@ def _typeset(dollars: str, label: str) -> str:
     )
 
 
-def _measured(dollars: str, font: FontProperties) -> tuple[float, float, float]:
-    """Width, height and depth, from the very parse that `TextPath` makes: parsing is slow, and this one is cached."""
+def _measure(dollars: str, font: FontProperties) -> tuple[float, float, float]:
+    """Width, height and depth of a formula.
+
+    They come from the parse of `TextPath`: parsing is slow, and this one is cached.
+    """
     large = font.copy()
     large.set_size(text_to_path.FONT_SCALE)
     width, height, depth, _, _ = text_to_path.mathtext_parser.parse(dollars, text_to_path.DPI, large)
@@ -82,8 +91,8 @@ def _extents(outline: Outline) -> tuple[Point, Point]:
     bend = a - 2 * b + c
     turn = np.divide(a - b, bend, out=np.zeros_like(bend), where=bend != 0)
     turns = np.where((turn > 0) & (turn < 1), a + (b - a) * turn, a)
-    reached = np.concatenate([np.delete(points, controls, axis=0), turns])
-    low, high = reached.min(0), reached.max(0)
+    extreme_points = np.concatenate([np.delete(points, controls, axis=0), turns])
+    low, high = extreme_points.min(0), extreme_points.max(0)
     return (float(low[0]), float(low[1])), (float(high[0]), float(high[1]))
 
 

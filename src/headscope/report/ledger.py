@@ -1,4 +1,4 @@
-"""The ledger of claims as a page of its own: each statement with its formulas, its numbers and its verdict."""
+"""The page of the ledger of claims: statements, formulas, numbers, verdicts."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +13,7 @@ from headscope.report.section import figures, slug
 
 
 def ledger_html(ledger: Ledger) -> str:
-    """The page; same ledger, same bytes."""
+    """The page as HTML; the same ledger gives the same bytes."""
     title = "The theory of attention, checked"
     body = [_front(ledger, title), _contents(ledger), _filters(ledger)]
     work = ""
@@ -26,7 +26,7 @@ def ledger_html(ledger: Ledger) -> str:
 
 
 def write_ledger(ledger: Ledger, path: str | Path) -> Path:
-    """Write the page, whole or not at all."""
+    """Write the page in one step."""
     path = Path(path)
     write_bytes(path, ledger_html(ledger).encode())
     return path
@@ -51,7 +51,10 @@ def _front(ledger: Ledger, title: str) -> str:
 
 
 def _contents(ledger: Ledger) -> str:
-    """A link to the first claim of every chapter, with how many it has and how many of them are refuted."""
+    """A link to the first claim of every chapter, with its numbers of claims.
+
+    The second number counts the refuted ones.
+    """
     chapters: dict[tuple[str, str], list[Entry]] = {}
     for entry in ledger.entries:
         chapter = ".".join(entry.source.section.split(".")[:2]).split("-")[0]

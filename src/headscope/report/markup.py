@@ -1,4 +1,7 @@
-"""Plain sentences as HTML: all escaped, `$…$` typeset, backticks as code, blank lines between paragraphs."""
+"""Turns plain sentences into HTML: escaped, `$…$` typeset, backticks as code.
+
+Blank lines separate paragraphs.
+"""
 
 import html
 import re
@@ -6,7 +9,7 @@ import re
 from headscope.report.formula import formula
 from headscope.report.numbers import SYMBOL, visible
 
-# Mathematics neither begins nor ends with a space, so that two prices in a sentence stay prices.
+# A formula neither begins nor ends with a space, so that two prices in a sentence stay prices.
 _MARKUP = re.compile(
     r"\$(?P<tex>[^\s$](?:[^$\n]*[^\s$])?)\$(?!\d)"
     r"|`(?P<code>[^`\n]+)`"
@@ -15,26 +18,26 @@ _MARKUP = re.compile(
 
 
 def escape(text: object) -> str:
-    """`text` as characters, safe in an element and in a quoted attribute."""
+    """Escape `text` for an element or a quoted attribute."""
     return html.escape("\n".join(map(visible, str(text).split("\n"))), quote=True)
 
 
 def sentence(text: str) -> str:
-    """One line of prose."""
+    """The HTML of one line of prose."""
     parts, end = [], 0
     for match in _MARKUP.finditer(text):
         parts.append(escape(text[end : match.start()]))
-        parts.append(_marked(match))
+        parts.append(_mark_up(match))
         end = match.end()
     return "".join(parts) + escape(text[end:])
 
 
 def paragraphs(text: str) -> str:
-    """Several paragraphs, separated by blank lines in the source."""
+    """The HTML of several paragraphs, which blank lines separate in the source."""
     return "".join(f"<p>{sentence(' '.join(part.split()))}</p>" for part in re.split(r"\n\s*\n", text.strip()) if part)
 
 
-def _marked(match: re.Match[str]) -> str:
+def _mark_up(match: re.Match[str]) -> str:
     if match["tex"]:
         return formula(match["tex"])
     if match["code"]:

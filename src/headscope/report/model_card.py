@@ -1,4 +1,4 @@
-"""The card at the top of the report: what the model is, what was read from it, and with what."""
+"""The card at the top of the report: the model, its sites, the text, the versions."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,7 +10,7 @@ _STACKS = {"enc": "encoder ", "dec": "decoder ", "only": "", "text": "text ", "i
 
 
 def card(run: Run) -> str:
-    """The model, its attention sites, the text and the versions."""
+    """The card of a run as HTML."""
     facts = [
         *_model_facts(run.model),
         *_site_facts(run.sites),
@@ -34,7 +34,7 @@ def _model_facts(model: ModelSpec) -> Iterable[tuple[str, str]]:
 
 
 def _site_facts(sites: Sequence[Site]) -> Iterable[tuple[str, str]]:
-    """The attention sites, those that differ only by their layer in one line."""
+    """The attention sites; sites that differ only by layer share a line."""
     alike: dict[tuple[str, str], list[int]] = {}
     for site in sites:
         alike.setdefault(_description(site), []).append(site.layer)
@@ -48,11 +48,11 @@ def _site_facts(sites: Sequence[Site]) -> Iterable[tuple[str, str]]:
 
 
 def _description(site: Site) -> tuple[str, str]:
-    shared = f" on {site.n_kv_heads} key/value heads" if site.n_heads != site.n_kv_heads else ""
+    kv_heads = f" on {site.n_kv_heads} key/value heads" if site.n_heads != site.n_kv_heads else ""
     values = f", values {site.d_value}" if site.d_head != site.d_value else ""
     sees = "causal" if site.causal else "sees everything" if site.window is None else ""
     window = f"window {site.window}" if site.window is not None else ""
-    features = [f"{site.n_heads} heads{shared} of size {site.d_head}{values}", sees, window, *site.extras]
+    features = [f"{site.n_heads} heads{kv_heads} of size {site.d_head}{values}", sees, window, *site.extras]
     return f"{_STACKS[site.stack]}{site.kind}-attention", ", ".join(part for part in features if part)
 
 
@@ -72,11 +72,11 @@ def _text_facts(text: TextSpec | None) -> Iterable[tuple[str, str]]:
 
 def _origin_facts(run: Run) -> Iterable[tuple[str, str]]:
     model = run.model
-    expanded = f", expanded from {model.dequantised}" if model.dequantised else ""
+    quantisation = f", expanded from {model.dequantised}" if model.dequantised else ""
     licence = f"; licence {model.licence}" if model.licence else ""
     yield (
         "Weights",
-        escape(f"{model.source}; {model.dtype}{expanded}{licence}")
+        escape(f"{model.source}; {model.dtype}{quantisation}{licence}")
         + (_hash(model.sha256) or "; freshly initialised, no hash"),
     )
     if model.notes:
@@ -90,7 +90,7 @@ def _hash(sha256: str) -> str:
 
 
 def amount(n: int) -> str:
-    """`135 million`."""
+    """A large number in words: `135 million`."""
     for size, name in ((10**9, "billion"), (10**6, "million")):
         if n >= size:
             return f"{n / size:.3g} {name}"

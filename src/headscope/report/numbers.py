@@ -1,4 +1,4 @@
-"""How numbers are written: the same rules in tables, tooltips and axes (`report.js` mirrors `cell`)."""
+"""Formats numbers alike in tables, tooltips and axes (`report.js` mirrors `cell`)."""
 
 import math
 import re
@@ -13,7 +13,7 @@ _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def number(value: float | int, significant: int = 3) -> str:
-    """A single number on its own, with about `significant` digits: 0.42, 1 230 000, 1.2×10⁻⁷."""
+    """A single number with about `significant` digits: 0.42, 1 230 000, 1.2×10⁻⁷."""
     if not math.isfinite(value):
         return _non_finite(value)
     if float(value).is_integer() and abs(value) < 1e15:
@@ -25,13 +25,13 @@ def number(value: float | int, significant: int = 3) -> str:
 
 
 def count(value: int) -> str:
-    """A whole number with thin spaces between thousands, from five digits on."""
+    """A whole number; from five digits on with thin spaces between thousands."""
     text = f"{abs(value):,}".replace(",", "\u202f") if abs(value) >= 10_000 else str(abs(value))
     return MINUS + text if value < 0 else text
 
 
 def decimals(values: Iterable[float | int]) -> int | None:
-    """How many decimals a column needs so that its largest value shows four significant digits.
+    """The decimals that show four significant digits of a column's largest value.
 
     None where no number of decimals serves all rows, because the values span too many orders of magnitude.
     """
@@ -46,9 +46,9 @@ def decimals(values: Iterable[float | int]) -> int | None:
 
 
 def cell(value: float | int | None, digits: int | None) -> str:
-    """A number in a column of `digits` decimals, or where these would hide it, on its own.
+    """A number with `digits` decimals, or in its own format where these would hide it.
 
-    A missing value is a dash, so that an empty cell is never mistaken for zero.
+    A missing value is a dash, so that nobody reads an empty cell as zero.
     """
     if value is None:
         return "–"
@@ -58,18 +58,18 @@ def cell(value: float | int | None, digits: int | None) -> str:
 
 
 def scientific(value: float, digits: int) -> str:
-    """`1.2×10⁻⁷`."""
+    """A number as `1.2×10⁻⁷`."""
     mantissa, _, exponent = f"{value:.{digits}e}".partition("e")
     return f"{_signed(mantissa)}×{power_of_ten(int(exponent))}"
 
 
 def power_of_ten(exponent: int) -> str:
-    """`10⁻³`."""
+    """A power of ten as `10⁻³`."""
     return "10" + str(exponent).translate(_SUPERSCRIPTS)
 
 
 def ranges(indices: Iterable[int]) -> str:
-    """`0–4, 6–10` for the whole numbers given."""
+    """Whole numbers as ranges: `0–4, 6–10`."""
     runs: list[list[int]] = []
     for index in sorted(set(indices)):
         if runs and index == runs[-1][1] + 1:
@@ -80,7 +80,7 @@ def ranges(indices: Iterable[int]) -> str:
 
 
 def visible(text: str) -> str:
-    """`text` with pictures in place of characters that cannot be seen or not be written to a file."""
+    """Replace characters that are invisible or cannot be written by visible ones."""
     return _UNSEEN.sub(lambda match: _picture(match[0]), text)
 
 
@@ -92,7 +92,7 @@ def _picture(character: str) -> str:
 
 
 def _signed(text: str) -> str:
-    """`text` with a true minus sign, and none at all before a zero."""
+    """`text` with a true minus sign, and none before a zero."""
     if not text.startswith("-"):
         return text
     return MINUS + text[1:] if text.strip("-0.") else text[1:]

@@ -22,13 +22,13 @@ _ICON = (
 )
 
 
-LEDGER = "claims.html"  # the ledger of claims, where it lies beside a report
+LEDGER = "claims.html"  # the ledger of claims in the folder of a report
 
 
 def render(run: Run, *, ledger: bool = False) -> str:
-    """The report of a run as one HTML page that asks nothing of the network; same run, same bytes.
+    """The report of a run as one HTML page that needs no network.
 
-    With `ledger` it links to the ledger of claims that lies beside it.
+    The same run gives the same bytes. With `ledger` the page links to the ledger of claims in the same folder.
     """
     title = f"Attention of {run.model.name}"
     sections = "\n".join(section(finding, run.model.weight_warning) for finding in run.findings.values())
@@ -36,7 +36,7 @@ def render(run: Run, *, ledger: bool = False) -> str:
 
 
 def document(title: str, body: str) -> str:
-    """A whole page in the style of the report: self-contained, with its own script and nothing else."""
+    """A self-contained page in the style of the report, with its own script."""
     script = _asset("report.js")
     return (
         "<!doctype html>\n"
@@ -51,14 +51,14 @@ def document(title: str, body: str) -> str:
 
 
 def write(run: Run, path: str | Path) -> Path:
-    """Write the report to `path`, whole or not at all."""
+    """Write the report to `path` in one step."""
     path = Path(path)
     write_bytes(path, render(run, ledger=(path.parent / LEDGER).is_file()).encode())
     return path
 
 
 def finding_html(finding: Finding) -> str:
-    """A finding's section for a notebook: no script, and a style that stays inside."""
+    """A finding's section for a notebook: no script, and a style limited to it."""
     return _fragment(section(finding, script=False, prefix=_prefix(finding)))
 
 
@@ -73,13 +73,13 @@ def run_html(run: Run) -> str:
 
 
 def notebook_html(run_or_finding: Run | Finding) -> str:
-    """Either of them; what `_repr_html_` calls."""
+    """The HTML of a run or a finding, for `_repr_html_`."""
     return run_html(run_or_finding) if isinstance(run_or_finding, Run) else finding_html(run_or_finding)
 
 
 @cache
 def style() -> str:
-    """The style sheet with the colours of light and dark."""
+    """The style sheet with light and dark colours."""
     dark = declarations(night(), beyond=paper())
     return (
         f".headscope{{{declarations(paper())}}}"
@@ -96,7 +96,7 @@ def _front(run: Run, title: str) -> str:
 
 
 def _headlines(run: Run, linked: bool = True) -> str:
-    """The plain sentences, each a link to the section that explains it."""
+    """The headlines, each linked to its section."""
     items = []
     for finding in run.findings.values():
         name = f"<b>{escape(finding.lens)}</b>"
@@ -145,7 +145,10 @@ def _footer(ledger: bool) -> str:
 
 
 def _policy(script: str) -> str:
-    """Only this script may run, nothing may be fetched; images are those the script makes to save PNGs."""
+    """A policy that allows only this script and fetches nothing.
+
+    Images are those that the script makes to save PNGs.
+    """
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -158,13 +161,16 @@ def _fragment(body: str) -> str:
 
 
 def _prefix(finding: Finding) -> str:
-    """Ids in a notebook must not meet those of another output, of the same lens perhaps."""
+    """A prefix for ids that no other output of a notebook has."""
     digest = hashlib.sha256(_everything((finding.lens, finding.headlines, finding.figures)))
     return f"hs{digest.hexdigest()[:12]}-"
 
 
 def _everything(node: object) -> bytes:
-    """All that is in plain data, as bytes; unlike `repr`, which leaves out the middle of arrays."""
+    """All plain data as bytes.
+
+    `repr` would leave out the middle of arrays.
+    """
     if isinstance(node, np.ndarray):
         return node.tobytes()
     if is_dataclass(node):

@@ -1,4 +1,4 @@
-"""The section of one finding: question, definition, how to read it, figures, tables, method, warnings."""
+"""The section of one finding: prose, figures, tables, method, warnings."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from headscope.report.markup import escape, paragraphs, sentence
 from headscope.report.table import table
 
 Draw = Callable[[Figure, str], str]
-_HALF = 450  # pixels; drawings up to this width stand two in a row
+_HALF = 450  # pixels; drawings up to this width share a row
 _BUTTONS = (
     '<p class="tools"><button class="svg" aria-label="Save this figure as SVG">Save SVG</button>'
     '<button class="png" aria-label="Save this figure as PNG">Save PNG</button></p>'
@@ -23,12 +23,15 @@ def anchor(finding: Finding) -> str:
 
 
 def slug(text: str) -> str:
-    """`text` as it can stand in an id or a file name."""
+    """`text` in a form that is valid in an id or a file name."""
     return re.sub(r"[^a-zA-Z0-9_-]+", "-", text).strip("-") or "x"
 
 
 def section(finding: Finding, warning: str = "", script: bool = True, prefix: str = "") -> str:
-    """A finding as a section; `warning` is what must stand beside every number of this model."""
+    """A finding as a section.
+
+    `warning` must appear with every number of this model.
+    """
     about = finding.about
     name = prefix + anchor(finding)
     parts = [
@@ -76,7 +79,10 @@ def _method(finding: Finding) -> str:
 
 
 def figures(figures: Sequence[Figure], name: str, file: str, script: bool = True) -> str:
-    """Drawings side by side; their ids begin with `name`, the files that they are saved as with `file`."""
+    """Drawings side by side.
+
+    Their ids begin with `name`, the names of their files with `file`.
+    """
     drawings = (
         _figure(figure, f"{name}-{i}", f"{file}-{slug(figure.name)}", script) for i, figure in enumerate(figures)
     )
@@ -98,7 +104,7 @@ def _figure(figure: Figure, prefix: str, file: str, script: bool) -> str:
 
 
 def _width(drawing: str) -> str:
-    """Whether a drawing takes a row for itself or shares it with another."""
+    """Whether a drawing has its own row or shares it."""
     match = re.match(r'<svg[^>]* width="(\d+)"', drawing)
     return "wide" if match and int(match[1]) > _HALF else "half"
 

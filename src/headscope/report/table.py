@@ -1,4 +1,7 @@
-"""Tables: the first rows as HTML, so that they print and need no script; all rows as data for the script."""
+"""Tables: the first rows as HTML, and all rows as data for the script.
+
+So the first rows print and need no script.
+"""
 
 import json
 import math
@@ -12,14 +15,14 @@ from headscope.report.markup import escape, sentence
 from headscope.report.numbers import cell, count, decimals, visible
 
 ROWS_SHOWN = 12
-_LONG = 44  # characters; words beyond that wrap, in a wide column (report.js knows it too)
+_LONG = 44  # characters; longer text wraps in a wide column (report.js has the same number)
 _EXACT = 8  # significant digits kept in the page; the run folder holds all of them
-_JSON_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&"}  # json itself escapes all beyond ASCII
+_JSON_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&"}  # json itself escapes everything beyond ASCII
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column and how it is shown: words as they are, numbers with `digits` decimals."""
+    """A column and its format: words unchanged, numbers with `digits` decimals."""
 
     name: str
     values: list[Any]
@@ -37,7 +40,10 @@ class Column:
 
 
 def table(name: str, frame: pl.DataFrame, glossary: Mapping[str, str], script: bool = True) -> str:
-    """The first rows, what the columns mean, and with `script` the data to sort, filter and download."""
+    """The first rows and the meaning of the columns.
+
+    With `script` also the data to sort, filter and download.
+    """
     meanings = _meanings(glossary)
     columns = [_column(series, meanings) for series in frame.get_columns()]
     visible = [column for column in columns if not column.is_constant]
@@ -54,7 +60,7 @@ def table(name: str, frame: pl.DataFrame, glossary: Mapping[str, str], script: b
 
 
 def json_for_html(data: object) -> str:
-    """JSON that can stand in a `<script>` element whatever it contains."""
+    """JSON that is safe inside a `<script>` element."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.translate(_JSON_ESCAPES)
 
@@ -68,7 +74,10 @@ def _column(series: pl.Series, meanings: Mapping[str, str]) -> Column:
 
 
 def _meanings(glossary: Mapping[str, str]) -> dict[str, str]:
-    """The meaning of each column; an entry of the glossary may speak of several: `layer, head`."""
+    """The meaning of each column.
+
+    One entry of the glossary may describe several: `layer, head`.
+    """
     return {name.strip(): meaning for names, meaning in glossary.items() for name in names.split(",")}
 
 
@@ -119,21 +128,21 @@ def _glossary(columns: Sequence[str], glossary: Mapping[str, str]) -> str:
 
 
 def _data(columns: Sequence[Column], n_rows: int) -> str:
-    described = [
+    columns_json = [
         {
             "name": column.name,
             "number": column.is_number,
             "digits": column.digits,
             "hidden": column.is_constant,
         }
-        | _packed(column)
+        | _pack(column)
         for column in columns
     ]
-    return f'<script type="application/json">{json_for_html({"shown": n_rows, "columns": described})}</script>'
+    return f'<script type="application/json">{json_for_html({"shown": n_rows, "columns": columns_json})}</script>'
 
 
-def _packed(column: Column) -> dict[str, Any]:
-    """The values; words, which repeat, as a list of those that occur and the place of each in it."""
+def _pack(column: Column) -> dict[str, Any]:
+    """The values; repeated words as a list of distinct words and indices into it."""
     if column.is_number:
         return {"values": [_plain(value) for value in column.values]}
     words = [None if value is None else str(value) for value in column.values]
@@ -142,10 +151,10 @@ def _packed(column: Column) -> dict[str, Any]:
 
 
 def _plain(value: float | int | None) -> float | int | str | None:
-    """A number as JSON has it; those that JSON lacks go by name."""
+    """A number for JSON; numbers that JSON lacks become their names."""
     if value is None or isinstance(value, int):
         return value
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    short = float(f"{value:.{_EXACT}g}")
-    return int(short) if short.is_integer() and abs(short) < 2**53 else short
+    rounded = float(f"{value:.{_EXACT}g}")
+    return int(rounded) if rounded.is_integer() and abs(rounded) < 2**53 else rounded

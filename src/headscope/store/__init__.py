@@ -1,4 +1,4 @@
-"""Keep a Run in a folder, load it again, resume one that was interrupted.
+"""Saves a Run to a folder, loads it again, resumes an interrupted one.
 
 RUN/manifest.json                 what was run, with the sha256 of every file below; written last
 RUN/findings/<lens>.json          one finding

@@ -1,4 +1,4 @@
-"""Files of a run folder: written in one step, and read as if a stranger had made them."""
+"""Writes files of a run folder in one step, and reads them without trust."""
 
 import errno
 import json
@@ -20,34 +20,40 @@ RUN_FOLDER = Destination(
     refusal_hint="choose another folder with --out",
 )
 
-# What a reader believes of a folder that a stranger may have made: whole runs of large models stay far below.
+# Size limits for a folder that a stranger may have made: complete runs of large models stay far below.
 MOST_JSON = 32 * 2**20
 MOST_BYTES = 2**30
 
 
 def write(path: Path, data: bytes) -> str:
-    """Put `data` under `path` in one step and return its sha256."""
+    """Write `data` to `path` in one step and return its sha256."""
     return write_file(path, data, RUN_FOLDER)
 
 
 def write_json(path: Path, data: Any) -> str:
-    """Readable, ordered, standard JSON; the name of a file that is no text gets question marks in it."""
+    """Write readable, ordered, standard JSON.
+
+    Characters that cannot be encoded, as in some file names, become question marks.
+    """
     text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     return write(path, text.encode(errors="replace"))
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file; None where there is none or it is not JSON.
+    """The content of a JSON file; None where the file is missing or not JSON.
 
     Raises:
-        UsageError: The system does not let the file be read.
+        UsageError: The system refuses to read the file.
     """
     content = read_bytes(path, MOST_JSON)
     return None if content is None else json_in(content)
 
 
 def json_in(content: bytes) -> Any:
-    """What a JSON file holds; None where it is not JSON, or nested deeper than Python follows."""
+    """The content of JSON bytes.
+
+    None where they are not JSON, or nested too deeply for Python.
+    """
     try:
         return json.loads(content, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
@@ -55,10 +61,12 @@ def json_in(content: bytes) -> Any:
 
 
 def read_bytes(path: Path, most: int) -> bytes | None:
-    """The content of a regular file of at most `most` bytes; None for anything else, such as a pipe or a device.
+    """The content of a regular file of at most `most` bytes.
+
+    None for anything else, such as a pipe or a device.
 
     Raises:
-        UsageError: The system does not let the file be read.
+        UsageError: The system refuses to read the file.
     """
     try:
         return path.read_bytes() if path.is_file() and path.stat().st_size <= most else None
@@ -69,7 +77,10 @@ def read_bytes(path: Path, most: int) -> bytes | None:
 
 
 def read_intact(path: Path, sha256: str) -> bytes | None:
-    """The content of a file of a run; None where it is missing, far too large, or its sha256 is another one."""
+    """The content of a file of a run.
+
+    None where the file is missing, far too large, or has another sha256.
+    """
     content = read_bytes(path, MOST_BYTES)
     return content if content is not None and sha256_of(content) == sha256 else None
 
@@ -79,5 +90,5 @@ def _refuse_constant(name: str) -> None:
 
 
 def disk_errors(path: Path) -> AbstractContextManager[None]:
-    """Turn what the disk says of a run folder into an error that tells where and what to do."""
+    """Turn a disk error in a run folder into one that says where and what to do."""
     return files.disk_errors(path, RUN_FOLDER)

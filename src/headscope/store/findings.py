@@ -1,4 +1,4 @@
-"""One finding ↔ its files."""
+"""Writes a finding to its files, and reads it back."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,7 +19,7 @@ from headscope.store.plain_json import DAMAGED, Arrays, from_json, to_json
 
 
 def write_finding(folder: Path, finding: Finding) -> dict[str, str]:
-    """Write the files of one finding; the sha256 of each by its path in the folder."""
+    """Write the files of one finding; returns the sha256 of each by its path."""
     arrays: Arrays = {}
     data = to_json(replace(finding, tables={}, arrays={}), arrays, "finding")
     written = {table_path(finding.lens, name): parquet_bytes(table) for name, table in finding.tables.items()}
@@ -28,21 +28,24 @@ def write_finding(folder: Path, finding: Finding) -> dict[str, str]:
     if arrays:
         written[arrays_path(finding.lens)] = save_arrays(dict(sorted(arrays.items())))
     hashes = {path: write(folder / path, content) for path, content in written.items()}
-    # The JSON comes last: where it stands, the files it names are complete.
+    # The JSON comes last: where it exists, the files that it names are complete.
     path = finding_path(finding.lens)
     return {**hashes, path: write_json(folder / path, data)}
 
 
 def read_contents(folder: Path, files: Mapping[str, str]) -> dict[str, bytes | None]:
-    """The content of each file of a finding; None where it is missing or its sha256 is another one."""
+    """The content of each file of a finding.
+
+    None where a file is missing or has another sha256.
+    """
     return {name: read_intact(folder / name, sha256) for name, sha256 in files.items()}
 
 
 def finding_in(contents: Mapping[str, bytes], lens: str, folder: Path) -> Finding:
-    """The finding that `write_finding` wrote, from the contents of its files and of no other.
+    """The finding that `write_finding` wrote, from the contents of its files alone.
 
     Raises:
-        UsageError: A file is damaged, or the finding names one that is not among them.
+        UsageError: A file is damaged, or the finding names a file that is not in `contents`.
     """
     path = finding_path(lens)
     source = str(folder / path)

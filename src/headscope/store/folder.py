@@ -1,4 +1,4 @@
-"""The run folder: started, filled finding by finding, closed by its manifest."""
+"""The run folder: opened, filled with findings, closed by its manifest."""
 
 import os
 import platform
@@ -26,7 +26,7 @@ REPORT = "report.html"
 
 
 def save(run: Run, folder: str | Path) -> Path:
-    """Write a whole run; what another run left in the folder is replaced.
+    """Write a complete run; it replaces an earlier run in the folder.
 
     Properties:
         - the same run gives the same bytes  (tested: test_same_run_same_bytes)
@@ -45,7 +45,7 @@ def load(folder: str | Path) -> Run:
     """Read a run folder, checking every file against the manifest.
 
     Raises:
-        UsageError: There is no finished run in the folder, or its files are not those of the manifest.
+        UsageError: There is no finished run in the folder, or its files differ from the manifest.
     """
     path = Path(folder)
     manifest = read_manifest(path)
@@ -54,11 +54,11 @@ def load(folder: str | Path) -> Run:
             f"{shortened(path)} holds no finished run: {_state(path)}",
             hint="make one with `headscope report --out FOLDER`",
         )
-    findings = {lens: _stored(path, lens, manifest.files_of(lens)) for lens in manifest.lenses}
+    findings = {lens: _read_finding(path, lens, manifest.files_of(lens)) for lens in manifest.lenses}
     return replace(manifest.run, findings=findings)
 
 
-def _stored(path: Path, lens: str, files: Mapping[str, str]) -> Finding:
+def _read_finding(path: Path, lens: str, files: Mapping[str, str]) -> Finding:
     contents = dict[str, bytes]()
     for name, content in read_contents(path, files).items():
         if content is None:
@@ -71,9 +71,9 @@ def _stored(path: Path, lens: str, files: Mapping[str, str]) -> Finding:
 
 
 def check_folder(path: Path) -> None:
-    """Refuse to write into a folder that cannot be one of runs, or that another process is writing into.
+    """Refuse a folder that cannot hold a run, or that another process writes into.
 
-    Everything that `RunFolder.begin` would refuse is refused here, before a model is opened for it.
+    This refuses everything that `RunFolder.begin` would refuse, before a model is opened.
 
     Raises:
         UsageError: The folder holds other things, cannot be made, leads elsewhere, or its journal is damaged.
@@ -85,7 +85,7 @@ def check_folder(path: Path) -> None:
             obstacle = "is not empty and holds no headscope run" if path.is_dir() else "is a file, expected a folder"
             raise UsageError(f"{path} {obstacle}; nothing was written", hint="choose another folder with --out")
         for part in PARTS:
-            # Files are written and dropped below these: a link would do so somewhere else.
+            # Files are written and removed below these folders: a link would lead elsewhere.
             if (path / part).is_symlink() or ((path / part).exists() and not (path / part).is_dir()):
                 raise UsageError(
                     f"{path / part} is not a folder of its own; nothing was written", hint="choose another with --out"
@@ -96,10 +96,10 @@ def check_folder(path: Path) -> None:
 
 @dataclass
 class RunFolder:
-    """A folder being filled, by one process at a time, until `release`.
+    """A run folder that one process at a time fills, until `release`.
 
-    `kept` answers with what an earlier run finished under the same key. The manifest of an earlier run is withdrawn
-    when the first file changes, its report when the new run is complete: an interrupted run costs neither before.
+    `earlier_finding` returns what an earlier run finished under the same key. The manifest of an earlier run is removed
+    when the first file changes, its report when the new run is complete: until then an interruption costs neither.
     """
 
     path: Path
@@ -107,11 +107,13 @@ class RunFolder:
     journal: dict[str, Any]
     lock: Lock
     hashes: dict[str, dict[str, str]] = field(default_factory=dict)
-    outdated: set[str] = field(default_factory=set)  # files of findings that were made again
+    outdated: set[str] = field(default_factory=set)  # files of findings that were measured again
 
     @classmethod
     def begin(cls, path: Path, *, fresh: bool = False) -> "RunFolder":
-        """Take the folder over: new, empty, or one that holds a run. Anything else is not touched.
+        """Take over a folder that is new, empty, or holds a run.
+
+        Anything else stays untouched.
 
         Raises:
             UsageError: The folder holds other things, or another process is writing into it.
@@ -121,24 +123,24 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
             lock = Lock(path)
         try:
-            return cls._taken(path, lock, fresh)
+            return cls._open_locked(path, lock, fresh)
         except BaseException:
             lock.release()
             raise
 
     @classmethod
-    def _taken(cls, path: Path, lock: Lock, fresh: bool) -> "RunFolder":
+    def _open_locked(cls, path: Path, lock: Lock, fresh: bool) -> "RunFolder":
         earlier = read_journal(path)
         with disk_errors(path):
             sweep(path)
         findings = {lens: asdict(entry) for lens, entry in earlier.items()}
-        started = {"schema": SCHEMA, "machine": _machine(), "started": _now(), "findings": findings}
-        folder = cls(path, {} if fresh else earlier, started, lock)
+        journal = {"schema": SCHEMA, "machine": _machine(), "started": _now(), "findings": findings}
+        folder = cls(path, {} if fresh else earlier, journal, lock)
         folder._write_journal()
         return folder
 
     def earlier_finding(self, lens: str, key: str) -> Finding | None:
-        """The finding of `lens` if it is complete, intact and was made under the same key."""
+        """The finding of `lens` if it is complete, intact and has the same key."""
         entry = self.earlier.get(lens)
         if not key or entry is None or entry.key != key:
             return None
@@ -151,9 +153,12 @@ class RunFolder:
         return finding_in(contents, lens, self.path)
 
     def keep(self, finding: Finding, key: str = "") -> None:
-        """Write one finding and note that it is complete; without a key it is never resumed from."""
+        """Write one finding and record that it is complete.
+
+        A finding without a key is never reused.
+        """
         with disk_errors(self.path):
-            # From here to `close` the folder makes no claim: a reader finds no manifest, never a mixed one.
+            # From here to `close` the folder has no manifest, so that no reader gets a mixture of two runs.
             (self.path / MANIFEST).unlink(missing_ok=True)
         self.hashes[finding.lens] = write_finding(self.path, finding)
         entry = {"key": key, "files": self.hashes[finding.lens], "written": _now()}
@@ -162,10 +167,10 @@ class RunFolder:
         self._write_journal()
 
     def close(self, run: Run) -> Path:
-        """Drop files of earlier runs and write the manifest: from now on the folder is a run."""
+        """Remove files of earlier runs and write the manifest, which completes the run."""
         files = {name: digest for lens in run.findings for name, digest in sorted(self.hashes[lens].items())}
-        bare = to_json(replace(run, findings={}), {}, "run")
-        manifest = {"schema": SCHEMA, "run": bare, "lenses": list(run.findings), "files": files}
+        run_json = to_json(replace(run, findings={}), {}, "run")
+        manifest = {"schema": SCHEMA, "run": run_json, "lenses": list(run.findings), "files": files}
         if read_json(self.path / MANIFEST) != manifest:
             self._withdraw(files)
         self.journal["finished"] = _now()
@@ -176,11 +181,11 @@ class RunFolder:
         return self.path
 
     def release(self) -> None:
-        """Let other processes write here; harmless when done twice."""
+        """Let other processes write into the folder; harmless when done twice."""
         self.lock.release()
 
     def _withdraw(self, files: Mapping[str, str]) -> None:
-        """Take back what an earlier run claimed and showed, and drop those of its files that this run does not have."""
+        """Remove manifest and report of an earlier run, and its files that are outdated."""
         earlier = {name for entry in self.journal["findings"].values() for name in entry["files"]}
         with disk_errors(self.path):
             for name in (MANIFEST, REPORT, *sorted((earlier | self.outdated) - files.keys())):
@@ -193,8 +198,8 @@ class RunFolder:
 def _is_ours(path: Path) -> bool:
     if not path.is_dir():
         return False
-    marked = any(_is_marked(path / name) for name in (MANIFEST, JOURNAL))
-    return marked or all(file.name == LOCK for file in path.iterdir())
+    is_run = any(_is_marked(path / name) for name in (MANIFEST, JOURNAL))
+    return is_run or all(file.name == LOCK for file in path.iterdir())
 
 
 def _is_marked(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""The journal of a run folder, `run.json`: which findings are complete, and under which key they were made."""
+"""The journal of a run folder, `run.json`: its complete findings and their keys."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ _AGAIN = "delete this file, and the findings are made again; the finished report
 
 @dataclass(frozen=True)
 class Entry:
-    """One complete finding: the sha256 of each of its files, and the key under which it may be used again."""
+    """One complete finding: the sha256 of each file, and the key for its reuse."""
 
     key: str
     files: Mapping[str, str]
@@ -28,31 +28,33 @@ class Entry:
 
 @dataclass(frozen=True)
 class Journal:
-    """The findings of all runs in a folder, by the name of their lens."""
+    """The findings of all runs in a folder, by lens name."""
 
     schema: str
     findings: Mapping[str, Entry] = field(default_factory=dict)
 
 
 def read_journal(folder: Path) -> Mapping[str, Entry]:
-    """What earlier runs in the folder have finished; nothing where there is no journal.
+    """The findings that earlier runs in the folder have finished.
+
+    Empty where there is no journal.
 
     Raises:
-        UsageError: There is a journal and it is damaged. Nothing was touched.
+        UsageError: The journal is damaged. Nothing was changed.
     """
     path = folder / NAME
     data = read_json(path)
     if data is None and not path.is_symlink() and not path.exists():
         return {}
     try:
-        return _checked(data, str(path))
+        return _checked_entries(data, str(path))
     except UsageError as error:
-        # Without a manifest nothing but the journal says that the folder is one of runs.
+        # Without a manifest only the journal shows that this is a run folder.
         hint = _AGAIN if (folder / "manifest.json").is_file() else _ELSEWHERE
         raise UsageError(f"{error.message}; nothing was changed", hint=hint) from error
 
 
-def _checked(data: Any, source: str) -> Mapping[str, Entry]:
+def _checked_entries(data: Any, source: str) -> Mapping[str, Entry]:
     journal: Journal = from_json(data, Journal, {}, source)
     if journal.schema != SCHEMA:
         raise UsageError(f"{source} is damaged: its schema is {journal.schema[:80]!r}, expected {SCHEMA!r}")

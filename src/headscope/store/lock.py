@@ -1,8 +1,7 @@
-"""One writer per run folder: a lock that the operating system itself gives up when its holder dies.
+"""One writer per run folder: a lock that the system releases when its holder dies.
 
-The lock file says who holds the lock, for the error that another writer gets; the system's lock on it is what
-counts, so a file that a killed process left is simply taken over. On a file system without locks a run goes on
-without one.
+The lock file names the holder, for the error that another writer gets. Only the system's lock on it counts, so the
+file of a killed process is simply taken over. On a file system without locks a run proceeds without one.
 """
 
 import contextlib
@@ -34,15 +33,15 @@ class Lock:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
-        self._lock = _acquired(self._path)
+        self._lock = _acquire(self._path)
         self._is_released = False
 
     def release(self) -> None:
-        """Let others write; harmless when done twice."""
+        """Let other processes write; harmless when done twice."""
         if self._is_released:
             return
         self._is_released = True
-        # Removed while it is still held: nobody can have taken it in between.
+        # Removed while the lock is held, so that nobody can have taken it in between.
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
         if self._lock is not None:
@@ -55,11 +54,13 @@ def check_free(folder: Path) -> None:
         Lock(folder).release()
 
 
-def _acquired(path: Path) -> FileLock | None:
-    """The lock, held; None on a file system without locks. A symbolic link is not followed.
+def _acquire(path: Path) -> FileLock | None:
+    """The acquired lock; None on a file system without locks.
+
+    A symbolic link is not followed.
 
     Raises:
-        UsageError: Another writer holds it.
+        UsageError: Another writer holds the lock.
         OSError: The file cannot be written, for instance because it is a link.
     """
     lock = FileLock(path, blocking=False, thread_local=False, fallback_to_soft=False, on_acquired=_write_holder)
@@ -69,7 +70,7 @@ def _acquired(path: Path) -> FileLock | None:
         except Timeout:
             if path.exists():
                 break
-            # Its holder removed it just now: there is nothing to wait for.
+            # Its holder has just removed it: there is nothing to wait for.
         except OSError as error:
             if error.errno in _NO_LOCKS:
                 return None
@@ -80,7 +81,7 @@ def _acquired(path: Path) -> FileLock | None:
 
 
 def _write_holder(file: int) -> None:
-    """Say in the lock file who holds it, through the open file: its name could lead elsewhere by now."""
+    """Write the holder into the open lock file; its name might lead elsewhere by now."""
     since = datetime.now(UTC).isoformat(timespec="seconds")
     os.ftruncate(file, 0)
     os.write(file, json.dumps({"process": os.getpid(), "machine": platform.node(), "since": since}).encode())

@@ -1,4 +1,4 @@
-"""The manifest of a finished run: what was run, in which order, and the sha256 of every file."""
+"""The manifest of a finished run: the run, the order, and all sha256 hashes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ NAME = "manifest.json"
 
 @dataclass(frozen=True)
 class Manifest:
-    """A run without its findings, the names of their lenses, and the sha256 of each file by its path."""
+    """A run without findings, the names of its lenses, and the sha256 of each file."""
 
     schema: str
     run: Run
@@ -31,10 +31,10 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The manifest of the run in a folder; None where there is none of ours.
+    """The manifest of the run in a folder; None where the folder has none.
 
     Raises:
-        UsageError: There is one and it is damaged.
+        UsageError: The manifest is damaged.
     """
     data = read_json(folder / NAME)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
@@ -45,13 +45,13 @@ def read_manifest(folder: Path) -> Manifest | None:
     manifest: Manifest = from_json({**data, "run": without_findings}, Manifest, {}, source)
     if len(set(manifest.lenses)) < len(manifest.lenses):
         raise UsageError(f"{source} is damaged: it names a lens twice", hint=DAMAGED)
-    strangers = set(manifest.files)
+    unclaimed = set(manifest.files)
     for lens in manifest.lenses:
         check_lens(lens, source)
-        strangers -= manifest.files_of(lens).keys()
+        unclaimed -= manifest.files_of(lens).keys()
         if finding_path(lens) not in manifest.files:
             raise UsageError(f"{source} is damaged: it lists no file of the finding {lens!r}", hint=DAMAGED)
         check_files(manifest.files_of(lens), lens, source)
-    if strangers:
-        raise UsageError(f"{source} is damaged: {min(strangers)[:80]!r} is a file of no finding", hint=DAMAGED)
+    if unclaimed:
+        raise UsageError(f"{source} is damaged: {min(unclaimed)[:80]!r} is a file of no finding", hint=DAMAGED)
     return manifest

@@ -1,4 +1,7 @@
-"""Names inside a run folder. A folder may come from a stranger: no name in it reaches outside of it."""
+"""The names inside a run folder.
+
+A folder may come from a stranger: no name may lead out of it.
+"""
 
 import re
 from collections.abc import Mapping
@@ -15,17 +18,17 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def finding_path(lens: str) -> str:
-    """Where the finding of a lens is."""
+    """The path of a lens's finding."""
     return f"findings/{lens}.json"
 
 
 def arrays_path(lens: str) -> str:
-    """Where the arrays of a finding are."""
+    """The path of a finding's arrays."""
     return f"arrays/{lens}.safetensors"
 
 
 def table_path(lens: str, table: str) -> str:
-    """Where one table of a finding is; raises where its name cannot be a file's."""
+    """The path of a table; raises where its name cannot be a file name."""
     if not _NAME.fullmatch(table):
         raise LensError(
             f"lens {lens!r}: the table name {table!r} is not a file name", hint="use letters, digits, _ and -"
@@ -40,7 +43,7 @@ def check_lens(lens: str, source: str) -> None:
 
 
 def check_files(files: Mapping[str, str], lens: str, source: str) -> None:
-    """Refuse files that do not belong to the finding of a lens, and hashes that are none."""
+    """Refuse files that do not belong to the finding of a lens, and invalid hashes."""
     fixed = (finding_path(lens), arrays_path(lens))
     for name, sha256 in files.items():
         table = name.removeprefix(f"tables/{lens}.").removesuffix(".parquet")
@@ -53,7 +56,7 @@ def check_files(files: Mapping[str, str], lens: str, source: str) -> None:
 
 
 def check_figures(finding: Finding, source: str) -> None:
-    """Refuse figures whose names cannot be names of files: `headscope figures` saves them under these."""
+    """Refuse figures whose names cannot be file names, for `headscope figures`."""
     for figure in finding.figures:
         if not _FIGURE.fullmatch(figure.name):
             raise UsageError(

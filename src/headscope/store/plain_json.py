@@ -1,7 +1,8 @@
-"""Frozen dataclasses ↔ JSON and named arrays, led by the annotations: no pickle, no table of classes.
+"""Converts frozen dataclasses to JSON and named arrays, and back, by annotations.
 
-Arrays go to a dictionary on the side (later a safetensors file) and leave `{"array": name}` behind. Data of a
-union of dataclasses carries its class name. Numbers that JSON does not know travel as `{"number": "nan"}`.
+There is no pickle and no table of classes. Arrays go to a dictionary on the side (later a safetensors file) and leave
+`{"array": name}` behind. Data of a union of dataclasses carries its class name. Numbers that JSON lacks become
+`{"number": "nan"}`.
 """
 
 import math
@@ -28,7 +29,10 @@ _WORDS = {int: "a whole number", bool: "true or false"}
 
 
 def to_json(node: Any, arrays: Arrays, name: str) -> Any:
-    """What `json.dumps` accepts; arrays are put into `arrays` under names that begin with `name`."""
+    """Convert to what `json.dumps` accepts.
+
+    Arrays go into `arrays` under names that begin with `name`.
+    """
     if is_dataclass(node):
         parts = {f.name: to_json(getattr(node, f.name), arrays, f"{name}.{f.name}") for f in fields(node)}
         return {"type": type(node).__name__, **parts}
@@ -44,26 +48,29 @@ def to_json(node: Any, arrays: Arrays, name: str) -> Any:
 
 
 def from_json(data: Any, kind: Any, arrays: Mapping[str, NDArray[np.float64]], source: str) -> Any:
-    """The inverse of `to_json`, given the annotated type; every value is checked against it.
+    """Convert JSON back, by the annotated type; the inverse of `to_json`.
 
-    Data may come from a stranger: what does not have the annotated type is refused, with its place in `source`.
+    Data may come from a stranger: a value of another type is refused, with its place in `source`.
 
     Properties:
-        - whatever `to_json` gives is read back  (tested: test_round_trip)
+        - the result of `to_json` is read back  (tested: test_round_trip)
         - any other data is read or refused with a `UsageError`  (tested: test_findings)
     """
     return _Reader(arrays, source).value(data, kind, "")
 
 
 class _Reader:
-    """Reads values of annotated types; knows the file that they come from, for its errors."""
+    """Reads values of annotated types.
+
+    Its errors name the file.
+    """
 
     def __init__(self, arrays: Mapping[str, NDArray[np.float64]], source: str) -> None:
         self._arrays = arrays
         self._source = source
 
     def value(self, data: Any, kind: Any, place: str) -> Any:
-        """The value of one annotated type; `place` says where in the file it is."""
+        """Read the value of one annotated type; `place` is its path in the file."""
         origin, arguments = get_origin(kind), get_args(kind)
         if origin in (Union, types.UnionType):
             return self._member(data, arguments, place)
@@ -110,7 +117,7 @@ class _Reader:
         return {self._text(key, place): self.value(value, kind, f"{place}.{key}") for key, value in data.items()}
 
     def _member(self, data: Any, members: tuple[Any, ...], place: str) -> Any:
-        """A value of a union: None, the class that it names, or the scalar that JSON kept."""
+        """Read a value of a union: None, the class that it names, or a scalar."""
         alternatives = [member for member in members if member is not type(None)]
         if data is None and len(alternatives) < len(members):
             return None
@@ -145,7 +152,7 @@ class _Reader:
         return self._refuse(data, "a number", place)
 
     def _text(self, data: Any, place: str) -> str:
-        # A lone surrogate is no character: it could never be written to a file again.
+        # A lone surrogate is not a character: it could never be written to a file again.
         if isinstance(data, str) and not _SURROGATE.search(data):
             return data
         return self._refuse(data, "a text", place)
@@ -158,7 +165,7 @@ class _Reader:
 
 
 def _brief(data: Any) -> str:
-    """What the data is, in a few words whatever its size."""
+    """A short description of the data, whatever its size."""
     if isinstance(data, (dict, list)):
         return f"{'an object' if isinstance(data, dict) else 'a list'} of {len(data)}"
     if type(data) is int and abs(data) > _MOST:

@@ -19,7 +19,7 @@ decorator `CHAPTER.claim(…)`, which is given a `Lab` and returns `Evidence`:
 
 The function computes both predictions and measures; what follows from the numbers is `core.verdict.verdict_of`'s
 business, and the rule is written there. A question that the source leaves open ends in a question mark and returns
-`Evidence(asked=…)`. Formulas are TeX as the report sets it (the subset of matplotlib's mathtext).
+`Evidence(answer=…)`. Formulas are TeX as the report sets it (the subset of matplotlib's mathtext).
 """
 
 from collections.abc import Callable

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
 from headscope.core import Finding
-from headscope.core.verdict import Entry, Evidence, Ledger, Verdict, correction_passes, settled, verdict_of
+from headscope.core.verdict import Entry, Evidence, Ledger, Verdict, correction_passes, rounded_evidence, verdict_of
 from headscope.errors import NumericsError, UsageError
 from headscope.theory.checks import Lab
 from headscope.theory.claim import Chapter, Claim
@@ -61,12 +61,12 @@ def _meant(selector: str, ids: Iterable[str]) -> list[str]:
 def judged(claim: Claim, seed: int = 0, findings: Mapping[str, Finding] | None = None, model: str = "") -> Entry:
     """The claim with its verdict; `findings` of a model settle what needs one."""
     if claim.check is not None:
-        evidence = settled(claim.check(Lab(seed, claim.ids[0])))
+        evidence = rounded_evidence(claim.check(Lab(seed, claim.ids[0])))
         return _entry(claim, _verdict(claim, evidence), evidence)
     measured = _measured(claim, findings or {})
     if measured is None:
         return _entry(claim, "needs a model" if claim.waits else "not testable", None)
-    evidence = settled(measured)
+    evidence = rounded_evidence(measured)
     elsewhere = bool(claim.checkpoint) and claim.checkpoint != model  # measured there, but not its verdict
     return _entry(claim, "needs a model" if elsewhere else _verdict(claim, evidence, model), evidence, model)
 
@@ -113,7 +113,7 @@ def _verdict(claim: Claim, evidence: Evidence, model: str = "") -> Verdict:
 def _entry(claim: Claim, verdict: Verdict, evidence: Evidence | None, model: str = "") -> Entry:
     """The claim as data; its correction is printed only where its own comparisons pass."""
     wrong = verdict in ("refuted", "approximate", "open question")
-    passes = evidence is not None and (bool(evidence.asked) or correction_passes(evidence))
+    passes = evidence is not None and (bool(evidence.answer) or correction_passes(evidence))
     return Entry(
         ids=claim.ids,
         source=claim.source,

@@ -37,7 +37,7 @@ from headscope.maths.linear_algebra.spectrum import singular_values
 from headscope.maths.random_matrices.haar import haar_frames
 from headscope.maths.random_matrices.null_spectrum import Comparison
 from headscope.model import Model
-from headscope.model.edit import Named
+from headscope.model.edit import HeadMatrix
 
 Kind = Literal["scale", "randomise", "rank", "remove"]
 _LONGEST = 80  # characters of a change as people write it
@@ -163,7 +163,7 @@ def check_matrices(model: Model, changes: Sequence[Change], place: Place) -> Non
     """Refuse, before anything is measured, matrices that are not known and ranks that they do not have."""
     ranks = [change.rank for change in changes if change.kind == "rank"]
 
-    def rule(named: Named, w: Matrix) -> Matrix:
+    def rule(named: HeadMatrix, w: Matrix) -> Matrix:
         if ranks and max(ranks) > min(w.shape):
             raise UsageError(
                 f"rank {max(ranks)} is larger than W_{named.letter.upper()} of {named.site.label}, which has "
@@ -195,7 +195,7 @@ def changed(model: Model, change: Change, place: Place, seed: int) -> Iterator[l
     with model.edit() as edit:
         initial = edit.initial_matrices(seed) if change == Change("randomise", "init") else None
 
-        def rule(named: Named, w: Matrix) -> Matrix:
+        def rule(named: HeadMatrix, w: Matrix) -> Matrix:
             if initial is not None:
                 after, kept = initial(named).double(), 0
             else:
@@ -215,7 +215,7 @@ def controlled(
     generator = seeded(seed, change.label, f"control {draw}")
     before, done = iter(touched), []
 
-    def rule(named: Named, w: Matrix) -> Matrix:
+    def rule(named: HeadMatrix, w: Matrix) -> Matrix:
         model_of = next(before)
         if change.picks_directions:
             after, stay = _with_some_directions(w, model_of.kept, generator), model_of.kept
@@ -244,7 +244,7 @@ def along_random_directions(
     return (left * sigma) @ right.T
 
 
-def _touched(named: Named, before: Matrix, after: Matrix, kept: int) -> Touched:
+def _touched(named: HeadMatrix, before: Matrix, after: Matrix, kept: int) -> Touched:
     delta = after - before
     # Rounding of the rule is no change: a matrix that keeps everything is returned as it was.
     sigma = singular_values(delta)
@@ -253,15 +253,15 @@ def _touched(named: Named, before: Matrix, after: Matrix, kept: int) -> Touched:
     return Touched(named.site, named.letter, named.heads, (rows, columns), *norms, kept, sigma)
 
 
-def _scale(change: Change, named: Named, w: Matrix, generator: torch.Generator) -> Result:
+def _scale(change: Change, named: HeadMatrix, w: Matrix, generator: torch.Generator) -> Result:
     return w * change.alpha, min(w.shape)
 
 
-def _rank(change: Change, named: Named, w: Matrix, generator: torch.Generator) -> Result:
+def _rank(change: Change, named: HeadMatrix, w: Matrix, generator: torch.Generator) -> Result:
     return _with_directions(w, torch.arange(min(w.shape)) < change.rank), change.rank
 
 
-def _remove(change: Change, named: Named, w: Matrix, generator: torch.Generator) -> Result:
+def _remove(change: Change, named: HeadMatrix, w: Matrix, generator: torch.Generator) -> Result:
     rows, columns = w.shape
     spikes = Comparison((rows, columns), singular_values(w)).bulk.spikes
     is_spike = torch.arange(min(w.shape)) < spikes
@@ -269,7 +269,7 @@ def _remove(change: Change, named: Named, w: Matrix, generator: torch.Generator)
     return _with_directions(w, kept), int(kept.sum())
 
 
-def _randomise(change: Change, named: Named, w: Matrix, generator: torch.Generator) -> Result:
+def _randomise(change: Change, named: HeadMatrix, w: Matrix, generator: torch.Generator) -> Result:
     if change.value == "permute":
         return w.flatten()[torch.randperm(w.numel(), generator=generator)].reshape(w.shape), 0
     u, s, vh = torch.linalg.svd(w, full_matrices=False)
@@ -279,7 +279,7 @@ def _randomise(change: Change, named: Named, w: Matrix, generator: torch.Generat
     return (u * s) @ haar_frames(1, w.shape[1], len(s), generator)[0].T, 0
 
 
-_RULES: dict[str, Callable[[Change, Named, Matrix, torch.Generator], Result]] = {
+_RULES: dict[str, Callable[[Change, HeadMatrix, Matrix, torch.Generator], Result]] = {
     "scale": _scale,
     "rank": _rank,
     "remove": _remove,

@@ -28,7 +28,7 @@ from headscope.lenses.lens import AS_IS, Batch, TextSize
 from headscope.maths.resampling.clustered_mean import total_variation
 from headscope.model import Model, Session
 from headscope.model.language import predicts_next_token
-from headscope.model.predictions import Predicted, States, embedding, predicted
+from headscope.model.predictions import Prediction, States, embedding, predict
 
 _ROWS = 64  # rows of logits that are turned into float64 at a time
 Heads = Mapping[Site, tuple[int, ...]]
@@ -127,8 +127,8 @@ class Observer:
 
     def _predicted(self, index: int, tokens: Tokens) -> tuple[float, float, float]:
         states = self.original.states
-        seen = predicted(self.model, tokens, states[index] if index < len(states) else None)
-        if seen.beside is None:
+        seen = predict(self.model, tokens, states[index] if index < len(states) else None)
+        if seen.other_logits is None:
             states.append(seen.states)
         nats = kl = 0.0
         for log_p, log_q, following in _scored(seen, tokens):
@@ -194,10 +194,10 @@ def _maps(session: Session, windows: Sequence[Tokens]) -> Iterator[Maps]:
         yield {site: maps[0] for site, maps in capture.take()["pattern"].items()}
 
 
-def _scored(seen: Predicted, tokens: Tokens) -> Iterator[tuple[Tensor, Tensor, Tokens]]:
+def _scored(seen: Prediction, tokens: Tokens) -> Iterator[tuple[Tensor, Tensor, Tokens]]:
     """Log-probabilities of the original and of the state at hand, and the token that really follows, in parts."""
     for start in range(0, len(tokens) - 1, _ROWS):
         part = slice(start, min(start + _ROWS, len(tokens) - 1))
         log_q = torch.log_softmax(seen.logits[part].double(), dim=-1)
-        log_p = log_q if seen.beside is None else torch.log_softmax(seen.beside[part].double(), dim=-1)
+        log_p = log_q if seen.other_logits is None else torch.log_softmax(seen.other_logits[part].double(), dim=-1)
         yield log_p, log_q, tokens[1:][part]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from headscope.model import Model
 from headscope.model.language import decode, generate_tokens, predicts_next_token
-from headscope.model.predictions import predicted
+from headscope.model.predictions import predict
 
 RUN = 4
 PROMPTS = (
@@ -76,7 +76,7 @@ def surprise(model: Model, prompt: Tokens, text: Tokens) -> float:
 
 def surprises(model: Model, prompt: Tokens, text: Tokens) -> Float[Tensor, " tokens"]:
     """Nats of each token of a text behind a prompt."""
-    logits = predicted(model, torch.cat([prompt, text])).logits[len(prompt) - 1 : -1]
+    logits = predict(model, torch.cat([prompt, text])).logits[len(prompt) - 1 : -1]
     log_p = torch.log_softmax(logits.double(), dim=-1)
     return -log_p.gather(1, text[:, None])[:, 0]
 

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headscope.core import Vocabulary
-from headscope.core.token_words import shown
+from headscope.core.token_words import display_text
 from headscope.lenses.embeddings.word_lists import RELATED, RELATIONS
 from headscope.lenses.shared.table import Row
 from headscope.maths.geometry.cosines import blocks, largest_cosine
@@ -66,7 +66,7 @@ def neighbour_rows(token_vectors: TokenVectors, words: Sequence[str], nearest: i
             zip(cosines.tolist(), token_vectors.vocabulary.spelled(near.tolist()), strict=True), 1
         ):
             if cosine > -torch.inf:
-                yield {"word": word, "place": place, "neighbour": shown(spelling), "value": cosine, "null": null}
+                yield {"word": word, "place": place, "neighbour": display_text(spelling), "value": cosine, "null": null}
 
 
 def related_rows(token_vectors: TokenVectors) -> list[Row]:

@@ -11,7 +11,7 @@ from scipy import special, stats
 from torch import Tensor
 
 from headscope.core import Vocabulary
-from headscope.core.token_words import shown
+from headscope.core.token_words import display_text
 from headscope.lenses.preconditioning.pairs import Counts, Pairs
 from headscope.lenses.shared.table import Row
 from headscope.maths.resampling.clustered_mean import clustered_mean
@@ -203,7 +203,7 @@ def spelling(vocabulary: Vocabulary | None) -> Names:
 
     @cache
     def name(token: int) -> str:
-        return f"#{token}" if vocabulary is None else shown(vocabulary.spelled([token])[0])
+        return f"#{token}" if vocabulary is None else display_text(vocabulary.spelled([token])[0])
 
     return name
 

@@ -1,1 +1,1 @@
-"""What a model consists of, found by running it on a few tokens, without a table of families."""
+"""Finds the parts of a model by running it on a few tokens, for any family."""

@@ -1,7 +1,7 @@
-"""Finding the attention sites of a model by running it once on a few tokens and watching the calls.
+"""Finds the attention sites of a model by running it on a few tokens.
 
-No table of families: what a call shows (its module, how often that module was called, shapes, positions, what
-a query may see, what else enters the scores) is all that is needed.
+No table of families: everything needed is in a call (its module, how often that module was called, shapes, positions,
+which keys a query may see, what else enters the scores).
 """
 
 import itertools
@@ -28,12 +28,12 @@ from headscope.model.transformers.probe_inputs import (
     probe_inputs,
 )
 
-_SMALLEST = 1e-30  # nothing is divided by zero
+_SMALLEST = 1e-30  # avoids division by zero
 
 
 @dataclass(frozen=True)
 class Sighting:
-    """One attention call seen while probing."""
+    """One attention call of the probe."""
 
     module: str
     call: int
@@ -42,7 +42,7 @@ class Sighting:
 
 
 class CallRecorder:
-    """A handler that computes the model's own attention and notes each call."""
+    """A handler that computes the model's own attention and records each call."""
 
     def __init__(self, model: nn.Module) -> None:
         self.names = {id(module): name for name, module in model.named_modules()}
@@ -51,7 +51,7 @@ class CallRecorder:
         self._reader = Reader()
 
     def __call__(self, raw: RawCall) -> Tensor:
-        """Note the call and attend as the model would."""
+        """Record the call and attend as the model does."""
         name = self.names[id(raw.module)]
         read = self._reader.call(raw)
         window = raw.options.get("sliding_window")
@@ -61,14 +61,17 @@ class CallRecorder:
 
 
 def find_sites(model: Any) -> tuple[Site, ...]:
-    """The attention sites of a model in the order of its forward; empty when none goes through the interface."""
+    """The attention sites of a model, in the order of its forward.
+
+    Empty where no attention goes through the interface.
+    """
     recorder = CallRecorder(model)
     inputs = probe_inputs(model, batch=1)
     try:
         with torch.no_grad(), tapped(model, recorder):
             model(**inputs, **forward_options(model))
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
-        # A family that does not know our name may stumble over it before it attends; one that attends must not.
+        # A family that does not know our name may fail before it attends; after its first attention call it must not.
         if recorder.sightings:
             raise
     _refuse_split_attention(recorder.sightings)
@@ -78,9 +81,9 @@ def find_sites(model: Any) -> tuple[Site, ...]:
 
 
 def _refuse_split_attention(sightings: list[Sighting]) -> None:
-    """Refuse a layer that attends twice with the same queries and keys and mixes the results.
+    """Refuse a layer that mixes two attention calls with the same queries and keys.
 
-    Differential attention does so: each call has a map, but none of them is the map of a head.
+    Differential attention does this: each call has a map, but neither is the map of a head.
     """
     for before, after in itertools.pairwise(sightings):
         a, b = before.read, after.read
@@ -96,7 +99,7 @@ _TOWERS: dict[str, Stack] = {"text": "text", "vision": "image", "image": "image"
 
 
 def _towers(sightings: list[Sighting]) -> tuple[Site, ...]:
-    """Sites of a model that runs two towers side by side, each named by the part of the model it is in."""
+    """The sites of a model with two parallel towers, each named by its part."""
     sites = []
     for site in (_site(sighting, two_stacks=False) for sighting in sightings):
         part = site.module.split(".")[0]
@@ -111,13 +114,13 @@ def _towers(sightings: list[Sighting]) -> tuple[Site, ...]:
 
 
 def check_agreement(model: Any, sites: int) -> tuple[str, ...]:
-    """Refuse a family whose output changes when its attention is computed from what it tells the interface.
+    """Refuse a family whose output changes under our computation of its attention.
 
-    A model in a narrow dtype is judged as a float32 copy (see `rounding`); a note says where that was not possible.
+    A model in a narrow dtype is judged as a float32 copy (see `rounding`); a note says where this was not possible.
     """
     wide = widened(model)
-    judged = model if wide is None else wide
-    _check_agreement(judged, agreement(judged.dtype, sites))
+    compared_model = model if wide is None else wide
+    _check_agreement(compared_model, agreement(compared_model.dtype, sites))
     if wide is not None:
         return ()
     dtype = str(model.dtype).removeprefix("torch.")
@@ -145,15 +148,16 @@ def _check_agreement(model: Any, tolerance: float) -> None:
             f"{type(model).__name__}: attention computed from the call differs from transformers' eager attention "
             f"by {error:.1e} (relative, tolerance {tolerance:.0e}), so this family does something to its scores that "
             "the attention interface does not show",
-            hint="its maps can be had from transformers with attn_implementation='eager' and output_attentions=True",
+            hint="get its maps from transformers with attn_implementation='eager' and output_attentions=True",
         )
 
 
-def _refuse_random(model: Any, once: Tensor, again: Tensor) -> None:
-    if not torch.equal(once, again):
+def _refuse_random(model: Any, first_output: Tensor, second_output: Tensor) -> None:
+    if not torch.equal(first_output, second_output):
         raise CaptureError(
-            f"{type(model).__name__} answers the same input differently each time: it draws at random in eval mode too",
-            hint="what it attends to does not follow from its input",
+            f"{type(model).__name__} gives another output each time for the same input: it uses random numbers even in "
+            "eval mode",
+            hint="its attention does not follow from its input",
         )
 
 
@@ -163,7 +167,7 @@ def _eager(model: Any, inputs: dict[str, Tensor], options: dict[str, bool]) -> T
 
 
 def label(sightings: Iterable[Sighting], *, two_stacks: bool) -> tuple[Site, ...]:
-    """Sites with their places: stack, kind and layer."""
+    """The sites with their places: stack, kind and layer."""
     sites = [_site(sighting, two_stacks) for sighting in sightings]
     return tuple(_with_layers(sites))
 
@@ -178,7 +182,7 @@ def _site(sighting: Sighting, two_stacks: bool) -> Site:
             f"{sighting.module} attends to its own text and to the encoder's in one softmax, which is neither "
             "self-attention nor cross-attention"
         )
-    # T5 passes a bias of zeros to its cross-attention: that is none.
+    # T5 passes a bias of zeros to its cross-attention; that does not count.
     extras = ["bias"] if call.bias is not None and bool(call.bias.any()) else []
     extras += [name for name in ("softcap", "sinks") if getattr(call, name) is not None]
     return Site(
@@ -198,19 +202,19 @@ def _site(sighting: Sighting, two_stacks: bool) -> Site:
 
 
 def _with_layers(sites: list[Site]) -> list[Site]:
-    """Number the layers: by the number in the module's name where those differ, else in order of the calls.
+    """Number the layers, by the module's name or by the order of calls.
 
-    The name is better where only some layers attend (hybrids with recurrent layers); the order is all there
-    is where layers share one module.
+    The number in the name is better where only some layers attend (hybrids with recurrent layers); the order counts
+    where layers share one module.
     """
-    numbered: list[Site] = []
+    numbered_sites: list[Site] = []
     for site in sites:
         alike = [other for other in sites if (other.stack, other.kind) == (site.stack, site.kind)]
         names = [_number(other.module) for other in alike]
-        named = _number(site.module)
+        number = _number(site.module)
         distinct = None not in names and len(set(names)) == len(names)
-        numbered.append(replace(site, layer=named if distinct and named is not None else alike.index(site)))
-    return numbered
+        numbered_sites.append(replace(site, layer=number if distinct and number is not None else alike.index(site)))
+    return numbered_sites
 
 
 def _number(module: str) -> int | None:
@@ -219,7 +223,7 @@ def _number(module: str) -> int | None:
 
 
 def first_tensor(output: Any) -> Tensor:
-    """The first floating-point tensor of what a model gives."""
+    """The first floating-point tensor in the output of a model."""
     values = output.values() if hasattr(output, "values") else output
     for value in values:
         if isinstance(value, Tensor) and value.is_floating_point():

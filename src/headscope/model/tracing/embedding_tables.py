@@ -1,7 +1,7 @@
-"""The tables of vectors that a model reads and writes with (tokens, positions, output), found by name and shape.
+"""Finds the tables of token, position and output vectors by name and shape.
 
 transformers names the table of tokens and the output head; a table of positions is an embedding whose name says so and
-that is as wide as the tokens. Only names and shapes are read, so that a model without weights will do.
+that is as wide as the tokens. Only names and shapes are read, so a model without weights is enough.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,13 +13,13 @@ from torch import nn
 from headscope.core.site import Site, Stack
 from headscope.core.weights import Embedding
 
-# A factor that only undoes rounding is none.
+# A factor that differs from 1 only by rounding does not count.
 _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
 class EmbeddingTables:
-    """The tables of a model, tokens first, and notes on them in sentences."""
+    """The tables of a model, tokens first, and sentences about them."""
 
     tables: tuple[Embedding, ...] = ()
     notes: tuple[str, ...] = ()
@@ -28,16 +28,16 @@ class EmbeddingTables:
 def find_tables(model: Any, sites: Sequence[Site]) -> EmbeddingTables:
     """The tables of a model, real or on the meta device."""
     names = {id(module): name for name, module in model.named_modules()}
-    tied = _Ties(model)
+    ties = _Ties(model)
     tokens: dict[str, nn.Embedding] = {}
     readers: dict[str, set[Stack | None]] = {}
     for reader in (model, *_stacks(model)):
         module = _method_result(reader, "get_input_embeddings")
         if isinstance(module, nn.Embedding) and id(module) in names:
             name = names[id(module)]
-            same = next((other for other in tokens if tied.same(name, other)), name)
-            tokens.setdefault(same, module)
-            readers.setdefault(same, set()).add(_stack(name, sites))
+            tied_name = next((other for other in tokens if ties.same(name, other)), name)
+            tokens.setdefault(tied_name, module)
+            readers.setdefault(tied_name, set()).add(_stack(name, sites))
     if not tokens:
         return EmbeddingTables(notes=("The model has no table of token vectors.",))
     tables = [
@@ -48,16 +48,16 @@ def find_tables(model: Any, sites: Sequence[Site]) -> EmbeddingTables:
     head = _method_result(model, "get_output_embeddings")
     if isinstance(head, nn.Linear) and id(head) in names:
         name = names[id(head)]
-        if any(tied.same(name, other) for other in tokens):
+        if any(ties.same(name, other) for other in tokens):
             notes.append("The output head reads with the table of token vectors itself: there is no second one.")
         else:
             tables.append(Embedding("output", None, name, _sizes(head)))
-    positions, more = _positions(model, sites, {embedding.embedding_dim for embedding in tokens.values()}, tied)
+    positions, more = _positions(model, sites, {embedding.embedding_dim for embedding in tokens.values()}, ties)
     return EmbeddingTables((*tables, *positions), (*notes, *more))
 
 
 def _positions(
-    model: Any, sites: Sequence[Site], widths: set[int], tied: "_Ties"
+    model: Any, sites: Sequence[Site], widths: set[int], ties: "_Ties"
 ) -> tuple[list[Embedding], tuple[str, ...]]:
     tables: list[Embedding] = []
     notes: list[str] = []
@@ -72,13 +72,13 @@ def _positions(
             notes.append(f"{name} is the sinusoidal formula, not learned: nothing in it was trained.")
         elif module.embedding_dim not in widths:
             notes.append(f"Left out: {name}, which is {module.embedding_dim} wide and so not added to token vectors.")
-        elif not any(tied.same(name, table.module) for table in tables):
+        elif not any(ties.same(name, table.module) for table in tables):
             tables.append(Embedding("position", stack, name, _sizes(module), _first(module)))
     return tables, tuple(notes)
 
 
 def _first(module: Any) -> int:
-    """The row of the first position: some families leave rows for padding in front."""
+    """The row of the first position; some families reserve rows for padding first."""
     offset = getattr(module, "offset", None)
     if isinstance(offset, int):
         return offset
@@ -86,7 +86,10 @@ def _first(module: Any) -> int:
 
 
 class _Ties:
-    """Which parameters are one, by identity or, on a model without weights, by what transformers would tie."""
+    """Which parameters are shared.
+
+    By identity; on a model without weights, by the ties that transformers would make.
+    """
 
     def __init__(self, model: Any) -> None:
         self._parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -105,7 +108,7 @@ class _Ties:
 
 
 def _stacks(model: Any) -> Iterator[Any]:
-    """Encoder and decoder, where the model has both: they may read with tables of their own."""
+    """Encoder and decoder of a model that has both; each may have its own tables."""
     if getattr(model.config, "is_encoder_decoder", False):
         for name in ("get_encoder", "get_decoder"):
             if (part := _method_result(model, name)) is not None:
@@ -113,7 +116,7 @@ def _stacks(model: Any) -> Iterator[Any]:
 
 
 def _method_result(model: Any, name: str) -> Any:
-    """What a method of transformers returns; None where the family does not have it."""
+    """The result of a transformers method; None where the family does not have it."""
     method = getattr(model, name, None)
     try:
         return method() if callable(method) else None
@@ -122,12 +125,17 @@ def _method_result(model: Any, name: str) -> Any:
 
 
 def _stack(module: str, sites: Sequence[Site]) -> Stack | None:
-    """The stack whose attention has the longest beginning of its name in common; None where all have the same."""
+    """The stack whose attention modules share the longest prefix of the name.
+
+    None where all stacks share the same.
+    """
     stacks = list(dict.fromkeys(site.stack for site in sites))
     if len(stacks) == 1:
         return stacks[0]
-    shared = {stack: max(_common(module, site.module) for site in sites if site.stack == stack) for stack in stacks}
-    nearest = [stack for stack, count in shared.items() if count == max(shared.values())]
+    common_prefix = {
+        stack: max(_common(module, site.module) for site in sites if site.stack == stack) for stack in stacks
+    }
+    nearest = [stack for stack, count in common_prefix.items() if count == max(common_prefix.values())]
     return nearest[0] if len(nearest) == 1 else None
 
 

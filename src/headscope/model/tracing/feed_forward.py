@@ -1,10 +1,10 @@
-"""The feed-forward matrices of each layer, found without a table of families.
+"""Finds the feed-forward matrices of each layer, without a table of families.
 
-A layer is the part of the model around an attention module that holds no other layer's attention. Beside the attention
-it multiplies by matrices that come in pairs: one widens from d_model to some width (or to twice that, where a gate is
-stored with it), another comes back. What has no such partner (a router, a gate of one number) is no feed-forward
-matrix. A layer without attention, as hybrids have, shows what bears the same names as in the layers with it. Only names
-and shapes are read, so that a model without weights will do.
+A layer is the part of the model around an attention module that holds no other layer's attention. Apart from attention
+it multiplies by matrices in pairs: one widens from d_model to some width (or to twice that, where it includes a gate),
+another comes back. A matrix without such a partner (a router, a gate of one number) is not a feed-forward matrix. A
+layer without attention, as hybrids have, contributes the modules that have the same names as in layers with attention.
+Only names and shapes are read, so a model without weights is enough.
 """
 
 import re
@@ -23,7 +23,7 @@ from headscope.model.transformers.layers import enclosing_names
 
 @dataclass(frozen=True)
 class FeedForwardMatrices:
-    """Every feed-forward matrix in the order of the layers, and what was left out, in sentences."""
+    """Every feed-forward matrix in layer order, and sentences about those left out."""
 
     matrices: tuple[FeedForward, ...]
     notes: tuple[str, ...] = ()
@@ -36,8 +36,8 @@ def find_feed_forward(model: nn.Module, plans: dict[Site, Plan]) -> FeedForwardM
         part.module for plan in plans.values() if (parts := plan.projections) for part in vars(parts).values()
     }
     matrices: list[FeedForward] = []
-    stacked: dict[str, list[Site]] = {}
-    bare: list[Site] = []
+    sites_by_bank: dict[str, list[Site]] = {}
+    sites_without: list[Site] = []
     blocks: dict[str, Site] = {}
     for site in _one_per_layer(sites):
         block, linears = _block(model, site, sites, projections)
@@ -48,16 +48,16 @@ def find_feed_forward(model: nn.Module, plans: dict[Site, Plan]) -> FeedForwardM
         ]
         banks = list(_banks(model, block, _attention(model, block, sites)))
         for bank in banks:
-            stacked.setdefault(bank.removeprefix(f"{block}."), []).append(site)
+            sites_by_bank.setdefault(bank.removeprefix(f"{block}."), []).append(site)
         if not linears and not banks:
-            bare.append(site)
+            sites_without.append(site)
     matrices += _without_attention(model, blocks, matrices)
     ordered = sorted(matrices, key=lambda matrix: ([site.stack for site in sites].index(matrix.stack), matrix.layer))
-    return FeedForwardMatrices(tuple(ordered), (*_stacked_notes(stacked), *_bare_notes(bare)))
+    return FeedForwardMatrices(tuple(ordered), (*_stacked_notes(sites_by_bank), *_bare_notes(sites_without)))
 
 
 def _without_attention(model: nn.Module, blocks: dict[str, Site], matrices: list[FeedForward]) -> Iterator[FeedForward]:
-    """The modules of layers outside `blocks` with the names of feed-forward modules inside."""
+    """The modules outside `blocks` that have the names of feed-forward modules inside."""
     lists = {block.rpartition(".")[0]: site.stack for block, site in blocks.items()}
     numbered = all(block.rpartition(".")[2] == str(site.layer) for block, site in blocks.items())
     for parent, stack in lists.items() if numbered else ():
@@ -69,19 +69,19 @@ def _without_attention(model: nn.Module, blocks: dict[str, Site], matrices: list
                 yield FeedForward(stack, int(number), name, f"{parent}.{number}.{name}", _sizes(linear))
 
 
-def _stacked_notes(stacked: dict[str, list[Site]]) -> Iterator[str]:
-    if stacked:
-        layers = list(dict.fromkeys(_layer(site) for sites in stacked.values() for site in sites))
+def _stacked_notes(sites_by_bank: dict[str, list[Site]]) -> Iterator[str]:
+    if sites_by_bank:
+        layers = list(dict.fromkeys(_layer(site) for sites in sites_by_bank.values() for site in sites))
         yield (
             f"Left out: the experts of {_count(layers)} (first {layers[0]}), which are kept as one stack of matrices "
-            f"({', '.join(stacked)})."
+            f"({', '.join(sites_by_bank)})."
         )
 
 
-def _bare_notes(bare: list[Site]) -> Iterator[str]:
-    if bare:
-        labels = ", ".join(_layer(site) for site in bare[:4]) + (" …" if len(bare) > 4 else "")
-        yield f"No feed-forward matrices were found beside the attention of {_count(bare)} ({labels})."
+def _bare_notes(sites_without: list[Site]) -> Iterator[str]:
+    if sites_without:
+        labels = ", ".join(_layer(site) for site in sites_without[:4]) + (" …" if len(sites_without) > 4 else "")
+        yield f"No feed-forward matrices were found beside the attention of {_count(sites_without)} ({labels})."
 
 
 def _count(layers: Sequence[object]) -> str:
@@ -93,18 +93,24 @@ def _layer(site: Site) -> str:
 
 
 def _one_per_layer(sites: Iterable[Site]) -> list[Site]:
-    """The first site of each layer: self- and cross-attention of a decoder share their feed-forward part."""
+    """The first site of each layer.
+
+    Self- and cross-attention of a decoder layer share their feed-forward part.
+    """
     return list({(site.stack, site.layer): site for site in reversed(tuple(sites))}.values())[::-1]
 
 
 def _block(
     model: nn.Module, site: Site, sites: tuple[Site, ...], projections: set[str]
 ) -> tuple[str, dict[str, nn.Module]]:
-    """The layer around a site and its feed-forward modules: the smallest part of the model that has some."""
+    """The layer around a site, and its feed-forward modules.
+
+    The smallest part of the model that has feed-forward modules.
+    """
     other_modules = [other.module for other in sites if (other.stack, other.layer) != (site.stack, site.layer)]
     outermost = ""
     for path in _around(site.module):
-        # A module that several layers share is inside its own block and in nobody else's.
+        # A module that several layers share counts only for its own block.
         if any(_inside(module, path) and module != site.module for module in other_modules):
             break
         if isinstance(model.get_submodule(path), nn.ModuleList | nn.ModuleDict):
@@ -116,7 +122,7 @@ def _block(
 
 
 def _around(module: str) -> Iterator[str]:
-    """The names of the parts that hold a module, from the inside out, up to the first that has a number."""
+    """The names of the parts around a module, inside out, up to a numbered one."""
     numbered = re.match(r"(?:.*?\.)?\d+(?=\.|$)", module)
     last = len(numbered[0]) if numbered else 0
     for name in enclosing_names(module):
@@ -126,7 +132,7 @@ def _around(module: str) -> Iterator[str]:
 
 
 def _attention(model: nn.Module, block: str, sites: tuple[Site, ...]) -> list[str]:
-    """The parts of a block that attend: its children around a site, looking through plain lists of modules."""
+    """The children of a block that attend; plain lists of modules are looked through."""
     attention_paths = []
     for site in sites:
         if _inside(site.module, block):
@@ -161,7 +167,10 @@ def _linears(model: nn.Module, block: str, attention: list[str], projections: se
 
 
 def _banks(model: nn.Module, block: str, attention: list[str]) -> Iterator[str]:
-    """Parameters that hold a stack of matrices, as experts do; a convolution's kernel is none."""
+    """Parameters that hold a stack of matrices, as experts do.
+
+    The kernel of a convolution does not count.
+    """
     for name, module in _modules_outside(model, block, attention):
         if not isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
             parameters = module.named_parameters(recurse=False)
@@ -169,7 +178,10 @@ def _banks(model: nn.Module, block: str, attention: list[str]) -> Iterator[str]:
 
 
 def _pairs(linears: dict[str, nn.Module]) -> dict[str, nn.Module]:
-    """Those that widen or come back, each with a partner; a fused gate makes the way out twice as wide."""
+    """The linear modules that widen or narrow and have a partner.
+
+    A fused gate doubles the width of the widening matrix.
+    """
     sizes = {name: _sizes(module) for name, module in linears.items()}
 
     def partnered(name: str) -> bool:
@@ -181,7 +193,7 @@ def _pairs(linears: dict[str, nn.Module]) -> dict[str, nn.Module]:
 
 
 def _sizes(linear: Any) -> tuple[int, int]:
-    """What a linear module reads and what it writes."""
+    """The numbers of inputs and outputs of a linear module."""
     weight: Tensor = linear.weight
     rows, columns = weight.shape
     return (columns, rows) if isinstance(linear, nn.Linear) else (rows, columns)

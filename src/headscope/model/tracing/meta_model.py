@@ -1,9 +1,9 @@
-"""A model without its weights: enough of it to be run on codes, so that a large file can be read piecewise.
+"""Builds a model without weights that can run on codes.
 
-The model is built on the meta device. Its large matrices stay there; linear modules are coded by the caller,
-large embeddings return random vectors, modules that hold other large tensors (experts) pass their input
-through, and the small tensors that remain (norms, position tables) are made real. Whatever that breaks shows up as a
-site that cannot be traced, never as a wrong row.
+So a large file can be read in parts. The model is built on the meta device. Its large matrices stay there; linear
+modules are coded by the caller, large embeddings return random vectors, modules that hold other large tensors (experts)
+pass their input through, and the small tensors that remain (norms, position tables) are made real. Any failure shows up
+as a site that cannot be traced, never as a wrong row.
 """
 
 from typing import Any
@@ -19,7 +19,10 @@ WIDEST = 1 << 21  # outputs of a linear module; the largest vocabularies are abo
 
 
 def build_skeleton(model_class: Any, config: Any, where: str) -> Any:
-    """The model of `config` on the meta device, with everything that a coded forward touches made real."""
+    """The model of `config` on the meta device, ready for a coded forward.
+
+    Everything that such a forward touches is real.
+    """
     with torch.device("meta"):
         model = model_class._from_config(config).eval()
     _check_widths(model, where)
@@ -32,7 +35,7 @@ def build_skeleton(model_class: Any, config: Any, where: str) -> Any:
 
 
 def _check_widths(model: nn.Module, where: str) -> None:
-    """Raise on a matrix that no model has: a coded forward makes its outputs real, matrix or no matrix."""
+    """Refuse a matrix wider than any model's: a coded forward allocates its outputs."""
     for name, module in model.named_modules():
         if is_linear(module) and (width := out_features(module)) > WIDEST:
             raise CheckpointError(
@@ -42,7 +45,10 @@ def _check_widths(model: nn.Module, where: str) -> None:
 
 
 def _make_real(module: nn.Module, generator: torch.Generator) -> bool:
-    """Replace the module's own meta tensors by real ones; False when one is too large for that."""
+    """Replace the module's own meta tensors by real ones.
+
+    Returns False where one is too large for that.
+    """
     tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
     if any(tensor.numel() > SMALL for _, tensor in tensors):
         return False

@@ -1,8 +1,9 @@
-r"""How a model tells positions apart: rotary, relative bias, learned or sinusoidal; no table of families.
+r"""Classifies how a model encodes positions.
 
-A table of positions is sinusoidal where its class says that it computes the formula, or where its numbers do: each
-column holds $\sin(\omega p)$ or $\cos(\omega p)$, so that $x_{p-1} + x_{p+1} = 2 \cos(\omega)\, x_p$, and sines and
-cosines of the same frequencies make every row $\sqrt{d/2}$ long.
+The kinds are rotary, relative bias, learned and sinusoidal. No table of families. A table of positions is sinusoidal
+where its class says that it computes the formula, or where its numbers do: each column holds $\sin(\omega p)$ or
+$\cos(\omega p)$, so that $x_{p-1} + x_{p+1} = 2 \cos(\omega)\, x_p$, and sines and cosines of the same frequencies make
+every row $\sqrt{d/2}$ long.
 """
 
 from typing import Any
@@ -13,13 +14,16 @@ from torch import Tensor, nn
 
 from headscope.core.site import Site
 
-# Roundings of the stored dtype that a formula may be off by; tables that were learned are off by thousands.
+# Allowed deviation from the formula, in roundings of the stored dtype; learned tables are thousands away.
 ROUNDINGS = 16
 FEWEST_ROWS = 8
 
 
 def position_kind(hf: Any, sites: tuple[Site, ...]) -> str:
-    """One of the kinds, `sinusoidal and learned` where the stacks differ, `unknown` where nothing tells."""
+    """The kind of position encoding of a model.
+
+    `sinusoidal and learned` where the stacks differ, `unknown` where there is no sign of any.
+    """
     if any("bias" in site.extras for site in sites) or any(_adds_linear_bias(module) for module in hf.modules()):
         return "relative bias"
     if any(_turns(module) for module in hf.modules()):
@@ -32,13 +36,19 @@ def position_kind(hf: Any, sites: tuple[Site, ...]) -> str:
 
 
 def _adds_linear_bias(module: nn.Module) -> bool:
-    """Whether a module makes the biases of ALiBi; one that could and does not says so in a switch."""
+    """Whether a module makes the biases of ALiBi.
+
+    A module that could but does not has a switch that says so.
+    """
     switches = [bool(value) for name, value in vars(module).items() if "alibi" in name]
     return any(switches) if switches else any("alibi" in name for name in dir(type(module)))
 
 
 def _turns(module: nn.Module) -> bool:
-    """Whether a module turns queries and keys: it is a rotary embedding, or has a method or a size for it."""
+    """Whether a module rotates queries and keys.
+
+    It is a rotary embedding, or has a method or a size for it.
+    """
     names = [type(module).__name__, *dir(type(module))]
     names += [name for name, value in vars(module).items() if value is not None and value is not False]
     return any("rotary" in name.lower() for name in names)
@@ -58,7 +68,7 @@ def _table_kind(module: Any) -> str:
 
 
 def is_sinusoidal(table: Float[Tensor, "rows d"]) -> bool:
-    """Whether the rows of a table, those of zeros left out, are sines and cosines of their number.
+    """Whether the nonzero rows of a table are sines and cosines of the row number.
 
     Properties:
         - true of the formula in every layout and dtype  (tested: test_the_formula_is_recognised)

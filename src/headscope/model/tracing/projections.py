@@ -1,6 +1,6 @@
-"""Blueprint: which rows of which matrices make up the queries, keys, values and output of each site.
+"""Finds the rows of the matrices that form q, k, v and output of each site.
 
-Made once per model by tracing codes (see `codes`); then read off a built model or a file alike.
+Traced once per model with codes (see `random_codes`); the result applies to a built model and to a file alike.
 """
 
 from collections import Counter
@@ -25,7 +25,10 @@ NORMED = WeightStatus("normed", "queries and keys are normalised after the proje
 
 @dataclass(frozen=True)
 class Rows:
-    """Channels of all heads as rows of one linear module: channel = gain · (x · weight[row] + bias[row])."""
+    """Channels of all heads as rows of one linear module.
+
+    channel = gain · (x · weight[row] + bias[row]).
+    """
 
     module: str
     row: Int[Tensor, "some_heads width"]
@@ -34,7 +37,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Projections:
-    """Where one site's q, k, v come from and which columns of which module read its output."""
+    """The rows that give a site's q, k, v, and the columns that read its output."""
 
     q: Rows
     k: Rows
@@ -44,7 +47,10 @@ class Projections:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is known about one site's weights; `limits` holds where q, k or v are cut off after the projection."""
+    """What is known about the weights of one site.
+
+    `limits` holds the sizes at which q, k or v are cut off after the projection.
+    """
 
     status: WeightStatus
     projections: Projections | None = None
@@ -56,7 +62,7 @@ class _Refusal(Exception):
 
 
 class ProjectionTracer:
-    """Handles attention calls of a coded model: traces q, k, v back, hands codes out for the output."""
+    """Handles the calls of a coded model: traces q, k, v and returns codes as output."""
 
     def __init__(self, model: Any, sites: tuple[Site, ...]) -> None:
         self._names = {id(module): name for name, module in model.named_modules()}
@@ -68,7 +74,7 @@ class ProjectionTracer:
         self.plans: dict[Site, Plan] = {}
 
     def note(self, call: CodedCall) -> None:
-        """A linear module ran: it may be the one that reads the last site's output."""
+        """Check whether this linear module reads the output of the last site."""
         self._recent.append(call)
         if self._awaiting is None:
             return
@@ -81,14 +87,14 @@ class ProjectionTracer:
         if gain is None or not torch.allclose(gain, torch.ones_like(gain), rtol=1e-4):
             self._refuse(site, f"its output is gated, scaled or normalised before {call.module}")
             return
-        # found.row[c] is the channel of z that column c of the output module reads: invert it.
+        # trace.row[c] is the channel of z that column c of the output module reads: invert it.
         column = torch.empty_like(traced.row)
         column[traced.row] = torch.arange(len(traced.row))
         o = Rows(call.module, column.reshape(site.n_heads, site.d_value), torch.ones(site.n_heads, site.d_value))
         self.plans[site] = Plan(status, Projections(q, k, v, o))
 
     def __call__(self, raw: RawCall) -> Tensor:
-        """Trace the call's inputs and answer with codes."""
+        """Trace the inputs of a call and return codes."""
         self._give_up_waiting()
         name = self._names[id(raw.module)]
         site = self._sites.get((name, self._calls[name]))
@@ -100,7 +106,7 @@ class ProjectionTracer:
         return as_transformers(out)
 
     def close(self) -> None:
-        """The forward is over."""
+        """Note that the forward has ended."""
         self._give_up_waiting()
         for site in self._sites.values():
             self.plans.setdefault(site, Plan(WeightStatus("refused", "the site was not reached while tracing")))
@@ -113,21 +119,21 @@ class ProjectionTracer:
 
     def _trace_inputs(self, site: Site, raw: RawCall, out: Tensor) -> None:
         try:
-            rows, status = self._projected(site, raw)
+            rows, status = self._trace_projections(site, raw)
         except _Refusal as refusal:
             self._refuse(site, str(refusal))
         else:
             self._awaiting = (site, rows, status, channels_of(out))
 
-    def _projected(self, site: Site, raw: RawCall) -> tuple[tuple[Rows, Rows, Rows], WeightStatus]:
+    def _trace_projections(self, site: Site, raw: RawCall) -> tuple[tuple[Rows, Rows, Rows], WeightStatus]:
         q, q_from, q_scaled = self._rows(raw.query, "queries")
         k, k_from, k_scaled = self._rows(raw.key, "keys")
         v, v_from, v_scaled = self._rows(raw.value, "values")
         if not v_scaled:
             raise _Refusal("the values are normalised after their projection")
-        same = [k_from, v_from] if site.kind == "cross" else [q_from, k_from, v_from]
-        if any(not _same_input(same[0], other) for other in same[1:]):
-            modules = ", ".join(dict.fromkeys(call.module for call in same))
+        sources = [k_from, v_from] if site.kind == "cross" else [q_from, k_from, v_from]
+        if any(not _same_input(sources[0], other) for other in sources[1:]):
+            modules = ", ".join(dict.fromkeys(call.module for call in sources))
             raise _Refusal(f"its projections read different inputs ({modules}), as in latent attention")
         return (q, k, v), EXACT if q_scaled and k_scaled else NORMED
 
@@ -143,8 +149,8 @@ class ProjectionTracer:
             )
         gain = traced.gain()
         shape = (states.shape[1], states.shape[3])
-        recorded = torch.ones(shape) if gain is None else gain.reshape(shape)
-        return Rows(traced.call.module, traced.row.reshape(shape), recorded), traced.call, gain is not None
+        gains = torch.ones(shape) if gain is None else gain.reshape(shape)
+        return Rows(traced.call.module, traced.row.reshape(shape), gains), traced.call, gain is not None
 
     def _find(self, channels: Tensor) -> Trace | None:
         for call in reversed(self._recent):
@@ -163,7 +169,10 @@ class ProjectionTracer:
 
 
 def make_blueprint(model: Any, sites: tuple[Site, ...]) -> dict[Site, Plan]:
-    """Trace every site of a model, real or on the meta device, in two coded forwards over single tokens."""
+    """Trace every site of a model, real or on the meta device.
+
+    This takes two coded forwards over single tokens.
+    """
     tracer = ProjectionTracer(model, sites)
     inputs = probe_inputs(model, batch=SIGNATURE_BITS, single_token=True)
     with torch.no_grad(), coded(model, tracer.note), tapped(model, tracer):
@@ -173,10 +182,10 @@ def make_blueprint(model: Any, sites: tuple[Site, ...]) -> dict[Site, Plan]:
 
 
 def _with_limits(model: Any, plans: dict[Site, Plan]) -> dict[Site, Plan]:
-    """The same plans; a site that cuts queries, keys or values off is not exact."""
+    """The plans, where a site that cuts off queries, keys or values is not exact."""
     rows_by_site = {site: _scaled_rows(plan) for site, plan in plans.items() if plan.projections is not None}
     limits = find_limits(model, rows_by_site) if rows_by_site else {}
-    return {site: _limited(plan, limits.get(site, {})) for site, plan in plans.items()}
+    return {site: _with_limit(plan, limits.get(site, {})) for site, plan in plans.items()}
 
 
 def _scaled_rows(plan: Plan) -> dict[str, Rows]:
@@ -184,7 +193,7 @@ def _scaled_rows(plan: Plan) -> dict[str, Rows]:
     return {letter: getattr(plan.projections, letter) for letter in letters}
 
 
-def _limited(plan: Plan, limits: Limits) -> Plan:
+def _with_limit(plan: Plan, limits: Limits) -> Plan:
     if not limits:
         return plan
     if plan.status.status == "normed":

@@ -1,6 +1,6 @@
-r"""Random codes in place of projections: how a channel of q, k or v is traced to the row that produced it.
+r"""Traces channels of q, k and v to the rows that produced them, by random codes.
 
-Every linear module of the model is made to return random numbers instead of $x W^\top + b$; at the attention
+Every linear module of the model returns random numbers instead of $x W^\top + b$; at the attention
 call each channel of q, k and v is then a multiple of the code of exactly one row of one module. Codes are
 $c_{sr} = m_s\,\epsilon_{sr}$ over samples s and rows r with $\epsilon$ Gaussian and a random magnitude $m_s$
 per sample: a channel that is a fixed multiple of its code was scaled; one that follows only its signs was
@@ -24,27 +24,27 @@ SIGNATURE_BITS = 62  # samples used to recognise a code: two of them agree by ch
 
 @dataclass(frozen=True)
 class CodedCall:
-    """One call of a linear module: what it read and the code that it returned, samples × channels."""
+    """One call of a linear module: its input and its code, samples × channels."""
 
     module: str
     read: Float[Tensor, "samples in"]
     code: Float[Tensor, "samples out"]
-    dtype: torch.dtype = torch.float32  # what the model computes in; codes are kept in float32
+    dtype: torch.dtype = torch.float32  # the dtype of the model; codes are kept in float32
 
 
 @dataclass(frozen=True)
 class Trace:
-    """For each channel the row of `call` that it is a multiple of, and the multiple in each sample."""
+    """The row of `call` for each channel, and the factor in each sample."""
 
     call: CodedCall
     row: Int[Tensor, " channels"]
     ratio: Float[Tensor, "samples channels"]
 
     def gain(self) -> Float[Tensor, " channels"] | None:
-        """The multiple, where it is the same in every sample; None where the channel was not merely scaled.
+        """The factor of each channel, where it is the same in every sample.
 
-        Magnitudes differ by up to a factor of four between samples, so a normalisation is far outside the
-        tolerance, which only has to cover the rounding of the model's own dtype.
+        None where a channel was not merely scaled. Magnitudes differ by up to a factor of four between samples, so a
+        normalisation is far outside the tolerance, which only has to cover the rounding of the model's own dtype.
         """
         kind = torch.finfo(self.call.dtype)
         tolerance = max(1e-4, 8 * kind.eps)
@@ -56,9 +56,10 @@ class Trace:
 
 
 def is_linear(module: nn.Module) -> bool:
-    """A module that multiplies its input by one matrix: torch's Linear or transformers' Conv1D.
+    """Whether a module multiplies its input by one matrix.
 
-    A Linear with a forward of its own (a router, a layer that rounds its weights) does something else besides.
+    True for torch's Linear and transformers' Conv1D. A Linear with its own forward (a router, a layer that rounds its
+    weights) does more than that.
     """
     if isinstance(module, nn.Linear):
         return type(module).forward is nn.Linear.forward
@@ -66,16 +67,16 @@ def is_linear(module: nn.Module) -> bool:
 
 
 def out_features(module: nn.Module) -> int:
-    """How many channels a linear module returns."""
+    """The number of channels that a linear module returns."""
     shape = cast(Tensor, module.weight).shape  # [out, in] in Linear, [in, out] in Conv1D
     return int(shape[0] if isinstance(module, nn.Linear) else shape[1])
 
 
 @contextmanager
 def coded(model: nn.Module, note: Callable[[CodedCall], None], *, seed: int = 0, size: float = SMALL) -> Iterator[None]:
-    """Let every linear module return codes and report each call to `note`; the model is as before on exit.
+    """Let every linear module return codes and report each call to `note`.
 
-    `size` is the standard deviation of a code, up to a factor between 1/2 and 2.
+    The model is as before on exit. `size` is the standard deviation of a code, up to a factor between 1/2 and 2.
     """
     generator = torch.Generator().manual_seed(seed)
     with ExitStack() as undo:
@@ -86,7 +87,7 @@ def coded(model: nn.Module, note: Callable[[CodedCall], None], *, seed: int = 0,
 
 
 def patch(module: nn.Module, forward: Callable[..., Any], undo: ExitStack) -> None:
-    """Give one module another forward until `undo` closes."""
+    """Replace the forward of a module until `undo` closes."""
     before = module.__dict__.get("forward")
 
     def restore() -> None:
@@ -100,7 +101,7 @@ def patch(module: nn.Module, forward: Callable[..., Any], undo: ExitStack) -> No
 
 
 def trace(call: CodedCall, channels: Float[Tensor, "samples channels"]) -> Trace | None:
-    """Which rows of `call` the channels come from; None unless every one has a row."""
+    """The rows of `call` for these channels; None unless every channel has one."""
     if call.code.shape[0] != channels.shape[0]:
         return None
     order = signature(call.code).sort()
@@ -113,7 +114,7 @@ def trace(call: CodedCall, channels: Float[Tensor, "samples channels"]) -> Trace
 
 
 def signature(channels: Float[Tensor, "samples channels"]) -> Int[Tensor, " channels"]:
-    """The signs of a channel over the first samples as one integer, blind to the sign of the channel."""
+    """The signs of a channel over the first samples as an integer, up to one sign."""
     signs = channels[:SIGNATURE_BITS] > 0
     agree = (signs == signs[:1]).to(torch.int64)
     powers = (1 << torch.arange(agree.shape[0], dtype=torch.int64))[:, None]
@@ -121,12 +122,18 @@ def signature(channels: Float[Tensor, "samples channels"]) -> Int[Tensor, " chan
 
 
 def nonzero(code: Tensor) -> Tensor:
-    """Without the zeros that turn up among millions of random numbers: nothing can be divided by them."""
+    """The code without zeros, so that it can be divided by.
+
+    Zeros turn up among millions of random numbers.
+    """
     return torch.where(code == 0, torch.ones((), dtype=code.dtype), code)
 
 
 def channels_of(states: Float[Tensor, "batch heads positions width"]) -> Float[Tensor, "samples channels"]:
-    """Queries, keys or values as samples × channels on the CPU, one sample per sequence and position."""
+    """Queries, keys or values as samples × channels on the CPU.
+
+    There is one sample per sequence and position.
+    """
     batch, heads, positions, width = states.shape
     return states.float().cpu().transpose(1, 2).reshape(batch * positions, heads * width)
 
@@ -140,9 +147,9 @@ def _coded_forward(
         samples = x.shape[:-1].numel()
         code = nonzero(torch.randn(samples, width, generator=generator))
         code *= size * (torch.rand(samples, 1, generator=generator) * 1.5 + 0.5)
-        rounded = nonzero(code.to(x.dtype))
-        # A copy is noted: some families cut what a projection returns off in place.
-        note(CodedCall(name, x.reshape(samples, -1).float().cpu(), rounded.float().clone(), x.dtype))
-        return rounded.reshape(*x.shape[:-1], width).to(x.device)
+        rounded_code = nonzero(code.to(x.dtype))
+        # A copy is recorded: some families clip the output of a projection in place.
+        note(CodedCall(name, x.reshape(samples, -1).float().cpu(), rounded_code.float().clone(), x.dtype))
+        return rounded_code.reshape(*x.shape[:-1], width).to(x.device)
 
     return forward

@@ -1,4 +1,4 @@
-"""The towers of a multimodal model that no measurement reaches: all but the one that reads the text."""
+"""Finds the towers of a multimodal model that no measurement reaches."""
 
 from typing import Any
 
@@ -8,9 +8,10 @@ from headscope.model.transformers.probe_inputs import read_by
 
 
 def silent_towers(hf: Any, sites: tuple[Site, ...]) -> tuple[str, ...]:
-    """One sentence for each kind of tower that attends and holds no site, e.g. the vision tower of a model run on text.
+    """One sentence for each kind of tower that attends but holds no site.
 
-    A tower is a module with a configuration of its own class; encoder and decoder share the model's.
+    For instance the vision tower of a model that is run on text. A tower is a module with a configuration of its own
+    class; encoder and decoder share the model's.
     """
     names_by_kind: dict[str, list[str]] = {}
     for name, module in hf.named_modules():

@@ -1,12 +1,12 @@
-"""Where a model adds: its skip connections and their branches, found without a table of families.
+"""Finds the skip connections of a model and their branches, for any family.
 
-A skip connection is an addition x + f(x): one operand is what the other was computed from, by a matrix. That is looked
-up in the graph that torch records of one short forward, so that norms before, between or behind do not matter. What
-f is made of are its branches: one that attends is the attention's, any other the feed-forward's. Blocks that add
-several branches of one x (x + attention(x) + feed_forward(x), in any order) have one skip connection and more branches.
+A skip connection is an addition x + f(x): one operand was computed from the other by a matrix. The graph that torch
+records of one short forward shows this, so norms before, between or after do not matter. The parts of f are its
+branches: a branch that attends belongs to the attention, any other to the feed-forward part. Blocks that add several
+branches of one x (x + attention(x) + feed_forward(x), in any order) have one skip connection and several branches.
 
-What was found is a role for the operands of some additions, each named by the module whose own code adds and by its
-number there. A model in which some attention is not inside a skip connection is refused.
+The result gives a role to the operands of some additions; an addition is named by the module whose own code adds and by
+its number there. A model with attention outside a skip connection is refused.
 """
 
 import re
@@ -41,10 +41,10 @@ PARTS: tuple[Part, ...] = ("attention", "mlp")
 
 @dataclass(frozen=True)
 class Role:
-    """What the two operands of an addition are.
+    """The roles of the two operands of an addition.
 
     `skip` is the operand that the skip connection carries; `parts` are the branches. `alone`: the skip connection goes
-    around this one branch and no other.
+    around this branch only.
     """
 
     skip: int | None
@@ -54,7 +54,7 @@ class Role:
 
 @dataclass(frozen=True)
 class Branches:
-    """The additions of a model that matter, by place, and why some branches cannot be distinguished."""
+    """The relevant additions by place, and why some branches are indistinguishable."""
 
     blocks: tuple[str, ...]
     roles: dict[Place, Role]
@@ -70,11 +70,16 @@ class _Addition:
 
 
 def find_branches(hf: Any, sites: Sequence[Site]) -> Branches:
-    """The roles of a model's additions; raises `VariantRefused` where they are unclear."""
+    """Find the roles of a model's additions.
+
+    Raises `VariantRefused` where they are unclear.
+    """
     lists = layer_lists(hf, sites)
     blocks = tuple(f"{name}.{index}" for name in lists for index in range(len(hf.get_submodule(name))))
     if not blocks:
-        raise VariantRefused(f"the layers of {type(hf).__name__} are no list of modules, so none can be looked into")
+        raise VariantRefused(
+            f"the layers of {type(hf).__name__} are not a list of modules, so headscope cannot find them"
+        )
     probe = _Probe(hf, sites, blocks)
     try:
         probe.run()
@@ -86,7 +91,10 @@ def find_branches(hf: Any, sites: Sequence[Site]) -> Branches:
 
 
 class AdditionMode(TorchFunctionMode):
-    """Hands every addition of two tensors of equal shape to `handle`, with the function that adds."""
+    """Passes every addition of two tensors of equal shape to `handle`.
+
+    `handle` also gets the function that adds.
+    """
 
     def __init__(self, handle: Any) -> None:
         super().__init__()
@@ -102,7 +110,7 @@ class AdditionMode(TorchFunctionMode):
 
 
 class AdditionWatch(ABC):
-    """Follows which module's code is running inside the blocks, and counts the additions as wide as the stream."""
+    """Tracks whose code runs inside the blocks, and counts additions of stream width."""
 
     def __init__(self, hf: Any, blocks: Sequence[str]) -> None:
         self._hf, self._blocks = hf, frozenset(blocks)
@@ -112,12 +120,12 @@ class AdditionWatch(ABC):
         self.calls: Counter[str] = Counter()
 
     def open(self, stack: ExitStack) -> None:
-        """Hooks on every module inside the blocks, removed when the stack is closed."""
-        hooked: set[int] = set()
+        """Add hooks to every module inside the blocks; closing the stack removes them."""
+        hooked_ids: set[int] = set()
         for block in self._blocks:
             for name, module in self._hf.get_submodule(block).named_modules(prefix=block):
-                if id(module) not in hooked:
-                    hooked.add(id(module))
+                if id(module) not in hooked_ids:
+                    hooked_ids.add(id(module))
                     enter, leave = self._hooks(name)
                     stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
                     stack.callback(module.register_forward_hook(leave, always_call=True).remove)
@@ -135,7 +143,7 @@ class AdditionWatch(ABC):
             self._running.append((name, Counter()))
 
         def leave(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            # Called after an error too, also after one in `enter` itself.
+            # Also called after an error, even one in `enter` itself.
             while self._running and self._running[-1][0] != name:
                 self._running.pop()
             if not self._running:
@@ -160,14 +168,14 @@ class AdditionWatch(ABC):
 
     @abstractmethod
     def added(self, place: Place, func: Any, a: Tensor, b: Tensor, kwargs: dict[str, Any]) -> Tensor:
-        """What an addition gives."""
+        """The result of an addition."""
 
     def left(self, name: str, additions: int) -> None:  # noqa: B027  who only watches need not care
-        """A module has run, and its own code has added so often."""
+        """A module has run, and its own code has added this many times."""
 
 
 class _Probe(AdditionWatch):
-    """One short forward with gradients, which keeps the graph's nodes of additions and attention calls."""
+    """One short forward with gradients; keeps graph nodes of additions and attention."""
 
     def __init__(self, hf: Any, sites: Sequence[Site], blocks: Sequence[str]) -> None:
         super().__init__(hf, blocks)
@@ -179,7 +187,7 @@ class _Probe(AdditionWatch):
         self.attention: dict[Site, tuple[Any, tuple[str, int]]] = {}
 
     def run(self) -> None:
-        """The forward; the text is a few random tokens."""
+        """Run the forward on a few random tokens."""
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
             stack.enter_context(tapped(self._hf, self._attention))
@@ -199,7 +207,7 @@ class _Probe(AdditionWatch):
         return out
 
     def added(self, place: Place, func: Any, a: Tensor, b: Tensor, kwargs: dict[str, Any]) -> Tensor:
-        """Note the nodes of the operands and of the result."""
+        """Record the nodes of the operands and of the result."""
         operands = (a.grad_fn, b.grad_fn)
         result: Tensor = func(a, b, **kwargs)
         if result.grad_fn is not None:
@@ -214,7 +222,7 @@ class _Probe(AdditionWatch):
 
 
 def _with_gradient(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-    """Weights may be frozen: the graph begins at the embeddings all the same."""
+    """Start the graph at the embeddings, since weights may be frozen."""
     if isinstance(output, Tensor) and not output.requires_grad and output.is_floating_point():
         return output.detach().requires_grad_().clone()
     return output
@@ -222,14 +230,17 @@ def _with_gradient(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any
 
 @dataclass
 class _Path:
-    """What lies between a node and an earlier one; nothing where it was not computed from it."""
+    """The path between a node and an earlier one.
+
+    Empty where the node was not computed from the earlier one.
+    """
 
     nodes: set[int] = field(default_factory=set)
     product: bool = False
 
 
 class _BranchFinder:
-    """Reads the graph of a probe: which additions are skip connections, and which branches they have."""
+    """Finds skip connections and their branches in the graph of a probe."""
 
     def __init__(self, probe: _Probe) -> None:
         self._probe = probe
@@ -242,21 +253,21 @@ class _BranchFinder:
         for addition, role, parts in self._roles():
             before = roles.setdefault(addition.place, role)
             if before != role:
-                raise VariantRefused(f"{addition.place[0]} adds in another way each time that it is called")
+                raise VariantRefused(f"{addition.place[0]} adds differently from call to call")
             for source, node, part in parts:
                 if part == "mlp":
                     with_mlp.add(addition.call)
-                for site, (attended, _) in self._probe.attention.items():
-                    if id(attended) in self._path(source, node).nodes:
+                for site, (attention_node, _) in self._probe.attention.items():
+                    if id(attention_node) in self._path(source, node).nodes:
                         inside[site] = part
         self._check(inside)
         return Branches(self._probe.blocks, roles, self._unknown(with_mlp))
 
     def _check(self, inside: dict[Site, Part]) -> None:
-        if bare := [site.label for site in self._probe.sites if site not in inside]:
+        if labels_without := [site.label for site in self._probe.sites if site not in inside]:
             raise VariantRefused(
-                f"no skip connection was found around the attention of {', '.join(bare[:4])}"
-                f"{' …' if len(bare) > 4 else ''}: the family adds in a way that headscope does not know"
+                f"no skip connection was found around the attention of {', '.join(labels_without[:4])}"
+                f"{' …' if len(labels_without) > 4 else ''}: the family adds in a way that headscope does not know"
             )
 
     def _unknown(self, with_mlp: set[tuple[str, int]]) -> dict[Part, str]:
@@ -271,9 +282,9 @@ class _BranchFinder:
         return dict.fromkeys(PARTS, why)
 
     def _roles(self) -> Iterator[tuple[_Addition, Role, list[tuple[Any, Any, Part]]]]:
-        """Each addition with a role, and its branches as source, node and kind."""
+        """Each addition with its role, and its branches as source, node and kind."""
         skips = [(addition, index) for addition in self._probe.additions if (index := self._skip(addition)) is not None]
-        carried = {id(addition.result): addition.operands[index] for addition, index in skips}
+        sources = {id(addition.result): addition.operands[index] for addition, index in skips}
         by_place: dict[int, tuple[_Addition, int | None, dict[int, tuple[Any, Part]]]] = {}
         for addition, index in skips:
             source, branch = addition.operands[index], addition.operands[1 - index]
@@ -291,11 +302,11 @@ class _BranchFinder:
                 continue
             # x + attention(x) + feed_forward(x), added from the left.
             for index in (0, 1):
-                source = carried.get(id(addition.operands[index]))
+                source = sources.get(id(addition.operands[index]))
                 node = addition.operands[1 - index]
                 if source is not None and self._path(source, node).product:
                     by_place[id(addition.result)] = (addition, None, {1 - index: (source, self._part(source, node))})
-                    carried[id(addition.result)] = source
+                    sources[id(addition.result)] = source
         parts_by_source: dict[int, set[Part]] = {}
         for _, _, parts in by_place.values():
             for source, part in parts.values():
@@ -303,12 +314,12 @@ class _BranchFinder:
         for addition, index, parts in by_place.values():
             source = None if index is None else addition.operands[index]
             alone = source is None or len(parts_by_source.get(id(source), ())) < 2
-            named = {operand: part for operand, (_, part) in parts.items()}
+            part_by_operand = {operand: part for operand, (_, part) in parts.items()}
             branches = [(origin, addition.operands[operand], part) for operand, (origin, part) in parts.items()]
-            yield addition, Role(index, named, alone), branches
+            yield addition, Role(index, part_by_operand, alone), branches
 
     def _skip(self, addition: _Addition) -> int | None:
-        """Which operand the other one was computed from, by a matrix."""
+        """The operand from which a matrix computed the other one."""
         a, b = addition.operands
         if a is None or b is None:
             return None
@@ -317,7 +328,7 @@ class _BranchFinder:
         return earlier if path.product else None
 
     def _split(self, source: Any, branch: Any, call: tuple[str, int]) -> list[tuple[_Addition, int]]:
-        """The operands that a branch is the sum of, each computed from the source by a matrix of its own."""
+        """The summands of a branch, each computed from the source by its own matrix."""
         path = self._path(source, branch)
         for addition in reversed(self._probe.additions):
             if addition.call != call or id(addition.result) not in path.nodes:
@@ -334,11 +345,11 @@ class _BranchFinder:
 
     def _part(self, source: Any, node: Any) -> Part:
         path = self._path(source, node)
-        attends = any(id(attended) in path.nodes for attended, _ in self._probe.attention.values())
+        attends = any(id(attention_node) in path.nodes for attention_node, _ in self._probe.attention.values())
         return "attention" if attends else "mlp"
 
     def _path(self, source: Any, node: Any) -> _Path:
-        """What lies on the ways from `node` back to `source`, both ends included."""
+        """The nodes on the ways from `node` back to `source`, both ends included."""
         key = (id(source), id(node))
         if key not in self._paths:
             self._paths[key] = _path(source, node)
@@ -349,11 +360,11 @@ def _path(source: Any, node: Any) -> _Path:
     floor = source._sequence_nr()
     if node is None or node is source:
         return _Path({id(source)} if node is source else set())
-    # Depth first, in the order in which all that a node was computed from comes before it.
+    # Depth first: every node comes after the nodes that it was computed from.
     leads: dict[int, bool] = {id(source): True}
     through_matrix: dict[int, bool] = {
         id(source): False
-    }  # whether a matrix lies between it and the source, itself included
+    }  # whether a matrix is between it and the source, itself included
     alive_nodes: list[Any] = []
     stack: list[tuple[Any, bool]] = [(node, False)]
     while stack:
@@ -370,10 +381,11 @@ def _path(source: Any, node: Any) -> _Path:
             stack.append((current, True))
             stack += [(input_node, False) for input_node in inputs if id(input_node) not in leads]
             continue
-        reached = [input_node for input_node in inputs if leads.get(id(input_node), False)]
-        leads[id(current)] = bool(reached)
-        through_matrix[id(current)] = bool(reached) and (
-            bool(_PRODUCT.search(current.name())) or any(through_matrix[id(input_node)] for input_node in reached)
+        inputs_on_path = [input_node for input_node in inputs if leads.get(id(input_node), False)]
+        leads[id(current)] = bool(inputs_on_path)
+        through_matrix[id(current)] = bool(inputs_on_path) and (
+            bool(_PRODUCT.search(current.name()))
+            or any(through_matrix[id(input_node)] for input_node in inputs_on_path)
         )
     if not leads.get(id(node), False):
         return _Path()
@@ -382,14 +394,14 @@ def _path(source: Any, node: Any) -> _Path:
 
 @contextmanager
 def rewired(hf: Any, branches: Branches, strength: float, removed: frozenset[Part]) -> Iterator[None]:
-    """Run the model with skip connections of another strength, or without some branches, while the context lasts."""
+    """Change the strength of skip connections, or remove branches, in this context."""
     with ExitStack() as stack:
         _RewiredAdditions(hf, branches, strength, removed).open(stack)
         yield
 
 
 class _RewiredAdditions(AdditionWatch):
-    """Adds in another way: s·x + f(x), or x alone."""
+    """Replaces additions by s·x + f(x), or by x alone."""
 
     def __init__(self, hf: Any, branches: Branches, strength: float, removed: frozenset[Part]) -> None:
         super().__init__(hf, branches.blocks)
@@ -399,7 +411,7 @@ class _RewiredAdditions(AdditionWatch):
             self._expected[name] = max(self._expected.get(name, 0), number + 1)
 
     def added(self, place: Place, func: Any, a: Tensor, b: Tensor, kwargs: dict[str, Any]) -> Tensor:
-        """The sum of what is left of the operands."""
+        """The sum of the remaining operands."""
         role = self._roles.get(place)
         operands = [a, b]
         if role is not None:
@@ -413,9 +425,12 @@ class _RewiredAdditions(AdditionWatch):
         return result
 
     def left(self, name: str, additions: int) -> None:
-        """A module that did not add where it did when it was looked at would be changed silently wrong."""
+        """Refuse a module that now adds elsewhere than in the probe.
+
+        Otherwise the change would be silently wrong.
+        """
         if additions < self._expected.get(name, 0):
-            raise VariantRefused(f"{name} takes another way on this text than on the tokens it was looked at with")
+            raise VariantRefused(f"{name} adds differently on this text than on the tokens of the probe")
 
 
 def _scaled(x: Tensor, factor: float, in_place: bool) -> Tensor:

@@ -1,8 +1,8 @@
-r"""Families that cut queries, keys or values off after their projection (`clip_qkv`), and at which number.
+r"""Finds the limits at which a family cuts off q, k or v (`clip_qkv`).
 
-Seen by a second coded forward (see `codes`) whose codes are thousands in size: a channel that was a fixed multiple of
-its code when codes were small, and now is less than half of it, is limited. The largest number that comes through is
-the limit. No configuration is read.
+A second coded forward (see `random_codes`) uses codes that are thousands in size: a channel that was a fixed multiple
+of small codes, and is now less than half of that multiple, is limited. The largest number in it is the limit. No
+configuration is read.
 """
 
 from collections import Counter
@@ -28,7 +28,10 @@ Limits = dict[str, float]  # by letter: q, k, v
 
 
 class LimitProbe:
-    """Handles the attention calls of a model on large codes: compares queries, keys and values with their codes."""
+    """Compares queries, keys and values with their large codes.
+
+    It handles the attention calls of a model on such codes.
+    """
 
     def __init__(self, model: Any, rows_by_site: Mapping[Site, Mapping[str, "Rows"]]) -> None:
         self._names = {id(module): name for name, module in model.named_modules()}
@@ -42,7 +45,7 @@ class LimitProbe:
         self._codes[call.module] = call
 
     def __call__(self, raw: RawCall) -> Tensor:
-        """Compare, and answer with zeros."""
+        """Compare q, k and v with their codes, and return zeros."""
         name = self._names[id(raw.module)]
         site, rows_by_letter = self._rows.get((name, self._calls[name]), (None, {}))
         self._calls[name] += 1
@@ -61,7 +64,10 @@ class LimitProbe:
 
 
 def find_limits(model: Any, rows_by_site: Mapping[Site, Mapping[str, "Rows"]]) -> dict[Site, Limits]:
-    """The limits of those sites that have any; `rows_by_site` names the projections that were merely scaled."""
+    """The limits of the sites that have any.
+
+    `rows_by_site` names the projections that were merely scaled.
+    """
     probe = LimitProbe(model, rows_by_site)
     inputs = probe_inputs(model, batch=SIGNATURE_BITS, single_token=True)
     with torch.no_grad(), coded(model, probe.note, size=LARGE), tapped(model, probe):
@@ -70,15 +76,15 @@ def find_limits(model: Any, rows_by_site: Mapping[Site, Mapping[str, "Rows"]]) -
 
 
 def limit_reason(limits: Limits) -> str:
-    """What is limited, in words."""
+    """The limits in words."""
     names = {"q": "queries", "k": "keys", "v": "values"}
     by_limit: dict[float, list[str]] = {}
     for letter, limit in limits.items():
         by_limit.setdefault(limit, []).append(names[letter])
     return "; ".join(
-        f"{_listed(parts)} beyond ±{limit:g} are cut off after the projection" for limit, parts in by_limit.items()
+        f"{_enumeration(parts)} beyond ±{limit:g} are cut off after the projection" for limit, parts in by_limit.items()
     )
 
 
-def _listed(names: list[str]) -> str:
+def _enumeration(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,1 +1,4 @@
-"""The transformers library: its classes, its attention interface, its habits. Nothing else knows it."""
+"""The transformers library: its classes, attention interface and habits.
+
+No other part of headscope knows it.
+"""

@@ -1,8 +1,8 @@
-"""Adapters in force: what peft adds to a model's layers is merged into their weights.
+"""Merges active adapters: the changes of peft go into the weights of the layers.
 
 A layer with an adapter computes x (W + ΔW) (for LoRA ΔW = B A · scale). Merging writes W + ΔW into the plain layer, so
-that every number about the weights is about those that act. Each merged layer is compared with the adapted one on
-random inputs, and an adapter that is no change of weights (virtual tokens, for instance) is refused.
+that every number about the weights is about the effective ones. Each merged layer is compared with the adapted one on
+random inputs, and an adapter that does not change weights (virtual tokens, for instance) is refused.
 """
 
 import copy
@@ -27,9 +27,10 @@ _ROWS = 4
 
 
 def merge_adapter(model: Any, adapter: Adapter) -> str:
-    """Merge an adapter from disk into a model that is ours to change; returns a note for the user.
+    """Merge an adapter from disk into a model that we may change.
 
-    Raises `ResourceError` without peft and `CheckpointError` where adapter and model do not belong together.
+    Returns a note for the user. Raises `ResourceError` without peft, and `CheckpointError` where adapter and model do
+    not match.
     """
     peft, where = _peft(f"{adapter.folder} holds an adapter ({adapter.method})"), str(adapter.folder)
     tensors = adapter.tensors()
@@ -38,7 +39,7 @@ def merge_adapter(model: Any, adapter: Adapter) -> str:
             config = peft.PeftConfig.from_pretrained(where)
             _check_method(config, where)
             adapted = peft.PeftModel(model, config, adapter_name=_NAME).eval()
-            # Not what is missing from the whole model: some methods compute tensors anew or share one among layers.
+            # Not the keys missing from the whole model: some methods compute tensors anew or share one among layers.
             expected_names = set(
                 peft.get_peft_model_state_dict(adapted, adapter_name=_NAME, save_embedding_layers=False)
             )
@@ -60,10 +61,13 @@ def merge_adapter(model: Any, adapter: Adapter) -> str:
 
 
 def plain_model(hf: Any) -> tuple[Any, tuple[str, ...]]:
-    """A model in memory without adapter modules, and notes: itself, or a copy with its active adapters merged."""
-    wrapped = type(hf).__module__.startswith("peft.")
-    inner = hf.get_base_model() if wrapped and hasattr(hf, "get_base_model") else hf
-    if not wrapped and not getattr(hf, "_hf_peft_config_loaded", False):
+    """The model without adapter modules, and notes.
+
+    The model itself, or a copy with its active adapters merged.
+    """
+    is_wrapped = type(hf).__module__.startswith("peft.")
+    inner = hf.get_base_model() if is_wrapped and hasattr(hf, "get_base_model") else hf
+    if not is_wrapped and not getattr(hf, "_hf_peft_config_loaded", False):
         return hf, ()
     _peft("this model holds an adapter")
     where = f"this {type(hf).__name__}"
@@ -88,7 +92,7 @@ def _peft(finding: str) -> Any:
 
 
 def _check_method(config: Any, where: str) -> None:
-    """Raise where an adapter is no change of weights."""
+    """Refuse an adapter that does not change weights."""
     if config.is_prompt_learning or config.is_adaption_prompt:
         method = str(config.peft_type).rpartition(".")[2]
         raise CheckpointError(
@@ -98,7 +102,7 @@ def _check_method(config: Any, where: str) -> None:
 
 
 def _check_fit(result: Any, missing: set[str], model: Any, where: str) -> None:
-    """Raise where the file holds a tensor without a place, or lacks one (`missing`) that peft saves of the method."""
+    """Refuse an adapter file with a tensor that has no place, or with one `missing`."""
     if strange := set(result.unexpected_keys):
         raise CheckpointError(
             f"{where}: {len(strange)} of its tensors have no place in {type(model).__name__}: {listed(strange)}",
@@ -112,13 +116,16 @@ def _check_fit(result: Any, missing: set[str], model: Any, where: str) -> None:
 
 
 def _merge_layers(model: nn.Module, where: str) -> tuple[str, ...]:
-    """Put W + ΔW into the plain layer in place of each adapted one; returns the names of the active adapters."""
+    """Replace each adapted layer by a plain one with W + ΔW.
+
+    Returns the names of the active adapters.
+    """
     active: dict[str, None] = {}
     with quiet(), torch.no_grad():
         _untie(model)
-        for name, layer in list(_adapted(model)):
+        for name, layer in list(_adapted_layers(model)):
             try:
-                plain, adapters = _merged(layer, f"{where}: {name}")
+                plain, adapters = _merge_layer(layer, f"{where}: {name}")
             except CheckpointError:
                 raise
             except Exception as error:
@@ -134,8 +141,8 @@ def _merge_layers(model: nn.Module, where: str) -> tuple[str, ...]:
     return tuple(active)
 
 
-def _adapted(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """The outermost modules that peft has put around layers of the model."""
+def _adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """The outermost modules of peft around layers of the model."""
     from peft.tuners.tuners_utils import BaseTunerLayer
     from peft.utils.other import AuxiliaryTrainingWrapper
 
@@ -147,11 +154,11 @@ def _adapted(model: nn.Module) -> Iterator[tuple[str, Any]]:
             yield name, module
 
 
-def _merged(layer: Any, where: str) -> tuple[Any, tuple[str, ...]]:
-    """The plain layer that computes what the adapted one does, and the adapters that were in force in it."""
+def _merge_layer(layer: Any, where: str) -> tuple[Any, tuple[str, ...]]:
+    """The plain layer that computes the same as the adapted one, and its adapters."""
     dtype = _base_of(layer).weight.dtype if isinstance(getattr(_base_of(layer), "weight", None), Tensor) else None
     if dtype is not None and is_narrow(dtype):
-        # In a narrow dtype rounding would hide what the comparison is for; and W + ΔW is rounded once, at the end.
+        # In a narrow dtype rounding would hide a difference; and W + ΔW is rounded once, at the end.
         layer.float()
     inputs = _random_inputs(layer, where)
     expected = layer(inputs).double()
@@ -183,7 +190,7 @@ def _switched_off(layer: Any) -> Any:
 
 
 def _base_of(layer: Any) -> Any:
-    """The layer of the base model inside whatever peft has put around it."""
+    """The layer of the base model inside the modules of peft."""
     while (inner := getattr(layer, "base_layer", getattr(layer, "original_module", None))) is not None:
         layer = inner
     return layer
@@ -205,12 +212,12 @@ def _random_inputs(layer: Any, where: str) -> Tensor:
 
 
 def _untie(model: Any) -> None:
-    """Give an adapted layer weights of its own: the layer that it is tied to keeps the base model's."""
+    """Give an adapted layer its own weights; the tied layer keeps the base model's."""
     uses: dict[int, int] = {}
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
             uses[id(parameter)] = uses.get(id(parameter), 0) + 1
-    for _, layer in _adapted(model):
+    for _, layer in _adapted_layers(model):
         for module in layer.modules():
             for name, parameter in module.named_parameters(recurse=False):
                 if uses[id(parameter)] > 1:

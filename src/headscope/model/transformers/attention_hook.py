@@ -1,9 +1,9 @@
-"""The one door into a transformers model's attention: a function registered with its attention interface.
+"""Hooks into attention: a function registered with transformers' interface.
 
-Most families of transformers compute attention through a function that is looked up by name in the config.
-headscope registers one name; while a `Tap` is open on a model, every attention call of that model arrives
-here, already projected, rotated and cached, and goes to the tap. The name is registered with the mask
-interface too: otherwise transformers silently passes no mask at all.
+Most families of transformers compute attention through a function that is looked up by name in the config. headscope
+registers one name; while a `Tap` is open on a model, this module passes every attention call of that model to the tap,
+already projected, rotated and cached. The name is registered with the mask interface too: otherwise transformers
+silently passes no mask at all.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,27 +21,27 @@ from headscope.errors import UsageError
 from headscope.model.transformers.call_reader import RawCall, Reader
 
 # Two names, because families differ in what a missing mask means. Where transformers' own sdpa may be used, it goes by
-# the module's `is_causal`; where only eager may, everything is visible and a causal mask is always written out.
+# the module's `is_causal`; where only eager may be used, everything is visible and a causal mask is always passed.
 NAME, EAGER_NAME = (
     "headscope",
     "headscope_plain",
-)  # must not contain "sdpa", "flash", "flex", "paged|" or "/", which transformers treats apart
+)  # must not contain "sdpa", "flash", "flex", "paged|" or "/", which transformers treats specially
 
 
 DENSE = Dense()
-# Entries of the map of one head up to which attention is computed as transformers' eager attention does: 128 × 128.
+# The largest map of one head that is computed as transformers' eager attention does: 128 × 128 entries.
 SMALL_MAP = 1 << 14
 Handler = Callable[[RawCall], Tensor]  # returns [batch, queries, heads, d_value], as transformers expects
 
-# Which open tap an attention module belongs to. Modules are keyed by identity and removed when the tap closes,
+# The open tap of each attention module. Modules are keyed by identity and removed when the tap closes,
 # so nothing is written into the model and several models can be open at once.
 _handlers: dict[int, Handler] = {}
-# How many attention calls are being answered: what is computed meanwhile is ours, not the model's.
+# The number of attention calls being answered: computations meanwhile are ours, not the model's.
 _answering = [0]
 
 
 def answering() -> bool:
-    """Whether an attention call is being answered, lenses that look at it included."""
+    """Whether an attention call is being answered, including lenses that read it."""
     return _answering[0] > 0
 
 
@@ -55,7 +55,7 @@ def _attention(
     **options: Any,
 ) -> tuple[Tensor, None]:
     raw = RawCall(module, query, key, value, attention_mask, scaling, options)
-    # A second model that shares its config object with a tapped one arrives here too: it computes as always.
+    # A second model that shares the config object of a tapped one also gets here: it computes as usual.
     _answering[0] += 1
     try:
         return _handlers.get(id(module), plain_attention)(raw), None
@@ -75,12 +75,12 @@ def plain_attention(raw: RawCall) -> Tensor:
 
 
 def own_attention(call: Call) -> Float[Tensor, "batch heads queries d_value"]:
-    """What a model's own attention gives, by a rule of sizes alone: never by who is watching.
+    """The output of the model's own attention.
 
-    Another order of the same sums rounds otherwise, and every number of the layers above would follow. A small map is
-    written out and multiplied with the values, as transformers' eager attention does, so that maps agree with its own
-    to the last bits in deep layers too. A larger one goes through the fused kernel, and its deep layers agree with
-    eager ones as transformers' own sdpa does.
+    The way to compute it depends only on sizes, never on who is watching: another order of the same sums rounds
+    differently, and every number of later layers would follow. A small map is stored and multiplied with the values, as
+    transformers' eager attention does, so that maps agree with its own to the last bits in deep layers too. A larger
+    one goes through the fused kernel, and its deep layers agree with eager ones as well as transformers' own sdpa does.
     """
     if call.q.shape[2] * call.k.shape[2] > SMALL_MAP or torch.is_autocast_enabled(call.q.device.type):
         return DENSE(call).out
@@ -88,12 +88,12 @@ def own_attention(call: Call) -> Float[Tensor, "batch heads queries d_value"]:
 
 
 def as_transformers(out: Tensor) -> Tensor:
-    """From [batch, heads, queries, d_value] to the layout that transformers expects back."""
+    """Transpose [batch, heads, queries, d_value] to the layout of transformers."""
     return out.transpose(1, 2).contiguous()
 
 
 def register() -> None:
-    """Make the name known to transformers; harmless when done twice."""
+    """Register the names with transformers; harmless when done twice."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import eager_mask, sdpa_mask
 
@@ -105,7 +105,10 @@ def register() -> None:
 
 @contextmanager
 def tapped(model: nn.Module, handler: Handler) -> Iterator[None]:
-    """Send every attention call of `model` to `handler`; the model is as before on exit, whatever happens."""
+    """Send every attention call of `model` to `handler`.
+
+    The model is restored on exit, whatever happens.
+    """
     register()
     modules = list(model.modules())
     if any(id(module) in _handlers for module in modules):
@@ -125,19 +128,19 @@ def tapped(model: nn.Module, handler: Handler) -> Iterator[None]:
 
 @contextmanager
 def implementation(model: nn.Module, name: str) -> Iterator[None]:
-    """Run `model` under another attention implementation ("eager", "sdpa", ours) for a while."""
-    saved = [(config, config._attn_implementation_internal) for config in _configs(model)]
+    """Run `model` with another attention implementation ("eager", "sdpa", ours)."""
+    implementations = [(config, config._attn_implementation_internal) for config in _configs(model)]
     try:
-        for config, _ in saved:
+        for config, _ in implementations:
             config._attn_implementation_internal = name
         yield
     finally:
-        for config, before in saved:
+        for config, before in implementations:
             config._attn_implementation_internal = before
 
 
 def _configs(model: nn.Module) -> list[Any]:
-    """Every config a module may look its attention up in: its own, and those nested in it."""
+    """Every config in which a module may look up its attention, nested ones included."""
     configs: dict[int, Any] = {}
     queue = [getattr(module, "config", None) for module in model.modules()]
     while queue:

@@ -1,8 +1,8 @@
-"""Reading a call of transformers: from its tensors, mask and options to a `Call` in our own terms.
+"""Reads a call of transformers: from tensors, mask and options to a `Call`.
 
 transformers describes what a query may see in several ways: no mask and a flag, a boolean mask, an additive
-one. Here all of them become positions, a band (`left`, `right`), key padding, and, only where that does not
-say everything, a mask. The translation is exact: it is kept only if it reproduces the mask bit by bit.
+one. Here all of them become positions, a band (`left`, `right`), key padding, and a mask only where
+these are not enough. The translation is exact: it is kept only if it reproduces the mask bit by bit.
 """
 
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class RawCall:
 
 @dataclass(frozen=True)
 class Visibility:
-    """Which keys a query may see, as a `Call` says it."""
+    """The keys that a query may see, in the terms of `Call`."""
 
     left: int | None = None
     right: int | None = None
@@ -44,17 +44,23 @@ _SELECTING = ("indices", "block_indices")
 
 
 class Reader:
-    """Translates calls; remembers the translation of a mask, which all layers of a forward share."""
+    """Translates calls.
+
+    It remembers the translation of a mask, which all layers of a forward share.
+    """
 
     def __init__(self) -> None:
         self._visibilities: dict[tuple[int | None, ...], tuple[Tensor, Visibility]] = {}
 
     def forget(self) -> None:
-        """A new forward begins: its masks are new."""
+        """Forget the masks: a new forward begins."""
         self._visibilities.clear()
 
     def call(self, raw: RawCall, *, query_offset: int | None = None, cross: bool = False) -> Call:
-        """The call in our terms; `query_offset` is the position of the first query where the caller knows it."""
+        """The call in our terms.
+
+        `query_offset` is the position of the first query, if the caller knows it.
+        """
         if any(raw.options.get(name) is not None for name in _SELECTING):
             raise CaptureError(f"{type(raw.module).__name__} selects keys by content, which headscope cannot describe")
         query_positions, key_positions = _positions(raw, query_offset, cross)
@@ -82,12 +88,12 @@ class Reader:
         if raw.mask is None:
             return Visibility(right=0 if _is_causal(raw, query_positions, key_positions) else None), None
         allowed, bias = _boolean(raw.mask[..., : raw.key.shape[2]])
-        # Tensors of inference mode do not count how often they were written into: their masks are read each time.
+        # Tensors of inference mode do not count their writes, so their masks are read each time.
         version = None if raw.mask.is_inference() else raw.mask._version
         key = (raw.mask.data_ptr(), version, int(query_positions[0, 0]), *raw.query.shape, *raw.key.shape)
         if version is None or key not in self._visibilities:
             expanded = allowed.expand(-1, -1, raw.query.shape[2], raw.key.shape[2])
-            # The mask itself is kept beside its translation: while it lives its address cannot be reused.
+            # The mask is kept with its translation: while it lives its address cannot be reused.
             visibility = _structure(expanded, query_positions, key_positions, raw.key.shape[0])
             self._visibilities[key] = (raw.mask, visibility)
         return self._visibilities[key][1], bias
@@ -97,7 +103,7 @@ def _positions(raw: RawCall, offset: int | None, cross: bool) -> tuple[Tensor, T
     queries, keys = raw.query.shape[2], raw.key.shape[2]
     if offset is None:
         # Without a mask several queries start at position 0 (transformers aligns "causal" top left, which
-        # matters for a cache longer than what was seen); otherwise the queries are the last of the keys.
+        # matters for a cache longer than the text so far); otherwise the queries are the last of the keys.
         offset = 0 if cross or keys < queries or (raw.mask is None and queries > 1) else keys - queries
     # A sliding cache holds only the last keys; a static one may hold room for later ones.
     first_key = 0 if cross else max(0, offset + queries - keys)
@@ -109,9 +115,10 @@ def _positions(raw: RawCall, offset: int | None, cross: bool) -> tuple[Tensor, T
 
 
 def _is_causal(raw: RawCall, query_positions: Int[Tensor, "1 queries"], key_positions: Int[Tensor, "1 keys"]) -> bool:
-    """The rule of transformers' own sdpa path: one query without a mask sees every key.
+    """Whether the call is causal, by the rule of transformers' sdpa path.
 
-    Where none of them lies after it that is causal too, and a mechanism may depend on its being said.
+    One query without a mask sees every key. Where no key is after it this is causal too, and a mechanism may need to
+    know.
     """
     flag = raw.options.get("is_causal")
     causal = getattr(raw.module, "is_causal", True) if flag is None else flag
@@ -119,12 +126,12 @@ def _is_causal(raw: RawCall, query_positions: Int[Tensor, "1 queries"], key_posi
 
 
 def _boolean(mask: Tensor) -> tuple[Tensor, Tensor | None]:
-    """An additive mask as what it forbids and what it adds; a boolean one as it is."""
+    """An additive mask as (visible keys, added bias); a boolean one unchanged."""
     if mask.dtype == torch.bool:
         return mask, None
     allowed = mask > torch.finfo(mask.dtype).min / 2
-    added = torch.where(allowed, mask, torch.zeros((), dtype=mask.dtype))
-    return allowed, added if bool(added.any()) else None
+    bias = torch.where(allowed, mask, torch.zeros((), dtype=mask.dtype))
+    return allowed, bias if bool(bias.any()) else None
 
 
 def _structure(
@@ -152,7 +159,7 @@ def _structure(
 
 
 def _bands(ahead: Tensor, visible: Tensor) -> list[tuple[int | None, int | None]]:
-    """The bands worth trying, simplest first: causal, all, causal window, window on both sides."""
+    """The bands to try, simplest first: causal, all, causal window, two-sided window."""
     if not bool(visible.any()):
         return [(None, None)]
     left, right = int(ahead[visible].max()), int(-ahead[visible].min())

@@ -1,4 +1,7 @@
-"""Which class of transformers a configuration asks for, and with which attention; no table of families."""
+"""Chooses the transformers class of a configuration, and its attention.
+
+There is no table of families.
+"""
 
 import copy
 from collections.abc import Mapping
@@ -10,13 +13,16 @@ from headscope.errors import CheckpointError, ResourceError
 from headscope.model.formats.quantisation import check_method
 from headscope.model.transformers.library_messages import quiet, reason
 
-# Far beyond every model there is; building the modules of more would take minutes, naming more labels gigabytes.
+# Far beyond any model; more modules would take minutes to build, more labels gigabytes to name.
 _MAX_LAYERS = 1_000
 _MAX_LABELS = 1_000_000
 
 
 def parsed_config(raw: dict[str, Any], where: str) -> Any:
-    """The transformers configuration of a config.json; a family that transformers lacks is refused."""
+    """The transformers configuration of a config.json.
+
+    Refuses a family that transformers lacks.
+    """
     from transformers import CONFIG_MAPPING
 
     family = raw["model_type"]
@@ -28,11 +34,11 @@ def parsed_config(raw: dict[str, Any], where: str) -> Any:
         )
     check_method(raw, where)
     check_depth(raw, where)
-    # What could make transformers fetch or run something is not for a checkpoint to say.
-    plain = {key: value for key, value in raw.items() if key not in _DROPPED}
+    # A checkpoint must not make transformers fetch or run anything.
+    safe_config = {key: value for key, value in raw.items() if key not in _DROPPED}
     try:
         with quiet():
-            return CONFIG_MAPPING[family].from_dict(plain)
+            return CONFIG_MAPPING[family].from_dict(safe_config)
     except Exception as error:
         raise _unusable(where, error) from error
 
@@ -45,20 +51,20 @@ _DROPPED = (
 
 
 def model_class(config: Any, where: str) -> Any:
-    """The class that `architectures` names where transformers has it, else the family's usual one."""
+    """The class that `architectures` names, else the usual class of the family."""
     import transformers
 
     class_names = getattr(config, "architectures", None)
     for name in class_names if isinstance(class_names, list) else ():
-        named: Any = getattr(transformers, name, None) if isinstance(name, str) else None
-        if _is_model(named):
-            config_class = getattr(named, "config_class", None)
+        candidate: Any = getattr(transformers, name, None) if isinstance(name, str) else None
+        if _is_model(candidate):
+            config_class = getattr(candidate, "config_class", None)
             if config_class is not None and not isinstance(config, config_class):
                 raise CheckpointError(
                     f"{where}: architectures names {name}, which is not of the family {config.model_type!r}",
                     hint="model_type and architectures must belong together",
                 )
-            return named
+            return candidate
     for mapping in _mappings(config):
         if type(config) in mapping:
             return mapping[type(config)]
@@ -69,7 +75,7 @@ def model_class(config: Any, where: str) -> Any:
 
 
 def _is_model(candidate: Any) -> bool:
-    """Whether this is a model of transformers, and not one of the classes that models are derived from."""
+    """Whether this is a concrete model of transformers, not one of the base classes."""
     from transformers import PreTrainedModel
 
     if not isinstance(candidate, type) or not issubclass(candidate, PreTrainedModel):
@@ -78,7 +84,7 @@ def _is_model(candidate: Any) -> bool:
 
 
 def base_class(config: Any) -> Any:
-    """The family's model without a head, or None."""
+    """The model class of the family without a head, or None."""
     from transformers import MODEL_MAPPING
 
     classes = MODEL_MAPPING.get(type(config), None)
@@ -86,7 +92,7 @@ def base_class(config: Any) -> Any:
 
 
 def empty_model(cls: Any, config: Any, where: str) -> Any:
-    """The model without memory for its weights: what it would need can be counted before it is taken."""
+    """The model without memory for its weights, so that its needs can be counted."""
     try:
         with quiet(), torch.random.fork_rng(devices=[]), torch.device("meta"):
             return cls._from_config(copy.deepcopy(config))
@@ -95,7 +101,7 @@ def empty_model(cls: Any, config: Any, where: str) -> Any:
 
 
 def build_error(cls: Any, where: str, error: Exception) -> CheckpointError | ResourceError:
-    """What transformers raised while it built a model, as what it means."""
+    """The error of headscope for an error of transformers while building a model."""
     if isinstance(error, MemoryError) or "allocate" in str(error):
         return ResourceError(f"not enough memory to build {cls.__name__} from {where}", hint="try dtype float16")
     return CheckpointError(
@@ -105,7 +111,10 @@ def build_error(cls: Any, where: str, error: Exception) -> CheckpointError | Res
 
 
 def attention_of(cls: Any, config: Any) -> str:
-    """`sdpa` where it computes what the family means, else `eager`: sdpa ignores a softcap on the scores."""
+    """The attention of a class: `sdpa` where it is correct, else `eager`.
+
+    sdpa ignores a softcap on the scores.
+    """
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     softcap = getattr(text, "attn_logit_softcapping", None)
     return "sdpa" if getattr(cls, "_supports_sdpa", False) and softcap is None else "eager"
@@ -128,7 +137,7 @@ def _mappings(config: Any) -> tuple[Any, ...]:
 
 
 def check_depth(raw: Mapping[Any, Any], where: str) -> None:
-    """Raise on a number of layers or labels that no model has, anywhere in the configuration."""
+    """Refuse an absurd number of layers or labels anywhere in the configuration."""
     for key, value in raw.items():
         if isinstance(value, dict):
             check_depth(value, f"{where}, {key}")

@@ -1,7 +1,7 @@
-"""The position of a forward in its text: which rows are padding, how many tokens a cache holds.
+"""The position of a forward in its text: padded rows, and tokens in the cache.
 
 An attention call does not carry the position of its queries (a decode step with cross-attention least of
-all), so it is read off the arguments of the model's own forward.
+all), so it is read from the arguments of the model's forward.
 """
 
 import inspect
@@ -22,7 +22,7 @@ class ForwardPosition:
         self._real: dict[Stack, Tensor | None] = {}
 
     def read_model(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note what the arguments of a forward of the whole model say."""
+        """Read the arguments of a forward of the whole model."""
         arguments = _arguments(module, args, kwargs)
         cache = arguments.get("past_key_values")
         self._cached_tokens = 0 if cache is None else int(cache.get_seq_length())
@@ -32,7 +32,7 @@ class ForwardPosition:
         self._real["dec"] = _two_dimensional(arguments.get("decoder_attention_mask"))
 
     def read_encoder(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note what the arguments of a forward of the encoder say, which generation runs on its own."""
+        """Read the arguments of an encoder's forward, which generation runs separately."""
         self._real["enc"] = _two_dimensional(_arguments(module, args, kwargs).get("attention_mask"))
 
     def offset(self, stack: Stack) -> int:
@@ -40,13 +40,13 @@ class ForwardPosition:
         return 0 if stack == "enc" else self._cached_tokens
 
     def real_queries(self, stack: Stack, queries: int) -> Bool[Tensor, "batch queries"] | None:
-        """Which of the last `queries` positions are not padding; None when none is."""
+        """Which of the last `queries` positions are real; None where all are."""
         real = self._real.get(stack)
         return None if real is None or real.shape[1] < queries else real[:, -queries:].bool()
 
 
 def _arguments(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a forward by name, those it passes on included."""
+    """The arguments of a forward by name, including those it passes on."""
     bound = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments
     return {**bound, **bound.get("kwargs", {})}
 

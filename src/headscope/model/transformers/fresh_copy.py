@@ -1,7 +1,7 @@
-"""A second model of the same checkpoint, loaded by transformers itself: what an opened model is compared with.
+"""Loads a second model of a checkpoint by transformers itself, for comparison.
 
 An opened model agrees with itself, whatever was done to it. So `verify` loads the checkpoint again, through
-transformers' own path and with its eager attention, and compares with that. A model that was given in memory is built
+transformers' own path and with its eager attention, and compares with that. A model in memory is built
 again from its configuration and its weights.
 """
 
@@ -25,22 +25,22 @@ _ORIGIN = ("name_or_path", "is_quantized", "quantization_method")
 
 @dataclass(frozen=True)
 class FreshCopy:
-    """A model nobody has opened, and a sentence on how it was made."""
+    """A freshly loaded model, and a sentence about how it was made."""
 
     hf: Any
     method: str
 
 
 def fresh_copy(hf: Any, source: Source | None) -> FreshCopy:
-    """The model of a checkpoint loaded a second time, or a model in memory built a second time."""
+    """Load the model of a checkpoint a second time, or rebuild a model in memory."""
     with quiet(), random_restored(hf):
-        copied = _rebuilt(hf) if source is None else _reloaded(hf, source)
-    copied.hf.eval().requires_grad_(False)
-    copied.hf.set_attn_implementation("eager")
-    return copied
+        fresh = _rebuilt(hf) if source is None else _reload(hf, source)
+    fresh.hf.eval().requires_grad_(False)
+    fresh.hf.set_attn_implementation("eager")
+    return fresh
 
 
-def _reloaded(hf: Any, source: Source) -> FreshCopy:
+def _reload(hf: Any, source: Source) -> FreshCopy:
     if source.kind == "random":
         return FreshCopy(load(source, dtype=hf.dtype).model, "drawn again from the same configuration and seed")
     if getattr(source, "adapter", None) is not None:
@@ -68,7 +68,7 @@ def _rebuilt(hf: Any) -> FreshCopy:
         model.load_state_dict(hf.state_dict())
         buffers = dict(hf.named_buffers())
         for name, buffer in model.named_buffers():
-            # Whoever moved a model to a narrow dtype rounded its buffers too.
+            # A move of a model to a narrow dtype rounds its buffers too.
             _set_buffer(model, name, buffer.to(buffers[name].device, buffers[name].dtype))
     except Exception as error:  # noqa: BLE001  a model in memory may have been put together by hand
         return FreshCopy(copy.deepcopy(hf), f"a copy: it cannot be built from its configuration ({reason(error)})")
@@ -81,14 +81,14 @@ def _set_buffer(model: nn.Module, name: str, value: Tensor) -> None:
 
 
 def differences(hf: nn.Module, fresh: nn.Module) -> list[str]:
-    """The weights, buffers, modules and plain attributes that differ between two models, by name."""
+    """The names of weights, buffers, modules and attributes that differ."""
     parts, fresh_parts = (dict(model.named_modules()) for model in (hf, fresh))
     names = [*dict.fromkeys((*parts, *fresh_parts))]
     return [where for name in names for where in _module_differences(name, parts.get(name), fresh_parts.get(name))]
 
 
 def _module_differences(name: str, module: nn.Module | None, fresh: nn.Module | None) -> list[str]:
-    # Compared by name: torch makes a class of its own for every module whose weight is a function of others.
+    # Compared by name: torch makes a new class for every module with a parametrised weight.
     if module is None or fresh is None or type(module).__qualname__ != type(fresh).__qualname__:
         return [name]
     tensors, fresh_tensors = ({**part._parameters, **part._buffers} for part in (module, fresh))
@@ -107,7 +107,7 @@ def _same(a: dict[str, Tensor | None], b: dict[str, Tensor | None], key: str) ->
 
 
 def _plain_attributes(module: nn.Module) -> dict[str, Any]:
-    """What a module's own code reads: names without an underscore, values without structure; not where it came from."""
+    """The simple public attributes of a module, without those about its origin."""
     return {
         key: value
         for key, value in vars(module).items()

@@ -1,4 +1,4 @@
-"""The layers of a model, found by walking from a module of theirs to the lists of modules around it."""
+"""Finds the layers of a model: walks from a module to the lists around it."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,35 +8,42 @@ from headscope.core.site import Site
 
 
 def enclosing_names(module: str) -> Iterator[str]:
-    """The names of the modules that hold a module, the innermost first; not that of the whole model."""
+    """The names of the modules around a module, innermost first.
+
+    Without the whole model.
+    """
     while "." in module:
         module = module.rpartition(".")[0]
         yield module
 
 
 def list_elements(hf: nn.Module, module: str) -> Iterator[str]:
-    """The elements of module lists that are a module or hold it, the innermost first."""
+    """The elements of module lists that are or hold a module, innermost first."""
     for name in (module, *enclosing_names(module)):
         if isinstance(hf.get_submodule(name.rpartition(".")[0]), nn.ModuleList):
             yield name
 
 
 def enclosing_layer(hf: nn.Module, module: str) -> str:
-    """The nearest element of a module list around a module; the module itself where there is none."""
+    """The nearest element of a module list around a module.
+
+    The module itself where there is none.
+    """
     return next(list_elements(hf, module), module)
 
 
 def shared_layer(hf: nn.Module, attention: str, feed_forward: str) -> str:
-    """The nearest element of a module list around both modules; the attention itself where there is none.
+    """The nearest element of a module list around both modules.
 
-    Where `feed_forward` is empty it is the nearest element around the attention.
+    The attention itself where there is none. Where `feed_forward` is empty it is the nearest element around the
+    attention.
     """
     around = (name for name in list_elements(hf, attention) if name != attention)
     return next((name for name in around if not feed_forward or feed_forward.startswith(f"{name}.")), attention)
 
 
 def layer_list(hf: nn.Module, module: str) -> str | None:
-    """The outermost module list around a module, whose elements are the layers of its stack."""
+    """The outermost module list around a module; its elements are the layers."""
     *_, outermost = (None, *list_elements(hf, module))
     return None if outermost is None else outermost.rpartition(".")[0]
 
@@ -48,7 +55,10 @@ def layer_lists(hf: nn.Module, sites: Sequence[Site]) -> tuple[str, ...]:
 
 
 def last_layer(hf: nn.Module, module: str) -> str:
-    """The last layer of the stack that a module is in; the module itself where its stack is no list."""
+    """The last layer of the stack that a module is in.
+
+    The module itself where its stack is not a list.
+    """
     name = layer_list(hf, module)
     layers = None if name is None else hf.get_submodule(name)
     return f"{name}.{len(layers) - 1}" if isinstance(layers, nn.ModuleList) else module

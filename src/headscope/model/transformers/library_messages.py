@@ -1,4 +1,4 @@
-"""What other libraries say: their log lines are silenced, their errors become part of one of our sentences."""
+"""Silences the log lines of other libraries, and quotes their errors in ours."""
 
 import warnings
 from collections.abc import Iterator
@@ -9,7 +9,10 @@ _LONGEST_MESSAGE = 300
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No log lines, warnings or progress bars of transformers inside; everything as it was afterwards."""
+    """Silence log lines, warnings and progress bars of transformers.
+
+    Restores everything afterwards.
+    """
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -26,10 +29,13 @@ def quiet() -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """The message on one line, cut where it is very long; the kind of the error where it says nothing."""
+    """The message of an error on one line, cut where it is very long.
+
+    The class of the error where it has no message.
+    """
     message = " ".join(str(error).split())
     if not message:
         return type(error).__name__
-    # A bare KeyError says only the key.
+    # A bare KeyError only holds the key.
     message = f"{type(error).__name__} {message}" if isinstance(error, KeyError) else message
     return message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]} …"

@@ -1,10 +1,10 @@
-"""The state of a model except its weights, saved before a forward and restored after it.
+"""Saves the state of a model except its weights, and restores it after a forward.
 
 A forward may change the model that it runs: BigBird leaves its sparse attention for good when the text is short,
 dynamic rotary positions keep the longest text, some modules keep masks. So headscope saves, around every forward that
-it runs itself, all that hangs on the model: attributes of modules and of their configurations, the modules themselves,
-buffers, lists and dictionaries (hooks too: transformers installs some when it is asked for attentions), and the states
-of the random number generators. Weights are not copied: a forward that writes into one is refused.
+it runs, everything that belongs to the model: attributes of modules and of their configurations, the modules
+themselves, buffers, lists and dictionaries (hooks too: transformers installs some when it is asked for attentions), and
+the states of the random number generators. Weights are not copied: a forward that writes into one is refused.
 """
 
 import random
@@ -25,7 +25,7 @@ _MISSING = object()
 
 @dataclass(frozen=True)
 class Change:
-    """One attribute that a forward has set to another value."""
+    """One attribute that a forward has changed."""
 
     attribute: str
     before: Any
@@ -33,10 +33,10 @@ class Change:
 
 
 class ModelState:
-    """What a model was like at one moment; `restore` brings it back.
+    """The state of a model at one moment; `restore` brings it back.
 
     Properties:
-        - after `restore` every attribute, buffer and module is as it was  (tested: test_everything_is_restored)
+        - `restore` brings back every attribute, buffer and module  (tested: test_everything_is_restored)
         - a weight that was written into is an error  (tested: test_a_forward_that_writes_weights_is_refused)
     """
 
@@ -73,7 +73,10 @@ class ModelState:
                 waiting += attributes.values()
 
     def _is_part(self, value: Any) -> bool:
-        """Whether an object belongs to the model: a module, or an object of the packages that define its modules."""
+        """Whether an object belongs to the model.
+
+        True for a module, and for an object of the packages that define its modules.
+        """
         if isinstance(value, nn.Module):
             return True
         if isinstance(value, type | types.FunctionType | types.MethodType | types.ModuleType):
@@ -81,7 +84,7 @@ class ModelState:
         return type(value).__module__.partition(".")[0] in self._packages and hasattr(value, "__dict__")
 
     def restore(self) -> tuple[Change, ...]:
-        """Bring everything back; which attributes had changed.
+        """Restore everything; returns the attributes that had changed.
 
         Raises:
             CaptureError: The forward wrote into a weight, which was not copied.
@@ -98,8 +101,8 @@ class ModelState:
         overwritten = [name for name, weight, version in self._weights if _version(weight) != version]
         if overwritten:
             raise CaptureError(
-                f"a forward of this model writes into its own weights ({', '.join(overwritten[:4])}), so what is "
-                "measured once would not be there the next time",
+                f"a forward of this model writes into its own weights ({', '.join(overwritten[:4])}), so a second "
+                "measurement would differ",
                 hint="headscope measures models whose forward leaves their weights alone",
             )
         return tuple(changes)
@@ -107,7 +110,10 @@ class ModelState:
 
 @contextmanager
 def restored(model: nn.Module) -> Iterator[list[Change]]:
-    """Leave a model and the random number generators as they were; the list holds what had changed, afterwards."""
+    """Restore the model and the random number generators on exit.
+
+    The list then holds the attributes that had changed.
+    """
     changes: list[Change] = []
     with random_restored(model):
         state = ModelState(model)
@@ -119,7 +125,7 @@ def restored(model: nn.Module) -> Iterator[list[Change]]:
 
 @contextmanager
 def random_restored(model: nn.Module) -> Iterator[None]:
-    """Leave the generators of torch (on the devices of the model), numpy and Python as they were."""
+    """Restore the generators of torch (on the model's devices), numpy and Python."""
     devices = {weight.device for weight in model.parameters() if weight.device.type not in ("cpu", "meta")}
     devices = {device for device in devices if _has_generator(device)}
     python, arrays = random.getstate(), np.random.get_state()  # noqa: NPY002  the generator that models draw from
@@ -135,7 +141,10 @@ def random_restored(model: nn.Module) -> Iterator[None]:
 
 
 def _has_generator(device: torch.device) -> bool:
-    """Whether torch keeps a random number generator for a device; of XLA, for instance, it has no module."""
+    """Whether torch has a random number generator for a device.
+
+    It has no module for XLA, for instance.
+    """
     try:
         torch.get_device_module(device.type).get_rng_state(device.index or 0)
     except (RuntimeError, AttributeError):
@@ -144,7 +153,10 @@ def _has_generator(device: torch.device) -> bool:
 
 
 def _version(tensor: Tensor) -> int | None:
-    """How often a tensor was written into; None for tensors of inference mode, which do not count it."""
+    """The number of writes into a tensor.
+
+    None for tensors of inference mode, which do not count them.
+    """
     return None if tensor.is_inference() else tensor._version
 
 

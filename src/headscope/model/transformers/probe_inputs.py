@@ -1,4 +1,4 @@
-"""What to feed a model whose family we do not know: inputs made from its config and its forward's signature."""
+"""Makes inputs for a model of any family from its config and forward signature."""
 
 import inspect
 from collections.abc import Callable
@@ -14,7 +14,7 @@ DECODER_TOKENS = 5  # differs from the encoder's, so that cross-attention shows 
 SOUND_SAMPLES = 4000
 SOUND_FRAMES = 50
 
-# What a forward takes besides the thing it reads: masks, positions, caches, switches. Never needed for a probe.
+# Arguments of a forward that a probe never needs: masks, positions, caches, switches.
 _OPTIONAL = (
     "mask", "position", "embeds", "past_", "cache", "labels", "output_", "return_", "token_type", "kwargs", "keep",
     "interpolate", "encoder_", "decoder_", "use_", "start_", "end_", "args", "logits",
@@ -22,7 +22,7 @@ _OPTIONAL = (
 
 
 def probe_inputs(model: Any, *, batch: int, single_token: bool = False, seed: int = 0) -> dict[str, Tensor]:
-    """Seeded random inputs for one forward: tokens, an image or sound, as the model's forward asks.
+    """Seeded random inputs for one forward: tokens, an image or sound.
 
     With `single_token` every text is one token long, so that rotary positions are the identity.
     """
@@ -37,23 +37,32 @@ def probe_inputs(model: Any, *, batch: int, single_token: bool = False, seed: in
     inputs = {name: _in_dtype(make[name](), model.dtype) for name in read_by(model)}
     if model.config.is_encoder_decoder and "decoder_input_ids" in _parameters(model):
         inputs["decoder_input_ids"] = _tokens(model.config, batch, decoder_length, generator)
-    # Drawn on the CPU, so that they are the same numbers for a model on any device.
+    # Generated on the CPU, so that a model gets the same numbers on any device.
     return {name: value.to(device_of(model)) for name, value in inputs.items()}
 
 
 def device_of(model: Any) -> torch.device:
-    """Where a model wants its inputs; a model without weights (the meta device) is run on the CPU."""
+    """The device of a model's inputs.
+
+    A model without weights (the meta device) runs on the CPU.
+    """
     device: torch.device = model.device
     return torch.device("cpu") if device.type == "meta" else device
 
 
 def _in_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Images and sounds in the dtype that the model computes in; tokens are whole numbers."""
+    """Images and sounds in the dtype of the model.
+
+    Tokens stay whole numbers.
+    """
     return values.to(dtype) if values.is_floating_point() else values
 
 
 def read_by(model: Any) -> tuple[str, ...]:
-    """What a forward must be given of what headscope can make: one thing, or one for each of two towers."""
+    """The inputs that a forward needs and headscope can make.
+
+    One input, or one for each of two towers.
+    """
     wants = _parameters(model)
     second_input = _second_tower(model)
     main = model.main_input_name
@@ -61,35 +70,39 @@ def read_by(model: Any) -> tuple[str, ...]:
         return ("input_ids", "pixel_values")
     if second_input is not None:
         return ("input_ids", second_input)
-    # Some parts of larger models do not say what they read: the signature does.
+    # Some parts of larger models do not name their input: the signature does.
     for name in (main, "input_ids", "pixel_values", "input_features", "input_values"):
         if name in wants and name in ("input_ids", "pixel_values", "input_features", "input_values"):
             return (name,)
+    inputs = ", ".join(unavailable_inputs(model)) or main
     raise CheckpointError(
-        f"{type(model).__name__}: headscope cannot make what this model reads ({', '.join(unmade(model)) or main})",
+        f"{type(model).__name__}: headscope cannot make what this model reads ({inputs})",
         hint="models that read token ids, pixel values, log-mel features or raw sound can be opened",
     )
 
 
-def unmade(model: Any) -> tuple[str, ...]:
-    """What else the forward can be given: the likely reason where a model cannot be run on what is made here."""
+def unavailable_inputs(model: Any) -> tuple[str, ...]:
+    """The other inputs of the forward, which headscope cannot make.
+
+    They are the likely reason where a model cannot be run on our inputs.
+    """
     makeable = {"input_ids", "pixel_values", "input_features", "input_values"}
     other_names = [name for name in _parameters(model) if name not in makeable]
     return tuple(name for name in other_names if not any(part in name for part in _OPTIONAL))
 
 
 def has_two_towers(model: Any) -> bool:
-    """Whether one forward runs a text tower and another one, side by side (CLIP and its kin)."""
+    """Whether one forward runs a text tower and a second tower (CLIP and its kin)."""
     return _second_tower(model) is not None
 
 
 def forward_options(model: Any) -> dict[str, bool]:
-    """Keyword arguments of a forward that only measures: no cache where the model would build one."""
+    """Keyword arguments for a forward that only measures: without a cache."""
     return {"use_cache": False} if "use_cache" in _parameters(model) else {}
 
 
 def vocabulary(config: Any) -> int:
-    """The number of tokens the model knows."""
+    """The number of tokens that the model knows."""
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     size = getattr(text, "vocab_size", None) or getattr(config, "vocab_size", None)
     return int(size) if size else 0
@@ -100,10 +113,10 @@ def _parameters(model: Any) -> Any:
 
 
 def _second_tower(model: Any) -> str | None:
-    """The input of the second tower, in models that embed texts and images (or sounds) in two towers.
+    """The input of the second tower of a text–image or text–sound model.
 
-    They are recognised by offering the features of either; a model that reads images into its text does not
-    offer the text's.
+    Such a model offers the features of either tower; a model that reads images into its text does not offer those
+    of the text.
     """
     wants = _parameters(model)
     if "input_ids" not in wants or not hasattr(model, "get_text_features"):
@@ -113,7 +126,7 @@ def _second_tower(model: Any) -> str | None:
 
 
 def _tokens(config: Any, batch: int, length: int, generator: torch.Generator) -> Tensor:
-    """Random tokens that are none of the special ones the config names: padding would be masked."""
+    """Random tokens without the special ones of the config: padding would be masked."""
     size = vocabulary(config)
     named = [getattr(config, f"{name}_token_id", None) for name in ("pad", "bos", "eos", "decoder_start")]
     special = {token for token in named if isinstance(token, int)}
@@ -135,7 +148,10 @@ def _image(config: Any, batch: int, generator: torch.Generator) -> Tensor:
 
 
 def _spectrogram(config: Any, batch: int, generator: torch.Generator) -> Tensor:
-    """Bins × frames, as Whisper reads them; frames × features where the config says how many of these there are."""
+    """A spectrogram as Whisper reads it: bins × frames.
+
+    Frames × features where the config gives the number of features.
+    """
     names = ("feature_projection_input_dim", "input_feat_per_channel")
     if features := next((size for name in names if (size := getattr(config, name, None))), None):
         channels = getattr(config, "input_channels", 1)
@@ -145,7 +161,7 @@ def _spectrogram(config: Any, batch: int, generator: torch.Generator) -> Tensor:
 
 
 def _sound(config: Any, batch: int, generator: torch.Generator) -> Tensor:
-    """Raw samples, or frames × bins where the config describes a spectrogram of a fixed length."""
+    """Raw samples, or frames × bins for a spectrogram of fixed length."""
     frames, bins = getattr(config, "max_length", None), getattr(config, "num_mel_bins", None)
     if isinstance(frames, int) and isinstance(bins, int):
         return torch.randn(batch, frames, bins, generator=generator)

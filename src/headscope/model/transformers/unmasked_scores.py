@@ -1,8 +1,8 @@
-r"""The scores of families that mask them before their softmax, as they were before the mask.
+r"""Recovers the scores of families that mask them before their softmax.
 
 Such a family computes $s_{ij}$ and then hides some keys: it adds a mask of 0 and very negative numbers, fills them in,
-or selects between score and constant. What reaches the softmax has lost the hidden scores. So the operations between
-are followed: where one applies a mask, the tensor before it is kept, and every later operation on the masked tensor is
+or selects between score and constant. The hidden scores never reach the softmax. So this module follows the operations
+between: where one applies a mask, the tensor before it is kept, and every later operation on the masked tensor is
 applied to the kept one too. At the softmax both must be equal, bit for bit, wherever nothing is hidden.
 """
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-# A key is hidden by a number this negative; scores, and biases that grow with distance, are far from it.
+# A number below this hides a key; scores, and biases that grow with distance, stay far above.
 HIDING = -9_000.0
 
 _ADDED = {torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, Tensor.add_, Tensor.__iadd__}
@@ -22,7 +22,7 @@ _FILLED = {torch.masked_fill, Tensor.masked_fill, Tensor.masked_fill_}
 _SELECTED = {torch.where, Tensor.where}
 _RAISED = {torch.max, Tensor.max, torch.maximum, Tensor.maximum}
 _IN_PLACE = {Tensor.add_, Tensor.__iadd__, Tensor.sub_, Tensor.__isub__, Tensor.masked_fill_, Tensor.mul_, Tensor.div_}
-# What may happen to scores after their mask: the same is done to the scores without it.
+# Operations on masked scores that are repeated on the scores without the mask.
 _FOLLOWED = _ADDED | _SUBTRACTED | {
     torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, Tensor.mul_,
     torch.div, Tensor.div, Tensor.__truediv__, Tensor.div_,
@@ -36,12 +36,12 @@ class MaskWatch:
     """Follows tensors from the mask to the softmax."""
 
     def __init__(self) -> None:
-        # By the masked tensor itself, for as long as the model holds it: a mask that carries a bias is made once and
+        # Keyed by the masked tensor, as long as the model holds it: a mask that carries a bias is made once and
         # used by every layer, while scores are dropped after their softmax.
         self._before = WeakIdKeyDictionary()
 
     def run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operation of the model; keep what it hides."""
+        """Run an operation of the model, and keep the scores that it hides."""
         masked = _masked(func, args, kwargs)
         if masked is not None:
             return self._mask(func, args, kwargs, masked)
@@ -49,13 +49,13 @@ class MaskWatch:
             return self._follow(func, args, kwargs)
         return func(*args, **kwargs)
 
-    def scores(self, reached: Tensor) -> Tensor | None:
-        """The scores behind what reached a softmax; None where a hidden one is not known."""
-        hidden = reached <= HIDING
-        if reached not in self._before:
-            return None if bool(hidden.any()) else reached
-        before: Tensor = self._before[reached]
-        return before if torch.equal(before.masked_fill(hidden, 0.0), reached.masked_fill(hidden, 0.0)) else None
+    def scores(self, softmax_input: Tensor) -> Tensor | None:
+        """The unmasked scores of a softmax; None where a hidden score is unknown."""
+        hidden = softmax_input <= HIDING
+        if softmax_input not in self._before:
+            return None if bool(hidden.any()) else softmax_input
+        before: Tensor = self._before[softmax_input]
+        return before if torch.equal(before.masked_fill(hidden, 0.0), softmax_input.masked_fill(hidden, 0.0)) else None
 
     def _is_masked(self, value: Any) -> bool:
         return isinstance(value, Tensor) and value in self._before
@@ -82,10 +82,10 @@ class MaskWatch:
 
 
 def _masked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """The tensor that an operation hides entries of; None where it hides none."""
+    """The tensor in which an operation hides entries; None where it hides none."""
     if func in _FILLED and len(args) == 3 and not kwargs:
-        filled: Tensor = args[0]
-        return filled if _is_low(args[2]) else None
+        scores: Tensor = args[0]
+        return scores if _is_low(args[2]) else None
     if func in _SELECTED and len(args) == 3 and not kwargs:
         # Tensor.where has the tensor first, torch.where the condition.
         first, second = (args[0], args[2]) if func is Tensor.where else args[1:]
@@ -99,18 +99,18 @@ def _masked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor 
     if func in _SUBTRACTED:
         return x if _hides(-mask) else None
     if func not in _ADDED or _hides(x) == _hides(mask):
-        return None  # two masks are one mask
+        return None  # the sum of two masks is a mask
     return x if _hides(mask) else mask
 
 
 def _is_low(value: Any) -> bool:
-    """Whether a constant hides: every number in it is very negative."""
+    """Whether a constant hides keys: all its numbers are very negative."""
     if isinstance(value, Tensor):
         return value.is_floating_point() and value.numel() > 0 and bool((value <= HIDING).all())
     return isinstance(value, int | float) and value <= HIDING
 
 
 def _hides(mask: Tensor) -> bool:
-    """Whether a tensor is a mask to add: 0 where a key may be seen, very negative elsewhere."""
+    """Whether a tensor is an additive mask: 0 or very negative."""
     low = mask <= HIDING
     return bool(low.any()) and bool((low | (mask == 0)).all())

@@ -1,4 +1,4 @@
-"""The matplotlib canvas under every figure: settings that leak nowhere, sizes in points, quiet axes."""
+"""The matplotlib canvas of every figure: local settings, sizes in points, axes."""
 
 import threading
 import warnings
@@ -34,32 +34,38 @@ _LOCK = threading.RLock()
 
 @contextmanager
 def settings(fonts: Literal["none", "path"] = "path") -> Iterator[None]:
-    """matplotlib as headscope wants it, whatever the user set, and afterwards as it was."""
+    """Use headscope's matplotlib settings in this context, whatever the user's are."""
     with _LOCK, matplotlib.rc_context():
         matplotlib.rcdefaults()
         params: Any = matplotlib.rcParams  # its type allows only literal keys
         params.update(_SETTINGS | {"svg.fonttype": fonts})
         with warnings.catch_warnings():
-            # What DejaVu lacks becomes a box in files; the page uses the reader's fonts.
+            # A character that DejaVu lacks becomes a box in files; the page uses the reader's fonts.
             warnings.filterwarnings("ignore", message="Glyph .* missing from")
             yield
 
 
 def panel(width: float, height: float) -> tuple[Figure, Axes]:
-    """A figure with one axes of the given size in points; labels extend beyond it, `tight` finds them."""
+    """A figure with one axes of the given size in points.
+
+    Labels extend beyond it; cropping includes them.
+    """
     figure = Figure(figsize=(width * POINT, height * POINT), dpi=72)
     return figure, figure.add_axes((0, 0, 1, 1))
 
 
-def beside(figure: Figure, box: tuple[float, float, float, float]) -> Axes:
-    """Another axes in `figure`; `box` is left, bottom, width, height in points from the panel's corner."""
+def add_axes(figure: Figure, box: tuple[float, float, float, float]) -> Axes:
+    """Add an axes to `figure`.
+
+    `box` is left, bottom, width, height in points from the panel's corner.
+    """
     width, height = figure.get_size_inches() / POINT
     left, bottom, across, up = box
     return figure.add_axes((left / width, bottom / height, across / width, up / height))
 
 
 def dress(axes: Axes, theme: Theme) -> None:
-    """Give axes the ink of the theme; no box around the data, a light grid behind it."""
+    """Colour the axes by the theme, with a light grid and without a box."""
     axes.patch.set_visible(False)
     for side, spine in axes.spines.items():
         spine.set_visible(side in ("left", "bottom"))
@@ -79,18 +85,18 @@ def name_axes(axes: Axes, x: str, y: str) -> None:
 
 
 def log_axis(axes: Axes, direction: Literal["x", "y"]) -> None:
-    """A logarithmic axis whose ticks read 10⁻³, in plain characters."""
+    """Make an axis logarithmic, with ticks like 10⁻³ in plain characters."""
     (axes.set_xscale if direction == "x" else axes.set_yscale)("log", nonpositive="mask")
     axis = axes.xaxis if direction == "x" else axes.yaxis
     low, high = axes.get_xlim() if direction == "x" else axes.get_ylim()
-    if low > 0 and high / low < 1000:  # powers of ten alone would leave the axis all but bare
+    if low > 0 and high / low < 1000:  # powers of ten alone would leave the axis almost bare
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 60 else (1.0, 3.0)))
     axis.set_major_formatter(FuncFormatter(_log_tick))
     axis.set_minor_formatter(NullFormatter())
 
 
 def lettering(text: str, argument: str) -> dict[str, Any]:
-    """The keyword arguments that set `text`, with the indices of its symbols below the line.
+    """The keyword arguments that set `text` with subscripts for its symbols.
 
     In files they are mathtext; on the page `svg` sets them, in the reader's fonts.
     """
@@ -101,7 +107,10 @@ def lettering(text: str, argument: str) -> dict[str, Any]:
 
 
 def _is_math(text: str) -> bool:
-    """Whether `text` holds mathtext that can be set; anything else, such as the token `$`, is literal."""
+    """Whether `text` holds valid mathtext.
+
+    Anything else, such as the token `$`, is literal.
+    """
     if text.replace(r"\$", "").count("$") not in range(2, 20, 2):
         return False
     try:

@@ -1,4 +1,7 @@
-"""Draws curves: measured solid, theory dashed, null dotted grey; many of them coloured in their order."""
+"""Draws curves: measured solid, theory dashed, null dotted grey.
+
+Many curves are coloured in their order.
+"""
 
 from collections.abc import Sequence
 
@@ -11,7 +14,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 from headscope.core import Curves, Series
 from headscope.core.figure import Array
 from headscope.errors import UsageError
-from headscope.report.draw.canvas import beside, dress, lettering, log_axis, name_axes, panel
+from headscope.report.draw.canvas import add_axes, dress, lettering, log_axis, name_axes, panel
 from headscope.report.draw.palette import Theme
 from headscope.report.numbers import visible
 
@@ -23,7 +26,7 @@ _GLYPH, _HANDLE = 4.3, 29.0  # points: a character of the legend, and the line a
 
 
 def draw(figure: Curves, theme: Theme) -> Figure:
-    """The curves on a matplotlib figure."""
+    """Draw the curves on a matplotlib figure."""
     canvas, axes = panel(*_SIZE)
     check_drawable(figure.series, figure.log_x, figure.log_y)
     dress(axes, theme)
@@ -47,7 +50,7 @@ def draw(figure: Curves, theme: Theme) -> Figure:
 
 
 def draw_series(axes: Axes, curve: Series, colour: str, gid: str) -> None:
-    """One curve with its interval."""
+    """Draw one curve with its interval."""
     style = "" if curve.points else _STYLES[curve.role]
     width = 1.3 if curve.role == "measured" else 1.1
     # A curve of one point would be invisible.
@@ -59,7 +62,10 @@ def draw_series(axes: Axes, curve: Series, colour: str, gid: str) -> None:
 
 
 def colours_of(series: Sequence[Series], theme: Theme) -> list[str]:
-    """The colour of each curve: distinct for few, in order for many; theory in ink or as what it explains."""
+    """The colour of each curve: distinct for few, along a scale for many.
+
+    Theory has the colour of the ink, or that of the curve that it explains.
+    """
     measured = sum(curve.role == "measured" for curve in series)
     theory = sum(curve.role == "theory" for curve in series)
     of_measured = _spread(measured, theme)
@@ -69,14 +75,17 @@ def colours_of(series: Sequence[Series], theme: Theme) -> list[str]:
 
 
 def check_drawable(series: Sequence[Series], log_x: bool, log_y: bool) -> None:
-    """Refuse what would come out as an empty picture, with the reason."""
+    """Refuse curves that would give an empty picture, with the reason."""
     if not any(_visible(curve, log_x, log_y).any() for curve in series):
         log = " on logarithmic axes" if log_x or log_y else ""
         raise UsageError(f"none of the {len(series)} curves has a finite point that can be drawn{log}")
 
 
 def legend(axes: Axes, series: Sequence[Series], theme: Theme, only_laws: bool = False) -> None:
-    """Name the curves above the panel, those of the same name once; `only_laws` leaves measurements out."""
+    """Name the curves above the panel, each name once.
+
+    `only_laws` leaves out measurements.
+    """
     lines = {line.get_gid(): line for line in axes.get_lines()}
     entries: dict[str, Line2D] = {}
     for index, curve in enumerate(series):
@@ -95,7 +104,10 @@ def legend(axes: Axes, series: Sequence[Series], theme: Theme, only_laws: bool =
 
 
 def _legend_columns(labels: Sequence[str]) -> int:
-    """As many columns as fit above the panel; matplotlib fills them evenly, one after the other."""
+    """The number of legend columns that fit above the panel.
+
+    Matplotlib fills them evenly, one after the other.
+    """
     lengths = [len(label) for label in labels]
     for columns in range(min(6, len(labels)), 1, -1):
         widest = (max(part) for part in np.array_split(lengths, columns))
@@ -105,12 +117,12 @@ def _legend_columns(labels: Sequence[str]) -> int:
 
 
 def _order_bar(canvas: Figure, measured: Sequence[Series], theme: Theme) -> None:
-    """A strip of all the curves' colours, with the first, the last and some between named."""
+    """A strip of the curves' colours that names the first, the last and some between."""
     width, height = canvas.get_size_inches() * 72
-    bar = beside(canvas, (width + 12, height * 0.1, 8.0, height * 0.8))
+    bar = add_axes(canvas, (width + 12, height * 0.1, 8.0, height * 0.8))
     n = len(measured)
     for index, colour in enumerate(_spread(n, theme)):
-        bar.axhspan(index, n, color=colour, linewidth=0)  # each over the last: no gaps between them
+        bar.axhspan(index, n, color=colour, linewidth=0)  # each overlaps the previous one: no gaps between them
     named = sorted({round(i * (n - 1) / 4) for i in range(5)})
     bar.set_ylim(0, n)
     bar.set_xlim(0, 1)

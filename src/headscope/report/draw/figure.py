@@ -21,13 +21,13 @@ from headscope.report.files import write_bytes
 from headscope.report.numbers import number, visible
 
 FORMATS = ("svg", "pdf", "png")
-PIXELS = 1.3  # of a page per point of a figure, so that 8-point labels are read without effort
+PIXELS = 1.3  # page pixels per point of a figure, so that 8-point labels are easy to read
 _TIPS_AT_MOST = 10_000
 _TITLE_GLYPH = 5.6  # mean width of a character of the title, in points
 
 
 def page_svg(figure: Figure, prefix: str) -> str:
-    """The figure as inline SVG: colours are variables of the page, ids begin with `prefix`."""
+    """The figure as inline SVG; colours are page variables, ids begin with `prefix`."""
     with settings(fonts="none"):
         root = _tree(figure, stand_ins())
         root.set("role", "img")
@@ -40,7 +40,10 @@ def page_svg(figure: Figure, prefix: str) -> str:
 
 
 def save(figure: Figure, path: str | Path) -> Path:
-    """Write the figure to a file: .svg, .pdf or .png, as its name ends. Same figure, same bytes."""
+    """Write the figure to a .svg, .pdf or .png file, by its name.
+
+    The same figure gives the same bytes.
+    """
     path = Path(path)
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FORMATS:
@@ -48,17 +51,17 @@ def save(figure: Figure, path: str | Path) -> Path:
             f"cannot save the figure {figure.name!r} as {path.name!r}: unknown format {path.suffix!r}",
             hint="end the name in .svg, .pdf or .png",
         )
-    write_bytes(path, encoded(figure, kind))
+    write_bytes(path, encode(figure, kind))
     return path
 
 
-def encoded(figure: Figure, kind: str) -> bytes:
-    """The bytes of the figure's file of that kind (svg, pdf, png), in the colours of paper."""
+def encode(figure: Figure, kind: str) -> bytes:
+    """The file of the figure as svg, pdf or png, in the colours for paper."""
     with settings(fonts="path"):
         if kind == "svg":
             root = svg.standalone(_tree(figure, paper(), titled=True))
             return svg.text_of(root, "").encode()
-        canvas = _drawn(figure, paper(), titled=True)
+        canvas = _draw(figure, paper(), titled=True)
         (FigureCanvasPdf if kind == "pdf" else FigureCanvasAgg)(canvas)
         out = io.BytesIO()
         metadata = {"CreationDate": None, "Producer": None, "Creator": None} if kind == "pdf" else {"Software": None}
@@ -67,7 +70,7 @@ def encoded(figure: Figure, kind: str) -> bytes:
         return out.getvalue()
 
 
-def _drawn(figure: Figure, theme: Theme, titled: bool = False, *, cells: bool = True) -> Canvas:
+def _draw(figure: Figure, theme: Theme, titled: bool = False, *, cells: bool = True) -> Canvas:
     check_figure(figure)
     match figure:
         case HeatMap():
@@ -81,12 +84,12 @@ def _drawn(figure: Figure, theme: Theme, titled: bool = False, *, cells: bool = 
         case Network():
             canvas = network.draw(figure, theme)
     if titled:
-        _entitle(canvas, figure.title, theme)
+        _add_title(canvas, figure.title, theme)
     return canvas
 
 
-def _entitle(canvas: Canvas, title: str, theme: Theme) -> None:
-    """Set the title above everything that is drawn, flush with the left end of the panel."""
+def _add_title(canvas: Canvas, title: str, theme: Theme) -> None:
+    """Put the title above the drawing, aligned with the left end of the panel."""
     FigureCanvasAgg(canvas)
     box, height = canvas.get_tightbbox(), canvas.get_size_inches()[1] * 72
     width = max(24, int(box.width * 72 / _TITLE_GLYPH))
@@ -97,7 +100,7 @@ def _entitle(canvas: Canvas, title: str, theme: Theme) -> None:
 
 
 def _tree(figure: Figure, theme: Theme, titled: bool = False) -> Element:
-    root = svg.tree(_drawn(figure, theme, titled, cells=False))
+    root = svg.tree(_draw(figure, theme, titled, cells=False))
     if isinstance(figure, HeatMap):
         _draw_cells(root, figure, theme)
     elif isinstance(figure, (Curves, Histogram)):
@@ -108,7 +111,10 @@ def _tree(figure: Figure, theme: Theme, titled: bool = False) -> Element:
 
 
 def _draw_cells(root: Element, figure: HeatMap, theme: Theme) -> None:
-    """Cells as rectangles with tooltips in place of matplotlib's paths, which are larger and cannot speak."""
+    """Draw cells as rectangles with tooltips.
+
+    Matplotlib's paths would be larger and have no tooltips.
+    """
     scale = heat_map.scale_of(figure)
     if scale is None:
         return
@@ -137,7 +143,7 @@ def _bar(box: svg.Box, scale: Scale, colours: tuple[str, ...]) -> list[tuple[svg
     left, top, width, height = box
     levels = scale.levels_shown
     step = height / len(levels)
-    # Each overlaps the one above a little: no hairline of the background between them.
+    # Each overlaps the one above a little, so that no hairline of the background shows.
     return [
         ((left, top + (len(levels) - 1 - i) * step, width, step * 1.5 if i else step), colours[level], "")
         for i, level in reversed(list(enumerate(levels)))

@@ -1,6 +1,6 @@
-"""Refuses figures whose parts contradict each other, before matplotlib does so in its own words.
+"""Refuses inconsistent figures with a clear message, before matplotlib fails.
 
-A figure may come from the run folder of a stranger: shapes are looked at, and sizes that no page could show.
+A figure may come from a stranger's run folder: shapes are checked, and sizes that no page could show.
 """
 
 import numpy as np

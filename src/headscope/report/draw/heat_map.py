@@ -1,4 +1,4 @@
-"""Draws a heat map: one cell per number, colours away from the reference where there is one."""
+"""Draws a heat map: one cell per number, colours that diverge from the reference."""
 
 from dataclasses import dataclass
 
@@ -11,18 +11,21 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, ScalarFormatter
 
 from headscope.core import HeatMap
 from headscope.core.figure import Array
-from headscope.report.draw.canvas import beside, lettering, name_axes, panel
+from headscope.report.draw.canvas import add_axes, lettering, name_axes, panel
 from headscope.report.draw.palette import LEVELS, Theme
 from headscope.report.numbers import number, visible
 
 CELLS, BAR = "cells", "bar"
-FRAME = "frame-of-"  # the panel's outline, which tells where the cells are even if those at its ends are empty
+FRAME = "frame-of-"  # the panel's outline, which shows the extent of the cells even if some are empty
 _GLYPH = 4.4  # mean width of a tick label's character, in points
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Which value gets which of the levels; the colour bar shows the part between `low` and `high`."""
+    """The colour level of each value.
+
+    The colour bar shows the levels between `low` and `high`.
+    """
 
     bounds: Array
     low: float
@@ -40,7 +43,7 @@ class Scale:
 
 
 def scale_of(figure: HeatMap) -> Scale | None:
-    """The colour scale of a heat map; None when there is no finite value to colour."""
+    """The colour scale of a heat map; None where no value is finite."""
     finite = figure.values[np.isfinite(figure.values)]
     if not finite.size:
         return None
@@ -58,7 +61,10 @@ def scale_of(figure: HeatMap) -> Scale | None:
 
 
 def draw(figure: HeatMap, theme: Theme, *, cells: bool = True) -> Figure:
-    """The heat map on a matplotlib figure; without `cells` their place is marked, for whoever draws them himself."""
+    """Draw the heat map on a matplotlib figure.
+
+    Without `cells` only their place is marked, for a caller that draws them.
+    """
     rows, columns = figure.values.shape
     width, height = cell_size(rows, columns) if figure.panels is None else _square(rows, columns)
     canvas, axes = panel(width * columns, height * rows)
@@ -79,20 +85,20 @@ def draw(figure: HeatMap, theme: Theme, *, cells: bool = True) -> Figure:
 
 
 def cell_size(rows: int, columns: int) -> tuple[float, float]:
-    """Width and height of a cell in points: roomy for few, small but visible for many."""
+    """Width and height of a cell in points: roomy for few, small for many."""
     width = min(max(198 / columns, 9.5), 26.0, 480 / columns) if columns > 1 else 44.0
     height = min(max(250 / rows, 9.5), 17.0, 700 / rows) if rows > 1 else 30.0
     return width, height
 
 
 def _square(rows: int, columns: int) -> tuple[float, float]:
-    """Cells of maps in a grid: as wide as high, and all maps in one line of the page."""
+    """The size of square cells such that a row of maps fits the page."""
     side = min(500 / columns, 640 / rows, 8.0)
     return side, side
 
 
 def cell_name(figure: HeatMap, row: int, column: int) -> str:
-    """`L3.H7` in a map of layers and heads; otherwise both axes by name."""
+    """The name of a cell: `L3.H7` for layers and heads, else both axes by name."""
     first, second = visible(figure.row_labels[row]), visible(figure.column_labels[column])
     if (figure.row_axis, figure.column_axis) == ("layer", "head"):
         return f"{'L' if first.isdigit() else ''}{first}.{'H' if second.isdigit() else ''}{second}"
@@ -100,7 +106,7 @@ def cell_name(figure: HeatMap, row: int, column: int) -> str:
 
 
 def _frame(axes: Axes, gid: str) -> None:
-    """Make the background transparent but present in the drawing."""
+    """Make the background transparent but part of the drawing."""
     axes.patch.set_facecolor("none")
     axes.patch.set_gid(FRAME + gid)
 
@@ -116,15 +122,15 @@ def _mesh(axes: Axes, values: Array, scale: Scale, colours: Colormap, gid: str) 
 
 
 def _mark(axes: Axes, gid: str) -> None:
-    """An empty shape where the cells belong, so that they can be drawn in its place."""
+    """Draw an empty shape where the cells belong, as a mark for drawing them later."""
     axes.add_patch(Rectangle((0, 0), 1, 1, fill=False, linewidth=0, gid=gid))
 
 
 def _colour_bar(canvas: Figure, figure: HeatMap, scale: Scale, theme: Theme, colours: Colormap | None) -> None:
     width, height = canvas.get_size_inches() * 72
     tall = min(max(height, 60.0), 140.0)
-    gap = 9.0 if figure.reference is None else 24.0  # room for the name of the line
-    bar = beside(canvas, (width + gap, (height - tall) / 2 if tall > height else height - tall, 7.0, tall))
+    gap = 9.0 if figure.reference is None else 24.0  # room for the label of the line
+    bar = add_axes(canvas, (width + gap, (height - tall) / 2 if tall > height else height - tall, 7.0, tall))
     levels = scale.levels_shown
     edges = scale.bounds[levels.start : levels.stop + 1]
     middles = (edges[1:] + edges[:-1]) / 2
@@ -187,7 +193,10 @@ def _label(axes: Axes, figure: HeatMap, cell: tuple[float, float], theme: Theme)
 
 
 def _name_panels(axes: Axes, panels: tuple[tuple[str, ...], tuple[str, ...]], rows: int, columns: int) -> None:
-    """The name of each map of a grid at the middle of its side; the names across stand above it."""
+    """Write the name of each map of a grid at the middle of its side.
+
+    The names of the columns are above the grid.
+    """
     for axis, names, n in ((axes.yaxis, panels[0], rows), (axes.xaxis, panels[1], columns)):
         size = (n - len(names) + 1) / len(names)
         axis.set_major_locator(FixedLocator([i * (size + 1) + size / 2 for i in range(len(names))]))
@@ -197,7 +206,7 @@ def _name_panels(axes: Axes, panels: tuple[tuple[str, ...], tuple[str, ...]], ro
 
 
 def _every(n: int, size: float, spacing: float) -> range:
-    """The labelled positions: all of them, or every 2nd, 5th, 10th … so that labels keep apart."""
+    """The labelled positions: all, or every 2nd, 5th, 10th … without overlaps."""
     for step in (1, 2, 4, 5, 10, 20, 50, 100, 200, 500):
         if step * size >= spacing:
             return range(0, n, step)

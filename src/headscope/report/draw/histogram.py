@@ -1,4 +1,4 @@
-"""Draws a histogram with the laws that should describe it and the positions that theory marks."""
+"""Draws a histogram with its predicted laws and the positions that theory marks."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,13 +16,13 @@ _GLYPH = 4.6  # mean width of their characters
 
 
 def draw(figure: Histogram, theme: Theme) -> Figure:
-    """The histogram on a matplotlib figure."""
+    """Draw the histogram on a matplotlib figure."""
     if not np.isfinite(figure.density).any():
         raise UsageError(f"the histogram {figure.name!r} has no finite bar")
     canvas, axes = panel(*_SIZE)
     dress(axes, theme)
     low, high = _heights(figure)
-    # A bar of nothing ends where the axis begins: on a logarithmic one 0 would tear the outline.
+    # An empty bar ends at the start of the axis: on a logarithmic one 0 would break the outline.
     bars = axes.stairs(np.maximum(np.nan_to_num(figure.density), low), figure.edges, baseline=low, fill=True)
     bars.set(color=theme.series[0], alpha=0.45, linewidth=0)
     for index, (law, colour) in enumerate(zip(figure.laws, colours_of(figure.laws, theme), strict=True)):
@@ -39,7 +39,7 @@ def draw(figure: Histogram, theme: Theme) -> Figure:
 
 
 def _heights(figure: Histogram) -> tuple[float, float | None]:
-    """Where the axis of heights begins and ends; None lets the curves decide."""
+    """The limits of the vertical axis; None lets the curves decide."""
     if not figure.log_y:
         return 0.0, None
     positive = figure.density[figure.density > 0]
@@ -49,7 +49,10 @@ def _heights(figure: Histogram) -> tuple[float, float | None]:
 
 
 def _marks(axes: Axes, figure: Histogram, theme: Theme) -> int:
-    """Mark positions, their names above the panel in as many rows as keep them apart; returns the rows."""
+    """Mark positions and name them above the panel, in rows without overlaps.
+
+    Returns the number of rows.
+    """
     marks = sorted((mark for mark in figure.marks if np.isfinite(mark[1])), key=lambda mark: mark[1])
     positions = [position for _, position in marks]
     low, high = axes.get_xlim()

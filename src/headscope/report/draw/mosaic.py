@@ -1,4 +1,4 @@
-"""Draws a map of kinds: one coloured cell per pair, a legend beside it."""
+"""Draws a map of kinds: one coloured cell per pair, and a legend."""
 
 import numpy as np
 from matplotlib.collections import PolyCollection
@@ -15,7 +15,7 @@ _GRID_UP_TO = 64  # cells a side; with more the lines would hide them
 
 
 def draw(figure: Mosaic, theme: Theme) -> Figure:
-    """The map on a matplotlib figure, first query on top."""
+    """Draw the map on a matplotlib figure, first query on top."""
     rows, columns = figure.values.shape
     canvas, axes = panel(_SIDE, _SIDE * rows / columns)
     colours = kind_colours(len(figure.kinds), theme, figure.ordered)
@@ -38,7 +38,7 @@ def draw(figure: Mosaic, theme: Theme) -> Figure:
 
 
 def _runs(where: NDArray[np.bool_], longest: int) -> list[list[tuple[float, float]]]:
-    """Rectangles that cover the cells where it is true: along each row, runs of at most `longest` cells."""
+    """Rectangles that cover the true cells: runs of at most `longest` cells per row."""
     rectangles = []
     for row, cells in enumerate(where):
         edges = np.flatnonzero(np.diff(np.concatenate([[0], cells.astype(int), [0]])))
@@ -50,7 +50,7 @@ def _runs(where: NDArray[np.bool_], longest: int) -> list[list[tuple[float, floa
 
 
 def kind_colours(count: int, theme: Theme, ordered: bool) -> tuple[str, ...]:
-    """One colour per kind: of the series, or evenly along the scale of heat maps, dark first."""
+    """One colour per kind: distinct ones, or evenly along a scale, dark first."""
     if not ordered:
         return tuple(theme.series[i % len(theme.series)] for i in range(count))
     last = len(theme.heat) - 1
@@ -58,7 +58,7 @@ def kind_colours(count: int, theme: Theme, ordered: bool) -> tuple[str, ...]:
 
 
 def kind_legend(canvas: Figure, kinds: tuple[str, ...], colours: tuple[str, ...], theme: Theme) -> None:
-    """The names of the kinds right of the panel."""
+    """Write the names of the kinds to the right of the panel."""
     handles = [Patch(facecolor=colour, label=lettering(kind, "label")["label"])
                for kind, colour in zip(kinds, colours, strict=True)]  # fmt: skip
     box = canvas.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.02, 1.0), frameon=False, handlelength=1.0,

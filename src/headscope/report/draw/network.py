@@ -14,7 +14,7 @@ _NAMED_UP_TO = 48  # nodes; with more their names would overlap
 
 
 def draw(figure: Network, theme: Theme) -> Figure:
-    """The network on a matplotlib figure; node 0 on top, then clockwise."""
+    """Draw the network on a matplotlib figure: node 0 on top, then clockwise."""
     canvas, axes = panel(_SIDE, _SIDE)
     n = len(figure.nodes)
     angles = np.pi / 2 - 2 * np.pi * np.arange(n) / n

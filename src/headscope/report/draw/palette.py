@@ -1,4 +1,4 @@
-"""Colours: what each is on paper, and what it is called in the page's style sheet.
+"""The colours of figures on paper, and their names in the page's style sheet.
 
 On the page every colour of a figure is a CSS variable, so that one SVG serves light, dark and print.
 matplotlib cannot write variables; figures for the page are therefore drawn in stand-in colours, which
@@ -17,17 +17,17 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap, ListedColormap,
 LEVELS = 64
 STEPS = 32
 
-# Okabe and Ito's colours, which people with any colour vision tell apart; lighter in the dark.
+# Okabe and Ito's colours, which people with any colour vision can distinguish; lighter on a dark page.
 _SERIES = ("#0072b2", "#d55e00", "#009e73", "#b4568c", "#b07d00", "#3a9bd0")
 _SERIES_DARK = ("#5aa9e6", "#ff8a4c", "#3fc49c", "#e79ac4", "#e6b845", "#9ad4f5")
-# Blue below, red above; the middle stays visible beside an empty cell and never glares in the dark.
+# Blue below, red above; the middle differs from an empty cell and never glares in the dark.
 _DIVERGING = ("#0b3c6f", "#2a74b5", "#86b6da", "#e9e8e6", "#f0a985", "#cc4b37", "#7a0f22")
 _DIVERGING_DARK = ("#a9d6ff", "#4f97d6", "#2b5a8a", "#33363b", "#8f4231", "#e0694a", "#ffc7a8")
 
 
 @dataclass(frozen=True)
 class Theme:
-    """The colours a figure is drawn in, as hex."""
+    """The colours of a figure, as hex."""
 
     ink: str
     muted: str
@@ -46,11 +46,11 @@ class Theme:
         }
 
     def sequential_map(self) -> Colormap:
-        """From low to high."""
+        """The colour map from low to high."""
         return ListedColormap(self.heat)
 
     def diverging_map(self) -> Colormap:
-        """Away from a reference in the middle."""
+        """The colour map away from a reference in the middle."""
         return ListedColormap(self.diverging)
 
 
@@ -76,7 +76,7 @@ def night() -> Theme:
 
 @cache
 def stand_ins() -> Theme:
-    """Colours that stand for the variables of the page while matplotlib draws."""
+    """Placeholder colours for the page's variables while matplotlib draws."""
     counter = iter(range(0xA50000, 0xA5FFFF))
 
     def some(n: int) -> tuple[str, ...]:
@@ -88,18 +88,18 @@ def stand_ins() -> Theme:
 
 @cache
 def _variables() -> dict[str, str]:
-    """The CSS value that each stand-in becomes."""
+    """The CSS value for each stand-in colour."""
     return {colour: f"var(--hs-{name})" for name, colour in stand_ins().named().items()}
 
 
 def on_page(svg: str) -> str:
-    """`svg` with its stand-in colours turned into variables of the style sheet."""
+    """Replace the stand-in colours of `svg` by variables of the style sheet."""
     variables = _variables()
     return re.sub(r"#a5[0-9a-f]{4}", lambda match: variables.get(match[0], match[0]), svg)
 
 
 def declarations(theme: Theme, beyond: Theme | None = None) -> str:
-    """The CSS variables of `theme`, without those that are the same in `beyond`."""
+    """The CSS variables of `theme` that differ from those of `beyond`."""
     same = beyond.named() if beyond else {}
     return "".join(f"--hs-{name}:{hex_};" for name, hex_ in theme.named().items() if same.get(name) != hex_)
 

@@ -1,4 +1,4 @@
-"""From matplotlib's SVG to one that can live in a page with many others: lean, unique ids, tooltips."""
+"""Turns matplotlib's SVG into a lean one for a page: unique ids and tooltips."""
 
 import io
 import re
@@ -17,12 +17,12 @@ _XLINK = "{http://www.w3.org/1999/xlink}"
 _NUMBER = re.compile(r"-?\d+\.\d{3,}")
 _REFERENCE = re.compile(r"#([\w.-]+)")
 _WORDS = ("text", "tspan", "title")
-_PAD = 0.04  # inches around what is drawn
+_PAD = 0.04  # inches around the drawing
 Box = tuple[float, float, float, float]  # left, top, width, height
 
 
 def tree(figure: Figure) -> Element:
-    """The SVG of a matplotlib figure, cropped to what is drawn, without metadata, styles or namespaces."""
+    """The SVG of a figure, cropped, without metadata, styles or namespaces."""
     FigureCanvasSVG(figure)
     out = io.StringIO()
     figure.savefig(out, format="svg", bbox_inches=_drawn_box(figure), transparent=True,
@@ -33,15 +33,15 @@ def tree(figure: Figure) -> Element:
     for useless in [child for child in root if child.tag in ("metadata", "defs")]:
         if useless.tag == "metadata" or useless.find("style") is not None:
             root.remove(useless)
-    # What matplotlib says in a style sheet for "*", which would reach the whole page.
+    # Matplotlib sets this in a style sheet for "*", which would affect the whole page.
     root.set("stroke-linejoin", "round")
     return root
 
 
 def _drawn_box(figure: Figure) -> Bbox:
-    """The box of everything that is drawn, in inches.
+    """The box around the drawing, in inches.
 
-    `bbox_inches="tight"` gives the same box, but draws the whole figure once more to find it.
+    `bbox_inches="tight"` gives the same box, but draws the whole figure again to find it.
     """
     width, height = figure.get_size_inches() * figure.dpi
     renderer = RendererSVG(width, height, io.StringIO())  # type: ignore[no-untyped-call]
@@ -49,7 +49,7 @@ def _drawn_box(figure: Figure) -> Bbox:
 
 
 def find(root: Element, id_: str) -> Element:
-    """The element of that id."""
+    """The element with that id."""
     return next(element for element in root.iter() if element.get("id") == id_)
 
 
@@ -65,7 +65,7 @@ def extent(element: Element) -> Box:
 
 
 def rectangles(group: Element, cells: Iterable[tuple[Box, str, str]]) -> None:
-    """Replace what is in `group` by rectangles: box, colour, tooltip (may be empty)."""
+    """Replace the content of `group` by rectangles: box, colour, optional tooltip."""
     for child in list(group):
         group.remove(child)
     group.set("shape-rendering", "crispEdges")
@@ -78,14 +78,14 @@ def rectangles(group: Element, cells: Iterable[tuple[Box, str, str]]) -> None:
 
 
 def add_title(element: Element, text: str) -> None:
-    """A tooltip on `element`."""
+    """Add a tooltip to `element`."""
     title = Element("title")
     title.text = text
     element.insert(0, title)
 
 
 def text_of(root: Element, prefix: str, finish: Callable[[str], str] = str) -> str:
-    """The SVG as text; ids that something refers to get `prefix`, all others go."""
+    """The SVG as text; ids that are referred to get `prefix`, all others are removed."""
     _rename(root, prefix)
     _flatten(root)
     text = ElementTree.tostring(root, encoding="unicode", short_empty_elements=True)
@@ -93,7 +93,7 @@ def text_of(root: Element, prefix: str, finish: Callable[[str], str] = str) -> s
 
 
 def standalone(root: Element) -> Element:
-    """`root` with the namespaces that a file of its own needs."""
+    """`root` with the namespaces that a separate file needs."""
     root.set("xmlns", "http://www.w3.org/2000/svg")
     return root
 
@@ -119,34 +119,40 @@ def _plain(element: Element) -> None:
 
 
 def _style(style: str) -> str:
-    """Without the font: the page uses the reader's, narrower than DejaVu, for which the room was measured."""
+    """The style without its font: the page uses the reader's font.
+
+    Room was measured for DejaVu, which is wider.
+    """
     style = re.sub(r"font: ([\d.]+px) [^;]*", r"font-size: \1", style)
     style = re.sub(r"font-family: [^;]*(; )?", "", style)
     return re.sub(r"([:;]) ", r"\1", style)
 
 
 def _lower_indices(element: Element) -> None:
-    """Set W_QK as a symbol with its index below the line; what follows returns to the line."""
-    words, lowered = element.text or "", False
+    """Set W_QK as a symbol with a subscript.
+
+    The text after it returns to the base line.
+    """
+    words, is_lowered = element.text or "", False
     symbols = list(SYMBOL.finditer(words))
     if not symbols:
         return
     element.text = words[: symbols[0].start()]
     for match, following in zip(symbols, [*symbols[1:], None], strict=True):
         symbol = ElementTree.SubElement(
-            element, "tspan", {"font-style": "italic"} | ({"dy": "-1.8"} if lowered else {})
+            element, "tspan", {"font-style": "italic"} | ({"dy": "-1.8"} if is_lowered else {})
         )
         symbol.text = match["symbol"]
         index = ElementTree.SubElement(element, "tspan", {"dy": "1.8", "font-size": "75%"})
-        index.text, lowered = match["index"], True
+        index.text, is_lowered = match["index"], True
         between = words[match.end() : following.start() if following else None]
         if between:
             ElementTree.SubElement(element, "tspan", {"dy": "-1.8"}).text = between
-            lowered = False
+            is_lowered = False
 
 
 def _flatten(element: Element) -> None:
-    """Take the children out of groups that say nothing."""
+    """Move the children out of groups without attributes."""
     children: list[Element] = []
     for child in element:
         _flatten(child)
@@ -156,7 +162,7 @@ def _flatten(element: Element) -> None:
 
 
 def _rename(root: Element, prefix: str) -> None:
-    referred = {
+    referenced_ids = {
         name
         for element in root.iter()
         for key, value in element.attrib.items()
@@ -164,9 +170,9 @@ def _rename(root: Element, prefix: str) -> None:
         for name in _REFERENCE.findall(value)
     }
     for defs in root.iter("defs"):
-        defs[:] = [child for child in defs if child.get("id") in referred]
+        defs[:] = [child for child in defs if child.get("id") in referenced_ids]
     for element in root.iter():
-        if (id_ := element.attrib.pop("id", None)) in referred:
+        if (id_ := element.attrib.pop("id", None)) in referenced_ids:
             element.set("id", f"{prefix}{id_}")
         for key, value in element.attrib.items():
             if key == "href" or "url(" in value:

@@ -178,7 +178,7 @@ def skip_connections(lab: Lab) -> Evidence:
         # The mean of a logarithm lies below the logarithm of the mean: by half the relative variance of the squares.
         bias = float((mean[1] / mean[0]).var() / (mean[1] / mean[0]).mean() ** 2) / 4 / depth
         answer.append(replace(odds, predicted=odds.predicted + bias))
-    return Evidence(asked=tuple(answer), figures=(_curves(lab),))
+    return Evidence(answer=tuple(answer), figures=(_curves(lab),))
 
 
 def _curves(lab: Lab) -> Curves:
