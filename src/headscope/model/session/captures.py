@@ -196,7 +196,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     MapQuantity(
         name="pattern",
-        meaning="The attention weights: what the softmax gives, 0 where masked; at least float32.",
+        meaning="The attention weights: what the softmax gives, 0 where masked.",
         axes=_MAP_AXES,
         compute=pattern,
         of="pattern",
