@@ -119,9 +119,10 @@ def test_a_quantity_of_the_inputs_is_one_entry(tiny: Model, monkeypatch: pytest.
     )
     monkeypatch.setitem(QUANTITIES, "key_lengths", lengths)
     for model in (tiny, open_model(next(family for family in DISPATCHING if family.name == "llama_gqa").build())):
-        taken = captured(model, "k", "key_lengths", at="L1.H1-2")
+        taken = captured(model, "k", "key_lengths", at="L1.H2-3")
         for site, k in taken["k"].items():
             assert torch.equal(taken["key_lengths"][site], k.norm(dim=-1))
+            assert k.shape[1] == len({site.kv_head(2), site.kv_head(3)}) < site.n_kv_heads
 
 
 def test_a_quantity_of_the_output_is_one_entry(tiny: Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,9 +163,10 @@ def test_a_watched_place_is_one_entry(name: str, monkeypatch: pytest.MonkeyPatch
     assert torch.equal(taken["left"][model.sites[-1]], taken["final"][model.sites[-1]])
 
 
-@pytest.mark.parametrize("length", [9, 62])
-def test_axes_say_the_shape_of_every_capture(model: Model, length: int) -> None:
-    """Windows of 62 tokens: not all of them are in the pairs, and not all rows are among the sampled ones."""
+@pytest.mark.parametrize("is_long", [False, True])
+def test_axes_say_the_shape_of_every_capture(model: Model, is_long: bool) -> None:
+    """In long windows not all tokens are in the pairs, among the sampled rows and, with room for 70, in the corner."""
+    length = min(70, model.spec.context or 70) if is_long else 9
     if not is_watched_at_its_softmax(model):
         model.weight_source()
     with model.session() as session:
@@ -252,6 +254,7 @@ def test_a_shared_layer_shows_the_selected_call(name: str) -> None:
     model = open_model(ALBERT.build())
     model.weight_source()
     whole = captured(model, name)[name]
+    assert not torch.equal(whole[model.sites[0]], whole[model.sites[1]])
     for site in model.sites:
         assert torch.equal(captured(model, name, at=site.label)[name][site], whole[site])
 
