@@ -40,7 +40,7 @@ def query_inputs(model: "Model") -> Spots:
     """What enters the module that makes the queries, for the sites whose weights are known."""
     if not model.traced:
         raise UsageError(
-            "x is the input of the query projection, and which module that is was not looked up yet",
+            "which modules make the queries, and so what enters them, was not looked up yet",
             hint="call the model's weight_source() before the session is opened",
         )
     projections = {site: model.plan(site).projections for site in model.sites}

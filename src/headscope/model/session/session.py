@@ -372,9 +372,9 @@ class Session:
 
 
 def _selected(tensor: Tensor, quantity: Quantity, site: Site, heads: Heads) -> Tensor:
-    """The part of a quantity that belongs to these query heads."""
+    """A copy of the part of a quantity that belongs to these query heads."""
     index = quantity.tensor_heads(site, heads)
-    return tensor if index is None else tensor[:, list(index)]
+    return tensor.clone() if index is None else tensor[:, list(index)]
 
 
 def _patched_pattern(part: Call, heads: Heads, changes: Sequence[_Change]) -> Tensor:
