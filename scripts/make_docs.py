@@ -1,6 +1,6 @@
 """Write the pages of docs/ that are made from the code.
 
-They describe lenses, mechanisms, texts, experiments, the rule for verdicts and the index.
+They describe lenses, mechanisms, captures, texts, experiments, the rule for verdicts and the index.
 """
 
 import dataclasses
@@ -15,6 +15,8 @@ from headscope.cli.index_command import rows
 from headscope.core import claim_wording, verdict
 from headscope.experiments import experiment_members
 from headscope.members import Member
+from headscope.model.session.captures import QUANTITIES, MapQuantity, Quantity, WatchedQuantity
+from headscope.shapes import AXES
 
 DOCS = Path(__file__).parents[1] / "docs"
 DRAWN_AT = 24  # positions in the pictures of mechanisms
@@ -24,6 +26,23 @@ MECHANISMS_HEAD = """# Mechanisms
 Every way of attending that headscope knows: to train with, to swap into a real model head by head
 (`session.replace`), to benchmark (`headscope bench attention`). This page is written by `make docs` from the
 mechanisms themselves; `headscope mechanisms NAME` tells the same, and `--draw` draws any of them with any parameters.
+"""
+CAPTURES_HEAD = """# Captures
+
+What can be read, and in part changed, while a model runs. Lenses ask for the same quantities by the same names.
+
+```python
+with model.session() as s:
+    captured = s.capture("pattern", "z", at="L3")  # stored in every forward from now on
+    s.patch("L2.H1", "v", lambda v: 0 * v)  # a tensor, or a function of what the quantity would be
+    s.run(tokens)
+    captured.take()["pattern"]  # site → tensor
+```
+
+An axis of heads holds the selected heads in order, an axis of key/value heads those that the selected heads read.
+*Patch* marks what `patch` can set. *Own attention* marks what can be captured in families that compute their attention
+themselves and not through the attention interface of transformers; `session.shown` says what a model shows. This page
+is written by `make docs` from the registry, `headscope.model.session.captures`.
 """
 INTERVENTIONS_HEAD = """
 What becomes of a model when its attention weights are changed: `headscope intervene MODEL`, in Python
@@ -109,6 +128,7 @@ def pages() -> dict[Path, str | bytes]:
     contents: dict[Path, str | bytes] = {
         DOCS / "lenses.md": lens_page(),
         DOCS / "mechanisms.md": mechanism_page(),
+        DOCS / "captures.md": capture_page(),
         DOCS / "texts.md": text_page(),
         DOCS / "index-of-documents.md": index_page(),
         **{DOCS / _experiment_file(name): experiment_page(member) for name, member in experiment_members().items()},
@@ -174,6 +194,33 @@ def mechanism_page() -> str:
     mechanisms = headscope.mechanisms()
     index = "\n".join(f"- [`{name}`](#{name}): {_summary(cls)}" for name, cls in mechanisms.items())
     return "\n".join([MECHANISMS_HEAD, index, "", *map(mechanism_section, mechanisms.values())])
+
+
+def capture_page() -> str:
+    """The whole page of captures: the quantities and their axes."""
+    rows = [
+        (
+            ", ".join(f"`{spelling}`" for spelling in quantity.spellings),
+            " × ".join(axis.name for axis in quantity.axes) or "one number",
+            quantity.meaning,
+            "yes" if quantity.patchable else "",
+            _without_interface(quantity),
+        )
+        for quantity in QUANTITIES.values()
+    ]
+    titles = [("name", "shape", "meaning", "patch", "own attention"), ("---",) * 5]
+    table = "\n".join(f"| {' | '.join(map(_escaped, line))} |" for line in (*titles, *rows))
+    in_use = {axis.name for quantity in QUANTITIES.values() for axis in quantity.axes}
+    axes = _table("axis", None, [(name, meaning) for name, meaning in AXES.items() if name in in_use])
+    return f"{CAPTURES_HEAD}\n{table}\n\n## Axes\n\n{axes}\n"
+
+
+def _without_interface(quantity: Quantity) -> str:
+    if isinstance(quantity, WatchedQuantity):
+        return "where the order of layers is known" if quantity.needs == "layers" else ""
+    if isinstance(quantity, MapQuantity) and quantity.off_map:
+        return "where the mask is understood" if quantity.of == "scores" else "yes"
+    return ""
 
 
 def _experiment_file(name: str) -> str:

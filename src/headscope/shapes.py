@@ -22,6 +22,12 @@ AXES: dict[str, str] = {
     "d_value": "width of one value (equal to d_head in most families)",
     "layers": "layers of one stack",
     "tokens": "positions of a text",
+    "first_queries": f"the first queries of a window, at most {CORNER} where no other number is asked for",
+    "first_keys": "the first keys of a window, as many as first queries",
+    "visible_keys": "the keys that the first queries may see: as many as queries in causal attention, else all",
+    "sampled_rows": "queries at equal steps, at most 16",
+    "sampled_queries": "queries in runs of eight at every distance before the end of a window; all in a short window",
+    "sampled_keys": "keys in the same runs",
 }
 
 LETTERS: dict[str, str] = {

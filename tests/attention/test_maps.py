@@ -82,14 +82,6 @@ def test_the_corner_is_part_of_the_pattern(kind: str, monkeypatch: pytest.Monkey
         assert torch.allclose(corner(call, size), pattern(call)[:, :, :size, :size], atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("name", "size"), [("corner", 64), ("corner:256", 256), ("corner:0", None), ("corner:x", None), ("corner_z", None)]
-)
-def test_names_of_corners(name: str, size: int | None) -> None:
-    assert maps.CORNER == 64
-    assert maps.corner_size(name) == size
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_early_rows_are_whole(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     call = KINDS[kind]()

@@ -15,7 +15,6 @@ from headscope.shapes import CORNER
 
 # Rows of a map that `score_rows` gives at most.
 SAMPLED_ROWS = 16
-# Queries and keys of the part of a map that `corner` gives at most.
 # Tokens of `pattern_pairs` come in runs of so many; windows with no more than SHORT tokens are kept whole.
 RUN, SHORT = 8, 56
 
@@ -59,14 +58,6 @@ def score_rows(call: Call) -> Float[Tensor, "batch heads sampled keys"]:
     """
     part = call.take(sampled_rows(call.q.shape[2]), slice(None))
     return scores(part).masked_fill(~part.visible(), -torch.inf)
-
-
-def corner_size(quantity: str) -> int | None:
-    """How many tokens a corner of this name has: `corner` CORNER of them, `corner:256` 256; None for other names."""
-    name, colon, size = quantity.partition(":")
-    if name != "corner" or (colon and not (size.isdecimal() and int(size) > 0)):
-        return None
-    return int(size) if colon else CORNER
 
 
 def corner(call: Call, size: int = CORNER) -> Float[Tensor, "batch heads shown_queries shown_keys"]:

@@ -77,13 +77,9 @@ class TextSize:
 class Needs:
     """What a lens asks for; the pipeline takes the union over the chosen lenses.
 
-    `captures` may name pattern, corner (its part of the first queries and keys; `corner:256` for as many), early (its
-    rows of the first queries), pairs (the pattern among some tokens), scores, rows (the scores of some rows), scale, q,
-    k, v, z, corner_z (the z of the corner's queries), x (the input of the query projection), resid (the residual stream
-    that enters a layer) and final (the one that leaves the last layer of each stack, before any norm behind it; its key
-    is the last self-attention of the stack). What is `welcome` may be missing: it is captured where the family shows
-    it, and the lens goes without it elsewhere. `variants` are changed forms of the model on which the same text is run
-    too:
+    `captures` names quantities of the registry in `model/session/captures.py` (docs/captures.md lists them, with
+    meaning and shape). What is `welcome` may be missing: it is captured where the family shows it, and the lens goes
+    without it elsewhere. `variants` are changed forms of the model on which the same text is run too:
 
     - "initialised": the same architecture, freshly initialised;
     - "without skips": no skip connection carries anything, layers give what they would add;

@@ -9,9 +9,9 @@ from torch import Tensor
 from headscope.attention.statistics import Request, RowStatistics
 from headscope.core.site import Site
 from headscope.errors import UsageError
+from headscope.model.session.captures import Heads, Quantity
 
 T = TypeVar("T")
-Heads = tuple[int, ...]
 
 
 class Frames(Generic[T]):
@@ -57,21 +57,13 @@ class Frames(Generic[T]):
 
 @dataclass
 class Capture:
-    """Stored tensors: `take()` gives quantity → site → tensor of the one forward that ran.
+    """Stored tensors: `take()` gives name → site → tensor of the one forward that ran.
 
-    The heads axis holds the selected heads in order; for k and v the key/value heads that those read, each
-    once; q and k are as the scores see them, after rotary positions and norms. `scores` are after scale, softcap and
-    bias, before the mask, in every family. `rows` are the scores of some rows,
-    −∞ where masked (`attention.maps.score_rows`), `pairs` the pattern among some tokens
-    (`attention.maps.pattern_pairs`), `scale` is the factor of q·k. `resid` is the residual stream entering the layer
-    (the nearest enclosing element of a module list), `x` the input of the query projection, for the sites whose
-    weights are known; `final` is what the last layer of each stack gives, before any norm behind it, under the
-    stack's last self-attention. `corner` is the part of the pattern of the first queries and keys
-    (`shapes.CORNER`; `corner:256` that of the first 256), `early` that of the first queries with all keys they
-    may see, `corner_z` the z of those queries.
+    `captures.QUANTITIES` says what each quantity is and which axes its tensor has. The heads axis holds the selected
+    heads in order, an axis of key/value heads those that the selected heads read.
     """
 
-    quantities: tuple[str, ...]
+    quantities: tuple[Quantity, ...]
     at: dict[Site, Heads]
     frames: Frames[dict[str, dict[Site, Tensor]]] = field(default_factory=lambda: Frames(dict))
 

@@ -8,15 +8,16 @@
         s.run(tokens)
         maps.take()["pattern"], rows.take()
 
-Within one attention call things happen in this order: patches of q, k, v; captures of q, k, v, scores, pattern
-and the stream; the attention itself (replaced, or patched patterns, or the model's own); patches of z; ablation;
-capture of z. So captures and streams see what the call really computes.
+What can be captured and patched is in `captures.QUANTITIES`. Within one attention call things happen in this order:
+patches of the inputs (q, k, v); captures of inputs and maps, and the stream; the attention itself (replaced, or patched
+patterns, or the model's own); patches of the output (z); ablation; captures of the output. So captures and streams see
+what the call really computes.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -25,40 +26,35 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from headscope.attention.call import Call
-from headscope.attention.maps import (
-    corner,
-    corner_size,
-    early,
-    pairs_of,
-    pattern,
-    pattern_pairs,
-    score_rows,
-    scores,
-)
+from headscope.attention.maps import pattern
 from headscope.attention.mechanism import Mechanism
 from headscope.attention.statistics import Request, RowStatistics, row_statistics, uniform_statistics
 from headscope.core.selection import Selection
 from headscope.core.site import Site
 from headscope.errors import CaptureError, UsageError
+from headscope.model.session.captures import (
+    QUANTITIES,
+    Heads,
+    InputQuantity,
+    MapQuantity,
+    OutputQuantity,
+    Quantity,
+    WatchedQuantity,
+    patchable_quantity,
+    quantities_named,
+)
+from headscope.model.session.module_hooks import ModuleHook, module_hooks
 from headscope.model.session.past_queries import PastQueries
-from headscope.model.session.recorder import Capture, Heads, Stream
+from headscope.model.session.places import Spots
+from headscope.model.session.recorder import Capture, Stream
 from headscope.model.transformers.attention_hook import as_transformers, own_attention, tapped
 from headscope.model.transformers.call_reader import RawCall, Reader
 from headscope.model.transformers.forward_position import ForwardPosition
-from headscope.model.transformers.layers import enclosing_layer, last_layer
 from headscope.model.transformers.model_state import restored
 from headscope.model.transformers.probe_inputs import forward_options
-from headscope.shapes import CORNER
 
 if TYPE_CHECKING:
     from headscope.model.model import Model
-
-QUANTITIES = (
-    "q", "k", "v", "scores", "rows", "scale", "pattern", "corner", "early", "pairs", "z", "corner_z", "resid", "x",
-    "final",
-)  # fmt: skip
-_MAPS = {"scores": scores, "rows": score_rows, "pattern": pattern, "early": early, "pairs": pattern_pairs}
-PATCHABLE = ("q", "k", "v", "pattern", "z")
 
 Where = Selection | str | Site | None
 Patch = Tensor | Callable[[Tensor], Tensor]
@@ -69,7 +65,7 @@ class _Change:
     """One patch: which heads, which quantity, and the new value."""
 
     heads: Heads
-    quantity: str
+    quantity: Quantity
     value: Patch
 
 
@@ -89,6 +85,7 @@ class Session:
         self._uniform: dict[tuple[object, ...], tuple[Call, RowStatistics]] = {}
         self._captures: list[Capture] = []
         self._streams: list[Stream] = []
+        self._hooks: list[ModuleHook] = []
         self._replaced: dict[Site, dict[int, Mechanism]] = {}
         self._ablated: dict[Site, set[int]] = {}
         self._changes: dict[Site, list[_Change]] = {}
@@ -124,15 +121,12 @@ class Session:
 
     def capture(self, *quantities: str, at: Where = None) -> Capture:
         """Store quantities of the selected heads in every forward from now on."""
-        self._check_quantities(quantities)
-        capture = Capture(quantities, self._resolve(at))
+        entries = self._entries(quantities)
+        capture = Capture(entries, self._resolve(at))
+        spots = {entry.name: entry.place(self._model) for entry in entries if isinstance(entry, WatchedQuantity)}
         self._captures.append(capture)
-        if "resid" in quantities:
-            self._watch_residual(capture)
-        if "final" in quantities:
-            self._watch_final(capture)
-        if "x" in quantities:
-            self._watch_projections(capture)
+        for name, spots_of_entry in spots.items():
+            self._watch(capture, name, spots_of_entry)
         return capture
 
     def stream(self, request: Request | None = None, at: Where = None) -> Stream:
@@ -152,15 +146,14 @@ class Session:
             self._ablated.setdefault(site, set()).update(heads)
 
     def patch(self, at: Where, what: str, value: Patch) -> None:
-        """Set q, k, v, pattern or z of the selected heads to a tensor, or to a function of what it would be.
+        """Set a quantity of the selected heads to a tensor, or to a function of what it would be.
 
-        The tensor must broadcast to the quantity of the selected heads. k and v are shared by the heads of a
-        group: patching them changes every head that reads them.
+        `captures.QUANTITIES` says which quantities can be patched. The tensor must broadcast to the quantity of the
+        selected heads. k and v are shared by the heads of a group: patching them changes every head that reads them.
         """
-        if what not in PATCHABLE:
-            raise UsageError(f"cannot patch {what!r}", hint=f"one of {', '.join(PATCHABLE)}")
+        quantity = patchable_quantity(what)
         for site, heads in self._resolve(at).items():
-            self._changes.setdefault(site, []).append(_Change(heads, what, value))
+            self._changes.setdefault(site, []).append(_Change(heads, quantity, value))
 
     def run(
         self,
@@ -195,13 +188,9 @@ class Session:
         if self._after_call is not None:
             self._after_call()
 
-    def _check_quantities(self, quantities: tuple[str, ...]) -> None:
-        unknown = [name for name in quantities if name not in QUANTITIES and not corner_size(name)]
-        if unknown or not quantities:
-            raise UsageError(
-                f"cannot capture {', '.join(unknown) or 'nothing'}",
-                hint=f"one of {', '.join(QUANTITIES)}, or corner:N for a corner of N tokens",
-            )
+    def _entries(self, names: tuple[str, ...]) -> tuple[Quantity, ...]:
+        """The entries of these names; raises where the model does not show one of them."""
+        return quantities_named(names)
 
     def _live(self) -> ExitStack:
         if self._stack is None:
@@ -228,12 +217,14 @@ class Session:
             capture.frames.begin()
         for stream in self._streams:
             stream.frames.begin()
+        for hook in self._hooks:
+            hook.begin()
 
     def _attention(self, raw: RawCall) -> Tensor:
         site = self._site_of(raw.module)
         call = self._reader.call(raw, query_offset=self._position.offset(site.stack), cross=site.kind == "cross")
         call = self._patched_inputs(site, call)
-        self._capture_inputs(site, call)
+        self._capture_call(site, call)
         self._stream_rows(site, call)
         # The output never comes from a map or a pass that someone asked to see: another order of the same sums would
         # round otherwise, and every number behind it would depend on who is watching.
@@ -252,49 +243,36 @@ class Session:
 
     def _patched_inputs(self, site: Site, call: Call) -> Call:
         for change in self._changes.get(site, ()):
-            shared = _kv_heads(site, change.heads)
-            if change.quantity == "q":
-                call = replace(call, q=_patched(call.q, change.heads, change))
-            elif change.quantity == "k":
-                call = replace(call, k=_patched(call.k, shared, change))
-            elif change.quantity == "v":
-                call = replace(call, v=_patched(call.v, shared, change))
+            quantity = change.quantity
+            if isinstance(quantity, InputQuantity) and quantity.write is not None:
+                call = quantity.write(call, _patched(quantity.read(call), site, change))
         return call
 
-    def _capture_inputs(self, site: Site, call: Call) -> None:
-        """Captures keep what they ask for, except z, which comes later."""
+    def _capture_call(self, site: Site, call: Call) -> None:
+        """Captures keep what comes from the call; what comes from the output follows later."""
         for capture in self._captures:
             heads = capture.at.get(site, ())
             for quantity in capture.quantities if heads else ():
-                if quantity in ("q", "k", "v"):
-                    tensor_heads = heads if quantity == "q" else _kv_heads(site, heads)
-                    capture.keep(quantity, site, getattr(call, quantity)[:, list(tensor_heads)])
-                elif quantity == "scale":
-                    capture.keep(quantity, site, torch.tensor(call.scale, dtype=torch.float64))
-                elif quantity in _MAPS or corner_size(quantity):
-                    capture.keep(quantity, site, self._map(site, call, heads, quantity))
+                if isinstance(quantity, InputQuantity):
+                    capture.keep(quantity.name, site, _selected(quantity.read(call), quantity, site, heads))
+                elif isinstance(quantity, MapQuantity):
+                    capture.keep(quantity.name, site, self._map(site, call, heads, quantity))
 
-    def _map(self, site: Site, call: Call, heads: Heads, quantity: str) -> Tensor:
-        maps = [self._one_map(site, part, group, quantity) for part, group in self._parts(site, call, heads)]
-        order = [head for _, group in self._parts(site, call, heads) for head in group]
-        joined = torch.cat(maps, dim=1)
+    def _map(self, site: Site, call: Call, heads: Heads, quantity: MapQuantity) -> Tensor:
+        parts = self._parts(site, call, heads)
+        joined = torch.cat([self._map_of_part(site, part, group, quantity) for part, group in parts], dim=1)
+        order = [head for _, group in parts for head in group]
         return joined[:, [order.index(head) for head in heads]]
 
-    def _one_map(self, site: Site, part: Call, heads: Heads, quantity: str) -> Tensor:
-        changes = self._changes.get(site, ())
-        if quantity == "pairs" and any(change.quantity == "pattern" for change in changes):
-            return pairs_of(self._one_map(site, part, heads, "pattern"))  # a patch is told the whole pattern
-        size = corner_size(quantity)
-        mapped = corner(part, size) if size else _MAPS[quantity](part)
-        for change in changes:
-            shared = tuple(head for head in heads if head in change.heads)
-            if (size or quantity == "early") and change.quantity == "pattern" and shared:
-                raise CaptureError(
-                    f"{site.label}: the {quantity} part of a patched pattern cannot be captured: capture the pattern"
-                )
-            if quantity == "pattern" and change.quantity == "pattern" and shared:
-                mapped = _patched(mapped, tuple(heads.index(head) for head in shared), change)
-        return mapped
+    def _map_of_part(self, site: Site, part: Call, heads: Heads, quantity: MapQuantity) -> Tensor:
+        changes = [change for change in self._pattern_changes(site) if set(change.heads) & set(heads)]
+        if not changes or quantity.of != "pattern":
+            return quantity.compute(part)
+        if quantity.cut is None:
+            raise CaptureError(
+                f"{site.label}: the {quantity.name} part of a patched pattern cannot be captured: capture the pattern"
+            )
+        return quantity.cut(_patched_pattern(part, heads, changes))
 
     def _parts(self, site: Site, call: Call, heads: Heads) -> list[tuple[Call, Heads]]:
         """The chosen heads grouped by mechanism, each group with the softmax call that it amounts to."""
@@ -333,8 +311,11 @@ class Session:
             measured[site] = RowStatistics.of_heads(rows, [order.index(head) for head in heads])
             uniform[site] = self._uniform_of(call, stream.request, real, is_self)
 
+    def _pattern_changes(self, site: Site) -> list[_Change]:
+        return [change for change in self._changes.get(site, ()) if isinstance(change.quantity, MapQuantity)]
+
     def _refuse_patched_patterns(self, site: Site) -> None:
-        if any(change.quantity == "pattern" for change in self._changes.get(site, ())):
+        if self._pattern_changes(site):
             raise CaptureError(
                 f"{site.label}: a patched pattern is not the softmax of any scores, so it cannot be streamed",
                 hint="capture the pattern instead",
@@ -369,110 +350,59 @@ class Session:
 
     def _finished(self, site: Site, call: Call, out: Tensor) -> Tensor:
         for change in self._changes.get(site, ()):
-            if change.quantity == "pattern":
+            quantity = change.quantity
+            if isinstance(quantity, MapQuantity):
                 part = call.heads(change.heads)
-                mixed = self._map(site, call, change.heads, "pattern").to(part.v.dtype) @ part.v
+                mixed = self._map(site, call, change.heads, quantity).to(part.v.dtype) @ part.v
                 out = _with_heads(out, change.heads, mixed)
-            elif change.quantity == "z":
-                out = _patched(out, change.heads, change)
+            elif isinstance(quantity, OutputQuantity) and quantity.write is not None:
+                out = quantity.write(out, _patched(quantity.read(out), site, change))
         if site in self._ablated:
             out = _with_heads(out, tuple(sorted(self._ablated[site])), torch.zeros((), dtype=out.dtype))
         for capture in self._captures:
-            if site in capture.at and "z" in capture.quantities:
-                capture.keep("z", site, out[:, list(capture.at[site])])
-            if site in capture.at and "corner_z" in capture.quantities:
-                capture.keep("corner_z", site, out[:, list(capture.at[site]), :CORNER].clone())
+            for quantity in capture.quantities if site in capture.at else ():
+                if isinstance(quantity, OutputQuantity):
+                    capture.keep(quantity.name, site, _selected(quantity.read(out), quantity, site, capture.at[site]))
         return out
 
-    def _watch_residual(self, capture: Capture) -> None:
-        blocks: dict[str, list[Site]] = {}
-        for site in capture.at:
-            blocks.setdefault(enclosing_layer(self._hf, site.module), []).append(site)
-        for name, sites in blocks.items():
-            hook = _InputHook(capture, sites, "resid")
-            handle = self._hf.get_submodule(name).register_forward_pre_hook(hook, with_kwargs=True)
-            self._live().callback(handle.remove)
-
-    def _watch_projections(self, capture: Capture) -> None:
-        """The input of the module that makes the queries, where the blueprint knows which one that is."""
-        if not self._model.traced:
-            raise UsageError(
-                "x is the input of the query projection, and which module that is was not looked up yet",
-                hint="call the model's weight_source() before the session is opened",
-            )
-        modules: dict[str, list[Site]] = {}
-        for site in capture.at:
-            projections = self._model.plan(site).projections
-            if projections is not None:
-                modules.setdefault(projections.q.module, []).append(site)
-        for name, sites in modules.items():
-            hook = _InputHook(capture, sites, "x")
-            handle = self._hf.get_submodule(name).register_forward_pre_hook(hook, with_kwargs=True)
-            self._live().callback(handle.remove)
-
-    def _watch_final(self, capture: Capture) -> None:
-        last = {site.stack: site for site in self._model.sites if site.kind == "self"}
-        for site in last.values():
-            if site in capture.at:
-                name = last_layer(self._hf, site.module)
-                # A layer that is called several times (ALBERT) is the last one in its last call only.
-                calls = site.call + 1 if site.module.startswith(f"{name}.") else 1
-                handle = self._hf.get_submodule(name).register_forward_hook(_FinalHook(capture, site, calls))
-                self._live().callback(handle.remove)
+    def _watch(self, capture: Capture, name: str, spots: Spots) -> None:
+        for (module, side), hook in module_hooks(capture, name, spots).items():
+            self._hooks.append(hook)
+            self._live().callback(hook.attach(self._hf.get_submodule(module), side).remove)
 
 
-class _InputHook:
-    """Keeps the first tensor a module is given, for the sites in it; a shared module's calls go site by site."""
-
-    def __init__(self, capture: Capture, sites: list[Site], quantity: str) -> None:
-        self._capture, self._quantity = capture, quantity
-        self._by_call: dict[int, list[Site]] = {}
-        for site in sites:
-            self._by_call.setdefault(site.call, []).append(site)
-        self._calls = 0
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        inputs = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-        calls = sorted(self._by_call)
-        for site in self._by_call[calls[self._calls % len(calls)]]:
-            self._capture.keep(self._quantity, site, inputs[0].clone())  # some models add to it in place
-        self._calls += 1
+def _selected(tensor: Tensor, quantity: Quantity, site: Site, heads: Heads) -> Tensor:
+    """A copy of the part of a quantity that belongs to these query heads."""
+    index = quantity.tensor_heads(site, heads)
+    return tensor.clone() if index is None else tensor[:, list(index)]
 
 
-class _FinalHook:
-    """Keeps what the last layer of a stack gives."""
-
-    def __init__(self, capture: Capture, site: Site, calls: int) -> None:
-        self._capture, self._site, self._calls_per_forward = capture, site, calls
-        self._calls = 0
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        self._calls += 1
-        if self._calls % self._calls_per_forward:
-            return
-        outputs = (
-            [output] if isinstance(output, Tensor) else [tensor for tensor in output if isinstance(tensor, Tensor)]
-        )
-        if not outputs:
-            raise CaptureError(f"{self._site.label}: the last layer gives no tensor that could be captured")
-        self._capture.keep("final", self._site, outputs[0].clone())
+def _patched_pattern(part: Call, heads: Heads, changes: Sequence[_Change]) -> Tensor:
+    """The pattern of these heads after all its patches."""
+    changed = pattern(part)
+    for change in changes:
+        shared = tuple(heads.index(head) for head in heads if head in change.heads)
+        changed = _with_heads(changed, shared, _new_value(changed[:, list(shared)], change))
+    return changed
 
 
-def _kv_heads(site: Site, heads: Heads) -> Heads:
-    return tuple(dict.fromkeys(site.kv_head(head) for head in heads))
+def _patched(tensor: Tensor, site: Site, change: _Change) -> Tensor:
+    """A tensor of all heads of a site, with that of the patched heads changed."""
+    heads = change.quantity.tensor_heads(site, change.heads)
+    if heads is None:
+        return _new_value(tensor, change)
+    return _with_heads(tensor, heads, _new_value(tensor[:, list(heads)], change))
 
 
-def _patched(tensor: Tensor, heads: Heads, change: _Change) -> Tensor:
-    before = tensor[:, list(heads)]
+def _new_value(before: Tensor, change: _Change) -> Tensor:
     value = change.value(before) if callable(change.value) else change.value
     try:
-        after = value.to(before.device, before.dtype).expand_as(before)
+        return value.to(before.device, before.dtype).expand_as(before)
     except RuntimeError as error:
         raise UsageError(
-            f"a patch of {change.quantity} has shape {tuple(value.shape)}, expected {tuple(before.shape)} or what "
-            "broadcasts to it (batch, heads, positions, width)"
+            f"a patch of {change.quantity.name} has shape {tuple(value.shape)}, expected {tuple(before.shape)} or what "
+            f"broadcasts to it ({', '.join(axis.name for axis in change.quantity.axes)})"
         ) from error
-    return _with_heads(tensor, heads, after)
 
 
 def _with_heads(tensor: Tensor, heads: Heads, value: Tensor) -> Tensor:

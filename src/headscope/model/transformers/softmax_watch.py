@@ -2,8 +2,8 @@
 
 While a model of such a family runs, every softmax it takes is watched. At opening, the maps so found are
 compared with what the model itself returns as attentions; only where they are the same, number by number, is
-the family opened, and then only maps, scores, statistics and the stream between layers can be had: nothing can be
-replaced or patched.
+the family opened. Then its statistics can be had, the stream between layers, and each quantity that can be read off a
+stored map (`session.captures`); nothing can be replaced or patched.
 """
 
 import itertools
@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from headscope.attention.call import Call
-from headscope.attention.maps import corner_size, pairs_of
 from headscope.attention.mechanism import Mechanism
 from headscope.attention.statistics import pattern_statistics, uniform_statistics
 from headscope.core.site import Site
 from headscope.errors import CaptureError
 from headscope.model.rounding import agreement
+from headscope.model.session.captures import QUANTITIES, MapQuantity, Quantity, WatchedQuantity
 from headscope.model.session.session import Patch, Session, Where
 from headscope.model.tracing.attention_sites import first_tensor
 from headscope.model.transformers.attention_hook import implementation
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from headscope.model.model import Model
 
 TOLERANCE = 1e-6
-# What a map shows.
-_OF_MAPS: dict[str, Callable[[Tensor], Tensor]] = {"pattern": lambda pattern: pattern, "pairs": pairs_of}
 _NOT_FOLLOWED = "the family masks its scores in a way that headscope does not follow, so the hidden ones are not known"
 _SOFTMAX = {torch.nn.functional.softmax, torch.softmax, torch.Tensor.softmax}
 
@@ -214,6 +212,7 @@ class SoftmaxSession(Session):
         self._softmax_sites = softmax_sites
         self._n_softmaxes = 0
         self._running = False
+        self._follows_scores = False
 
     def _open(self, stack: ExitStack) -> None:
         stack.enter_context(implementation(self._hf, "eager"))
@@ -225,9 +224,17 @@ class SoftmaxSession(Session):
 
     @property
     def shown(self) -> frozenset[str]:
-        """Maps, the scores where they are known before the mask, the stream where its layout is known."""
-        maps = {"corner", "scores", *_OF_MAPS, *(("resid", "final") if self._softmax_sites.streams else ())}
-        return frozenset(maps - {"scores"} if self._softmax_sites.scores else maps)
+        """What can be read off a stored map or off the stream between layers, where these are known."""
+        return frozenset(name for name, quantity in QUANTITIES.items() if self._shows(quantity))
+
+    def _shows(self, quantity: Quantity) -> bool:
+        if isinstance(quantity, MapQuantity):
+            return quantity.off_map and not self._obstacle(quantity)
+        return isinstance(quantity, WatchedQuantity) and quantity.needs == "layers" and self._softmax_sites.streams
+
+    def _obstacle(self, quantity: MapQuantity) -> str:
+        """Why the scores that a quantity is read off are not known; empty where they are, or where it needs none."""
+        return self._softmax_sites.scores if quantity.of == "scores" else ""
 
     def replace(self, at: Where, mechanism: Mechanism) -> None:
         """Refused: this family computes its attention itself."""
@@ -244,24 +251,30 @@ class SoftmaxSession(Session):
     def _refusal(self, verb: str) -> CaptureError:
         return CaptureError(
             f"the attention of {self._model.spec.family} models cannot be {verb}: the family does not compute it "
-            "through the attention interface of transformers; its maps, scores and the stream between layers can be "
-            "captured"
+            "through the attention interface of transformers",
+            hint=f"what can be captured: {', '.join(name for name in QUANTITIES if name in self.shown)}",
         )
 
-    def _check_quantities(self, quantities: tuple[str, ...]) -> None:
-        super()._check_quantities(quantities)
-        if "scores" in quantities and self._softmax_sites.scores:
-            raise CaptureError(
-                f"the scores of {self._model.spec.family} models cannot be captured: {self._softmax_sites.scores}",
-                hint="capture the pattern, which is what the softmax gives",
-            )
-        if hidden := [name for name in quantities if name not in self.shown and not corner_size(name)]:
+    def _entries(self, names: tuple[str, ...]) -> tuple[Quantity, ...]:
+        quantities = super()._entries(names)
+        for quantity in quantities:
+            if isinstance(quantity, MapQuantity) and quantity.off_map and (why := self._obstacle(quantity)):
+                raise CaptureError(
+                    f"the {quantity.name} of {self._model.spec.family} models cannot be captured: {why}",
+                    hint="capture the pattern, which is what the softmax gives",
+                )
+        if hidden := [quantity.name for quantity in quantities if not self._shows(quantity)]:
             raise self._refusal(f"captured as {', '.join(hidden)}")
+        return quantities
 
     def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         super()._begin(module, args, kwargs)
         self._n_softmaxes = 0
         self._running = True
+        quantities = [quantity for capture in self._captures for quantity in capture.quantities]
+        self._follows_scores = any(
+            isinstance(quantity, MapQuantity) and quantity.of == "scores" for quantity in quantities
+        )
 
     def _end(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         self._running = False
@@ -269,7 +282,7 @@ class SoftmaxSession(Session):
             raise self._changed_form()
 
     def _wants_scores(self) -> bool:
-        return self._running and any("scores" in capture.quantities for capture in self._captures)
+        return self._running and self._follows_scores
 
     def _note(self, softmax: Softmax) -> None:
         if not self._running:
@@ -303,13 +316,9 @@ class SoftmaxSession(Session):
         masked, pattern = self._as_map(site, softmax.reached), self._as_map(site, softmax.pattern)
         for capture in self._captures:
             for quantity in capture.quantities if site in capture.at else ():
-                heads = list(capture.at[site])
-                if size := corner_size(quantity):
-                    capture.keep(quantity, site, pattern[:, heads, :size, :size])
-                elif quantity == "scores":
-                    capture.keep(quantity, site, self._scores(site, softmax)[:, heads])
-                elif quantity in _OF_MAPS:
-                    capture.keep(quantity, site, _OF_MAPS[quantity](pattern)[:, heads])
+                if isinstance(quantity, MapQuantity) and quantity.cut is not None:
+                    stored = pattern if quantity.of == "pattern" else self._scores(site, softmax)
+                    capture.keep(quantity.name, site, quantity.cut(stored)[:, list(capture.at[site])])
         for stream in self._streams:
             if site in stream.at:
                 stream_heads = list(stream.at[site])
