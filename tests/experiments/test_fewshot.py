@@ -244,7 +244,9 @@ def test_the_study_on_the_embedded_model(tiny):
     layers = finding.tables["layers"]
     assert layers.height == len(tiny.sites) * (len(MASSES) + 6)
     assert finding.tables["heads"].height == sum(site.n_heads for site in tiny.sites) * len(MASSES)
-    assert all("nan" not in line.split() and line.endswith(".") for line in finding.headlines), finding.headlines
+    assert all("nan" not in line.split() and line.endswith(".") for line in map(str, finding.headlines)), (
+        finding.headlines
+    )
     assert {figure.name for figure in finding.figures} >= {"shots", "maps_all_layers", "maps_states", "map_word_L0"}
     assert all(torch.equal(before[name], tensor) for name, tensor in tiny.hf.named_parameters())
 

@@ -186,8 +186,10 @@ def test_controls_are_drawn_several_times(tiny):
     control = finding.tables["effects"].filter(pl.col("which") == "control").row(0, named=True)
     assert control["draws"] == 3
     assert control["ratio_least"] < control["ratio"] < control["ratio_most"]
-    assert f"({number(control['perplexity_least'])} to {number(control['perplexity_most'])})" in finding.headlines[0]
-    assert "mean of 3 draws" in finding.headlines[0]
+    assert (
+        f"({number(control['perplexity_least'])} to {number(control['perplexity_most'])})" in finding.headlines[0].full
+    )
+    assert "mean of 3 draws" in finding.headlines[0].full
     heads = finding.tables["heads"].filter(pl.col("which") == "change")
     assert heads.filter(pl.col("entropy_share_low") < pl.col("entropy_share")).height == heads.height
     assert heads.filter(pl.col("moved_high") > pl.col("moved")).height == heads.height
@@ -211,7 +213,7 @@ def test_one_token_is_no_language():
     ]  # fmt: skip
     schema = {"copied": pl.Float64, "repeated": pl.Float64}
     texts = pl.DataFrame(rows, schema_overrides=schema)
-    said = " ".join(headlines({**planted(0.7), "texts": texts}, "qk", 2))
+    said = " ".join(map(str, headlines({**planted(0.7), "texts": texts}, "qk", 2)))
     assert "too short to judge, 1 of 12 tokens" in said
     assert "noise: that is what comes" not in said
 
@@ -247,7 +249,7 @@ def test_an_encoder_is_measured_by_its_embeddings(encoder):
     assert scaled < 0.999
     assert whole == pytest.approx(1.0)
     assert effects["found"].drop_nulls().to_list()[2] == 1.0
-    assert "cosine with the original" in finding.headlines[0]
+    assert "cosine with the original" in finding.headlines[0].full
     with pytest.raises(UsageError, match="cannot generate text"):
         headscope.intervene(encoder, "scale 2", prompts=["Hello"])
 
@@ -326,8 +328,8 @@ def planted(self_up, entropies=(0.9, 0.6, 0.2), first=0.1, half=0.01):
     ],
 )
 def test_sentences_follow_the_numbers(tables, said):
-    assert said in " ".join(headlines(tables, "qk", 2))
-    about_scores = " ".join(headlines(tables, "v", 2))
+    assert said in " ".join(map(str, headlines(tables, "qk", 2)))
+    about_scores = " ".join(map(str, headlines(tables, "v", 2)))
     assert said not in about_scores or said.startswith("Over 2 windows")
 
 
@@ -340,7 +342,7 @@ def test_text_sentences_follow_the_numbers():
             ("scale 2", "change", 1.0, 0.8), ("scale 2", "control", 9.0, 0.0),
         )
     ]  # fmt: skip
-    said = " ".join(headlines({**planted(0.7), "texts": pl.DataFrame(rows)}, "qk", 2))
+    said = " ".join(map(str, headlines({**planted(0.7), "texts": pl.DataFrame(rows)}, "qk", 2)))
     assert "language that repeats the prompt: that is what comes at α = 2." in said
     assert "noise: that is what comes at α = 1/2 alone." in said
 

@@ -91,8 +91,8 @@ def test_heads_that_follow_dependence_are_found(planted):
     assert rows[AWAY]["beyond_high"] < -0.1
     for row in rows:
         assert abs(row["beyond_null"]) < 0.03, "another window's query has nothing to do with these keys"
-    assert "Of 5 single heads 1 lie above their null and 1 below it" in planted.headlines[1]
-    assert "16 windows" in planted.headlines[0]
+    assert "Of 5 single heads 1 lie above their null and 1 below it" in planted.headlines[1].full
+    assert "16 windows" in planted.headlines[0].full
 
 
 def test_a_head_that_looks_at_near_tokens_follows_distance_only(planted):
@@ -146,7 +146,7 @@ def test_scores_against_dependence_are_lowered():
     x = autoregressive(12, 24)
     finding = finding_of(batch_of(x, planted_scores(x)[:, :1], q=-x[:, None]))
     assert rows_of(finding, "dependent", "pairs")[0]["shift_high"] < 0
-    assert "tokens 1 to 8 apart in 0 of 1 heads and lower in 1" in finding.headlines[2]
+    assert "tokens 1 to 8 apart in 0 of 1 heads and lower in 1" in finding.headlines[2].full
 
 
 @pytest.fixture(scope="module")
@@ -168,9 +168,9 @@ def test_heads_are_judged_together(faint):
     assert row["positive"] >= 9
     assert row["value"] == pytest.approx(single["excess"].mean())
     assert row["detectable"] < single["detectable"].median() / 2
-    assert faint.headlines[0].startswith("Keys that depend more on the query get more attention")
-    assert "one test detects" in faint.headlines[1]
-    assert "follow" not in " ".join(faint.headlines)
+    assert faint.headlines[0].full.startswith("Keys that depend more on the query get more attention")
+    assert "one test detects" in faint.headlines[1].full
+    assert "follow" not in " ".join(headline.full for headline in faint.headlines)
 
 
 def test_without_dependence_it_is_said_what_would_have_been_detected():
@@ -179,8 +179,8 @@ def test_without_dependence_it_is_said_what_would_have_been_detected():
     finding = finding_of(batch_of(x, noise))
     row = finding.tables["joint"].row(0, named=True)
     assert row["low"] < 0 < row["high"]
-    assert finding.headlines[0].startswith("No relation of attention and dependence beyond distance was detected")
-    assert f"a mean of {row['detectable']:.3f} would have been detected" in finding.headlines[0]
+    assert finding.headlines[0].full.startswith("No relation of attention and dependence beyond distance was detected")
+    assert f"a mean of {row['detectable']:.3f} would have been detected" in finding.headlines[0].full
 
 
 def test_the_test_is_against_the_null(planted):

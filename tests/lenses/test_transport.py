@@ -105,8 +105,8 @@ def test_weights_that_follow_the_data_are_found(planted_case):
     assert entropy["high"] < -0.2
     assert entropy["share"] == pytest.approx(1, abs=0.1)
     assert row(planted_case, "vector", head=1)["value"] > 0.4
-    assert planted_case.headlines[0].startswith("Constant weights")
-    assert "too low" in planted_case.headlines[0]
+    assert planted_case.headlines[0].full.startswith("Constant weights")
+    assert "too low" in planted_case.headlines[0].full
 
 
 def test_gaussian_tokens_leave_no_error_of_shape(planted_case):

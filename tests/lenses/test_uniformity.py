@@ -94,7 +94,7 @@ def test_planted_rates_and_their_predictions():
             assert value(table, "kept_differences", variant=variant, layer=layer) == pytest.approx(KEPT)
             guess = value(table, "factor", "predicted", variant=variant, layer=layer)
             assert guess == (pytest.approx(predicted[variant]) if variant in predicted else None)
-    assert "0.8 (0.8 to 0.8), predicted 0.865, in the model as it is" in finding.headlines[2]
+    assert "0.8 (0.8 to 0.8), predicted 0.865, in the model as it is" in finding.headlines[2].full
     assert value(table, "factor_over_depth", "ratio", variant=AS_IS) == pytest.approx(0.8 / with_skip)
     layers = finding.tables["layers"]
     assert value(layers, "stretch", layer=0) == pytest.approx(1), "an orthogonal map stretches nothing"
@@ -119,11 +119,11 @@ def test_predictions_are_judged_by_their_intervals():
     near = [with_skip**exponent for exponent in (1.09, 1.10, 1.11)]
     wide = [KEPT / COMMON * factor for factor in (0.7, 1.0, 1.5)]
     finding = found(*noisy("without mlp", near), *noisy("attention alone", wide), shown(AS_IS, 0.96))
-    assert "without feed-forward parts, which is less than averaging gives: 0.98" in finding.headlines[2]
-    assert "attention alone, which is not told from averaging: 1.0" in finding.headlines[2]
+    assert "without feed-forward parts, which is less than averaging gives: 0.98" in finding.headlines[2].full
+    assert "attention alone, which is not told from averaging: 1.0" in finding.headlines[2].full
     # The prediction leaves out feed-forward parts: the model as it is is not judged by it.
-    assert "With feed-forward parts, which the prediction leaves out: 0.96" in finding.headlines[2]
-    assert "quarter" not in finding.headlines[2]
+    assert "With feed-forward parts, which the prediction leaves out: 0.96" in finding.headlines[2].full
+    assert "quarter" not in finding.headlines[2].full
 
 
 def test_rounding_is_no_measurement():
@@ -143,9 +143,9 @@ def test_rounding_is_no_measurement():
         for name in ("value", "low", "high"):
             assert value(table, quantity, name, layer=3) is None
     assert value(table, "mean_cosine", layer=3) == pytest.approx(1)
-    assert "without skip connections less than" in finding.headlines[1]
-    assert "(rounding)" in finding.headlines[1]
-    assert "skip connections kept them apart" in finding.headlines[1]
+    assert "without skip connections less than" in finding.headlines[1].full
+    assert "(rounding)" in finding.headlines[1].full
+    assert "skip connections kept them apart" in finding.headlines[1].full
     drawn = {figure.name: figure for figure in finding.figures}["differences"]
     line = next(series for series in drawn.series if series.label == "without skips")
     assert list(line.x) == [0.0]
@@ -153,10 +153,10 @@ def test_rounding_is_no_measurement():
 
 def test_which_part_keeps_tokens_apart():
     finding = found(shown(AS_IS, 0.9), shown("without skips", 0.1), shown("without attention", 1.5))
-    assert "skip connections kept them apart; attention brought them together" in finding.headlines[1]
-    assert finding.headlines[0].startswith("Over 3 windows, tokens grow more alike with depth")
-    assert found(shown(AS_IS, 1.5)).headlines[0].startswith("Over 3 windows, tokens grow less alike with depth")
-    assert "nearly one" in found(shown(AS_IS, 0.3, start=0.5)).headlines[0]
+    assert "skip connections kept them apart; attention brought them together" in finding.headlines[1].full
+    assert finding.headlines[0].full.startswith("Over 3 windows, tokens grow more alike with depth")
+    assert found(shown(AS_IS, 1.5)).headlines[0].full.startswith("Over 3 windows, tokens grow less alike with depth")
+    assert "nearly one" in found(shown(AS_IS, 0.3, start=0.5)).headlines[0].full
 
 
 def test_parts_are_judged_window_by_window():
@@ -168,19 +168,19 @@ def test_parts_are_judged_window_by_window():
     assert usual["low"] < without["high"] < usual["high"]
     assert without["change_high"] < 0
     assert without["change"] == pytest.approx(without["value"] - usual["value"])
-    assert "feed-forward parts kept them apart" in finding.headlines[1]
+    assert "feed-forward parts kept them apart" in finding.headlines[1].full
 
 
 def test_what_is_not_detected_says_what_would_have_been():
     finding = found(*noisy(AS_IS, [0.5, 1.0, 2.0]), *noisy("without mlp", [1.0, 0.5, 2.0]))
-    assert "do not detectably change their likeness (one of" in finding.headlines[0]
-    assert "feed-forward parts made no difference that was detected (one of" in finding.headlines[1]
+    assert "do not detectably change their likeness (one of" in finding.headlines[0].full
+    assert "feed-forward parts made no difference that was detected (one of" in finding.headlines[1].full
 
 
 def test_one_window_has_no_verdict():
     finding = found(*noisy(AS_IS, [0.5]), *noisy("without mlp", [0.9]))
-    assert "cannot be told to grow more or less alike from one window" in finding.headlines[0]
-    assert "feed-forward parts cannot be judged" in finding.headlines[1]
+    assert "cannot be told to grow more or less alike from one window" in finding.headlines[0].full
+    assert "feed-forward parts cannot be judged" in finding.headlines[1].full
 
 
 def test_equal_and_orthogonal_tokens():

@@ -1,0 +1,50 @@
+"""Effect sizes from 0 to 1, by which headlines of different lenses are ranked.
+
+0 is the null or the prediction itself, 1 is as far from it as the measure can get. A test statistic is never an effect:
+it grows with the amount of text.
+"""
+
+import math
+from collections.abc import Iterable
+from statistics import median
+
+
+def share_effect(share: float, null: float = 0.0) -> float | None:
+    """How far a share lies from its null, relative to the farthest end of 0…1.
+
+    Properties:
+        - 0 at the null, 1 at the far end  (tested: test_a_share_at_its_null_has_no_effect)
+    """
+    reach = max(null, 1.0 - null)
+    return _bounded(abs(share - null) / reach) if 0.0 <= null <= 1.0 else None
+
+
+def ratio_effect(value: float, reference: float) -> float | None:
+    """One minus the smaller of two positive numbers over the larger: 0 where equal, 1/2 at twice or half.
+
+    Properties:
+        - the same for a ratio and its inverse  (tested: test_a_ratio_and_its_inverse_have_the_same_effect)
+    """
+    if not (value >= 0.0 and reference >= 0.0) or value == reference == 0.0:
+        return None
+    return _bounded(1.0 - min(value, reference) / max(value, reference))
+
+
+def difference_effect(value: float, reference: float, unit: float) -> float | None:
+    """A difference in a stated unit, bent so that one unit is 1/2 and no difference exceeds 1."""
+    return _bounded(1.0 - 1.0 / (1.0 + abs(value - reference) / unit)) if unit > 0.0 else None
+
+
+def correlation_effect(correlation: float, null: float = 0.0) -> float | None:
+    """The distance of a correlation from its null, at most 1."""
+    return _bounded(abs(correlation - null))
+
+
+def median_effect(effects: Iterable[float | None]) -> float | None:
+    """The median of those that are numbers; None where there is none."""
+    numbers = [effect for effect in effects if effect is not None]
+    return median(numbers) if numbers else None
+
+
+def _bounded(effect: float) -> float | None:
+    return min(max(effect, 0.0), 1.0) if math.isfinite(effect) else None
