@@ -8,12 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headscope.lenses.shared.effects import (
+    clear_effect,
     correlation_effect,
     difference_effect,
     excludes_null,
+    information_effect,
     majority_effect,
     mean_effect,
     median_effect,
+    nats_effect,
     ratio_effect,
     share_effect,
 )
@@ -33,6 +36,31 @@ def test_a_ratio_and_its_inverse_have_the_same_effect(a, b):
     assert ratio_effect(a, b) == ratio_effect(b, a)
     assert 0 <= ratio_effect(a, b) <= 1
     assert ratio_effect(a, a) == 0
+
+
+@given(correlation=st.floats(0, 0.999), components=st.integers(1, 64))
+def test_information_has_the_effect_of_its_correlation(correlation, components):
+    nats = -components / 2 * math.log1p(-(correlation**2))
+    assert information_effect(nats, components) == pytest.approx(correlation, abs=1e-7)
+    assert information_effect(-nats, components) == 0
+
+
+@given(low=st.floats(-1, 1), width=st.floats(0, 1), null=st.floats(-1, 1))
+def test_an_effect_needs_a_clear_interval(low, width, null):
+    high = low + width
+    assert clear_effect(0.3, low, high, null) == (0 if low <= null <= high else 0.3)
+    assert clear_effect(0.3, None, high, null) is None
+    assert clear_effect(0.3, low, math.nan, null) is None
+    assert clear_effect(None, low, high, low - 1) is None
+
+
+def test_logarithms_have_the_effect_of_their_ratio():
+    assert nats_effect(math.log(2)) == pytest.approx(0.5)
+    assert nats_effect(-math.log(2)) == pytest.approx(0.5)
+    assert nats_effect(0.0) == 0
+    assert nats_effect(math.nan) is None
+    assert information_effect(1.0, 0) is None
+    assert information_effect(math.nan, 2) is None
 
 
 def test_known_effects():

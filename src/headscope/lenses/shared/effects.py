@@ -42,6 +42,37 @@ def correlation_effect(correlation: float, null: float = 0.0) -> float | None:
     return _bounded(abs(correlation - null))
 
 
+def information_effect(nats: float, components: int) -> float | None:
+    r"""Mutual information as a correlation: that of Gaussian pairs which share as much in every component.
+
+    Definition:
+        $\sqrt{1 - e^{-2 I / k}}$, with I nats in k components.
+    Properties:
+        - gives back the correlation of Gaussian pairs  (tested: test_information_has_the_effect_of_its_correlation)
+    Reference:
+        Linfoot (1957), Information and Control 1, 85.
+    """
+    if components < 1 or not math.isfinite(nats):
+        return None
+    return _bounded(math.sqrt(-math.expm1(-2.0 * max(nats, 0.0) / components)))
+
+
+def nats_effect(difference: float) -> float | None:
+    """A difference of logarithms as that of the ratio: ln 2 more, or less, is twice as much and has 1/2."""
+    return _bounded(-math.expm1(-abs(difference)))
+
+
+def clear_effect(effect: float | None, low: float | None, high: float | None, null: float = 0.0) -> float | None:
+    """The effect where its interval leaves the null out, 0 where it does not, None without an interval.
+
+    Properties:
+        - an interval that touches the null detects nothing  (tested: test_an_effect_needs_a_clear_interval)
+    """
+    if low is None or high is None or math.isnan(low) or math.isnan(high):
+        return None
+    return effect if low > null or high < null else 0.0
+
+
 def median_effect(effects: Iterable[float | None]) -> float | None:
     """The median of those that are numbers; None where there is none."""
     numbers = [effect for effect in effects if effect is not None]
