@@ -151,6 +151,28 @@ def test_gaussian_samples_are_not_rejected(planted):
     assert "would have been detected in four of five texts" in planted.headlines[0].full
 
 
+def test_short_headlines_state_what_was_planted(planted):
+    """Gaussian tails have no effect, a direction's share of the variance has, and neighbours correlate by ρ."""
+    tails, dimension, information = planted.headlines
+    assert tails.effect == 0
+    assert tails.short.startswith("No difference of token vectors from Gaussian tails was detected; ")
+    value, null = (cell(planted, "effective_dimension", column=column) for column in ("value", "null"))
+    assert f"effectively use {value:.3g} of {D} dimensions; random vectors would use {null:.3g}." in dimension.short
+    assert dimension.effect == pytest.approx(1 - value / null)
+    nats = planted.tables["information"].filter(pl.col("layer") == 1, pl.col("distance") == 1)["value"].item()
+    assert information.short.startswith(f"Neighbouring tokens share {nats:.2g} nats of information")
+    assert information.effect == pytest.approx(RHO, abs=0.01)
+
+
+def test_short_headlines_of_independent_tokens_detect_nothing():
+    """Directions of equal variance, no neighbour that tells anything: all effects are 0."""
+    finding = finding_of(batch_of(autoregressive(24, 40, rho=0.0) / SCALES))
+    assert [headline.effect for headline in finding.headlines] == [0, 0, 0]
+    assert all(" was detected; " in headline.short for headline in finding.headlines)
+    alone = finding_of(batch_of(autoregressive(1, 400)))
+    assert [headline.effect for headline in alone.headlines] == [None, None, None]
+
+
 def test_tails_in_many_directions_are_seen_beside_few():
     """Gaussian in the first four directions, heavy-tailed in the 28 behind them: few components do not show it."""
     generator = torch.Generator().manual_seed(12)
@@ -169,6 +191,8 @@ def test_tails_in_many_directions_are_seen_beside_few():
     assert few["held"] > 0.9
     assert finding.headlines[0].full.startswith("Residual streams have heavier tails than a Gaussian")
     assert "in 8 principal components and by" in finding.headlines[0].full
+    assert f"kurtosis is {100 * many['value']:.0f} % higher in the median layer" in finding.headlines[0].short
+    assert finding.headlines[0].effect == pytest.approx(1 - 1 / (1 + many["value"]))
 
 
 def test_information_grows_with_the_components():

@@ -78,6 +78,15 @@ def test_four_continuations_are_found():
     assert "is excluded after no previous token" in finding.headlines[1].full
     assert "30 windows" in finding.headlines[0].full
     assert finding.headlines[2].full.count("conditioning narrows it to fewer directions") == 2
+    told, excluded, narrowed = finding.headlines
+    assert re.search(r"removes 1\.\d\d of the \d\.\d\d nats of uncertainty", told.short)
+    assert told.effect == pytest.approx(log(5) / log(VOCABULARY), abs=0.03)
+    assert excluded.effect is None, "a longer text excludes more"
+    size = {
+        column: number(finding, "effective_dimension", column, table="layers", layer=0) for column in ("value", "null")
+    }
+    assert f"{size['value']:.1f} dimensions; random groups of them use {size['null']:.1f}." in narrowed.short
+    assert narrowed.effect == pytest.approx(1 - size["value"] / size["null"])
     assert finding.tables["tokens"]["continuations"].to_list() == [4] * 20
     assert re.fullmatch(r"t\d+ \d\d %, t\d+ \d\d %, t\d+ \d\d %", finding.tables["tokens"]["likeliest"][0])
 
@@ -98,6 +107,9 @@ def test_independent_tokens_tell_nothing():
     )
     assert "no narrowing was detected (" in finding.headlines[2].full
     assert "less would have been in four of five texts" in finding.headlines[2].full
+    assert [headline.effect for headline in finding.headlines] == [0, None, 0]
+    assert finding.headlines[0].short.startswith("No information of the last token about the next was detected; ")
+    assert finding.headlines[2].short.endswith(" dimensions fewer would have been.")
 
 
 def test_the_numbers_of_the_headline_subtract():

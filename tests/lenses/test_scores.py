@@ -103,6 +103,14 @@ def test_gaussian_tokens_are_explained(gaussian):
     assert "2 of 2 heads are not told from independence" in finding.headlines[0].full
     assert "one test detects" in finding.headlines[0].full
     assert "Gaussian" not in finding.headlines[0].full  # a variance needs independence alone
+    assert finding.headlines[0].short.startswith("In 2 of 2 heads no difference of score variance")
+    assert finding.headlines[0].effect == 0
+    norm, uniform = (
+        sum(cell(finding, "jacobian_trained", head, column) for head in range(2)) / 2 for column in ("value", "null")
+    )
+    assert f"by up to {norm:.2g} times a small change of scores; uniform" in finding.headlines[2].short
+    assert finding.headlines[2].effect == pytest.approx((norm - uniform) / (0.5 - uniform))
+    assert len({quantity.key for quantity in finding.quantities}) == 6
 
 
 def test_heavy_tails_are_seen(gaussian):
@@ -122,6 +130,9 @@ def test_tokens_of_one_window_that_are_alike(gaussian):
     assert ratio < 0.8
     assert cell(finding, "row_variance", column="high") < cell(finding, "row_variance", column="predicted")
     assert "0 of 2 heads are not told from independence, 0 vary more and 2 less" in finding.headlines[0].full
+    both = (ratio + cell(finding, "row_variance", 1) / cell(finding, "row_variance", 1, "predicted")) / 2
+    assert f"is {both:.2f} times that of independent tokens." in finding.headlines[0].short
+    assert finding.headlines[0].effect == pytest.approx(1 - both)
 
 
 def test_a_small_deviation_beyond_its_interval_is_one():
