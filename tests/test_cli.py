@@ -13,7 +13,7 @@ import pytest
 
 from headscope import api
 from headscope.cli import main
-from headscope.core import About, Curves, Finding, ModelSpec, Run, Series
+from headscope.core import About, Curves, Finding, Headline, ModelSpec, Run, Series
 from headscope.errors import CheckpointError, LensError, NumericsError, ResourceError, UsageError
 from headscope.model import Check
 
@@ -28,7 +28,15 @@ def a_run(*findings):
 def finding(lens="spectra", status="ok", reason="", rows=3):
     table = pl.DataFrame({"layer": range(rows), "value": [float("nan"), *[0.5] * (rows - 1)]})
     tables = {"heads": table, "layers": table.head(1)} if status == "ok" else {}
-    return Finding(lens, ABOUT, status, reason, tables, headlines=("1 of 3 heads",) if tables else (), method="exact")
+    return Finding(
+        lens,
+        ABOUT,
+        status,
+        reason,
+        tables,
+        headlines=(Headline("1 of 3 heads", "1 of 3"),) if tables else (),
+        method="exact",
+    )
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import torch
 
 from headscope import model as models
 from headscope.attention.statistics import Request, RowStatistics
-from headscope.core import About, ModelSpec, Site
+from headscope.core import About, Headline, ModelSpec, Site
 from headscope.corpora import Text
 from headscope.errors import (
     CaptureError,
@@ -180,7 +180,8 @@ def batch_table(state, weights):
 
 
 def batch_sentences(tables):
-    return (f"{tables['batches'].height} batches",)
+    sentence = f"{tables['batches'].height} batches"
+    return (Headline(sentence, sentence),)
 
 
 class FakeText(TextLens):
@@ -309,7 +310,7 @@ def test_a_form_that_the_family_does_not_allow_is_told_and_the_rest_goes_on():
 
 def test_the_run_states_text_headlines_parameters_and_versions():
     run = measure(FakeModel(), text=TEXT, lenses=[STREAMING], params={"streaming": {"width": 7}}, seed=5)
-    assert run["streaming"].headlines == ("2 batches",)
+    assert run["streaming"].headlines == (Headline("2 batches", "2 batches"),)
     assert run["streaming"].params == {"width": 7}
     assert (run.text.n_tokens, run.text.n_windows, run.text.window) == (394, 4, 100)
     assert run.text.name == "letters"
@@ -566,7 +567,9 @@ def test_an_interrupted_run_is_resumed(tmp_path, named):
         finished.append("weighing")
         return Measurement({"t": pl.DataFrame({"x": [1.0]})})
 
-    weighing = make_lens("weighing", Needs(weights=True), finish=finish, sentences=lambda tables: ("one",))
+    weighing = make_lens(
+        "weighing", Needs(weights=True), finish=finish, sentences=lambda tables: (Headline("one", "one"),)
+    )
     stopped = make_lens("streaming", STATISTICS, update=raises(KeyboardInterrupt()))
     named()
     with pytest.raises(KeyboardInterrupt):
@@ -576,7 +579,7 @@ def test_an_interrupted_run_is_resumed(tmp_path, named):
     model = named()
     run = measure("fake", text=TEXT, lenses=[STREAMING, weighing], out=tmp_path)
     assert finished == ["weighing"]  # kept, not computed again
-    assert run["weighing"].headlines == ("one",)
+    assert run["weighing"].headlines == (Headline("one", "one"),)
     assert len(model.forwards) == 2
     again = named()
     same = measure("fake", text=TEXT, lenses=[STREAMING, weighing], out=tmp_path)

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from headscope import files
-from headscope.core import About, Curves, Finding, HeatMap, Histogram, ModelSpec, Run, Series, Site, TextSpec
+from headscope.core import About, Curves, Finding, Headline, HeatMap, Histogram, ModelSpec, Run, Series, Site, TextSpec
 from headscope.errors import LensError, ResourceError, UsageError
 from headscope.store import RunFolder, check_folder, load, save
 
@@ -43,7 +43,7 @@ def finding(lens="focus"):
         tables={"heads": heads, "layers": pl.DataFrame({"layer": [0], "flag": [True]})},
         arrays={"singular": np.linspace(0, 1, 7), "empty": np.zeros((0, 3))},
         figures=figures,
-        headlines=("3 of 4 heads </script>", "é"),
+        headlines=(Headline("3 of 4 heads </script>", "3 of 4", 0.75), Headline("é", "é")),
         method="exact",
         warnings=("careful",),
         params={"bins": 48, "bands": "1,8", "on": True, "x": 0.5, "none": None},

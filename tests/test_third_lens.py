@@ -58,6 +58,7 @@ ECHO = '''
 import polars as pl
 
 from headscope.attention.statistics import Request
+from headscope.core import Headline
 from headscope.lenses.echo.settings import Params
 from headscope.lenses.lens import AS_IS, Measurement, Needs, TextLens
 
@@ -88,7 +89,8 @@ class Echo(TextLens):
         return self.finish({"seen": seen}, None).tables
 
     def sentences(self, tables):
-        return (f"{tables['tokens']['tokens'][0]} tokens echoed.",)
+        sentence = f"{tables['tokens']['tokens'][0]} tokens echoed."
+        return (Headline(sentence, sentence, 0.0),)
 
 
 LENS = Echo()

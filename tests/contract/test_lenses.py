@@ -339,12 +339,74 @@ def permuted(table: pl.DataFrame, model: Planted) -> pl.DataFrame:
 @every_lens
 @every_model
 def test_headlines_are_sentences_with_numbers(name, shape):
-    sentences = finding_on(name, shape).headlines
+    sentences = [headline.full for headline in finding_on(name, shape).headlines]
     assert 1 <= len(sentences) <= 3
     for sentence in sentences:
         assert re.search(r"\d", sentence), sentence
         assert sentence.endswith(".")
         assert "nan" not in sentence.lower()
+
+
+WORDS_OF_A_SHORT_HEADLINE = 20
+# A value and what it is compared with; "3 of 12" is one number, a head's label or a token's place is none.
+NUMBERS_OF_A_SHORT_HEADLINE = 2
+NO_NUMBER = re.compile(
+    r"\b(?:(?:enc|dec)\.)?L\d+(?:\.cross)?(?:\.H\d+)?\b|W_\w+|σ.|\d+ of (?=\d)|(?:within|at) \d+ tokens?|\d+ tokens? apart"
+)
+
+
+@every_lens
+@every_model
+def test_a_short_headline_has_few_words_and_one_comparison(name, shape):
+    for headline in finding_on(name, shape).headlines:
+        assert len(headline.short.split()) <= WORDS_OF_A_SHORT_HEADLINE, headline.short
+        assert headline.short.endswith(".")
+        assert "nan" not in headline.short.lower().split()
+        numbers = re.findall(r"(?<![\w.])[-−]?\d+(?:[.,]\d+)*(?:e-?\d+)?", NO_NUMBER.sub("", headline.short))
+        assert 1 <= len(numbers) <= NUMBERS_OF_A_SHORT_HEADLINE, headline.short
+
+
+@every_lens
+@every_model
+def test_the_effect_of_a_headline_is_bounded(name, shape):
+    effects = [headline.effect for headline in finding_on(name, shape).headlines]
+    assert all(effect is None or 0 <= effect <= 1 for effect in effects), effects
+
+
+@every_lens
+def test_headlines_can_be_ranked(name):
+    """Some headline of a lens compares what it measured with a null or a prediction."""
+    assert any(headline.effect is not None for headline in finding_on(name, "grouped queries").headlines)
+
+
+@every_lens
+@every_model
+def test_quantities_hold_one_number_per_head(name, shape):
+    finding = finding_on(name, shape)
+    keys = [quantity.key for quantity in finding.quantities]
+    assert len(keys) == len(set(keys))
+    for quantity in finding.quantities:
+        table = finding.tables[quantity.table]
+        rows = table.filter(*(pl.col(column) == value for column, value in quantity.where.items()))
+        assert rows.height > 0, quantity
+        assert rows["head"].null_count() == 0, quantity
+        assert not rows.select(sorted(KEYS)).is_duplicated().any(), quantity
+        for column in (quantity.column, *([quantity.null] if quantity.null else [])):
+            assert rows.schema[column] in (pl.Float64, pl.Int64), (quantity, column)
+        assert quantity.label
+        assert len(quantity.label) <= 48, quantity.label
+
+
+@every_lens
+def test_a_lens_about_heads_offers_its_quantities(name):
+    """What has one value per head can be shown in a grid of heads without knowing the lens."""
+    finding = finding_on(name, "grouped queries")
+    by_head = [
+        table
+        for table in finding.tables.values()
+        if table.height and "head" in table.columns and table["head"].null_count() == 0
+    ]
+    assert bool(finding.quantities) == bool(by_head), [*finding.tables]
 
 
 @every_lens
@@ -353,7 +415,10 @@ def test_a_headline_says_how_many_windows_it_rests_on(name):
     if not lens.needs(params).text:
         return  # weights are no sample
     finding = finding_on(name, "grouped queries")
-    stated = {int(number) for number in re.findall(r"(\d+) windows?\b", " ".join(finding.headlines))}
+    stated = {
+        int(number)
+        for number in re.findall(r"(\d+) windows?\b", " ".join(headline.full for headline in finding.headlines))
+    }
     tables = [table for table in finding.tables.values() if "windows" in table.columns]
     assert stated & {number for table in tables for number in table["windows"].to_list()}
 
@@ -362,14 +427,14 @@ def test_a_headline_says_how_many_windows_it_rests_on(name):
 @every_model
 def test_no_headline_speaks_in_standard_deviations(name, shape):
     """Effects are given in their own unit with an interval; a distance from chance in its deviations ranks nothing."""
-    for sentence in finding_on(name, shape).headlines:
+    for sentence in map(str, finding_on(name, shape).headlines):
         assert not re.search(r"\bz = |standard (errors|deviations) (apart|beyond|below|from|above)", sentence), sentence
 
 
 @every_lens
 @every_model
 def test_what_was_not_detected_is_said_with_what_would_have_been(name, shape):
-    for sentence in finding_on(name, shape).headlines:
+    for sentence in map(str, finding_on(name, shape).headlines):
         if re.search(r"\b[Nn]o [^.;]* (was|were) detected\b", sentence):
             assert re.search(r"would have been|detects|interval", sentence), sentence
 

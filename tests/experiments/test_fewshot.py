@@ -3,6 +3,7 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
+import polars as pl
 import pytest
 import torch
 
@@ -244,7 +245,15 @@ def test_the_study_on_the_embedded_model(tiny):
     layers = finding.tables["layers"]
     assert layers.height == len(tiny.sites) * (len(MASSES) + 6)
     assert finding.tables["heads"].height == sum(site.n_heads for site in tiny.sites) * len(MASSES)
-    assert all("nan" not in line.split() and line.endswith(".") for line in finding.headlines), finding.headlines
+    assert all("nan" not in line.split() and line.endswith(".") for line in map(str, finding.headlines)), (
+        finding.headlines
+    )
+    assert all(len(headline.short.split()) <= 20 for headline in finding.headlines), finding.headlines
+    assert all(headline.effect is None or 0 <= headline.effect <= 1 for headline in finding.headlines)
+    for quantity in finding.quantities:
+        rows = finding.tables[quantity.table].filter(pl.col("quantity") == quantity.where["quantity"])
+        assert rows.height == sum(site.n_heads for site in tiny.sites)
+        assert quantity.null in rows.columns
     assert {figure.name for figure in finding.figures} >= {"shots", "maps_all_layers", "maps_states", "map_word_L0"}
     assert all(torch.equal(before[name], tensor) for name, tensor in tiny.hf.named_parameters())
 

@@ -186,8 +186,15 @@ def test_controls_are_drawn_several_times(tiny):
     control = finding.tables["effects"].filter(pl.col("which") == "control").row(0, named=True)
     assert control["draws"] == 3
     assert control["ratio_least"] < control["ratio"] < control["ratio_most"]
-    assert f"({number(control['perplexity_least'])} to {number(control['perplexity_most'])})" in finding.headlines[0]
-    assert "mean of 3 draws" in finding.headlines[0]
+    assert (
+        f"({number(control['perplexity_least'])} to {number(control['perplexity_most'])})" in finding.headlines[0].full
+    )
+    assert "mean of 3 draws" in finding.headlines[0].full
+    assert all(len(headline.short.split()) <= 20 for headline in finding.headlines)
+    (moved,) = finding.quantities
+    heads = finding.tables["heads"].filter(*(pl.col(column) == value for column, value in moved.where.items()))
+    assert heads.height == sum(site.n_heads for site in tiny.sites)
+    assert heads[moved.column].null_count() == 0
     heads = finding.tables["heads"].filter(pl.col("which") == "change")
     assert heads.filter(pl.col("entropy_share_low") < pl.col("entropy_share")).height == heads.height
     assert heads.filter(pl.col("moved_high") > pl.col("moved")).height == heads.height
@@ -211,7 +218,7 @@ def test_one_token_is_no_language():
     ]  # fmt: skip
     schema = {"copied": pl.Float64, "repeated": pl.Float64}
     texts = pl.DataFrame(rows, schema_overrides=schema)
-    said = " ".join(headlines({**planted(0.7), "texts": texts}, "qk", 2))
+    said = " ".join(map(str, headlines({**planted(0.7), "texts": texts}, "qk", 2)))
     assert "too short to judge, 1 of 12 tokens" in said
     assert "noise: that is what comes" not in said
 
@@ -247,7 +254,7 @@ def test_an_encoder_is_measured_by_its_embeddings(encoder):
     assert scaled < 0.999
     assert whole == pytest.approx(1.0)
     assert effects["found"].drop_nulls().to_list()[2] == 1.0
-    assert "cosine with the original" in finding.headlines[0]
+    assert "cosine with the original" in finding.headlines[0].full
     with pytest.raises(UsageError, match="cannot generate text"):
         headscope.intervene(encoder, "scale 2", prompts=["Hello"])
 
@@ -326,9 +333,40 @@ def planted(self_up, entropies=(0.9, 0.6, 0.2), first=0.1, half=0.01):
     ],
 )
 def test_sentences_follow_the_numbers(tables, said):
-    assert said in " ".join(headlines(tables, "qk", 2))
-    about_scores = " ".join(headlines(tables, "v", 2))
+    assert said in " ".join(map(str, headlines(tables, "qk", 2)))
+    about_scores = " ".join(map(str, headlines(tables, "v", 2)))
     assert said not in about_scores or said.startswith("Over 2 windows")
+
+
+def test_short_headlines_state_the_planted_numbers():
+    """Entropy from 90 % to 20 %, the token itself from 10 % to 70 %; where intervals meet nothing is ranked."""
+    cost, sharpness, itself = headlines(planted(0.7), "qk", 2)
+    assert cost.effect is None, "no interval"
+    assert sharpness.short == "Scaled by 1/2 to 2, attention's entropy goes from 90 % to 20 % of the largest."
+    assert sharpness.effect == pytest.approx((0.9 - 0.2) / 0.9)
+    assert itself.short == "At α = 2 tokens pay 70 % of their attention to themselves; in the original 10 %."
+    assert itself.effect == pytest.approx((0.7 - 0.1) / 0.9)
+    same = headlines(planted(0.1, entropies=(0.6, 0.6, 0.6)), "qk", 2)
+    assert [headline.effect for headline in same[1:]] == [0, 0]
+    assert all(headline.short.endswith("(not told apart).") for headline in same[1:])
+    alone = headlines(planted(0.7, half=None), "qk", 1)
+    assert [headline.effect for headline in alone] == [None] * 3
+
+
+def test_a_cost_is_compared_with_all_draws_of_its_control():
+    """Twice the perplexity, 1.8 to 2.2: beyond a control of 1.0 to 1.2, not beyond one that reaches 1.9."""
+
+    def cost(most):
+        effects = planted(0.7)["effects"].with_columns(
+            ratio=pl.when(pl.col("which") == "control").then(1.1).otherwise(2.0),
+            ratio_low=pl.lit(1.8), ratio_high=pl.lit(2.2), ratio_least=pl.lit(1.0), ratio_most=pl.lit(most),
+        )  # fmt: skip
+        return headlines({"effects": effects}, "v", 2)[0]
+
+    assert cost(1.2).effect == pytest.approx(1 - 1.1 / 2)
+    assert cost(1.2).short.endswith("times as large under scale 1/2; in random directions 1.1 times.")
+    assert cost(1.9).effect == 0
+    assert cost(1.9).short.endswith("(not told apart).")
 
 
 def test_text_sentences_follow_the_numbers():
@@ -340,7 +378,7 @@ def test_text_sentences_follow_the_numbers():
             ("scale 2", "change", 1.0, 0.8), ("scale 2", "control", 9.0, 0.0),
         )
     ]  # fmt: skip
-    said = " ".join(headlines({**planted(0.7), "texts": pl.DataFrame(rows)}, "qk", 2))
+    said = " ".join(map(str, headlines({**planted(0.7), "texts": pl.DataFrame(rows)}, "qk", 2)))
     assert "language that repeats the prompt: that is what comes at α = 2." in said
     assert "noise: that is what comes at α = 1/2 alone." in said
 

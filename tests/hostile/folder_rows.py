@@ -262,7 +262,11 @@ ROWS = [
             "headlines-a-text": (finding(lambda data: data.update(headlines="x")), "headlines is 'x', expected a list"),
             "headline-a-number": (
                 finding(lambda data: data.update(headlines=[3])),
-                "headlines[0] is 3, expected a text",
+                "headlines[0] is 3, expected an object of the type Headline",
+            ),
+            "headline-without-short": (
+                finding(lambda data: data.update(headlines=[{"full": "x"}])),
+                "headlines[0] is an object of 1, expected an object with the field 'short'",
             ),
             "params-nested": (finding(lambda data: data["params"].update(x=[1])), "params.x is a list of 1"),
             "figures-an-object": (finding(lambda data: data.update(figures={})), "figures is an object of 0"),

@@ -181,7 +181,7 @@ def test_published_numbers_stand_beside_ours():
     assert table["published"].to_list()[:2] == [0.071, 0.039]
     assert table["error"][0] == pytest.approx(0.05 * 0.071)
     assert table["predicted"][0] == pytest.approx(4096 * 0.02**2)
-    assert "3 here (toy)" in shown.headlines[0]
+    assert "3 here (toy)" in shown.headlines[0].full
     (beside,) = (figure for figure in shown.figures if figure.name == "beside_published")
     drawn = {series.label: series for series in beside.series}
     assert np.allclose(drawn["W_K here"].x, [0, 0.5, 1])

@@ -50,7 +50,7 @@ def test_random_weights_show_nothing():
         assert 0.6 < np.sqrt(np.mean(z**2)) < 1.5, quantity
     for table, quantity in (("layers", "trace"), ("factors", "trace"), ("factors", "inner_overlap")):
         assert np.abs(column(finding, quantity, "z", table)).max() < 4, quantity
-    assert "0 heads are above and 0 below what chance gives" in finding.headlines[0]
+    assert "0 heads are above and 0 below what chance gives" in finding.headlines[0].full
 
 
 def test_keys_equal_to_queries_are_found():
@@ -60,12 +60,12 @@ def test_keys_equal_to_queries_are_found():
     assert column(finding, "trace", "z").min() > 5
     assert column(finding, "symmetric_share", "z").min() > 10
     assert column(finding, "largest_cosine", "z").min() > 10
-    assert "+1.000 of its largest possible value" in finding.headlines[0]
-    assert "4 heads are above and 0 below" in finding.headlines[0]
+    assert "+1.000 of its largest possible value" in finding.headlines[0].full
+    assert "4 heads are above and 0 below" in finding.headlines[0].full
     # Weights are told as weights, and nothing is ranked by z.
-    assert finding.headlines[0].startswith("In the weights")
-    assert "score" not in finding.headlines[0]
-    assert "z =" not in " ".join(finding.headlines)
+    assert finding.headlines[0].full.startswith("In the weights")
+    assert "score" not in finding.headlines[0].full
+    assert "z =" not in " ".join(headline.full for headline in finding.headlines)
 
 
 def test_opposite_keys_are_found():
@@ -73,7 +73,7 @@ def test_opposite_keys_are_found():
     finding = finding_of(model)
     assert column(finding, "trace_share") == pytest.approx(-np.ones(4))
     assert column(finding, "symmetric_share") == pytest.approx(np.ones(4))
-    assert "0 heads are above and 4 below" in finding.headlines[0]
+    assert "0 heads are above and 4 below" in finding.headlines[0].full
 
 
 def test_antisymmetric_form_cancels_in_the_trace_but_not_in_the_overlaps():
@@ -107,8 +107,8 @@ def test_one_planted_head_stands_out():
     w_q = w.w_q.clone()
     w_q[5] += 0.8 * w.w_k[2]
     finding = finding_of(replace(model, weights_of=model.weights_of | {of: replace(w, w_q=w_q)}))
-    assert "1 heads are above and 0 below" in finding.headlines[0]
-    assert "in L2.H5." in finding.headlines[0]
+    assert "1 heads are above and 0 below" in finding.headlines[0].full
+    assert "in L2.H5." in finding.headlines[0].full
     trace_map = finding.figures[0]
     assert isinstance(trace_map, HeatMap)
     assert np.unravel_index(np.nanargmax(trace_map.values), trace_map.values.shape) == (2, 5)
@@ -154,7 +154,7 @@ def test_subspaces_that_fill_the_space():
 def test_zero_model_is_drawn():
     w = gaussian_weights(site())
     finding = finding_of(Planted({w.site: replace(w, w_q=0 * w.w_q, w_k=0 * w.w_k)}))
-    assert finding.headlines[0] == "All 4 heads have a W_QK of 0."
+    assert finding.headlines[0].full == "All 4 heads have a W_QK of 0."
     assert [figure.name for figure in finding.figures] == ["trace_by_layer"]
 
 
@@ -181,7 +181,7 @@ def test_rotary_normed_gain_and_rounding_are_told():
     gained = replace(model, weights_of={of: replace(w, gain_k=w.gain_k * 2)}, statuses={of: WeightStatus("normed")})
     finding = finding_of(gained)
     assert "distance 0" in finding.method
-    assert "rounding noise" in finding.headlines[0]
+    assert "rounding noise" in finding.headlines[0].full
     told = " ".join(finding.warnings)
     assert all(word in told for word in ("QK-norm", "raw weights", "Q4_1"))
 

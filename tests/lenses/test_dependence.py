@@ -91,8 +91,11 @@ def test_heads_that_follow_dependence_are_found(planted):
     assert rows[AWAY]["beyond_high"] < -0.1
     for row in rows:
         assert abs(row["beyond_null"]) < 0.03, "another window's query has nothing to do with these keys"
-    assert "Of 5 single heads 1 lie above their null and 1 below it" in planted.headlines[1]
-    assert "16 windows" in planted.headlines[0]
+    assert "Of 5 single heads 1 lie above their null and 1 below it" in planted.headlines[1].full
+    assert "16 windows" in planted.headlines[0].full
+    single = planted.headlines[1]
+    assert single.short.startswith("2 of 5 heads attend more or less to keys that depend on the query")
+    assert single.effect == pytest.approx((rows[FOLLOWS]["excess"] - rows[AWAY]["excess"]) / 5)
 
 
 def test_a_head_that_looks_at_near_tokens_follows_distance_only(planted):
@@ -101,6 +104,10 @@ def test_a_head_that_looks_at_near_tokens_follows_distance_only(planted):
     assert near[NEAR]["value"] > 0.95
     assert near[NEAR]["adjusted"] < 1e-6
     assert near[NOISE]["adjusted"] > 0.05
+    alone = planted.tables["heads"].filter(pl.col("head") == NEAR)
+    headline = LENS.sentences({**planted.tables, "heads": alone})[-1]
+    assert headline.short.startswith("The median head prefers near keys")
+    assert headline.effect == pytest.approx(near[NEAR]["value"])
     information = rows_of(planted, "information")[NEAR]
     assert information["value"] > 0.4
     assert information["value"] > abs(information["null"]) + 0.1
@@ -146,7 +153,7 @@ def test_scores_against_dependence_are_lowered():
     x = autoregressive(12, 24)
     finding = finding_of(batch_of(x, planted_scores(x)[:, :1], q=-x[:, None]))
     assert rows_of(finding, "dependent", "pairs")[0]["shift_high"] < 0
-    assert "tokens 1 to 8 apart in 0 of 1 heads and lower in 1" in finding.headlines[2]
+    assert "tokens 1 to 8 apart in 0 of 1 heads and lower in 1" in finding.headlines[2].full
 
 
 @pytest.fixture(scope="module")
@@ -168,9 +175,11 @@ def test_heads_are_judged_together(faint):
     assert row["positive"] >= 9
     assert row["value"] == pytest.approx(single["excess"].mean())
     assert row["detectable"] < single["detectable"].median() / 2
-    assert faint.headlines[0].startswith("Keys that depend more on the query get more attention")
-    assert "one test detects" in faint.headlines[1]
-    assert "follow" not in " ".join(faint.headlines)
+    assert faint.headlines[0].full.startswith("Keys that depend more on the query get more attention")
+    assert "one test detects" in faint.headlines[1].full
+    assert "follow" not in " ".join(headline.full for headline in faint.headlines)
+    assert f"more attention: rank correlation {row['value']:.3f} above chance" in faint.headlines[0].short
+    assert faint.headlines[0].effect == pytest.approx(row["value"])
 
 
 def test_without_dependence_it_is_said_what_would_have_been_detected():
@@ -179,8 +188,11 @@ def test_without_dependence_it_is_said_what_would_have_been_detected():
     finding = finding_of(batch_of(x, noise))
     row = finding.tables["joint"].row(0, named=True)
     assert row["low"] < 0 < row["high"]
-    assert finding.headlines[0].startswith("No relation of attention and dependence beyond distance was detected")
-    assert f"a mean of {row['detectable']:.3f} would have been detected" in finding.headlines[0]
+    assert finding.headlines[0].full.startswith("No relation of attention and dependence beyond distance was detected")
+    assert f"a mean of {row['detectable']:.3f} would have been detected" in finding.headlines[0].full
+    assert [headline.effect for headline in finding.headlines[:2]] == [0, 0]
+    assert finding.headlines[0].short.endswith(f"a rank correlation of {row['detectable']:.3f} would have been.")
+    assert finding.headlines[1].short.startswith("No relation beyond distance in any of 6 heads was detected; ")
 
 
 def test_the_test_is_against_the_null(planted):

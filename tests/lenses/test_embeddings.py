@@ -38,8 +38,8 @@ def test_random_vectors_are_their_own_null():
     for quantity in ("length_spread", "mean_share", "cosine_mean", "cosine_square"):
         assert abs(number(finding, quantity, "z")) < 4, quantity
     assert number(finding, "participation") == pytest.approx(number(finding, "participation", "null"), rel=0.01)
-    assert "as thin as that of random vectors" in finding.headlines[0]
-    assert "almost without preferred directions" in finding.headlines[1]
+    assert "as thin as that of random vectors" in finding.headlines[0].full
+    assert "almost without preferred directions" in finding.headlines[1].full
     assert judged_as(finding)["W-2.3b"] == "needs a model"  # a Gaussian cloud spreads as one does: nothing is decided
     lengths_alike = torch.nn.functional.normalize(normal(3000, 64), dim=-1)
     assert judged_as(finding_of({TOKEN: lengths_alike}))["W-2.3b"] == "holds"
@@ -62,7 +62,7 @@ def test_a_sphere_and_a_common_direction():
 
 def test_unequal_lengths_are_no_sphere():
     finding = finding_of({TOKEN: normal(500, 32) * torch.linspace(0.2, 3, 500, dtype=torch.float64)[:, None]})
-    assert "no thin sphere" in finding.headlines[0]
+    assert "no thin sphere" in finding.headlines[0].full
     assert judged_as(finding)["W-2.3b"] == "refuted"
 
 
@@ -105,7 +105,7 @@ def test_planted_analogies_are_found():
     near = finding.tables["neighbours"]
     assert near["neighbour"][0] == "near king"
     assert near["null"][0] == pytest.approx(0.42, abs=0.1)  # the largest of 434 random cosines in 48 dimensions
-    assert "): directions add up." in finding.headlines[2]
+    assert "): directions add up." in finding.headlines[2].full
     assert 0 < row["low"] < 1, "five pairs that all agree still leave the share uncertain"
     assert row["gain_low"] > 0
     assert any("nobody" in one for one in finding.warnings)

@@ -78,7 +78,7 @@ def test_previous_token_attention(planted):
 
 
 def test_headlines_count_and_name_the_heads(planted):
-    first, entropy, band = planted.headlines
+    first, entropy, band = (headline.full for headline in planted.headlines)
     assert first.startswith("1 of 4 heads puts more than half of its mass on the first token")
     assert "L0.H2 has the most, 100 %" in first
     assert "the flattest, L0.H0, 100 %" in entropy
@@ -87,7 +87,7 @@ def test_headlines_count_and_name_the_heads(planted):
 
 def test_no_head_on_the_first_token_reads_well():
     finding = finding_of(batch_of(pattern_of(*[UNIFORM] * 4), site(n_kv_heads=4), REQUEST))
-    assert finding.headlines[0].startswith("None of 4 heads puts more than half of its mass on the first token")
+    assert finding.headlines[0].full.startswith("None of 4 heads puts more than half of its mass on the first token")
 
 
 def test_rows_with_one_visible_key_are_left_out(planted):

@@ -147,8 +147,30 @@ def test_gaussian_samples_are_not_rejected(planted):
     assert rows["dimensions"].unique().to_list() == [4, 6]
     assert (rows["low"] < 0).all()
     assert (rows["high"] > 0).all()
-    assert planted.headlines[0].startswith("No tails that differ from a Gaussian were detected")
-    assert "would have been detected in four of five texts" in planted.headlines[0]
+    assert planted.headlines[0].full.startswith("No tails that differ from a Gaussian were detected")
+    assert "would have been detected in four of five texts" in planted.headlines[0].full
+
+
+def test_short_headlines_state_what_was_planted(planted):
+    """Gaussian tails have no effect, a direction's share of the variance has, and neighbours correlate by ρ."""
+    tails, dimension, information = planted.headlines
+    assert tails.effect == 0
+    assert tails.short.startswith("No difference of token vectors from Gaussian tails was detected; ")
+    value, null = (cell(planted, "effective_dimension", column=column) for column in ("value", "null"))
+    assert f"effectively use {value:.3g} of {D} dimensions; random vectors would use {null:.3g}." in dimension.short
+    assert dimension.effect == pytest.approx(1 - value / null)
+    nats = planted.tables["information"].filter(pl.col("layer") == 1, pl.col("distance") == 1)["value"].item()
+    assert information.short.startswith(f"Neighbouring tokens share {nats:.2g} nats of information")
+    assert information.effect == pytest.approx(RHO, abs=0.01)
+
+
+def test_short_headlines_of_independent_tokens_detect_nothing():
+    """Directions of equal variance, no neighbour that tells anything: all effects are 0."""
+    finding = finding_of(batch_of(autoregressive(24, 40, rho=0.0) / SCALES))
+    assert [headline.effect for headline in finding.headlines] == [0, 0, 0]
+    assert all(" was detected; " in headline.short for headline in finding.headlines)
+    alone = finding_of(batch_of(autoregressive(1, 400)))
+    assert [headline.effect for headline in alone.headlines] == [None, None, None]
 
 
 def test_tails_in_many_directions_are_seen_beside_few():
@@ -167,8 +189,10 @@ def test_tails_in_many_directions_are_seen_beside_few():
     assert many["dimensions"] == 32
     assert many["low"] > 0.3
     assert few["held"] > 0.9
-    assert finding.headlines[0].startswith("Residual streams have heavier tails than a Gaussian")
-    assert "in 8 principal components and by" in finding.headlines[0]
+    assert finding.headlines[0].full.startswith("Residual streams have heavier tails than a Gaussian")
+    assert "in 8 principal components and by" in finding.headlines[0].full
+    assert f"kurtosis is {100 * many['value']:.0f} % higher in the median layer" in finding.headlines[0].short
+    assert finding.headlines[0].effect == pytest.approx(1 - 1 / (1 + many["value"]))
 
 
 def test_information_grows_with_the_components():
@@ -186,7 +210,7 @@ def test_information_grows_with_the_components():
         assert row["low"] < -row["dimensions"] / 2 * log(0.75) < row["high"]
     eight = finding.tables["information"].row(0, named=True)
     assert rows["value"].to_list()[1] == pytest.approx(eight["value"])
-    assert "depends on how many components are used" in finding.headlines[2]
+    assert "depends on how many components are used" in finding.headlines[2].full
 
 
 def test_entropy_and_dimension_have_their_closed_forms(planted):
@@ -229,7 +253,7 @@ def test_what_is_not_gaussian_is_rejected(shape):
     least = single.group_by("component").agg(pl.col("p").min())
     assert (least["p"] < 1e-3).all()
     kind = "lighter" if shape == "two values" else "heavier"
-    assert finding.headlines[0].startswith(f"Residual streams have {kind} tails than a Gaussian")
+    assert finding.headlines[0].full.startswith(f"Residual streams have {kind} tails than a Gaussian")
 
 
 def test_the_definition_agrees_where_everything_can_be_tested():
@@ -250,7 +274,7 @@ def test_first_tokens_are_left_out_and_told():
     expected = 1 - 32 * float(SCALES.square().sum()) / (32 * float(SCALES.square().sum()) + D * 100**2)
     assert cell(finding, "first_share", column="low") < expected < cell(finding, "first_share", column="high")
     assert cell(finding, "effective_dimension") < 4
-    assert "the first tokens, which are left out, would be 9" in finding.headlines[1]
+    assert "the first tokens, which are left out, would be 9" in finding.headlines[1].full
     everything = finding_of(batch_of(x), params=replace(PARAMS, skip=0))
     assert cell(everything, "first_share") == 0
     assert everything.tables["normality"].filter(pl.col("quantity") == "mardia_kurtosis")["z"].item() > 10
@@ -271,8 +295,8 @@ def test_one_window_takes_the_analytic_bias_off():
     assert row["null"] is None
     assert row["low"] is None
     assert row["analytic"] == pytest.approx(D**2 / (2 * 398))
-    assert "one window cannot be shuffled" in finding.headlines[2]
-    assert "no interval: too few windows" in finding.headlines[2]
+    assert "one window cannot be shuffled" in finding.headlines[2].full
+    assert "no interval: too few windows" in finding.headlines[2].full
 
 
 def test_directions_without_variance_are_no_error():

@@ -51,11 +51,12 @@ def test_known_covariances_are_found():
         assert (cell["adjusted"] < 0.05) == (truth != 0)
     # The rows of the wrong distance hold nothing.
     assert row(finding, 0, 4)["adjusted"] > 0.05
-    assert "1 heads score it higher and 1 lower" in finding.headlines[0]
-    assert "23 windows" in finding.headlines[0]
-    assert "one test detects" in finding.headlines[0]
+    assert "1 heads score it higher and 1 lower" in finding.headlines[0].full
+    assert "23 windows" in finding.headlines[0].full
+    assert "one test detects" in finding.headlines[0].full
     assert (
-        "4 (1 heads above 0, 0 below; one test detects" in finding.headlines[2 - ("trace" not in finding.headlines[1])]
+        "4 (1 heads above 0, 0 below; one test detects"
+        in finding.headlines[2 - ("trace" not in finding.headlines[1].full)]
     )
 
 
@@ -82,7 +83,7 @@ def test_weights_may_say_the_opposite():
     assert cell["isotropic"] < 0
     assert cell["folded"] < 0
     assert cell["low"] > 0
-    assert "has its sign in 0" in finding.headlines[1]
+    assert "has its sign in 0" in finding.headlines[1].full
 
 
 def test_intervals_cover():

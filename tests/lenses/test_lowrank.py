@@ -62,7 +62,7 @@ def test_known_patterns_have_their_ranks():
         assert flat["value"] == pytest.approx(flat["uniform"])
     # One window: no interval, so no law is named but that of the head that does not grow.
     assert [row(finding, "growth", head, "components_90")["law"] for head in range(2)] == ["none", "undecided"]
-    assert "cannot be tested" in finding.headlines[1]
+    assert "cannot be tested" in finding.headlines[1].full
     assert row(finding, "growth", 0, "components_90")["value"] == pytest.approx(0, abs=1e-12)
     assert row(finding, "growth", 1, "components_90")["value"] == pytest.approx(1.0, abs=0.03)
     assert row(finding, "growth", 3, "components_99")["value"] == pytest.approx(0.5, abs=0.1)
@@ -89,7 +89,7 @@ def test_growth_equals_its_definition(shape):
     fits = finding.tables["growth"]
     assert set(fits["windows"]) == {2}  # the one of 20 tokens does not reach n = 32
     assert set(fits["sizes"]) == {3}
-    assert "power" in finding.headlines[2]
+    assert "power" in finding.headlines[2].full
 
 
 def test_a_logarithm_is_told_from_a_power():
@@ -107,7 +107,7 @@ def test_a_logarithm_is_told_from_a_power():
     assert fit["gain"] < 0
     assert fit["log_misfit"] < 0.5 * fit["power_misfit"]
     assert fit["law"] == "logarithm"
-    assert "4 a logarithm" in finding.headlines[3]
+    assert "4 a logarithm" in finding.headlines[3].full
 
 
 def sink(generator: torch.Generator, n: int = 64) -> torch.Tensor:
@@ -136,7 +136,7 @@ def test_popular_keys_are_told_from_low_rank():
     shared = row(finding, "components", 2, "components_90", tokens=64)
     assert shared["difference"] < -0.1 * shared["popular"]
     assert shared["adjusted"] < 0.001
-    assert "4 of 4 heads need fewer" in finding.headlines[1]
+    assert "4 of 4 heads need fewer" in finding.headlines[1].full
 
 
 def test_heads_are_judged_together():
@@ -159,12 +159,12 @@ def test_neither_law_is_said_where_neither_fits():
     fit = row(finding, "growth", 0, "components_99")
     assert min(fit["power_misfit"], fit["log_misfit"]) > 0.1
     assert fit["law"] == "neither"
-    assert "4 neither" in finding.headlines[3]
+    assert "4 neither" in finding.headlines[3].full
 
 
 def test_the_number_of_windows_is_said():
     finding = finding_of(batch_of(patterns(16)[None].expand(3, -1, -1, -1)))
-    assert "over 3 windows" in finding.headlines[0]
+    assert "over 3 windows" in finding.headlines[0].full
     assert "all 3 windows" in finding.method
     model, params = planted(OF), Params(windows=2)
     state = update(LENS, begin(LENS, params, model.spec, (OF,)), batch_of(patterns(16)[None].expand(3, -1, -1, -1)))
@@ -190,7 +190,7 @@ def test_wrong_sizes_are_refused(wrong):
 @pytest.mark.parametrize(("windows", "p"), [(2, 0.5), (3, 0.25), (6, 0.03125)])
 def test_equal_windows_prove_no_more_than_their_number(windows: int, p: float):
     """Counts that agree in every window have no spread: two of them are no proof, whatever their size."""
-    finding = found(shown(patterns(64)[None].expand(windows, -1, -1, -1)))
+    finding = finding_of(batch_of(patterns(64)[None].expand(windows, -1, -1, -1)))
     rows = finding.tables["components"].filter(pl.col("quantity") == "components_90", pl.col("difference") != 0)
     exact = rows.filter(pl.col("difference_low") == pl.col("difference_high"))
     assert exact.height > 0

@@ -66,7 +66,10 @@ def test_nearness_is_not_claimed_where_nothing_was_detected():
         for index in range(3)
         for name in ("inside_share", "across", "inside")
     ]
-    said = fewshot._borders(pl.DataFrame(rows))
+    headline = fewshot._borders(pl.DataFrame(rows))
+    assert headline.effect == 0
+    assert headline.short.startswith("No attention to the own shot beyond nearness in most layers was detected; ")
+    said = headline.full
     assert "no more than nearness was detected" in said
     assert "would have been, four times in five" in said
     assert "mostly nearness" not in said

@@ -75,9 +75,18 @@ def test_four_continuations_are_found():
     assert number(finding, "five_excluded_90") == 0
     assert number(finding, "five_excluded_90", "null") > 0.95
     assert number(finding, "counted_share") == 1
-    assert "is excluded after no previous token" in finding.headlines[1]
-    assert "30 windows" in finding.headlines[0]
-    assert finding.headlines[2].count("conditioning narrows it to fewer directions") == 2
+    assert "is excluded after no previous token" in finding.headlines[1].full
+    assert "30 windows" in finding.headlines[0].full
+    assert finding.headlines[2].full.count("conditioning narrows it to fewer directions") == 2
+    told, excluded, narrowed = finding.headlines
+    assert re.search(r"removes 1\.\d\d of the \d\.\d\d nats of uncertainty", told.short)
+    assert told.effect == pytest.approx(log(5) / log(VOCABULARY), abs=0.03)
+    assert excluded.effect is None, "a longer text excludes more"
+    size = {
+        column: number(finding, "effective_dimension", column, table="layers", layer=0) for column in ("value", "null")
+    }
+    assert f"{size['value']:.1f} dimensions; random groups of them use {size['null']:.1f}." in narrowed.short
+    assert narrowed.effect == pytest.approx(1 - size["value"] / size["null"])
     assert finding.tables["tokens"]["continuations"].to_list() == [4] * 20
     assert re.fullmatch(r"t\d+ \d\d %, t\d+ \d\d %, t\d+ \d\d %", finding.tables["tokens"]["likeliest"][0])
 
@@ -93,10 +102,14 @@ def test_independent_tokens_tell_nothing():
         )
         assert low - 0.5 * (high - low) < null < high + 0.5 * (high - low), quantity
     assert (
-        "5 continuations cannot carry 90 % after the last token in at least 100 % of the pairs" in finding.headlines[1]
+        "5 continuations cannot carry 90 % after the last token in at least 100 % of the pairs"
+        in finding.headlines[1].full
     )
-    assert "no narrowing was detected (" in finding.headlines[2]
-    assert "less would have been in four of five texts" in finding.headlines[2]
+    assert "no narrowing was detected (" in finding.headlines[2].full
+    assert "less would have been in four of five texts" in finding.headlines[2].full
+    assert [headline.effect for headline in finding.headlines] == [0, None, 0]
+    assert finding.headlines[0].short.startswith("No information of the last token about the next was detected; ")
+    assert finding.headlines[2].short.endswith(" dimensions fewer would have been.")
 
 
 def test_the_numbers_of_the_headline_subtract():
@@ -107,11 +120,11 @@ def test_the_numbers_of_the_headline_subtract():
     left, told = rows["conditional_entropy_nats"], rows["information_nats"]
     assert told["value"] == pytest.approx(left["null"] - left["value"], abs=1e-12)
     gain, rest, drawn = (
-        float(re.search(pattern, finding.headlines[0])[1])
+        float(re.search(pattern, finding.headlines[0].full)[1])
         for pattern in (r"tells (\S+) nats", r": (\S+) nats of entropy", r"and (\S+) for as many")
     )
     assert gain == pytest.approx(drawn - rest, abs=1e-9)
-    assert "nothing of the model enters" in finding.headlines[0]
+    assert "nothing of the model enters" in finding.headlines[0].full
 
 
 def test_rare_previous_tokens_are_not_spoken_for():
@@ -124,8 +137,8 @@ def test_rare_previous_tokens_are_not_spoken_for():
     finding = finish(LENS, state, None)
     assert number(finding, "counted_share") == pytest.approx(0.5, abs=0.02)
     assert number(finding, "five_excluded_90") == pytest.approx(0.5, abs=0.02)
-    assert "for the other 50 % this text does not decide" in finding.headlines[1]
-    assert "dominate" not in finding.headlines[1]
+    assert "for the other 50 % this text does not decide" in finding.headlines[1].full
+    assert "dominate" not in finding.headlines[1].full
 
 
 def test_intervals_stay_where_the_quantity_can_be():

@@ -67,7 +67,7 @@ def test_rank_one_form():
     assert value(finding, "heads", "QK", "effective_rank", head=1) == pytest.approx(1, abs=1e-9)
     assert value(finding, "heads", "QK", "stable_rank", head=1) == pytest.approx(1, abs=1e-9)
     assert value(finding, "heads", "QK", "effective_rank", head=0) > 20
-    assert "L0.H1 with 1.0" in finding.headlines[0], finding.headlines
+    assert "L0.H1 with 1.0" in finding.headlines[0].full, finding.headlines
 
 
 def test_gaussian_weights_are_inside_the_edges():
@@ -103,7 +103,7 @@ def test_planted_direction_is_found():
     assert fitted == pytest.approx(1, rel=0.1), "the spike swells the raw variance only"
     assert raw > 1.2
     # "2 of 4": W_Q and W_K hold the spike, W_V and W_O do not.
-    assert "in 2 of 4 projections" in finding.headlines[1], finding.headlines
+    assert "in 2 of 4 projections" in finding.headlines[1].full, finding.headlines
 
 
 def test_grouped_queries_pair_with_their_own_keys():
@@ -155,7 +155,7 @@ def test_dequantised_weights_say_so_everywhere():
     assert finding.warnings[0] == model.spec.weight_warning
     for table in finding.tables.values():
         assert table["weights"].unique().to_list() == ["expanded from Q4_1"]
-    assert "rounding noise" in finding.headlines[0]
+    assert "rounding noise" in finding.headlines[0].full
 
 
 def test_rotary_normed_and_gain_are_told():
@@ -245,7 +245,7 @@ def test_random_bulk_is_told_from_another():
     distance, random = (value(finding, "layers", "Q", "bulk_distance", of) for of in ("value", "null"))
     assert distance > 5 * random
     assert value(finding, "layers", "V", "bulk_distance") < 2 * random
-    assert "least in W_Q" in finding.headlines[1]
+    assert "least in W_Q" in finding.headlines[1].full
 
 
 def fed(*matrices):
@@ -269,7 +269,7 @@ def test_planted_direction_in_a_feed_forward_matrix_is_found():
     assert value(finding, "feed_forward", "mlp.down", "largest_p_value") > 0.01
     assert value(finding, "feed_forward", "mlp.up", "bulk_variance") == pytest.approx(1, rel=0.1)
     assert finding.tables["feed_forward"]["shape"].unique(maintain_order=True).to_list() == ["96 × 160", "160 × 96"]
-    assert "in 1 of 2 feed-forward matrices" in finding.headlines[2], finding.headlines
+    assert "in 1 of 2 feed-forward matrices" in finding.headlines[2].full, finding.headlines
     assert finding.arrays["L0.mlp.up"].shape == (96,)
     names = {figure.name for figure in finding.figures}
     assert {"feed_forward_stable_rank", "feed_forward_largest_square", "spectrum_mlp_up"} <= names

@@ -1,6 +1,7 @@
 """Known answers and planted cases of the lens `transport`."""
 
 from dataclasses import replace
+from math import exp
 
 import polars as pl
 import pytest
@@ -105,8 +106,27 @@ def test_weights_that_follow_the_data_are_found(planted_case):
     assert entropy["high"] < -0.2
     assert entropy["share"] == pytest.approx(1, abs=0.1)
     assert row(planted_case, "vector", head=1)["value"] > 0.4
-    assert planted_case.headlines[0].startswith("Constant weights")
-    assert "too low" in planted_case.headlines[0]
+    assert planted_case.headlines[0].full.startswith("Constant weights")
+    assert "too low" in planted_case.headlines[0].full
+    error, share = entropy["value"] / 2, covariance["share"] / 2  # the other head has none
+    assert f"entropy {-error:.2f} nats per component too low; uniform" in planted_case.headlines[0].short
+    assert planted_case.headlines[0].effect == pytest.approx(1 - exp(error))
+    assert f"make up {100 * share:.0f} % of the squared error" in planted_case.headlines[1].short
+    assert planted_case.headlines[1].effect == pytest.approx(share)
+
+
+def test_short_headlines_of_constant_weights_have_no_effect():
+    """All heads average alike in every window: the formula is exact, and what is left is that windows differ."""
+    x, v = normal(8, N, SPEC.d_model), normal(8, N, D, seed=1)
+    finding = finding_of(batch_of(x, v, causal(torch.zeros(8, HEADS, N, N, dtype=torch.float64))))
+    assert finding.headlines[0].effect == pytest.approx(0, abs=1e-9)
+    behind = row(finding, "covariance", stage="skip")
+    assert behind["low"] < behind["floor"]
+    whole = finding.headlines[-1]
+    assert (
+        whole.effect == 0
+        or f"that of other windows by {row(finding, 'covariance', stage='layer')['floor']:.2f}" in whole.short
+    )
 
 
 def test_gaussian_tokens_leave_no_error_of_shape(planted_case):

@@ -94,7 +94,9 @@ def test_planted_rates_and_their_predictions():
             assert value(table, "kept_differences", variant=variant, layer=layer) == pytest.approx(KEPT)
             guess = value(table, "factor", "predicted", variant=variant, layer=layer)
             assert guess == (pytest.approx(predicted[variant]) if variant in predicted else None)
-    assert "0.8 (0.8 to 0.8), predicted 0.865, in the model as it is" in finding.headlines[2]
+    assert "0.8 (0.8 to 0.8), predicted 0.865, in the model as it is" in finding.headlines[2].full
+    assert "change 0.6-fold per layer; averaging alone predicts 0.865." in finding.headlines[2].short
+    assert finding.headlines[2].effect == pytest.approx(1 - 0.6 / with_skip)
     assert value(table, "factor_over_depth", "ratio", variant=AS_IS) == pytest.approx(0.8 / with_skip)
     layers = finding.tables["layers"]
     assert value(layers, "stretch", layer=0) == pytest.approx(1), "an orthogonal map stretches nothing"
@@ -119,11 +121,13 @@ def test_predictions_are_judged_by_their_intervals():
     near = [with_skip**exponent for exponent in (1.09, 1.10, 1.11)]
     wide = [KEPT / COMMON * factor for factor in (0.7, 1.0, 1.5)]
     finding = finding_of(*noisy("without mlp", near), *noisy("attention alone", wide), batch_of(AS_IS, 0.96))
-    assert "without feed-forward parts, which is less than averaging gives: 0.98" in finding.headlines[2]
-    assert "attention alone, which is not told from averaging: 1.0" in finding.headlines[2]
+    assert "without feed-forward parts, which is less than averaging gives: 0.98" in finding.headlines[2].full
+    assert "attention alone, which is not told from averaging: 1.0" in finding.headlines[2].full
+    assert finding.headlines[2].short.startswith("No difference of attention alone from pure averaging was detected; ")
+    assert finding.headlines[2].effect == 0
     # The prediction leaves out feed-forward parts: the model as it is is not judged by it.
-    assert "With feed-forward parts, which the prediction leaves out: 0.96" in finding.headlines[2]
-    assert "quarter" not in finding.headlines[2]
+    assert "With feed-forward parts, which the prediction leaves out: 0.96" in finding.headlines[2].full
+    assert "quarter" not in finding.headlines[2].full
 
 
 def test_rounding_is_no_measurement():
@@ -143,9 +147,9 @@ def test_rounding_is_no_measurement():
         for name in ("value", "low", "high"):
             assert value(table, quantity, name, layer=3) is None
     assert value(table, "mean_cosine", layer=3) == pytest.approx(1)
-    assert "without skip connections less than" in finding.headlines[1]
-    assert "(rounding)" in finding.headlines[1]
-    assert "skip connections kept them apart" in finding.headlines[1]
+    assert "without skip connections less than" in finding.headlines[1].full
+    assert "(rounding)" in finding.headlines[1].full
+    assert "skip connections kept them apart" in finding.headlines[1].full
     drawn = {figure.name: figure for figure in finding.figures}["differences"]
     line = next(series for series in drawn.series if series.label == "without skips")
     assert list(line.x) == [0.0]
@@ -153,10 +157,17 @@ def test_rounding_is_no_measurement():
 
 def test_which_part_keeps_tokens_apart():
     finding = finding_of(batch_of(AS_IS, 0.9), batch_of("without skips", 0.1), batch_of("without attention", 1.5))
-    assert "skip connections kept them apart; attention brought them together" in finding.headlines[1]
-    assert finding.headlines[0].startswith("Over 3 windows, tokens grow more alike with depth")
-    assert finding_of(batch_of(AS_IS, 1.5)).headlines[0].startswith("Over 3 windows, tokens grow less alike with depth")
-    assert "nearly one" in finding_of(batch_of(AS_IS, 0.3, start=0.5)).headlines[0]
+    assert "skip connections kept them apart; attention brought them together" in finding.headlines[1].full
+    assert finding.headlines[0].full.startswith("Over 3 windows, tokens grow more alike with depth")
+    table = finding.tables["streams"]
+    first, last = (value(table, "mean_cosine", variant=AS_IS, layer=layer) for layer in (0, 3))
+    assert f"goes from {first:.2f} at the first layer to {last:.2f} behind the last" in finding.headlines[0].short
+    assert finding.headlines[0].effect == pytest.approx(last - first)
+    usual, without = (value(table, "residual_share", variant=name, layer=3) for name in (AS_IS, "without skips"))
+    assert finding.headlines[1].short.startswith(f"Without skip connections, {100 * without:.1f}"[:-2])
+    assert finding.headlines[1].effect == pytest.approx(1 - without / usual)
+    assert finding_of(batch_of(AS_IS, 1.5)).headlines[0].full.startswith("Over 3 windows, tokens grow less alike with depth")
+    assert "nearly one" in finding_of(batch_of(AS_IS, 0.3, start=0.5)).headlines[0].full
 
 
 def test_parts_are_judged_window_by_window():
@@ -168,19 +179,22 @@ def test_parts_are_judged_window_by_window():
     assert usual["low"] < without["high"] < usual["high"]
     assert without["change_high"] < 0
     assert without["change"] == pytest.approx(without["value"] - usual["value"])
-    assert "feed-forward parts kept them apart" in finding.headlines[1]
+    assert "feed-forward parts kept them apart" in finding.headlines[1].full
 
 
 def test_what_is_not_detected_says_what_would_have_been():
     finding = finding_of(*noisy(AS_IS, [0.5, 1.0, 2.0]), *noisy("without mlp", [1.0, 0.5, 2.0]))
-    assert "do not detectably change their likeness (one of" in finding.headlines[0]
-    assert "feed-forward parts made no difference that was detected (one of" in finding.headlines[1]
+    assert "do not detectably change their likeness (one of" in finding.headlines[0].full
+    assert "feed-forward parts made no difference that was detected (one of" in finding.headlines[1].full
+    assert [headline.effect for headline in finding.headlines[:2]] == [0, 0]
+    assert all(" was detected; " in headline.short for headline in finding.headlines[:2])
 
 
 def test_one_window_has_no_verdict():
     finding = finding_of(*noisy(AS_IS, [0.5]), *noisy("without mlp", [0.9]))
-    assert "cannot be told to grow more or less alike from one window" in finding.headlines[0]
-    assert "feed-forward parts cannot be judged" in finding.headlines[1]
+    assert "cannot be told to grow more or less alike from one window" in finding.headlines[0].full
+    assert "feed-forward parts cannot be judged" in finding.headlines[1].full
+    assert [headline.effect for headline in finding.headlines] == [None] * 3
 
 
 def test_equal_and_orthogonal_tokens():

@@ -4,7 +4,7 @@ model, a text and a token whose names attack the page."""
 import numpy as np
 import polars as pl
 
-from headscope.core import About, Curves, Finding, HeatMap, Histogram, ModelSpec, Run, Series, Site, TextSpec
+from headscope.core import About, Curves, Finding, Headline, HeatMap, Histogram, ModelSpec, Run, Series, Site, TextSpec
 
 LAYERS, HEADS, D_MODEL = 30, 9, 576
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -68,8 +68,10 @@ def _spectra() -> Finding:
     return Finding(
         "spectra", _about_spectra(), tables={"heads": _spectra_table(ranks, rng), "layers": _layers(sigma)},
         figures=figures,
-        headlines=("41 of 270 heads have a W_QK of stable rank below 10; the Gaussian null has none.",
-                   "In layer 29 the largest singular value of W_Q is 4.1 times the Marchenko–Pastur edge."),
+        headlines=(Headline("41 of 270 heads have a W_QK of stable rank below 10; the Gaussian null has none.",
+                            "41 of 270 heads have a stable rank below 10.", 0.15),
+                   Headline("In layer 29 the largest singular value of W_Q is 4.1 times the Marchenko–Pastur edge.",
+                            "W_Q of layer 29 reaches 4.1 times the edge.", 0.76)),
         method="Exact: singular values from the eigenvalues of the smaller Gram matrix, in float64.",
         warnings=("Rotary positions: W_QK is the form at distance 0.",
                   _model().weight_warning),
@@ -129,8 +131,9 @@ def _focus() -> Finding:
     )  # fmt: skip
     return Finding(
         "focus", _about_focus(), tables={"heads": table}, figures=figures,
-        headlines=("141 of 270 heads put more than half of their mass on the first token; uniform attention "
-                   "would put 0.013 there.", f"The token most attended to by L0.H0 is `{HOSTILE}`."),
+        headlines=(Headline("141 of 270 heads put more than half of their mass on the first token; uniform attention "
+                            "would put 0.013 there.", "141 of 270 heads look at the first token.", 0.52),
+                   Headline(f"The token most attended to by L0.H0 is `{HOSTILE}`.", f"L0.H0 attends to `{HOSTILE}`.")),
         method="Sampled: 4096 tokens in 8 windows of 512; intervals by bootstrap over windows.",
     )  # fmt: skip
 

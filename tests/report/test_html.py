@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from headscope.core import Curves, Finding, Run, Series, Site
+from headscope.core import Curves, Finding, Headline, Run, Series, Site
 from headscope.errors import ResourceError
 from headscope.report import page as page_module
 from headscope.report import section as section_module
@@ -270,7 +270,11 @@ def test_write_is_whole_or_nothing(run: Run, tmp_path: Path, monkeypatch: pytest
 def test_characters_that_no_file_can_hold_do_not_stop_the_report(run: Run, tmp_path: Path) -> None:
     odd = "a\ud800b\x00c"
     finding = replace(
-        run["focus"], figures=(), headlines=(odd,), tables={odd: pl.DataFrame({"x": ["\x00"]})}, method=odd
+        run["focus"],
+        figures=(),
+        headlines=(Headline(odd, odd),),
+        tables={odd: pl.DataFrame({"x": ["\x00"]})},
+        method=odd,
     )
     model = replace(run.model, name=odd)
     path = write(Run(model, (), {"focus": finding}), tmp_path / "report.html")

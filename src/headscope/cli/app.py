@@ -283,7 +283,7 @@ def _model_row(one: Any, form: Format) -> dict[str, Any]:
 
 def _tell(run: "Run", page: Path, model: str) -> None:
     """What was found, first; then where the rest is."""
-    lines = [line for finding in run.findings.values() for line in finding.headlines]
+    lines = [headline.full for finding in run.findings.values() for headline in finding.headlines]
     for line in lines[:SHOWN_HEADLINES]:
         typer.echo(f"• {line}")
     for finding in run.findings.values():

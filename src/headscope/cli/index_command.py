@@ -238,7 +238,8 @@ def _page(item: "Item", model: str, out: Path, options: dict[str, Any], form: Fo
 def _show(item: "Item", made: "Run", form: Format) -> None:
     finding = made["index"]
     if form is Format.JSON:
-        facts = {name: getattr(finding, name) for name in ("status", "reason", "headlines", "warnings", "method")}
+        facts = {name: getattr(finding, name) for name in ("status", "reason", "warnings", "method")}
+        facts["headlines"] = [headline.full for headline in finding.headlines]
         tables = {name: table.to_dicts() for name, table in finding.tables.items()}
         show_json({"id": item.id, "title": item.title, "model": asdict(made.model)["name"], **facts, **tables})
         return
@@ -250,8 +251,8 @@ def _show(item: "Item", made: "Run", form: Format) -> None:
         return
     console = Console(highlight=False)
     _describe(console, item, ())
-    for line in finding.headlines:
-        console.print(Text(f"• {line}"))
+    for headline in finding.headlines:
+        console.print(Text(f"• {headline.full}"))
     for warning in finding.warnings:
         console.print(Text(f"! {warning}", style="yellow"))
     if "published" in finding.tables:

@@ -90,6 +90,7 @@ def show_json(what: Any) -> None:
 def _as_object(finding: "Finding") -> dict[str, Any]:
     names = ("lens", "status", "reason", "headlines", "method", "warnings", "params")
     facts = {name: getattr(finding, name) for name in names}
+    facts["headlines"] = [headline.full for headline in finding.headlines]
     return {**facts, "tables": {name: frame.to_dicts() for name, frame in finding.tables.items()}}
 
 
@@ -105,8 +106,8 @@ def _table(finding: "Finding", name: str) -> "pl.DataFrame":
 def show_headlines(finding: "Finding") -> None:
     """The sentences, the warnings and the method of a finding."""
     console = Console(highlight=False)
-    for line in finding.headlines:
-        console.print(Text(f"• {line}"))
+    for headline in finding.headlines:
+        console.print(Text(f"• {headline.full}"))
     for warning in finding.warnings:
         console.print(Text(f"! {warning}", style="yellow"))
     if finding.method:

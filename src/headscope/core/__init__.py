@@ -2,7 +2,7 @@
 
 from headscope.about import About, read_about
 from headscope.core.figure import Curves, Figure, HeatMap, Histogram, Mosaic, Network, Series
-from headscope.core.finding import Finding, HeadQuantity
+from headscope.core.finding import Finding, Headline, HeadQuantity
 from headscope.core.model_spec import ModelSpec
 from headscope.core.run import Run, TextSpec
 from headscope.core.selection import Selection
@@ -32,6 +32,7 @@ __all__ = [
     "Finding",
     "HeadQuantity",
     "HeadWeights",
+    "Headline",
     "HeatMap",
     "Histogram",
     "Ledger",

@@ -37,6 +37,23 @@ class HeadQuantity:
 
 
 @dataclass(frozen=True)
+class Headline:
+    """One statement of a finding, in full and in short, and how large its effect is.
+
+    `full` gives effect, interval, null and the number of windows. `short` has at most 20 words, one number and one
+    comparison. `effect` runs from 0 (the null or the prediction itself) to 1 (as far from it as the measure can get),
+    so that statements of different lenses can be ranked; it is None where the statement compares nothing.
+    """
+
+    full: str
+    short: str
+    effect: float | None = None
+
+    def __str__(self) -> str:
+        return self.full
+
+
+@dataclass(frozen=True)
 class Finding:
     """The result of a lens: tidy tables with a null or a prediction for each value.
 
@@ -51,7 +68,7 @@ class Finding:
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     arrays: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     figures: tuple[Figure, ...] = ()
-    headlines: tuple[str, ...] = ()
+    headlines: tuple[Headline, ...] = ()
     quantities: tuple[HeadQuantity, ...] = ()
     method: str = ""
     warnings: tuple[str, ...] = ()

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headscope.attention.statistics import Request, RowStatistics
-from headscope.core import About, Figure, HeadQuantity, ModelSpec, Site, WeightSource, read_about
+from headscope.core import About, Figure, Headline, HeadQuantity, ModelSpec, Site, WeightSource, read_about
 from headscope.errors import LensError
 
 AS_IS = "as is"
@@ -165,8 +165,8 @@ class Lens(ABC, Generic[P]):
         """What the pipeline must provide; wrong parameters are refused before any work."""
 
     @abstractmethod
-    def sentences(self, tables: Tables) -> tuple[str, ...]:
-        """One to three sentences with numbers: effect, interval, null, number of windows."""
+    def sentences(self, tables: Tables) -> tuple[Headline, ...]:
+        """One to three statements with numbers, the most important first."""
 
 
 class WeightLens(Lens[P]):

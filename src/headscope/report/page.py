@@ -109,7 +109,7 @@ def _headlines(run: Run, linked: bool = True) -> str:
 
 def _headline_texts(finding: Finding) -> tuple[str, ...]:
     if finding.status == "ok":
-        return finding.headlines or (finding.about.question,)
+        return tuple(headline.full for headline in finding.headlines) or (finding.about.question,)
     return (f"{finding.status.capitalize()}: {finding.reason or 'no reason was given'}",)
 
 

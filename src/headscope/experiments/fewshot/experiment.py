@@ -28,6 +28,7 @@ from headscope.experiments.fewshot.states import (
 )
 from headscope.experiments.fewshot.tables import (
     clues_table,
+    head_quantities,
     heads_table,
     layers_table,
     quality_table,
@@ -114,6 +115,7 @@ class Fewshot(Experiment[Params]):
             tables=tables,
             figures=figures(observations, tables, sites, token_sites),
             headlines=headlines(tables, original, plan.shots),
+            quantities=head_quantities,
             method=_method(model, plan, original_plan, params),
             warnings=tuple(_warnings(model, most, params)),
             params=_stated_params(params, circle),

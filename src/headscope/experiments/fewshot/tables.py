@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscope.core import Site
+from headscope.core import HeadQuantity, Site
 from headscope.experiments.fewshot.likelihood import Circle
 from headscope.experiments.fewshot.measures import MASSES, NEAR, SHAPES, Measured, shares
 from headscope.experiments.fewshot.states import Seen, Uniform
@@ -18,6 +18,26 @@ from headscope.maths.resampling.bootstrap import bootstrap_interval
 
 QUANTITIES = (*MASSES, "inside_share", *SHAPES, "largest")
 _PLACE = {"stack": pl.String, "kind": pl.String, "layer": pl.Int64, "head": pl.Int64}
+_LABELS = {
+    "inside": "attention within the own shot",
+    "across": "attention to other shots",
+    "target": "attention of a clue to its word",
+    "separators": "attention to separators",
+    "context": "attention to the instructions",
+    "first": "attention to the first token",
+}
+# What a grid of heads can show; nearness says what a word would get for its distance alone.
+head_quantities = tuple(
+    HeadQuantity(
+        key=name,
+        label=label,
+        table="heads",
+        where={"quantity": name},
+        null="nearness" if name in NEAR else "uniform",
+        unit="share",
+    )
+    for name, label in _LABELS.items()
+)
 
 
 def shots_table(

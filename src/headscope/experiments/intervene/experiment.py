@@ -32,6 +32,7 @@ from headscope.experiments.intervene.settings import COMMAND, Params
 from headscope.experiments.intervene.tables import (
     Variant,
     effects_table,
+    head_quantities,
     heads_table,
     matrices_table,
     texts_table,
@@ -104,6 +105,7 @@ class Intervene(Experiment[Params]):
             tables=tables,
             figures=figures(variants, heads, tables, tokens),
             headlines=headlines(tables, place.matrices, material.text.n_windows),
+            quantities=head_quantities(tables["heads"]),
             method=_method(model, material, params),
             warnings=tuple(_warnings(model, changes, place, variants, material)),
             params=_stated_params(changes, place, params),

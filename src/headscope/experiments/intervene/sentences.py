@@ -5,13 +5,15 @@ key, scaling down flattens them; (2) scaled up, tokens predominantly attend to t
 still English but repeats the prompt; (4) scaled down, it is noise. Each becomes a comparison of measured numbers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import polars as pl
 
+from headscope.core import Headline
 from headscope.experiments.intervene.changes import Change
+from headscope.lenses.shared.effects import clear_effect, correlation_effect, ratio_effect, share_effect
 
 Row = dict[str, Any]
 PREDOMINANT = 0.5
@@ -22,7 +24,7 @@ _LIKENESS = ("surprise", "copied", "repeated")
 CITED = "Section 8.5 of Wertich's thesis"
 
 
-def headlines(tables: dict[str, pl.DataFrame], matrices: str, windows: int) -> tuple[str, ...]:
+def headlines(tables: dict[str, pl.DataFrame], matrices: str, windows: int) -> tuple[Headline, ...]:
     """One to five sentences."""
     effects = tables["effects"].to_dicts()
     said = [*_costs(effects, windows)]
@@ -34,16 +36,21 @@ def headlines(tables: dict[str, pl.DataFrame], matrices: str, windows: int) -> t
     else:
         scaled = []
     others = [row for row in effects if row["which"] == "change" and row not in scaled]
-    return (*said, *_rows(effects[0], others))
+    return (*said, *_rows(effects[0], others, _controls(effects)))
+
+
+def _controls(effects: Sequence[Row]) -> dict[str, Row]:
+    """The control of each change."""
+    return {row["change"]: row for row in effects if row["which"] == "control"}
 
 
 def _alpha(row: Row) -> Any:
     return Change.of(row["change"]).alpha if row["change"].startswith("scale ") else None
 
 
-def _costs(effects: Sequence[Row], windows: int) -> list[str]:
+def _costs(effects: Sequence[Row], windows: int) -> list[Headline]:
     changes = [row for row in effects if row["which"] == "change"]
-    controls = {row["change"]: row for row in effects if row["which"] == "control"}
+    controls = _controls(effects)
     if not changes:
         return []
     if "perplexity" in effects[0]:
@@ -53,19 +60,46 @@ def _costs(effects: Sequence[Row], windows: int) -> list[str]:
             for row in changes
         ]
         beside = [_beside(controls[row["change"]], "perplexity") for row in changes]
-        return [
+        full = (
             f"Over {windows} window{'' if windows == 1 else 's'}, perplexity goes from "
             f"{number(effects[0]['perplexity'])} to {_listed(each)}. Under the controls, in "
             f"random directions{_drawn(controls)}, it goes to {_listed(beside)}."
-        ]
+        )
+        row, effect = _strongest(changes, controls, "ratio", ratio_effect)
+        short = (
+            f"Perplexity becomes {number(row['ratio'])} times as large under {row['change']}; in random directions "
+            f"{number(controls[row['change']]['ratio'])} times{_unsure(effect)}."
+        )
+        return [Headline(full, short, effect)]
     each = [f"{row['cosine']:.3f} ({_interval(row, 'cosine')}) under {row['change']}" for row in changes]
     beside = [_beside(controls[row["change"]], "cosine") for row in changes]
     found = _listed([f"{100 * row['found']:.0f} %" for row in changes])
-    return [
+    full = (
         f"The sentence embeddings keep a cosine with the original of {_listed(each)}; under the controls, in random "
         f"directions{_drawn(controls)}, of {_listed(beside)}. {found} of the sentences are still nearest to their own "
         "original."
-    ]
+    )
+    row, effect = _strongest(changes, controls, "cosine", correlation_effect)
+    short = (
+        f"Sentence embeddings keep a cosine of {row['cosine']:.3f} with the original under {row['change']}; in random "
+        f"directions {controls[row['change']]['cosine']:.3f}{_unsure(effect)}."
+    )
+    return [Headline(full, short, effect)]
+
+
+def _strongest(
+    changes: Sequence[Row], controls: dict[str, Row], name: str, size: Callable[[float, float], float | None]
+) -> tuple[Row, float | None]:
+    """The change that lies farthest from its control, and how far; 0 where its interval holds one of the draws."""
+    effects = []
+    for row in changes:
+        control = controls[row["change"]]
+        nearest = control.get(f"{name}_{'most' if row[name] > control[name] else 'least'}")
+        draw = float(control[name] if nearest is None else nearest)
+        ends = (row.get(f"{name}_low"), row.get(f"{name}_high"))
+        effects.append(clear_effect(size(row[name], control[name]), *ends, draw))
+    top = max(range(len(changes)), key=lambda index: (effects[index] is not None, effects[index] or 0.0))
+    return changes[top], effects[top]
 
 
 def _drawn(controls: dict[str, Row]) -> str:
@@ -88,7 +122,7 @@ def _interval(row: Row, name: str) -> str:
     return f"95 % interval {number(low)} to {number(high)}"
 
 
-def _rows(first: Row, rows: Sequence[Row]) -> list[str]:
+def _rows(first: Row, rows: Sequence[Row], controls: dict[str, Row]) -> list[Headline]:
     """For changes other than scaling: how the rows of attention change."""
     parts = [
         f"{100 * row['moved']:.0f} %, {100 * row['entropy_share']:.0f} % and {_share(row['first'])} under "
@@ -98,14 +132,20 @@ def _rows(first: Row, rows: Sequence[Row]) -> list[str]:
     ]
     if not parts:
         return []
-    return [
+    full = (
         "Mass of the changed heads' maps that moves, their entropy of the largest possible, and their mass on the "
         f"first token: {_listed(parts)}; in the original the last two are {100 * first['entropy_share']:.0f} % and "
         f"{_share(first['first'])}."
-    ]
+    )
+    row, effect = _strongest([row for row in rows if row.get("first") is not None], controls, "moved", share_effect)
+    short = (
+        f"{_share(row['moved'])} of the changed heads' attention moves under {row['change']}; in random directions "
+        f"{_share(controls[row['change']]['moved'])}{_unsure(effect)}."
+    )
+    return [Headline(full, short, effect)]
 
 
-def _sharpness(original: Row, scaled: Sequence[Row]) -> list[str]:
+def _sharpness(original: Row, scaled: Sequence[Row]) -> list[Headline]:
     """(1): does entropy fall with α all the way?"""
     line = _line(original, scaled)
     values = _listed([f"{_with_ends(row, 'entropy_share')} at {_name(row)}" for row in line])
@@ -118,7 +158,26 @@ def _sharpness(original: Row, scaled: Sequence[Row]) -> list[str]:
         if "unclear" in steps
         else f"It falls all the way: scaling down flattens and scaling up sharpens. {CITED} says so."
     )
-    return [f"Entropy of attention, of the largest possible: {values} ({keys} effective keys). {verdict}"]
+    full = f"Entropy of attention, of the largest possible: {values} ({keys} effective keys). {verdict}"
+    first, last = line[0], line[-1]
+    start, end = (_share(row["entropy_share"]) for row in (first, last))
+    least, most = (_name(row).removeprefix("α = ") for row in (first, last))
+    effect = _apart(first, last, "entropy_share")
+    course = f"Scaled by {least} to {most}, attention's entropy goes from {start} to {end} of the largest"
+    return [Headline(full, f"{course}{_unsure(effect)}.", effect)]
+
+
+def _apart(before: Row, after: Row, name: str) -> float | None:
+    """How far two shares lie apart: 0 where their intervals meet, None where there are none."""
+    low, high = before.get(f"{name}_low"), before.get(f"{name}_high")
+    if low is None or high is None or after.get(f"{name}_low") is None:
+        return None
+    is_apart = bool(high < after[f"{name}_low"] or after[f"{name}_high"] < low)
+    return share_effect(after[name], before[name]) if is_apart else 0.0
+
+
+def _unsure(effect: float | None) -> str:
+    return " (no interval)" if effect is None else " (not told apart)" if effect == 0.0 else ""
 
 
 def _step(before: Row, after: Row) -> str:
@@ -137,7 +196,7 @@ def _with_ends(row: Row, name: str) -> str:
     return f"{_share(row[name])}{ends}"
 
 
-def _self(original: Row, scaled: Sequence[Row]) -> list[str]:
+def _self(original: Row, scaled: Sequence[Row]) -> list[Headline]:
     """(2): do tokens predominantly attend to themselves when the spectra are scaled up?"""
     up = [row for row in scaled if _alpha(row) > 1 and row.get("self") is not None]
     if not up or original.get("self") is None:
@@ -156,16 +215,22 @@ def _self(original: Row, scaled: Sequence[Row]) -> list[str]:
         verdict = "that holds here only of what is not on the first token, which the maps of the thesis leave out"
     else:
         verdict = "that does not happen here, also without the first token, which the maps of the thesis leave out"
-    return [
+    full = (
         f"Mass on the token itself: {_share(original['self'])} in the original (uniform attention: "
         f"{_share(original['self_uniform'])}), {values}; of what is not on the first token {_share(rest)} at "
         f"{_name(top)}. The first token has {_share(original['first'])} in the original and {_share(top['first'])} "
         f"at {_name(top)}. "
         f"{CITED} says that tokens then predominantly attend to themselves: {verdict}."
-    ]
+    )
+    effect = _apart(original, top, "self")
+    short = (
+        f"At {_name(top)} tokens pay {_share(most)} of their attention to themselves; in the original "
+        f"{_share(original['self'])}{_unsure(effect)}."
+    )
+    return [Headline(full, short, effect)]
 
 
-def _texts(texts: pl.DataFrame) -> list[str]:
+def _texts(texts: pl.DataFrame) -> list[Headline]:
     """(3) and (4): is the text still language, and does it repeat the prompt?"""
     # Token by token: a prompt that is answered with one token counts as one token.
     said_something = texts.filter(pl.col("which") != "control")
@@ -181,11 +246,11 @@ def _texts(texts: pl.DataFrame) -> list[str]:
     for up in (True, False):
         some = [row for row in rows if _alpha(row) is not None and (_alpha(row) > 1) == up and _alpha(row) != 1]
         if some:
-            said.append(_text_sentence(rows[0], sorted(some, key=_alpha), up))
+            said.append(_text_headline(rows[0], sorted(some, key=_alpha), up))
     return said
 
 
-def _text_sentence(original: Row, some: Sequence[Row], up: bool) -> str:
+def _text_headline(original: Row, some: Sequence[Row], up: bool) -> Headline:
     kinds = {_name(row): _kind(row) for row in some}
     told = _listed([f"{kinds[_name(row)]} at {_name(row)} ({_likeness(row)})" for row in some])
     if up:
@@ -198,10 +263,22 @@ def _text_sentence(original: Row, some: Sequence[Row], up: bool) -> str:
     verdict = f"that is what comes at {_listed(seen)}" if seen else "that does not happen here"
     if seen and len(seen) < len(some):
         verdict += " alone"
-    return (
+    full = (
         f"The text with the spectra scaled {'up' if up else 'down'} is {told}; the original's is {_kind(original)} "
         f"({_likeness(original)}). Ordinary text has {original['ordinary']:.1f} nats, shuffled text "
         f"{original['shuffled']:.1f}. {CITED} describes {claim}: {verdict}."
+    )
+    # A few prompts are no sample with an interval: the sentence ranks nowhere.
+    return Headline(full, _text_short(some[-1] if up else some[0]))
+
+
+def _text_short(row: Row) -> str:
+    """The text of the strongest change, by how much it surprises the original model."""
+    if row["surprise"] is None or row["tokens"] < row["needed"]:
+        return f"At {_name(row)} the text has {row['tokens']} tokens; {row['needed']:.0f} are needed to judge it."
+    return (
+        f"At {_name(row)} the text is {_kind(row)}: {row['surprise']:.1f} nats per token to the original; ordinary "
+        f"text has {row['ordinary']:.1f}."
     )
 
 

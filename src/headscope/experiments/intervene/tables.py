@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscope.core import Site
+from headscope.core import HeadQuantity, Site
 from headscope.experiments.intervene.changes import Change, Touched
 from headscope.experiments.intervene.effects import Effects, Heads
 from headscope.experiments.intervene.writing import Writing
@@ -181,6 +181,26 @@ def heads_table(variants: Sequence[Variant], sites: Sequence[Site], changed: Hea
     names = (*ROWS.values(), "distance", "moved")
     schema |= dict.fromkeys((*names, *(f"{name}_{end}" for name in names for end in ("low", "high"))), pl.Float64)
     return pl.DataFrame(rows, schema=schema)
+
+
+# Changes that a grid of heads offers, in the order in which they were given.
+SHOWN_CHANGES = 6
+
+
+def head_quantities(heads: pl.DataFrame) -> tuple[HeadQuantity, ...]:
+    """For each of the first changes, how much of a head's attention it moves."""
+    changed = heads.filter(pl.col("which") == "change", pl.col("moved").is_not_null())
+    return tuple(
+        HeadQuantity(
+            key=f"moved {change}",
+            label=f"attention moved by {change}",
+            table="heads",
+            column="moved",
+            where={"change": change, "which": "change"},
+            unit="share",
+        )
+        for change in changed["change"].unique(maintain_order=True).to_list()[:SHOWN_CHANGES]
+    )
 
 
 def _ends(sums: Float[Tensor, "windows heads"], counts: Float[Tensor, "windows heads"]) -> Float[Tensor, "3 heads"]:

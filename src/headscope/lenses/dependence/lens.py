@@ -18,7 +18,7 @@ import polars as pl
 from torch import Tensor
 
 from headscope.attention.maps import SHORT
-from headscope.core import ModelSpec, Site, WeightSource
+from headscope.core import Headline, ModelSpec, Site, WeightSource
 from headscope.errors import UsageError
 from headscope.lenses.dependence.definition import defined
 from headscope.lenses.dependence.figures import figures
@@ -29,7 +29,7 @@ from headscope.lenses.dependence.profile import profile_rows
 from headscope.lenses.dependence.ranks import head_rows
 from headscope.lenses.dependence.sentences import method, sentences, unseen, warnings
 from headscope.lenses.dependence.settings import Params
-from headscope.lenses.dependence.tables import SCHEMAS
+from headscope.lenses.dependence.tables import SCHEMAS, head_quantities
 from headscope.lenses.dependence.windows import KEYS, SampleSize, SiteSample
 from headscope.lenses.lens import (
     AS_IS,
@@ -154,6 +154,7 @@ class Dependence(TextLens[Params, State]):
             tables=tables,
             figures=figures(tables, list(sizes_by_site)),
             method=method(state.samples[first], sizes_by_site[first], state.params.skip, state.step),
+            quantities=head_quantities(tables),
             warnings=(
                 *unseen(state.crossed, missing),
                 *warnings(tables, sizes_by_site, sampled_windows, components),
@@ -167,7 +168,7 @@ class Dependence(TextLens[Params, State]):
         """The formulas as written, pair by pair, on the windows of one length."""
         return defined([batch for batch in batches if batch.variant == AS_IS], params.components, params.skip)
 
-    def sentences(self, tables: Tables) -> tuple[str, ...]:
+    def sentences(self, tables: Tables) -> tuple[Headline, ...]:
         """What stands out, in numbers."""
         return sentences(tables)
 

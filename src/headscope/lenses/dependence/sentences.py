@@ -5,10 +5,17 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from headscope.core import Site
+from headscope.core import Headline, Site
 from headscope.lenses.dependence.pooled import PER_DIMENSION
 from headscope.lenses.dependence.windows import KEYS, SHIFTS, SampleSize
-from headscope.lenses.shared.phrases import interval_phrase, two_digits, windows_phrase
+from headscope.lenses.shared.effects import (
+    clear_effect,
+    correlation_effect,
+    excludes_null,
+    majority_effect,
+    mean_effect,
+)
+from headscope.lenses.shared.phrases import detectable_effect, interval_phrase, two_digits, undetected, windows_phrase
 from headscope.lenses.shared.plots import label_of
 from headscope.lenses.shared.token_pairs import PairSample
 
@@ -74,21 +81,21 @@ def _of_site(table: pl.DataFrame, site: Site) -> pl.DataFrame:
     return table.filter(pl.col("stack") == site.stack, pl.col("kind") == site.kind, pl.col("layer") == site.layer)
 
 
-def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
+def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[Headline, ...]:
     """Sentences on the joint effect, single heads and scores, with interval, null and windows."""
-    lines = (_joint_sentence(tables["joint"]), _single_sentence(tables["heads"]), _further_sentences(tables))
-    return tuple(line for line in lines if line)
+    headlines = (_joint_headline(tables["joint"]), _single_headline(tables["heads"]), _further_headline(tables))
+    return tuple(headline for headline in headlines if headline is not None)
 
 
 _ENDS = ("low", "high")
 
 
-def _joint_sentence(joint: pl.DataFrame) -> str:
+def _joint_headline(joint: pl.DataFrame) -> Headline | None:
     """The mean over all heads, tested with windows as units."""
     rows = joint.filter(pl.col("layer").is_null(), pl.col("low").is_not_null())
     pointwise = rows.filter(pl.col("quantity") == "pointwise")
     if pointwise.is_empty():
-        return ""
+        return None
     row = pointwise.sort("heads", descending=True, maintain_order=True).row(0, named=True)
     stack = "" if row["stack"] == "only" else f" of {row['stack']}"
     verdict = (
@@ -103,12 +110,22 @@ def _joint_sentence(joint: pl.DataFrame) -> str:
         if row["low"] <= 0 <= row["high"]
         else ""
     )
-    return (
+    full = (
         f"{verdict}: over all {row['heads']} heads{stack} the rank correlation with the pointwise mutual information "
         f"at fixed positions exceeds that with another window's query by {three_decimals(row['value'])} in the mean "
         f"({interval_phrase(row, three_decimals, _ENDS)}; {windows_phrase(pointwise)}), and {row['positive']} heads "
         f"lie above 0{_cosine_clause(rows, row['stack'])}{missed}."
     )
+    effect = clear_effect(correlation_effect(row["value"]), row["low"], row["high"])
+    if row["low"] <= 0 <= row["high"]:
+        size = f"a rank correlation of {three_decimals(row['detectable'])}"
+        return Headline(full, undetected("relation of attention and dependence beyond distance", size), effect)
+    more, above = ("more", "above") if row["value"] > 0 else ("less", "below")
+    short = (
+        f"Keys that depend on the query get {more} attention: rank correlation {three_decimals(abs(row['value']))} "
+        f"{above} chance, distance held fixed."
+    )
+    return Headline(full, short, effect)
 
 
 def _cosine_clause(rows: pl.DataFrame, stack: str) -> str:
@@ -124,18 +141,18 @@ def three_decimals(value: float) -> str:
     return f"{round(value, 3) + 0.0:.3f}"
 
 
-def _single_sentence(heads: pl.DataFrame) -> str:
+def _single_headline(heads: pl.DataFrame) -> Headline | None:
     """How many single heads differ from their null, what one test detects, and what this leaves open."""
     judged = heads.filter(pl.col("quantity") == "pointwise", pl.col("adjusted").is_not_null())
     if judged.is_empty():
-        return ""
+        return None
     clear = judged.filter(pl.col("adjusted") < LEVEL)
     up, down = (clear.filter(test).height for test in (pl.col("excess") > 0, pl.col("excess") < 0))
     effect, size = (float(np.median(judged[name].abs().to_numpy())) for name in ("excess", "detectable"))
     ordered = judged.sort("excess", maintain_order=True)
     least, most = ordered.row(0, named=True), ordered.row(-1, named=True)
     ends = ("excess_low", "excess_high")
-    return (
+    full = (
         f"Of {judged.height} single heads {up} lie above their null and {down} below it (false discoveries held at "
         f"5 %, {windows_phrase(judged)}); the median size is {three_decimals(effect)}, and one test detects "
         f"{three_decimals(size)} in four of five texts; the largest is {_two_decimals(most['excess'])} in "
@@ -143,6 +160,17 @@ def _single_sentence(heads: pl.DataFrame) -> str:
         f"{_two_decimals(least['excess'])} in {label_of(least)}. The stream already holds what earlier layers copied, "
         "so this does not show that dependence causes attention."
     )
+    if clear.is_empty():
+        subject = f"relation beyond distance in any of {judged.height} heads"
+        return Headline(full, undetected(subject, f"a rank correlation of {three_decimals(size)}"), 0.0)
+    short = (
+        f"{clear.height} of {judged.height} heads attend more or less to keys that depend on the query, beyond "
+        "distance; by chance none."
+    )
+    effects = [
+        correlation_effect(row["excess"]) if row["adjusted"] < LEVEL else 0.0 for row in judged.iter_rows(named=True)
+    ]
+    return Headline(full, short, mean_effect(effects))
 
 
 def _two_decimals(value: float) -> str:
@@ -150,8 +178,27 @@ def _two_decimals(value: float) -> str:
     return f"{round(value, 2) + 0.0:.2f}"
 
 
-def _further_sentences(tables: Mapping[str, pl.DataFrame]) -> str:
-    return " ".join(text for text in (_compared(tables["heads"]), _scores_sentence(tables["pairs"])) if text)
+def _further_headline(tables: Mapping[str, pl.DataFrame]) -> Headline | None:
+    """Correlations with distance included, and scores; the short form is about nearness."""
+    full = " ".join(text for text in (_compared(tables["heads"]), _scores_sentence(tables["pairs"])) if text)
+    near = tables["heads"].filter(pl.col("quantity") == "nearness", pl.col("value").is_not_null())
+    if near.is_empty():
+        return Headline(full, _scores_short(tables["pairs"])) if full else None
+    median = float(np.median(near["value"].to_numpy()))
+    effect = majority_effect(correlation_effect(median), excludes_null(near, "null"))
+    return Headline(full, _nearness_short(near, median, effect), effect)
+
+
+def _nearness_short(near: pl.DataFrame, median: float, effect: float | None) -> str:
+    correlation = f"attention and nearness have a rank correlation of {_two_decimals(median)}"
+    if effect is None:
+        return f"In the median head {correlation}; one window gives no interval."
+    if effect > 0.0:
+        return f"The median head prefers {'near' if median > 0 else 'far'} keys: {correlation}; chance: 0."
+    subject, size = "relation of attention and nearness in the median head", detectable_effect(near) or 0.0
+    if size >= 1.0:
+        return f"No {subject} was detected; {windows_phrase(near)} are too few."
+    return undetected(subject, f"a rank correlation of {_two_decimals(size)}")
 
 
 def _compared(heads: pl.DataFrame) -> str:
@@ -174,6 +221,18 @@ def _compared(heads: pl.DataFrame) -> str:
         return ""
     windows = windows_phrase(heads)
     return f"With distance included, the rank correlation of the median head is: {', '.join(parts)} ({windows})."
+
+
+def _scores_short(pairs: pl.DataFrame) -> str:
+    """How many heads score pairs of one text otherwise; pairs were tested."""
+    words = {"dependent": "nearby tokens", "self": "a token with itself"}
+    rows_by_pair = {
+        name: pairs.filter(pl.col("quantity") == name, pl.col("adjusted").is_not_null())
+        for name in ("dependent", "self")
+    }
+    name, rows = next((name, rows) for name, rows in rows_by_pair.items() if rows.height)
+    clear = rows.filter(pl.col("adjusted") < LEVEL).height
+    return f"{clear} of {rows.height} heads score {words[name]} unlike tokens of different windows; by chance none."
 
 
 def _scores_sentence(pairs: pl.DataFrame) -> str:

@@ -17,12 +17,12 @@ from scipy import stats
 from torch import Tensor
 
 from headscope.attention.statistics import Request, RowStatistics
-from headscope.core import ModelSpec, Site, WeightSource
+from headscope.core import Headline, ModelSpec, Site, WeightSource
 from headscope.lenses.focus.definition import definition
 from headscope.lenses.focus.figures import figures
 from headscope.lenses.focus.sentences import sentences
 from headscope.lenses.focus.settings import Params
-from headscope.lenses.focus.tables import SCHEMA
+from headscope.lenses.focus.tables import SCHEMA, head_quantities
 from headscope.lenses.lens import (
     AS_IS,
     Batch,
@@ -107,11 +107,12 @@ class Focus(TextLens[Params, State]):
             tables={"heads": table},
             figures=figures(table, measured_sites, state.params.widths()),
             method=_method(state.methods),
+            quantities=head_quantities(table),
             warnings=(f"No attention of {', '.join(unseen)} was seen.",) if unseen else (),
         )
 
-    def sentences(self, tables: Tables) -> tuple[str, ...]:
-        """What stands out, in numbers."""
+    def sentences(self, tables: Tables) -> tuple[Headline, ...]:
+        """Mass on the first token, sharpness, and mass near the token itself."""
         return sentences(tables)
 
     def definition(

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscope.core import ModelSpec, Site, WeightSource
+from headscope.core import Headline, ModelSpec, Site, WeightSource
 from headscope.errors import UsageError
 from headscope.lenses.gaussian.component_curve import information_curve_rows, kurtosis_rows
 from headscope.lenses.gaussian.definition import defined
@@ -156,7 +156,7 @@ class Gaussian(TextLens[Params, State]):
         batches_as_is = [batch for batch in batches if batch.variant == AS_IS]
         return defined(batches_as_is, params.components, params.checked_distances(), params.skip, params.tokens)
 
-    def sentences(self, tables: Tables) -> tuple[str, ...]:
+    def sentences(self, tables: Tables) -> tuple[Headline, ...]:
         """What stands out, in numbers."""
         return sentences(tables)
 

@@ -8,10 +8,19 @@ import numpy as np
 import polars as pl
 from scipy import stats
 
+from headscope.core import Headline
 from headscope.lenses.gaussian.information import SHUFFLES
 from headscope.lenses.gaussian.normality import ROW_SPACING
 from headscope.lenses.gaussian.stream import PER_DIMENSION, Layer
-from headscope.lenses.shared.phrases import interval_phrase, percent, two_digits, windows_phrase
+from headscope.lenses.shared.effects import clear_effect, information_effect, ratio_effect
+from headscope.lenses.shared.phrases import (
+    detectable_effect,
+    interval_phrase,
+    percent,
+    two_digits,
+    undetected,
+    windows_phrase,
+)
 from headscope.maths.gaussians import normality
 from headscope.maths.resampling.jackknife import detectable
 
@@ -69,24 +78,24 @@ def warnings(
     return tuple(messages)
 
 
-def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
+def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[Headline, ...]:
     """The effects with interval, null and number of windows."""
-    lines = (
-        _kurtosis_sentence(tables["components"]),
-        _dimension_sentence(tables["layers"]),
-        _information_sentence(tables),
+    headlines = (
+        _kurtosis_headline(tables["components"]),
+        _dimension_headline(tables["layers"]),
+        _information_headline(tables),
     )
-    return tuple(line for line in lines if line)
+    return tuple(headline for headline in headlines if headline is not None)
 
 
 _ENDS = ("low", "high")
 
 
-def _kurtosis_sentence(table: pl.DataFrame) -> str:
+def _kurtosis_headline(table: pl.DataFrame) -> Headline | None:
     """Tails compared with Gaussian ones: in few and many components of the median layer, and in all layers."""
     rows = table.filter(pl.col("quantity") == "relative_kurtosis", pl.col("value").is_not_null())
     if rows.is_empty():
-        return ""
+        return None
     sizes = sorted(set(rows["dimensions"].to_list()))
     most = rows.filter(pl.col("dimensions") == sizes[-1]).sort("value", maintain_order=True)
     median = most.row(most.height // 2, named=True)
@@ -113,11 +122,46 @@ def _kurtosis_sentence(table: pl.DataFrame) -> str:
         if most.height > 1
         else ""
     )
-    return (
+    full = (
         f"{verdict}: in the median layer, {_where(median)}, Mardia's kurtosis differs from that of Gaussian samples by "
         f"{' and by '.join(effects)}{span}; in {sizes[-1]} components the intervals of {counts}, "
         f"{windows_phrase(rows)} in all{_detectable_clause(most) if not heavier + lighter else ''}."
     )
+    return Headline(full, _kurtosis_short(most, median, heavier, lighter), _kurtosis_size(most, median))
+
+
+def _kurtosis_short(most: pl.DataFrame, median: Mapping[str, Any], heavier: int, lighter: int) -> str:
+    value = median["value"]
+    if most["low"].null_count() == most.height:
+        return (
+            f"Kurtosis of token vectors differs from a Gaussian's by {percent(value)} in the median layer; one window "
+            "gives no interval."
+        )
+    if not heavier + lighter:
+        size = detectable_effect(most) or 0.0
+        return undetected("difference of token vectors from Gaussian tails", f"{percent(size)} more kurtosis")
+    if max(heavier, lighter) > most.height / 2:
+        kind, side = ("heavier", "higher") if value > 0 else ("lighter", "lower")
+        return (
+            f"Token vectors have {kind} tails than a Gaussian: their kurtosis is {percent(abs(value))} {side} in the "
+            "median layer."
+        )
+    return (
+        f"Tails unlike a Gaussian's were detected in {heavier + lighter} of {most.height} layers; chance gives one in "
+        "twenty."
+    )
+
+
+def _kurtosis_size(most: pl.DataFrame, median: Mapping[str, Any]) -> float | None:
+    """The kurtosis of the median layer over a Gaussian's, where most layers lie on its side of the Gaussian."""
+    low, high = (_median_end(most, end) for end in _ENDS)
+    return clear_effect(ratio_effect(1.0 + median["value"], 1.0), low, high)
+
+
+def _median_end(rows: pl.DataFrame, end: str) -> float | None:
+    """The median of one end of the intervals: beyond 0 where those of most rows are."""
+    ends = rows[end].drop_nulls().to_numpy()
+    return float(np.median(ends)) if len(ends) else None
 
 
 def _kurtosis_effect(row: Mapping[str, Any]) -> str:
@@ -140,10 +184,10 @@ def _where(row: Mapping[str, object]) -> str:
     return f"{stack}L{row['layer']}"
 
 
-def _dimension_sentence(table: pl.DataFrame) -> str:
+def _dimension_headline(table: pl.DataFrame) -> Headline | None:
     rows = table.filter(pl.col("quantity") == "effective_dimension", pl.col("value").is_not_null())
     if rows.is_empty():
-        return ""
+        return None
     rows = rows.sort("value", maintain_order=True)
     least, most = rows.row(0, named=True), rows.row(-1, named=True)
     entropy = table.filter(pl.col("quantity") == "entropy_nats", pl.col("value").is_not_null())
@@ -161,10 +205,26 @@ def _dimension_sentence(table: pl.DataFrame) -> str:
             f"; the entropy of the median layer lies {float(np.median(gaps)):.2g} nats per dimension below that of the "
             "isotropic Gaussian with its variance"
         )
-    return (
+    full = (
         f"{span} (of {least['dimensions']}; isotropic samples: {least['null']:.3g}; {windows_phrase(rows)}){lack}"
         f"{_first_clause(table)}."
     )
+    return _dimension_size(full, rows[[rows.height // 2]])
+
+
+def _dimension_size(full: str, middle: pl.DataFrame) -> Headline:
+    """The median layer, whose row is `middle`, beside samples without preferred directions."""
+    median = middle.row(0, named=True)
+    size = ratio_effect(median["value"], median["null"])
+    effect = clear_effect(size, median["low"], median["high"], median["null"])
+    if effect == 0.0:
+        fewer = f"{two_digits(detectable_effect(middle) or 0.0)} dimensions fewer"
+        return Headline(full, undetected("narrowing of token vectors in the median layer", fewer), effect)
+    short = (
+        f"In the median layer token vectors effectively use {median['value']:.3g} of {median['dimensions']} "
+        f"dimensions; random vectors would use {median['null']:.3g}."
+    )
+    return Headline(full, short, effect)
 
 
 def _first_clause(table: pl.DataFrame) -> str:
@@ -179,11 +239,11 @@ def _first_clause(table: pl.DataFrame) -> str:
     )
 
 
-def _information_sentence(tables: Mapping[str, pl.DataFrame]) -> str:
+def _information_headline(tables: Mapping[str, pl.DataFrame]) -> Headline | None:
     """What neighbours share beyond tokens of different windows, how far that reaches, and in other components."""
     rows = tables["information"].filter(pl.col("value").is_not_null())
     if rows.is_empty():
-        return ""
+        return None
     layers = rows.select("stack", "kind", "layer").unique(maintain_order=True)
     place = layers.row(layers.height // 2, named=True)
     layer = _of_layer(rows, place).sort("distance")
@@ -194,11 +254,27 @@ def _information_sentence(tables: Mapping[str, pl.DataFrame]) -> str:
         if near["null"] is None
         else f"beyond tokens of different windows, which give {two_digits(near['null'])}"
     )
-    return (
+    full = (
         f"In {near['dimensions']} principal components of {_where(place)}, tokens at distance {near['distance']} share "
         f"{effect} {chance}{_curve_clause(tables['components'], place, near)}{_reach_clause(layer)}"
         f"{_fall_clause(rows)}{_joint_clause(tables['joint'], place)}."
     )
+    size = information_effect(near["value"], near["dimensions"])
+    return Headline(full, _information_short(layer[:1], place), clear_effect(size, near["low"], near["high"]))
+
+
+def _information_short(nearest: pl.DataFrame, place: Mapping[str, object]) -> str:
+    near = nearest.row(0, named=True)
+    tokens = "neighbouring tokens" if near["distance"] == 1 else f"tokens {near['distance']} tokens apart"
+    components = f"{near['dimensions']} component{'s' if near['dimensions'] > 1 else ''} of {_where(place)}"
+    if near["low"] is None:
+        shared = f"share {two_digits(near['value'])} nats in {components}"
+        return f"{tokens.capitalize()} {shared}; one window gives no interval."
+    if near["low"] <= 0:
+        size = two_digits(detectable_effect(nearest) or 0.0)
+        return undetected(f"information shared by {tokens} in {_where(place)}", f"{size} nats")
+    shared = f"share {two_digits(near['value'])} nats of information beyond unrelated tokens"
+    return f"{tokens.capitalize()} {shared}, in {components}."
 
 
 def _curve_clause(table: pl.DataFrame, place: Mapping[str, object], near: Mapping[str, Any]) -> str:

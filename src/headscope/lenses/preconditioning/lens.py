@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscope.core import ModelSpec, Site, WeightSource
+from headscope.core import Headline, ModelSpec, Site, WeightSource
 from headscope.errors import UsageError
 from headscope.lenses.lens import (
     AS_IS,
@@ -181,7 +181,7 @@ class Preconditioning(TextLens[Params, State]):
         rows = defined(unchanged, vocabulary, params.least, params.components, params.skip)
         return {name: pl.DataFrame(rows[name], schema=SCHEMAS[name]) for name in SCHEMAS if rows[name]}
 
-    def sentences(self, tables: Tables) -> tuple[str, ...]:
+    def sentences(self, tables: Tables) -> tuple[Headline, ...]:
         """What stands out, in numbers."""
         return sentences(tables)
 

@@ -6,11 +6,13 @@ from typing import Any
 import polars as pl
 import torch
 
+from headscope.core import Headline
 from headscope.lenses.preconditioning.conditional_gaussians import GROUPS as GAUSSIANS
 from headscope.lenses.preconditioning.conditional_gaussians import PER_DIMENSION, ROWS, SHUFFLES, Stream
 from headscope.lenses.preconditioning.followers import DRAWS, FEW, GROUPS, Followers
 from headscope.lenses.preconditioning.pairs import Pairs
-from headscope.lenses.shared.phrases import interval_phrase, percent, windows_phrase
+from headscope.lenses.shared.effects import clear_effect, ratio_effect, share_effect
+from headscope.lenses.shared.phrases import interval_phrase, percent, undetected, windows_phrase
 from headscope.maths.resampling.jackknife import detectable
 
 
@@ -75,34 +77,53 @@ def warnings(
     return tuple(texts)
 
 
-def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
+def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[Headline, ...]:
     """What the text tells and what it cannot, and the Gaussians; each with interval, null and windows."""
     text = {row["quantity"]: row for row in tables["text"].iter_rows(named=True)}
-    lines = [_information_sentence(text, windows_phrase(tables["text"])), _continuations_sentence(text)]
-    return (*lines, _gaussian_sentence(tables["layers"])) if "layers" in tables else tuple(lines)
+    headlines = [_information_headline(text, windows_phrase(tables["text"])), _continuations_headline(text)]
+    return (*headlines, _gaussian_headline(tables["layers"])) if "layers" in tables else tuple(headlines)
 
 
 _ENDS = ("low", "high")
+# A short headline has room for one number and its comparison: this one is a word there.
+_FEW_IN_WORDS = {5: "five"}[FEW]
 
 
 def _nats(value: float) -> str:
     return f"{round(value, 2) + 0.0:.2f}"
 
 
-def _information_sentence(text: Mapping[str, Mapping[str, Any]], windows: str) -> str:
+def _information_headline(text: Mapping[str, Mapping[str, Any]], windows: str) -> Headline:
     left, gain, share = (text[name] for name in ("conditional_entropy_nats", "information_nats", "counted_share"))
     # Rounded first, so that the numbers of the sentence subtract.
     difference = round(left["null"], 2) - round(left["value"], 2)
     groups = f"{left['groups']} previous token{'s' if left['groups'] > 1 else ''}"
-    return (
+    full = (
         f"In the text, where nothing of the model enters, the last token tells {_nats(difference)} nats about the next "
         f"({interval_phrase(gain, _nats, _ENDS)}; {windows}): {_nats(left['value'])} nats of entropy are left, and "
         f"{_nats(left['null'])} for as many tokens drawn from the whole text. This is about the {groups} that are "
         f"frequent enough, {percent(share['value'])} of the pairs."
     )
+    size = share_effect(max(gain["value"], 0.0) / left["null"]) if left["null"] > 0 else None
+    short = _information_short(_nats(difference), _nats(left["null"]), gain)
+    return Headline(full, short, clear_effect(size, gain["low"], gain["high"]))
 
 
-def _continuations_sentence(text: Mapping[str, Mapping[str, Any]]) -> str:
+def _information_short(difference: str, whole: str, gain: Mapping[str, Any]) -> str:
+    if gain["low"] is None:
+        return f"In the text the last token tells {difference} of {whole} nats about the next; there is no interval."
+    if gain["low"] <= 0:
+        return undetected("information of the last token about the next", f"{_nats(_detectable(gain))} nats")
+    return f"In the text alone, the last token removes {difference} of the {whole} nats of uncertainty about the next."
+
+
+def _detectable(row: Mapping[str, Any], units: str = "windows") -> float:
+    """The change that would have been detected in four of five texts; the row has an interval."""
+    half = torch.tensor((row["high"] - row["low"]) / 2, dtype=torch.float64)
+    return float(detectable(half, row[units]))
+
+
+def _continuations_headline(text: Mapping[str, Mapping[str, Any]]) -> Headline:
     carry, excluded, share = (text[name] for name in ("continuations_90", "five_excluded_90", "counted_share"))
     decided = excluded["value"]
     verdict = (
@@ -112,21 +133,46 @@ def _continuations_sentence(text: Mapping[str, Mapping[str, Any]]) -> str:
         else f"That {FEW} continuations carry 90 % is excluded after no previous token (drawn tokens: "
         f"{percent(excluded['null'])} of the pairs); it could have been for {percent(share['value'])} of the pairs"
     )
-    return (
+    full = (
         f"{verdict}. After the frequent tokens {carry['value']:.0f} of the continuations that were seen carry 90 % "
         f"({interval_phrase(carry, lambda value: f'{value:.0f}', _ENDS)}; drawn tokens: {carry['null']:.0f}), a number "
         "that grows with the text."
     )
+    short = (
+        f"After at least {percent(decided)} of tokens, the {_FEW_IN_WORDS} likeliest continuations cannot make up nine "
+        f"tenths; random draws: {percent(excluded['null'])}."
+        if decided > 0
+        else f"After {percent(0.0)} of tokens, {_FEW_IN_WORDS} continuations are too few to make up nine tenths; this "
+        f"text tests {percent(share['value'])}."
+    )
+    # A longer text decides more pairs: the share that is excluded is no size of an effect.
+    return Headline(full, short)
 
 
-def _gaussian_sentence(layers: pl.DataFrame) -> str:
+def _gaussian_headline(layers: pl.DataFrame) -> Headline:
     first, last = layers.row(0, named=True), layers.row(-1, named=True)
     parts = []
     for where, row in (("at the embeddings", first), ("behind the last layer", last)):
         rows = layers.filter(pl.col("stack") == row["stack"], pl.col("layer") == row["layer"])
         parts.append(f"{where} {_narrowed({line['quantity']: line for line in rows.iter_rows(named=True)})}")
     tokens = f"{first['groups']} previous tokens, {windows_phrase(layers)}"
-    return f"The Gaussian of a token's vector given the token before it has {'; '.join(parts)} ({tokens})."
+    full = f"The Gaussian of a token's vector given the token before it has {'; '.join(parts)} ({tokens})."
+    entering = layers.filter(pl.col("stack") == first["stack"], pl.col("layer") == first["layer"])
+    size = entering.filter(pl.col("quantity") == "effective_dimension").row(0, named=True)
+    effect = ratio_effect(size["value"], size["null"]) if _below(size) else 0.0
+    return Headline(full, _gaussian_short(size), clear_effect(effect, size["low"], size["high"], size["null"]))
+
+
+def _gaussian_short(size: Mapping[str, Any]) -> str:
+    """How many directions the embeddings use after one token, beside random groups."""
+    if _below(size) or size["high"] is None or size["groups"] < 2:
+        unsure = "" if _below(size) else " (no interval)"
+        return (
+            f"After the same token, embeddings effectively use {size['value']:.1f} dimensions{unsure}; random groups "
+            f"of them use {size['null']:.1f}."
+        )
+    fewer = f"{_detectable(size, 'groups'):.2g} dimensions fewer"
+    return undetected("narrowing of the embeddings that follow the same token", fewer)
 
 
 def _narrowed(numbers: Mapping[str, Mapping[str, Any]]) -> str:

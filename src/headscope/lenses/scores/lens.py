@@ -14,7 +14,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from headscope.core import ModelSpec, Site, WeightSource
+from headscope.core import Headline, ModelSpec, Site, WeightSource
 from headscope.errors import LensError, UsageError
 from headscope.lenses.lens import (
     AS_IS,
@@ -34,7 +34,7 @@ from headscope.lenses.scores.row_sums import summed
 from headscope.lenses.scores.sentences import method, sentences, warnings
 from headscope.lenses.scores.settings import Params
 from headscope.lenses.scores.site_sums import SiteSums
-from headscope.lenses.scores.tables import SCHEMAS
+from headscope.lenses.scores.tables import SCHEMAS, head_quantities
 from headscope.lenses.scores.terms import NOT_ADDED, grouped, term_rows
 from headscope.lenses.scores.window import windows_of
 from headscope.lenses.shared.table import Row
@@ -123,6 +123,7 @@ class Scores(TextLens[Params, State]):
             tables=tables,
             figures=figures(tables, list(sums_by_site), histogram),
             method=method(state.positions),
+            quantities=head_quantities(tables),
             warnings=warnings(state.positions, state.sites, sums_by_site, weights),
         )
 
@@ -132,7 +133,7 @@ class Scores(TextLens[Params, State]):
         """The formulas as written, row by row and key by key, in float64."""
         return defined(weights, [batch for batch in batches if batch.variant == AS_IS], params.skip)
 
-    def sentences(self, tables: Tables) -> tuple[str, ...]:
+    def sentences(self, tables: Tables) -> tuple[Headline, ...]:
         """What stands out, in numbers."""
         return sentences(tables)
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 import polars as pl
 from torch import Tensor
 
-from headscope.core import ModelSpec, Site, WeightSource
+from headscope.core import Headline, ModelSpec, Site, WeightSource
 from headscope.errors import UsageError
 from headscope.lenses.lens import (
     AS_IS,
@@ -38,7 +38,7 @@ from headscope.lenses.transport.sentences import method, not_seen, sentences, wa
 from headscope.lenses.transport.settings import Params
 from headscope.lenses.transport.stages import Stages
 from headscope.lenses.transport.sums import CAPTURES, KEYS, Shape, WindowSums, windows_of
-from headscope.lenses.transport.tables import SCHEMAS
+from headscope.lenses.transport.tables import SCHEMAS, head_quantities
 from headscope.shapes import CORNER
 
 # Windows kept at most, and at least, and what they may take; beyond it not every layer.
@@ -146,6 +146,7 @@ class Transport(TextLens[Params, State]):
             tables=tables,
             figures=figures(tables, list(counts_by_site)),
             method=method(next(iter(counts_by_site.values())), state.step, state.params.distance),
+            quantities=head_quantities(tables),
             warnings=(*warnings(tables, counts_by_site, omissions, unseen, params), *_sample_warnings(state)),
         )
 
@@ -156,7 +157,7 @@ class Transport(TextLens[Params, State]):
         unchanged_batches = [batch for batch in batches if batch.variant == AS_IS]
         return defined(unchanged_batches, weights, params.components, params.distance, params.skip)
 
-    def sentences(self, tables: Tables) -> tuple[str, ...]:
+    def sentences(self, tables: Tables) -> tuple[Headline, ...]:
         """What stands out, in numbers."""
         return sentences(tables)
 

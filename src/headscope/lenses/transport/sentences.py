@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from headscope.core import Site
-from headscope.lenses.shared.phrases import interval_phrase, windows_phrase
+from headscope.core import Headline, Site
+from headscope.lenses.shared.effects import clear_effect, excludes_null, majority_effect, nats_effect, share_effect
+from headscope.lenses.shared.phrases import detectable_effect, interval_phrase, undetected, windows_phrase
 from headscope.lenses.transport.constant_weights import Counts
 from headscope.lenses.transport.half_laws import PER_DIMENSION
 from headscope.lenses.transport.sums import KEYS
@@ -119,11 +120,11 @@ def not_seen(crossed: Sequence[Site], missing: Sequence[str], long: Sequence[str
         yield f"Too few windows or tokens of {', '.join(missing)} were seen."
 
 
-def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
+def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[Headline, ...]:
     """How well the formula predicts, in numbers."""
     heads, layers = tables["heads"], tables["layers"]
     candidates = (_answer(heads, layers), _causes(heads, layers), _through(layers))
-    return tuple(sentence for sentence in candidates if sentence)
+    return tuple(headline for headline in candidates if headline is not None)
 
 
 def _middle(rows: pl.DataFrame, column: str) -> float:
@@ -141,17 +142,11 @@ def _two(value: float) -> str:
     return f"{round(value, 2) + 0.0:.2f}"
 
 
-def _answer(heads: pl.DataFrame, layers: pl.DataFrame) -> str:
+def _answer(heads: pl.DataFrame, layers: pl.DataFrame) -> Headline | None:
     entropy, rows = _of(heads, "entropy"), _of(heads, "covariance")
     if entropy.is_empty() or rows.is_empty():
         vectors = _of(heads, "vector")
-        if vectors.is_empty():
-            return ""
-        off, flat = (_two(_middle(vectors, name)) for name in ("value", "null"))
-        return (
-            f"With mean weights a head's output is off by {off} of its spread in the median of {vectors.height} heads "
-            f"(uniform attention: {flat}; {windows_phrase(vectors)}); there are too few windows to say more."
-        )
+        return None if vectors.is_empty() else _vector_headline(vectors)
     median = _middle(entropy, "value")
     verdict = (
         f"carry the entropy of tokens through attention {_nearly(layers)}"
@@ -162,13 +157,42 @@ def _answer(heads: pl.DataFrame, layers: pl.DataFrame) -> str:
     )
     flat = f"; with uniform attention: {_signed(_middle(entropy, 'null'))}" if entropy["null"].count() else ""
     ratio = float(np.median(rows["predicted"].to_numpy() / np.maximum(rows["measured"].to_numpy(), 1e-300)))
-    return (
+    full = (
         f"Constant weights {verdict}: for windows that they were not taken from, the entropy of a head's output is "
         f"predicted {_signed(median)} per component in the median of {entropy.height} heads "
         f"({windows_phrase(entropy)}{flat}){_pooled_clause(layers)}{_clear_clause(entropy)}; "
         f"the mean is off by {_beside(_of(heads, 'mean'))} and the covariance by {_beside(rows)}, with {_two(ratio)} "
         f"of the variance{_shared(heads)}."
     )
+    effect = majority_effect(nats_effect(median), excludes_null(entropy, 0.0))
+    return Headline(full, _entropy_short(entropy, effect), effect)
+
+
+def _entropy_short(entropy: pl.DataFrame, effect: float | None) -> str:
+    """The error of the median head, next to that of uniform attention."""
+    if effect == 0.0:
+        size = f"{_two(detectable_effect(entropy) or 0.0)} nats per component"
+        return undetected("error of averaged weights in a head's output entropy", size)
+    error = _off(_middle(entropy, "value"), " nats per component")
+    off = f"Weights averaged over texts predict a head's output entropy {error}"
+    if effect is None:
+        return f"{off} (no interval)."
+    return f"{off}; uniform ones {_off(_middle(entropy, 'null'))}." if entropy["null"].count() else f"{off}."
+
+
+def _off(value: float, unit: str = "") -> str:
+    return f"{_two(abs(value))}{unit} too {'high' if value > 0 else 'low'}"
+
+
+def _vector_headline(vectors: pl.DataFrame) -> Headline:
+    """Single outputs, which need no second half of windows: constant weights would have no error at all."""
+    off, flat = (_two(_middle(vectors, name)) for name in ("value", "null"))
+    full = (
+        f"With mean weights a head's output is off by {off} of its spread in the median of {vectors.height} heads "
+        f"(uniform attention: {flat}; {windows_phrase(vectors)}); there are too few windows to say more."
+    )
+    short = f"Weights averaged over texts miss the median head's output by {off} of its spread; uniform ones by {flat}."
+    return Headline(full, short, share_effect(_middle(vectors, "value")))
 
 
 def _pooled_row(layers: pl.DataFrame) -> dict[str, Any] | None:
@@ -230,11 +254,11 @@ def _signed(value: float) -> str:
     return f"{_two(abs(value))} nats too {'high' if value > 0 else 'low'}"
 
 
-def _causes(heads: pl.DataFrame, layers: pl.DataFrame) -> str:
+def _causes(heads: pl.DataFrame, layers: pl.DataFrame) -> Headline | None:
     """What the error is made of, whether the pattern helps, and what is left of single outputs."""
     rows, vectors = _of(heads, "covariance").filter(pl.col("share").is_not_null()), _of(heads, "vector")
     if rows.is_empty() or vectors.is_empty():
-        return ""
+        return None
     shares_of_error = []
     entropy = _of(heads, "entropy").filter(pl.col("share").is_not_null())
     if entropy.height:
@@ -258,13 +282,23 @@ def _causes(heads: pl.DataFrame, layers: pl.DataFrame) -> str:
     )
     better = rows.filter(pl.col("value") < pl.col("null")).height
     missed = _middle(vectors, "value") ** 2
-    return (
+    full = (
         f"Weights that depend on the data make up {' and '.join(shares_of_error)}, the rest is that windows differ; "
         "the mean pattern predicts the covariance better than uniform attention in "
         f"{better} of {rows.height} heads (chance: half), and "
         f"leaves {_percent(missed)} of the variance of single outputs unexplained in the median one "
         f"({windows_phrase(rows)})."
     )
+    ends = ("share_low", "share_high")
+    effect = majority_effect(share_effect(float(median)), excludes_null(rows, 0.0, ends))
+    if effect == 0.0:
+        size = f"{_percent(detectable_effect(rows, ends) or 0.0)} of it"
+        return Headline(full, undetected("error of covariances from weights that follow the text", size), effect)
+    short = (
+        f"Weights that follow the text make up {_percent(median)} of the squared error of predicted covariances; "
+        "constant weights: 0 %."
+    )
+    return Headline(full, short, effect)
 
 
 def _percent(value: float) -> str:
@@ -276,7 +310,7 @@ def _where(row: Mapping[str, object]) -> str:
     return f"{stack}L{row['layer']}"
 
 
-def _through(layers: pl.DataFrame) -> str:
+def _through(layers: pl.DataFrame) -> Headline | None:
     """The error behind each stage of the median layer, and what it is made of at the end."""
     errors_by_stage, last = [], ""
     for stage in STAGES[1:]:
@@ -285,7 +319,7 @@ def _through(layers: pl.DataFrame) -> str:
             errors_by_stage.append(f"{_two(_middle(rows, 'value'))} behind {_NAMES[stage]}")
             last = stage
     if not errors_by_stage:
-        return ""
+        return None
     rows = _of(layers, "covariance").filter(pl.col("stage") == last)
     parts = [
         f"{words} {_two(_middle(rows, name))}"
@@ -296,7 +330,22 @@ def _through(layers: pl.DataFrame) -> str:
     nats = f"; entropy is predicted {_signed(_middle(entropy, 'value'))} per component" if entropy.height else ""
     row = rows.sort("value", maintain_order=True).row(rows.height // 2, named=True)
     ends = f"{interval_phrase(row, _two, ('low', 'high'))} in {_where(row)}, {windows_phrase(rows)}"
-    return (
+    full = (
         f"Through a layer the covariance is off by {', '.join(errors_by_stage)} (median layer; {ends}); the parts at "
         f"the end are {', '.join(parts)}{nats}."
     )
+    return _through_headline(full, row, rows, _NAMES[last])
+
+
+def _through_headline(full: str, row: Mapping[str, Any], rows: pl.DataFrame, stage: str) -> Headline:
+    """The last stage of the median layer; other windows that were measured are off, too."""
+    value, floor = _middle(rows, "value"), _middle(rows, "floor")
+    effect = clear_effect(share_effect(value, min(floor, 1.0)), row["low"], row["high"], floor)
+    if effect == 0.0:
+        subject = f"error of covariances behind {stage} beyond other windows'"
+        return Headline(full, undetected(subject, _two(detectable_effect(rows) or 0.0)), effect)
+    short = (
+        f"Behind {stage} the predicted covariance is off by {_two(value)} of its size; that of other windows by "
+        f"{_two(floor)}."
+    )
+    return Headline(full, short, effect)

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscope.core import ModelSpec, Site, WeightSource
+from headscope.core import Headline, ModelSpec, Site, WeightSource
 from headscope.errors import UsageError
 from headscope.lenses.lens import (
     AS_IS,
@@ -142,7 +142,7 @@ class Uniformity(TextLens[Params, State]):
         """The formulas as written, window by window."""
         return defined(batches, weights, params.skip, params.tokens)
 
-    def sentences(self, tables: Tables) -> tuple[str, ...]:
+    def sentences(self, tables: Tables) -> tuple[Headline, ...]:
         """What stands out, in numbers."""
         return sentences(tables)
 

@@ -5,7 +5,10 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 import torch
 
+from headscope.core import Headline
 from headscope.lenses.lens import AS_IS
+from headscope.lenses.shared.effects import clear_effect, correlation_effect, ratio_effect, share_effect
+from headscope.lenses.shared.phrases import percent, two_digits, undetected
 from headscope.lenses.uniformity.rates import (
     ATTENTION_ALONE,
     INITIALISED,
@@ -59,10 +62,10 @@ def warnings(
     return tuple(texts)
 
 
-def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
+def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[Headline, ...]:
     """What stands out, in numbers."""
     candidates = (_growth(tables["streams"]), _causes(tables["streams"]), _prediction(tables["rates"]))
-    return tuple(sentence for sentence in candidates if sentence)
+    return tuple(headline for headline in candidates if headline is not None)
 
 
 def _stacks(table: pl.DataFrame) -> list[str]:
@@ -94,13 +97,13 @@ def _ends(row: Mapping[str, object]) -> str:
     return value if row["low"] is None else f"{value} ({_number(row, 'low'):.2f} to {_number(row, 'high'):.2f})"
 
 
-def _growth(streams: pl.DataFrame) -> str:
+def _growth(streams: pl.DataFrame) -> Headline | None:
     """Of the last stack: whether tokens grow alike, and whether they become one."""
     stack = _stacks(streams)[-1]
     cosines = _course(streams, "mean_cosine", AS_IS, stack)
     shares = _last(streams, "residual_share", AS_IS, stack)
     if not cosines or shares is None:
-        return ""
+        return None
     first, last = cosines[0], cosines[-1]
     top = max(cosines, key=lambda row: _number(row, "value"))
     course = {
@@ -117,11 +120,39 @@ def _growth(streams: pl.DataFrame) -> str:
     )
     high, low = _end(shares, "high"), _end(shares, "low")
     outcome = ", so they have become nearly one" if high < ONE else ", so they do not become one" if low > ONE else ""
-    return (
+    full = (
         f"Over {_windows(cosines)}, tokens{where} {course}: two of them have a mean cosine of {_ends(first)} at the "
         f"first layer and {_ends(last)} behind the last{peak} (independent tokens: 0{null}). "
         f"{_share(shares)} of their length still distinguishes them{outcome}."
     )
+    effect = correlation_effect(_number(last, "value"), _number(first, "value"))
+    return Headline(full, _growth_short(first, last), _changed(effect, last))
+
+
+def _changed(
+    effect: float | None, row: Mapping[str, object], baseline: Mapping[str, object] | None = None
+) -> float | None:
+    """The effect where the change that the row is compared by is clear, 0 where it is not, None without a test."""
+    return {"more": effect, "less": effect, "unclear": 0.0, "untested": None}[_direction(row, baseline)]
+
+
+def _growth_short(first: Mapping[str, object], last: Mapping[str, object]) -> str:
+    start, end = (f"{_number(row, 'value'):.2f}" for row in (first, last))
+    direction = _direction(last)
+    if direction == "unclear":
+        return undetected("change of the mean cosine of two tokens with depth", two_digits(_detectable(last)))
+    if direction == "untested":
+        return f"Two tokens have a mean cosine of {start} at the first layer and {end} behind the last (no interval)."
+    course = f"from {start} at the first layer to {end} behind the last"
+    return f"Tokens grow {direction} alike: their mean cosine goes {course}."
+
+
+def _detectable(row: Mapping[str, object], name: str = "change") -> float:
+    """The change that would have been detected in four of five texts; 0 without an interval."""
+    low, high, windows = row[f"{name}_low"], row[f"{name}_high"], row["windows"]
+    if not (isinstance(low, float) and isinstance(high, float) and isinstance(windows, int)):
+        return 0.0
+    return float(detectable(torch.tensor((high - low) / 2, dtype=torch.float64), windows))
 
 
 def _last(table: pl.DataFrame, quantity: str, variant: str, stack: str) -> dict[str, object] | None:
@@ -150,13 +181,13 @@ def _share(row: Mapping[str, object]) -> str:
 _PARTS = {WITHOUT_SKIPS: "skip connections", WITHOUT_MLP: "feed-forward parts", WITHOUT_ATTENTION: "attention"}
 
 
-def _causes(streams: pl.DataFrame) -> str:
+def _causes(streams: pl.DataFrame) -> Headline | None:
     """What each part does, by how much would distinguish tokens without it."""
     stack = _stacks(streams)[-1]
     rows = {name: _last(streams, "residual_share", name, stack) for name in (AS_IS, *_PARTS, ATTENTION_ALONE)}
     ends = {name: row for name, row in rows.items() if row is not None}
     if AS_IS not in ends or len(ends) < 2:
-        return ""
+        return None
     left = [f"{name} {_lower(_share(row))}" for name, row in _renamed(ends)]
     effects: dict[str, list[str]] = {}
     for name, part in _PARTS.items():
@@ -164,7 +195,35 @@ def _causes(streams: pl.DataFrame) -> str:
             effects.setdefault(_effect(ends[AS_IS], ends[name]), []).append(part)
     causes = [f"{_listed(parts)} {effect}" for effect, parts in effects.items()]
     verdict = f". Compared window by window, {'; '.join(causes)}" if causes else ""
-    return f"What would distinguish them at the end: {_listed(left)}{verdict}."
+    return _causes_headline(f"What would distinguish them at the end: {_listed(left)}{verdict}.", ends)
+
+
+def _causes_headline(full: str, ends: Mapping[str, Mapping[str, object]]) -> Headline:
+    """The part whose absence changes most; attention alone where no part could be left out."""
+    usual = ends[AS_IS]
+    names = {variant: name for variant, name in _names().items() if variant in ends}
+    parts = [variant for variant in names if variant in _PARTS] or list(names)
+    effects = {
+        variant: _changed(share_effect(_end(ends[variant], "value"), _end(usual, "value")), ends[variant], usual)
+        for variant in parts
+    }
+    top = max(parts, key=lambda variant: (effects[variant] is not None, effects[variant] or 0.0))
+    if effects[top] == 0.0:
+        # The least certain part: what it would have taken holds for the others, too.
+        size = percent(max(_detectable(ends[variant]) for variant in parts))
+        return Headline(full, undetected("effect of any part on how far apart tokens end", size), 0.0)
+    unsure = " (no interval)" if effects[top] is None else ""
+    name = names[top]
+    short = (
+        f"{name[:1].upper()}{name[1:]}, {_brief(ends[top])} of the vectors' length distinguishes tokens at the end; as "
+        f"trained {_brief(usual)}{unsure}."
+    )
+    return Headline(full, short, effects[top])
+
+
+def _brief(row: Mapping[str, object]) -> str:
+    """A share in percent, or that it is below rounding."""
+    return f"under {_percent(_number(row, 'rounding'))}" if row["value"] is None else _percent(_number(row, "value"))
 
 
 def _lower(text: str) -> str:
@@ -172,8 +231,12 @@ def _lower(text: str) -> str:
 
 
 def _renamed(ends: Mapping[str, Mapping[str, object]]) -> list[tuple[str, Mapping[str, object]]]:
-    named = {**{name: f"without {part}" for name, part in _PARTS.items()}, ATTENTION_ALONE: "with attention alone"}
-    return [(name, ends[variant]) for variant, name in named.items() if variant in ends]
+    return [(name, ends[variant]) for variant, name in _names().items() if variant in ends]
+
+
+def _names() -> dict[str, str]:
+    """The changed forms as a sentence names them."""
+    return {**{name: f"without {part}" for name, part in _PARTS.items()}, ATTENTION_ALONE: "with attention alone"}
 
 
 def _listed(parts: Sequence[str]) -> str:
@@ -202,11 +265,9 @@ def _direction(row: Mapping[str, object], baseline: Mapping[str, object] | None 
 
 def _missed(row: Mapping[str, object]) -> str:
     """What change would have been detected where none was."""
-    low, high, windows = row["change_low"], row["change_high"], row["windows"]
-    if not (isinstance(low, float) and isinstance(high, float) and isinstance(windows, int)):
+    if row["change_low"] is None:
         return ""
-    size = float(detectable(torch.tensor((high - low) / 2, dtype=torch.float64), windows))
-    return f" (one of {size:.2g} would have been detected in four of five texts)"
+    return f" (one of {_detectable(row):.2g} would have been detected in four of five texts)"
 
 
 def _effect(unchanged: Mapping[str, object], without: Mapping[str, object]) -> str:
@@ -224,10 +285,10 @@ _JUDGED = {ATTENTION_ALONE: "attention alone", WITHOUT_MLP: "the model without f
 _UNJUDGED = {WITHOUT_SKIPS: "the model without skip connections", AS_IS: "the model as it is"}
 
 
-def _prediction(rates: pl.DataFrame) -> str:
+def _prediction(rates: pl.DataFrame) -> Headline | None:
     """Measured factors beside predicted ones, judged by the interval of their ratio."""
     if rates.is_empty():
-        return ""
+        return None
     # A decoder beside an encoder adds what it reads there, too: the theory is about the encoder.
     stack = _stacks(rates)[0]
     rows = {
@@ -242,13 +303,27 @@ def _prediction(rates: pl.DataFrame) -> str:
     ]
     unjudged = [f"{_factor(rows[name])} in {text}" for name, text in _UNJUDGED.items() if name in rows]
     if not rows:
-        return ""
+        return None
     where = " of the encoder" if stack == "enc" else ""
     start = f"From layer to layer{where} their differences, in units of what they share, change by a factor of "
     if not judged:
-        return f"{start}{_listed(unjudged)}; the prediction leaves out feed-forward parts."
+        full = f"{start}{_listed(unjudged)}; the prediction leaves out feed-forward parts."
+        return Headline(full, _factor_short(*next(iter(rows.items()))))
     with_mlp = f" With feed-forward parts, which the prediction leaves out: {_listed(unjudged)}." if unjudged else ""
-    return f"{start}{'; of '.join(judged)}.{with_mlp}"
+    name, row = next((name, row) for name, row in rows.items() if name in _JUDGED)
+    ratio, low, high = (_number(row, column) for column in ("ratio", "ratio_low", "ratio_high"))
+    effect = clear_effect(ratio_effect(ratio, 1.0), low, high, 1.0)
+    short = _factor_short(name, row)
+    if effect == 0.0:
+        size = percent(_detectable(row, "ratio"))
+        short = undetected(f"difference of {_JUDGED[name]} from pure averaging", size)
+    return Headline(f"{start}{'; of '.join(judged)}.{with_mlp}", short, effect)
+
+
+def _factor_short(name: str, row: Mapping[str, object]) -> str:
+    form = {**_JUDGED, **_UNJUDGED}[name]
+    value, predicted = (f"{_number(row, column):.3g}" for column in ("value", "predicted"))
+    return f"In {form}, differences between tokens change {value}-fold per layer; averaging alone predicts {predicted}."
 
 
 def _factor(row: Mapping[str, object]) -> str:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from headscope.core import About, Entry, Figure, Finding
+from headscope.core import About, Entry, Figure, Finding, Headline
 from headscope.errors import UsageError
 from headscope.theory.index.catalogue import document_of
 from headscope.theory.index.item import Item
@@ -40,7 +40,7 @@ def page(item: Item, findings: Mapping[str, Finding], entries: Sequence[Entry] =
         return replace(lens_findings[0], lens=NAME, about=_about(item, lens_findings), tables={}, arrays={}, figures=())
     published = published_table(item, good)
     judged = claims_table(entries)
-    headlines = tuple(line for finding in good for line in finding.headlines)
+    headlines = tuple(headline for finding in good for headline in finding.headlines)
     missing = tuple(
         f"{finding.lens}: {finding.status}: {finding.reason}" for finding in lens_findings if finding.status != "ok"
     )
@@ -120,8 +120,8 @@ def _figures(item: Item, findings: Sequence[Finding]) -> tuple[Figure, ...]:
     )
 
 
-def _comparison(item: Item, published: pl.DataFrame, model: str) -> tuple[str, ...]:
-    """One sentence: the first published number with ours, and how many more there are."""
+def _comparison(item: Item, published: pl.DataFrame, model: str) -> tuple[Headline, ...]:
+    """The first published number with ours, and how many more there are."""
     compared_rows = published.drop_nulls("ours")
     if not compared_rows.height:
         return ()
@@ -129,10 +129,11 @@ def _comparison(item: Item, published: pl.DataFrame, model: str) -> tuple[str, .
     remainder = f"; {compared_rows.height - 1} more in the table" if compared_rows.height > 1 else ""
     where = f" ({model})" if model else ""
     our_ratio, published_ratio = (_over(row[value], row[null]) for value, null in _PAIRS)
-    return (
+    full = (
         f"The {row['quantity']} is {row['ours']:.3g} here{where}{our_ratio}, and {row['published']:.3g} in the document"
-        f"{published_ratio} ({item.read}){remainder}.",
+        f"{published_ratio} ({item.read}){remainder}."
     )
+    return (Headline(full, f"{row['ours']:.3g} here, {row['published']:.3g} in the document."),)
 
 
 def _over(value: float, predicted: float | None) -> str:
