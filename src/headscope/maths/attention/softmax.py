@@ -130,20 +130,6 @@ def gaussian_entropy(n: int, variance: float) -> float:
     return _gaussian_entropy(n, math.sqrt(variance), 1)
 
 
-def gaussian_log_mean_exp(n: int, variance: float) -> float:
-    r"""Mean of $\ln \frac{1}{n} \sum_j e^{s_j}$ for n independent Gaussian scores of mean 0.
-
-    Definition:
-        $F - \ln n$ with F of `gaussian_entropy`. For $n \to \infty$ at fixed σ it is $\sigma^2/2$, the logarithm of the
-        mean of a log-normal number; a finite sum misses the largest of them and stays below.
-    Properties:
-        - agrees with sampled scores within 4 standard errors  (tested: test_entropy_of_gaussian_scores)
-        - between 0 and σ²/2, near it for small σ  (tested: test_log_mean_exp_of_gaussian_scores)
-    """
-    _check_gaussian(n, variance)
-    return float(_gaussian_row(math.sqrt(variance), 1).free_energy(_counts(n))) - math.log(n)
-
-
 def _check_gaussian(n: int, variance: float) -> None:
     if n < 1 or not variance >= 0:
         raise UsageError(f"the entropy needs n ≥ 1 scores and a variance ≥ 0, got n = {n}, variance = {variance}")
@@ -205,10 +191,13 @@ class GaussianRows:
     r"""Entropy and log mean exponential of many Gaussian rows at once, by interpolation in σ.
 
     Definition:
-        `gaussian_entropy` and `gaussian_log_mean_exp` at each n and variance, from the Chebyshev polynomial in u,
-        $\sigma = 20\,((u+1)/2)^2$, that equals them at 56 nodes. Variances beyond 400 count as 400.
+        `gaussian_entropy`, and the mean of $\ln \frac{1}{n} \sum_j e^{s_j}$, which is $F - \ln n$ with the F of
+        `gaussian_entropy`: $\sigma^2/2$ for $n \to \infty$ at fixed σ, below it for a finite n. Both come from the
+        Chebyshev polynomial in u, $\sigma = 20\,((u+1)/2)^2$, that equals them at 56 nodes. Variances beyond 400 count
+        as 400.
     Properties:
         - within 1e-6 of the quadrature for n ≤ 8192  (tested: test_interpolated_gaussian_rows)
+        - agrees with sampled scores within 4 standard errors  (tested: test_entropy_of_gaussian_scores)
     Numerics:
         The nodes cost about a second once; each further n next to nothing.
     """
@@ -242,20 +231,6 @@ class GaussianRows:
         return self._known[count]
 
 
-def freezing_deviation(n: int) -> float:
-    r"""The standard deviation of Gaussian scores at which a softmax over n keys collapses onto a few of them.
-
-    Definition:
-        $\sigma_c = \sqrt{2 \ln n}$; for a random vector on a sphere, whose entries have the deviation $l/\sqrt{n}$, at
-        the radius $l_c = \sqrt{2 n \ln n}$.
-    Properties:
-        - the entropy of many Gaussian scores is below a third of ln n there  (tested: test_freezing)
-    """
-    if n < 1:
-        raise UsageError(f"a softmax needs at least one key, got n = {n}")
-    return math.sqrt(2 * math.log(n))
-
-
 def jacobian(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n n"]:
     r"""How the shares react to the scores, as a dense matrix.
 
@@ -265,41 +240,10 @@ def jacobian(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n n"]:
         - equals automatic differentiation  (tested: test_jacobian_equals_autograd)
         - symmetric, positive semidefinite, $J 1 = 0$, trace $1 - \sum p^2$  (tested: test_jacobian_is_a_covariance)
     Numerics:
-        O(n²) memory; the functions below give what is usually wanted of it in O(n).
+        O(n²) memory; `jacobian_operator_norm` gives its norm in O(n).
     """
     p = _checked_shares(p)
     return torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)
-
-
-def jacobian_times(p: Float[Tensor, "*batch n"], x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-    r"""The change of the shares along a change x of the scores, without forming the Jacobian.
-
-    Definition:
-        $J x = p \circ (x - \langle p, x \rangle)$.
-    Properties:
-        - equals the dense product  (tested: test_jacobian_times_equals_the_dense_product)
-    """
-    p = _checked_shares(p)
-    x = x.to(torch.float64)
-    return p * (x - (p * x).sum(-1, keepdim=True))
-
-
-def jacobian_frobenius_norm(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
-    r"""Frobenius norm of the Jacobian in O(n).
-
-    Definition:
-        $\|J\|_F^2 = \sum_i (p_i (1-p_i))^2 + \sum_{i \neq j} p_i^2 p_j^2$.
-    Properties:
-        - equals the norm of the dense matrix  (tested: test_jacobian_norms_equal_the_dense_ones)
-        - 0 for one key, $\sqrt{n-1}/n$ for equal shares  (tested: test_jacobian_norms_known)
-    Numerics:
-        1 − p_i is summed from the other shares, so that a nearly one-hot row keeps its relative precision.
-    """
-    p = _checked_shares(p)
-    complements = _others(p)
-    squares = p.square()
-    off_diagonal = (squares * _others(squares)).sum(-1)
-    return ((p * complements).square().sum(-1) + off_diagonal).sqrt()
 
 
 def jacobian_operator_norm(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
@@ -374,12 +318,3 @@ def _checked_shares(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
             hint="apply the softmax first",
         )
     return p / torch.where(total > 0, total, 1.0)
-
-
-def _others(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-    """The sum of all entries but one's own, without cancellation: sums from the left and from the right."""
-    before = x.cumsum(-1).roll(1, -1)
-    after = x.flip(-1).cumsum(-1).flip(-1).roll(-1, -1)
-    before[..., 0] = 0.0
-    after[..., -1] = 0.0
-    return before + after

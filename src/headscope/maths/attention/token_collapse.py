@@ -56,20 +56,6 @@ def residual_norm(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*batch"
     return size
 
 
-def composite_norm(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*batch"]:
-    r"""The norm of the residual in which the doubly exponential bound is usually stated.
-
-    Definition:
-        $\sqrt{|R|_1\,|R|_\infty}$: the largest column sum and the largest row sum of absolute values.
-    Properties:
-        - at least the spectral norm  (tested: test_the_composite_norm_bounds_the_spectral_one)
-    Reference:
-        Dong, Cordonnier and Loukas (2021), Attention is not all you need, theorem 2.2.
-    """
-    r = residual(x).abs()
-    return (r.sum(-2).amax(-1) * r.sum(-1).amax(-1)).sqrt()
-
-
 def relative_residual(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*batch"]:
     r"""Share of the tokens' length that distinguishes them: $|X - 1 \bar{x}^\top|_F / |X|_F$, from 0 to 1.
 
@@ -94,26 +80,6 @@ def difference_ratio(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*bat
     y = x.to(torch.float64)
     common: Tensor = y.mean(-2).norm(dim=-1) * sqrt(x.shape[-2])
     return residual_norm(y) / common
-
-
-def mean_cosine(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*batch"]:
-    r"""Mean cosine of two different tokens.
-
-    Definition:
-        $\frac{1}{n(n-1)} \sum_{i \neq j} \cos(x_i, x_j) = \frac{|\sum_i u_i|^2 - n}{n(n-1)}$, $u_i = x_i/|x_i|$.
-    Properties:
-        - 1 for parallel tokens, −1/(n−1) where the directions cancel  (tested: test_mean_cosine_of_known_tokens)
-        - independent isotropic tokens: mean 0, variance 2/(n(n−1)d)  (tested: test_isotropic_tokens)
-    """
-    n = x.shape[-2]
-    if n < 2:
-        raise UsageError(f"a pair takes two tokens; got {n}")
-    y = x.to(torch.float64)
-    lengths: Tensor = y.norm(dim=-1, keepdim=True)
-    if bool((lengths == 0).any()):
-        raise NumericsError("a token is 0: it has no direction")
-    total: Tensor = (y / lengths).sum(-2).square().sum(-1)
-    return (total - n) / (n * (n - 1))
 
 
 def isotropic_ranks(tokens: int, d: int) -> tuple[float, float]:
@@ -143,19 +109,6 @@ def diameter(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*batch"]:
     r = residual(x)
     distances: Tensor = (r.unsqueeze(-2) - r.unsqueeze(-3)).norm(dim=-1)
     return distances.amax((-2, -1))
-
-
-def dobrushin(weights: Float[Tensor, "*batch queries keys"]) -> Float[Tensor, "*batch"]:
-    r"""Largest total variation between two rows of weights: averages of tokens are at most this share of D apart.
-
-    Definition:
-        $\max_{i, i'} \frac{1}{2} \sum_j |A_{ij} - A_{i'j}|$.
-    Properties:
-        - 0 for equal rows, 1 for rows without a common key  (tested: test_dobrushin_of_known_weights)
-        - bounds the diameter of the averages  (tested: test_dobrushin_bounds_the_diameter)
-    """
-    a = weights.to(torch.float64)
-    return 0.5 * (a.unsqueeze(-2) - a.unsqueeze(-3)).abs().sum(-1).amax((-2, -1))
 
 
 def diameter_bound(

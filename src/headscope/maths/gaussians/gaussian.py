@@ -318,14 +318,6 @@ def unblocked(parts: Float[Tensor, "*batch tokens tokens d d"]) -> Float[Tensor,
     return parts.transpose(-3, -2).reshape(*parts.shape[:-4], tokens * d, tokens * d)
 
 
-def token_features(token: int, tokens: int, features: int) -> range:
-    """Which coordinates of the joint vector belong to a token (negative counts from the end)."""
-    if features % tokens or not -tokens <= token < tokens:
-        raise UsageError(f"there is no token {token} among {tokens} tokens with {features} features in all")
-    d, token = features // tokens, token % tokens
-    return range(token * d, (token + 1) * d)
-
-
 def map_tokens(joint: Gaussian, linear: Float[Tensor, "out d"], tokens: int) -> Gaussian:
     r"""The joint Gaussian after one linear map on every token.
 

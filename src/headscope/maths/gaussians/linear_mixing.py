@@ -60,19 +60,6 @@ def mixed_covariance(
     return torch.einsum("...lj,...qajb->...qalb", w, half)
 
 
-def mapped_covariance(
-    covariance: Float[Tensor, "*batch n d n d"], w: Float[Tensor, "*batch d e"]
-) -> Float[Tensor, "*batch n e n e"]:
-    r"""Covariance of the tokens $X_i W$: every block becomes $W^\top \Sigma_{ij} W$.
-
-    Properties:
-        - commutes with mixing: A(XW) = (AX)W  (tested: test_the_value_map_commutes_with_mixing)
-    """
-    _finite(w, "w")
-    v = w.to(torch.float64)
-    return torch.einsum("...iajb,...ae,...bf->...iejf", covariance.to(torch.float64), v, v)
-
-
 def token_entropies(covariance: Float[Tensor, "*batch n d n d"]) -> Float[Tensor, "*batch n"]:
     r"""Differential entropy of each token, in nats.
 

@@ -28,23 +28,6 @@ def alignment(
     return (a.to(torch.float64) * b.to(torch.float64)).sum((-2, -1))
 
 
-def alignment_score(
-    a: Float[Tensor, "*batch rows columns"], b: Float[Tensor, "*batch rows columns"]
-) -> Float[Tensor, "*batch"]:
-    r"""The trace in units of its standard deviation under random singular bases: 0 ± 1 for unrelated matrices.
-
-    Definition:
-        $\sqrt{rows \cdot columns}\ \mathrm{Tr}(A^\top B) / (\|A\|_F \|B\|_F)$; 0 where either matrix is 0.
-    Properties:
-        - mean 0 and variance 1 for Haar bases, whatever the spectra  (tested: test_score_is_standard_for_haar_bases)
-        - $\pm\sqrt{rows \cdot columns}$ for B = ±A  (tested: test_score_of_equal_matrices)
-    """
-    trace = alignment(a, b)
-    norms = a.to(torch.float64).square().sum((-2, -1)).sqrt() * b.to(torch.float64).square().sum((-2, -1)).sqrt()
-    size = (a.shape[-2] * a.shape[-1]) ** 0.5
-    return torch.where(norms > 0, size * trace / torch.where(norms > 0, norms, 1.0), 0.0)
-
-
 def independent_trace_variance(rows: int, columns: int, variance_a: float, variance_b: float) -> float:
     r"""The variance of $\mathrm{Tr}(A^\top B)$ for independent entries of mean 0: rows·columns·v_a·v_b.
 

@@ -171,20 +171,3 @@ def composition_null(d_model: int) -> float:
     if d_model < 1:
         raise UsageError(f"d_model must be at least 1, got {d_model}")
     return 1 / sqrt(d_model)
-
-
-def alignment(first: Factored, second: Factored) -> Float[Tensor, "*batch"]:
-    r"""$\mathrm{Tr}(A^\top B)$ in units of its standard deviation for unrelated directions.
-
-    Definition:
-        $\frac{\mathrm{Tr}(A^\top B)}{|A|_F |B|_F} \sqrt{m n}$, A and B of size m × n: for A turned by independent
-        uniform rotations on both sides the trace has mean 0 and variance $|A|_F^2 |B|_F^2 / (m n)$, whatever the
-        spectra. A trace of order 1 is therefore what unrelated matrices show only if $|A|_F |B|_F = \sqrt{m n}$.
-    Properties:
-        - mean 0, variance 1 for rotated matrices  (tested: test_alignment_of_rotated_matrices)
-    """
-    rows, columns = first.shape
-    size = first.norm() * second.norm()
-    if bool((size == 0).any()):
-        raise NumericsError("a matrix is 0: it is aligned with nothing")
-    return first.inner(second) / size * sqrt(rows * columns)

@@ -67,21 +67,6 @@ def nearest_on_simplex_l1(a: Rows, allowed: Allowed | None = None) -> Rows:
     return filled / filled.sum(-1, keepdim=True)
 
 
-def l1_distance_to_simplex(a: Rows, allowed: Allowed | None = None) -> Float[Tensor, "*batch"]:
-    r"""How far each row is from the nearest probability row, in the sum of absolute differences.
-
-    Definition:
-        $|1 - \sum_{\mathrm{allowed}} a^+| + \sum a^- + \sum_{\mathrm{others}} a^+$.
-    Properties:
-        - equals the distance of `nearest_on_simplex_l1`  (tested: test_l1_distance_is_the_least)
-        - for a probability row it is twice the mass that is not allowed  (tested: test_lost_mass_counts_twice)
-    """
-    a, mask = _checked(a, allowed)
-    positive = a.clamp_min(0.0)
-    allowed_mass = (positive * mask).sum(-1)
-    return (1 - allowed_mass).abs() + (-a).clamp_min(0.0).sum(-1) + (positive * ~mask).sum(-1)
-
-
 def _checked(a: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor]:
     a = a.to(torch.float64)
     if a.ndim < 1 or a.shape[-1] == 0:

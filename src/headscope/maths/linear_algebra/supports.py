@@ -27,11 +27,6 @@ def band(n: int, width: int, dilation: int = 1) -> Support:
     return (away.abs() <= width) & (away % dilation == 0)
 
 
-def diagonal(n: int) -> Support:
-    """The places i = j."""
-    return band(n, 0)
-
-
 def blocks(sizes: Sequence[int]) -> Support:
     """Squares of the given sizes along the diagonal.
 

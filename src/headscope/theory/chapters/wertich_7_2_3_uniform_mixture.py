@@ -15,6 +15,7 @@ from headscope.maths.attention.token_collapse import (
     critical_diameter,
     diameter,
     diameter_bound,
+    difference_ratio,
     layer_norm,
     orthogonal_factor,
     random_stack,
@@ -173,7 +174,7 @@ def skip_connections(lab: Lab) -> Evidence:
         growth = ((1 - beta) ** 2 + beta**2) ** depth
         answer.append(mean_of(f"{name}: squared length of the mean token over the first", growth, mean[1] / mean[0]))
         # The rate itself, measured on stacks: differences over the mean token, per layer.
-        rates = (left / (mean[1] / mean[0]).sqrt()).log() / depth
+        rates = (difference_ratio(layers[-1]) / difference_ratio(small)).log() / depth
         odds = mean_of(f"{name}: logarithm of the rate per layer", math.log(skip_rate(beta)), rates)
         # The mean of a logarithm lies below the logarithm of the mean: by half the relative variance of the squares.
         bias = float((mean[1] / mean[0]).var() / (mean[1] / mean[0]).mean() ** 2) / 4 / depth
