@@ -1,4 +1,4 @@
-r"""Attention as a layer that learns: projections, a mechanism, and the projection back.
+r"""Attention as a layer that learns: projections, a mechanism, and the way back.
 
 Definition:
     $q = x W_Q$, $k = y W_K$, $v = y W_V$ cut into heads of width d_head (y = x unless a memory is given),
@@ -25,7 +25,9 @@ States = Float[Tensor, "batch tokens d_model"]
 
 
 class MultiHead(nn.Module):
-    """Multi-head attention through any mechanism; grouped where `kv_heads` is less than `heads`.
+    """Multi-head attention through any mechanism.
+
+    Heads are grouped where `kv_heads` is less than `heads`.
 
     Properties:
         - with dense attention it is `torch.nn.MultiheadAttention`  (tested: test_layer_equals_torch)

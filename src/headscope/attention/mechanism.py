@@ -24,7 +24,9 @@ _FOLDER = "headscope.attention.mechanisms"
 
 @dataclass(frozen=True)
 class Cost:
-    """What one head costs with n queries and n keys of width d, no limit but the mechanism's own.
+    """Cost of one head with n queries and n keys of width d.
+
+    The only limits are the mechanism's own.
 
     `flops` counts the multiplications and additions of matrix products, factors and systems; a product with its
     addition is two, an SVD of n × n is 20 n³, and work element by element is not counted. A softmax over a set of
@@ -42,7 +44,7 @@ class Cost:
 
 
 class Mechanism(ABC):
-    """A way of mixing values: frozen parameters, the fast way, and its slow definition.
+    """A way of mixing values: frozen parameters, a fast way, a slow definition.
 
     Subclasses are frozen dataclasses that set `name` and validate their parameters in `__post_init__` with a
     `UsageError`. They implement `attend`, `definition` and `cost`, and override `supports` where there is
@@ -58,7 +60,7 @@ class Mechanism(ABC):
     uses_float64: ClassVar[bool] = False
 
     def __call__(self, call: Call, *, lse: bool = False) -> Output:
-        """Attend; with `lse=True` the rows' log-sum-exp comes too, where the mechanism is a softmax."""
+        """Attend; with `lse=True` the rows' log-sum-exp comes too for a softmax."""
         refusal = self.supports(call)
         if refusal is not None:
             raise UsageError(f"{self!r} cannot honour this call: {refusal}")
@@ -83,7 +85,9 @@ class Mechanism(ABC):
         return None
 
     def seen(self, call: Call) -> Call | None:
-        """The call whose plain softmax this mechanism computes: its map and statistics are that call's.
+        """The call whose plain softmax this mechanism computes.
+
+        Map and statistics of the mechanism are those of that call.
 
         None where the mechanism is no softmax over a set of keys, so that it has no such map.
         """
@@ -91,30 +95,39 @@ class Mechanism(ABC):
         return None
 
     def parts(self, call: Call) -> dict[str, Bool[Tensor, "mask_batch mask_heads queries keys"]]:
-        """The sets of pairs that it consists of, by name, for pictures; none where it is no softmax over a set."""
+        """The sets of pairs of the mechanism, by name, for pictures.
+
+        There are none where it is no softmax over a set.
+        """
         masked_call = self.seen(call)
         return {} if masked_call is None else {"attends": masked_call.visible()}
 
     @classmethod
     def examples(cls, n: int) -> tuple["Mechanism", ...]:
-        """Parameters that show what it can do at n positions; the first is the one to show."""
+        """Parameters for n positions that show the mechanism, the best example first."""
         del n
         return (cls(),)
 
     @classmethod
     def as_dense(cls, n: int) -> "Mechanism | None":
-        """Parameters under which it is dense attention, up to n positions; None where there are none."""
+        """Parameters with which it is dense attention up to n positions, or None."""
         del n
         return None
 
     def conditioning(self, call: Call) -> float:
-        """By how much the rounding of a call may grow on its way to the output: 1 where no system is solved."""
+        """Growth of a call's rounding on its way to the output.
+
+        It is 1 where no system is solved.
+        """
         del call
         return 1.0
 
     @abstractmethod
     def attend(self, call: Call, *, lse: bool) -> Output:
-        """The fast way, in the dtype of the call, with gradients; the call is already known to be supported."""
+        """The fast way, in the dtype of the call, with gradients.
+
+        The caller has checked that the call is supported.
+        """
 
     @abstractmethod
     def definition(self, call: Call) -> Output:
@@ -137,7 +150,10 @@ def mechanism_names() -> tuple[str, ...]:
 
 
 def mechanism_named(name: str) -> type[Mechanism]:
-    """The class that `mechanisms/NAME.py` binds to MECHANISM; file and name agree, so no name can occur twice."""
+    """The class that `mechanisms/NAME.py` binds to MECHANISM.
+
+    File and name agree, so that no name occurs twice.
+    """
     if name not in mechanism_names():
         raise UsageError(f"there is no mechanism {name!r}", hint=f"there are {', '.join(mechanism_names())}")
     module = importlib.import_module(f"{_FOLDER}.{name}")

@@ -1,4 +1,4 @@
-r"""A claim: a statement of the theory with a check, and the chapter that collects claims.
+r"""A claim (a statement of the theory with a check), and chapters of claims.
 
 A chapter is one file in `claims/chapters/` that binds CHAPTER; a scan finds it. A claim is a function under the
 decorator `CHAPTER.claim(…)`, which is given a `Lab` and returns `Evidence`:
@@ -50,7 +50,7 @@ class Claim:
     correction: str = ""
     corrected: str = ""
     slip: bool = False
-    related: tuple[str, ...] = ()  # ids that the reader should see beside it
+    related: tuple[str, ...] = ()  # ids of claims that belong to it
     check: Check | None = None
     lens: str = ""
     also: tuple[str, ...] = ()  # further lenses whose findings the judge is given
@@ -67,7 +67,7 @@ class Claim:
 
 @dataclass
 class Chapter:
-    """The claims of one chapter of one work, in the order in which they were written down."""
+    """The claims of one chapter of one work, in the order of their definition."""
 
     author: str
     work: str

@@ -33,7 +33,10 @@ def chapters() -> tuple[Chapter, ...]:
 
 
 def claims(ids: Sequence[str] = ()) -> tuple[Claim, ...]:
-    """All claims in the order of the works, or those of the given ids; a section (W-5.2) names all in it."""
+    """All claims in the order of the works, or those of these ids.
+
+    A section (W-5.2) names all claims in it.
+    """
     everything = sorted((claim for chapter in chapters() for claim in chapter.claims), key=_place)
     claim_by_id = {name: claim for claim in everything for name in claim.ids}
     selected_claims = [claim_by_id[name] for selector in ids for name in _meant(selector, claim_by_id)]
@@ -72,7 +75,10 @@ def judged(claim: Claim, seed: int = 0, findings: Mapping[str, Finding] | None =
 
 
 def _measured(claim: Claim, findings: Mapping[str, Finding]) -> Evidence | None:
-    """What the judge makes of the findings; nothing where one is missing or the model cannot show it."""
+    """What the judge makes of the findings.
+
+    There is nothing where a finding is missing or the model cannot show it.
+    """
     needed = [findings[lens] for lens in (claim.lens, *claim.also) if lens in findings]
     complete = len(needed) == 1 + len(claim.also) and all(finding.status == "ok" for finding in needed)
     return claim.judge(*needed) if claim.judge is not None and complete else None
@@ -111,7 +117,7 @@ def _verdict(claim: Claim, evidence: Evidence, model: str = "") -> Verdict:
 
 
 def _entry(claim: Claim, verdict: Verdict, evidence: Evidence | None, model: str = "") -> Entry:
-    """The claim as data; its correction is printed only where its own comparisons pass."""
+    """The claim as data; a correction is printed only where its comparisons pass."""
     wrong = verdict in ("refuted", "approximate", "open question")
     passes = evidence is not None and (bool(evidence.asked) or correction_passes(evidence))
     return Entry(

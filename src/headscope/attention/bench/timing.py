@@ -1,4 +1,7 @@
-"""Times and memory that can be compared on a busy machine: side by side, in CPU seconds of one thread, as ratios."""
+"""Times and memory that can be compared on a busy machine.
+
+Contenders run side by side, in CPU seconds of one thread, and the result is a ratio.
+"""
 
 import gc
 import os
@@ -30,12 +33,15 @@ def interleaved(runs: Sequence[Run], rounds: int) -> list[list[float]]:
 
 
 def ratio(slow: Sequence[float], fast: Sequence[float]) -> float:
-    """By which factor one is slower than the other: the median over rounds of the ratios within a round."""
+    """By which factor one is slower: the median over rounds of the ratio in a round."""
     return statistics.median(a / b for a, b in zip(slow, fast, strict=True))
 
 
 def peak_bytes(run: Run) -> int:
-    """The most that torch held at any moment beyond what it held before, by its own record of allocations."""
+    """Peak of torch's allocations beyond those before the call.
+
+    torch records them itself.
+    """
     gc.collect()
     # The profiler writes lines of its own to the process's standard output, below Python.
     with _muted(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:

@@ -1,4 +1,4 @@
-r"""Window attention: every query attends to the keys near its own position, in time O(n).
+r"""Window attention: every query attends to near keys, in time O(n).
 
 Definition:
     Key j is visible to query i when the call lets it be and
@@ -32,7 +32,7 @@ from headscope.errors import UsageError
 
 @dataclass(frozen=True)
 class Window(Mechanism):
-    """Every query attends to the keys from `left` positions before to `right` positions after its own.
+    """Every query attends to keys from `left` before to `right` after its position.
 
     Properties:
         - equals its float64 definition, with gradients  (tested: test_fast_equals_definition)
@@ -109,7 +109,10 @@ class Window(Mechanism):
         return explicit_attention(call, allowed)
 
     def cost(self, n: int, d: int) -> Cost:
-        """Two products over the pairs inside the window; the mean of the heads where they differ."""
+        """Two products over the pairs inside the window.
+
+        Where heads differ it is the mean over them.
+        """
         sides = [side_pairs(n, limit, step) for limit in (self.left, self.right) for step in self._dilations]
         pairs = n + sum(sides) / len(self._dilations)
         return Cost(flops=4.0 * d * pairs, bytes=max(self._bytes(n, d, step) for step in self._dilations))
@@ -166,7 +169,10 @@ def _dilated(call: Call, dilation: int, *, lse: bool) -> Output:
 
 
 def _stepped(call: Call, dilations: tuple[int, ...]) -> Call:
-    """The call with a mask that lets only multiples of the dilation through; one for all heads, or one for each."""
+    """The call with a mask that admits only multiples of the dilation.
+
+    There is one mask for all heads, or one for each.
+    """
     ahead = call.query_positions[:, None, :, None] - call.key_positions[:, None, None, :]
     stepped = ahead % ahead.new_tensor(dilations)[:, None, None] == 0
     return replace(call, mask=stepped if call.mask is None else call.mask & stepped)

@@ -43,7 +43,10 @@ class Band:
 
 @dataclass(frozen=True)
 class Tile:
-    """`count` blocks of `rows` queries from `query` on, each with `width` keys from `key` on, `rows` further each."""
+    """`count` blocks of `rows` queries, each with `width` keys.
+
+    Queries begin at `query`, keys at `key`; each block is `rows` further.
+    """
 
     query: int
     rows: int
@@ -84,7 +87,9 @@ def band_attention(
     band: Band,
     runs: tuple[tuple[int, int], ...] | None = None,
 ) -> kernel.Rows:
-    """Output and log-sum-exp of attention inside a band, with gradients; needs `kernel.has_flash()`.
+    """Output and log-sum-exp of attention inside a band, with gradients.
+
+    It needs `kernel.has_flash()`.
 
     `runs` says which keys of each sequence are real, where there is padding around them.
 
@@ -96,7 +101,10 @@ def band_attention(
 
 
 def narrow_band(call: Call) -> Band | None:
-    """The call as a band that is narrow enough for tiles to pay; None where it is not, or something else shapes it."""
+    """The call as a band that is narrow enough for tiles, or None.
+
+    It is None too where something else shapes the call.
+    """
     if not only_limits(call) or call.q.device.type != "cpu" or not kernel.has_flash() or call.offset is None:
         return None
     queries, keys = call.q.shape[2], call.k.shape[2]
@@ -110,7 +118,7 @@ def narrow_band(call: Call) -> Band | None:
 
 
 def tiles(queries: int, keys: int, band: Band, block: int = BLOCK) -> list[Tile]:
-    """Tiles that cover every query once: the inner blocks, and the rows before and after them."""
+    """Tiles that cover every query once: inner blocks, and the rows around them."""
     inner_from = min(max(band.left - band.offset, 0), queries)
     inner_to = min(keys - band.right - band.offset, queries)
     count = max(inner_to - inner_from, 0) // block
@@ -129,7 +137,7 @@ def _edge(start: int, stop: int, keys: int, band: Band) -> Tile:
 
 
 def _mask(tile: Tile, band: Band, dtype: torch.dtype) -> Float[Tensor, "rows run"]:
-    """What is added to the scores of every block of the tile: 0 inside the band, −∞ outside."""
+    """The addition to the scores of every block of a tile: 0 in the band, else −∞."""
     shape = tile.rows, tile.width, tile.query + band.offset - tile.key, band.left, band.right, dtype
     # Large ones are those of the ends; with padding they are many, and not to be kept.
     return _band_mask(*shape) if tile.rows * tile.width <= KEPT_ENTRIES else _made_mask(*shape)
@@ -155,7 +163,10 @@ def _sees_nothing(tile: Tile, band: Band) -> Bool[Tensor, " rows"]:
 
 @dataclass(frozen=True)
 class Banded(Part):
-    """The pairs inside a band; it writes every row, so where there are other parts it comes first."""
+    """The pairs inside a band.
+
+    It writes every row, so that it comes first among several parts.
+    """
 
     band: Band
     runs: tuple[tuple[int, int], ...] | None = None  # the keys that are real, from and to, of each sequence

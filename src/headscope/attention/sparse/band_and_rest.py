@@ -1,6 +1,6 @@
-r"""A band and the pairs outside of it: a few columns, rows or single pairs that the band does not hold.
+r"""A band and the pairs outside of it: a few columns, rows or single pairs.
 
-A query attends to the keys of the band and to some more. The band is taken in tiles; the pairs beside it, with those
+A query attends to the keys of the band and to some more. The band is taken in tiles; the other pairs, with those
 that the band already has taken out, are gathered; the parts merge by log-sum-exp (`headscope.attention.sparse.parts`).
 So n queries with a band of w keys and s more cost O(n(w + s)).
 """
@@ -29,7 +29,7 @@ GLOBAL_ROWS = 64  # rows per block over all keys, whose mask is as wide as the s
 
 @dataclass(frozen=True)
 class Outside:
-    """The pairs of a call that its limits allow and that lie outside of a band, by index."""
+    """The allowed pairs of a call outside of a band, by index."""
 
     band: Band
     limits: tuple[int | None, int | None]  # left and right, of the call
@@ -62,13 +62,16 @@ class Outside:
 
 
 def band_and_rest_bytes(n: int, d: int, left: int | None, right: int | None, columns: int) -> float:
-    """The working memory of a band and of columns outside of it; that of the mask where the band is wide."""
+    """The working memory of a band and of columns outside of it.
+
+    A wide band has the memory of its mask.
+    """
     width = farthest(n, left) + farthest(n, right)
     if not band_is_narrow(n, width):
         return masked_bytes(n, d)
     if not columns:
         return band_bytes(n, d, width)
-    # The band is done before the columns begin: their output is made beside the rows and merged into them.
+    # The band is done before the columns begin: their output has its own memory and is merged into the rows.
     rounded_rows = n // COLUMN_ROWS * COLUMN_ROWS
     rows = max(rounded_rows, n - rounded_rows)
     merged = FLOAT * float(rows * (d + columns + _PER_MERGED_ROW)) + flash_bytes(min(n, COLUMN_ROWS), columns, d)
@@ -79,7 +82,9 @@ Plans = Callable[[Outside], Sequence[Sequence[Group]]]
 
 
 def band_and_rest_attention(call: Call, left: int | None, right: int | None, plans: Plans) -> Output | None:
-    """Attention over the band and over plans of pairs outside of it; None where the tiles do not know the call.
+    """Attention over the band and over plans of pairs outside of it.
+
+    It is None where the tiles do not support the call.
 
     Properties:
         - no pair counts twice, with gradients  (tested: test_parts_equal_the_dense_mask)
@@ -119,7 +124,10 @@ def columns(outside: Outside, positions: tuple[int, ...]) -> Sequence[Group]:
 
 @lru_cache(maxsize=8)
 def full_rows(outside: Outside, positions: tuple[int, ...]) -> Sequence[Group]:
-    """The queries at some positions over all keys, but for the band and for the columns at the same positions."""
+    """The queries at some positions over all keys outside of the band.
+
+    The columns at the same positions are left out.
+    """
     queries, without = outside.query_indices(positions), outside.key_indices(positions)
     groups = []
     for at in range(0, len(queries), GLOBAL_ROWS):

@@ -1,4 +1,4 @@
-r"""Softmax attention as its formula says it: float64, the whole map, no block and no trick.
+r"""Softmax attention as its formula says: float64 and the whole map.
 
 $s_{ij} = \mathrm{softcap}(\text{scale}\; q_i \cdot k_j) + \text{bias}_{ij}$,
 $p_{ij} = e^{s_{ij}} / (e^{\text{sink}} + \sum_{j \in \text{allowed}} e^{s_{ij}})$,

@@ -1,4 +1,6 @@
-r"""Attention of blocks of queries over gathered keys: any pattern that is a list of keys for each block.
+r"""Attention of blocks of queries over gathered keys.
+
+Any pattern is possible that is a list of keys for each block.
 
 A plan is a few groups of blocks of one shape: which queries, which keys, and, where not every query of a block may
 see every one of its keys, a small mask. Blocks go on the batch axis of the flash operator. Keys are gathered for a
@@ -23,7 +25,7 @@ GROUP_ENTRIES = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Blocks of one shape, by index: the queries of each block, and the keys that they share."""
+    """Blocks of one shape, by index: the queries of each, and their common keys."""
 
     queries: Int[Tensor, "blocks rows"]
     keys: Int[Tensor, "blocks run"] | None  # None: every key of the sequence, which needs no copy
@@ -77,7 +79,7 @@ class Group:
         return run.reshape(x.shape[0], *self.queries.shape, *x.shape[2:]).transpose(0, 1)
 
     def may_see(self, real: Bool[Tensor, " keys"] | None) -> Bool[Tensor, "mask_blocks mask_rows run"] | None:
-        """The mask of each block, with the keys that are padding taken out; None where all see all."""
+        """The mask of each block without the padding; None where all see all."""
         if real is None:
             return self.allowed
         real_keys = real[None, None] if self.keys is None else real[self.keys][:, None]
@@ -86,7 +88,10 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Gathered(Part):
-    """The pairs of a plan; every query is in one block at most, and no block has a key twice that it may see."""
+    """The pairs of a plan.
+
+    A query is in at most one block, and no block has a visible key twice.
+    """
 
     plan: Sequence[Group]
     scale: float
@@ -130,7 +135,10 @@ class Gathered(Part):
         row_grads: tuple[Tensor, Tensor | None],
         grads: Triple,
     ) -> None:
-        """The operator's backward on the same blocks; what it says of gathered keys is added where they came from."""
+        """The operator's backward on the same blocks.
+
+        It adds the gradients of gathered keys at their origin.
+        """
         q, k, v = qkv
         real = self._real(sequence)
         if compiled.takes(q):
@@ -174,7 +182,10 @@ class Gathered(Part):
             yield from group.to(k.device).split(max(1, GROUP_ENTRIES // (kv_heads * max(run, 1) * width)))
 
     def _for_gathering(self, x: Tensor) -> Tensor:
-        """A copy costs less than gathering much from swapped axes, and more than gathering little."""
+        """The tensor, or a contiguous copy of it where much is gathered.
+
+        A copy costs less than gathering much from swapped axes, and more than gathering little.
+        """
         gathered = sum(group.keys.numel() for group in self.plan if group.keys is not None)
         return x.contiguous() if gathered >= x.shape[1] else x
 
@@ -190,7 +201,9 @@ def gathered_attention(
     v: Float[Tensor, "batch kv_heads keys d_value"],
     part: Gathered,
 ) -> kernel.Rows:
-    """Output and log-sum-exp of a plan, with gradients; a query that is in no block sees nothing.
+    """Output and log-sum-exp of a plan, with gradients.
+
+    A query in no block sees nothing.
 
     Properties:
         - equals the dense mask, with gradients  (tested: test_any_plan_equals_the_dense_mask)
@@ -246,7 +259,10 @@ def _by_head(x: Tensor) -> Tensor:
 def _taken_keys(
     group: Group, k: Tensor, v: Tensor, buffers: dict[int, tuple[Tensor, Tensor]] | None
 ) -> tuple[Tensor, Tensor]:
-    """Keys and values of each block; in buffers that groups of one size share, where they are given."""
+    """Keys and values of each block.
+
+    Groups of one size may share the buffers.
+    """
     if group.keys is None:
         blocks = group.queries.shape[0]
         return k.expand(blocks, *k.shape), v.expand(blocks, *v.shape)

@@ -1,4 +1,4 @@
-r"""Ragged lists of positions: for each query position p the key positions N(p) that it may see.
+r"""Ragged lists of positions: the visible keys N(p) of each query position p.
 
 They are kept in one row after the other, sorted and without doubles, so that a million of them is a million numbers.
 As a plan for `attention.sparse.gathered` neighbouring queries whose lists are much alike share the union of their
@@ -23,7 +23,10 @@ SHARED_ROWS = 16
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Lists:
-    """For each position from 0 on, a sorted list of positions: `members[starts[p] : starts[p + 1]]`."""
+    """A sorted list of positions for each position from 0 on.
+
+    The list of p is `members[starts[p] : starts[p + 1]]`.
+    """
 
     starts: Int[Tensor, " ends"]
     members: Int[Tensor, " total"]
@@ -83,7 +86,10 @@ class Lists:
     def hold(
         self, queries: Int[Tensor, "rows queries 1"], keys: Int[Tensor, "rows 1 keys"]
     ) -> Bool[Tensor, "rows queries keys"]:
-        """True where a key position is in the list of a query position; positions beyond the lists have none."""
+        """True where a key position is in the list of a query position.
+
+        Positions beyond the lists have none.
+        """
         owners, members = (indices.to(keys.device) for indices in self.pairs())
         width = max(int(members.max()) if len(members) else 0, int(keys.max()) if keys.numel() else 0) + 1
         listed_pairs = torch.cat([owners * width + members, owners.new_tensor([-1])]).sort().values
@@ -93,7 +99,10 @@ class Lists:
 
 
 def plan(owners: Int[Tensor, " pairs"], members: Int[Tensor, " pairs"]) -> list[Group]:
-    """Groups of blocks that hold the given pairs of query and key indices (in order, none twice) and no other."""
+    """Groups of blocks that hold these pairs of query and key, and no other.
+
+    The pairs are indices in order, none twice.
+    """
     if not len(owners):
         return []
     width = int(members.max()) + 1
@@ -111,7 +120,10 @@ def plan(owners: Int[Tensor, " pairs"], members: Int[Tensor, " pairs"]) -> list[
 def plan_of(
     lists: Lists, sizes: tuple[int, int], first: tuple[int, int], limits: tuple[int | None, int | None]
 ) -> Sequence[Group]:
-    """The plan of lists for a call: its `sizes`, `first` positions and `limits` of queries and keys."""
+    """The plan of lists for a call.
+
+    `sizes`, `first` positions and `limits` are those of queries and keys.
+    """
     owners, members = lists.pairs()
     ahead = owners - members
     queries, keys = owners - first[0], members - first[1]
@@ -166,7 +178,10 @@ def _shared(owners: Tensor, union_index: Tensor, union: Tensor, alike: Tensor, w
 
 
 def _by_length(lengths: Tensor) -> list[tuple[int, Tensor]]:
-    """Which lists go together: rounded up to 1, 2, 3, 4, 6, 8, 12, 16, …, a third is wasted at most."""
+    """Groups of lists by rounded length: the length, and the indices of its lists.
+
+    Lengths are rounded up to 1, 2, 3, 4, 6, 8, 12, 16, …, so that at most a third is wasted.
+    """
     longest = int(lengths.max())
     steps = sorted({size for power in range(longest.bit_length() + 1) for size in (1 << power, 3 << power >> 1)})
     bounds = torch.tensor(steps)
@@ -175,7 +190,10 @@ def _by_length(lengths: Tensor) -> list[tuple[int, Tensor]]:
 
 
 def _filled(row_indices: Tensor, row: Tensor, slots: Tensor, members: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """The lists of these rows as a rectangle, and a mask of its filled places; the others hold key 0."""
+    """The lists of these rows as a rectangle, and a mask of its filled places.
+
+    Other places hold key 0.
+    """
     place = torch.full((int(row.max()) + 1,), -1).index_put((row_indices,), torch.arange(len(row_indices)))
     mine = place[row] >= 0
     keys = torch.zeros(len(row_indices), length, dtype=torch.long)

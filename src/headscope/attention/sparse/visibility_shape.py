@@ -1,4 +1,4 @@
-"""Whether the limits of a call are of a simple shape: none at all, or causal and nothing else."""
+"""Whether the limits of a call are simple: none, or causal and nothing else."""
 
 from headscope.attention.call import Call
 
@@ -15,7 +15,7 @@ def sees_all(call: Call) -> bool:
 
 
 def is_causal_tail(call: Call) -> bool:
-    """Whether the queries are the last positions of the keys and each sees exactly the keys up to its own."""
+    """Whether the queries are the last positions, each with all keys up to its own."""
     if not call.causal or call.offset is None or call.offset < 0:
         return False
     queries, keys = call.q.shape[2], call.k.shape[2]

@@ -17,7 +17,7 @@ TRACE = 1e-9
 def popular_placement(
     pattern: Float[Tensor, "rows keys"], visible: Bool[Tensor, "rows keys"], noise: Float[Tensor, "rows keys"]
 ) -> Fitted:
-    r"""The map with the same weights in each row, in random places, in which every key gets what it gets.
+    r"""A random map with the weights of each row and the column sums of the original.
 
     Definition:
         In row i the visible keys are put in a random order, by falling $\theta_j + g_{ij}$ (g: `noise`; with

@@ -1,4 +1,4 @@
-r"""Softmax: shares from scores, how they react to a change of scores, and how much entropy they keep.
+r"""Softmax: shares of scores, their derivative, and their entropy.
 
 Scores may hold −inf where a key is hidden. A row that sees nothing has the shares 0, the entropy 0 and a derivative
 of 0: nothing here answers NaN. Every function takes leading batch axes and answers in float64.
@@ -108,7 +108,9 @@ def entropy_expansion(scores: Float[Tensor, "*batch n"], order: int = 2) -> Floa
 
 
 def gaussian_entropy(n: int, variance: float) -> float:
-    r"""Mean entropy of the softmax of n independent Gaussian scores: what a row without structure would show.
+    r"""Mean entropy of the softmax of n independent Gaussian scores.
+
+    It is the null of a row: what a row without structure shows.
 
     Definition:
         $E[H] = F - \sigma F'(\sigma)$ with $F = E[\mathrm{lse}(\sigma g)]$ for standard normal g, because
@@ -188,7 +190,7 @@ def _gaussian_row(sigma: float, refinement: int) -> _GaussianRow:
 
 
 class GaussianRows:
-    r"""Entropy and log mean exponential of many Gaussian rows at once, by interpolation in σ.
+    r"""Entropy and log mean exponential of many Gaussian rows, by interpolation in σ.
 
     Definition:
         `gaussian_entropy`, and the mean of $\ln \frac{1}{n} \sum_j e^{s_j}$, which is $F - \ln n$ with the F of
@@ -247,7 +249,9 @@ def jacobian(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n n"]:
 
 
 def jacobian_operator_norm(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
-    r"""Largest eigenvalue of the Jacobian in O(n): by how much a change of scores can change the shares.
+    r"""Largest eigenvalue of the Jacobian in O(n).
+
+    It bounds how much a change of the scores changes the shares.
 
     Definition:
         $\|J\|_2 = \max_{|x|=1} |J x|$. It is the root of $\sum_i p_i / (p_i - \lambda) = 0$ between the second largest
@@ -284,7 +288,7 @@ def jacobian_operator_norm(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batc
         t = 1 / terms.sum(-1)
         step = (start - slope * x - t) / (t.square() * (terms / away).sum(-1) + slope)
         x = torch.where(rising, x + step, x)
-        # Each row by itself: the answer must not depend on the rows beside it.
+        # Each row by itself: the answer must not depend on the other rows.
         rising = rising & (step > 4 * torch.finfo(torch.float64).eps * (1 + x))
         if not bool(rising.any()):
             break
@@ -292,7 +296,10 @@ def jacobian_operator_norm(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batc
 
 
 def checked_scores(scores: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-    """The scores in float64; an error where a row is empty or holds NaN or +inf (−inf hides a key)."""
+    """The scores in float64; −inf hides a key.
+
+    A row that is empty or holds NaN or +inf is an error.
+    """
     if scores.shape[-1] == 0:
         raise UsageError(f"a softmax needs at least one key; the scores have the shape {tuple(scores.shape)}")
     s = scores.to(torch.float64)
@@ -305,7 +312,10 @@ def checked_scores(scores: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n
 
 
 def _checked_shares(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-    """The shares in float64, divided by their sums: what a short dtype rounded is put right, more is an error."""
+    """The shares in float64, divided by their sums.
+
+    The division corrects the rounding of a short dtype; a larger deviation is an error.
+    """
     # The rounding of n shares adds up like its square root; 32 leaves room for a sum taken in the short dtype.
     tolerance = min(max(32 * torch.finfo(p.dtype).eps * math.sqrt(p.shape[-1]), 1e-9), 0.05)
     p = p.to(torch.float64)

@@ -18,8 +18,8 @@ same tokens with weights that far apart are at most that share of D apart. It fo
 A skip connection $X' = \beta\,\mathrm{Attn}(X) + (1 - \beta) X$ replaces the factor $f$ by $1 - \beta(1 - f)$: the same
 threshold, but at best geometric convergence.
 
-What a layer does to tokens that are given, and not in the worst case, is told by two numbers of its attention: which
-share of the values' differences its averages keep, and which share of what they have in common (`averaging_rate`).
+Two numbers of a layer's attention say what it does to actual tokens, not in the worst case: the share of the values'
+differences that its averages keep, and the share of their common part (`averaging_rate`).
 """
 
 from math import atanh, exp, sqrt
@@ -57,7 +57,9 @@ def residual_norm(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*batch"
 
 
 def relative_residual(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*batch"]:
-    r"""Share of the tokens' length that distinguishes them: $|X - 1 \bar{x}^\top|_F / |X|_F$, from 0 to 1.
+    r"""Share of the tokens' length that distinguishes them, from 0 to 1.
+
+    It is $|X - 1 \bar{x}^\top|_F / |X|_F$.
 
     Properties:
         - 0 for equal tokens, 1 where the mean is 0, unchanged by a factor  (tested: test_the_relative_residual)
@@ -69,7 +71,9 @@ def relative_residual(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*ba
 
 
 def difference_ratio(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*batch"]:
-    r"""The tokens' differences in units of what they have in common; infinite where they have nothing in common.
+    r"""The length of the tokens' differences over the length of their common part.
+
+    It is infinite where the tokens have nothing in common.
 
     Definition:
         $\tau = |X - 1 \bar{x}^\top|_F\,/\,(\sqrt{n}\,|\bar{x}|)$, so that the relative residual is
@@ -129,7 +133,9 @@ def diameter_bound(
 
 
 def critical_diameter(form: float, value: float, d_key: int) -> float:
-    r"""Diameter below which tokens surely converge to one another; infinite where the value map enlarges nothing.
+    r"""Diameter below which tokens converge to one another in every case.
+
+    It is infinite where the value map enlarges nothing.
 
     Definition:
         $\sqrt{\frac{4 \sqrt{d_k}}{c} \mathrm{artanh}\frac{1}{v}}$ for $v > 1$.
@@ -146,7 +152,7 @@ def critical_diameter(form: float, value: float, d_key: int) -> float:
 def orthogonal_factor(
     length: Float[Tensor, "*batch"], tokens: int, form: float, value: float, d_key: int
 ) -> Float[Tensor, "*batch"]:
-    r"""The exact factor of the residual in one layer of n orthogonal tokens of one length a.
+    r"""The exact factor of the residual in one layer of n orthogonal tokens.
 
     Definition:
         For $W_Q W_K^\top = c\,1$ and $W_V = v\,1$ the tokens stay of the form $a e_i + b\,1$ and
@@ -163,7 +169,7 @@ def orthogonal_factor(
 
 
 def skip_rate(beta: float) -> float:
-    r"""Factor per layer of the residual in units of the mean token, where attention is flat and $W_V$ random.
+    r"""Factor per layer of the difference ratio for flat attention and random $W_V$.
 
     Definition:
         $\frac{1 - \beta}{\sqrt{(1 - \beta)^2 + \beta^2}}$ in $X' = \beta\,\mathrm{Attn} + (1 - \beta) X$: flat
@@ -182,7 +188,7 @@ def averaging_rate(
     differences: Float[Tensor, "*batch"],
     common: Float[Tensor, "*batch"],
 ) -> Float[Tensor, "*batch"]:
-    r"""Factor per layer of the difference ratio, from what attention keeps of the tokens it averages.
+    r"""Factor per layer of the difference ratio, from the shares attention keeps.
 
     Definition:
         In $X' = s X + A X W$ let attention keep the share a of the differences' length and the share c of the common
@@ -206,13 +212,16 @@ def attention(
     w_k: Float[Tensor, "*#batch d d_key"],
     w_v: Float[Tensor, "*#batch d d"],
 ) -> Float[Tensor, "*#batch tokens d"]:
-    r"""One head without mask or output map: $\mathrm{softmax}(X W_Q W_K^\top X^\top/\sqrt{d_k})\,X W_V$."""
+    r"""One head without mask or output map.
+
+    It is $\mathrm{softmax}(X W_Q W_K^\top X^\top/\sqrt{d_k})\,X W_V$.
+    """
     scores = (x @ w_q) @ (x @ w_k).mT / sqrt(w_q.shape[-1])
     return torch.softmax(scores, -1) @ (x @ w_v)
 
 
 def layer_norm(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*batch tokens d"]:
-    """Each token with its coordinates centred and scaled to variance 1, so that its length is √d."""
+    """Each token centred and scaled to variance 1, so that its length is √d."""
     centred = x - x.mean(-1, keepdim=True)
     scale = centred.square().mean(-1, keepdim=True).sqrt()
     if bool((scale == 0).any()):

@@ -1,4 +1,6 @@
-r"""The score $\langle A x, B y \rangle = x^\top C y$, $C = A^\top B$, of two random vectors: its exact moments.
+r"""Exact moments of the score $x^\top C y$ of two random vectors.
+
+The score is $\langle A x, B y \rangle = x^\top C y$ with $C = A^\top B$.
 
 A pair of Gaussian vectors may be independent, dependent or one and the same vector. Everything here is exact (a
 quadratic form of a Gaussian has all its cumulants in closed form); nothing is sampled.
@@ -77,7 +79,10 @@ class GaussianPair:
 
     @classmethod
     def of_samples(cls, x: Float[Tensor, "samples n"], y: Float[Tensor, "samples m"]) -> "GaussianPair":
-        """Means and unbiased covariances of paired samples (row i of x belongs to row i of y)."""
+        """Means and unbiased covariances of paired samples.
+
+        Row i of x belongs to row i of y.
+        """
         if x.shape[0] != y.shape[0] or x.shape[0] < 2:
             raise UsageError(f"a covariance needs at least 2 paired samples, got {x.shape[0]} and {y.shape[0]}")
         x, y = x.to(torch.float64), y.to(torch.float64)
@@ -86,7 +91,10 @@ class GaussianPair:
         return cls(x.mean(0), y.mean(0), a.mT @ a / n, b.mT @ b / n, a.mT @ b / n)
 
     def projected(self, w_x: Float[Tensor, "*batch n d"], w_y: Float[Tensor, "*batch m d"]) -> "GaussianPair":
-        r"""The pair $(x^\top w_x, y^\top w_y)$, e.g. the queries and keys of one head; its form is the identity."""
+        r"""The pair $(x^\top w_x, y^\top w_y)$, whose form is the identity.
+
+        With the weights of a head it is the pair of its queries and keys.
+        """
         w_x, w_y = w_x.to(torch.float64), w_y.to(torch.float64)
         return GaussianPair(
             (self.mean_x[..., None, :] @ w_x)[..., 0, :],
@@ -184,7 +192,7 @@ def score_cumulant(form: Float[Tensor, "*batch n m"], pair: GaussianPair, order:
 
 
 def score_excess_kurtosis(form: Float[Tensor, "*batch n m"], pair: GaussianPair) -> Float[Tensor, "*batch"]:
-    r"""How far the score is from normal: $\kappa_4/\kappa_2^2$, 0 for a normal variable.
+    r"""Excess kurtosis of the score, $\kappa_4/\kappa_2^2$: 0 for a normal variable.
 
     Properties:
         - $6\sum\sigma_i^4/(\sum\sigma_i^2)^2$, six over the participation ratio of C, for standard independent x and y

@@ -1,4 +1,4 @@
-r"""Gaussians in many dimensions: fitted, conditioned, mapped, cut into tokens; degenerate ones on purpose.
+r"""Gaussians in many dimensions, degenerate ones too: fit, condition, map, cut.
 
 Determinants are logarithms from a Cholesky factor, never products. A covariance that is singular has no density; what
 needs one raises an error, and what makes sense on the subspace that carries it says the rank
@@ -81,7 +81,7 @@ class Gaussian:
 
         Definition:
             $\mu_a + \Sigma_{ab}\Sigma_{bb}^{-1}(x_b - \mu_b)$ and
-            $\Sigma_{aa} - \Sigma_{ab}\Sigma_{bb}^{-1}\Sigma_{ba}$. With `singular` the pseudo-inverse stands for the
+            $\Sigma_{aa} - \Sigma_{ab}\Sigma_{bb}^{-1}\Sigma_{ba}$. With `singular` the pseudo-inverse replaces the
             inverse, and the value must lie on the subspace that carries $x_b$.
         Properties:
             - the ratio of joint and marginal density  (tested: test_conditional_is_the_ratio_of_densities)
@@ -210,7 +210,9 @@ def shrinkage_weight(moments: Moments, shrinkage: Shrinkage) -> Float[Tensor, "*
 
 
 def of_points(points: Float[Tensor, "*batch k d"], probabilities: Float[Tensor, "*batch k"]) -> Gaussian:
-    r"""The Gaussian with mean and covariance of a variable that takes k values, e.g. the next token's embedding.
+    r"""The Gaussian with the moments of a variable that takes k values.
+
+    The embedding of the next token is such a variable.
 
     Definition:
         $\mu = \sum_i \lambda_i v_i$, $\Sigma = \sum_i \lambda_i v_i v_i^\top - \mu\mu^\top$.
@@ -228,7 +230,10 @@ def of_points(points: Float[Tensor, "*batch k d"], probabilities: Float[Tensor, 
 
 
 def cholesky(covariance: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
-    """The lower Cholesky factor; an error that says the smallest eigenvalue where there is none."""
+    """The lower Cholesky factor of a positive definite covariance.
+
+    Where there is none, the error names the smallest eigenvalue.
+    """
     factor, failed = torch.linalg.cholesky_ex(covariance.to(torch.float64))
     if bool(failed.any()):
         raise NumericsError(_no_density(covariance))
@@ -255,7 +260,10 @@ def log_determinant(covariance: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*
 
 
 def eigen(covariance: Float[Tensor, "*batch d d"]) -> tuple[Float[Tensor, "*batch d"], Float[Tensor, "*batch d d"]]:
-    """Eigenvalues, smallest first, with rounding set to 0, and eigenvectors in columns; an error if not PSD."""
+    """Eigenvalues, smallest first, and eigenvectors in columns.
+
+    Rounding is set to 0; a negative eigenvalue is an error.
+    """
     values, vectors = torch.linalg.eigh(covariance.to(torch.float64))
     zero = _ZERO * covariance.shape[-1] * values.abs().amax(-1, keepdim=True)
     if bool((values < -1e3 * zero).any()):
@@ -279,7 +287,7 @@ def rank(covariance: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch"]:
 def pseudo_log_determinant(
     covariance: Float[Tensor, "*batch d d"],
 ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    r"""Sum of the logarithms of the nonzero eigenvalues, and how many there are (the rank).
+    r"""Sum of the logarithms of the nonzero eigenvalues, and their number (the rank).
 
     Properties:
         - the log-determinant where nothing is zero  (tested: test_pseudo_determinant_of_a_full_matrix)
@@ -299,7 +307,7 @@ def joined(x: Float[Tensor, "*batch samples tokens d"]) -> Float[Tensor, "*batch
 def blocks(
     covariance: Float[Tensor, "*batch features features"], tokens: int
 ) -> Float[Tensor, "*batch tokens tokens d d"]:
-    r"""The joint covariance of a sequence cut into blocks $\Sigma_{ij}$, one for each pair of tokens.
+    r"""The joint covariance of a sequence in blocks $\Sigma_{ij}$, one per token pair.
 
     Properties:
         - $\Sigma_{ij} = \Sigma_{ji}^\top$  (tested: test_blocks_are_transposes)

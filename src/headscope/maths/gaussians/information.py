@@ -1,4 +1,6 @@
-r"""Entropy, divergence and mutual information in nats: of Gaussians in closed form, of finite distributions by sums.
+r"""Entropy, divergence and mutual information in nats.
+
+Gaussians have closed forms, finite distributions have sums.
 
 The entropy of a Gaussian is a differential one: it depends on the units, may be negative, and is no limit of discrete
 entropies. Divergences and mutual information carry over from sums to integrals unchanged.
@@ -104,7 +106,9 @@ def mutual_information(joint: Gaussian, a: Sequence[int], b: Sequence[int]) -> F
 def pointwise_information(
     joint: Gaussian, a: Sequence[int], b: Sequence[int], z: Float[Tensor, "*batch samples d"]
 ) -> Float[Tensor, "*batch samples"]:
-    r"""How much more likely two blocks of coordinates are together than apart, of single samples, in nats.
+    r"""How much more likely two blocks are jointly than independently, per sample.
+
+    The unit is nats.
 
     Definition:
         $i(z) = \ln\frac{p(z_a, z_b)}{p(z_a)\,p(z_b)}$; its mean over the joint Gaussian is the mutual information.
@@ -133,7 +137,7 @@ def pointwise_information(
 
 
 def canonical_correlations(joint: Gaussian, a: Sequence[int], b: Sequence[int]) -> Float[Tensor, "*batch k"]:
-    r"""The largest correlation between a direction of block a and one of block b, then the next, and so on.
+    r"""Correlations of the most correlated directions of two blocks, largest first.
 
     Definition:
         Singular values of $\Sigma_a^{-1/2}\,\Sigma_{ab}\,\Sigma_b^{-1/2}$; k is the smaller block's size.
@@ -209,7 +213,9 @@ def discrete_cross_entropy(p: Float[Tensor, "*batch n"], q: Float[Tensor, "*batc
 
 
 def discrete_kl(p: Float[Tensor, "*batch n"], q: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
-    r"""Kullback–Leibler divergence of probabilities in nats; infinite where q excludes what p allows.
+    r"""Kullback–Leibler divergence of probabilities in nats.
+
+    It is infinite where q excludes what p allows.
 
     Properties:
         - scipy's rel_entr; at least 0  (tested: test_discrete_numbers_equal_scipy)
@@ -220,7 +226,7 @@ def discrete_kl(p: Float[Tensor, "*batch n"], q: Float[Tensor, "*batch n"]) -> F
 
 
 def discrete_mutual_information(joint: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch"]:
-    r"""Mutual information of two variables from the table of their joint probabilities, in nats.
+    r"""Mutual information of two variables from their joint probabilities, in nats.
 
     Properties:
         - H(X) + H(Y) − H(X, Y); 0 for a product  (tested: test_discrete_identities)
@@ -250,13 +256,19 @@ def _stretch(p: Gaussian, factor: Tensor) -> Tensor:
 
 
 def _shift(p: Gaussian, q: Gaussian, factor: Tensor) -> Tensor:
-    """The squared Mahalanobis distance of the means, with the Cholesky factor of the covariance."""
+    """The squared Mahalanobis distance of the means.
+
+    `factor` is the Cholesky factor of the covariance.
+    """
     gap: Tensor = torch.linalg.solve_triangular(factor, (q.mean - p.mean).unsqueeze(-1), upper=False)
     return gap.squeeze(-1).square().sum(-1)
 
 
 def _information(rho: Tensor) -> Tensor:
-    """Mutual information from canonical correlations; an error where one is 1 up to rounding."""
+    """Mutual information from canonical correlations.
+
+    A correlation that is 1 up to rounding is an error.
+    """
     unexplained = (1 - rho) * (1 + rho)
     if bool((unexplained <= _DETERMINED).any()):
         raise UsageError("one block determines part of the other: their mutual information is infinite")

@@ -1,7 +1,7 @@
-r"""Means and covariances of data that comes in pieces: sketches that merge, so that any split gives one answer.
+r"""Moments of data that comes in pieces: sketches that merge to one answer.
 
 A sketch keeps sums of deviations from the mean of what it has seen, never raw sums of squares: those cancel when the
-mean is large beside the spread. Two sketches merge by moving both to the common mean.
+mean is much larger than the spread. Two sketches merge by moving both to the common mean.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Moments:
 
     Definition:
         With $c_k = x_k - \bar x$: scatter $S = \sum_k c_k c_k^\top$, cubic $\sum_k |c_k|^2 c_k$, quartic
-        $\sum_k |c_k|^4$. The last two are what Ledoit–Wolf shrinkage needs beside S.
+        $\sum_k |c_k|^4$. The last two are what Ledoit–Wolf shrinkage needs besides S.
     Properties:
         - any split of the samples, merged in any order, gives the same  (tested: test_moments_of_any_split)
         - a distant mean costs no accuracy  (tested: test_moments_far_from_the_origin)
@@ -76,7 +76,10 @@ class Moments:
         return about._recentred(gap, spread)
 
     def _recentred(self, gap: Float[Tensor, "*batch d"], spread: Float[Tensor, "*batch"]) -> "Moments":
-        """Sums about `mean` made into sums about the true mean, `mean` + gap; spread is the sum of squared lengths."""
+        """Moments from sums about `mean` when the true mean is `mean` + gap.
+
+        `spread` is the sum of squared lengths.
+        """
         s, n = self.scatter, self.count
         length = gap.square().sum(-1)
         turned = (s @ gap.unsqueeze(-1)).squeeze(-1)
@@ -108,7 +111,10 @@ class Moments:
         return Moments(count, self.mean + gap * share, scatter, a[0] + b[0], a[1] + b[1])
 
     def _about(self, shift: Float[Tensor, "*batch d"]) -> tuple[Tensor, Tensor]:
-        """Cubic and quartic sums about mean − shift, that is with shift added to every deviation."""
+        """Cubic and quartic sums with `shift` added to every deviation.
+
+        They are the sums about mean − shift.
+        """
         s, n = self.scatter, self.count
         length = shift.square().sum(-1)
         spread = s.diagonal(dim1=-2, dim2=-1).sum(-1)
@@ -118,7 +124,9 @@ class Moments:
         return cubic, self.quartic + 4 * along + 2 * length * spread + n * length.square()
 
     def covariance(self, ddof: int = 1) -> Float[Tensor, "*batch d d"]:
-        r"""Scatter divided by count − ddof: 1 is the unbiased estimate, 0 that of maximum likelihood.
+        r"""Scatter divided by count − ddof.
+
+        1 gives the unbiased estimate, 0 the estimate of maximum likelihood.
 
         Properties:
             - equals torch.cov  (tested: test_covariance_equals_torch)
@@ -132,7 +140,10 @@ class Moments:
 
 
 def _gram(c: Float[Tensor, "*batch samples d"]) -> Float[Tensor, "*batch d d"]:
-    """cᵀc. numpy knows that it is symmetric and computes half of it; torch has no such product."""
+    """The product cᵀc.
+
+    numpy computes half of the symmetric product; torch has no such product.
+    """
     if c.ndim > 2:
         return c.mT @ c
     array = c.numpy()

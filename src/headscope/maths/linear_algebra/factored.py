@@ -1,4 +1,4 @@
-r"""Circuit algebra: attention heads as linear maps of the residual stream, kept factored.
+r"""Circuit algebra: heads as factored linear maps of the residual stream.
 
 With its pattern A fixed, a head sends the stream X (tokens × d_model) to $A X W_{OV}$, and its scores are
 $X W_{QK} X^\top$; both matrices are d_model × d_model of rank at most d_head, and `Factored` computes with them without
@@ -19,7 +19,7 @@ from headscope.maths.linear_algebra.spectrum import form_singular_values
 
 @dataclass(frozen=True)
 class Factored:
-    r"""A matrix kept as left · right, e.g. $W_{OV} = w_v w_o$ or $W_{QK} = w_q w_k^\top$.
+    r"""A matrix in two factors, e.g. $W_{OV} = w_v w_o$ or $W_{QK} = w_q w_k^\top$.
 
     Definition:
         left: rows × inner, right: inner × columns, with equal leading axes.
@@ -91,13 +91,16 @@ class Factored:
         return form_singular_values(self.left, self.right.mT)
 
     def eigenvalues(self) -> Tensor:
-        """Eigenvalues that need not be 0, complex, largest modulus first: those of right · left."""
+        """The eigenvalues of right · left: complex, largest modulus first.
+
+        All other eigenvalues of the matrix are 0.
+        """
         self._fits(*self.shape)
         values: Tensor = torch.linalg.eigvals(self.right @ self.left)
         return torch.gather(values, -1, values.abs().argsort(-1, descending=True))
 
     def copying(self) -> Float[Tensor, "*batch"]:
-        r"""How far a map copies what it reads: $\sum_i \lambda_i / \sum_i |\lambda_i|$, from −1 to 1.
+        r"""How far a map copies: $\sum_i \lambda_i / \sum_i |\lambda_i|$, from −1 to 1.
 
         0 where all eigenvalues are 0, 1 where every one is positive (what is read is written with the same sign),
         near 0 for a random map.
@@ -162,7 +165,7 @@ def composition(first: Factored, second: Factored) -> Float[Tensor, "*batch"]:
 
 
 def composition_null(d_model: int) -> float:
-    r"""Root mean square of `composition` when the directions of the two maps have nothing to do with each other.
+    r"""Root mean square of `composition` for two maps with unrelated directions.
 
     Definition:
         $E\,|M_1 O M_2|_F^2 = |M_1|_F^2 |M_2|_F^2 / d_{model}$ exactly, for O uniform on the orthogonal matrices and any

@@ -1,6 +1,6 @@
-r"""Singular values of matrices and of products kept factored, and the numbers that sum a spectrum up.
+r"""Singular values of matrices and of factored products, and numbers of a spectrum.
 
-Every function takes leading batch axes and answers in float64, whatever the dtype of the input.
+Every function takes leading batch axes and answers in float64 for every dtype of the input.
 """
 
 import torch
@@ -46,7 +46,10 @@ def singular_values(w: Float[Tensor, "*batch rows columns"]) -> Float[Tensor, "*
 def _lower_gram(
     tall: Float[Tensor, "*batch rows columns"], scale: Float[Tensor, "*batch 1 1"]
 ) -> Float[Tensor, "*batch columns columns"]:
-    """The lower triangle of the Gram matrix of tall / scale in float64; what stands above it has no meaning."""
+    """The lower triangle of the Gram matrix of tall / scale in float64.
+
+    The entries above the diagonal have no meaning.
+    """
     size = tall.shape[-1]
     gram = tall.new_zeros(*tall.shape[:-2], size, size, dtype=torch.float64)
     for first in range(0, tall.shape[-2], _ROWS):
@@ -58,7 +61,9 @@ def _lower_gram(
 
 
 def triangular_factor(a: Float[Tensor, "*batch rows d"]) -> Float[Tensor, "*batch core d"]:
-    r"""R of the reduced QR decomposition: all that a product $a\,b^\top$ keeps of a, up to a rotation.
+    r"""R of the reduced QR decomposition of a.
+
+    A product $a\,b^\top$ keeps R of a, up to a rotation.
 
     Definition:
         $a = Q R$ with $Q^\top Q = 1$; core = min(rows, d).
@@ -74,7 +79,9 @@ def triangular_factor(a: Float[Tensor, "*batch rows d"]) -> Float[Tensor, "*batc
 def form_singular_values(
     a: Float[Tensor, "*batch rows d"], b: Float[Tensor, "*batch columns d"]
 ) -> Float[Tensor, "*batch rank"]:
-    r"""Singular values of $a\,b^\top$ without forming it, largest first; rank = min(rows, columns, d).
+    r"""Singular values of $a\,b^\top$ without forming it, largest first.
+
+    Their number is min(rows, columns, d).
 
     Definition:
         $\sigma(a\,b^\top) = \sigma(R_a R_b^\top)$ with $a = Q_a R_a$, $b = Q_b R_b$.

@@ -1,4 +1,4 @@
-r"""Gaps between neighbouring singular values: repulsion, the smallest gap, and what a gap protects.
+r"""Gaps between neighbouring singular values, and how far they protect vectors.
 
 The singular values of a random matrix repel one another like the eigenvalues of a real symmetric one: a gap of size ε
 times the local mean gap has the density $\frac{\pi^2}{6}\varepsilon$ for small ε.
@@ -70,7 +70,9 @@ def _legendre() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 def rotation_bound(
     sigma: Float[Tensor, "*batch rank"], perturbation: float, square: bool
 ) -> Float[Tensor, "*batch rank"]:
-    r"""How far each pair of singular vectors turns at most when a matrix of this norm is added: the sine of the angle.
+    r"""Bound on the sine of the angle by which a perturbation turns singular vectors.
+
+    `perturbation` is the norm of the matrix that is added.
 
     Definition:
         $\sin\theta_i \le 2\|E\|/\delta_i$, $\delta_i$ the distance of $\sigma_i$ to the other singular values and to

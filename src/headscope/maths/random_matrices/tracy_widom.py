@@ -1,4 +1,4 @@
-r"""The Tracy–Widom law (real case, F₁) of the largest squared singular value of a random matrix."""
+r"""The Tracy–Widom law (F₁) of the largest squared singular value, real case."""
 
 from functools import cache
 from math import sqrt
@@ -19,7 +19,9 @@ _BATCH = 512
 
 
 def survival(s: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-    r"""$1 - F_1(s)$, the chance that the law exceeds s, to full relative accuracy also where it is tiny.
+    r"""$1 - F_1(s)$, the chance that the law exceeds s.
+
+    The relative accuracy is full, also where the chance is tiny.
 
     Definition:
         $F_1(s) = \det(1 - K_s)$, $K_s(x, y) = \mathrm{Ai}(x + y + s)$ on $L^2(0, \infty)$.
@@ -44,7 +46,9 @@ def survival(s: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
 
 
 def centre_and_scale(rows: int, columns: int, variance: float = 1.0) -> tuple[float, float]:
-    r"""m and w such that $(\sigma_1^2 - m)/w$ follows the Tracy–Widom law for a Gaussian rows × columns matrix.
+    r"""Centre m and scale w of the largest square $\sigma_1^2$ of a Gaussian matrix.
+
+    $(\sigma_1^2 - m)/w$ follows the Tracy–Widom law.
 
     Definition:
         With $r = \sqrt{rows - 1/2}$, $c = \sqrt{columns - 1/2}$, v the variance of an entry:

@@ -1,4 +1,4 @@
-r"""Exact moments of $\sum_i\sigma_i^{2k}$ of a Gaussian matrix of finite size, beside the limits for large ones.
+r"""Exact moments of $\sum_i\sigma_i^{2k}$ of a Gaussian matrix of finite size.
 
 With the laws of `random_matrix` one knows a large matrix; these formulas have no error at any size, and so tell how
 good the limit is.
@@ -49,7 +49,7 @@ def energy_variance(rows: int, columns: int, variance: float = 1.0) -> float:
 
 
 def mean_length(n: int, variance: float = 1.0) -> float:
-    r"""$\mathbb{E}\|Wv\|$ of a unit vector v under a random matrix with n rows: the mean of a chi variable.
+    r"""Mean length of a unit vector after a random matrix with n rows (a chi variable).
 
     Definition:
         $\sqrt{2v}\,\Gamma(\frac{n+1}{2})/\Gamma(\frac n2) = \sqrt{nv}\,(1 - \frac{1}{4n} + O(n^{-2}))$; the mean

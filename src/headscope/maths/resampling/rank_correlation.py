@@ -1,4 +1,4 @@
-r"""Rank correlation within rows: which of the keys of a query rank high by two measures at once.
+r"""Rank correlation within rows: which keys of a query rank high by two measures.
 
 A row is a query, its entries are keys, and a mask says which keys count. Ranks are taken within each row, so that what
 is common to a row (how many keys it has, how sharp its softmax is) plays no part; correlations pool all rows.
@@ -15,7 +15,7 @@ _DETERMINED = 1e-10
 
 
 def row_ranks(values: Float[Tensor, "*batch keys"], mask: Bool[Tensor, "*some keys"]) -> Float[Tensor, "*batch keys"]:
-    r"""Ranks within each row among the keys that count, of mean 0 and variance 1; elsewhere 0.
+    r"""Ranks of the counted keys within each row, mean 0 and variance 1; elsewhere 0.
 
     Definition:
         $z_j = (r_j - \frac{n+1}{2})/s$ with the rank $r_j$ of key j among n, ties sharing the mean of their ranks, and
@@ -27,7 +27,7 @@ def row_ranks(values: Float[Tensor, "*batch keys"], mask: Bool[Tensor, "*some ke
         One sort per row.
     """
     counted = mask.expand_as(values)
-    # Keys that do not count go to the end of the row, where they are nobody's lower neighbour.
+    # Keys that do not count go to the end of the row, where no key has them as a lower neighbour.
     counted_values = torch.where(counted, values.to(torch.float64), torch.inf)
     ordered = counted_values.sort(-1).values
     twice = torch.searchsorted(ordered, counted_values) + torch.searchsorted(ordered, counted_values, right=True)
@@ -52,7 +52,9 @@ def row_centred(values: Float[Tensor, "*batch keys"], mask: Bool[Tensor, "*some 
 
 @dataclass(frozen=True)
 class RankSums:
-    r"""Sums of products of the ranks of three measures (a, m and a control d), which add up over rows and windows.
+    r"""Sums of products of the ranks of three measures: a, m and a control d.
+
+    The sums add up over rows and windows.
 
     Any measures will do whose rows have the mean 0: `row_centred` ones give Pearson's correlation within rows.
 
@@ -111,7 +113,7 @@ def beyond_positions(
     m: Float[Tensor, "windows *more rows keys"],
     mask: Bool[Tensor, "rows keys"],
 ) -> Float[Tensor, "sets *batch"]:
-    r"""Correlation of two measures of pairs beyond what positions tell and beyond what the key tells by itself.
+    r"""Correlation of two measures of pairs without the parts of positions and keys.
 
     Definition:
         From the entry of window w, query i and key j the mean over windows at (i, j) is taken away, and then the mean
@@ -138,7 +140,7 @@ def _without_keys(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def _crossed(x: Tensor, y: Tensor) -> Tensor:
-    """Sums of products about the means over windows: with all windows, then without each."""
+    """Sums of products about the means over windows: with all, then without each."""
     windows = len(x)
     by_window, of_x, of_y = ((left * right).sum((-2, -1)) for left, right in ((x, y), (x.sum(0), y), (x, y.sum(0))))
     total, product = by_window.sum(0), (x.sum(0) * y.sum(0)).sum((-2, -1))

@@ -103,7 +103,10 @@ def softmax_cost(lab: Lab) -> Evidence:
 
 
 def _few_components(finding: Finding) -> Evidence | None:
-    """Components that 90 % of the energy takes, in each head, beside a map of its sharpness with keys at random."""
+    """Components for 90 % of the energy in each head, against a shuffled map.
+
+    The shuffled map has the same sharpness and random keys.
+    """
     rows = rows_of(finding, "components", ("value", "low", "high", "shuffled", "tokens"), quantity="components_90")
     if rows is None or numbers(rows, "tokens").max() < 64:
         return None

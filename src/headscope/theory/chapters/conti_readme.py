@@ -1,4 +1,4 @@
-"""The readme of Conti's thesis: attention as a structured matrix and a sparse error."""
+"""The readme of Conti's thesis: attention as structured matrix and sparse error."""
 
 import math
 from collections.abc import Callable

@@ -1,5 +1,4 @@
-r"""Wertich, section 4.3: the covariance of a token with k likely values, and what scalar products do to its "
-r"spectrum."""
+r"""Wertich, section 4.3: the covariance and spectrum of a token with k values."""
 
 import math
 
@@ -19,7 +18,7 @@ CHAPTER = wertich()
 
 
 def unit_vectors(lab: Lab, k: int, d: int, common: float = 0.5) -> Tensor:
-    """k unit vectors with a common component: their scalar products are positive on average."""
+    """k unit vectors with a common component and a positive mean scalar product."""
     x = lab.normal(k, d, purpose="own") + common * lab.normal(1, d, purpose="common")
     return torch.nn.functional.normalize(x, dim=1)
 

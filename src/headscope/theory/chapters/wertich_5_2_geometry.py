@@ -1,4 +1,4 @@
-r"""Wertich, sections 5.2.2 and 5.2.3: probability distributions and points on a sphere."""
+r"""Wertich, sections 5.2.2 and 5.2.3: distributions and points on a sphere."""
 
 import math
 

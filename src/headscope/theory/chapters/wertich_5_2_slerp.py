@@ -46,7 +46,7 @@ def _divergences(lab: Lab, count: int, radius: float, n: int = _N, centred: bool
 
 
 def _residuals(curves: Tensor) -> Tensor:
-    """What the best sinusoid of the frequency π/2 leaves over of each curve, relative to its range."""
+    """Residual of the best sinusoid of frequency π/2, relative to the curve's range."""
     t = _times(curves.shape[-1])
     return torch.tensor([fit_sinusoid(t, curve, _RIGHT).residual for curve in curves], dtype=torch.float64)
 
@@ -540,7 +540,10 @@ def sum_of_cosines(lab: Lab) -> Evidence:
     frozen = ((softmax(v) - softmax(w)) * velocity).sum(-1)
 
     def without_offset(curve: Tensor) -> float:
-        """What the best â cos(πt/2 + b̂), without a constant, leaves over of the curve, relative to its range."""
+        """Residual of the best â cos(πt/2 + b̂), relative to the curve's range.
+
+        The fit has no constant.
+        """
         basis = torch.stack([torch.cos(_RIGHT * t), torch.sin(_RIGHT * t)], -1)
         residual = curve - basis @ torch.linalg.lstsq(basis, curve[:, None]).solution[:, 0]
         return float(residual.abs().max() / (curve.max() - curve.min()))

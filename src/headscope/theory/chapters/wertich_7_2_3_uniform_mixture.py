@@ -215,7 +215,10 @@ def _curves(lab: Lab) -> Curves:
 
 
 def _flat(finding: Finding) -> Evidence | None:
-    """Effective keys (e to the entropy) beside all visible ones: flat weights leave out fewer than half."""
+    """Effective keys (e to the entropy) against all visible keys.
+
+    Flat weights leave out fewer than half of them.
+    """
     rows = rows_of(finding, "heads", ("value", "low", "high", "uniform"), quantity="effective_keys")
     if rows is None:
         return None
