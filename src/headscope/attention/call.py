@@ -1,4 +1,4 @@
-r"""Call and Output: what an attention mechanism is given and what it returns.
+r"""Call and Output: the input and the result of an attention mechanism.
 
 One attention call on a batch, as the model makes it:
 
@@ -49,7 +49,7 @@ class Call:
 
     @property
     def causal(self) -> bool:
-        """No query sees a later key."""
+        """Whether no query sees a later key."""
         return self.right == 0
 
     @property
@@ -110,7 +110,7 @@ class Call:
         return replace(self, **moved)
 
     def within(self, left: int | None, right: int | None) -> "Call":
-        """The same call seen through a narrower band."""
+        """The same call with a narrower band."""
         return replace(self, left=_narrower(self.left, left), right=_narrower(self.right, right))
 
     def take(self, queries: slice, keys: slice) -> "Call":

@@ -76,7 +76,7 @@ def corner_size(quantity: str) -> int | None:
 
 
 def corner(call: Call, size: int = CORNER) -> Float[Tensor, "batch heads shown_queries shown_keys"]:
-    """The pattern of the first `size` queries and keys: bounded however long the text.
+    """The pattern of the first `size` queries and keys, in bounded memory.
 
     Properties:
         - that part of the whole pattern  (tested: test_the_corner_is_part_of_the_pattern)
@@ -143,6 +143,6 @@ def pattern_pairs(call: Call) -> Float[Tensor, "batch heads sampled_queries samp
 
 
 def pairs_of(attention_map: Float[Tensor, "*set queries keys"]) -> Float[Tensor, "*set sampled_queries sampled_keys"]:
-    """The same part, cut from a map that is already computed."""
+    """The same part of a map that is already computed."""
     queries, keys = (list(sampled_tokens(size)) for size in attention_map.shape[-2:])
     return attention_map[..., queries, :][..., keys]

@@ -80,7 +80,7 @@ class Mechanism(ABC):
             return self.attend(_cast(call, torch.get_autocast_dtype(device)), lse=lse)
 
     def supports(self, call: Call) -> str | None:
-        """None when everything in the call is honoured; otherwise what is not, and why."""
+        """None when the call is honoured in full; otherwise what is not, and why."""
         del call  # the mechanisms that honour everything need not look
         return None
 
@@ -131,11 +131,11 @@ class Mechanism(ABC):
 
     @abstractmethod
     def definition(self, call: Call) -> Output:
-        """The same in plain float64, as the formula says it; shares no code with `attend`."""
+        """The formula in plain float64, which shares no code with `attend`."""
 
     @abstractmethod
     def cost(self, n: int, d: int) -> Cost:
-        """What one head costs with n queries, n keys and width d."""
+        """The cost of one head with n queries, n keys and width d."""
 
 
 def mechanisms() -> dict[str, type[Mechanism]]:

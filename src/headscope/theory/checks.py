@@ -26,7 +26,7 @@ class Lab:
     name: str = ""
 
     def generator(self, purpose: str = "") -> torch.Generator:
-        """A generator of its own for each purpose."""
+        """A generator for each purpose."""
         digest = hashlib.sha256(f"{self.seed}/{self.name}/{purpose}".encode()).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
 
@@ -78,12 +78,12 @@ def exact(quantity: str, predicted: float | Tensor, measured: float | Tensor, sc
 
 
 def fact(statement: str, is_so: bool) -> Comparison:
-    """A question of yes and no: predicted 1 (yes), measured 1 or 0."""
+    """A yes-or-no question: predicted 1 (yes), measured 1 or 0."""
     return Comparison(statement, 1.0, float(is_so), 0.0, "is")
 
 
 def counted(quantity: str, predicted: Number, measured: Number) -> Comparison:
-    """Two counts, which must be equal."""
+    """Compares two counts, which must be equal."""
     return Comparison(quantity, float(predicted), float(measured), 0.0)
 
 
@@ -101,12 +101,12 @@ def rounded(quantity: str, printed: str, measured: float) -> Comparison:
 
 
 def more_than(quantity: str, border: Number, measured: Number, error: Number) -> Comparison:
-    """A number that must lie above the border, by more than its error allows to doubt."""
+    """A number that must lie above the border by more than its error."""
     return Comparison(quantity, float(border), float(measured), float(error), ">")
 
 
 def less_than(quantity: str, border: Number, measured: Number, error: Number) -> Comparison:
-    """A number that must lie below the border, by more than its error allows to doubt."""
+    """A number that must lie below the border by more than its error."""
     return Comparison(quantity, float(border), float(measured), float(error), "<")
 
 

@@ -36,7 +36,7 @@ Judge = Callable[..., Evidence | None]  # given the findings; None: this model c
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement, or several that are one argument, and how to settle it.
+    """One statement, or several of one argument, and how to settle it.
 
     Exactly one of these: `check` (mathematics: run it), `waits` (a trained model settles it, by `judge` where a `lens`
     of headscope measures what is needed), or neither, and then `reason` says why nothing here can test it.
@@ -61,7 +61,7 @@ class Claim:
 
     @property
     def wording(self) -> Wording:
-        """How much the statement claims, by its own words."""
+        """The strength of the statement, from its own words."""
         return wording(self.statement, self.formula)
 
 

@@ -20,7 +20,7 @@ Step = Callable[[str, int, int], None]
 
 @cache
 def chapters() -> tuple[Chapter, ...]:
-    """Every chapter, found by its file."""
+    """Every chapter; a scan of the folder finds them."""
     folder = importlib.import_module(_FOLDER)
     ordered_chapters = []
     for info in sorted(pkgutil.iter_modules(folder.__path__), key=lambda info: info.name):
@@ -44,13 +44,13 @@ def claims(ids: Sequence[str] = ()) -> tuple[Claim, ...]:
 
 
 def meant_ids(ids: Sequence[str]) -> frozenset[str]:
-    """Every id that the given ids and sections name; all of them where none is given."""
+    """Every id that these ids and sections name; all where there is none."""
     all_ids = [name for claim in claims() for name in claim.ids]
     return frozenset(name for selector in ids for name in _meant(selector, all_ids)) if ids else frozenset(all_ids)
 
 
 def _meant(selector: str, ids: Iterable[str]) -> list[str]:
-    """The id itself, or all that it begins and that go on with a letter or a point."""
+    """The id itself, or all ids that continue it with a letter or a point."""
     names = list(ids)
     if selector in names:
         return [selector]
@@ -140,7 +140,7 @@ def _entry(claim: Claim, verdict: Verdict, evidence: Evidence | None, model: str
 
 
 def _place(claim: Claim) -> tuple[object, ...]:
-    """W-2.1a before W-2.1b before W-2.10; the works in their order."""
+    """Sorting key: W-2.1a before W-2.1b before W-2.10; the works in their order."""
     author, _, number = claim.ids[0].partition("-")
     pieces = tuple(
         (0, int(piece), "") if piece.isdigit() else (1, 0, piece) for piece in re.findall(r"\d+|[^\d.]+", number)

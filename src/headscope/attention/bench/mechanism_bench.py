@@ -28,7 +28,7 @@ Step = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Setting:
-    """What the mechanisms are timed on."""
+    """Settings of the timing."""
 
     heads: int = 8
     kv_heads: int = 8
@@ -68,7 +68,7 @@ def bench(
 
 
 def growth(costs: Sequence[float], lengths: Sequence[int]) -> float:
-    """The power of n that the cost grows like, between the last two lengths."""
+    """The power of n in the cost, between the last two lengths."""
     return math.log(costs[-1] / costs[-2]) / math.log(lengths[-1] / lengths[-2])
 
 

@@ -20,7 +20,7 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Peer:
-    """One way in which others do what a mechanism does.
+    """One implementation by others of what a mechanism does.
 
     `prepare` is given the mechanism and the call and returns the function that is timed, or None where the peer
     cannot do this (a length that is no multiple of its block, a causal call it knows nothing about …).

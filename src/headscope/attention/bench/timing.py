@@ -20,7 +20,7 @@ _ENOUGH = 0.02  # seconds; shorter runs are repeated until the clock can see the
 
 
 def interleaved(runs: Sequence[Run], rounds: int) -> list[list[float]]:
-    """The seconds of each run, round by round, after one round that does not count.
+    """The seconds of each run, round by round, after a warm-up round.
 
     Within a round they run one after the other, so that a busy machine slows all alike: compare within rounds.
     """
@@ -56,7 +56,7 @@ def peak_bytes(run: Run) -> int:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """torch on one thread, and afterwards on as many as before."""
+    """Run torch on one thread; afterwards on the same number as before."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -111,7 +111,7 @@ def row_values(
 
 
 def padded(qkv: tuple[Heads, Heads, Heads]) -> tuple[Heads, Heads, Heads]:
-    """Each contiguous, of a width of whole vectors."""
+    """Contiguous tensors whose width is a number of whole vectors."""
     q, k, v = (_padded(x) for x in qkv)
     return q, k, v
 

@@ -40,13 +40,13 @@ def is_used() -> bool:
 
 
 def takes(x: Tensor) -> bool:
-    """Whether the kernel is used and knows tensors like this one."""
+    """Whether the kernel is on and supports a tensor like this one."""
     return x.dtype == torch.float32 and x.device.type == "cpu" and is_used()
 
 
 @cache
 def library() -> ctypes.CDLL:
-    """The kernel, built if need be; a `ResourceError` says what is missing."""
+    """The kernel, built if necessary; a `ResourceError` says what is missing."""
     from torch.utils import cpp_extension
 
     name = f"headscope_rows_{_digest()}"
@@ -68,7 +68,7 @@ def _digest() -> str:
 
 
 def _features() -> str:
-    """What the processor can do, where the system says so."""
+    """Features of the processor, where the system reports them."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

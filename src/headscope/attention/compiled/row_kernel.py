@@ -76,10 +76,10 @@ def row_sums(
 
 
 def integers(*values: int) -> "ctypes.Array[ctypes.c_int64]":
-    """What C calls `const int64_t*`."""
+    """A pointer of the type `const int64_t*` in C."""
     return (ctypes.c_int64 * max(1, len(values)))(*values)
 
 
 def pointers(*tensors: Tensor | None) -> tuple[ctypes.c_void_p, ...]:
-    """Where the numbers of each tensor begin; null where there is none."""
+    """Addresses of the numbers of each tensor; null where there is none."""
     return tuple(ctypes.c_void_p(0 if x is None else x.data_ptr()) for x in tensors)

@@ -37,7 +37,7 @@ from headscope.errors import UsageError
 
 @dataclass(frozen=True)
 class BlockRow:
-    """The key blocks that one query block sees, by reason; none is named twice."""
+    """The key blocks that one query block sees, by reason, each block once."""
 
     everywhere: tuple[int, ...]  # global blocks, or all blocks where the query block is global itself
     near: tuple[int, ...]
@@ -45,7 +45,7 @@ class BlockRow:
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """All of them, in order."""
+        """All visible key blocks, in order."""
         return tuple(sorted({*self.everywhere, *self.near, *self.random}))
 
 
@@ -129,11 +129,11 @@ class BigBird(Mechanism):
         return cls(block=n)
 
     def plan(self, n: int, causal: bool = False) -> BlockPlan:
-        """Which blocks see which over n positions; print it to read it."""
+        """The plan of visible blocks over n positions; print it to read it."""
         return _plan(self, n, causal)
 
     def supports(self, call: Call) -> str | None:
-        """Blocks are counted from position 0 on."""
+        """Refuses positions below 0: blocks start at position 0."""
         positions = torch.cat([call.query_positions.flatten(), call.key_positions.flatten()])
         return (
             "it counts blocks from position 0 on, and there are positions before" if int(positions.min()) < 0 else None
@@ -154,7 +154,7 @@ class BigBird(Mechanism):
         return self.plan(1 + int(max(call.query_positions.max(), call.key_positions.max())), call.causal)
 
     def _pairs(self, call: Call, table: Bool[Tensor, "blocks blocks"]) -> Bool[Tensor, "rows 1 queries keys"]:
-        """What a table of blocks says of the positions of a call."""
+        """The part of a table of blocks at the positions of a call."""
         mine, theirs = call.query_positions // self.block, call.key_positions // self.block
         return table.to(mine.device)[mine[:, :, None], theirs[:, None, :]][:, None]
 

@@ -62,7 +62,7 @@ class Dense(Mechanism):
 
     @classmethod
     def as_dense(cls, n: int) -> "Dense":
-        """Itself."""
+        """The mechanism itself."""
         del n
         return cls()
 
@@ -117,12 +117,12 @@ def _has_flash(call: Call) -> bool:
 
 
 def _needs_scores(call: Call) -> bool:
-    """The fused kernels know no softcap, and give no gradient to a bias."""
+    """Whether the scores are needed: for a softcap, or for the gradient of a bias."""
     return call.softcap is not None or (call.bias is not None and call.bias.requires_grad)
 
 
 def _attended(call: Call, *, lse: bool, causal: bool = False) -> tuple[Tensor, Tensor | None]:
-    """One block: output and, where it is wanted or comes for nothing, the log-sum-exp."""
+    """One block: output, and the log-sum-exp where it is needed or free."""
     if call.k.shape[2] == 0:
         return blind(call)
     q, k, v, scale = call.q, call.k, call.v, call.scale

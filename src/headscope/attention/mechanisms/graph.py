@@ -88,7 +88,7 @@ class Graph(Pattern):
         return self.neighbours
 
     def supports(self, call: Call) -> str | None:
-        """Every query must have a list, if an empty one."""
+        """Refuses queries without a list; a list may be empty."""
         last = int(call.query_positions.max()) if call.query_positions.numel() else 0
         if last >= len(self.lists):
             return f"it has lists for {len(self.lists)} positions, and there is a query at position {last}"

@@ -43,7 +43,7 @@ State = tuple[Square, Cross]
 
 @dataclass(frozen=True)
 class Intention(Mechanism):
-    """Ridge least squares of values on keys, asked at the queries.
+    """Ridge least squares of values on keys, evaluated at the queries.
 
     Properties:
         - equals its float64 definition, with gradients  (tested: test_fast_equals_definition)
@@ -68,7 +68,7 @@ class Intention(Mechanism):
         return (cls(), cls(ridge=0.1), cls(ridge=30.0))
 
     def supports(self, call: Call) -> str | None:
-        """What belongs to the exponential of a score has no meaning here."""
+        """Refuses what belongs to the exponential of a score."""
         for part in ("bias", "softcap", "sinks"):
             if getattr(call, part) is not None:
                 return f"a regression has no scores inside an exponential, so a {part.rstrip('s')} means nothing"
@@ -213,7 +213,7 @@ MECHANISM = Intention
 
 
 def _real(call: Call) -> Call:
-    """A padded key is a key of zeros: it adds nothing to any moment."""
+    """The call with zeros for padded keys, which add nothing to any moment."""
     if call.key_padding is None:
         return call
     k, v = (x.masked_fill(~call.key_padding[:, None, :, None], 0.0) for x in (call.k, call.v))

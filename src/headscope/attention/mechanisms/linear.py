@@ -73,12 +73,12 @@ class Linear(Mechanism):
 
     @classmethod
     def examples(cls, n: int) -> tuple["Linear", ...]:
-        """One for each feature map."""
+        """One example for each feature map."""
         del n
         return (cls(), cls("relu"), cls("taylor"), cls("random"), cls("identity", normalise=False))
 
     def supports(self, call: Call) -> str | None:
-        """What belongs to the exponential of a score has no meaning here."""
+        """Refuses what belongs to the exponential of a score."""
         for part in ("bias", "softcap", "sinks"):
             if getattr(call, part) is not None:
                 return f"linear attention has no scores inside an exponential, so a {part.rstrip('s')} means nothing"
@@ -271,7 +271,7 @@ def _running(call: Call) -> Tensor:
 
 
 def _masked(call: Call) -> tuple[Tensor]:
-    """The weights of a block of rows, written down and masked."""
+    """The masked weights of a block of rows, in memory."""
     weights = grouped_products(call.q, call.k)
     allowed = allowed_mask(call)
     return (grouped_mix(weights if allowed is None else weights * allowed, call.v),)

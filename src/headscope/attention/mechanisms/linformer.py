@@ -93,7 +93,7 @@ class Linformer(Mechanism):
         return cls(rank=1, segment=max(1, n))
 
     def supports(self, call: Call) -> str | None:
-        """What goes by single pairs of a query and a key cannot reach a projected key."""
+        """Refuses what acts on single pairs: it cannot reach a projected key."""
         for part in ("mask", "bias"):
             if getattr(call, part) is not None:
                 return f"a projected key is a mixture of keys, so a {part} of single keys does not apply to it"
@@ -268,7 +268,7 @@ MECHANISM = Linformer
 
 
 def _alone(call: Call) -> Call:
-    """The call without limits, where the positions of the keys are but their numbers."""
+    """The call without limits, for keys whose positions are mere numbers."""
     return replace(call, left=None, right=None)
 
 
@@ -290,7 +290,7 @@ def _runs(x: Tensor, front: int, size: int) -> Tensor:
 
 
 def _shifted(x: Tensor, dim: int, start: int, count: int) -> Tensor:
-    """`count` runs from `start` on, empty ones where there are none."""
+    """`count` runs from `start` on; runs beyond the end are empty."""
     have = x.shape[dim]
     if start == 0 and count == have:
         return x

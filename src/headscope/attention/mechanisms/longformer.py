@@ -43,7 +43,7 @@ from headscope.errors import UsageError
 
 @dataclass(frozen=True)
 class Longformer(Pattern):
-    """A window around every query, and global positions that see and are seen by all.
+    """A window around every query, and global positions that all see and that see all.
 
     Properties:
         - equals its float64 definition, with gradients  (tested: test_fast_equals_definition)
@@ -95,7 +95,7 @@ class Longformer(Pattern):
         return allowed | (near if self.right is None else near & (ahead >= -self.right))
 
     def parts(self, call: Call) -> dict[str, Bool[Tensor, "mask_batch mask_heads queries keys"]]:
-        """The window, and with the global rows and columns."""
+        """The window, and the window with the global rows and columns."""
         return {"window": replace(self, global_positions=()).seen(call).visible(), "global": self.seen(call).visible()}
 
     def attend(self, call: Call, *, lse: bool) -> Output:

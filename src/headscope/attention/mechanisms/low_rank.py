@@ -39,7 +39,7 @@ RCOND = 1e-6
 
 @dataclass(frozen=True)
 class LowRank(Mechanism):
-    """A map of low rank: as many as there are runs of `segment` tokens, or `rank`.
+    """A map of low rank: the number of runs of `segment` tokens, or `rank`.
 
     Properties:
         - equals its float64 definition, with gradients  (tested: test_fast_equals_definition)
@@ -68,12 +68,12 @@ class LowRank(Mechanism):
 
     @classmethod
     def as_dense(cls, n: int) -> "LowRank":
-        """Every token a landmark."""
+        """Every token is a landmark."""
         del n
         return cls(segment=1)
 
     def supports(self, call: Call) -> str | None:
-        """What goes by single pairs cannot reach a landmark."""
+        """Refuses what acts on single pairs: it cannot reach a landmark."""
         for part in ("mask", "bias", "sinks"):
             if getattr(call, part) is not None:
                 return f"a landmark stands for many tokens, so {part} of single ones does not apply to it"
@@ -135,7 +135,7 @@ class LowRank(Mechanism):
         return Output(Dense().attend(landmark_key_call, lse=False).out.to(call.q.dtype))
 
     def definition(self, call: Call) -> Output:
-        """The three factors written down, in float64."""
+        """The factors of the map one after the other, in float64."""
         q, k, v = (x.double() for x in (call.q, call.k, call.v))
         k, v = (x.repeat_interleave(call.groups, dim=1) for x in (k, v))
         if self.method == "svd":
@@ -293,7 +293,7 @@ def _capped(call: Call, products: Tensor) -> Tensor:
 
 
 def _runs(n: int, segment: int, causal: bool) -> list[list[int]]:
-    """The indices of each run, as the definition says them."""
+    """The indices of each run, by the definition."""
     if not causal:
         return [list(range(start, min(start + segment, n))) for start in range(0, n, segment)]
     return [[0]] + [list(range(end - segment + 1, end + 1)) for end in range(segment, n, segment)]

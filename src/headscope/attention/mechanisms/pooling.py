@@ -81,7 +81,7 @@ class Pooling(Mechanism):
 
     @classmethod
     def examples(cls, n: int) -> tuple["Pooling", ...]:
-        """Every score and every normaliser once."""
+        """Every score and every normaliser, once each."""
         del n
         return (
             cls("additive"),
@@ -116,7 +116,7 @@ class Pooling(Mechanism):
         return None
 
     def attend(self, call: Call, *, lse: bool) -> Output:
-        """Dense attention where it is that, else blocks of rows."""
+        """Dense attention where it is equal to that, else blocks of rows."""
         if (self.score, self.normaliser) == ("scaled_dot", "softmax"):
             return Dense().attend(call, lse=lse)
         dtype = call.q.dtype
@@ -171,7 +171,7 @@ class Pooling(Mechanism):
         return Cost(flops=n * n * (per_score + 2.0 * d) + prepared, bytes=pairs * per_pair + FLOAT * 1.0 * n * d)
 
     def _weight(self, name: str, call: Call) -> Float[Tensor, "some_heads *width"]:
-        """What was given or what the seed says, in float64, as x @ W would have it."""
+        """The weight of that name or one by the seed, in float64, for x @ W."""
         d = call.q.shape[-1]
         parameter: Tensor | None = getattr(self, name)
         if name == "readout":
@@ -226,7 +226,7 @@ MECHANISM = Pooling
 
 
 def _explicit(normaliser: str, s: Tensor, call: Call, v: Tensor) -> Output:
-    """The normalisers as their formulas say them."""
+    """The normalisers by their formulas."""
     visible = call.visible().expand_as(s)
     blind = ~visible.any(dim=-1, keepdim=True)
     lse = None

@@ -60,7 +60,7 @@ class Window(Mechanism):
         return self.dilation if isinstance(self.dilation, tuple) else (self.dilation,)
 
     def supports(self, call: Call) -> str | None:
-        """Dilations that are given head by head are for a call with as many heads."""
+        """Refuses dilations per head for a call with another number of heads."""
         heads = call.q.shape[1]
         if isinstance(self.dilation, tuple) and len(self.dilation) != heads:
             return f"it has dilations for {len(self.dilation)} heads, and the call has {heads}"
@@ -68,7 +68,7 @@ class Window(Mechanism):
 
     @classmethod
     def examples(cls, n: int) -> tuple["Window", ...]:
-        """A thirty-second of the positions on both sides, and less usual ones."""
+        """A thirty-second of the positions on both sides, and less usual windows."""
         near = max(2, n // 32)
         return (
             cls(left=near, right=near),
@@ -143,7 +143,7 @@ def _windowed(call: Call, *, lse: bool) -> Output:
 
 
 def _by_head(call: Call, dilations: tuple[int, ...], *, lse: bool) -> Output:
-    """Heads of one dilation together, then back in their order."""
+    """Attend to heads of one dilation together, and restore their order."""
     heads = [tuple(h for h, step in enumerate(dilations) if step == dilation) for dilation in sorted(set(dilations))]
     parts = [_dilated(call.heads(head_group), dilations[head_group[0]], lse=lse) for head_group in heads]
     order = torch.tensor([h for head_group in heads for h in head_group], device=call.q.device).argsort()
@@ -179,7 +179,7 @@ def _stepped(call: Call, dilations: tuple[int, ...]) -> Call:
 
 
 def _undilated(call: Call, dilation: int) -> Call:
-    """Positions that are all alike modulo the dilation, in units of it."""
+    """Positions that agree modulo the dilation, in units of it."""
     return replace(
         call,
         query_positions=call.query_positions.div(dilation, rounding_mode="floor"),

@@ -33,7 +33,7 @@ KEPT_ENTRIES = 1 << 18
 
 @dataclass(frozen=True)
 class Band:
-    """A band of an index matrix: who sees whom, and the scale of the scores."""
+    """A band of an index matrix: the visible pairs, and the scale of the scores."""
 
     left: int
     right: int
@@ -172,7 +172,7 @@ class Banded(Part):
     runs: tuple[tuple[int, int], ...] | None = None  # the keys that are real, from and to, of each sequence
 
     def attend(self, sequence: int, qkv: Triple, rows: tuple[Tensor, Tensor], *, fresh: bool) -> None:
-        """Tile by tile."""
+        """Write the rows tile by tile."""
         if not fresh:
             raise UsageError("a band writes every row, so it must be the first part")
         (start, stop), band = self._run(sequence, qkv[1])
@@ -198,7 +198,10 @@ class Banded(Part):
         row_grads: tuple[Tensor, Tensor | None],
         grads: Triple,
     ) -> None:
-        """In groups of blocks, so that their overlapping key gradients stay in cache."""
+        """Add gradients in groups of blocks.
+
+        The overlapping gradients of their keys then stay in the cache.
+        """
         (start, stop), band = self._run(sequence, qkv[1])
         real = slice(start, stop)
         qkv, grads = (qkv[0], qkv[1][:, real], qkv[2][:, real]), (grads[0], grads[1][:, real], grads[2][:, real])
@@ -216,7 +219,7 @@ class Banded(Part):
                 _add_gradients(tile, band, qkv, rows, row_grads, grads)
 
     def _run(self, sequence: int, k: Tensor) -> tuple[tuple[int, int], Band]:
-        """The real keys of a sequence, and the band as they see it."""
+        """The real keys of a sequence, and the band relative to them."""
         if self.runs is None:
             return (0, k.shape[1]), self.band
         start, stop = self.runs[sequence]
@@ -242,7 +245,7 @@ def _add_gradients(
     row_grads: tuple[Tensor, Tensor | None],
     grads: Triple,
 ) -> None:
-    """Add what one group of blocks contributes to the gradients of one sequence."""
+    """Add the gradients of one group of blocks, for one sequence."""
 
     def of_rows(x: Tensor) -> Tensor:
         return tile.queries_of(x.contiguous()[..., None])[..., 0]

@@ -45,7 +45,7 @@ class Outside:
         return outside if right is None else outside & (ahead >= -right)
 
     def runs(self, query: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The keys of one query, from and to, before the band and after it."""
+        """The key runs of one query before the band and after it."""
         place, keys, (left, right) = query + self.band.offset, self.sizes[1], self.limits
         first = 0 if left is None else min(max(place - left, 0), keys)
         last = keys if right is None else min(max(place + right + 1, 0), keys)
@@ -53,11 +53,11 @@ class Outside:
         return (first, min(before, last)), (max(after, first), last)
 
     def query_indices(self, positions: Sequence[int]) -> Int[Tensor, " some"]:
-        """The indices of positions that the call has queries at."""
+        """The indices of the positions at which the call has queries."""
         return _inside(positions, self.first[0], self.sizes[0])
 
     def key_indices(self, positions: Sequence[int]) -> Int[Tensor, " some"]:
-        """The indices of positions that the call has keys at."""
+        """The indices of the positions at which the call has keys."""
         return _inside(positions, self.first[1], self.sizes[1])
 
 
@@ -99,7 +99,7 @@ def band_and_rest_attention(call: Call, left: int | None, right: int | None, pla
 
 @lru_cache(maxsize=8)
 def columns(outside: Outside, positions: tuple[int, ...]) -> Sequence[Group]:
-    """Every query over the keys at some positions, where they are outside of the band."""
+    """Every query over the keys at some positions outside of the band."""
     keys = outside.key_indices(positions)
     groups: list[Group] = []
     rounded_rows = outside.sizes[0] // COLUMN_ROWS * COLUMN_ROWS
@@ -143,7 +143,7 @@ def full_rows(outside: Outside, positions: tuple[int, ...]) -> Sequence[Group]:
 
 
 def single_pairs(outside: Outside, lists: Lists) -> list[Group]:
-    """Every query over a list of its own, where it is outside of the band."""
+    """Every query over its own list of keys outside of the band."""
     owners, members = lists.pairs()
     queries, keys = owners - outside.first[0], members - outside.first[1]
     is_outside = (queries >= 0) & (queries < outside.sizes[0]) & (keys >= 0) & (keys < outside.sizes[1])

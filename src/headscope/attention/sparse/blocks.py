@@ -24,7 +24,7 @@ def row_blocks(call: Call, rows: int) -> Iterator[tuple[slice, slice]]:
 
 
 def band_mask(call: Call) -> Mask | None:
-    """True where the band of the call lets a query see a key; None where it lets all."""
+    """True where the band of the call lets a query see a key; None for all."""
     if call.left is None and call.right is None:
         return None
     if call.offset is not None:

@@ -28,7 +28,7 @@ Features = Float[Tensor, "batch heads n features"]
 
 
 def features(name: str, x: Float[Tensor, "batch heads n d_head"]) -> Features:
-    """The feature map of that name, of queries and keys alike; not for `random`."""
+    """The feature map of that name, for queries and keys alike; not `random`."""
     if name == "elu":
         # The same as elu(x) + 1, in half the time.
         return torch.clamp(x, min=0).add_(torch.clamp(x, max=0).exp_())

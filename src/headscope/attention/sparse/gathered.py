@@ -32,7 +32,7 @@ class Group:
     allowed: Bool[Tensor, "mask_blocks rows run"] | None = None  # mask_blocks: 1 (shared) or blocks
 
     def to(self, device: torch.device) -> "Group":
-        """The same indices on another device; itself where they are there already."""
+        """The same indices on another device, or the group itself if they are there."""
         if self.queries.device == device:
             return self
         moved = Group(
@@ -59,16 +59,16 @@ class Group:
 
     @cached_property
     def start(self) -> int | None:
-        """The first query, where they follow one another and so need no copy; else None."""
+        """The first query of a run, which needs no copy; None where there is no run."""
         flat = self.queries.reshape(-1)
         return int(flat[0]) if bool((flat.diff() == 1).all()) else None
 
     def of_rows(self, x: Float[Tensor, "heads queries *width"]) -> Float[Tensor, "blocks heads rows *width"]:
-        """What each block's queries have in x: a view where they are a run."""
+        """The rows of x for each block's queries: a view where they are a run."""
         return _taken(x, self.queries) if self.start is None else self._run(x, self.start)
 
     def put(self, x: Float[Tensor, "heads queries *width"], rows: Float[Tensor, "blocks heads rows *width"]) -> None:
-        """What `of_rows` takes, put back."""
+        """Put back the rows that `of_rows` takes."""
         if self.start is None:
             x.index_copy_(1, self.queries.reshape(-1), _by_head(rows).to(x.dtype))
         elif rows.data_ptr() != (view := self._run(x, self.start)).data_ptr():
@@ -98,7 +98,7 @@ class Gathered(Part):
     padding: Bool[Tensor, "batch keys"] | None = None  # True where the key is real
 
     def attend(self, sequence: int, qkv: Triple, rows: tuple[Tensor, Tensor], *, fresh: bool) -> None:
-        """Group by group, a few blocks at a time."""
+        """Write the rows group by group, a few blocks at a time."""
         q, k, v = qkv
         out, lse = rows
         real = self._real(sequence)
@@ -216,7 +216,7 @@ def gathered_attention(
 
 
 def _portable(q: Tensor, k: Tensor, v: Tensor, part: Gathered) -> kernel.Rows:
-    """The same by plain torch, for one sequence after the other."""
+    """The same by plain torch, sequence by sequence."""
     outs, rows = [], []
     for b in range(q.shape[0]):
         out = q.new_zeros(*q.shape[1:3], v.shape[-1])
@@ -276,7 +276,7 @@ def _taken_keys(
 
 
 def _mask(group: Group, real: Tensor | None, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-    """What is added to the scores of each block, and the rows that see nothing."""
+    """The addition to the scores of each block, and the rows that see nothing."""
     allowed = group.may_see(real)
     if allowed is None:
         return None, None

@@ -33,7 +33,7 @@ class Lists:
 
     @classmethod
     def of(cls, lists: Iterable[Iterable[int]], whose: str) -> "Lists":
-        """From a sequence of sequences; `whose` names it where it is wrong."""
+        """Lists from a sequence of sequences; errors name it by `whose`."""
         rows = [tuple(row) for row in lists]
         members = torch.tensor(list(chain.from_iterable(rows)) or [0])[: sum(map(len, rows))]
         if members.dtype != torch.long or bool((members < 0).any()):
@@ -44,7 +44,7 @@ class Lists:
 
     @classmethod
     def of_mask(cls, mask: Bool[Tensor, "queries keys"]) -> "Lists":
-        """From a matrix that is True where a query may see a key."""
+        """Lists from a matrix that is True where a query may see a key."""
         owners, members = mask.nonzero(as_tuple=True)
         return cls._of_pairs(owners, members, mask.shape[0])
 
@@ -70,11 +70,11 @@ class Lists:
         return torch.repeat_interleave(torch.arange(len(self)), self.starts.diff()), self.members
 
     def count(self, n: int) -> int:
-        """How many pairs lie among the first n positions."""
+        """The number of pairs among the first n positions."""
         return self._count(n, lambda ahead: torch.ones_like(ahead, dtype=torch.bool))
 
     def count_outside(self, n: int, left: int | None, right: int | None) -> int:
-        """How many pairs among the first n positions lie outside a band."""
+        """The number of pairs among the first n positions outside a band."""
         behind = n if left is None else left
         after = n if right is None else right
         return self._count(n, lambda ahead: (ahead > behind) | (ahead < -after))

@@ -58,7 +58,7 @@ def row_pairs(n: int, left: Limit, right: Limit, rows: Sequence[int]) -> int:
 
 
 def farthest(n: int, limit: Limit) -> int:
-    """How far a limit lets a query see among n positions."""
+    """The reach of a limit among n positions."""
     return n - 1 if limit is None else min(limit, n - 1)
 
 

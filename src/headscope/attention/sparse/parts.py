@@ -49,7 +49,7 @@ class Part(ABC):
         row_grads: tuple[Tensor, Tensor | None],
         grads: Triple,
     ) -> None:
-        """Add this part's share to `grads`, given the merged rows and their gradients."""
+        """Add this part's share to `grads`, from the merged rows and their gradients."""
 
 
 def attention_over(

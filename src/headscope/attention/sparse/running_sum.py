@@ -59,7 +59,7 @@ class _RunningSum(torch.autograd.Function):
 
 
 class Running:
-    """The sum so far, and the memory that a block of at most ROWS positions needs.
+    """The running sum, and the memory for a block of at most ROWS positions.
 
     Memory is allocated once: an allocation for every block costs as much as the products.
     """
@@ -142,7 +142,7 @@ def _chunks(x: Tensor) -> Tensor:
 
 
 def _states(sums: Tensor, state: Tensor, reverse: bool) -> Tensor:
-    """The state before each chunk; `state` becomes the one after all of them.
+    """The state before each chunk; `state` becomes the state after all chunks.
 
     A product with a triangle of ones is the fastest way to add up; its last row is the sum of all.
     """
@@ -159,7 +159,7 @@ def _states(sums: Tensor, state: Tensor, reverse: bool) -> Tensor:
 
 
 def _cut(products: Tensor, groups: int, column_groups: int, reverse: bool) -> None:
-    """Zero, in place, where the other place comes later (reversed: earlier)."""
+    """Set to zero, in place, where the other place is later (reversed: earlier)."""
     chunks, rows, columns = products.shape
     tiles = products
     if groups * column_groups > 1:

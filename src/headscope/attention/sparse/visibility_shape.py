@@ -4,7 +4,10 @@ from headscope.attention.call import Call
 
 
 def sees_all(call: Call) -> bool:
-    """Whether positions keep no query from any key (padding and stray masks aside)."""
+    """Whether positions hide no key from any query.
+
+    Padding and stray masks do not count.
+    """
     if call.left is None and call.right is None:
         return True
     if call.offset is None:

@@ -55,7 +55,7 @@ def sums(call: Call, widths: tuple[int, ...], centre: Float[Tensor, "batch kv_he
 
 
 def _row_sums(call: Call, widths: tuple[int, ...], centre: Tensor) -> tuple[Tensor, Tensor]:
-    """What the kernel keeps of every row, and its output, of all sequences."""
+    """The kernel's numbers of every row, and its output, for all sequences."""
     first = first_key(call).tolist()
     sequences = [
         compiled.row_sums(

@@ -1,4 +1,4 @@
-"""What can be asked about the rows of an attention pattern, and what is answered."""
+"""Statistics of the rows of an attention pattern: the request and the record."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -23,7 +23,7 @@ class Request:
             raise UsageError(f"bands are half-widths |i − j| ≤ w with w ≥ 0, got {self.bands}")
 
     def union(self, other: "Request") -> "Request":
-        """What both ask for."""
+        """The union of two requests."""
         return Request(tuple(sorted({*self.bands, *other.bands})))
 
 

@@ -76,7 +76,7 @@ def observe(
 
 
 def _exact(call: Call, real_queries: Tensor | None) -> tuple[Call, Tensor | None]:
-    """The call, and which of its queries are real, where there is float64."""
+    """The call and its real queries, on a device with float64."""
     device = exact_device(call.q.device)
     return call.to(device), None if real_queries is None else real_queries.to(device)
 

@@ -73,13 +73,13 @@ class Chunk:
 
     @cached_property
     def shift(self) -> PerRow:
-        """What centring the keys took from the scores of each row."""
+        """The change of each row's scores by the centring of the keys."""
         centre = self.centre.double().repeat_interleave(self.call.groups, dim=1).transpose(-1, -2)
         return torch.matmul(self.call.q.double() * self.call.scale, centre)[..., 0]
 
     @cached_property
     def reach(self) -> PerRow:
-        """The largest |score| that a row could have by its norms."""
+        """An upper bound of a row's |score| from the norms."""
         lengths = torch.linalg.vector_norm(self.call.k - self.centre, dim=-1)
         longest = lengths.amax(dim=-1).repeat_interleave(self.call.groups, dim=1)
         reach: Tensor = torch.linalg.vector_norm(self.call.q.to(longest.dtype), dim=-1) * (
@@ -184,7 +184,7 @@ def chunks(call: Call) -> Iterator[tuple[slice, slice]]:
 
 
 def slab_rows(call: Call) -> int:
-    """Rows per slab: as many as fit, within what a matrix product likes."""
+    """Rows per slab: what fits, within sizes that suit a matrix product."""
     return max(16, min(SLAB_ROWS, SLAB_ENTRIES // (call.groups * call.k.shape[2])))
 
 

@@ -71,7 +71,7 @@ class Induction:
 
     @property
     def previous_ov(self) -> Factored:
-        """What the first layer moves: symbol → previous symbol."""
+        """The map of the first layer: symbol → previous symbol."""
         return Factored(self._part(0, self.symbols).mT, self._part(1, self.symbols))
 
     @property
@@ -81,7 +81,7 @@ class Induction:
 
     @property
     def induction_ov(self) -> Factored:
-        """What the second layer moves: symbol → prediction."""
+        """The map of the second layer: symbol → prediction."""
         return Factored(self._part(0, self.symbols).mT, self._part(2, self.symbols))
 
     def run(self, tokens: Int[Tensor, "*batch tokens"], *, first_layer: bool = True) -> "Trace":

@@ -1,4 +1,4 @@
-r"""The weights of a map in random places, with every key as popular as it is."""
+r"""The weights of a map at random places; every key keeps its popularity."""
 
 import numpy as np
 import torch
@@ -57,7 +57,7 @@ def popular_placement(
 
 
 def _odds(sums: Float[Tensor, " keys"], most: Float[Tensor, " keys"]) -> Float[Tensor, " keys"]:
-    """What a key gets, against what it lacks to get the most."""
+    """The log odds of a key's weight against the most that it could get."""
     return (sums.clamp_min(TRACE) / (most - sums).clamp_min(TRACE)).log()
 
 

@@ -149,7 +149,7 @@ def _counts(n: int) -> Float[Tensor, " rows"]:
 
 @dataclass(frozen=True)
 class _GaussianRow:
-    """φ and its derivative on a grid of x: what all n share at one σ."""
+    """φ and its derivative on a grid of x, which all n share at one σ."""
 
     sigma: float
     spacing: float
@@ -234,7 +234,7 @@ class GaussianRows:
 
 
 def jacobian(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n n"]:
-    r"""How the shares react to the scores, as a dense matrix.
+    r"""The Jacobian of the shares by the scores, as a dense matrix.
 
     Definition:
         $J = \mathrm{diag}(p) - p\,p^\top$, $J_{ij} = \partial p_i / \partial s_j$.

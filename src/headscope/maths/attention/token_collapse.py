@@ -35,7 +35,7 @@ Norm = Literal["none", "post", "pre"]
 
 
 def residual(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*batch tokens d"]:
-    r"""What distinguishes the tokens: $X - 1 \bar{x}^\top$, in float64.
+    r"""The tokens less their mean, $X - 1 \bar{x}^\top$, in float64.
 
     Properties:
         - 0 for equal tokens, unchanged by a shift of all  (tested: test_the_residual_ignores_shifts)

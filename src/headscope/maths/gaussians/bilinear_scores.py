@@ -69,12 +69,12 @@ class GaussianPair:
         mean_y: Float[Tensor, "*batch m"],
         cov_y: Float[Tensor, "*batch m m"],
     ) -> "GaussianPair":
-        """x and y independent."""
+        """The pair of independent x and y."""
         return cls(mean_x, mean_y, cov_x, cov_y, torch.zeros_like(mean_x[..., :, None] * mean_y[..., None, :]))
 
     @classmethod
     def identical(cls, mean: Float[Tensor, "*batch n"], cov: Float[Tensor, "*batch n n"]) -> "GaussianPair":
-        """x and y the same vector: a token that is matched with itself."""
+        """The pair of one vector with itself: a token that is matched with itself."""
         return cls(mean, mean, cov, cov, cov)
 
     @classmethod

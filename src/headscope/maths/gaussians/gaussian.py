@@ -54,7 +54,7 @@ class Gaussian:
         return self.mean.shape[-1]
 
     def marginal(self, index: Sequence[int]) -> "Gaussian":
-        r"""The Gaussian of some of the coordinates, in the order given.
+        r"""The Gaussian of some of the coordinates, in this order.
 
         Properties:
             - the density integrated over the others  (tested: test_marginal_is_the_integral)
@@ -170,7 +170,7 @@ def fitted(moments: Moments, shrinkage: Shrinkage = "none", *, singular: bool = 
 
 
 def shrinkage_weight(moments: Moments, shrinkage: Shrinkage) -> Float[Tensor, "*batch"]:
-    r"""How far the covariance is drawn to a multiple of the identity, between 0 and 1.
+    r"""Weight of a multiple of the identity in the covariance, between 0 and 1.
 
     Definition:
         With S = scatter / n, $m = \mathrm{tr} S / d$ and $\delta = |S|_F^2 - d m^2$.
@@ -274,7 +274,7 @@ def eigen(covariance: Float[Tensor, "*batch d d"]) -> tuple[Float[Tensor, "*batc
 
 
 def rank(covariance: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch"]:
-    r"""In how many directions there is any variance.
+    r"""The number of directions with any variance.
 
     Properties:
         - that of the factor it was made of  (tested: test_rank_of_points)

@@ -203,7 +203,7 @@ def discrete_entropy(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
 
 
 def discrete_cross_entropy(p: Float[Tensor, "*batch n"], q: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
-    r"""$-\sum_i p_i \ln q_i$ in nats; infinite where q excludes what p allows.
+    r"""Cross-entropy $-\sum_i p_i \ln q_i$; infinite where q excludes what p allows.
 
     Properties:
         - entropy plus divergence  (tested: test_discrete_identities)

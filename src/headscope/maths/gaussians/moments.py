@@ -95,7 +95,7 @@ class Moments:
         return self.mean.shape[-1]
 
     def merge(self, other: "Moments") -> "Moments":
-        """The sketch of the samples of both."""
+        """The sketch of the samples of both sketches."""
         if self.mean.shape != other.mean.shape:
             raise UsageError(
                 f"sketches of shapes {tuple(self.mean.shape)} and {tuple(other.mean.shape)} describe different things"

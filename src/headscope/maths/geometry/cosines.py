@@ -37,7 +37,7 @@ class Directions:
 
     @classmethod
     def of(cls, x: Float[Tensor, "rows d"], centre: Float[Tensor, " d"] | None = None) -> "Directions":
-        """Of rows, seen from `centre` where one is given; in float64, block by block."""
+        """Sums of the rows from `centre` (default 0), in float64, block by block."""
         d = x.shape[1]
         count, total = 0, torch.zeros(d, dtype=torch.float64)
         gram = torch.zeros(d, d, dtype=torch.float64)
@@ -85,7 +85,7 @@ class Directions:
 
 
 def blocks(x: Float[Tensor, "rows d"]) -> Iterator[Float[Tensor, "_ d"]]:
-    """The rows as they are, some at a time."""
+    """The rows, a block at a time."""
     for first in range(0, len(x), ROWS):
         yield x[first : first + ROWS]
 

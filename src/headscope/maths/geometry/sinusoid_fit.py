@@ -1,4 +1,4 @@
-"""The sinusoid of a given frequency nearest to a curve, and what it leaves over."""
+"""The sinusoid of a fixed frequency nearest to a curve, and its residual."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ class Sinusoid:
     residual: float
 
     def at(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """Its values."""
+        """The values of the curve at t."""
         return self.amplitude * torch.cos(self.frequency * t.to(torch.float64) + self.phase) + self.offset
 
 

@@ -46,7 +46,7 @@ def pairs_at_angle(
     generator: torch.Generator,
     centred: bool = False,
 ) -> tuple[Float[Tensor, "count dimension"], Float[Tensor, "count dimension"]]:
-    r"""Pairs of points with one given angle between them, otherwise uniform.
+    r"""Pairs of points with one angle between them, otherwise uniform.
 
     Definition:
         $v = l\,e_1$, $w = l\,(\cos\theta\,e_1 + \sin\theta\,e_2)$ with $(e_1, e_2)$ a uniform orthonormal pair.

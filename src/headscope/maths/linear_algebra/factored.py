@@ -87,7 +87,7 @@ class Factored:
         return self.singular_values().square().sum(-1).sqrt()
 
     def singular_values(self) -> Float[Tensor, "*batch rank"]:
-        """Largest first; at most as many as the inner size."""
+        """Singular values, largest first; their number is at most the inner size."""
         return form_singular_values(self.left, self.right.mT)
 
     def eigenvalues(self) -> Tensor:
@@ -129,7 +129,7 @@ def moved(
 
 
 def kronecker(pattern: Float[Tensor, "queries keys"], w: Float[Tensor, "d e"]) -> Float[Tensor, "rows columns"]:
-    r"""The matrix of $X \mapsto A X W$ on X written out row by row.
+    r"""The matrix of $X \mapsto A X W$ on the rows of X, one after another.
 
     Definition:
         $\mathrm{vec}(A X W) = (A \otimes W^\top)\,\mathrm{vec}(X)$ where vec lists the rows one after another (as
@@ -146,7 +146,7 @@ def kronecker(pattern: Float[Tensor, "queries keys"], w: Float[Tensor, "d e"]) -
 
 
 def composition(first: Factored, second: Factored) -> Float[Tensor, "*batch"]:
-    r"""How much of what the first map writes the second one reads.
+    r"""Share of the first map's output that the second map reads.
 
     Definition:
         $\frac{|M_1 M_2|_F}{|M_1|_F\,|M_2|_F}$, from 0 to 1. With $M_1 = W_{OV}$ of an earlier head:

@@ -103,7 +103,7 @@ def form_singular_values(
 
 
 def stable_rank(sigma: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch"]:
-    r"""How many directions of the largest size would hold the whole energy.
+    r"""Number of directions of the largest size that would hold the whole energy.
 
     Definition:
         $\sum_i \sigma_i^2 / \sigma_1^2$; 0 for the zero matrix.
@@ -118,7 +118,7 @@ def stable_rank(sigma: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch"]:
 
 
 def participation_ratio(sigma: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch"]:
-    r"""How many equal directions would have the same purity.
+    r"""Number of equal directions with the same purity.
 
     Definition:
         $1 / \sum_i p_i^2$ with $p_i = \sigma_i^2 / \sum_j \sigma_j^2$; 0 for the zero matrix.
@@ -130,7 +130,7 @@ def participation_ratio(sigma: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*
 
 
 def effective_rank(sigma: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch"]:
-    r"""How many equal directions would have the same entropy of energy.
+    r"""Number of equal directions with the same entropy of energy.
 
     Definition:
         $\exp\left(-\sum_i p_i \ln p_i\right)$ with $p_i = \sigma_i^2 / \sum_j \sigma_j^2$; 0 for the zero
@@ -149,7 +149,7 @@ def effective_rank(sigma: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch
 
 
 def components_for(sigma: Float[Tensor, "*batch rank"], share: float, *, power: int = 2) -> Float[Tensor, "*batch"]:
-    r"""How many of the largest singular values carry a share of the whole.
+    r"""Number of the largest singular values that carry a share of the whole.
 
     Definition:
         The smallest k with $\sum_{i \leq k} \sigma_i^m \geq s \sum_i \sigma_i^m$: of the energy for m = 2, of the

@@ -68,7 +68,7 @@ def random_distance(p: int) -> float:
 
 @dataclass(frozen=True)
 class Bulk:
-    """What is left of a spectrum without its spikes.
+    """The bulk of a spectrum: the values without its spikes.
 
     `mean_square` is that of the random matrix whose median is the bulk's, `edges` are its smallest and largest singular
     values, `spikes` counts what lies above them, and `distance` is the largest gap between the distribution functions
@@ -160,7 +160,7 @@ class Comparison:
 
     @property
     def effective_rank(self) -> float:
-        """Effective rank as measured."""
+        """The measured effective rank."""
         return float(effective_rank(self.sigma))
 
     @cached_property

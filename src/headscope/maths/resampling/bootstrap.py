@@ -1,4 +1,4 @@
-"""Intervals by drawing the sample again from itself."""
+"""Intervals from samples that are drawn again from the sample itself."""
 
 from math import nan, sqrt
 

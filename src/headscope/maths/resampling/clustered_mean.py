@@ -54,7 +54,7 @@ def clustered_mean(sums: Float[Tensor, " clusters"], counts: Float[Tensor, " clu
 
 
 def total_variation(p: Float[Tensor, "*batch n"], q: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
-    r"""How much of the mass of one distribution must move to make it the other.
+    r"""Share of the mass that must move to turn one distribution into the other.
 
     Definition:
         $\frac{1}{2} \sum_j |p_j - q_j|$.

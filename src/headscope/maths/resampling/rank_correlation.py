@@ -75,26 +75,26 @@ class RankSums:
     def of(
         cls, a: Float[Tensor, "*batch rows keys"], m: Float[Tensor, "*some rows keys"], d: Float[Tensor, "rows keys"]
     ) -> "RankSums":
-        """Of ranks, over rows and keys."""
+        """The sums of products of ranks, over rows and keys."""
         products = ((a, a), (m, m), (d, d), (a, m), (a, d), (m, d))
         sums = [(x * y).sum((-2, -1)) for x, y in products]
         return cls(torch.stack([product_sum.expand_as(sums[3]) for product_sum in sums], -1))
 
     @property
     def correlation(self) -> Float[Tensor, "*batch"]:
-        """Of a and m; NaN where one of them does not vary."""
+        """Correlation of a and m; NaN where one of them does not vary."""
         aa, mm, _, am, _, _ = self.sums.unbind(-1)
         return _ratio(am, aa * mm)
 
     @property
     def slope(self) -> Float[Tensor, "*batch"]:
-        """How much a changes with m, by least squares; NaN where m does not vary."""
+        """Slope of a by m, by least squares; NaN where m does not vary."""
         _, mm, _, am, _, _ = self.sums.unbind(-1)
         return torch.where(mm > 0, am / mm.clamp_min(1e-300), torch.nan)
 
     @property
     def partial(self) -> Float[Tensor, "*batch"]:
-        """Of a and m given d; NaN where d determines one of them."""
+        """Partial correlation of a and m given d; NaN where d determines one of them."""
         aa, mm, dd, am, ad, md = self.sums.unbind(-1)
         r, r_a, r_m = _ratio(am, aa * mm), _ratio(ad, aa * dd), _ratio(md, mm * dd)
         left_a, left_m = 1 - r_a.square(), 1 - r_m.square()

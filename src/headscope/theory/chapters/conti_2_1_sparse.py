@@ -184,7 +184,7 @@ def full_graph(lab: Lab) -> Evidence:
     w_o = lab.normal(heads, m, d, purpose="o")
 
     def on_graph(heads_used: int, scale: float) -> Tensor:
-        """(10), node by node and head by head, with every neighbourhood full."""
+        """Equation (10), node by node and head by head, with full neighbourhoods."""
         rows = []
         for i in range(n):
             neighbours = list(range(n))

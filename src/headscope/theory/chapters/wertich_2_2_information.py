@@ -38,7 +38,7 @@ def gaussian(lab: Lab, d: int, purpose: str) -> Gaussian:
 
 
 def log_density(g: Gaussian, x: Tensor) -> Tensor:
-    """From scipy: an arithmetic of its own."""
+    """The log-density by scipy, independent of headscope's own."""
     law = scipy.stats.multivariate_normal(g.mean.numpy(), g.covariance.numpy())
     return torch.as_tensor(law.logpdf(x.numpy()))
 

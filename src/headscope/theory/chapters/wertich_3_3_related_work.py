@@ -1,4 +1,4 @@
-r"""Wertich, section 3.3: what related work is said to have shown."""
+r"""Wertich, section 3.3: what the thesis reports of related work."""
 
 import math
 

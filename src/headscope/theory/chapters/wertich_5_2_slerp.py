@@ -52,7 +52,10 @@ def _residuals(curves: Tensor) -> Tensor:
 
 
 def _equal_means(quantity: str, predicted: Tensor, measured: Tensor) -> Comparison:
-    """Two means over the same pairs; the error is that of the mean difference."""
+    """Compares two means over the same pairs.
+
+    The error is that of the mean difference.
+    """
     error = float((measured - predicted).std()) / len(measured) ** 0.5
     return Comparison(quantity, float(predicted.mean()), float(measured.mean()), error)
 

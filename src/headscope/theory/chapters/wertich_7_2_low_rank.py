@@ -134,7 +134,7 @@ def rank_of_softmax(lab: Lab) -> Evidence:
 
 
 def _one_matrix_for_all(lab: Lab) -> list[Comparison]:
-    """What rank log n leaves of P = 1 on vectors that were not known beforehand."""
+    """Error of rank log n for P = 1 on vectors that it does not know beforehand."""
     n, k, draws = 128, math.ceil(math.log(128)), 400
     w = lab.normal(draws, n, 1, purpose="unknown")
     basis = torch.linalg.qr(lab.normal(n, k, purpose="basis")).Q

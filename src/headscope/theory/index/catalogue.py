@@ -45,7 +45,7 @@ def _document(name: str, work: object, letters: str, items: tuple[Item, ...], se
 
 
 def _with_model(item: Item) -> Item:
-    """Claims that a lens judges are asked about the reader's model."""
+    """The item; steps whose claims a lens judges get the reader's model."""
 
     def asked(step: Step) -> Step:
         judged = any(claim.judge is not None for claim in _judging(step))
@@ -150,7 +150,7 @@ def ways(item: Item, lacking: Callable[[Step], str]) -> tuple[Way, ...]:
 
 
 def reproducing(item: Item, item_ways: Iterable[Way]) -> tuple[Way, ...]:
-    """The ways that show what the item shows.
+    """The ways that reproduce the item.
 
     A claim about a figure or a table is no picture of it, unless the claim comes first: then it draws the picture.
     """
@@ -171,7 +171,7 @@ def why_not(item: Item, item_ways: Iterable[Way]) -> str:
 
 
 def _unjudged(step: Step) -> Way | None:
-    """What a step of claims waits for, where none of them can be judged."""
+    """The way of a step of claims of which none can be judged; else None."""
     step_claims = _judging(step)
     if not step_claims or any(claim.check is not None or claim.judge is not None for claim in step_claims):
         return None

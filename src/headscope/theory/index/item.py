@@ -47,7 +47,7 @@ class Step:
 
     @classmethod
     def of(cls, text: str, mentions: str = "") -> "Step":
-        """A step as one types it, without the name of the program."""
+        """A step in the form one types it, without the name of the program."""
         return cls(tuple(shlex.split(text)), mentions)
 
     @property
@@ -57,11 +57,11 @@ class Step:
 
     @property
     def lens(self) -> str:
-        """The lens that it asks."""
+        """The lens that it uses."""
         return self.words[1] if self.words[0] == "lens" else ""
 
     def on(self, model: str) -> "Step":
-        """The same for a model; one that is freshly initialised already stays so."""
+        """The same step for a model; `random:` is not repeated."""
         fresh = model if model.startswith("random:") else f"random:{model}"
         replacements = {MODEL: model, f"random:{MODEL}": fresh}
         return replace(self, words=tuple(replacements.get(word, word) for word in self.words))
@@ -129,7 +129,7 @@ class Way:
 
 
 def steps(*texts: str) -> tuple[Step, ...]:
-    """Several steps as one types them."""
+    """Several steps in the form one types them."""
     return tuple(Step.of(text) for text in texts if text)
 
 
@@ -149,5 +149,5 @@ def _spelled(step: str) -> str:
 
 
 def _is_claim(word: str) -> bool:
-    """Whether it begins like an id of the ledger: a letter and a dash."""
+    """Whether a word begins like an id of the ledger: a letter and a dash."""
     return word[:1].isupper() and word[1:2] == "-"

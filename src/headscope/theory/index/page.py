@@ -121,7 +121,7 @@ def _figures(item: Item, findings: Sequence[Finding]) -> tuple[Figure, ...]:
 
 
 def _comparison(item: Item, published: pl.DataFrame, model: str) -> tuple[str, ...]:
-    """One sentence: the first published number with ours, and how many more there are."""
+    """One sentence: the first published number with ours, and the number of others."""
     compared_rows = published.drop_nulls("ours")
     if not compared_rows.height:
         return ()

@@ -152,7 +152,7 @@ def traces_comparison(finding: Finding) -> Curves:
 
 
 def _depth(table: pl.DataFrame) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    """Layers as a share of the depth, so that models of different depth share an axis."""
+    """Layers as a share of the depth: a common axis of models of any depth."""
     layers = table["layer"].to_numpy().astype(np.float64)
     last = layers.max(initial=0.0)
     return layers / last if last > 0 and isfinite(last) else layers
