@@ -106,8 +106,10 @@ class Call:
         if self.q.device == device:
             return self
         tensors = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved: dict[str, Any] = {name: value.to(device) for name, value in tensors.items() if isinstance(value, Tensor)}
-        return replace(self, **moved)
+        tensors_on_device: dict[str, Any] = {
+            name: value.to(device) for name, value in tensors.items() if isinstance(value, Tensor)
+        }
+        return replace(self, **tensors_on_device)
 
     def within(self, left: int | None, right: int | None) -> "Call":
         """The same call with a narrower band."""

@@ -65,7 +65,9 @@ class MultiHead(nn.Module):
         if global_projections:
             positions: tuple[int, ...] | None = getattr(self.mechanism, "global_positions", None)
             if positions is None:
-                raise UsageError(f"{self.mechanism!r} has no global positions to project apart", hint="use longformer")
+                raise UsageError(
+                    f"{self.mechanism!r} has no global positions with projections of their own", hint="use longformer"
+                )
             self._global = positions
             self.global_projections = nn.ModuleDict(
                 {name: nn.Linear(d_model, width, bias) for name, width in widths.items()}

@@ -66,9 +66,9 @@ class Mechanism(ABC):
             raise UsageError(f"{self!r} cannot honour this call: {refusal}")
         exact = exact_device(call.q.device) if self.uses_float64 else call.q.device
         if exact != call.q.device:
-            moved = self(call.to(exact), lse=lse)
-            rows = None if moved.lse is None else moved.lse.float().to(call.q.device)
-            return Output(moved.out.to(call.q.device), rows)
+            exact_output = self(call.to(exact), lse=lse)
+            rows = None if exact_output.lse is None else exact_output.lse.float().to(call.q.device)
+            return Output(exact_output.out.to(call.q.device), rows)
         device = call.q.device.type
         dtypes = {x.dtype for x in (call.q, call.k, call.v)}
         if len(dtypes) > 1 and not torch.is_autocast_enabled(device):

@@ -40,8 +40,8 @@ def peers_of(mechanism: Mechanism) -> list[Peer]:
 
 def _two_sided(mechanism: Any, call: Call) -> int | None:
     """The reach of a symmetric window without dilation, over a call without limits."""
-    alike = mechanism.left is not None and mechanism.left == mechanism.right and mechanism.dilation == 1
-    return mechanism.left if alike and call.left is None and call.right is None and mechanism.left > 0 else None
+    is_symmetric = mechanism.left is not None and mechanism.left == mechanism.right and mechanism.dilation == 1
+    return mechanism.left if is_symmetric and call.left is None and call.right is None and mechanism.left > 0 else None
 
 
 def _longformer(mechanism: Any, call: Call) -> Attend | None:

@@ -75,7 +75,7 @@ class BlockPlan:
         lines = [f"{self.n} positions in {len(self.rows)} blocks of {self.block}{', causal' if self.causal else ''}"]
         for i, row in enumerate(self.rows):
             reasons = (("global", row.everywhere), ("near", row.near), ("random", row.random))
-            description = "; ".join(f"{why} {' '.join(map(str, blocks))}" for why, blocks in reasons if blocks)
+            description = "; ".join(f"{reason} {' '.join(map(str, blocks))}" for reason, blocks in reasons if blocks)
             lines.append(f"block {i}: {description}")
         return "\n".join(lines)
 
@@ -155,8 +155,8 @@ class BigBird(Mechanism):
 
     def _pairs(self, call: Call, table: Bool[Tensor, "blocks blocks"]) -> Bool[Tensor, "rows 1 queries keys"]:
         """The part of a table of blocks at the positions of a call."""
-        mine, theirs = call.query_positions // self.block, call.key_positions // self.block
-        return table.to(mine.device)[mine[:, :, None], theirs[:, None, :]][:, None]
+        query_blocks, key_blocks = call.query_positions // self.block, call.key_positions // self.block
+        return table.to(query_blocks.device)[query_blocks[:, :, None], key_blocks[:, None, :]][:, None]
 
     def attend(self, call: Call, *, lse: bool) -> Output:
         """Gathered blocks where the call covers all positions; else the mask."""
@@ -226,15 +226,15 @@ def _random_blocks(free: list[int], count: int, seed: str) -> tuple[int, ...]:
 def _groups(mechanism: BigBird, n: int, causal: bool) -> tuple[Group, ...]:
     """The plan by index, for a call over all n positions."""
     plan, block = mechanism.plan(n, causal), mechanism.block
-    alike: dict[tuple[int, int], list[int]] = defaultdict(list)
+    blocks_by_shape: dict[tuple[int, int], list[int]] = defaultdict(list)
     groups = []
     for i, row in enumerate(plan.rows):
         rows = min(block, n - i * block)
         if len(row.blocks) == len(plan.rows) and not causal:
             groups.append(Group(torch.arange(i * block, i * block + rows)[None], None))
         else:
-            alike[rows, sum(min(block, n - j * block) for j in row.blocks)].append(i)
-    for (rows, run), members in alike.items():
+            blocks_by_shape[rows, sum(min(block, n - j * block) for j in row.blocks)].append(i)
+    for (rows, run), members in blocks_by_shape.items():
         queries = torch.tensor(members)[:, None] * block + torch.arange(rows)
         visible_blocks = torch.tensor([plan.rows[i].blocks for i in members])
         # Only the very last block may be short, and it comes last.

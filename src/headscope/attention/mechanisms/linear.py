@@ -65,9 +65,7 @@ class Linear(Mechanism):
                 hint="pass normalise=False",
             )
         if self.feature == "random" and not self.normalise:
-            raise UsageError(
-                "linear: random features are known up to a factor of the query, so they must be normalised"
-            )
+            raise UsageError("linear: random features have a free factor per query, so they must be normalised")
         if self.count < 1:
             raise UsageError(f"linear: count must be at least 1, got {self.count}")
 
@@ -200,12 +198,12 @@ class Linear(Mechanism):
             total = torch.zeros(1, 1)
             for start in range(0, call.q.shape[2], ROWS):
                 positions = slice(start, start + ROWS)
-                mine, its = (
+                query_rows, key_rows = (
                     (slice(row, row + 1), heads, positions),
                     (slice(row, row + 1), slice(head, head + 1), positions),
                 )
-                q, k = self._features(call.q[mine], call.k[its], call.scale)
-                v = call.v[its].to(q.dtype)
+                q, k = self._features(call.q[query_rows], call.k[key_rows], call.scale)
+                v = call.v[key_rows].to(q.dtype)
                 if call.key_padding is not None:
                     k = k.masked_fill(~call.key_padding[row, positions, None], 0.0)
                 if running is None:
@@ -213,9 +211,9 @@ class Linear(Mechanism):
                     total = q.new_zeros(1, q.shape[-1], dtype=torch.float64)
                 if self.normalise:
                     mixed, weight = running.advance_with_totals(q, k, v, total)
-                    out[mine] = mixed.div_(torch.where(weight > 0, weight, 1.0)[..., None])
+                    out[query_rows] = mixed.div_(torch.where(weight > 0, weight, 1.0)[..., None])
                 else:
-                    out[mine] = running.advance(q, k, v)
+                    out[query_rows] = running.advance(q, k, v)
         return Output(out)
 
     def _summed_once(self, call: Call) -> Output:

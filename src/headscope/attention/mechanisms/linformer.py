@@ -159,10 +159,10 @@ class Linformer(Mechanism):
         if self.segment is None:
             far, near = torch.ones(call.q.shape[2], self.rank, dtype=torch.bool), torch.zeros_like(call.visible())
         else:
-            mine = (call.query_positions[0] // size)[:, None]
+            query_runs = (call.query_positions[0] // size)[:, None]
             projected_runs = runs.repeat_interleave(self.rank)
-            far = projected_runs < mine if call.causal else projected_runs != mine
-            near = call.visible() & (owners == mine)
+            far = projected_runs < query_runs if call.causal else projected_runs != query_runs
+            near = call.visible() & (owners == query_runs)
         far = (far & alive[:, None]).unsqueeze(1)
         allowed = torch.cat([far, near.expand(far.shape[0], 1, -1, -1)], dim=-1)
         numbered = torch.arange(k.shape[2])[None]

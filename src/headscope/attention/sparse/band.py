@@ -139,7 +139,7 @@ def _edge(start: int, stop: int, keys: int, band: Band) -> Tile:
 def _mask(tile: Tile, band: Band, dtype: torch.dtype) -> Float[Tensor, "rows run"]:
     """The addition to the scores of every block of a tile: 0 in the band, else −∞."""
     shape = tile.rows, tile.width, tile.query + band.offset - tile.key, band.left, band.right, dtype
-    # Large ones are those of the ends; with padding they are many, and not to be kept.
+    # Large masks belong to the ends of a sequence; with padding there are too many to keep.
     return _band_mask(*shape) if tile.rows * tile.width <= KEPT_ENTRIES else _made_mask(*shape)
 
 

@@ -225,9 +225,11 @@ def _portable(q: Tensor, k: Tensor, v: Tensor, part: Gathered) -> kernel.Rows:
             keys, values = _taken_keys(group, k[b], v[b], None)
             allowed = group.may_see(part._real(b))
             allowed = None if allowed is None else allowed[:, None]
-            got, got_lse = kernel.plain(_taken(q[b], group.queries), keys, values, scale=part.scale, allowed=allowed)
-            out = out.index_copy(1, group.queries.reshape(-1), _by_head(got))
-            lse = lse.index_copy(1, group.queries.reshape(-1), _by_head(got_lse))
+            group_out, group_lse = kernel.plain(
+                _taken(q[b], group.queries), keys, values, scale=part.scale, allowed=allowed
+            )
+            out = out.index_copy(1, group.queries.reshape(-1), _by_head(group_out))
+            lse = lse.index_copy(1, group.queries.reshape(-1), _by_head(group_lse))
         outs.append(out)
         rows.append(lse)
     return torch.stack(outs), torch.stack(rows)
@@ -237,10 +239,10 @@ def _taken(x: Tensor, index: Tensor, out: Tensor | None = None) -> Tensor:
     """Rows of [heads, n, …] at [blocks, size] as [blocks, heads, size, …]."""
     flat = index.reshape(-1)
     if x.transpose(0, 1).is_contiguous():  # as transformers passes them: one run of memory holds a row of all heads
-        got = _selected(x.transpose(0, 1), 0, flat, out)
-        return got.reshape(*index.shape, x.shape[0], *x.shape[2:]).transpose(1, 2)
-    got = _selected(x, 1, flat, out)
-    return got.reshape(x.shape[0], *index.shape, *x.shape[2:]).transpose(0, 1)
+        gathered_rows = _selected(x.transpose(0, 1), 0, flat, out)
+        return gathered_rows.reshape(*index.shape, x.shape[0], *x.shape[2:]).transpose(1, 2)
+    gathered_rows = _selected(x, 1, flat, out)
+    return gathered_rows.reshape(x.shape[0], *index.shape, *x.shape[2:]).transpose(0, 1)
 
 
 def _selected(x: Tensor, dim: int, index: Tensor, out: Tensor | None) -> Tensor:

@@ -111,9 +111,9 @@ def plan(owners: Int[Tensor, " pairs"], members: Int[Tensor, " pairs"]) -> list[
     count = int(blocks.max()) + 1
     pairs, shared = torch.bincount(blocks, minlength=count), torch.bincount(union // width, minlength=count)
     # A union that is not much shorter than the lists would gather as much and mask more.
-    alike = 4 * shared <= 3 * pairs
-    shared_groups = _shared(owners[alike[blocks]], union_index[alike[blocks]], union, alike, width)
-    return shared_groups + _single(owners[~alike[blocks]], members[~alike[blocks]])
+    is_shared = 4 * shared <= 3 * pairs
+    shared_groups = _shared(owners[is_shared[blocks]], union_index[is_shared[blocks]], union, is_shared, width)
+    return shared_groups + _single(owners[~is_shared[blocks]], members[~is_shared[blocks]])
 
 
 @lru_cache(maxsize=4)
@@ -148,11 +148,11 @@ def _single(owners: Tensor, members: Tensor) -> list[Group]:
     return groups
 
 
-def _shared(owners: Tensor, union_index: Tensor, union: Tensor, alike: Tensor, width: int) -> list[Group]:
+def _shared(owners: Tensor, union_index: Tensor, union: Tensor, is_shared: Tensor, width: int) -> list[Group]:
     """Blocks of neighbouring queries over the union of their lists."""
     if not len(owners):
         return []
-    in_shared_block = alike[union // width]
+    in_shared_block = is_shared[union // width]
     numbers = in_shared_block.cumsum(0) - 1
     union, entries = union[in_shared_block], numbers[union_index]
     blocks, row, lengths = torch.unique_consecutive(union // width, return_inverse=True, return_counts=True)
@@ -162,9 +162,9 @@ def _shared(owners: Tensor, union_index: Tensor, union: Tensor, alike: Tensor, w
     for length, block_indices in _by_length(lengths):
         keys, _ = _filled(block_indices, row, slots, union % width, length)
         place = torch.full((len(lengths),), -1).index_put((block_indices,), torch.arange(len(block_indices)))
-        mine = place[row[entries]] >= 0
+        in_group = place[row[entries]] >= 0
         allowed = torch.zeros(len(block_indices), SHARED_ROWS, length, dtype=torch.bool)
-        allowed[place[row[entries[mine]]], owners[mine] % SHARED_ROWS, slots[entries[mine]]] = True
+        allowed[place[row[entries[in_group]]], owners[in_group] % SHARED_ROWS, slots[entries[in_group]]] = True
         queries = blocks[block_indices][:, None] * SHARED_ROWS + torch.arange(SHARED_ROWS)
         # The last block may reach over the end: it is a group of fewer rows.
         is_full_block = queries[:, -1] <= last
@@ -195,9 +195,9 @@ def _filled(row_indices: Tensor, row: Tensor, slots: Tensor, members: Tensor, le
     Other places hold key 0.
     """
     place = torch.full((int(row.max()) + 1,), -1).index_put((row_indices,), torch.arange(len(row_indices)))
-    mine = place[row] >= 0
+    in_group = place[row] >= 0
     keys = torch.zeros(len(row_indices), length, dtype=torch.long)
     filled = torch.zeros(len(row_indices), length, dtype=torch.bool)
-    at = place[row[mine]], slots[mine]
-    keys[at], filled[at] = members[mine], True
+    at = place[row[in_group]], slots[in_group]
+    keys[at], filled[at] = members[in_group], True
     return keys, filled

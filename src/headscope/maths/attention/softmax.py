@@ -93,7 +93,7 @@ def entropy_expansion(scores: Float[Tensor, "*batch n"], order: int = 2) -> Floa
         thermodynamic entropy. Mézard and Montanari (2009), Information, Physics, and Computation, section 2.4.
     """
     if order not in (2, 3, 4):
-        raise UsageError(f"the expansion of the entropy is known to the orders 2, 3 and 4, not {order}")
+        raise UsageError(f"the expansion of the entropy has the orders 2, 3 and 4, got {order}")
     s = checked_scores(scores)
     if not bool(torch.isfinite(s).all()):
         raise UsageError("the expansion of the entropy needs finite scores: leave hidden keys out")
@@ -177,7 +177,7 @@ def _gaussian_row(sigma: float, refinement: int) -> _GaussianRow:
     g = torch.arange(-9.0, 9.0 + step / 2, step, dtype=torch.float64)
     weight = torch.exp(-g.square() / 2) * (step / math.sqrt(2 * math.pi))
     spacing = 0.3 / refinement
-    # ln u from where all of up to e^24 terms are negligible to where every one of them is decided.
+    # ln u from where all of up to e^24 terms are negligible to where each of them is 1 up to rounding.
     x = torch.arange(-9 * sigma - _LOG_LARGEST_COUNT - 40, 9 * sigma + 8, spacing, dtype=torch.float64)
     u = x.exp()
     grown = u[:, None] * torch.exp(sigma * g)
@@ -273,20 +273,20 @@ def jacobian_operator_norm(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batc
     p = _checked_shares(p)
     if p.shape[-1] == 1:
         return p[..., 0] * 0.0
-    top, where = p.topk(2, dim=-1)
+    top, top_keys = p.topk(2, dim=-1)
     high, low = top[..., 0], top[..., 1]
     # Outside: two equal largest shares (λ is that share), a single key or nothing (λ = 0).
     rising = inside = (low > 0) & (high > low)
     high, unit = torch.where(inside, high, 2.0), torch.where(inside, low, 1.0)
-    without_largest = p.scatter(-1, where[..., :1], 0.0)
+    without_largest = p.scatter(-1, top_keys[..., :1], 0.0)
     shares, gaps = without_largest / unit[..., None], (unit[..., None] - without_largest) / unit[..., None]
     start, slope = (high - unit) / high, unit / high
     x = (high - unit) / (high + unit)
     for _ in range(_MOST_STEPS):
-        away = x[..., None] + gaps
-        terms = shares / away
+        distances = x[..., None] + gaps
+        terms = shares / distances
         t = 1 / terms.sum(-1)
-        step = (start - slope * x - t) / (t.square() * (terms / away).sum(-1) + slope)
+        step = (start - slope * x - t) / (t.square() * (terms / distances).sum(-1) + slope)
         x = torch.where(rising, x + step, x)
         # Each row by itself: the answer must not depend on the other rows.
         rising = rising & (step > 4 * torch.finfo(torch.float64).eps * (1 + x))

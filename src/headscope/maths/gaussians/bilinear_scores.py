@@ -154,8 +154,8 @@ def score_variance(form: Float[Tensor, "*batch n m"], pair: GaussianPair) -> Flo
     a = (form @ pair.mean_y[..., :, None])[..., 0]
     b = (form.mT @ pair.mean_x[..., :, None])[..., 0]
     left = form @ pair.cov_y @ form.mT
-    twice = form @ pair.cov_xy.mT
-    total: Tensor = (pair.cov_x * left).sum((-2, -1)) + (twice * twice.mT).sum((-2, -1))
+    crossed = form @ pair.cov_xy.mT
+    total: Tensor = (pair.cov_x * left).sum((-2, -1)) + (crossed * crossed.mT).sum((-2, -1))
     for u, cov, v, weight in ((a, pair.cov_x, a, 1), (b, pair.cov_y, b, 1), (a, pair.cov_xy, b, 2)):
         total = total + weight * (u[..., None, :] @ cov @ v[..., :, None])[..., 0, 0]
     return total

@@ -268,7 +268,7 @@ def eigen(covariance: Float[Tensor, "*batch d d"]) -> tuple[Float[Tensor, "*batc
     zero = _ZERO * covariance.shape[-1] * values.abs().amax(-1, keepdim=True)
     if bool((values < -1e3 * zero).any()):
         raise NumericsError(
-            f"not a covariance: its smallest eigenvalue is {float(values.min()):.3g} beside {float(values.max()):.3g}"
+            f"not a covariance: its eigenvalues reach from {float(values.min()):.3g} to {float(values.max()):.3g}"
         )
     return torch.where(values > zero, values, 0.0), vectors
 
@@ -360,7 +360,7 @@ def _pseudo_inverse(
     along = (vectors.mT @ gap.unsqueeze(-1)).squeeze(-1)
     size = gap.abs().amax(-1, keepdim=True)
     if bool(((values == 0) & (along.abs() > 1e-6 * size)).any()):
-        raise UsageError("the value that is given lies off the subspace on which the Gaussian lives")
+        raise UsageError("the value lies off the subspace of the Gaussian")
     inverse = torch.where(values > 0, 1 / torch.where(values > 0, values, 1.0), 0.0)
     return (vectors * inverse.unsqueeze(-2)) @ vectors.mT
 
@@ -369,5 +369,5 @@ def _no_density(covariance: Tensor) -> str:
     values = torch.linalg.eigvalsh(covariance.to(torch.float64))
     return (
         f"a covariance of shape {tuple(covariance.shape)} is not positive definite: its smallest eigenvalue is "
-        f"{float(values.min()):.3g} beside {float(values.max()):.3g}"
+        f"{float(values.min()):.3g}, its largest {float(values.max()):.3g}"
     )

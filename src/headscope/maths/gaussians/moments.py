@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headscope.errors import NumericsError, UsageError
 
-# Samples that are turned to float64 at a time, and of how many of them the mean is taken to be near that of all.
+# Samples that become float64 at a time, and the number of them whose mean is near the mean of all.
 _ROWS, _NEAR = 2048, 64
 
 
@@ -68,7 +68,7 @@ class Moments:
         c[..., d + 1] = torch.linalg.vecdot(c[..., :d], c[..., :d])
         gram = _gram(c)
         spread, quartic = gram[..., d, d + 1], gram[..., d + 1, d + 1]
-        # What is not finite in a sample is not finite here either, which is cheaper to look at.
+        # A sample that is not finite makes this infinite or NaN too, and this is cheaper to check.
         if not bool(torch.isfinite(quartic).all()) and not bool(torch.isfinite(x).all()):
             raise NumericsError(f"samples of shape {tuple(x.shape)} hold NaN or Inf, so they have no moments")
         gap = gram[..., :d, d] / rows

@@ -175,7 +175,7 @@ def _samples(x: Float[Tensor, "samples d"]) -> Array:
 
 def _each(values: Array, expected: float, z: Array, p: Array) -> tuple[NormalityTest, ...]:
     cells = zip(values.tolist(), z.tolist(), p.tolist(), strict=True)
-    return tuple(NormalityTest(value, expected, one_z, one_p) for value, one_z, one_p in cells)
+    return tuple(NormalityTest(value, expected, z_score, p_value) for value, z_score, p_value in cells)
 
 
 def _whitened(x: Float[Tensor, "samples d"]) -> tuple[Float[Tensor, "samples d"], int, int]:

@@ -199,7 +199,7 @@ def kl_divergence(target: Float[Tensor, "*#batch n"], scores: Float[Tensor, "*#b
     hidden = (has_mass & torch.isinf(b)).any(-1)
     clean = torch.where(torch.isinf(delta), 0.0, delta)
     d = torch.where(has_mass, clean - (p * clean).sum(-1, keepdim=True), 0.0)
-    # The small form needs that q has no mass outside p's keys, which only hidden targets bring about.
+    # The small form needs a q without mass outside p's keys; such mass exists only where targets are hidden.
     outside = torch.where(has_mass, -math.inf, b)
     small = (d.abs().amax(-1) < 1) & torch.isinf(outside).all(-1)
     near = torch.log1p((p * _exponential_remainder(d.clamp(-1, 1))).sum(-1))

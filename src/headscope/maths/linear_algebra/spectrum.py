@@ -163,7 +163,7 @@ def components_for(sigma: Float[Tensor, "*batch rank"], share: float, *, power: 
     """
     parts = _shares(sigma, power)
     reached = parts.cumsum(-1) >= share - _REACHED
-    # As many as there are before the first that reaches it, and that one.
+    # All components before the first that reaches the share, and that one.
     components = (~reached).sum(-1) + reached.any(-1).to(torch.int64)
     return torch.where(parts.sum(-1) > 0, components.to(torch.float64), 0.0)
 

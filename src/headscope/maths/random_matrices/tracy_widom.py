@@ -40,7 +40,7 @@ def survival(s: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
     """
     flat = s.reshape(-1).to(torch.float64).numpy()
     if not bool(np.isfinite(flat).all()):
-        raise NumericsError("the Tracy–Widom law was asked at NaN or Inf")
+        raise NumericsError("the Tracy–Widom law needs finite numbers, got NaN or Inf")
     chances = np.concatenate([_survival(flat[i : i + _BATCH]) for i in range(0, len(flat), _BATCH)] or [flat])
     return torch.from_numpy(chances).reshape(s.shape)
 

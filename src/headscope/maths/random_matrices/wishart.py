@@ -33,7 +33,7 @@ def trace_moment(rows: int, columns: int, power: int, variance: float = 1.0) -> 
         return variance**2 * r * c * (r + c + 1)
     if power == 3:
         return variance**3 * r * c * (r**2 + c**2 + 3 * r * c + 3 * r + 3 * c + 4)
-    raise UsageError(f"the exact moments are there for the powers 1, 2 and 3, got {power}")
+    raise UsageError(f"the exact moments exist for the powers 1, 2 and 3, got {power}")
 
 
 def energy_variance(rows: int, columns: int, variance: float = 1.0) -> float:

@@ -47,7 +47,7 @@ def growth(n: Float[Tensor, " sizes"], values: Float[Tensor, "*batch sizes"]) ->
     """
     n, r = n.to(torch.float64), values.to(torch.float64)
     if len(n) < 3:
-        raise UsageError(f"two laws of two numbers each are told apart by at least 3 sizes, got {len(n)}")
+        raise UsageError(f"a comparison of two laws with two numbers each needs at least 3 sizes, got {len(n)}")
     if not bool((n > 0).all() and (r > 0).all() and torch.isfinite(r).all()):
         raise NumericsError("a law of growth is fitted to positive finite values")
     x, y = n.log(), r.log()

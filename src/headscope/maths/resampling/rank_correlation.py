@@ -30,9 +30,9 @@ def row_ranks(values: Float[Tensor, "*batch keys"], mask: Bool[Tensor, "*some ke
     # Keys that do not count go to the end of the row, where no key has them as a lower neighbour.
     counted_values = torch.where(counted, values.to(torch.float64), torch.inf)
     ordered = counted_values.sort(-1).values
-    twice = torch.searchsorted(ordered, counted_values) + torch.searchsorted(ordered, counted_values, right=True)
+    double_ranks = torch.searchsorted(ordered, counted_values) + torch.searchsorted(ordered, counted_values, right=True)
     n = counted.sum(-1, keepdim=True).to(torch.float64)
-    centred = torch.where(counted, twice.to(torch.float64) / 2 - n / 2, 0.0)
+    centred = torch.where(counted, double_ranks.to(torch.float64) / 2 - n / 2, 0.0)
     spread = centred.square().sum(-1, keepdim=True) / n.clamp_min(1.0)
     return torch.where(spread > 0, centred / spread.clamp_min(1e-300).sqrt(), 0.0)
 
@@ -128,7 +128,7 @@ def beyond_positions(
     """
     a, m = (_without_keys(x, mask) for x in (a, m))
     aa, mm, am = (_crossed(x, y) for x, y in ((a, a), (m, m), (a, m)))
-    # What rounding leaves of something that is not there.
+    # Residuals below this are rounding.
     has_residuals = (aa > 1e-12 * _size(a)) & (mm > 1e-12 * _size(m))
     return torch.where(has_residuals, am / (aa * mm).clamp_min(1e-300).sqrt(), torch.nan)
 

@@ -104,7 +104,7 @@ def cross_entropy_along_an_arc(lab: Lab) -> Evidence:
     radii = (0.02, 0.01, 0.005, 0.0025)
     falling = [float(_residuals(_divergences(lab, 24, radius, centred=True)).median()) for radius in radii]
     corrected.append(order_of("power of the radius in the relative deviation, centred pairs", "l", 1.0, radii, falling))
-    # Divergence against half the variance of u − w, and what is left of a sinusoid, on the way to radius 0.
+    # Divergence against half the variance of u − w, and the residual of a sinusoid, on the way to radius 0.
     sizes = (1e-2, 5e-3, 2.5e-3)
     gaps, left = [], []
     for size in sizes:

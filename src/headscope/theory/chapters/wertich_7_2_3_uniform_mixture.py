@@ -168,7 +168,7 @@ def skip_connections(lab: Lab) -> Evidence:
         mean = [x.mean(-2).square().sum(-1) for x in (layers[0], layers[-1])]
         left = residual_norm(layers[-1]) / residual_norm(small)
         name = f"random matrices, β = {beta}, {depth} layers"
-        # Attention is flat up to the scores of so small tokens, about 1e-8, and so are the differences that are left.
+        # Attention is flat up to the scores of these small tokens, about 1e-8, and so are the differences left.
         answer.append(exact(f"{name}: share of the differences left", (1 - beta) ** depth, float(left.mean()),
                             scale=1e3))  # fmt: skip
         growth = ((1 - beta) ** 2 + beta**2) ** depth

@@ -47,11 +47,11 @@ def _document(name: str, work: object, letters: str, items: tuple[Item, ...], se
 def _with_model(item: Item) -> Item:
     """The item; steps whose claims a lens judges get the reader's model."""
 
-    def asked(step: Step) -> Step:
+    def with_model(step: Step) -> Step:
         judged = any(claim.judge is not None for claim in _judging(step))
         return replace(step, words=(*step.words, "--model", MODEL)) if judged else step
 
-    return replace(item, steps=tuple(map(asked, item.steps)))
+    return replace(item, steps=tuple(map(with_model, item.steps)))
 
 
 def _sections(name: str, letters: str, items: Iterable[Item], sections: Sections) -> list[Item]:
