@@ -12,7 +12,7 @@ from headscope.errors import NumericsError, UsageError
 from headscope.maths.attention.hopfield import curl, hopfield_energy, hopfield_step
 from headscope.maths.attention.in_context import DescentLayer, descent_loss, least_squares_attention, linear_attention
 from headscope.maths.attention.induction import Induction
-from headscope.maths.linear_algebra.factored import Factored, alignment, composition, composition_null, kronecker, moved
+from headscope.maths.linear_algebra.factored import Factored, composition, composition_null, kronecker, moved
 
 quick = settings(max_examples=25, deadline=None)
 seeds = st.integers(0, 10_000)
@@ -125,21 +125,6 @@ def test_composition_of_random_maps():
     assert abs(float(scores.mean()) - composition_null(12) ** 2) < 4 * error
     with pytest.raises(UsageError, match="d_model"):
         composition_null(0)
-
-
-def test_alignment_of_rotated_matrices():
-    m, n = 5, 8
-    first, second = factored(m, 3, n), factored(m, 4, n, 3)
-    values = torch.stack(
-        [
-            alignment(Factored(rotation(m, s) @ first.left, first.right @ rotation(n, s + 5000)), second)
-            for s in range(10, 2010)
-        ]
-    )
-    assert abs(float(values.mean())) < 4 / math.sqrt(len(values))
-    error = float(values.square().std()) / math.sqrt(len(values))
-    assert abs(float(values.square().mean()) - 1) < 4 * error
-    assert float(alignment(first, first)) == pytest.approx(math.sqrt(m * n))
 
 
 def repeated(symbols=12, half=10, seed=0):

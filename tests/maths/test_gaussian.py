@@ -22,7 +22,6 @@ from headscope.maths.gaussians.gaussian import (
     pseudo_log_determinant,
     rank,
     shrinkage_weight,
-    token_features,
     unblocked,
 )
 from headscope.maths.gaussians.moments import Moments
@@ -288,11 +287,8 @@ def test_blocks_and_back():
     assert parts.shape == (2, 3, 3, 2, 2)
     torch.testing.assert_close(parts[1, 0, 2], covariance[1, 0:2, 4:6])
     torch.testing.assert_close(unblocked(parts), covariance)
-    assert list(token_features(-1, 3, 6)) == [4, 5]
     with pytest.raises(UsageError, match="evenly"):
         blocks(covariance, 4)
-    with pytest.raises(UsageError, match="no token 3"):
-        token_features(3, 3, 6)
 
 
 def test_blocks_are_transposes():

@@ -13,7 +13,6 @@ from headscope.maths.gaussians.linear_mixing import (
     feedback_covariance,
     gelu_moments,
     layer_normed_covariance,
-    mapped_covariance,
     mixed_covariance,
     mixed_mean,
     mixture_covariance,
@@ -77,6 +76,11 @@ def test_mixing_agrees_with_sampling():
     assert bool(((y.mean(0) - mixed_mean(w, mu).reshape(-1)).abs() < 4.5 * spread / draws**0.5).all())
     error = (torch.outer(spread, spread).square() + predicted.square()).sqrt() / draws**0.5
     assert bool(((y.mT.cov() - predicted).abs() < 4.5 * error).all())
+
+
+def mapped_covariance(sigma, w):
+    """The covariance of the tokens X W: every block becomes Wᵀ Σ W."""
+    return torch.einsum("iajb,ae,bf->iejf", sigma, w, w)
 
 
 def test_the_value_map_commutes_with_mixing():

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headscope.errors import NumericsError, UsageError
-from headscope.maths.gaussians.moments import CrossMoments, Moments
+from headscope.maths.gaussians.moments import Moments
 
 quick = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 10_000)
@@ -86,36 +86,10 @@ def test_rank_of_few_samples(seed, samples):
     assert int(torch.linalg.matrix_rank(covariance, hermitian=True)) == samples - 1
 
 
-@quick
-@given(seed=seeds, cut=st.integers(1, 29))
-def test_cross_moments_of_any_split(seed, cut):
-    x, y = normal(2, 30, 3, seed=seed) + 5, normal(2, 30, 2, seed=seed + 1) - 7
-    whole = CrossMoments.of(x, y)
-    merged = CrossMoments.of(x[:, :cut], y[:, :cut]).merge(CrossMoments.of(x[:, cut:], y[:, cut:]))
-    assert merged.count == 30
-    torch.testing.assert_close(merged.products, whole.products, rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(merged.mean_x, whole.mean_x)
-    torch.testing.assert_close(merged.mean_y, whole.mean_y)
-
-
-def test_cross_moments_are_a_block():
-    x, y = normal(30, 3), normal(30, 2, seed=1)
-    joint = Moments.of(torch.cat([x, y], -1)).covariance()
-    torch.testing.assert_close(CrossMoments.of(x, y).covariance(), joint[:3, 3:])
-
-
 def test_clear_errors():
     with pytest.raises(NumericsError, match="at least 2 samples, got 1"):
         Moments.of(normal(1, 3)).covariance()
-    with pytest.raises(NumericsError, match="at least 2 samples, got 1"):
-        CrossMoments.of(normal(1, 3), normal(1, 2)).covariance()
     with pytest.raises(NumericsError, match="NaN or Inf"):
         Moments.of(torch.tensor([[1.0, float("nan")]]))
-    with pytest.raises(NumericsError, match="NaN or Inf"):
-        CrossMoments.of(torch.tensor([[1.0, float("inf")]]), normal(1, 2))
     with pytest.raises(UsageError, match="different things"):
         Moments.of(normal(4, 3)).merge(Moments.of(normal(4, 2)))
-    with pytest.raises(UsageError, match="different things"):
-        CrossMoments.of(normal(4, 3), normal(4, 3)).merge(CrossMoments.of(normal(4, 2), normal(4, 3)))
-    with pytest.raises(UsageError, match="as many rows"):
-        CrossMoments.of(normal(4, 3), normal(5, 3))

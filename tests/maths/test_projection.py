@@ -21,7 +21,7 @@ from headscope.maths.linear_algebra.projections import (
     nearest_on_support,
     nearest_stripes,
 )
-from headscope.maths.linear_algebra.supports import band, blocks, diagonal, stripes
+from headscope.maths.linear_algebra.supports import band, blocks, stripes
 
 NORMS = ("l1", "frobenius")
 seeds = st.integers(0, 10_000)
@@ -39,13 +39,13 @@ def attention(*shape, seed=0):
 @pytest.mark.parametrize(("n", "width"), [(1, 0), (5, 0), (5, 2), (9, 8)])
 def test_band_size(n, width):
     assert int(band(n, width).sum()) == n * (2 * width + 1) - width * (width + 1)
-    assert torch.equal(diagonal(n), torch.eye(n, dtype=torch.bool))
+    assert torch.equal(band(n, 0), torch.eye(n, dtype=torch.bool))
     assert int(band(n, n, dilation=2)[0].sum()) == (n + 1) // 2
 
 
 def test_block_size():
     assert int(blocks([2, 3, 1]).sum()) == 14
-    assert torch.equal(blocks([1, 1]), diagonal(2))
+    assert torch.equal(blocks([1, 1]), band(2, 0))
 
 
 def test_stripes_are_a_left_ideal():

@@ -1,4 +1,6 @@
-"""Attention mechanisms on one contract: `Call → Mechanism → Output`, and statistics without the map.
+"""Attention mechanisms on one contract: `Call → Mechanism → Output`.
+
+Statistics of the rows need no map.
 
 Each mechanism found in `mechanisms/` is also a constructor here: `headscope.attention.window(left=256)`. The
 table of all of them is `headscope.attention.mechanism.mechanisms()`.

@@ -1,4 +1,4 @@
-r"""Call and Output: what an attention mechanism is given and what it returns.
+r"""Call and Output: the input and the result of an attention mechanism.
 
 One attention call on a batch, as the model makes it:
 
@@ -49,7 +49,7 @@ class Call:
 
     @property
     def causal(self) -> bool:
-        """No query sees a later key."""
+        """Whether no query sees a later key."""
         return self.right == 0
 
     @property
@@ -59,7 +59,9 @@ class Call:
 
     @cached_property
     def offset(self) -> int | None:
-        """`query_position_0 - key_position_0` where both run without gaps and alike in the batch; else None.
+        """`query_position_0 - key_position_0` for positions without gaps, else None.
+
+        The positions must agree within the batch.
 
         With it the visible set is a band of the index matrix: key index j is visible to query index i when
         `-right ≤ i + offset - j ≤ left`.
@@ -74,12 +76,18 @@ class Call:
 
     @property
     def plain(self) -> bool:
-        """Nothing but dot products and a band: no padding, stray mask, bias, softcap or sinks."""
+        """Whether only dot products and a band shape the call.
+
+        There is no padding, stray mask, bias, softcap or sink.
+        """
         extras = (self.key_padding, self.mask, self.bias, self.softcap, self.sinks)
         return all(extra is None for extra in extras)
 
     def visible(self) -> Bool[Tensor, "mask_batch mask_heads queries keys"]:
-        """The dense mask of the definition: True where query i may see key j (broadcastable)."""
+        """The dense mask of the definition: True where query i may see key j.
+
+        The mask is broadcastable.
+        """
         ahead = self.query_positions[:, None, :, None] - self.key_positions[:, None, None, :]
         allowed = torch.ones_like(ahead, dtype=torch.bool)
         if self.left is not None:
@@ -91,19 +99,27 @@ class Call:
         return allowed if self.mask is None else allowed & self.mask
 
     def to(self, device: torch.device) -> "Call":
-        """The same call with all its tensors on another device; itself where they are there already."""
+        """The same call with all its tensors on another device.
+
+        It is the call itself where they are there already.
+        """
         if self.q.device == device:
             return self
         tensors = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved: dict[str, Any] = {name: value.to(device) for name, value in tensors.items() if isinstance(value, Tensor)}
-        return replace(self, **moved)
+        tensors_on_device: dict[str, Any] = {
+            name: value.to(device) for name, value in tensors.items() if isinstance(value, Tensor)
+        }
+        return replace(self, **tensors_on_device)
 
     def within(self, left: int | None, right: int | None) -> "Call":
-        """The same call seen through a narrower band."""
+        """The same call with a narrower band."""
         return replace(self, left=_narrower(self.left, left), right=_narrower(self.right, right))
 
     def take(self, queries: slice, keys: slice) -> "Call":
-        """The part of this call that lies in a block of query and key indices (views, no copies)."""
+        """The part of this call in a block of query and key indices.
+
+        The tensors are views, not copies.
+        """
         block = replace(
             self,
             q=self.q[:, :, queries],
@@ -121,7 +137,10 @@ class Call:
         return block
 
     def part(self, batch: slice, kv_heads: slice) -> "Call":
-        """The part of this call that belongs to some sequences and some key/value heads (views, no copies)."""
+        """The part of this call for some sequences and some key/value heads.
+
+        The tensors are views, not copies.
+        """
         heads = slice(kv_heads.start * self.groups, kv_heads.stop * self.groups)
 
         def of(x: Tensor | None) -> Tensor | None:
@@ -145,7 +164,7 @@ class Call:
         )
 
     def heads(self, heads: tuple[int, ...]) -> "Call":
-        """The part of this call that belongs to some query heads, with one key/value head each."""
+        """The part of this call for some query heads, with one key/value head each."""
         index = list(heads)
         kv = [h // self.groups for h in heads]
         per_head = slice(None) if self.mask is None or self.mask.shape[1] == 1 else index
@@ -163,7 +182,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Output:
-    """What a mechanism returns: the mixed values, and each row's log-sum-exp where it is a softmax.
+    """The mixed values, and each row's log-sum-exp where the mechanism is a softmax.
 
     `lse` is over the visible keys without the sink; a row that sees no key has out = 0 and lse = −∞.
     """

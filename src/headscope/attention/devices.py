@@ -1,4 +1,4 @@
-"""What a device can do: some have no float64, and what needs it runs on the CPU for them."""
+"""What a device can do: without float64, the CPU computes it."""
 
 from functools import cache
 
@@ -9,10 +9,10 @@ CPU = torch.device("cpu")
 
 @cache
 def has_float64(device: torch.device) -> bool:
-    """Whether tensors of float64 can be made on this device; Apple's GPUs have none, for one.
+    """Whether this device has float64; Apple's GPUs do not.
 
     Properties:
-        - a device without float64 is told by trying  (tested: test_a_device_without_float64_is_told_by_trying)
+        - an attempt shows whether a device has float64  (tested: test_a_device_without_float64_is_told_by_trying)
     """
     if device.type in ("cpu", "cuda"):
         return True
@@ -24,5 +24,5 @@ def has_float64(device: torch.device) -> bool:
 
 
 def exact_device(device: torch.device) -> torch.device:
-    """Where numbers of this device are computed in float64: on the device itself if it can, else on the CPU."""
+    """Where float64 numbers of this device are computed: there, or on the CPU."""
     return device if has_float64(device) else CPU

@@ -1,4 +1,4 @@
-r"""Attention as a layer that learns: projections, a mechanism, and the projection back.
+r"""Attention as a layer that learns: projections, a mechanism, and the way back.
 
 Definition:
     $q = x W_Q$, $k = y W_K$, $v = y W_V$ cut into heads of width d_head (y = x unless a memory is given),
@@ -25,7 +25,9 @@ States = Float[Tensor, "batch tokens d_model"]
 
 
 class MultiHead(nn.Module):
-    """Multi-head attention through any mechanism; grouped where `kv_heads` is less than `heads`.
+    """Multi-head attention through any mechanism.
+
+    Heads are grouped where `kv_heads` is less than `heads`.
 
     Properties:
         - with dense attention it is `torch.nn.MultiheadAttention`  (tested: test_layer_equals_torch)
@@ -63,7 +65,9 @@ class MultiHead(nn.Module):
         if global_projections:
             positions: tuple[int, ...] | None = getattr(self.mechanism, "global_positions", None)
             if positions is None:
-                raise UsageError(f"{self.mechanism!r} has no global positions to project apart", hint="use longformer")
+                raise UsageError(
+                    f"{self.mechanism!r} has no global positions with projections of their own", hint="use longformer"
+                )
             self._global = positions
             self.global_projections = nn.ModuleDict(
                 {name: nn.Linear(d_model, width, bias) for name, width in widths.items()}

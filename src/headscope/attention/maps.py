@@ -15,12 +15,15 @@ from headscope.shapes import CORNER
 
 # Rows of a map that `score_rows` gives at most.
 SAMPLED_ROWS = 16
-# Tokens of `pattern_pairs` come in runs of so many; windows with no more than SHORT tokens are kept whole.
+# Length of the runs of tokens of `pattern_pairs`; windows of at most SHORT tokens are kept whole.
 RUN, SHORT = 8, 56
 
 
 def scores(call: Call) -> Float[Tensor, "batch heads queries keys"]:
-    r"""$\mathrm{softcap}(\text{scale}\; q_i \cdot k_j) + \text{bias}_{ij}$, before the mask; at least float32."""
+    r"""Scores before the mask, at least float32.
+
+    They are $\mathrm{softcap}(\text{scale}\; q_i \cdot k_j) + \text{bias}_{ij}$.
+    """
     dtype = torch.promote_types(call.q.dtype, torch.float32)
     k = call.k.to(dtype).repeat_interleave(call.groups, dim=1)
     raw = torch.matmul(call.q.to(dtype), k.transpose(-1, -2)) * call.scale
@@ -30,7 +33,7 @@ def scores(call: Call) -> Float[Tensor, "batch heads queries keys"]:
 
 
 def pattern(call: Call) -> Float[Tensor, "batch heads queries keys"]:
-    r"""$p_{ij}$ after the softmax (and the sink), exactly 0 where masked; at least float32.
+    r"""$p_{ij}$ after the softmax (and the sink), 0 where masked; at least float32.
 
     Properties:
         - rows sum to 1 without sinks, to less with them  (tested: test_pattern_rows_sum)
@@ -45,13 +48,13 @@ def pattern(call: Call) -> Float[Tensor, "batch heads queries keys"]:
 
 
 def sampled_rows(queries: int) -> slice:
-    """Query indices at equal steps, at most `SAMPLED_ROWS` of them; all where there are no more."""
+    """Query indices at equal steps: `SAMPLED_ROWS` of them, or all if fewer."""
     step = -(-queries // SAMPLED_ROWS)
     return slice(step // 2, queries, max(1, step))
 
 
 def score_rows(call: Call) -> Float[Tensor, "batch heads sampled keys"]:
-    """The scores of the sampled rows, −∞ where masked: O(n) memory however long the text.
+    """The scores of the sampled rows, −∞ where masked, in O(n) memory.
 
     Properties:
         - those rows of the whole map  (tested: test_score_rows_are_rows_of_the_map)
@@ -61,7 +64,7 @@ def score_rows(call: Call) -> Float[Tensor, "batch heads sampled keys"]:
 
 
 def corner(call: Call, size: int = CORNER) -> Float[Tensor, "batch heads shown_queries shown_keys"]:
-    """The pattern of the first `size` queries and keys: bounded however long the text.
+    """The pattern of the first `size` queries and keys, in bounded memory.
 
     Properties:
         - that part of the whole pattern  (tested: test_the_corner_is_part_of_the_pattern)
@@ -75,26 +78,29 @@ def corner(call: Call, size: int = CORNER) -> Float[Tensor, "batch heads shown_q
 
 
 def early(call: Call) -> Float[Tensor, "batch heads shown_queries keys_seen"]:
-    """The pattern of the first queries with every key that they may see: O(n) memory however long the text.
+    """The pattern of the first queries with all their visible keys, in O(n) memory.
 
     Properties:
-        - those rows of the whole pattern, which are 0 behind the last key given  (tested: test_early_rows_are_whole)
+        - those rows of the whole pattern, which are 0 after the last key  (tested: test_early_rows_are_whole)
     """
     first = slice(0, CORNER)
     return pattern(call.take(first, first if _sees_itself_alone(call) else slice(None)))
 
 
 def _sees_itself_alone(call: Call) -> bool:
-    """Whether the first queries see no key behind them: in causal calls, unless there are keys older than the call."""
+    """Whether the first queries see no later key.
+
+    It holds in causal calls, unless there are keys older than the call.
+    """
     return call.causal and call.offset is not None and call.offset <= 0
 
 
 @lru_cache(maxsize=256)
 def sampled_runs(length: int) -> tuple[slice, ...]:
-    """The last run of a window, runs that begin twice as far before its end each time, and the first run.
+    """The runs of a window: the last, the first, and some between.
 
-    So a token near the end has others at every distance before it, as many in each octave, and all lie in runs of
-    neighbours.
+    Each run between begins twice as far before the end as the one after it. So a token near the end has others at
+    every distance before it, the same number in each octave, and all lie in runs of neighbours.
     """
     if length <= SHORT:
         return (slice(0, length),)
@@ -114,7 +120,7 @@ def sampled_tokens(length: int) -> tuple[int, ...]:
 
 
 def pattern_pairs(call: Call) -> Float[Tensor, "batch heads sampled_queries sampled_keys"]:
-    """The pattern among the sampled tokens, run by run: O(n) memory however long the text.
+    """The pattern among the sampled tokens, run by run, in O(n) memory.
 
     Properties:
         - those rows and columns of the whole pattern  (tested: test_pattern_pairs_are_a_part_of_the_pattern)
@@ -125,6 +131,6 @@ def pattern_pairs(call: Call) -> Float[Tensor, "batch heads sampled_queries samp
 
 
 def pairs_of(attention_map: Float[Tensor, "*set queries keys"]) -> Float[Tensor, "*set sampled_queries sampled_keys"]:
-    """The same part, cut from a map that is already computed."""
+    """The same part of a map that is already computed."""
     queries, keys = (list(sampled_tokens(size)) for size in attention_map.shape[-2:])
     return attention_map[..., queries, :][..., keys]

@@ -24,7 +24,9 @@ _FOLDER = "headscope.attention.mechanisms"
 
 @dataclass(frozen=True)
 class Cost:
-    """What one head costs with n queries and n keys of width d, no limit but the mechanism's own.
+    """Cost of one head with n queries and n keys of width d.
+
+    The only limits are the mechanism's own.
 
     `flops` counts the multiplications and additions of matrix products, factors and systems; a product with its
     addition is two, an SVD of n × n is 20 n³, and work element by element is not counted. A softmax over a set of
@@ -42,7 +44,7 @@ class Cost:
 
 
 class Mechanism(ABC):
-    """A way of mixing values: frozen parameters, the fast way, and its slow definition.
+    """A way of mixing values: frozen parameters, a fast way, a slow definition.
 
     Subclasses are frozen dataclasses that set `name` and validate their parameters in `__post_init__` with a
     `UsageError`. They implement `attend`, `definition` and `cost`, and override `supports` where there is
@@ -58,15 +60,15 @@ class Mechanism(ABC):
     uses_float64: ClassVar[bool] = False
 
     def __call__(self, call: Call, *, lse: bool = False) -> Output:
-        """Attend; with `lse=True` the rows' log-sum-exp comes too, where the mechanism is a softmax."""
+        """Attend; with `lse=True` the rows' log-sum-exp comes too for a softmax."""
         refusal = self.supports(call)
         if refusal is not None:
             raise UsageError(f"{self!r} cannot honour this call: {refusal}")
         exact = exact_device(call.q.device) if self.uses_float64 else call.q.device
         if exact != call.q.device:
-            moved = self(call.to(exact), lse=lse)
-            rows = None if moved.lse is None else moved.lse.float().to(call.q.device)
-            return Output(moved.out.to(call.q.device), rows)
+            exact_output = self(call.to(exact), lse=lse)
+            rows = None if exact_output.lse is None else exact_output.lse.float().to(call.q.device)
+            return Output(exact_output.out.to(call.q.device), rows)
         device = call.q.device.type
         dtypes = {x.dtype for x in (call.q, call.k, call.v)}
         if len(dtypes) > 1 and not torch.is_autocast_enabled(device):
@@ -78,12 +80,14 @@ class Mechanism(ABC):
             return self.attend(_cast(call, torch.get_autocast_dtype(device)), lse=lse)
 
     def supports(self, call: Call) -> str | None:
-        """None when everything in the call is honoured; otherwise what is not, and why."""
+        """None when the call is honoured in full; otherwise what is not, and why."""
         del call  # the mechanisms that honour everything need not look
         return None
 
     def seen(self, call: Call) -> Call | None:
-        """The call whose plain softmax this mechanism computes: its map and statistics are that call's.
+        """The call whose plain softmax this mechanism computes.
+
+        Map and statistics of the mechanism are those of that call.
 
         None where the mechanism is no softmax over a set of keys, so that it has no such map.
         """
@@ -91,38 +95,47 @@ class Mechanism(ABC):
         return None
 
     def parts(self, call: Call) -> dict[str, Bool[Tensor, "mask_batch mask_heads queries keys"]]:
-        """The sets of pairs that it consists of, by name, for pictures; none where it is no softmax over a set."""
+        """The sets of pairs of the mechanism, by name, for pictures.
+
+        There are none where it is no softmax over a set.
+        """
         masked_call = self.seen(call)
         return {} if masked_call is None else {"attends": masked_call.visible()}
 
     @classmethod
     def examples(cls, n: int) -> tuple["Mechanism", ...]:
-        """Parameters that show what it can do at n positions; the first is the one to show."""
+        """Parameters for n positions that show the mechanism, the best example first."""
         del n
         return (cls(),)
 
     @classmethod
     def as_dense(cls, n: int) -> "Mechanism | None":
-        """Parameters under which it is dense attention, up to n positions; None where there are none."""
+        """Parameters with which it is dense attention up to n positions, or None."""
         del n
         return None
 
     def conditioning(self, call: Call) -> float:
-        """By how much the rounding of a call may grow on its way to the output: 1 where no system is solved."""
+        """Growth of a call's rounding on its way to the output.
+
+        It is 1 where no system is solved.
+        """
         del call
         return 1.0
 
     @abstractmethod
     def attend(self, call: Call, *, lse: bool) -> Output:
-        """The fast way, in the dtype of the call, with gradients; the call is already known to be supported."""
+        """The fast way, in the dtype of the call, with gradients.
+
+        The caller has checked that the call is supported.
+        """
 
     @abstractmethod
     def definition(self, call: Call) -> Output:
-        """The same in plain float64, as the formula says it; shares no code with `attend`."""
+        """The formula in plain float64, which shares no code with `attend`."""
 
     @abstractmethod
     def cost(self, n: int, d: int) -> Cost:
-        """What one head costs with n queries, n keys and width d."""
+        """The cost of one head with n queries, n keys and width d."""
 
 
 def mechanisms() -> dict[str, type[Mechanism]]:
@@ -137,7 +150,10 @@ def mechanism_names() -> tuple[str, ...]:
 
 
 def mechanism_named(name: str) -> type[Mechanism]:
-    """The class that `mechanisms/NAME.py` binds to MECHANISM; file and name agree, so no name can occur twice."""
+    """The class that `mechanisms/NAME.py` binds to MECHANISM.
+
+    File and name agree, so that no name occurs twice.
+    """
     if name not in mechanism_names():
         raise UsageError(f"there is no mechanism {name!r}", hint=f"there are {', '.join(mechanism_names())}")
     module = importlib.import_module(f"{_FOLDER}.{name}")

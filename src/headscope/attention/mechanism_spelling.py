@@ -1,4 +1,7 @@
-"""Mechanisms written as text, as on the command line: `window(left=256)`, `bigbird(block=16, random=2)`, `dense`."""
+"""Mechanisms as text: `window(left=256)`, `bigbird(block=16)`, `dense`.
+
+This is their form on the command line.
+"""
 
 import ast
 
@@ -9,7 +12,10 @@ _LONGEST = 500  # characters: many times what any mechanism needs, and never eno
 
 
 def spelled(text: str) -> Mechanism:
-    """The mechanism that `text` names, with the parameters that it gives; only literals are read, nothing is run."""
+    """The mechanism that `text` names, with its parameters.
+
+    Only literals are read, and nothing is run.
+    """
     if len(text) > _LONGEST:
         raise _unreadable(f"{text[:40]} … ({len(text)} characters)")
     try:

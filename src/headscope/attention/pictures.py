@@ -1,4 +1,4 @@
-r"""Pictures of a mechanism at n positions: who attends to whom, as a map and as a graph, and how far layers reach.
+r"""Pictures of a mechanism at n positions: map, graph, and reach of layers.
 
 A softmax over a set of keys is drawn by its parts (window, global, random …), as the sets are defined. Any other
 mechanism mixes values with weights that depend on the tokens: out is linear in v, so the weights are what comes out
@@ -31,7 +31,10 @@ Parts = dict[str, Bool[Tensor, "queries keys"]]
 def pictures(
     mechanism: Mechanism, n: int, *, causal: bool = False, layers: int = 3, seed: int = 0
 ) -> tuple[Figure, ...]:
-    """Map, graph and receptive field of a mechanism at n positions; the weights too where it is no fixed pattern."""
+    """Map, graph and receptive field of a mechanism at n positions.
+
+    A mechanism without a fixed pattern has its weights too.
+    """
     if not 1 <= n <= MOST_POSITIONS:
         raise UsageError(f"a picture shows 1 to {MOST_POSITIONS} positions, got {n}")
     if not 1 <= layers <= MOST_POSITIONS:
@@ -56,14 +59,20 @@ def pictures(
 
 
 def effective_weights(mechanism: Mechanism, call: Call) -> Tensor:
-    """The n × n matrix by which the first head mixes values: its output when the values are unit vectors."""
+    """The n × n matrix by which the first head mixes values.
+
+    It is the output when the values are unit vectors.
+    """
     n = call.k.shape[2]
     values = torch.eye(n, dtype=call.k.dtype).expand(1, 1, n, n)
     return mechanism(replace(call, v=values)).out[0, 0]
 
 
 def layers_needed(pattern: Bool[Tensor, "n n"], layers: int) -> NDArray[np.int64]:
-    """Cell (i, j): the fewest layers through which j reaches i; 0 where more than `layers` would be needed."""
+    """Cell (i, j): the fewest layers through which j reaches i.
+
+    It is 0 where more than `layers` would be needed.
+    """
     adjacent = pattern.double().numpy() > 0
     reached = np.eye(len(adjacent), dtype=bool) | adjacent
     needed = reached.astype(np.int64)

@@ -1,1 +1,1 @@
-"""Pure functions on tensors: the mathematics, knowing no model."""
+"""Pure functions on tensors: the mathematics, without any model."""

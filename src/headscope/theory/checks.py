@@ -1,4 +1,4 @@
-"""What a check works with: its own random numbers, and comparisons of measurements with predictions."""
+"""Tools of a check: random numbers, and comparisons with predictions."""
 
 import hashlib
 from collections.abc import Sequence
@@ -17,13 +17,16 @@ Number = float | int
 
 @dataclass(frozen=True)
 class Lab:
-    """Random numbers that depend on the seed and on the claim's id, not on which other claims run."""
+    """Random numbers that depend on the seed and the claim's id alone.
+
+    Other claims of the same run change nothing.
+    """
 
     seed: int
     name: str = ""
 
     def generator(self, purpose: str = "") -> torch.Generator:
-        """A generator of its own for each purpose."""
+        """A generator for each purpose."""
         digest = hashlib.sha256(f"{self.seed}/{self.name}/{purpose}".encode()).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
 
@@ -37,13 +40,19 @@ class Lab:
 
 
 def mean_of(quantity: str, predicted: float, samples: Float[Tensor, "..."]) -> Comparison:
-    """Compares the mean of independent samples with its prediction; the error is the standard error of the mean."""
+    """Compares the mean of independent samples with its prediction.
+
+    The error is the standard error of the mean.
+    """
     flat = _flat(samples)
     return Comparison(quantity, float(predicted), float(flat.mean()), float(flat.std() / len(flat) ** 0.5))
 
 
 def variance_of(quantity: str, predicted: float, samples: Float[Tensor, "..."]) -> Comparison:
-    """Compares the variance of independent samples with its prediction; the error comes from the fourth moment."""
+    """Compares the variance of independent samples with its prediction.
+
+    The error comes from the fourth moment.
+    """
     flat = _flat(samples)
     centred = flat - flat.mean()
     second, fourth = float(centred.square().mean()), float(centred.pow(4).mean())
@@ -52,7 +61,9 @@ def variance_of(quantity: str, predicted: float, samples: Float[Tensor, "..."]) 
 
 
 def exact(quantity: str, predicted: float | Tensor, measured: float | Tensor, scale: float = 1.0) -> Comparison:
-    """Two numbers (or the worst pair of two tensors) that must agree up to rounding, relative to their size.
+    """Compares two numbers, or the worst pair of two tensors, up to rounding.
+
+    The tolerance is relative to their size.
 
     Of the pairs that are at least half as far apart as the farthest one, the worst is that with the largest gap
     relative to its own size.
@@ -67,19 +78,21 @@ def exact(quantity: str, predicted: float | Tensor, measured: float | Tensor, sc
 
 
 def fact(statement: str, is_so: bool) -> Comparison:
-    """A question of yes and no: predicted 1 (yes), measured 1 or 0."""
+    """A yes-or-no question: predicted 1 (yes), measured 1 or 0."""
     return Comparison(statement, 1.0, float(is_so), 0.0, "is")
 
 
 def counted(quantity: str, predicted: Number, measured: Number) -> Comparison:
-    """Two counts, which must be equal."""
+    """Compares two counts, which must be equal."""
     return Comparison(quantity, float(predicted), float(measured), 0.0)
 
 
 def rounded(quantity: str, printed: str, measured: float) -> Comparison:
-    """Compares a printed number with the full one: it may be off by half a unit of its last significant digit.
+    """Compares a printed number with the full one.
 
-    Zeros at the end of a whole number are not significant: 340 stands for 335 to 345, 1.50 for 1.495 to 1.505.
+    It may be off by half a unit of its last significant digit.
+
+    Zeros at the end of a whole number are not significant: 340 means 335 to 345, 1.50 means 1.495 to 1.505.
     """
     is_integer = "." not in printed
     digits = printed.rstrip("0") if is_integer else printed
@@ -88,12 +101,12 @@ def rounded(quantity: str, printed: str, measured: float) -> Comparison:
 
 
 def more_than(quantity: str, border: Number, measured: Number, error: Number) -> Comparison:
-    """A number that must lie above the border, by more than its error allows to doubt."""
+    """A number that must lie above the border by more than its error."""
     return Comparison(quantity, float(border), float(measured), float(error), ">")
 
 
 def less_than(quantity: str, border: Number, measured: Number, error: Number) -> Comparison:
-    """A number that must lie below the border, by more than its error allows to doubt."""
+    """A number that must lie below the border by more than its error."""
     return Comparison(quantity, float(border), float(measured), float(error), "<")
 
 
@@ -105,7 +118,7 @@ def trend_of(
     order: float,
     spreads: Sequence[Number] | None = None,
 ) -> Trend:
-    """Compares the relative errors at these values with the order that the correction states."""
+    """Compares the relative errors at these values with the stated order."""
     standard_errors = spreads or [0.0] * len(values)
     return Trend(quantity, parameter, _floats(values), _floats(errors), _floats(standard_errors), order)
 
@@ -117,7 +130,9 @@ def _floats(numbers: Sequence[Number]) -> tuple[float, ...]:
 def order_of(
     quantity: str, parameter: str, stated: float, values: Sequence[Number], sizes: Sequence[Number]
 ) -> Comparison:
-    """Compares the power of the parameter in computed sizes with the stated one; the steps give the error.
+    """Compares the power of the parameter in computed sizes with the stated one.
+
+    The steps between the sizes give the error.
 
     A fifth of the uncertainty of the last step's order is the error, so that the whole of it counts.
     """

@@ -1,4 +1,4 @@
-r"""A claim: a statement of the theory with a check, and the chapter that collects claims.
+r"""A claim (a statement of the theory with a check), and chapters of claims.
 
 A chapter is one file in `claims/chapters/` that binds CHAPTER; a scan finds it. A claim is a function under the
 decorator `CHAPTER.claim(…)`, which is given a `Lab` and returns `Evidence`:
@@ -36,7 +36,7 @@ Judge = Callable[..., Evidence | None]  # given the findings; None: this model c
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement, or several that are one argument, and how to settle it.
+    """One statement, or several of one argument, and how to settle it.
 
     Exactly one of these: `check` (mathematics: run it), `waits` (a trained model settles it, by `judge` where a `lens`
     of headscope measures what is needed), or neither, and then `reason` says why nothing here can test it.
@@ -50,7 +50,7 @@ class Claim:
     correction: str = ""
     corrected: str = ""
     slip: bool = False
-    related: tuple[str, ...] = ()  # ids that the reader should see beside it
+    related: tuple[str, ...] = ()  # ids of claims that belong to it
     check: Check | None = None
     lens: str = ""
     also: tuple[str, ...] = ()  # further lenses whose findings the judge is given
@@ -61,13 +61,13 @@ class Claim:
 
     @property
     def wording(self) -> Wording:
-        """How much the statement claims, by its own words."""
+        """The strength of the statement, from its own words."""
         return wording(self.statement, self.formula)
 
 
 @dataclass
 class Chapter:
-    """The claims of one chapter of one work, in the order in which they were written down."""
+    """The claims of one chapter of one work, in the order of their definition."""
 
     author: str
     work: str

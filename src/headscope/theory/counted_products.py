@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 class Work:
-    """Matrix products and linear systems that go through it are computed, and their multiplications added up."""
+    """Computes matrix products and linear systems, and adds up the multiplications."""
 
     def __init__(self) -> None:
         self.multiplications = 0.0
@@ -16,7 +16,10 @@ class Work:
         return a @ b
 
     def solve(self, a: Tensor, b: Tensor) -> Tensor:
-        """The solution of a linear system: d³/3 multiplications to factor it, d² for each column."""
+        """Solves a linear system.
+
+        The factor costs d³/3 multiplications, each column d².
+        """
         d = a.shape[0]
         self.multiplications += d**3 / 3 + d * d * b.shape[1]
         solution: Tensor = torch.linalg.solve(a, b)

@@ -1,4 +1,4 @@
-"""What judges read off a finding: rows and numbers by name, each with its standard error, in one place.
+"""Rows and numbers that judges read from a finding, with their standard errors.
 
 A table or column that is not there gives nothing, and the claim goes on waiting; no number is made up.
 """
@@ -15,7 +15,7 @@ HALF_WIDTH = 1.959963984540054  # standard errors on either side of a 95 % inter
 
 
 def rows_of(finding: Finding, name: str, columns: Sequence[str] = ("value",), /, **equal: Any) -> pl.DataFrame | None:
-    """The rows with these entries and a number in each of the columns; None where there are none."""
+    """The rows with these entries and a number in each column; None without any."""
     frame = finding.tables.get(name)
     if frame is None or not {*columns, *equal} <= set(frame.columns):
         return None
@@ -31,7 +31,10 @@ def numbers(frame: pl.DataFrame, column: str = "value") -> np.ndarray:
 
 
 def errors(frame: pl.DataFrame, column: str = "") -> np.ndarray:
-    """Standard errors of a column, from its 95 % interval: `low` and `high`, or `NAME_low` and `NAME_high`."""
+    """Standard errors of a column from its 95 % interval.
+
+    The interval is in `low` and `high`, or in `NAME_low` and `NAME_high`.
+    """
     low, high = (f"{column}_{end}" if column else end for end in ("low", "high"))
     widths: np.ndarray = numbers(frame, high) - numbers(frame, low)
     return widths / (2 * HALF_WIDTH)

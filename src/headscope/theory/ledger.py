@@ -20,7 +20,7 @@ Step = Callable[[str, int, int], None]
 
 @cache
 def chapters() -> tuple[Chapter, ...]:
-    """Every chapter, found by its file."""
+    """Every chapter; a scan of the folder finds them."""
     folder = importlib.import_module(_FOLDER)
     ordered_chapters = []
     for info in sorted(pkgutil.iter_modules(folder.__path__), key=lambda info: info.name):
@@ -33,7 +33,10 @@ def chapters() -> tuple[Chapter, ...]:
 
 
 def claims(ids: Sequence[str] = ()) -> tuple[Claim, ...]:
-    """All claims in the order of the works, or those of the given ids; a section (W-5.2) names all in it."""
+    """All claims in the order of the works, or those of these ids.
+
+    A section (W-5.2) names all claims in it.
+    """
     everything = sorted((claim for chapter in chapters() for claim in chapter.claims), key=_place)
     claim_by_id = {name: claim for claim in everything for name in claim.ids}
     selected_claims = [claim_by_id[name] for selector in ids for name in _meant(selector, claim_by_id)]
@@ -41,13 +44,13 @@ def claims(ids: Sequence[str] = ()) -> tuple[Claim, ...]:
 
 
 def meant_ids(ids: Sequence[str]) -> frozenset[str]:
-    """Every id that the given ids and sections name; all of them where none is given."""
+    """Every id that these ids and sections name; all where there is none."""
     all_ids = [name for claim in claims() for name in claim.ids]
     return frozenset(name for selector in ids for name in _meant(selector, all_ids)) if ids else frozenset(all_ids)
 
 
 def _meant(selector: str, ids: Iterable[str]) -> list[str]:
-    """The id itself, or all that it begins and that go on with a letter or a point."""
+    """The id itself, or all ids that continue it with a letter or a point."""
     names = list(ids)
     if selector in names:
         return [selector]
@@ -72,7 +75,10 @@ def judged(claim: Claim, seed: int = 0, findings: Mapping[str, Finding] | None =
 
 
 def _measured(claim: Claim, findings: Mapping[str, Finding]) -> Evidence | None:
-    """What the judge makes of the findings; nothing where one is missing or the model cannot show it."""
+    """What the judge makes of the findings.
+
+    There is nothing where a finding is missing or the model cannot show it.
+    """
     needed = [findings[lens] for lens in (claim.lens, *claim.also) if lens in findings]
     complete = len(needed) == 1 + len(claim.also) and all(finding.status == "ok" for finding in needed)
     return claim.judge(*needed) if claim.judge is not None and complete else None
@@ -111,7 +117,7 @@ def _verdict(claim: Claim, evidence: Evidence, model: str = "") -> Verdict:
 
 
 def _entry(claim: Claim, verdict: Verdict, evidence: Evidence | None, model: str = "") -> Entry:
-    """The claim as data; its correction is printed only where its own comparisons pass."""
+    """The claim as data; a correction is printed only where its comparisons pass."""
     wrong = verdict in ("refuted", "approximate", "open question")
     passes = evidence is not None and (bool(evidence.answer) or correction_passes(evidence))
     return Entry(
@@ -134,7 +140,7 @@ def _entry(claim: Claim, verdict: Verdict, evidence: Evidence | None, model: str
 
 
 def _place(claim: Claim) -> tuple[object, ...]:
-    """W-2.1a before W-2.1b before W-2.10; the works in their order."""
+    """Sorting key: W-2.1a before W-2.1b before W-2.10; the works in their order."""
     author, _, number = claim.ids[0].partition("-")
     pieces = tuple(
         (0, int(piece), "") if piece.isdigit() else (1, 0, piece) for piece in re.findall(r"\d+|[^\d.]+", number)

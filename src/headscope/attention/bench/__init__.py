@@ -1,1 +1,1 @@
-"""How fast mechanisms are on this machine, as ratios to dense attention and to peers."""
+"""Speed of the mechanisms here, as ratios to dense attention and to peers."""

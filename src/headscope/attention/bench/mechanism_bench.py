@@ -1,4 +1,6 @@
-"""How fast the mechanisms are on this machine: time, memory, and ratios to dense attention and to peers.
+"""Speed of the mechanisms on this machine: time, memory, and ratios.
+
+The ratios are to dense attention and to peers.
 
 Everything is timed side by side on one thread (`headscope.attention.bench.timing`), on Gaussian tensors in the layout
 that transformers passes. `matmul_share` is the useful work per second (`Mechanism.cost`) as a share of what a plain
@@ -26,7 +28,7 @@ Step = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Setting:
-    """What the mechanisms are timed on."""
+    """Settings of the timing."""
 
     heads: int = 8
     kv_heads: int = 8
@@ -49,7 +51,10 @@ class _Contender:
 def bench(
     mechanisms: Sequence[Mechanism], lengths: Sequence[int], setting: Setting, step: Step | None = None
 ) -> pl.DataFrame:
-    """One row per contender and length: headscope's mechanisms, dense SDPA, and every peer that is installed."""
+    """One row per contender and length.
+
+    Contenders are headscope's mechanisms, dense SDPA, and every installed peer.
+    """
     rows: list[dict[str, object]] = []
     with one_thread():
         for n in lengths:
@@ -58,17 +63,20 @@ def bench(
                     step(f"n = {n}", done, len(mechanisms))
                 rows += _measured(mechanism, gaussian_call(n, setting), setting)
     frame = pl.DataFrame(rows, infer_schema_length=None)
-    # Dense SDPA was timed beside every mechanism; once per length is enough to read.
+    # Dense SDPA was timed with every mechanism; one row per length is enough.
     return frame.unique(subset=["contender", "n"], keep="first", maintain_order=True)
 
 
 def growth(costs: Sequence[float], lengths: Sequence[int]) -> float:
-    """The power of n that the cost grows like, between the last two lengths."""
+    """The power of n in the cost, between the last two lengths."""
     return math.log(costs[-1] / costs[-2]) / math.log(lengths[-1] / lengths[-2])
 
 
 def gaussian_call(n: int, setting: Setting, seed: int = 0) -> Call:
-    """Gaussian tensors in the layout that transformers passes: heads and positions swapped in memory."""
+    """Gaussian tensors in the layout of transformers.
+
+    Heads and positions are swapped in memory.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def normal(heads: int) -> Tensor:
@@ -148,7 +156,10 @@ def _run(contender: _Contender, call: Call, backward: bool) -> Run:
 
 
 def _useful_flops(contender: _Contender, n: int, setting: Setting) -> float | None:
-    """Of all heads; a backward pass counts two and a half times its forward: five products for two."""
+    """Operations of all heads.
+
+    A backward pass counts two and a half forward passes: five products for two.
+    """
     if contender.kind == "peer":
         return None
     flops = 4.0 * n * n * setting.d_head if contender.mechanism is None else 0.0

@@ -1,6 +1,6 @@
-"""Other people's attention, called on the same tensors: only the attention itself, without projections.
+"""Other people's attention on the same tensors, without projections.
 
-A peer is asked only where its package is installed; headscope depends on none of them beyond transformers, which it
+A peer runs only where its package is installed; headscope depends on none of them beyond transformers, which it
 needs anyway. Where a peer computes something a little different, its note says what.
 """
 
@@ -20,7 +20,7 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Peer:
-    """One way in which others do what a mechanism does.
+    """One implementation by others of what a mechanism does.
 
     `prepare` is given the mechanism and the call and returns the function that is timed, or None where the peer
     cannot do this (a length that is no multiple of its block, a causal call it knows nothing about …).
@@ -39,9 +39,9 @@ def peers_of(mechanism: Mechanism) -> list[Peer]:
 
 
 def _two_sided(mechanism: Any, call: Call) -> int | None:
-    """The reach of a window that is alike on both sides, without dilation, over a call without limits."""
-    alike = mechanism.left is not None and mechanism.left == mechanism.right and mechanism.dilation == 1
-    return mechanism.left if alike and call.left is None and call.right is None and mechanism.left > 0 else None
+    """The reach of a symmetric window without dilation, over a call without limits."""
+    is_symmetric = mechanism.left is not None and mechanism.left == mechanism.right and mechanism.dilation == 1
+    return mechanism.left if is_symmetric and call.left is None and call.right is None and mechanism.left > 0 else None
 
 
 def _longformer(mechanism: Any, call: Call) -> Attend | None:

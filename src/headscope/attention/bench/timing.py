@@ -1,4 +1,7 @@
-"""Times and memory that can be compared on a busy machine: side by side, in CPU seconds of one thread, as ratios."""
+"""Times and memory that can be compared on a busy machine.
+
+Contenders run side by side, in CPU seconds of one thread, and the result is a ratio.
+"""
 
 import gc
 import os
@@ -17,7 +20,7 @@ _ENOUGH = 0.02  # seconds; shorter runs are repeated until the clock can see the
 
 
 def interleaved(runs: Sequence[Run], rounds: int) -> list[list[float]]:
-    """The seconds of each run, round by round, after one round that does not count.
+    """The seconds of each run, round by round, after a warm-up round.
 
     Within a round they run one after the other, so that a busy machine slows all alike: compare within rounds.
     """
@@ -30,12 +33,15 @@ def interleaved(runs: Sequence[Run], rounds: int) -> list[list[float]]:
 
 
 def ratio(slow: Sequence[float], fast: Sequence[float]) -> float:
-    """By which factor one is slower than the other: the median over rounds of the ratios within a round."""
+    """By which factor one is slower: the median over rounds of the ratio in a round."""
     return statistics.median(a / b for a, b in zip(slow, fast, strict=True))
 
 
 def peak_bytes(run: Run) -> int:
-    """The most that torch held at any moment beyond what it held before, by its own record of allocations."""
+    """Peak of torch's allocations beyond those before the call.
+
+    torch records them itself.
+    """
     gc.collect()
     # The profiler writes lines of its own to the process's standard output, below Python.
     with _muted(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
@@ -50,7 +56,7 @@ def peak_bytes(run: Run) -> int:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """torch on one thread, and afterwards on as many as before."""
+    """Run torch on one thread; afterwards on the same number as before."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

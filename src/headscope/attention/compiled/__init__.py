@@ -1,4 +1,4 @@
-"""An optional kernel in C++ that computes rows of attention in one pass, built when it is first asked for."""
+"""An optional kernel in C++ for rows of attention, built at its first use."""
 
 from headscope.attention.compiled.block_kernel import (
     added_to,

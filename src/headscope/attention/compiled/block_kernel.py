@@ -1,4 +1,6 @@
-"""The kernel on blocks of queries over gathered keys, and the gradients of bands and blocks, for one sequence.
+"""The kernel on blocks of queries over gathered keys, for one sequence.
+
+It has the gradients of bands and blocks too.
 
 Everything is float32 on the CPU; gradients are added to tensors that are contiguous and of one width, which
 `padded` makes a whole number of vectors.
@@ -34,7 +36,7 @@ def block_rows(
     scale: float,
     merges: bool,
 ) -> None:
-    """Write output and log-sum-exp of the queries of all blocks, or merge with their contents."""
+    """Write output and log-sum-exp of the queries of all blocks, or merge with both."""
     run = k.shape[1] if keys is None else keys.shape[1]
     index, mask, shared = _plan(queries, keys, allowed)
     library().headscope_blocks(
@@ -97,7 +99,9 @@ def band_gradients(
 def row_values(
     rows: tuple[Heads, Float[Tensor, "heads queries"]], grads: tuple[Heads, Float[Tensor, "heads queries"] | None]
 ) -> tuple[Heads, Float[Tensor, "heads queries"], Float[Tensor, "heads queries"]]:
-    r"""The output's gradient $g$, the log-sum-exp, and $g_i \cdot o_i$ less the gradient of the log-sum-exp.
+    r"""The output's gradient $g$, the log-sum-exp, and $g_i \cdot o_i$.
+
+    The gradient of the log-sum-exp is subtracted from the last.
 
     The last is what the softmax takes from the gradient of every weight of a row.
     """
@@ -107,14 +111,17 @@ def row_values(
 
 
 def padded(qkv: tuple[Heads, Heads, Heads]) -> tuple[Heads, Heads, Heads]:
-    """Each contiguous, of a width of whole vectors."""
+    """Contiguous tensors whose width is a number of whole vectors."""
     q, k, v = (_padded(x) for x in qkv)
     return q, k, v
 
 
 @contextmanager
 def added_to(grads: tuple[Heads, Heads, Heads]) -> Iterator[tuple[Heads, Heads, Heads]]:
-    """Tensors that the kernel may add to; what it added goes to `grads`, where they are not the same."""
+    """Tensors to which the kernel may add.
+
+    Its additions go to `grads` where these are other tensors.
+    """
     if all(grad.is_contiguous() and grad.shape[-1] % LANES == 0 for grad in grads):
         yield grads
         return

@@ -1,8 +1,8 @@
-"""Builds the kernel with torch's own extension loader, once per machine and version of the source.
+"""Builds the kernel with torch's extension loader, once per machine and source.
 
-Nothing is built unless it is asked for: by `use()` or by the environment variable HEADSCOPE_COMPILED=1. Without it
+Nothing is built without a request: by `use()` or by the environment variable HEADSCOPE_COMPILED=1. Without it
 every path is complete in torch alone. The kernel is built for the processor at hand (`-march=native`), so its name
-carries a digest of the processor's features beside that of its source.
+carries digests of the processor's features and of its source.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ _enabled: bool | None = None  # None: as the environment says
 
 
 def use(enabled: bool = True) -> None:
-    """Use the compiled kernel where it applies, or stop using it; builds it if it has not been built here."""
+    """Turn the compiled kernel on or off; the first use on a machine builds it."""
     global _enabled
     if enabled:
         library()
@@ -33,20 +33,20 @@ def use(enabled: bool = True) -> None:
 
 
 def is_used() -> bool:
-    """Whether the compiled kernel was asked for; it is built by then."""
+    """Whether the compiled kernel is on; it is built by then."""
     if _enabled is None:
         use(os.environ.get(VARIABLE, "") not in ("", "0"))
     return bool(_enabled)
 
 
 def takes(x: Tensor) -> bool:
-    """Whether the kernel is used and knows tensors like this one."""
+    """Whether the kernel is on and supports a tensor like this one."""
     return x.dtype == torch.float32 and x.device.type == "cpu" and is_used()
 
 
 @cache
 def library() -> ctypes.CDLL:
-    """The kernel, built if need be; a `ResourceError` says what is missing."""
+    """The kernel, built if necessary; a `ResourceError` says what is missing."""
     from torch.utils import cpp_extension
 
     name = f"headscope_rows_{_digest()}"
@@ -68,7 +68,7 @@ def _digest() -> str:
 
 
 def _features() -> str:
-    """What the processor can do, where the system says so."""
+    """Features of the processor, where the system reports them."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

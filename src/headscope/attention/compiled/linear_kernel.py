@@ -21,7 +21,9 @@ def causal_linear(
     feature: str,
     normalise: bool,
 ) -> Float[Tensor, "heads n d_value"]:
-    r"""$\sum_{j \le i} (\varphi(q_i) \cdot \varphi(k_j))\, v_j$, divided by its weights if `normalise`.
+    r"""$\sum_{j \le i} (\varphi(q_i) \cdot \varphi(k_j))\, v_j$.
+
+    With `normalise` it is divided by its weights.
 
     Everything is float32, the state is carried on in float64 now and then; no gradients.
     """

@@ -1,4 +1,7 @@
-"""The kernel's function on tensors: rows of softmax attention inside a band of the index matrix, for one sequence."""
+"""The kernel on tensors: rows of softmax attention in a band, for one sequence.
+
+The band is one of the index matrix.
+"""
 
 import ctypes
 from dataclasses import dataclass
@@ -11,12 +14,14 @@ from headscope.attention.compiled.build import library
 
 FAR = 1 << 60  # a limit that never bites
 MOST_BANDS = 16
-BANDS = 12  # what the kernel keeps of a row beside the bands, which come after it
+BANDS = 12  # the numbers of a row that the kernel keeps before those of the bands
 
 
 @dataclass(frozen=True)
 class RowSums:
-    """Of every row: the output and log-sum-exp, and with statistics the sums of e = exp(score − top) in float64.
+    """Output and log-sum-exp of every row, and sums of e = exp(score − top).
+
+    The sums are in float64 and come with statistics only.
 
     `sums[..., i]` is 0 top, 1 Σe, 2 Σe·(top − s), 3 Σe²; of the keys at or before the query 4 Σe, 5 their mean index
     under e and 6 Σe·(index − mean)²; 7 to 9 the same of the keys after it; 10 e of the first key, 11 e of the query's
@@ -42,7 +47,9 @@ def row_sums(
     bands: tuple[int, ...] | None = None,
     into: tuple[Float[Tensor, "heads queries d_value"], Float[Tensor, "heads queries"]] | None = None,
 ) -> RowSums:
-    """Query i sees key j when −right ≤ i + offset − j ≤ left; float32 on the CPU; `bands` asks for statistics.
+    """Run the kernel: query i sees key j when −right ≤ i + offset − j ≤ left.
+
+    It takes float32 on the CPU; `bands` asks for statistics.
 
     Output and log-sum-exp are written `into` tensors where they are given (the latter contiguous). `centre` is
     subtracted from the keys: the softmax does not change, the log-sum-exp does. No gradients.
@@ -69,10 +76,10 @@ def row_sums(
 
 
 def integers(*values: int) -> "ctypes.Array[ctypes.c_int64]":
-    """What C calls `const int64_t*`."""
+    """A pointer of the type `const int64_t*` in C."""
     return (ctypes.c_int64 * max(1, len(values)))(*values)
 
 
 def pointers(*tensors: Tensor | None) -> tuple[ctypes.c_void_p, ...]:
-    """Where the numbers of each tensor begin; null where there is none."""
+    """Addresses of the numbers of each tensor; null where there is none."""
     return tuple(ctypes.c_void_p(0 if x is None else x.data_ptr()) for x in tensors)

@@ -1,11 +1,13 @@
-r"""Band-sparse attention: a window around every query, and s more keys that are known before attention is computed.
+r"""Band-sparse attention: a window around every query, and s more keys.
+
+The positions of these keys are fixed before attention is computed.
 
 Definition:
     Key j is visible to query i when the call lets it be and $-\text{right} \le i - j \le \text{left}$, or j is one of
     `columns` (the same for every query), or j is in `rows[i]` (a list for each query). i and j are positions.
-    Columns are seen by all but see no more than the others: not symmetric.
+    All queries see the columns, but these see no more than the others: not symmetric.
 How:
-    The band goes in tiles, the columns or lists are gathered beside it, and the parts merge by log-sum-exp: time
+    The band goes in tiles, the columns or lists are gathered, and the parts merge by log-sum-exp: time
     O(n(w + s)) for a band of w keys. Other calls are exact through dense attention under the mask, as for
     `longformer`.
 Example:
@@ -43,11 +45,11 @@ from headscope.errors import UsageError
 
 @dataclass(frozen=True)
 class BandSparse(Pattern):
-    """A window around every query, and more keys: columns that all see, or a list for each query.
+    """A window around every query, and more keys: common columns, or a list for each.
 
     Properties:
         - equals its float64 definition, with gradients  (tested: test_fast_equals_definition)
-        - columns are seen by all and see no more than others  (tested: test_columns_are_not_symmetric)
+        - all see the columns, which see no more than others  (tested: test_columns_are_not_symmetric)
         - lists for each query, however ragged  (tested: test_rows_of_their_own)
         - no pair counts twice where band and columns meet  (tested: test_parts_equal_the_dense_mask)
     """
@@ -72,7 +74,10 @@ class BandSparse(Pattern):
 
     @classmethod
     def examples(cls, n: int) -> tuple["BandSparse", ...]:
-        """A thirty-second of the positions on both sides, with columns; with a list for each; with neither."""
+        """Examples with columns, with a list for each query, and with neither.
+
+        The band is a thirty-second of the positions, on one side or on both.
+        """
         near = max(2, n // 32)
         far = tuple((p // 2, (7 * p + 3) % (p + 1)) if p % 3 else () for p in range(n))
         return (cls(near, near, (0, 1, n // 2)), cls(near, 0, (n // 4,)), cls(near, near, rows=far), cls(near, near))
@@ -147,7 +152,9 @@ MECHANISM = BandSparse
 def rare_columns(
     token_ids: Int[Tensor, " positions"], counts: Mapping[int, int] | Int[Tensor, " vocabulary"], s: int
 ) -> tuple[int, ...]:
-    """The s positions whose tokens are rarest in a corpus, in order; of equals the earlier.
+    """The s positions with the rarest tokens of a corpus, in order.
+
+    Of equally rare ones the earlier counts.
 
     `counts` says how often each token occurs; a token that it does not know has occurred never.
 

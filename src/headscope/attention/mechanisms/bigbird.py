@@ -1,11 +1,11 @@
-r"""BigBird attention: blocks of positions see global blocks, the blocks around them and a few random ones.
+r"""BigBird attention: blocks see global blocks, near blocks and a few random ones.
 
 Definition:
     Positions go in blocks of `block`. Query block I sees key block J when the call lets it and one of these holds:
     I or J is global (one of the `first` blocks or, in an encoder, the `last` ones); $|I - J| \le \lfloor
     \text{window}/2 \rfloor$; J is one of `random` blocks drawn for I among those that are neither. On a causal call
     there is no last block, since every block has once been the last, and the random blocks of I are drawn by
-    (seed, I) among earlier ones: so a decode step sees what the same row of a prefill saw, whatever comes later. One
+    (seed, I) among earlier ones: so a decode step sees the keys of the same row of a prefill. One
     plan serves all heads.
 How:
     The keys of each query block are gathered, a few blocks at a time; global rows see all keys in place. That is for
@@ -37,7 +37,7 @@ from headscope.errors import UsageError
 
 @dataclass(frozen=True)
 class BlockRow:
-    """The key blocks that one query block sees, by reason; none is named twice."""
+    """The key blocks that one query block sees, by reason, each block once."""
 
     everywhere: tuple[int, ...]  # global blocks, or all blocks where the query block is global itself
     near: tuple[int, ...]
@@ -45,13 +45,16 @@ class BlockRow:
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """All of them, in order."""
+        """All visible key blocks, in order."""
         return tuple(sorted({*self.everywhere, *self.near, *self.random}))
 
 
 @dataclass(frozen=True)
 class BlockPlan:
-    """Which key blocks every query block sees, in position space: block I is the positions from I · block on."""
+    """Which key blocks every query block sees, in position space.
+
+    Block I is the positions from I · block on.
+    """
 
     n: int
     block: int
@@ -59,7 +62,10 @@ class BlockPlan:
     rows: tuple[BlockRow, ...]
 
     def table(self, reason: str = "blocks") -> Bool[Tensor, "blocks blocks"]:
-        """True where query block I sees key block J: for any reason, or for one (everywhere, near, random)."""
+        """True where query block I sees key block J.
+
+        The reason is any, or one of everywhere, near and random.
+        """
         table = torch.zeros(len(self.rows), len(self.rows), dtype=torch.bool)
         for i, row in enumerate(self.rows):
             table[i, list(getattr(row, reason))] = True
@@ -69,14 +75,14 @@ class BlockPlan:
         lines = [f"{self.n} positions in {len(self.rows)} blocks of {self.block}{', causal' if self.causal else ''}"]
         for i, row in enumerate(self.rows):
             reasons = (("global", row.everywhere), ("near", row.near), ("random", row.random))
-            description = "; ".join(f"{why} {' '.join(map(str, blocks))}" for why, blocks in reasons if blocks)
+            description = "; ".join(f"{reason} {' '.join(map(str, blocks))}" for reason, blocks in reasons if blocks)
             lines.append(f"block {i}: {description}")
         return "\n".join(lines)
 
 
 @dataclass(frozen=True)
 class BigBird(Mechanism):
-    """Blocks of positions see global blocks, the blocks around them and a few random ones.
+    """Blocks see global blocks, the blocks around them and a few random ones.
 
     Properties:
         - equals its float64 definition, with gradients  (tested: test_fast_equals_definition)
@@ -104,7 +110,11 @@ class BigBird(Mechanism):
 
     @classmethod
     def examples(cls, n: int) -> tuple["BigBird", ...]:
-        """Blocks of a sixty-fourth of the positions; no random ones; more of each; blocks larger than the sequence."""
+        """An example of usual blocks, one without random ones, and two extremes.
+
+        Usual blocks are a sixty-fourth of the positions; the extremes have more of each kind, or blocks larger than the
+        sequence.
+        """
         block = max(2, n // 64)
         return (
             cls(block),
@@ -119,11 +129,11 @@ class BigBird(Mechanism):
         return cls(block=n)
 
     def plan(self, n: int, causal: bool = False) -> BlockPlan:
-        """Which blocks see which over n positions; print it to read it."""
+        """The plan of visible blocks over n positions; print it to read it."""
         return _plan(self, n, causal)
 
     def supports(self, call: Call) -> str | None:
-        """Blocks are counted from position 0 on."""
+        """Refuses positions below 0: blocks start at position 0."""
         positions = torch.cat([call.query_positions.flatten(), call.key_positions.flatten()])
         return (
             "it counts blocks from position 0 on, and there are positions before" if int(positions.min()) < 0 else None
@@ -144,9 +154,9 @@ class BigBird(Mechanism):
         return self.plan(1 + int(max(call.query_positions.max(), call.key_positions.max())), call.causal)
 
     def _pairs(self, call: Call, table: Bool[Tensor, "blocks blocks"]) -> Bool[Tensor, "rows 1 queries keys"]:
-        """What a table of blocks says of the positions of a call."""
-        mine, theirs = call.query_positions // self.block, call.key_positions // self.block
-        return table.to(mine.device)[mine[:, :, None], theirs[:, None, :]][:, None]
+        """The part of a table of blocks at the positions of a call."""
+        query_blocks, key_blocks = call.query_positions // self.block, call.key_positions // self.block
+        return table.to(query_blocks.device)[query_blocks[:, :, None], key_blocks[:, None, :]][:, None]
 
     def attend(self, call: Call, *, lse: bool) -> Output:
         """Gathered blocks where the call covers all positions; else the mask."""
@@ -170,7 +180,7 @@ class BigBird(Mechanism):
         return explicit_attention(call, call.visible() & torch.tensor(masks)[:, None])
 
     def cost(self, n: int, d: int) -> Cost:
-        """Two products over the blocks that each block sees, and over everything for the global ones."""
+        """Two products over the visible blocks, and over everything for the global ones."""
         plan = _plan(self, n, False)
         sizes = [min(self.block, n - start) for start in range(0, n, self.block)]
         key_counts = [sum(sizes[block] for block in row.blocks) for row in plan.rows]
@@ -189,7 +199,7 @@ def _plan(mechanism: BigBird, n: int, causal: bool) -> BlockPlan:
 
 
 def _row(mechanism: BigBird, i: int, count: int, causal: bool) -> BlockRow:
-    stop = i + 1 if causal else count  # no block after this one is seen
+    stop = i + 1 if causal else count  # it sees no block after this one
     ends = {*range(min(mechanism.first, stop)), *(() if causal else range(max(count - mechanism.last, 0), count))}
     if i in ends:
         return BlockRow(tuple(range(stop)), (), ())
@@ -200,7 +210,10 @@ def _row(mechanism: BigBird, i: int, count: int, causal: bool) -> BlockRow:
 
 
 def _random_blocks(free: list[int], count: int, seed: str) -> tuple[int, ...]:
-    """At most `count` random free blocks, in order; by swaps, whose draws are the same in every version of Python."""
+    """At most `count` random free blocks, in order.
+
+    Swaps draw them, in the same way in every version of Python.
+    """
     generator = Random(seed)
     count = min(count, len(free))
     for at in range(count):
@@ -213,15 +226,15 @@ def _random_blocks(free: list[int], count: int, seed: str) -> tuple[int, ...]:
 def _groups(mechanism: BigBird, n: int, causal: bool) -> tuple[Group, ...]:
     """The plan by index, for a call over all n positions."""
     plan, block = mechanism.plan(n, causal), mechanism.block
-    alike: dict[tuple[int, int], list[int]] = defaultdict(list)
+    blocks_by_shape: dict[tuple[int, int], list[int]] = defaultdict(list)
     groups = []
     for i, row in enumerate(plan.rows):
         rows = min(block, n - i * block)
         if len(row.blocks) == len(plan.rows) and not causal:
             groups.append(Group(torch.arange(i * block, i * block + rows)[None], None))
         else:
-            alike[rows, sum(min(block, n - j * block) for j in row.blocks)].append(i)
-    for (rows, run), members in alike.items():
+            blocks_by_shape[rows, sum(min(block, n - j * block) for j in row.blocks)].append(i)
+    for (rows, run), members in blocks_by_shape.items():
         queries = torch.tensor(members)[:, None] * block + torch.arange(rows)
         visible_blocks = torch.tensor([plan.rows[i].blocks for i in members])
         # Only the very last block may be short, and it comes last.
@@ -231,7 +244,7 @@ def _groups(mechanism: BigBird, n: int, causal: bool) -> tuple[Group, ...]:
 
 
 def _group_bytes(group: Group, n: int, d: int) -> float:
-    """Keys and values of as many blocks as are gathered at a time, the output of these blocks, and one tile."""
+    """Keys and values of the blocks gathered at a time, their output, and one tile."""
     blocks, rows = group.queries.shape
     run = n if group.keys is None else group.keys.shape[1]
     blocks = min(blocks, max(1, GROUP_ENTRIES // max(run * d, 1)))
@@ -240,5 +253,8 @@ def _group_bytes(group: Group, n: int, d: int) -> float:
 
 
 def _own_triangle(rows: int, run: int) -> Bool[Tensor, "1 rows run"]:
-    """What a causal block lets through: all earlier blocks, and of its own, the last one, the triangle."""
+    """The mask of a causal block: earlier blocks, and the triangle of its own.
+
+    Its own block is the last one.
+    """
     return torch.ones(1, rows, run, dtype=torch.bool).tril(run - rows)

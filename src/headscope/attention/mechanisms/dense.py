@@ -1,4 +1,4 @@
-r"""Dense softmax attention: every query attends to every key that the call lets it see.
+r"""Dense softmax attention: every query attends to all keys the call lets it see.
 
 Definition:
     $\text{out}_i = \sum_j p_{ij} v_j$ with $p$ as in `headscope.attention.call`.
@@ -30,7 +30,9 @@ BLOCK_ENTRIES = 1 << 24
 
 @dataclass(frozen=True)
 class Dense(Mechanism):
-    """Every query attends to every key that the call lets it see; honours all that a call can carry.
+    """Every query attends to every key that the call lets it see.
+
+    It honours all that a call can carry.
 
     Properties:
         - equals its float64 definition, with gradients  (tested: test_fast_equals_definition)
@@ -60,7 +62,7 @@ class Dense(Mechanism):
 
     @classmethod
     def as_dense(cls, n: int) -> "Dense":
-        """Itself."""
+        """The mechanism itself."""
         del n
         return cls()
 
@@ -81,19 +83,28 @@ def with_sinks(
     lse: Float[Tensor, "batch heads queries"],
     sinks: Float[Tensor, " heads"] | None,
 ) -> Float[Tensor, "batch heads queries d_value"]:
-    r"""The output when a sink takes its share: $e^{\text{lse}} / (e^{\text{lse}} + e^{\text{sink}})$ is left."""
+    r"""The output after a sink takes its share.
+
+    The share $e^{\text{lse}} / (e^{\text{lse}} + e^{\text{sink}})$ is left.
+    """
     if sinks is None:
         return out
     return out * torch.sigmoid(lse - sinks.to(lse.dtype)[:, None])[..., None].to(out.dtype)
 
 
 def _is_triangle(call: Call) -> bool:
-    """Whether the kernel's own causal mask, which starts at the first key, is the mask of this call."""
+    """Whether the kernel's causal mask is the mask of this call.
+
+    The kernel's mask starts at the first key.
+    """
     return call.causal and call.offset == 0 and (call.left is None or call.left >= call.q.shape[2] - 1)
 
 
 def _rows(call: Call, *, maps: bool) -> int:
-    """Rows per block: few where a band lets a block skip keys, else as many as its mask, or its maps, may be large."""
+    """Rows per block.
+
+    They are few where a band lets a block skip keys; else the size of the mask or of the maps decides.
+    """
     banded = call.left is not None or call.right is not None
     map_count = call.q.shape[0] * (call.q.shape[1] if maps else 1)
     limit = max(1, BLOCK_ENTRIES // (map_count * call.k.shape[2]))
@@ -101,17 +112,17 @@ def _rows(call: Call, *, maps: bool) -> int:
 
 
 def _has_flash(call: Call) -> bool:
-    """Whether the operator that gives the log-sum-exp without a map is there for this call's device."""
+    """Whether this device has the operator that gives the log-sum-exp without a map."""
     return call.q.device.type == "cpu" and kernel.has_flash()
 
 
 def _needs_scores(call: Call) -> bool:
-    """The fused kernels know no softcap, and give no gradient to a bias."""
+    """Whether the scores are needed: for a softcap, or for the gradient of a bias."""
     return call.softcap is not None or (call.bias is not None and call.bias.requires_grad)
 
 
 def _attended(call: Call, *, lse: bool, causal: bool = False) -> tuple[Tensor, Tensor | None]:
-    """One block: output and, where it is wanted or comes for nothing, the log-sum-exp."""
+    """One block: output, and the log-sum-exp where it is needed or free."""
     if call.k.shape[2] == 0:
         return blind(call)
     q, k, v, scale = call.q, call.k, call.v, call.scale

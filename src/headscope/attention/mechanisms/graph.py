@@ -34,7 +34,7 @@ from headscope.errors import UsageError
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Graph(Pattern):
-    """Every query attends to the neighbours that a list gives it: any graph over the positions.
+    """Every query attends to its listed neighbours: any graph over the positions.
 
     Properties:
         - equals its float64 definition, with gradients  (tested: test_fast_equals_definition)
@@ -66,7 +66,7 @@ class Graph(Pattern):
 
     @classmethod
     def examples(cls, n: int) -> tuple["Graph", ...]:
-        """For twice as many positions: a random graph with a ring; squares of near ones; a tree."""
+        """Examples for 2n positions: a random graph with a ring, near squares, a tree."""
         nodes = max(2 * n, 2)
         random_neighbours = torch.randint(nodes, (nodes, 4), generator=torch.Generator().manual_seed(0)).tolist()
         return (
@@ -88,7 +88,7 @@ class Graph(Pattern):
         return self.neighbours
 
     def supports(self, call: Call) -> str | None:
-        """Every query must have a list, if an empty one."""
+        """Refuses queries without a list; a list may be empty."""
         last = int(call.query_positions.max()) if call.query_positions.numel() else 0
         if last >= len(self.lists):
             return f"it has lists for {len(self.lists)} positions, and there is a query at position {last}"
@@ -101,7 +101,7 @@ class Graph(Pattern):
         return self.lists.hold(queries, keys)
 
     def attend(self, call: Call, *, lse: bool) -> Output:
-        """Gathered neighbours; the adjacency matrix where something else shapes the scores."""
+        """Gathered neighbours, or the adjacency matrix where more shapes the scores."""
         first = origin(call)
         if first is None or not only_limits(call):
             return Dense().attend(self.seen(call), lse=lse)
@@ -125,7 +125,7 @@ class Graph(Pattern):
         """Two products over the pairs; the keys of a few blocks at a time, and the plan."""
         groups = plan_of(self.lists, (n, n), (0, 0), (None, None))
         entries = max((d * group.keys.numel() for group in groups if group.keys is not None), default=0)
-        # Beside the gathered keys: the output of a group, and what is merged into the rows.
+        # Besides the gathered keys: the output of a group, and its merge into the rows.
         return Cost(flops=4.0 * d * self.lists.count(n), bytes=gathered_bytes(entries) + FLOAT * n * (d + 2.0))
 
 

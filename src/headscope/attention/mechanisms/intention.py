@@ -1,4 +1,4 @@
-r"""Intention: every query is answered by a ridge regression of the values on the keys.
+r"""Intention: a ridge regression of the values on the keys answers every query.
 
 Definition:
     $\text{out}_i = q_i\,(K_i^\top K_i + \alpha 1)^{-1} K_i^\top V_i$, with the rows of $K_i$ and $V_i$ the
@@ -43,11 +43,11 @@ State = tuple[Square, Cross]
 
 @dataclass(frozen=True)
 class Intention(Mechanism):
-    """Ridge least squares of values on keys, asked at the queries.
+    """Ridge least squares of values on keys, evaluated at the queries.
 
     Properties:
         - equals its float64 definition, with gradients  (tested: test_fast_equals_definition)
-        - a small ridge returns the value of the key that is asked  (tested: test_a_small_ridge_interpolates)
+        - a small ridge returns the value of the key that equals the query  (tested: test_a_small_ridge_interpolates)
         - a large one is linear attention over the ridge  (tested: test_a_large_ridge_is_linear_attention)
         - step by step it is the same  (tested: test_steps_equal_the_parallel_form_of_intention)
         - primal and dual agree  (tested: test_primal_and_dual_agree)
@@ -68,14 +68,17 @@ class Intention(Mechanism):
         return (cls(), cls(ridge=0.1), cls(ridge=30.0))
 
     def supports(self, call: Call) -> str | None:
-        """What belongs to the exponential of a score has no meaning here."""
+        """Refuses what belongs to the exponential of a score."""
         for part in ("bias", "softcap", "sinks"):
             if getattr(call, part) is not None:
                 return f"a regression has no scores inside an exponential, so a {part.rstrip('s')} means nothing"
         return None
 
     def conditioning(self, call: Call) -> float:
-        """Largest over smallest eigenvalue of KᵀK + ridge, with all keys above and none below where rows differ."""
+        """Largest over smallest eigenvalue of KᵀK + ridge.
+
+        Where rows differ, the largest is that of all keys and the smallest that of none.
+        """
         k = _real(call).k.detach().double()
         values = torch.linalg.eigvalsh(k.transpose(-1, -2) @ k)
         smallest = float(values.amin()) if call.mask is None and sees_all(call) else 0.0
@@ -97,7 +100,7 @@ class Intention(Mechanism):
         return Output(out.to(dtype))
 
     def step(self, state: State | None, call: Call) -> tuple[State, Output]:
-        """The next tokens after those in `state` (None: there are none), in time that does not grow with them.
+        """The next tokens after `state` (None: the first), in time that does not grow.
 
         The call holds the new tokens alone: as many queries as keys, causal, without windows.
         """
@@ -122,7 +125,10 @@ class Intention(Mechanism):
         return Output((solved_queries * crosses).sum(dim=-2))
 
     def cost(self, n: int, d: int) -> Cost:
-        """One factor and its system, on the smaller of both sides, and the products with keys and queries; float64."""
+        """One factor and its system, and the products with keys and queries, in float64.
+
+        The system is on the smaller of both sides.
+        """
         size = min(n, d)
         moments = 4.0 * n * d * d if d <= n else 2.0 * n * n * d + 2.0 * n * d * d
         solved = size**3 / 3 + 2.0 * size * size * d
@@ -131,7 +137,10 @@ class Intention(Mechanism):
         return Cost(flops=moments + solved + 2.0 * n * d * d, bytes=memory)
 
     def _at_once(self, call: Call) -> Tensor:
-        """One system; keys and queries in blocks, so that their float64 copies stay in the cache."""
+        """One system, with keys and queries in blocks.
+
+        Their float64 copies then stay in the cache.
+        """
         width, keys = call.k.shape[-1], call.k.shape[-2]
         if keys < width:
             k, v = call.k.double(), call.v.double()
@@ -144,7 +153,10 @@ class Intention(Mechanism):
         return torch.cat(rows, dim=2)
 
     def _chained(self, state: State, call: Call) -> tuple[State, Tensor]:
-        """Runs of chunks, each from the moments of all keys before it; the backward computes a run again."""
+        """Runs of chunks, each from the moments of all keys before it.
+
+        The backward computes a run again.
+        """
         parts = []
         for start in range(0, call.q.shape[2], ROWS):
             positions = slice(start, start + ROWS)
@@ -201,7 +213,7 @@ MECHANISM = Intention
 
 
 def _real(call: Call) -> Call:
-    """A padded key is a key of zeros: it adds nothing to any moment."""
+    """The call with zeros for padded keys, which add nothing to any moment."""
     if call.key_padding is None:
         return call
     k, v = (x.masked_fill(~call.key_padding[:, None, :, None], 0.0) for x in (call.k, call.v))
@@ -218,7 +230,10 @@ def _moments(call: Call) -> State:
 
 
 def _chunks(x: Tensor) -> Tensor:
-    """[batch, heads, n, width] as [batch, heads, chunks, CHUNK, width], with zeros after the end."""
+    """[batch, heads, n, width] as [batch, heads, chunks, CHUNK, width].
+
+    Zeros fill the end.
+    """
     n = x.shape[2]
     if n <= CHUNK:
         return x[:, :, None]

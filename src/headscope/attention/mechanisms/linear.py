@@ -1,4 +1,6 @@
-r"""Linear attention: similarity through a feature map, so that keys and values meet once, in time O(n).
+r"""Linear attention: similarity through a feature map, in time O(n).
+
+Keys and values meet only once.
 
 Definition:
     $\text{out}_i = \sum_j \varphi(q_i) \cdot \varphi(k_j)\, v_j \,/ \sum_j \varphi(q_i) \cdot \varphi(k_j)$
@@ -37,7 +39,7 @@ State = Float[Tensor, "batch kv_heads features columns"]
 
 @dataclass(frozen=True)
 class Linear(Mechanism):
-    """Attention with a product of features φ(q)·φ(k) in the place of the exponential of a score.
+    """Attention with features φ(q)·φ(k) instead of the exponential of a score.
 
     Properties:
         - equals its float64 definition, with gradients  (tested: test_fast_equals_definition)
@@ -63,20 +65,18 @@ class Linear(Mechanism):
                 hint="pass normalise=False",
             )
         if self.feature == "random" and not self.normalise:
-            raise UsageError(
-                "linear: random features are known up to a factor of the query, so they must be normalised"
-            )
+            raise UsageError("linear: random features have a free factor per query, so they must be normalised")
         if self.count < 1:
             raise UsageError(f"linear: count must be at least 1, got {self.count}")
 
     @classmethod
     def examples(cls, n: int) -> tuple["Linear", ...]:
-        """One for each feature map."""
+        """One example for each feature map."""
         del n
         return (cls(), cls("relu"), cls("taylor"), cls("random"), cls("identity", normalise=False))
 
     def supports(self, call: Call) -> str | None:
-        """What belongs to the exponential of a score has no meaning here."""
+        """Refuses what belongs to the exponential of a score."""
         for part in ("bias", "softcap", "sinks"):
             if getattr(call, part) is not None:
                 return f"linear attention has no scores inside an exponential, so a {part.rstrip('s')} means nothing"
@@ -99,7 +99,7 @@ class Linear(Mechanism):
         return self._output(mixed, dtype)
 
     def step(self, state: State | None, call: Call) -> tuple[State, Output]:
-        """The next tokens after those in `state` (None: there are none), in time that does not grow with them.
+        """The next tokens after `state` (None: the first), in time that does not grow.
 
         The call holds the new tokens alone: as many queries as keys, causal, without windows.
         """
@@ -138,17 +138,23 @@ class Linear(Mechanism):
         return Output(torch.where(total > 0, out / torch.where(total > 0, total, 1.0), 0.0))
 
     def cost(self, n: int, d: int) -> Cost:
-        """One state of all keys, which every query reads; random features are two products more."""
+        """One state of all keys that every query reads.
+
+        Random features are two more products.
+        """
         width = {"random": self.count, "taylor": d + 1}.get(self.feature, d)
         states = 4.0 * n * width * (d + self.normalise)
         feature_flops = 4.0 * n * d * width if self.feature == "random" else 0.0
         rows = min(n, ROWS)
-        # Features beside their parts, the values with a column of ones, and what is mixed.
+        # Features and their parts, the values with a column of ones, and the mixed values.
         copies = {"random": 8.0 * width, "identity": 2.0 * d if n > 4 * CHUNK else 0.0}.get(self.feature, 4.0 * width)
         return Cost(flops=states + feature_flops, bytes=FLOAT * (rows * copies + 1.0 * width * d))
 
     def _featured(self, call: Call) -> Call:
-        """The call with features for queries and keys, of which a padded key has none, and with what they mix."""
+        """The call with features for queries and keys, and the values that they mix.
+
+        A padded key has no features.
+        """
         q, k, v = self._mapped(call.q, call.k, call.v, call.scale)
         if call.key_padding is not None:
             k = k.masked_fill(~call.key_padding[:, None, :, None], 0.0)
@@ -162,7 +168,7 @@ class Linear(Mechanism):
 
     def _mapped(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
         q, k = self._features(q, k, scale)
-        # A column of ones beside the values adds up to the denominator.
+        # A column of ones next to the values adds up to the denominator.
         return q, k, F.pad(v.to(q.dtype), (0, 1), value=1.0) if self.normalise else v.to(q.dtype)
 
     def _is_long(self, call: Call) -> bool:
@@ -175,7 +181,10 @@ class Linear(Mechanism):
         return has_kernel and call.key_padding is None and compiled.takes(call.q)
 
     def _streamed(self, call: Call) -> Output:
-        """Block after block with one running state, so that features and sums never leave the cache."""
+        """Block after block with one running state.
+
+        Features and sums then never leave the cache.
+        """
         if self._is_compiled(call):
             outputs = [
                 compiled.causal_linear(*qkv, feature=self.feature, normalise=self.normalise)
@@ -189,12 +198,12 @@ class Linear(Mechanism):
             total = torch.zeros(1, 1)
             for start in range(0, call.q.shape[2], ROWS):
                 positions = slice(start, start + ROWS)
-                mine, its = (
+                query_rows, key_rows = (
                     (slice(row, row + 1), heads, positions),
                     (slice(row, row + 1), slice(head, head + 1), positions),
                 )
-                q, k = self._features(call.q[mine], call.k[its], call.scale)
-                v = call.v[its].to(q.dtype)
+                q, k = self._features(call.q[query_rows], call.k[key_rows], call.scale)
+                v = call.v[key_rows].to(q.dtype)
                 if call.key_padding is not None:
                     k = k.masked_fill(~call.key_padding[row, positions, None], 0.0)
                 if running is None:
@@ -202,13 +211,13 @@ class Linear(Mechanism):
                     total = q.new_zeros(1, q.shape[-1], dtype=torch.float64)
                 if self.normalise:
                     mixed, weight = running.advance_with_totals(q, k, v, total)
-                    out[mine] = mixed.div_(torch.where(weight > 0, weight, 1.0)[..., None])
+                    out[query_rows] = mixed.div_(torch.where(weight > 0, weight, 1.0)[..., None])
                 else:
-                    out[mine] = running.advance(q, k, v)
+                    out[query_rows] = running.advance(q, k, v)
         return Output(out)
 
     def _summed_once(self, call: Call) -> Output:
-        """Block after block of keys into one state, then block after block of queries through it."""
+        """Blocks of keys into one state, then blocks of queries through it."""
         out = call.v.new_empty(*call.q.shape[:3], call.v.shape[-1])
         for row, head in itertools.product(range(call.q.shape[0]), range(call.k.shape[1])):
             q = call.q[row, None, head * call.groups : (head + 1) * call.groups]
@@ -223,7 +232,10 @@ class Linear(Mechanism):
         return Output(out)
 
     def _state(self, q: Tensor, k: Tensor, v: Tensor, scale: float, real: Tensor | None) -> Tensor:
-        r"""$\sum_j \varphi(k_j)^\top v_j$ of one head, added up in float64; the last column is the denominator's."""
+        r"""$\sum_j \varphi(k_j)^\top v_j$ of one head, in float64.
+
+        The last column belongs to the denominator.
+        """
         total = torch.zeros((), dtype=torch.float64)
         for start in range(0, k.shape[2], ROWS):
             rows = slice(start, start + ROWS)
@@ -245,7 +257,7 @@ MECHANISM = Linear
 
 
 def _running(call: Call) -> Tensor:
-    """The running sum of the queries' own positions, on top of what the cache before them adds up to."""
+    """The running sum of the queries' own positions plus the sum of the cache."""
     batch, heads, queries, width = call.q.shape
     kv_heads, before = call.k.shape[1], call.k.shape[2] - queries
     grouped = call.q.reshape(batch * kv_heads, heads // kv_heads, queries, width)
@@ -257,7 +269,7 @@ def _running(call: Call) -> Tensor:
 
 
 def _masked(call: Call) -> tuple[Tensor]:
-    """The weights of a block of rows, written down and masked."""
+    """The masked weights of a block of rows, in memory."""
     weights = grouped_products(call.q, call.k)
     allowed = allowed_mask(call)
     return (grouped_mix(weights if allowed is None else weights * allowed, call.v),)

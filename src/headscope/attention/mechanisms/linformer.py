@@ -1,4 +1,4 @@
-r"""Linformer attention: a softmax over a few projected keys in the place of all of them.
+r"""Linformer attention: a softmax over a few projected keys instead of all keys.
 
 Definition:
     $\text{out} = \mathrm{softmax}(\text{scale}\; q\,(E k)^\top)\, F v$ with E and F of rank × keys (Wang et
@@ -37,7 +37,7 @@ Projection = Float[Tensor, "*some_heads rank keys"]
 
 @dataclass(frozen=True, eq=False)
 class Linformer(Mechanism):
-    """Softmax over `rank` projected keys, of all keys or of each run of `segment` positions.
+    """Softmax over `rank` projected keys, of all keys or of each `segment`.
 
     `keys` and `values` are E and F where they are learnt: one for all heads, or one for each key/value head. Without
     `values`, F = E. Without both they are random signs by `seed`, and differ unless `shared`.
@@ -93,7 +93,7 @@ class Linformer(Mechanism):
         return cls(rank=1, segment=max(1, n))
 
     def supports(self, call: Call) -> str | None:
-        """What goes by single pairs of a query and a key cannot reach a projected key."""
+        """Refuses what acts on single pairs: it cannot reach a projected key."""
         for part in ("mask", "bias"):
             if getattr(call, part) is not None:
                 return f"a projected key is a mixture of keys, so a {part} of single keys does not apply to it"
@@ -113,7 +113,10 @@ class Linformer(Mechanism):
         return None
 
     def conditioning(self, call: Call) -> float:
-        """A projected key is a sum of keys: its scores, and their rounding, are larger by up to a row of |E|."""
+        """Growth of the rounding: by up to a row of |E|.
+
+        A projected key is a sum of keys, so that its scores are larger.
+        """
         size = call.k.shape[2]
         if self.segment is not None:
             size = self.segment
@@ -122,7 +125,10 @@ class Linformer(Mechanism):
         return max(1.0, float(self._projections(size, call, torch.float64)[0].abs().sum(dim=-1).amax()))
 
     def attend(self, call: Call, *, lse: bool) -> Output:
-        """Dense attention over projected keys, merged with the query's own segment where there are segments."""
+        """Dense attention over projected keys.
+
+        It is merged with the query's own segment where there are segments.
+        """
         bare = replace(call, sinks=None)
         output = (
             self._over_all_keys(bare, lse=lse or call.sinks is not None)
@@ -133,7 +139,7 @@ class Linformer(Mechanism):
         return Output(out.to(call.q.dtype), output.lse if lse else None)
 
     def definition(self, call: Call) -> Output:
-        """Projected keys joined to the keys themselves, and one explicit softmax under a mask, in float64."""
+        """One explicit softmax over projected keys and keys, under a mask, in float64."""
         k, v = call.k.double(), call.v.double()
         real = torch.ones(k.shape[0], k.shape[2], dtype=torch.bool) if call.key_padding is None else call.key_padding
         positions = call.key_positions[0]
@@ -153,17 +159,17 @@ class Linformer(Mechanism):
         if self.segment is None:
             far, near = torch.ones(call.q.shape[2], self.rank, dtype=torch.bool), torch.zeros_like(call.visible())
         else:
-            mine = (call.query_positions[0] // size)[:, None]
+            query_runs = (call.query_positions[0] // size)[:, None]
             projected_runs = runs.repeat_interleave(self.rank)
-            far = projected_runs < mine if call.causal else projected_runs != mine
-            near = call.visible() & (owners == mine)
+            far = projected_runs < query_runs if call.causal else projected_runs != query_runs
+            near = call.visible() & (owners == query_runs)
         far = (far & alive[:, None]).unsqueeze(1)
         allowed = torch.cat([far, near.expand(far.shape[0], 1, -1, -1)], dim=-1)
         numbered = torch.arange(k.shape[2])[None]
         return explicit_attention(replace(call, k=k, v=v, key_positions=numbered, key_padding=None), allowed)
 
     def cost(self, n: int, d: int) -> Cost:
-        """Projections of keys and values, and attention to what comes out of them and to the own segment."""
+        """Projections, and attention to projected keys and to the own segment."""
         if self.segment is None:
             flops = 8.0 * n * self.rank * d
             return Cost(flops=flops, bytes=FLOAT * 2.0 * self.rank * d + flash_bytes(n, self.rank, d))
@@ -173,7 +179,10 @@ class Linformer(Mechanism):
         return Cost(flops=4.0 * d * (pairs + n * self.rank), bytes=self._segment_bytes(n, d, runs, self.segment))
 
     def _segment_bytes(self, n: int, d: int, runs: int, size: int) -> float:
-        """The parts before, inside and after the own segment, and what merges them; a short last run is filled up."""
+        """The parts before, inside and after the own segment, and their merge.
+
+        Zeros fill a short last run.
+        """
         filled = n % size != 0
         rows = FLOAT * float(n * ((8 if filled else 5) * d + _PER_MERGED_ROW) + 2 * runs * self.rank * d)
         masks = limited_mask_bytes(n, runs * self.rank) + (
@@ -225,7 +234,7 @@ class Linformer(Mechanism):
         return merge(parts)
 
     def _within_segments(self, call: Call, k: Tensor, v: Tensor, filled: Tensor) -> Output:
-        """Each segment of queries attends the keys of its own segment, as one batch of short calls."""
+        """Each segment of queries attends to its own segment, as a batch of short calls."""
         size, batch = k.shape[3], k.shape[0]
         first_query = int(call.query_positions[0, 0])
         front, queries = first_query % size, call.q.shape[2]
@@ -259,7 +268,7 @@ MECHANISM = Linformer
 
 
 def _alone(call: Call) -> Call:
-    """The call without limits, where the positions of the keys are but their numbers."""
+    """The call without limits, for keys whose positions are mere numbers."""
     return replace(call, left=None, right=None)
 
 
@@ -271,14 +280,17 @@ def _real(call: Call) -> Call:
 
 
 def _runs(x: Tensor, front: int, size: int) -> Tensor:
-    """[batch, heads, n, width] as [batch, heads, runs, size, width], zeros before the first and after the last."""
+    """[batch, heads, n, width] as [batch, heads, runs, size, width].
+
+    Zeros come before the first and after the last position.
+    """
     back = -(front + x.shape[2]) % size
     padded = F.pad(x, (0, 0, front, back)) if front or back else x
     return padded.reshape(*x.shape[:2], -1, size, x.shape[-1])
 
 
 def _shifted(x: Tensor, dim: int, start: int, count: int) -> Tensor:
-    """`count` runs from `start` on, empty ones where there are none."""
+    """`count` runs from `start` on; runs beyond the end are empty."""
     have = x.shape[dim]
     if start == 0 and count == have:
         return x

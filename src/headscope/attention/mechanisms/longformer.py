@@ -1,12 +1,14 @@
-r"""Longformer attention: a window around every query, and a few global positions that see and are seen by all.
+r"""Longformer attention: a window around every query, and a few global positions.
+
+Global positions see all others, and all others see them.
 
 Definition:
     Key j is visible to query i when the call lets it be and $-\text{right} \le i - j \le \text{left}$, or i is a global
     position, or j is. (i and j are positions; None is no limit.) One projection serves both kinds of pairs here: the
     call brings q, k and v.
 How:
-    The band goes in tiles, the columns of the global keys and the rows of the global queries are gathered beside
-    it, and the parts merge by log-sum-exp. A short or wide window, a call with bias, softcap, stray mask, gaps in
+    The band goes in tiles, the columns of the global keys and the rows of the global queries are gathered,
+    and the parts merge by log-sum-exp. A short or wide window, a call with bias, softcap, stray mask, gaps in
     its positions or padding between the real keys, and a few queries at the end of a cache are exact through dense
     attention under the mask.
 Reference:
@@ -41,7 +43,7 @@ from headscope.errors import UsageError
 
 @dataclass(frozen=True)
 class Longformer(Pattern):
-    """A window around every query, and global positions that see and are seen by all.
+    """A window around every query, and global positions that all see and that see all.
 
     Properties:
         - equals its float64 definition, with gradients  (tested: test_fast_equals_definition)
@@ -65,7 +67,10 @@ class Longformer(Pattern):
 
     @classmethod
     def examples(cls, n: int) -> tuple["Longformer", ...]:
-        """A thirty-second of the positions on both sides and a few global ones; one-sided ones; no end."""
+        """Examples with a window of a thirty-second of the positions on both sides.
+
+        The first has a few global positions; others are lopsided, or reach back without end.
+        """
         near = max(2, n // 32)
         return (
             cls(near, near, (0, n // 2)),
@@ -90,7 +95,7 @@ class Longformer(Pattern):
         return allowed | (near if self.right is None else near & (ahead >= -self.right))
 
     def parts(self, call: Call) -> dict[str, Bool[Tensor, "mask_batch mask_heads queries keys"]]:
-        """The window, and with the global rows and columns."""
+        """The window, and the window with the global rows and columns."""
         return {"window": replace(self, global_positions=()).seen(call).visible(), "global": self.seen(call).visible()}
 
     def attend(self, call: Call, *, lse: bool) -> Output:

@@ -1,4 +1,4 @@
-r"""Attention through a map of low rank: Nyström's from landmarks, or the best there is.
+r"""Attention through a map of low rank: Nyström's from landmarks, or the best one.
 
 Definition:
     `nystrom`: $\text{out} = F A^{+} (B v)$ with $F = \mathrm{softmax}(q \tilde k^\top)$,
@@ -39,7 +39,7 @@ RCOND = 1e-6
 
 @dataclass(frozen=True)
 class LowRank(Mechanism):
-    """A map of low rank: as many as there are runs of `segment` tokens, or `rank`.
+    """A map of low rank: the number of runs of `segment` tokens, or `rank`.
 
     Properties:
         - equals its float64 definition, with gradients  (tested: test_fast_equals_definition)
@@ -68,12 +68,12 @@ class LowRank(Mechanism):
 
     @classmethod
     def as_dense(cls, n: int) -> "LowRank":
-        """Every token a landmark."""
+        """Every token is a landmark."""
         del n
         return cls(segment=1)
 
     def supports(self, call: Call) -> str | None:
-        """What goes by single pairs cannot reach a landmark."""
+        """Refuses what acts on single pairs: it cannot reach a landmark."""
         for part in ("mask", "bias", "sinks"):
             if getattr(call, part) is not None:
                 return f"a landmark stands for many tokens, so {part} of single ones does not apply to it"
@@ -135,7 +135,7 @@ class LowRank(Mechanism):
         return Output(Dense().attend(landmark_key_call, lse=False).out.to(call.q.dtype))
 
     def definition(self, call: Call) -> Output:
-        """The three factors written down, in float64."""
+        """The factors of the map one after the other, in float64."""
         q, k, v = (x.double() for x in (call.q, call.k, call.v))
         k, v = (x.repeat_interleave(call.groups, dim=1) for x in (k, v))
         if self.method == "svd":
@@ -167,7 +167,10 @@ class LowRank(Mechanism):
         return Output(f @ torch.linalg.pinv(a, rtol=RCOND) @ (b @ v))
 
     def cost(self, n: int, d: int) -> Cost:
-        """Two attentions of n × landmarks and the system; the whole map and its decomposition for `svd`."""
+        """Two attentions of n × landmarks and the system.
+
+        `svd` needs the whole map and its decomposition.
+        """
         if self.method == "svd":
             cut = 2.0 * n * n * min(self.rank, n)
             return Cost(flops=SVD_FLOPS * n**3 + 4.0 * n * n * d + cut, bytes=DOUBLE * 4.0 * n * n)
@@ -184,7 +187,9 @@ MECHANISM = LowRank
 
 
 class _Cut(torch.autograd.Function):
-    r"""A matrix cut to its largest singular values, with a gradient that needs no gap but the one at the cut.
+    r"""A matrix cut to its largest singular values, with a stable gradient.
+
+    The gradient needs no gap but the one at the cut.
 
     In the singular basis, with i kept and j left out, entries (i, j) and (j, i) of a change mix by
     $\sigma_i^2 / (\sigma_i^2 - \sigma_j^2)$ and $\sigma_i \sigma_j / (\sigma_i^2 - \sigma_j^2)$; those among
@@ -221,7 +226,10 @@ class _Cut(torch.autograd.Function):
 
 
 def _landmarks(call: Call, segment: int) -> Call:
-    """The call with landmarks as queries and keys, in float64; its padding marks those with a real key."""
+    """The call with landmarks as queries and keys, in float64.
+
+    Its padding marks the landmarks with a real key.
+    """
     real = call.key_padding
     k, positions_k, alive = _averaged(call.k, call.key_positions, segment, call.causal, real)
     query_padding = real if call.q.shape[2] == call.k.shape[2] else None
@@ -240,7 +248,7 @@ def _landmarks(call: Call, segment: int) -> Call:
 def _averaged(
     x: Tensor, positions: Tensor, segment: int, causal: bool, real: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Means, last positions, and whether there was anything to average, of the runs of a sequence."""
+    """Means and last positions of the runs, and whether a run has a real key."""
     n = x.shape[2]
     index = torch.arange(n, device=x.device)
     labels = (index + segment - 1) // segment if causal else index // segment
@@ -259,7 +267,10 @@ def _averaged(
 
 
 def _between(marks: Call) -> Float[Tensor, "batch heads rows columns"]:
-    """A: the landmarks' attention to each other, with 1 on the diagonal for those without a real key."""
+    """A: the landmarks' attention to each other.
+
+    The diagonal is 1 for landmarks without a real key.
+    """
     scores = _capped(marks, grouped_products(marks.q, marks.k))
     dead = None if marks.key_padding is None else ~marks.key_padding
     if marks.causal:
@@ -282,7 +293,7 @@ def _capped(call: Call, products: Tensor) -> Tensor:
 
 
 def _runs(n: int, segment: int, causal: bool) -> list[list[int]]:
-    """The indices of each run, as the definition says them."""
+    """The indices of each run, by the definition."""
     if not causal:
         return [list(range(start, min(start + segment, n))) for start in range(0, n, segment)]
     return [[0]] + [list(range(end - segment + 1, end + 1)) for end in range(segment, n, segment)]

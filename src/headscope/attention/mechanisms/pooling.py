@@ -1,4 +1,4 @@
-r"""Attention pooling: any score of a query and a key, any way of turning scores into weights.
+r"""Attention pooling: any score of a query and a key, and any normaliser.
 
 Definition:
     $\text{out}_i = \sum_j \alpha(q_i, k_j)\, v_j$ over the visible keys, with $\alpha$ the normalised scores:
@@ -35,7 +35,9 @@ _PAIR_BYTES = {"none": 12.0, "softmax": 26.0, "relu": 26.0, "sparsemax": 52.0}
 
 @dataclass(frozen=True, eq=False)
 class Pooling(Mechanism):
-    """Values weighed by any score of query and key (dot, general, additive, Gaussian) under any normaliser.
+    """Values weighed by any score of query and key under any normaliser.
+
+    The scores are dot, general, additive and Gaussian.
 
     Weights that are not given are Gaussian by `seed` and the width of the call, which is what an untrained layer has.
 
@@ -79,7 +81,7 @@ class Pooling(Mechanism):
 
     @classmethod
     def examples(cls, n: int) -> tuple["Pooling", ...]:
-        """Every score and every normaliser once."""
+        """Every score and every normaliser, once each."""
         del n
         return (
             cls("additive"),
@@ -96,7 +98,10 @@ class Pooling(Mechanism):
         return cls()
 
     def supports(self, call: Call) -> str | None:
-        """A sink is one more exponential, so it needs the softmax; the keys of a head have one width."""
+        """Refuses a sink without softmax, and weights for another width of heads.
+
+        A sink is one more exponential.
+        """
         if call.sinks is not None and self.normaliser != "softmax":
             return f"a sink takes its share of a softmax, and the normaliser is {self.normaliser}"
         for name in ("weight", "query_weight", "key_weight", "readout"):
@@ -111,7 +116,7 @@ class Pooling(Mechanism):
         return None
 
     def attend(self, call: Call, *, lse: bool) -> Output:
-        """Dense attention where it is that, else blocks of rows."""
+        """Dense attention where it is equal to that, else blocks of rows."""
         if (self.score, self.normaliser) == ("scaled_dot", "softmax"):
             return Dense().attend(call, lse=lse)
         dtype = call.q.dtype
@@ -152,7 +157,10 @@ class Pooling(Mechanism):
         return _explicit(self.normaliser, s, call, v)
 
     def cost(self, n: int, d: int) -> Cost:
-        """All pairs: their scores, and the mix of the values; the additive score has its hidden units in between."""
+        """All pairs: their scores, and the mix of the values.
+
+        The additive score has hidden units between them.
+        """
         if (self.score, self.normaliser) == ("scaled_dot", "softmax"):
             return Dense().cost(n, d)
         per_score = 2.0 * (self.hidden if self.score == "additive" else d)
@@ -163,7 +171,7 @@ class Pooling(Mechanism):
         return Cost(flops=n * n * (per_score + 2.0 * d) + prepared, bytes=pairs * per_pair + FLOAT * 1.0 * n * d)
 
     def _weight(self, name: str, call: Call) -> Float[Tensor, "some_heads *width"]:
-        """What was given or what the seed says, in float64, as x @ W would have it."""
+        """The weight of that name or one by the seed, in float64, for x @ W."""
         d = call.q.shape[-1]
         parameter: Tensor | None = getattr(self, name)
         if name == "readout":
@@ -179,7 +187,10 @@ class Pooling(Mechanism):
         return w.double().to(call.q.device).reshape(-1, *w.shape[-2:])
 
     def _projected(self, call: Call, dtype: torch.dtype) -> Call:
-        """Queries and keys in the hidden units; keys once for each head where every head has its own weights."""
+        """Queries and keys in the hidden units.
+
+        Keys appear once per head where every head has its own weights.
+        """
         w_q, w_k = (self._weight(name, call).to(dtype) for name in ("query_weight", "key_weight"))
         k = call.k.to(dtype)
         if len(w_k) > 1:
@@ -215,7 +226,7 @@ MECHANISM = Pooling
 
 
 def _explicit(normaliser: str, s: Tensor, call: Call, v: Tensor) -> Output:
-    """The normalisers as their formulas say them."""
+    """The normalisers by their formulas."""
     visible = call.visible().expand_as(s)
     blind = ~visible.any(dim=-1, keepdim=True)
     lse = None

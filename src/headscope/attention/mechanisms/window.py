@@ -1,4 +1,4 @@
-r"""Window attention: every query attends to the keys near its own position, in time O(n).
+r"""Window attention: every query attends to near keys, in time O(n).
 
 Definition:
     Key j is visible to query i when the call lets it be and
@@ -32,7 +32,7 @@ from headscope.errors import UsageError
 
 @dataclass(frozen=True)
 class Window(Mechanism):
-    """Every query attends to the keys from `left` positions before to `right` positions after its own.
+    """Every query attends to keys from `left` before to `right` after its position.
 
     Properties:
         - equals its float64 definition, with gradients  (tested: test_fast_equals_definition)
@@ -60,7 +60,7 @@ class Window(Mechanism):
         return self.dilation if isinstance(self.dilation, tuple) else (self.dilation,)
 
     def supports(self, call: Call) -> str | None:
-        """Dilations that are given head by head are for a call with as many heads."""
+        """Refuses dilations per head for a call with another number of heads."""
         heads = call.q.shape[1]
         if isinstance(self.dilation, tuple) and len(self.dilation) != heads:
             return f"it has dilations for {len(self.dilation)} heads, and the call has {heads}"
@@ -68,7 +68,7 @@ class Window(Mechanism):
 
     @classmethod
     def examples(cls, n: int) -> tuple["Window", ...]:
-        """A thirty-second of the positions on both sides, and less usual ones."""
+        """A thirty-second of the positions on both sides, and less usual windows."""
         near = max(2, n // 32)
         return (
             cls(left=near, right=near),
@@ -109,7 +109,10 @@ class Window(Mechanism):
         return explicit_attention(call, allowed)
 
     def cost(self, n: int, d: int) -> Cost:
-        """Two products over the pairs inside the window; the mean of the heads where they differ."""
+        """Two products over the pairs inside the window.
+
+        Where heads differ it is the mean over them.
+        """
         sides = [side_pairs(n, limit, step) for limit in (self.left, self.right) for step in self._dilations]
         pairs = n + sum(sides) / len(self._dilations)
         return Cost(flops=4.0 * d * pairs, bytes=max(self._bytes(n, d, step) for step in self._dilations))
@@ -140,7 +143,7 @@ def _windowed(call: Call, *, lse: bool) -> Output:
 
 
 def _by_head(call: Call, dilations: tuple[int, ...], *, lse: bool) -> Output:
-    """Heads of one dilation together, then back in their order."""
+    """Attend to heads of one dilation together, and restore their order."""
     heads = [tuple(h for h, step in enumerate(dilations) if step == dilation) for dilation in sorted(set(dilations))]
     parts = [_dilated(call.heads(head_group), dilations[head_group[0]], lse=lse) for head_group in heads]
     order = torch.tensor([h for head_group in heads for h in head_group], device=call.q.device).argsort()
@@ -166,14 +169,17 @@ def _dilated(call: Call, dilation: int, *, lse: bool) -> Output:
 
 
 def _stepped(call: Call, dilations: tuple[int, ...]) -> Call:
-    """The call with a mask that lets only multiples of the dilation through; one for all heads, or one for each."""
+    """The call with a mask that admits only multiples of the dilation.
+
+    There is one mask for all heads, or one for each.
+    """
     ahead = call.query_positions[:, None, :, None] - call.key_positions[:, None, None, :]
     stepped = ahead % ahead.new_tensor(dilations)[:, None, None] == 0
     return replace(call, mask=stepped if call.mask is None else call.mask & stepped)
 
 
 def _undilated(call: Call, dilation: int) -> Call:
-    """Positions that are all alike modulo the dilation, in units of it."""
+    """Positions that agree modulo the dilation, in units of it."""
     return replace(
         call,
         query_positions=call.query_positions.div(dilation, rounding_mode="floor"),

@@ -1,1 +1,1 @@
-"""How sparse mechanisms compute: bands, gathered blocks, running sums, and how parts merge."""
+"""How sparse mechanisms compute: bands, gathered blocks, running sums, merges."""

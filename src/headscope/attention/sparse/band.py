@@ -33,7 +33,7 @@ KEPT_ENTRIES = 1 << 18
 
 @dataclass(frozen=True)
 class Band:
-    """A band of an index matrix: who sees whom, and the scale of the scores."""
+    """A band of an index matrix: the visible pairs, and the scale of the scores."""
 
     left: int
     right: int
@@ -43,7 +43,10 @@ class Band:
 
 @dataclass(frozen=True)
 class Tile:
-    """`count` blocks of `rows` queries from `query` on, each with `width` keys from `key` on, `rows` further each."""
+    """`count` blocks of `rows` queries, each with `width` keys.
+
+    Queries begin at `query`, keys at `key`; each block is `rows` further.
+    """
 
     query: int
     rows: int
@@ -84,7 +87,9 @@ def band_attention(
     band: Band,
     runs: tuple[tuple[int, int], ...] | None = None,
 ) -> kernel.Rows:
-    """Output and log-sum-exp of attention inside a band, with gradients; needs `kernel.has_flash()`.
+    """Output and log-sum-exp of attention inside a band, with gradients.
+
+    It needs `kernel.has_flash()`.
 
     `runs` says which keys of each sequence are real, where there is padding around them.
 
@@ -96,7 +101,10 @@ def band_attention(
 
 
 def narrow_band(call: Call) -> Band | None:
-    """The call as a band that is narrow enough for tiles to pay; None where it is not, or something else shapes it."""
+    """The call as a band that is narrow enough for tiles, or None.
+
+    It is None too where something else shapes the call.
+    """
     if not only_limits(call) or call.q.device.type != "cpu" or not kernel.has_flash() or call.offset is None:
         return None
     queries, keys = call.q.shape[2], call.k.shape[2]
@@ -110,7 +118,7 @@ def narrow_band(call: Call) -> Band | None:
 
 
 def tiles(queries: int, keys: int, band: Band, block: int = BLOCK) -> list[Tile]:
-    """Tiles that cover every query once: the inner blocks, and the rows before and after them."""
+    """Tiles that cover every query once: inner blocks, and the rows around them."""
     inner_from = min(max(band.left - band.offset, 0), queries)
     inner_to = min(keys - band.right - band.offset, queries)
     count = max(inner_to - inner_from, 0) // block
@@ -129,9 +137,9 @@ def _edge(start: int, stop: int, keys: int, band: Band) -> Tile:
 
 
 def _mask(tile: Tile, band: Band, dtype: torch.dtype) -> Float[Tensor, "rows run"]:
-    """What is added to the scores of every block of the tile: 0 inside the band, −∞ outside."""
+    """The addition to the scores of every block of a tile: 0 in the band, else −∞."""
     shape = tile.rows, tile.width, tile.query + band.offset - tile.key, band.left, band.right, dtype
-    # Large ones are those of the ends; with padding they are many, and not to be kept.
+    # Large masks belong to the ends of a sequence; with padding there are too many to keep.
     return _band_mask(*shape) if tile.rows * tile.width <= KEPT_ENTRIES else _made_mask(*shape)
 
 
@@ -155,13 +163,16 @@ def _sees_nothing(tile: Tile, band: Band) -> Bool[Tensor, " rows"]:
 
 @dataclass(frozen=True)
 class Banded(Part):
-    """The pairs inside a band; it writes every row, so where there are other parts it comes first."""
+    """The pairs inside a band.
+
+    It writes every row, so that it comes first among several parts.
+    """
 
     band: Band
     runs: tuple[tuple[int, int], ...] | None = None  # the keys that are real, from and to, of each sequence
 
     def attend(self, sequence: int, qkv: Triple, rows: tuple[Tensor, Tensor], *, fresh: bool) -> None:
-        """Tile by tile."""
+        """Write the rows tile by tile."""
         if not fresh:
             raise UsageError("a band writes every row, so it must be the first part")
         (start, stop), band = self._run(sequence, qkv[1])
@@ -187,7 +198,10 @@ class Banded(Part):
         row_grads: tuple[Tensor, Tensor | None],
         grads: Triple,
     ) -> None:
-        """In groups of blocks, so that their overlapping key gradients stay in cache."""
+        """Add gradients in groups of blocks.
+
+        The overlapping gradients of their keys then stay in the cache.
+        """
         (start, stop), band = self._run(sequence, qkv[1])
         real = slice(start, stop)
         qkv, grads = (qkv[0], qkv[1][:, real], qkv[2][:, real]), (grads[0], grads[1][:, real], grads[2][:, real])
@@ -205,7 +219,7 @@ class Banded(Part):
                 _add_gradients(tile, band, qkv, rows, row_grads, grads)
 
     def _run(self, sequence: int, k: Tensor) -> tuple[tuple[int, int], Band]:
-        """The real keys of a sequence, and the band as they see it."""
+        """The real keys of a sequence, and the band relative to them."""
         if self.runs is None:
             return (0, k.shape[1]), self.band
         start, stop = self.runs[sequence]
@@ -231,7 +245,7 @@ def _add_gradients(
     row_grads: tuple[Tensor, Tensor | None],
     grads: Triple,
 ) -> None:
-    """Add what one group of blocks contributes to the gradients of one sequence."""
+    """Add the gradients of one group of blocks, for one sequence."""
 
     def of_rows(x: Tensor) -> Tensor:
         return tile.queries_of(x.contiguous()[..., None])[..., 0]

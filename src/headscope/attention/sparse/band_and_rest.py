@@ -1,6 +1,6 @@
-r"""A band and the pairs outside of it: a few columns, rows or single pairs that the band does not hold.
+r"""A band and the pairs outside of it: a few columns, rows or single pairs.
 
-A query attends to the keys of the band and to some more. The band is taken in tiles; the pairs beside it, with those
+A query attends to the keys of the band and to some more. The band is taken in tiles; the other pairs, with those
 that the band already has taken out, are gathered; the parts merge by log-sum-exp (`headscope.attention.sparse.parts`).
 So n queries with a band of w keys and s more cost O(n(w + s)).
 """
@@ -29,7 +29,7 @@ GLOBAL_ROWS = 64  # rows per block over all keys, whose mask is as wide as the s
 
 @dataclass(frozen=True)
 class Outside:
-    """The pairs of a call that its limits allow and that lie outside of a band, by index."""
+    """The allowed pairs of a call outside of a band, by index."""
 
     band: Band
     limits: tuple[int | None, int | None]  # left and right, of the call
@@ -45,7 +45,7 @@ class Outside:
         return outside if right is None else outside & (ahead >= -right)
 
     def runs(self, query: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The keys of one query, from and to, before the band and after it."""
+        """The key runs of one query before the band and after it."""
         place, keys, (left, right) = query + self.band.offset, self.sizes[1], self.limits
         first = 0 if left is None else min(max(place - left, 0), keys)
         last = keys if right is None else min(max(place + right + 1, 0), keys)
@@ -53,22 +53,25 @@ class Outside:
         return (first, min(before, last)), (max(after, first), last)
 
     def query_indices(self, positions: Sequence[int]) -> Int[Tensor, " some"]:
-        """The indices of positions that the call has queries at."""
+        """The indices of the positions at which the call has queries."""
         return _inside(positions, self.first[0], self.sizes[0])
 
     def key_indices(self, positions: Sequence[int]) -> Int[Tensor, " some"]:
-        """The indices of positions that the call has keys at."""
+        """The indices of the positions at which the call has keys."""
         return _inside(positions, self.first[1], self.sizes[1])
 
 
 def band_and_rest_bytes(n: int, d: int, left: int | None, right: int | None, columns: int) -> float:
-    """The working memory of a band and of columns outside of it; that of the mask where the band is wide."""
+    """The working memory of a band and of columns outside of it.
+
+    A wide band has the memory of its mask.
+    """
     width = farthest(n, left) + farthest(n, right)
     if not band_is_narrow(n, width):
         return masked_bytes(n, d)
     if not columns:
         return band_bytes(n, d, width)
-    # The band is done before the columns begin: their output is made beside the rows and merged into them.
+    # The band is done before the columns begin: their output has its own memory and is merged into the rows.
     rounded_rows = n // COLUMN_ROWS * COLUMN_ROWS
     rows = max(rounded_rows, n - rounded_rows)
     merged = FLOAT * float(rows * (d + columns + _PER_MERGED_ROW)) + flash_bytes(min(n, COLUMN_ROWS), columns, d)
@@ -79,7 +82,9 @@ Plans = Callable[[Outside], Sequence[Sequence[Group]]]
 
 
 def band_and_rest_attention(call: Call, left: int | None, right: int | None, plans: Plans) -> Output | None:
-    """Attention over the band and over plans of pairs outside of it; None where the tiles do not know the call.
+    """Attention over the band and over plans of pairs outside of it.
+
+    It is None where the tiles do not support the call.
 
     Properties:
         - no pair counts twice, with gradients  (tested: test_parts_equal_the_dense_mask)
@@ -94,7 +99,7 @@ def band_and_rest_attention(call: Call, left: int | None, right: int | None, pla
 
 @lru_cache(maxsize=8)
 def columns(outside: Outside, positions: tuple[int, ...]) -> Sequence[Group]:
-    """Every query over the keys at some positions, where they are outside of the band."""
+    """Every query over the keys at some positions outside of the band."""
     keys = outside.key_indices(positions)
     groups: list[Group] = []
     rounded_rows = outside.sizes[0] // COLUMN_ROWS * COLUMN_ROWS
@@ -119,7 +124,10 @@ def columns(outside: Outside, positions: tuple[int, ...]) -> Sequence[Group]:
 
 @lru_cache(maxsize=8)
 def full_rows(outside: Outside, positions: tuple[int, ...]) -> Sequence[Group]:
-    """The queries at some positions over all keys, but for the band and for the columns at the same positions."""
+    """The queries at some positions over all keys outside of the band.
+
+    The columns at the same positions are left out.
+    """
     queries, without = outside.query_indices(positions), outside.key_indices(positions)
     groups = []
     for at in range(0, len(queries), GLOBAL_ROWS):
@@ -135,7 +143,7 @@ def full_rows(outside: Outside, positions: tuple[int, ...]) -> Sequence[Group]:
 
 
 def single_pairs(outside: Outside, lists: Lists) -> list[Group]:
-    """Every query over a list of its own, where it is outside of the band."""
+    """Every query over its own list of keys outside of the band."""
     owners, members = lists.pairs()
     queries, keys = owners - outside.first[0], members - outside.first[1]
     is_outside = (queries >= 0) & (queries < outside.sizes[0]) & (keys >= 0) & (keys < outside.sizes[1])

@@ -1,4 +1,4 @@
-r"""Blocks of a call: which keys a run of queries can see at all, and the mask inside such a block.
+r"""Blocks of a call: the keys a run of queries can see, and the mask of a block.
 
 The fast paths work on rows of blocks, so that no mask is ever larger than a few rows of the map, and keys
 beyond the band are not touched.
@@ -17,14 +17,14 @@ Mask = Bool[Tensor, "mask_batch mask_heads queries keys"]
 
 
 def row_blocks(call: Call, rows: int) -> Iterator[tuple[slice, slice]]:
-    """Runs of at most `rows` queries, each with the run of keys outside of which it sees nothing."""
+    """Runs of at most `rows` queries, each with the run of keys that it can see."""
     for start in range(0, call.q.shape[2], rows):
         queries = slice(start, min(start + rows, call.q.shape[2]))
         yield queries, _reach(call, queries)
 
 
 def band_mask(call: Call) -> Mask | None:
-    """True where the band of the call lets a query see a key; None where it lets all."""
+    """True where the band of the call lets a query see a key; None for all."""
     if call.left is None and call.right is None:
         return None
     if call.offset is not None:
@@ -41,7 +41,10 @@ def band_mask(call: Call) -> Mask | None:
 
 
 def allowed_mask(call: Call) -> Mask | None:
-    """True where a query may see a key, for every reason that the call has; None where all see all."""
+    """True where a query may see a key, for all reasons of the call.
+
+    It is None where all see all.
+    """
     masks = [band_mask(call), call.mask]
     if call.key_padding is not None and not bool(call.key_padding.all()):
         masks.append(call.key_padding[:, None, None, :])
@@ -55,7 +58,10 @@ def allowed_mask(call: Call) -> Mask | None:
 
 
 def real_runs(call: Call) -> tuple[tuple[int, int], ...] | None:
-    """The real keys of each sequence, from and to, where padding is only at the ends; None where it is between them."""
+    """Begin and end of the real keys of each sequence.
+
+    It is None where padding lies between them.
+    """
     if call.key_padding is None:
         return ((0, call.k.shape[2]),) * call.q.shape[0]
     count = call.key_padding.sum(dim=1)
@@ -68,12 +74,18 @@ def real_runs(call: Call) -> tuple[tuple[int, int], ...] | None:
 
 
 def only_limits(call: Call) -> bool:
-    """Whether nothing shapes the map but dot products, limits and padding (a sink scales the output afterwards)."""
+    """Whether only dot products, limits and padding shape the map.
+
+    A sink scales the output afterwards.
+    """
     return replace(call, sinks=None, key_padding=None).plain
 
 
 def origin(call: Call) -> tuple[int, int] | None:
-    """The first query and key position where all run without gaps and alike in the batch; else None."""
+    """The first query and key position of positions without gaps, else None.
+
+    The positions must agree within the batch.
+    """
     first = call.key_positions[:, 0] if call.key_positions.shape[1] else call.key_positions.new_zeros(1)
     if call.offset is None or not bool((first == first[0]).all()):
         return None

@@ -1,4 +1,4 @@
-r"""Softmax attention as its formula says it: float64, the whole map, no block and no trick.
+r"""Softmax attention as its formula says: float64 and the whole map.
 
 $s_{ij} = \mathrm{softcap}(\text{scale}\; q_i \cdot k_j) + \text{bias}_{ij}$,
 $p_{ij} = e^{s_{ij}} / (e^{\text{sink}} + \sum_{j \in \text{allowed}} e^{s_{ij}})$,
@@ -15,7 +15,7 @@ from headscope.attention.call import Call, Output
 
 
 def explicit_attention(call: Call, allowed: Bool[Tensor, "mask_batch mask_heads queries keys"]) -> Output:
-    """Attention of every query over the keys that `allowed` says, in float64."""
+    """Attention of every query over the `allowed` keys, in float64."""
     k = call.k.double().repeat_interleave(call.groups, dim=1)
     v = call.v.double().repeat_interleave(call.groups, dim=1)
     scores = torch.einsum("bhqd,bhkd->bhqk", call.q.double(), k) * call.scale

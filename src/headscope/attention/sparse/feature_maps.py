@@ -1,4 +1,6 @@
-r"""Feature maps of linear attention: $\varphi$ with $\varphi(q) \cdot \varphi(k)$ replacing $e^{q \cdot k}$.
+r"""Feature maps of linear attention.
+
+$\varphi(q) \cdot \varphi(k)$ replaces $e^{q \cdot k}$.
 
 | name | $\varphi(q) \cdot \varphi(k)$ |
 |---|---|
@@ -26,7 +28,7 @@ Features = Float[Tensor, "batch heads n features"]
 
 
 def features(name: str, x: Float[Tensor, "batch heads n d_head"]) -> Features:
-    """The feature map of that name, of queries and keys alike; not for `random`."""
+    """The feature map of that name, for queries and keys alike; not `random`."""
     if name == "elu":
         # The same as elu(x) + 1, in half the time.
         return torch.clamp(x, min=0).add_(torch.clamp(x, max=0).exp_())
@@ -45,8 +47,8 @@ def random_features(
 ) -> tuple[Features, Float[Tensor, "batch kv_heads keys features"]]:
     r"""Random features of queries and keys, in float64 and without overflow.
 
-    With $c_r = |w_r|^2 / 2$ moved from keys to queries, a key's exponent is $-|\sqrt s\, k - w_r|^2 / 2 \le 0$ whatever
-    the other keys are, so a causal sum stays causal; of a query its largest exponent is taken off.
+    With $c_r = |w_r|^2 / 2$ moved from keys to queries, a key's exponent is $-|\sqrt s\, k - w_r|^2 / 2 \le 0$. It does
+    not depend on other keys, so that a causal sum stays causal. A query's largest exponent is subtracted.
     """
     w = directions.to(q.device)
     half = w.square().sum(dim=-1) / 2
@@ -59,7 +61,10 @@ def random_features(
 
 @cache
 def random_directions(count: int, width: int, seed: int) -> Float[Tensor, "count width"]:
-    """Gaussian directions, orthogonal within each run of `width` of them, which lowers the variance."""
+    """Gaussian directions, orthogonal within each run of `width`.
+
+    This lowers the variance.
+    """
     generator = torch.Generator().manual_seed(seed)
     rows = []
     for start in range(0, count, width):

@@ -1,4 +1,6 @@
-r"""Attention of blocks of queries over gathered keys: any pattern that is a list of keys for each block.
+r"""Attention of blocks of queries over gathered keys.
+
+Any pattern is possible that is a list of keys for each block.
 
 A plan is a few groups of blocks of one shape: which queries, which keys, and, where not every query of a block may
 see every one of its keys, a small mask. Blocks go on the batch axis of the flash operator. Keys are gathered for a
@@ -23,14 +25,14 @@ GROUP_ENTRIES = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Blocks of one shape, by index: the queries of each block, and the keys that they share."""
+    """Blocks of one shape, by index: the queries of each, and their common keys."""
 
     queries: Int[Tensor, "blocks rows"]
     keys: Int[Tensor, "blocks run"] | None  # None: every key of the sequence, which needs no copy
     allowed: Bool[Tensor, "mask_blocks rows run"] | None = None  # mask_blocks: 1 (shared) or blocks
 
     def to(self, device: torch.device) -> "Group":
-        """The same indices on another device; itself where they are there already."""
+        """The same indices on another device, or the group itself if they are there."""
         if self.queries.device == device:
             return self
         moved = Group(
@@ -57,16 +59,16 @@ class Group:
 
     @cached_property
     def start(self) -> int | None:
-        """The first query, where they follow one another and so need no copy; else None."""
+        """The first query of a run, which needs no copy; None where there is no run."""
         flat = self.queries.reshape(-1)
         return int(flat[0]) if bool((flat.diff() == 1).all()) else None
 
     def of_rows(self, x: Float[Tensor, "heads queries *width"]) -> Float[Tensor, "blocks heads rows *width"]:
-        """What each block's queries have in x: a view where they are a run."""
+        """The rows of x for each block's queries: a view where they are a run."""
         return _taken(x, self.queries) if self.start is None else self._run(x, self.start)
 
     def put(self, x: Float[Tensor, "heads queries *width"], rows: Float[Tensor, "blocks heads rows *width"]) -> None:
-        """What `of_rows` takes, put back."""
+        """Put back the rows that `of_rows` takes."""
         if self.start is None:
             x.index_copy_(1, self.queries.reshape(-1), _by_head(rows).to(x.dtype))
         elif rows.data_ptr() != (view := self._run(x, self.start)).data_ptr():
@@ -77,7 +79,7 @@ class Group:
         return run.reshape(x.shape[0], *self.queries.shape, *x.shape[2:]).transpose(0, 1)
 
     def may_see(self, real: Bool[Tensor, " keys"] | None) -> Bool[Tensor, "mask_blocks mask_rows run"] | None:
-        """The mask of each block, with the keys that are padding taken out; None where all see all."""
+        """The mask of each block without the padding; None where all see all."""
         if real is None:
             return self.allowed
         real_keys = real[None, None] if self.keys is None else real[self.keys][:, None]
@@ -86,14 +88,17 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Gathered(Part):
-    """The pairs of a plan; every query is in one block at most, and no block has a key twice that it may see."""
+    """The pairs of a plan.
+
+    A query is in at most one block, and no block has a visible key twice.
+    """
 
     plan: Sequence[Group]
     scale: float
     padding: Bool[Tensor, "batch keys"] | None = None  # True where the key is real
 
     def attend(self, sequence: int, qkv: Triple, rows: tuple[Tensor, Tensor], *, fresh: bool) -> None:
-        """Group by group, a few blocks at a time."""
+        """Write the rows group by group, a few blocks at a time."""
         q, k, v = qkv
         out, lse = rows
         real = self._real(sequence)
@@ -130,7 +135,10 @@ class Gathered(Part):
         row_grads: tuple[Tensor, Tensor | None],
         grads: Triple,
     ) -> None:
-        """The operator's backward on the same blocks; what it says of gathered keys is added where they came from."""
+        """The operator's backward on the same blocks.
+
+        It adds the gradients of gathered keys at their origin.
+        """
         q, k, v = qkv
         real = self._real(sequence)
         if compiled.takes(q):
@@ -174,7 +182,10 @@ class Gathered(Part):
             yield from group.to(k.device).split(max(1, GROUP_ENTRIES // (kv_heads * max(run, 1) * width)))
 
     def _for_gathering(self, x: Tensor) -> Tensor:
-        """A copy costs less than gathering much from swapped axes, and more than gathering little."""
+        """The tensor, or a contiguous copy of it where much is gathered.
+
+        A copy costs less than gathering much from swapped axes, and more than gathering little.
+        """
         gathered = sum(group.keys.numel() for group in self.plan if group.keys is not None)
         return x.contiguous() if gathered >= x.shape[1] else x
 
@@ -190,7 +201,9 @@ def gathered_attention(
     v: Float[Tensor, "batch kv_heads keys d_value"],
     part: Gathered,
 ) -> kernel.Rows:
-    """Output and log-sum-exp of a plan, with gradients; a query that is in no block sees nothing.
+    """Output and log-sum-exp of a plan, with gradients.
+
+    A query in no block sees nothing.
 
     Properties:
         - equals the dense mask, with gradients  (tested: test_any_plan_equals_the_dense_mask)
@@ -203,7 +216,7 @@ def gathered_attention(
 
 
 def _portable(q: Tensor, k: Tensor, v: Tensor, part: Gathered) -> kernel.Rows:
-    """The same by plain torch, for one sequence after the other."""
+    """The same by plain torch, sequence by sequence."""
     outs, rows = [], []
     for b in range(q.shape[0]):
         out = q.new_zeros(*q.shape[1:3], v.shape[-1])
@@ -212,9 +225,11 @@ def _portable(q: Tensor, k: Tensor, v: Tensor, part: Gathered) -> kernel.Rows:
             keys, values = _taken_keys(group, k[b], v[b], None)
             allowed = group.may_see(part._real(b))
             allowed = None if allowed is None else allowed[:, None]
-            got, got_lse = kernel.plain(_taken(q[b], group.queries), keys, values, scale=part.scale, allowed=allowed)
-            out = out.index_copy(1, group.queries.reshape(-1), _by_head(got))
-            lse = lse.index_copy(1, group.queries.reshape(-1), _by_head(got_lse))
+            group_out, group_lse = kernel.plain(
+                _taken(q[b], group.queries), keys, values, scale=part.scale, allowed=allowed
+            )
+            out = out.index_copy(1, group.queries.reshape(-1), _by_head(group_out))
+            lse = lse.index_copy(1, group.queries.reshape(-1), _by_head(group_lse))
         outs.append(out)
         rows.append(lse)
     return torch.stack(outs), torch.stack(rows)
@@ -224,10 +239,10 @@ def _taken(x: Tensor, index: Tensor, out: Tensor | None = None) -> Tensor:
     """Rows of [heads, n, …] at [blocks, size] as [blocks, heads, size, …]."""
     flat = index.reshape(-1)
     if x.transpose(0, 1).is_contiguous():  # as transformers passes them: one run of memory holds a row of all heads
-        got = _selected(x.transpose(0, 1), 0, flat, out)
-        return got.reshape(*index.shape, x.shape[0], *x.shape[2:]).transpose(1, 2)
-    got = _selected(x, 1, flat, out)
-    return got.reshape(x.shape[0], *index.shape, *x.shape[2:]).transpose(0, 1)
+        gathered_rows = _selected(x.transpose(0, 1), 0, flat, out)
+        return gathered_rows.reshape(*index.shape, x.shape[0], *x.shape[2:]).transpose(1, 2)
+    gathered_rows = _selected(x, 1, flat, out)
+    return gathered_rows.reshape(x.shape[0], *index.shape, *x.shape[2:]).transpose(0, 1)
 
 
 def _selected(x: Tensor, dim: int, index: Tensor, out: Tensor | None) -> Tensor:
@@ -246,7 +261,10 @@ def _by_head(x: Tensor) -> Tensor:
 def _taken_keys(
     group: Group, k: Tensor, v: Tensor, buffers: dict[int, tuple[Tensor, Tensor]] | None
 ) -> tuple[Tensor, Tensor]:
-    """Keys and values of each block; in buffers that groups of one size share, where they are given."""
+    """Keys and values of each block.
+
+    Groups of one size may share the buffers.
+    """
     if group.keys is None:
         blocks = group.queries.shape[0]
         return k.expand(blocks, *k.shape), v.expand(blocks, *v.shape)
@@ -260,7 +278,7 @@ def _taken_keys(
 
 
 def _mask(group: Group, real: Tensor | None, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-    """What is added to the scores of each block, and the rows that see nothing."""
+    """The addition to the scores of each block, and the rows that see nothing."""
     allowed = group.may_see(real)
     if allowed is None:
         return None, None

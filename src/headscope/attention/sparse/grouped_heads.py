@@ -1,4 +1,4 @@
-"""Products of query heads with the key/value heads they share, without a copy of keys or values."""
+"""Products of query heads with shared key/value heads, without copies."""
 
 from jaxtyping import Float
 from torch import Tensor

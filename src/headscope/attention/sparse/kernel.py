@@ -1,4 +1,6 @@
-r"""Softmax attention over one block of queries and keys: the fused kernels, and plain torch where they do not reach.
+r"""Softmax attention over one block: fused kernels, or plain torch.
+
+Plain torch serves where the kernels do not reach.
 
 Both ways give the same numbers: $\text{out} = \mathrm{softmax}(s)\,v$ and $\text{lse} = \ln \sum_j e^{s_j}$ over the
 allowed keys, differentiable in q, k and v through out *and* lse (a merge by log-sum-exp needs both). A row
@@ -32,7 +34,10 @@ def fused(
     mask: Bias | Mask | None = None,
     causal: bool = False,
 ) -> Float[Tensor, "batch heads queries d_value"]:
-    """The output alone, by torch's own choice of kernel; `causal` aligns at the top left."""
+    """The output alone, by torch's choice of kernel.
+
+    `causal` aligns at the top left.
+    """
     d_value = v.shape[-1]
     q, k, v = of_one_width(q, k, v)
     out = F.scaled_dot_product_attention(
@@ -50,7 +55,10 @@ def flash(
     mask: Bias | None = None,
     causal: bool = False,
 ) -> Rows:
-    """Output and log-sum-exp by the private flash operator (`has_flash` first); the mask is added, in q's dtype."""
+    """Output and log-sum-exp by the private flash operator.
+
+    Ask `has_flash` first; the mask is added, in q's dtype.
+    """
     d_value = v.shape[-1]
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in of_one_width(q, k, v))
     out, lse = _Flash.apply(q, k, v, mask, causal, scale)  # type: ignore[no-untyped-call]
@@ -67,7 +75,10 @@ def plain(
     bias: Bias | None = None,
     allowed: Mask | None = None,
 ) -> Rows:
-    """Output and log-sum-exp with the scores of the block in memory, in at least float32; honours everything."""
+    """Output and log-sum-exp with the scores of the block in memory.
+
+    It computes in at least float32 and honours everything.
+    """
     batch, heads, queries, _ = q.shape
     dtype = torch.promote_types(q.dtype, torch.float32)
     grouped = (batch, k.shape[1], heads // k.shape[1] * queries)  # the queries of a group read one key head
@@ -91,7 +102,9 @@ def plain(
 
 @cache
 def has_flash() -> bool:
-    """Whether the private CPU operator exists here and takes grouped heads, forward and backward.
+    """Whether the private CPU operator exists and takes grouped heads both ways.
+
+    Both ways are the forward and the backward.
 
     Where it does not, a warning says once that the portable way is taken.
     """
@@ -113,17 +126,26 @@ def has_flash() -> bool:
 
 
 def flash_forward() -> Any:
-    """The private operator: (q, k, v, dropout, causal, *, attn_mask, scale) → (out, lse)."""
+    """The private operator, which gives output and log-sum-exp.
+
+    Its signature is (q, k, v, dropout, causal, *, attn_mask, scale) → (out, lse).
+    """
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
 def flash_backward() -> Any:
-    """Its backward: (grad_out, q, k, v, out, lse, dropout, causal, *, attn_mask, scale) → gradients of q, k, v."""
+    """The backward of the private operator.
+
+    Its signature is (grad_out, q, k, v, out, lse, dropout, causal, *, attn_mask, scale) → gradients of q, k, v.
+    """
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 def of_one_width(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The fused kernels want one head size: zeros change neither the scores nor the values that are kept."""
+    """Tensors with zeros up to one head size, which the fused kernels need.
+
+    Zeros change neither the scores nor the values.
+    """
     short = v.shape[-1] - q.shape[-1]
     if short > 0:
         return F.pad(q, (0, short)), F.pad(k, (0, short)), v

@@ -1,10 +1,12 @@
-r"""Random projections along the keys: signs that keep lengths (Johnson and Lindenstrauss; Achlioptas).
+r"""Random projections along the keys: signs that keep lengths.
+
+Johnson and Lindenstrauss; Achlioptas.
 
 Definition:
     $R_{rj} = \pm 1 / \sqrt{\text{rank}}$, each sign with probability one half and independent.
 Properties:
     - $|R x|^2$ is $|x|^2$ up to about $\sqrt{2 / \text{rank}}$  (tested: test_random_projections_keep_lengths)
-    - column j is a function of seed and j, whatever the length  (tested: test_a_column_does_not_depend_on_the_length)
+    - column j is a function of seed and j, for every length  (tested: test_a_column_does_not_depend_on_the_length)
 """
 
 from functools import lru_cache

@@ -1,4 +1,4 @@
-r"""Attention over disjoint sets of keys, put together by log-sum-exp."""
+r"""Attention over disjoint sets of keys, merged by log-sum-exp."""
 
 from collections.abc import Sequence
 

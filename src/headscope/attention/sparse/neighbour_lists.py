@@ -1,4 +1,4 @@
-r"""Ragged lists of positions: for each query position p the key positions N(p) that it may see.
+r"""Ragged lists of positions: the visible keys N(p) of each query position p.
 
 They are kept in one row after the other, sorted and without doubles, so that a million of them is a million numbers.
 As a plan for `attention.sparse.gathered` neighbouring queries whose lists are much alike share the union of their
@@ -23,14 +23,17 @@ SHARED_ROWS = 16
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Lists:
-    """For each position from 0 on, a sorted list of positions: `members[starts[p] : starts[p + 1]]`."""
+    """A sorted list of positions for each position from 0 on.
+
+    The list of p is `members[starts[p] : starts[p + 1]]`.
+    """
 
     starts: Int[Tensor, " ends"]
     members: Int[Tensor, " total"]
 
     @classmethod
     def of(cls, lists: Iterable[Iterable[int]], whose: str) -> "Lists":
-        """From a sequence of sequences; `whose` names it where it is wrong."""
+        """Lists from a sequence of sequences; errors name it by `whose`."""
         rows = [tuple(row) for row in lists]
         members = torch.tensor(list(chain.from_iterable(rows)) or [0])[: sum(map(len, rows))]
         if members.dtype != torch.long or bool((members < 0).any()):
@@ -41,7 +44,7 @@ class Lists:
 
     @classmethod
     def of_mask(cls, mask: Bool[Tensor, "queries keys"]) -> "Lists":
-        """From a matrix that is True where a query may see a key."""
+        """Lists from a matrix that is True where a query may see a key."""
         owners, members = mask.nonzero(as_tuple=True)
         return cls._of_pairs(owners, members, mask.shape[0])
 
@@ -67,11 +70,11 @@ class Lists:
         return torch.repeat_interleave(torch.arange(len(self)), self.starts.diff()), self.members
 
     def count(self, n: int) -> int:
-        """How many pairs lie among the first n positions."""
+        """The number of pairs among the first n positions."""
         return self._count(n, lambda ahead: torch.ones_like(ahead, dtype=torch.bool))
 
     def count_outside(self, n: int, left: int | None, right: int | None) -> int:
-        """How many pairs among the first n positions lie outside a band."""
+        """The number of pairs among the first n positions outside a band."""
         behind = n if left is None else left
         after = n if right is None else right
         return self._count(n, lambda ahead: (ahead > behind) | (ahead < -after))
@@ -83,7 +86,10 @@ class Lists:
     def hold(
         self, queries: Int[Tensor, "rows queries 1"], keys: Int[Tensor, "rows 1 keys"]
     ) -> Bool[Tensor, "rows queries keys"]:
-        """True where a key position is in the list of a query position; positions beyond the lists have none."""
+        """True where a key position is in the list of a query position.
+
+        Positions beyond the lists have none.
+        """
         owners, members = (indices.to(keys.device) for indices in self.pairs())
         width = max(int(members.max()) if len(members) else 0, int(keys.max()) if keys.numel() else 0) + 1
         listed_pairs = torch.cat([owners * width + members, owners.new_tensor([-1])]).sort().values
@@ -93,7 +99,10 @@ class Lists:
 
 
 def plan(owners: Int[Tensor, " pairs"], members: Int[Tensor, " pairs"]) -> list[Group]:
-    """Groups of blocks that hold the given pairs of query and key indices (in order, none twice) and no other."""
+    """Groups of blocks that hold these pairs of query and key, and no other.
+
+    The pairs are indices in order, none twice.
+    """
     if not len(owners):
         return []
     width = int(members.max()) + 1
@@ -102,16 +111,19 @@ def plan(owners: Int[Tensor, " pairs"], members: Int[Tensor, " pairs"]) -> list[
     count = int(blocks.max()) + 1
     pairs, shared = torch.bincount(blocks, minlength=count), torch.bincount(union // width, minlength=count)
     # A union that is not much shorter than the lists would gather as much and mask more.
-    alike = 4 * shared <= 3 * pairs
-    shared_groups = _shared(owners[alike[blocks]], union_index[alike[blocks]], union, alike, width)
-    return shared_groups + _single(owners[~alike[blocks]], members[~alike[blocks]])
+    is_shared = 4 * shared <= 3 * pairs
+    shared_groups = _shared(owners[is_shared[blocks]], union_index[is_shared[blocks]], union, is_shared, width)
+    return shared_groups + _single(owners[~is_shared[blocks]], members[~is_shared[blocks]])
 
 
 @lru_cache(maxsize=4)
 def plan_of(
     lists: Lists, sizes: tuple[int, int], first: tuple[int, int], limits: tuple[int | None, int | None]
 ) -> Sequence[Group]:
-    """The plan of lists for a call: its `sizes`, `first` positions and `limits` of queries and keys."""
+    """The plan of lists for a call.
+
+    `sizes`, `first` positions and `limits` are those of queries and keys.
+    """
     owners, members = lists.pairs()
     ahead = owners - members
     queries, keys = owners - first[0], members - first[1]
@@ -136,11 +148,11 @@ def _single(owners: Tensor, members: Tensor) -> list[Group]:
     return groups
 
 
-def _shared(owners: Tensor, union_index: Tensor, union: Tensor, alike: Tensor, width: int) -> list[Group]:
+def _shared(owners: Tensor, union_index: Tensor, union: Tensor, is_shared: Tensor, width: int) -> list[Group]:
     """Blocks of neighbouring queries over the union of their lists."""
     if not len(owners):
         return []
-    in_shared_block = alike[union // width]
+    in_shared_block = is_shared[union // width]
     numbers = in_shared_block.cumsum(0) - 1
     union, entries = union[in_shared_block], numbers[union_index]
     blocks, row, lengths = torch.unique_consecutive(union // width, return_inverse=True, return_counts=True)
@@ -150,9 +162,9 @@ def _shared(owners: Tensor, union_index: Tensor, union: Tensor, alike: Tensor, w
     for length, block_indices in _by_length(lengths):
         keys, _ = _filled(block_indices, row, slots, union % width, length)
         place = torch.full((len(lengths),), -1).index_put((block_indices,), torch.arange(len(block_indices)))
-        mine = place[row[entries]] >= 0
+        in_group = place[row[entries]] >= 0
         allowed = torch.zeros(len(block_indices), SHARED_ROWS, length, dtype=torch.bool)
-        allowed[place[row[entries[mine]]], owners[mine] % SHARED_ROWS, slots[entries[mine]]] = True
+        allowed[place[row[entries[in_group]]], owners[in_group] % SHARED_ROWS, slots[entries[in_group]]] = True
         queries = blocks[block_indices][:, None] * SHARED_ROWS + torch.arange(SHARED_ROWS)
         # The last block may reach over the end: it is a group of fewer rows.
         is_full_block = queries[:, -1] <= last
@@ -166,7 +178,10 @@ def _shared(owners: Tensor, union_index: Tensor, union: Tensor, alike: Tensor, w
 
 
 def _by_length(lengths: Tensor) -> list[tuple[int, Tensor]]:
-    """Which lists go together: rounded up to 1, 2, 3, 4, 6, 8, 12, 16, …, a third is wasted at most."""
+    """Groups of lists by rounded length: the length, and the indices of its lists.
+
+    Lengths are rounded up to 1, 2, 3, 4, 6, 8, 12, 16, …, so that at most a third is wasted.
+    """
     longest = int(lengths.max())
     steps = sorted({size for power in range(longest.bit_length() + 1) for size in (1 << power, 3 << power >> 1)})
     bounds = torch.tensor(steps)
@@ -175,11 +190,14 @@ def _by_length(lengths: Tensor) -> list[tuple[int, Tensor]]:
 
 
 def _filled(row_indices: Tensor, row: Tensor, slots: Tensor, members: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """The lists of these rows as a rectangle, and a mask of its filled places; the others hold key 0."""
+    """The lists of these rows as a rectangle, and a mask of its filled places.
+
+    Other places hold key 0.
+    """
     place = torch.full((int(row.max()) + 1,), -1).index_put((row_indices,), torch.arange(len(row_indices)))
-    mine = place[row] >= 0
+    in_group = place[row] >= 0
     keys = torch.zeros(len(row_indices), length, dtype=torch.long)
     filled = torch.zeros(len(row_indices), length, dtype=torch.bool)
-    at = place[row[mine]], slots[mine]
-    keys[at], filled[at] = members[mine], True
+    at = place[row[in_group]], slots[in_group]
+    keys[at], filled[at] = members[in_group], True
     return keys, filled

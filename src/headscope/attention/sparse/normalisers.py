@@ -20,7 +20,10 @@ Pairs = Float[Tensor, "batch heads queries keys"]
 
 
 def normalised(name: str, scores: Pairs, allowed: Bool[Tensor, "some_batch some_heads queries keys"] | None) -> Pairs:
-    """The weights of every row, by the normaliser of that name (`softmax` apart, which gives the log-sum-exp too)."""
+    """The weights of every row by the named normaliser.
+
+    `softmax` is separate, since it gives the log-sum-exp too.
+    """
     if name == "sparsemax":
         return sparsemax(scores if allowed is None else scores.masked_fill(~allowed, -torch.inf))
     if name == "relu":

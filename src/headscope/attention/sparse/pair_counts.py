@@ -1,4 +1,6 @@
-r"""Exact numbers of visible pairs of a band with columns and rows, without the n × n mask.
+r"""Exact numbers of visible pairs of a band with columns and rows.
+
+The n × n mask is not formed.
 
 In a band query i sees the keys from i − left to i + right; None is no limit. Positions run from 0 to n − 1.
 """
@@ -10,7 +12,7 @@ Limit = int | None
 
 
 def side_pairs(n: int, limit: Limit, dilation: int = 1) -> int:
-    """Pairs on one side of the diagonal that are dilation, 2·dilation, … ≤ limit apart.
+    """Pairs on one side of the diagonal at distances dilation, 2·dilation, … ≤ limit.
 
     Properties:
         - equals the count of the mask  (tested: test_flops_count_the_visible_pairs)
@@ -39,7 +41,9 @@ def column_pairs(n: int, left: Limit, right: Limit, columns: Sequence[int]) -> i
 
 
 def row_pairs(n: int, left: Limit, right: Limit, rows: Sequence[int]) -> int:
-    """Pairs of a query at one of the rows with any key outside the band that is not itself at one of the rows.
+    """Pairs of a query at one of the rows with a key outside the band.
+
+    A key at one of the rows does not count.
 
     Properties:
         - equals the count of the mask  (tested: test_flops_count_the_visible_pairs)
@@ -54,7 +58,7 @@ def row_pairs(n: int, left: Limit, right: Limit, rows: Sequence[int]) -> int:
 
 
 def farthest(n: int, limit: Limit) -> int:
-    """How far a limit lets a query see among n positions."""
+    """The reach of a limit among n positions."""
     return n - 1 if limit is None else min(limit, n - 1)
 
 

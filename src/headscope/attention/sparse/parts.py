@@ -1,4 +1,4 @@
-r"""Attention over parts of the map that share no pair, as one function forward and backward.
+r"""Attention over disjoint parts of the map as one differentiable function.
 
 A part (a band, gathered keys) is a set of pairs of a query and a key. Each gives its rows' output and log-sum-exp,
 and they merge where the rows lie:
@@ -25,7 +25,9 @@ Triple = tuple[Tensor, Tensor, Tensor]
 
 
 class Part(ABC):
-    """Some pairs of a query and a key: their attention, and what they add to the gradients, for one sequence.
+    """Some pairs of a query and a key: their attention and gradients.
+
+    A part serves one sequence.
 
     Tensors are those of one sequence: q, out and their gradients [heads, queries, width], lse [heads, queries],
     k and v [kv_heads, keys, width].
@@ -33,7 +35,10 @@ class Part(ABC):
 
     @abstractmethod
     def attend(self, sequence: int, qkv: Triple, rows: tuple[Tensor, Tensor], *, fresh: bool) -> None:
-        """Write output and log-sum-exp into `rows`; where they are not `fresh`, merge with their contents."""
+        """Write output and log-sum-exp into `rows`.
+
+        Rows that are not `fresh` are merged with their contents.
+        """
 
     @abstractmethod
     def add_gradients(
@@ -44,7 +49,7 @@ class Part(ABC):
         row_grads: tuple[Tensor, Tensor | None],
         grads: Triple,
     ) -> None:
-        """Add this part's share to `grads`, given the merged rows and their gradients."""
+        """Add this part's share to `grads`, from the merged rows and their gradients."""
 
 
 def attention_over(
@@ -53,7 +58,9 @@ def attention_over(
     k: Float[Tensor, "batch kv_heads keys d_head"],
     v: Float[Tensor, "batch kv_heads keys d_value"],
 ) -> kernel.Rows:
-    """Output and log-sum-exp over the union of disjoint parts, with gradients; needs `kernel.has_flash()`.
+    """Output and log-sum-exp over the union of disjoint parts, with gradients.
+
+    It needs `kernel.has_flash()`.
 
     Properties:
         - exact, with gradients of out and lse  (tested: test_parts_equal_the_dense_mask)

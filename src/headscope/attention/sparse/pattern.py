@@ -1,4 +1,6 @@
-r"""Softmax attention over a set of keys that the positions alone decide: the shared part of every sparse pattern.
+r"""Softmax attention over a set of keys that the positions alone decide.
+
+All sparse patterns share this part.
 
 Definition:
     Query i attends to key j when the call lets it (`Call.visible`) and the pattern allows the pair of positions.

@@ -1,4 +1,4 @@
-r"""Scores of attention pooling: how well a key answers a query, before the weights are normalised.
+r"""Scores of attention pooling: how well a key answers a query.
 
 | name | score of q and k |
 |---|---|
@@ -56,7 +56,7 @@ def additive(
 
 @cache
 def random_weight(*shape: int, seed: int) -> Tensor:
-    """A Gaussian weight where none was learnt; its variance is one over the last width."""
+    """A Gaussian weight where none was learnt, of variance one over the last width."""
     generator = torch.Generator().manual_seed(seed)
     weight: Tensor = torch.randn(*shape, generator=generator, dtype=torch.float64) * shape[-1] ** -0.5
     return weight

@@ -1,4 +1,4 @@
-"""Blocks of rows whose inner workings are forgotten after the forward and computed again in the backward.
+"""Blocks of rows that the backward computes again instead of keeping them.
 
 What is explicit in the pairs of queries and keys then never holds more than one block of them, with gradients too.
 """
@@ -17,7 +17,7 @@ BLOCK_ENTRIES = 1 << 22
 
 
 def by_rows(call: Call, block: Block, *, per_pair: int = 1) -> tuple[Tensor, ...]:
-    """`block` of every run of rows with the keys in their reach, put together along the rows.
+    """`block` of every run of rows with the keys in reach, joined along the rows.
 
     `per_pair` is how many numbers the block holds for each pair of one query and one key of one head.
     """

@@ -1,4 +1,4 @@
-r"""The running sum of outer products that causal linear attention is, in time and memory O(n).
+r"""The running sum of outer products of causal linear attention, in O(n).
 
 Definition:
     $y_i = \sum_{j \le i} (a_i \cdot b_j)\, c_j = a_i \sum_{j \le i} b_j^\top c_j$; reversed, over $j \ge i$.
@@ -27,7 +27,9 @@ def running_sum(
     *,
     reverse: bool = False,
 ) -> Float[Tensor, "batch groups n d_value"]:
-    """Every a with the b and c up to its own place; the others of a batch all count, so groups share them.
+    """The sum of (a · b) c over all b and c up to the place of each a.
+
+    All `others` of a batch count, so that groups share them.
 
     Properties:
         - equals the masked n × n product at every length  (tested: test_running_sum_is_the_masked_product)
@@ -57,9 +59,9 @@ class _RunningSum(torch.autograd.Function):
 
 
 class Running:
-    """The sum so far, and the memory that a block of at most ROWS positions needs.
+    """The running sum, and the memory for a block of at most ROWS positions.
 
-    Memory is asked for once: to get it from the system for every block costs as much as the products.
+    Memory is allocated once: an allocation for every block costs as much as the products.
     """
 
     def __init__(self, state: Float[Tensor, "batch width d_value"]) -> None:
@@ -67,13 +69,18 @@ class Running:
         self._buffers: dict[str, Tensor] = {}
 
     def advance(self, a: Tensor, b: Tensor, c: Tensor, *, reverse: bool = False) -> Tensor:
-        """The sums at the next positions (reversed: at those before); the result is overwritten by the next call."""
+        """The sums at the next positions, or before them if reversed.
+
+        The next call overwrites the result.
+        """
         return self._advanced(a, b, c, reverse=reverse)[0]
 
     def advance_with_totals(self, a: Tensor, b: Tensor, c: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
-        """The sums at the next positions, and those of $a_i \\cdot b_j$ alone, whose state `total` grows in place.
+        r"""The sums at the next positions, and the sums of $a_i \cdot b_j$ alone.
 
-        A column of ones beside c would give the latter too, but products of odd widths are slow.
+        Their state `total` grows in place.
+
+        A column of ones next to c would give the latter too, but products of odd widths are slow.
         """
         mixed, products, rows, columns = self._advanced(a, b, c, reverse=False)
         batch, groups, n, width = a.shape
@@ -122,7 +129,10 @@ def _summed(a: Tensor, b: Tensor, c: Tensor, reverse: bool) -> Tensor:
 
 
 def _chunks(x: Tensor) -> Tensor:
-    """[batch, groups, n, width] as [batch · chunks, groups · CHUNK, width], zeros after the end."""
+    """[batch, groups, n, width] as [batch · chunks, groups · CHUNK, width].
+
+    Zeros fill the end.
+    """
     batch, groups, n, width = x.shape
     if n <= CHUNK:
         return x.reshape(batch, groups * n, width)
@@ -132,7 +142,7 @@ def _chunks(x: Tensor) -> Tensor:
 
 
 def _states(sums: Tensor, state: Tensor, reverse: bool) -> Tensor:
-    """The state before each chunk; `state` becomes the one after all of them.
+    """The state before each chunk; `state` becomes the state after all chunks.
 
     A product with a triangle of ones is the fastest way to add up; its last row is the sum of all.
     """
@@ -149,7 +159,7 @@ def _states(sums: Tensor, state: Tensor, reverse: bool) -> Tensor:
 
 
 def _cut(products: Tensor, groups: int, column_groups: int, reverse: bool) -> None:
-    """Zero, in place, where the other place comes later (reversed: earlier)."""
+    """Set to zero, in place, where the other place is later (reversed: earlier)."""
     chunks, rows, columns = products.shape
     tiles = products
     if groups * column_groups > 1:

@@ -1,10 +1,13 @@
-"""Whether the limits of a call are of a simple shape: none at all, or causal and nothing else."""
+"""Whether the limits of a call are simple: none, or causal and nothing else."""
 
 from headscope.attention.call import Call
 
 
 def sees_all(call: Call) -> bool:
-    """Whether positions keep no query from any key (padding and stray masks aside)."""
+    """Whether positions hide no key from any query.
+
+    Padding and stray masks do not count.
+    """
     if call.left is None and call.right is None:
         return True
     if call.offset is None:
@@ -15,7 +18,7 @@ def sees_all(call: Call) -> bool:
 
 
 def is_causal_tail(call: Call) -> bool:
-    """Whether the queries are the last positions of the keys and each sees exactly the keys up to its own."""
+    """Whether the queries are the last positions, each with all keys up to its own."""
     if not call.causal or call.offset is None or call.offset < 0:
         return False
     queries, keys = call.q.shape[2], call.k.shape[2]

@@ -1,7 +1,7 @@
-r"""The working memory of the paths that mechanisms share, in bytes for one head of float32 vectors.
+r"""The working memory of shared paths, in bytes per head of float32 vectors.
 
 Each function gives what a path holds at its peak more than q, k, v and the output, without gradients, on torch's own
-kernels with one thread. `tests/contract/test_costs.py` counts the allocations of every mechanism beside them.
+kernels with one thread. `tests/contract/test_costs.py` compares them with the allocations of every mechanism.
 """
 
 from headscope.attention.sparse.band import BLOCK, GROUP_ENTRIES
@@ -10,7 +10,7 @@ FLOAT = 4  # bytes
 DOUBLE = 8
 _TILE_KEYS = 512  # the flash kernel's own tile, and `flash_rows` its height
 _MASK_AND_BIAS = 8  # bytes per pair: a mask of booleans, its distances or its float copy
-_MASK_BY_POSITION = 12  # bytes per pair: 64-bit distances beside boolean masks
+_MASK_BY_POSITION = 12  # bytes per pair: 64-bit distances and boolean masks
 
 
 def flash_rows(queries: int) -> int:
@@ -34,21 +34,33 @@ def limited_mask_bytes(queries: int, keys: int) -> float:
 
 
 def masked_bytes(n: int, d: int) -> float:
-    """Dense attention under the mask of a pattern, which holds n × n distances for a moment."""
+    """Dense attention under the mask of a pattern.
+
+    It holds n × n distances for a moment.
+    """
     return float(_MASK_BY_POSITION * n * n) + flash_bytes(n, n, d)
 
 
 def band_bytes(n: int, d: int, reach: int) -> float:
-    """A band of `reach` keys around each query: the copied output of a group of blocks, and one tile."""
+    """A band of `reach` keys around each query.
+
+    It holds the copied output of a group of blocks, and one tile.
+    """
     run = BLOCK + reach
     return FLOAT * (min(float(n * d), GROUP_ENTRIES) + 2.0 * n + BLOCK * (2.0 * min(run, _TILE_KEYS) + d + 2.0))
 
 
 def gathered_bytes(entries: int) -> float:
-    """Keys and values of at most one group of blocks, of `entries` numbers in all blocks."""
+    """Keys and values of at most one group of blocks.
+
+    All blocks together hold `entries` numbers.
+    """
     return 2.0 * FLOAT * min(entries, GROUP_ENTRIES)
 
 
 def band_is_narrow(n: int, reach: int) -> bool:
-    """Whether n positions go in tiles along the band, as `headscope.attention.sparse.band.narrow_band` decides."""
+    """Whether n positions go in tiles along the band.
+
+    `headscope.attention.sparse.band.narrow_band` decides the same for a call.
+    """
     return n >= 4 * BLOCK and 2 * (reach + BLOCK) <= n

@@ -1,4 +1,7 @@
-"""The sums of a call by the compiled kernel, for plain float32 calls over positions without gaps."""
+"""The sums of a call by the compiled kernel.
+
+It takes plain float32 calls over positions without gaps.
+"""
 
 from dataclasses import replace
 
@@ -14,7 +17,10 @@ from headscope.attention.statistics.visibility import first_key
 
 
 def applies(call: Call, widths: tuple[int, ...]) -> bool:
-    """Whether the kernel is used and knows everything that this call carries; a sink changes none of its sums."""
+    """Whether the kernel is on and supports everything in this call.
+
+    A sink changes none of its sums.
+    """
     plain = replace(call, sinks=None).plain and call.offset is not None
     fits = {x.dtype for x in (call.q, call.k, call.v)} == {torch.float32} and call.q.device.type == "cpu"
     return plain and fits and call.k.shape[2] > 0 and compiled.is_used()
@@ -24,7 +30,7 @@ def sums(call: Call, widths: tuple[int, ...], centre: Float[Tensor, "batch kv_he
     """The sums of every row, relative to scores of centred keys."""
     if call.offset is None:
         raise ValueError("the kernel needs positions without gaps")
-    # The kernel knows so many bands at once; with more it runs again, and a band does not depend on the others.
+    # The kernel takes this number of bands at once; for more it runs again, since bands are independent.
     runs = [_row_sums(call, widths[at : at + MOST_BANDS], centre) for at in range(0, len(widths), MOST_BANDS)]
     row_sums, out = runs[0]
     near = torch.cat([run[..., BANDS:] for run, _ in runs], dim=-1)
@@ -49,7 +55,7 @@ def sums(call: Call, widths: tuple[int, ...], centre: Float[Tensor, "batch kv_he
 
 
 def _row_sums(call: Call, widths: tuple[int, ...], centre: Tensor) -> tuple[Tensor, Tensor]:
-    """What the kernel keeps of every row, and its output, of all sequences."""
+    """The kernel's numbers of every row, and its output, for all sequences."""
     first = first_key(call).tolist()
     sequences = [
         compiled.row_sums(

@@ -1,4 +1,4 @@
-"""Who sees whom inside one slab: what is hidden, what is near, what is before and after the query."""
+"""Visibility inside one slab: hidden, near, before and after the query."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from torch import Tensor
 from headscope.attention.call import Call
 from headscope.attention.sparse.blocks import allowed_mask
 
-# The heads of a group stand beside each other, so that a run of rows is one matrix.
+# The heads of a group are neighbours in memory, so that a run of rows is one matrix.
 Slab = Float[Tensor, "batch kv_heads rows groups keys"]
 
 
@@ -41,7 +41,10 @@ class Block:
 
 
 def hidden(block: Block) -> Iterator[tuple[slice, Bool[Tensor, "..."]]]:
-    """The runs of keys where not all is visible, with what is not; a band bites only at the edges of a slab."""
+    """The runs of keys where not all is visible, with the hidden pairs.
+
+    A band cuts only the edges of a slab.
+    """
     call, offset = block.call, block.offset
     if call.mask is not None or call.key_padding is not None or offset is None:
         allowed = allowed_mask(block.inner)
@@ -80,7 +83,7 @@ def near(weights: Slab, block: Block, width: int) -> Float[Tensor, "batch kv_hea
 
 
 def sides(weights: Slab, block: Block) -> Iterator[tuple[str, Slab, slice]]:
-    """The weights on keys at or before each query, then on keys after it, each with its run of keys.
+    """Weights on keys up to each query, then on keys after it, with their runs.
 
     A causal block has no other side. Otherwise the second part overwrites the first: use each before the next.
     """

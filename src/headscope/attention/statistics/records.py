@@ -1,4 +1,4 @@
-"""What can be asked about the rows of an attention pattern, and what is answered."""
+"""Statistics of the rows of an attention pattern: the request and the record."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -23,13 +23,15 @@ class Request:
             raise UsageError(f"bands are half-widths |i − j| ≤ w with w ≥ 0, got {self.bands}")
 
     def union(self, other: "Request") -> "Request":
-        """What both ask for."""
+        """The union of two requests."""
         return Request(tuple(sorted({*self.bands, *other.bands})))
 
 
 @dataclass(frozen=True)
 class RowStatistics:
-    r"""Per row (query) of the attention pattern, in float64, on the device of the call where that has float64.
+    r"""Statistics per row (query) of the attention pattern, in float64.
+
+    They are on the device of the call if it has float64.
 
     p is the pattern as it would be stored: with a sink a row sums to 1 − `sink`. Rows that see no key and rows
     of padding hold NaN (and `n_visible` 0). Where keys have no position relative to the query
@@ -63,7 +65,10 @@ class RowStatistics:
 
     @classmethod
     def of_heads(cls, parts: Sequence["RowStatistics"], order: Sequence[int]) -> "RowStatistics":
-        """Statistics of several groups of heads as one record: head i is head `order[i]` of the groups in line."""
+        """Statistics of several groups of heads as one record.
+
+        Head i is head `order[i]` of the concatenated groups.
+        """
         index = list(order)
 
         def joined(tensors: Sequence[Tensor]) -> Tensor:
@@ -83,7 +88,7 @@ class RowStatistics:
 
 @dataclass(frozen=True)
 class Observed:
-    """The output of an attention call together with the statistics of its rows, from one pass."""
+    """The output of a call and the statistics of its rows, from one pass."""
 
     output: Output
     statistics: RowStatistics

@@ -1,4 +1,6 @@
-r"""Statistics of every row of an attention call without its map: O(n·d) memory, the output from the same pass.
+r"""Statistics of every row of a call without its map, in O(n·d) memory.
+
+The output comes from the same pass.
 
 With $Z = \sum_j e_{ij}$, $e_{ij} = e^{s_{ij} - \max_j s_{ij}}$ and $Z' = Z + e^{\text{sink} - \max s}$:
 $H = (Z \ln Z' + \sum_j e_{ij} (\max s - s_{ij})) / Z'$, $\sum_j p_{ij}^2 = \sum_j e_{ij}^2 / Z'^2$, and the mass on a
@@ -27,7 +29,9 @@ def row_statistics(
     real_queries: Bool[Tensor, "batch queries"] | None = None,
     positional: bool = True,
 ) -> RowStatistics:
-    """The statistics of every row of a call; rows of padding (False in `real_queries`) hold NaN.
+    """The statistics of every row of a call.
+
+    Rows of padding (False in `real_queries`) hold NaN.
 
     `positional=False` says that the keys have no position relative to the queries (cross-attention).
 
@@ -51,7 +55,7 @@ def observe(
     real_queries: Bool[Tensor, "batch queries"] | None = None,
     positional: bool = True,
 ) -> Observed:
-    """The output of a call and the statistics of its rows, from one pass over the keys.
+    """The output of a call and the statistics of its rows, from one pass over keys.
 
     The pass keeps no gradients: where the call needs them, the output comes from `dense` instead. Both are on the
     device of the call where that has float64, else on the CPU.
@@ -72,13 +76,13 @@ def observe(
 
 
 def _exact(call: Call, real_queries: Tensor | None) -> tuple[Call, Tensor | None]:
-    """The call, and which of its queries are real, where there is float64."""
+    """The call and its real queries, on a device with float64."""
     device = exact_device(call.q.device)
     return call.to(device), None if real_queries is None else real_queries.to(device)
 
 
 def _streamed(call: Call, request: Request, *, values: bool) -> tuple[Tensor | None, dict[str, PerRow], str]:
-    """The output (if asked for), the statistics of every row by name, and how they were obtained."""
+    """The output (if requested), the statistics by name, and their method."""
     out = torch.zeros(*call.q.shape[:3], call.v.shape[-1], dtype=call.q.dtype, device=call.q.device)
     columns: dict[str, Tensor] = {}
     doubles = slabs = fused = 0
@@ -133,13 +137,16 @@ def _relative_sink(chunk: Chunk, sums: Sums) -> PerRow:
 
 
 def _log_partition(chunk: Chunk, sums: Sums) -> PerRow:
-    """ln Z′: the log of the sum over keys and sink, relative to the row's largest score."""
+    """ln Z′: the log-sum over keys and sink, relative to the row's largest score."""
     log_mass = sums.mass.log()
     return log_mass if chunk.call.sinks is None else torch.logaddexp(log_mass, _relative_sink(chunk, sums))
 
 
 def _distance(call: Call, sums: Sums) -> tuple[PerRow, PerRow]:
-    """Mean and variance of |i − j|: of the keys before, or of both sides by the law of total variance."""
+    """Mean and variance of |i − j|.
+
+    They are of the keys before, or of both sides by the law of total variance.
+    """
     at = call.query_positions[:, None, :].double()
     if sums.after is None:
         return at - sums.before.mean, sums.before.variance
@@ -161,7 +168,7 @@ def _statistics(
     real_queries: Bool[Tensor, "batch queries"] | None,
     positional: bool,
 ) -> RowStatistics:
-    """The columns with NaN where a row does not count and where a distance means nothing."""
+    """The columns with NaN for rows that do not count and meaningless distances."""
     counted = n_visible > 0 if real_queries is None else (n_visible > 0) & real_queries[:, None, :]
 
     def kept(name: str) -> PerRow:

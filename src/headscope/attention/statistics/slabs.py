@@ -1,4 +1,4 @@
-r"""The streaming loop: sums over the visible keys of every row, one slab of the map at a time.
+r"""The streaming loop: sums over the visible keys of every row, slab by slab.
 
 A slab is a few rows of a few heads over the keys they can see, small enough for the processor's cache. With
 $e_{ij} = e^{s_{ij} - \max_j s_{ij}}$ it yields, per row, $\sum e^2$, $\sum e\,(\max s - s)$, the mass near the query,
@@ -58,7 +58,10 @@ class Chunk:
 
     @cached_property
     def centre(self) -> Float[Tensor, "batch kv_heads 1 d_head"]:
-        """What is subtracted from the keys: their mean, or nothing where a softcap makes the shift matter."""
+        """The vector to subtract from the keys: their mean.
+
+        It is 0 where a softcap makes the shift matter.
+        """
         k, real = self.call.k, self.call.key_padding
         wide = torch.promote_types(k.dtype, torch.float32)
         if self.call.softcap is not None:
@@ -70,13 +73,13 @@ class Chunk:
 
     @cached_property
     def shift(self) -> PerRow:
-        """What centring the keys took from the scores of each row."""
+        """The change of each row's scores by the centring of the keys."""
         centre = self.centre.double().repeat_interleave(self.call.groups, dim=1).transpose(-1, -2)
         return torch.matmul(self.call.q.double() * self.call.scale, centre)[..., 0]
 
     @cached_property
     def reach(self) -> PerRow:
-        """The largest |score| that a row could have by its norms."""
+        """An upper bound of a row's |score| from the norms."""
         lengths = torch.linalg.vector_norm(self.call.k - self.centre, dim=-1)
         longest = lengths.amax(dim=-1).repeat_interleave(self.call.groups, dim=1)
         reach: Tensor = torch.linalg.vector_norm(self.call.q.to(longest.dtype), dim=-1) * (
@@ -85,7 +88,10 @@ class Chunk:
         return reach if self.call.bias is None else reach + self.call.bias.abs().amax(dim=-1)
 
     def sums(self) -> Sums:
-        """The sums of all rows of the chunk: by the compiled kernel where it is used and applies, else in slabs."""
+        """The sums of all rows of the chunk, by the compiled kernel or in slabs.
+
+        The kernel computes them where it is on and applies.
+        """
         if fused.applies(self.call, self.widths) and float(self.reach.amax()) <= FLOAT32_REACH:
             self.slabs = self.fused_slabs = 1
             return fused.sums(self.call, self.widths, self.centre[:, :, 0], values=self.values)
@@ -117,7 +123,10 @@ class Chunk:
         return self._prepared[dtype]
 
     def _slab(self, queries: slice, keys: slice, operands: Operands) -> dict[str, Tensor]:
-        """The sums of one run of rows, by name, with the axes batch, kv_heads, rows, groups."""
+        """The sums of one run of rows, by name.
+
+        Their axes are batch, kv_heads, rows, groups.
+        """
         # Rows that can see nothing get one key, which the mask takes away again.
         block = Block(self.call, queries, keys if keys.stop > keys.start else slice(0, 1))
         scores = _scores(block, operands)
@@ -175,12 +184,15 @@ def chunks(call: Call) -> Iterator[tuple[slice, slice]]:
 
 
 def slab_rows(call: Call) -> int:
-    """Rows per slab: as many as fit, within what a matrix product likes."""
+    """Rows per slab: what fits, within sizes that suit a matrix product."""
     return max(16, min(SLAB_ROWS, SLAB_ENTRIES // (call.groups * call.k.shape[2])))
 
 
 def _scores(block: Block, operands: Operands) -> Slab:
-    """Scores of the block in scratch memory, before the mask, relative to the centre of the keys."""
+    """Scores of the block before the mask, relative to the centre of the keys.
+
+    They are in scratch memory.
+    """
     q, k, call = operands.q[:, :, block.queries], operands.k[:, :, block.keys], block.call
     batch, kv_heads, rows, groups, width = q.shape
     shape = (batch, kv_heads, rows * groups, k.shape[2])

@@ -1,4 +1,4 @@
-r"""The statistics by their definition, from a stored map: plain float64, no block, no trick.
+r"""The statistics by their definition, from a stored map in plain float64.
 
 The oracle of the streaming path in the tests and in `headscope verify`, and the way for families of which only
 the map can be had. It shares no code with the streaming path.
@@ -21,7 +21,10 @@ def pattern_statistics(
     real_queries: Bool[Tensor, "batch queries"] | None = None,
     positional: bool = True,
 ) -> RowStatistics:
-    """The statistics of a stored pattern; the call gives positions and visibility (its scores are not read)."""
+    """The statistics of a stored pattern.
+
+    The call gives positions and visibility; its scores are not read.
+    """
     device = exact_device(pattern.device)
     call, real_queries = call.to(device), None if real_queries is None else real_queries.to(device)
     p = pattern.to(device).double()
@@ -53,7 +56,7 @@ def pattern_statistics(
 
 
 def _first_real_key(call: Call) -> Bool[Tensor, "batch keys"]:
-    """One-hot: the real key with the smallest position (the first of them, where several share it)."""
+    """One-hot: the first real key with the smallest position."""
     batch, _, keys, _ = call.k.shape
     positions = call.key_positions.expand(batch, keys)
     real = torch.ones_like(positions, dtype=torch.bool) if call.key_padding is None else call.key_padding

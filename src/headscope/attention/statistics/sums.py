@@ -1,4 +1,4 @@
-"""What one pass over the keys gathers for every row; `rows` makes statistics of it."""
+"""The sums of one pass over the keys; `rows` makes statistics of them."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,10 @@ PerRow = Float[Tensor, "batch heads queries"]
 
 @dataclass(frozen=True)
 class Side:
-    """The keys on one side of the query: their mass Σ e, and mean and variance of their positions under e."""
+    """The keys on one side of the query: mass Σ e, mean and variance of position.
+
+    The weights of both moments are e.
+    """
 
     mass: PerRow
     mean: PerRow  # anything where the mass is 0
@@ -19,7 +22,10 @@ class Side:
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums over the visible keys with e = exp(s − top), so relative to the row's largest score `top`."""
+    """Sums over the visible keys with e = exp(s − top).
+
+    They are relative to the row's largest score `top`.
+    """
 
     top: PerRow
     mass: PerRow  # Σ e
@@ -29,4 +35,4 @@ class Sums:
     near: dict[int, PerRow]  # Σ e over |i − j| ≤ w; w = 0 is the diagonal
     before: Side  # keys at or before the query
     after: Side | None  # keys after it; None when causal
-    mixed: Float[Tensor, "batch heads queries d_value"] | None  # Σ e v, where it was asked for
+    mixed: Float[Tensor, "batch heads queries d_value"] | None  # Σ e v, on request

@@ -21,7 +21,9 @@ def uniform_statistics(
     real_queries: Bool[Tensor, "batch queries"] | None = None,
     positional: bool = True,
 ) -> RowStatistics:
-    """The statistics of attention that is uniform over the visible keys, exactly, from positions alone.
+    """Exact statistics of uniform attention over the visible keys.
+
+    They follow from the positions alone.
 
     The heads axis has size 1 unless the call's mask differs between heads.
 

@@ -1,7 +1,7 @@
-r"""Sums over the keys that each query sees, as if it attended to all of them alike; exact, in integers.
+r"""Exact integer sums over the visible keys of each query, all weighed alike.
 
 With the real keys sorted by position, the keys within two positions are a run between two binary searches, and
-a sum over them is a difference of prefix sums: O(n log n) for a whole call, whatever its padding and its
+a sum over them is a difference of prefix sums: O(n log n) for a whole call with any padding and any
 positions. A stray mask has no such structure and is summed over blocks of rows.
 """
 
@@ -22,7 +22,10 @@ PerRow = Int[Tensor, "_ _ queries"]  # rows and heads of size 1 or whole: they b
 
 @dataclass(frozen=True)
 class Visible:
-    """Of each query's visible keys: how many, their distances |i − j|, how many at 0, and near."""
+    """Number and distances |i − j| of each query's visible keys.
+
+    It also counts those at distance 0 and those near.
+    """
 
     count: PerRow
     distance: PerRow  # Σ |i − j|
@@ -33,7 +36,10 @@ class Visible:
 
 
 def visible_sums(call: Call, bands: tuple[int, ...]) -> Visible:
-    """The sums of every row; the heads axis has size 1 unless the mask differs between heads."""
+    """The sums of every row.
+
+    The heads axis has size 1 unless the mask differs between heads.
+    """
     return _banded(call, bands) if call.mask is None else _masked(call, bands)
 
 

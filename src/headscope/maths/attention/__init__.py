@@ -1,1 +1,1 @@
-"""The mathematics of attention itself: softmax, collapse of tokens, positions, circuits by hand."""
+"""Mathematics of attention: softmax, token collapse, positions, small circuits."""

@@ -1,4 +1,4 @@
-"""Maps summed over blocks of rows and columns: attention between words instead of their sub-words."""
+"""Sums of a map over blocks: attention between words instead of their sub-words."""
 
 import torch
 from jaxtyping import Float, Int
@@ -8,7 +8,7 @@ from torch import Tensor
 def block_sums(
     matrix: Float[Tensor, "*batch rows columns"], row_block: Int[Tensor, " rows"], column_block: Int[Tensor, " columns"]
 ) -> Float[Tensor, "*batch row_blocks column_blocks"]:
-    r"""Each entry is the sum over all pairs of a row of one block and a column of another.
+    r"""Sum the entries of each pair of a row block and a column block.
 
     Blocks are numbered from 0; rows and columns of block −1 are left out.
 

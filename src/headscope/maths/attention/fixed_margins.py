@@ -13,7 +13,7 @@ ROUNDS = 200
 
 
 class Fitted(NamedTuple):
-    """The scaled matrix, and the share of its mass that still lies in the wrong column."""
+    """A scaled matrix, and the share of its mass that is still in the wrong column."""
 
     matrix: Float[Tensor, "*batch rows columns"]
     misplaced: Float[Tensor, "*batch"]

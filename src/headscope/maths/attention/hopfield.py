@@ -1,4 +1,4 @@
-r"""Softmax attention as one step downhill: the energy of the modern Hopfield network."""
+r"""The energy of the modern Hopfield network: attention is a step downhill."""
 
 from math import log
 
@@ -43,7 +43,7 @@ def hopfield_step(
 
 
 def curl(state: Float[Tensor, " d"], keys: Float[Tensor, "n d"], values: Float[Tensor, "n d"], beta: float) -> float:
-    r"""How far attention is from being the gradient of any energy of its query: 0 for a gradient, up to 1.
+    r"""How far attention is from a gradient of an energy: 0 for a gradient, up to 1.
 
     Definition:
         $|J - J^\top|_F / (|J|_F + |J^\top|_F)$ with $J = \beta\,V^\top (\mathrm{diag}(p) - p p^\top) K$ the

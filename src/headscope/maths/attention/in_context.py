@@ -1,7 +1,7 @@
-r"""Attention that learns in its context: a step of gradient descent, and the whole solution of least squares.
+r"""Attention that learns in its context: gradient descent and least squares.
 
-Examples $(x_i, y_i)$ stand in the context and a query x asks for its y. Linear attention with the right weights
-predicts what a linear model would after one step of gradient descent on the squared error of the examples;
+The context holds examples $(x_i, y_i)$ and a query x, whose y is to be predicted. Linear attention with the right
+weights predicts what a linear model would after one step of gradient descent on the squared error of the examples;
 `least_squares_attention` (Intention) predicts what the fitted model would.
 """
 
@@ -17,7 +17,9 @@ from headscope.errors import NumericsError, UsageError
 def linear_attention(
     q: Float[Tensor, "*batch queries d"], k: Float[Tensor, "*batch keys d"], v: Float[Tensor, "*batch keys e"]
 ) -> Float[Tensor, "*batch queries e"]:
-    r"""Attention without softmax, $Q (K^\top V)$: O(n·d·e), the map of all pairs is never formed.
+    r"""Attention without softmax, $Q (K^\top V)$, in O(n·d·e).
+
+    The map of all pairs is never formed.
 
     Properties:
         - equals $(Q K^\top) V$  (tested: test_linear_attention_is_associative)
@@ -65,7 +67,7 @@ def least_squares_attention(
     v: Float[Tensor, "*batch keys e"],
     alpha: float,
 ) -> Float[Tensor, "*batch queries e"]:
-    r"""Intention: the regularised least-squares fit of keys to values, evaluated at the queries.
+    r"""Intention: a ridge regression of values on keys, evaluated at the queries.
 
     Definition:
         $Q\,(K^\top K + \alpha 1)^{-1} K^\top V = Q K^\top (K K^\top + \alpha 1)^{-1} V$, keys in rows. The Gram matrix
@@ -98,7 +100,9 @@ def least_squares_attention(
 
 
 def descent_loss(dimension: int, examples: int) -> float:
-    r"""Expected squared error of the best single step from 0, for x, w ~ N(0, 1) and y = ⟨x, w⟩ without noise.
+    r"""Expected squared error of the best single step of gradient descent from 0.
+
+    The inputs and weights are x, w ~ N(0, 1), and y = ⟨x, w⟩ has no noise.
 
     Definition:
         $\frac{d (d + 1)}{N + d + 1}$ at the rate $\eta = \frac{N}{N + d + 1}$ (with the mean gradient); without a

@@ -1,13 +1,13 @@
-r"""An induction circuit written down by hand: two attention heads, one in each layer, that continue a repetition.
+r"""An induction circuit by hand: two attention heads that continue a repetition.
 
-After … A B … A the circuit predicts B. The stream of a token has three parts: its own symbol, the symbol before it
-(empty at first), and the prediction (empty at first); positions stand beside them.
+After … A B … A the circuit predicts B. The stream of a token has four parts: its own symbol, the symbol before it
+(empty at first), the prediction (empty at first), and its position.
 
 - layer 1, the previous-token head: every position looks at the one before it and copies that symbol into the second
   part. Its W_QK shifts positions by one.
 - layer 2, the induction head: looks for positions whose *second* part is the current symbol, i.e. those just after an
   earlier A, and copies their symbol into the prediction. It reads as key what the first head wrote: K-composition. One
-  layer cannot do this, because the key of B must know what stood before B.
+  layer cannot do this, because the key of B must know the symbol before B.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,9 @@ from headscope.maths.linear_algebra.factored import Factored
 
 @dataclass(frozen=True)
 class Induction:
-    r"""The weights for a vocabulary and a longest length; symbol 0 is the start of text and stands at position 0.
+    r"""The weights of an induction circuit for a vocabulary and a longest length.
+
+    Symbol 0 is the start of text, at position 0.
 
     Definition:
         d_model = 3·symbols + positions; the parts are symbol, previous symbol, prediction, position, all one-hot.
@@ -69,21 +71,24 @@ class Induction:
 
     @property
     def previous_ov(self) -> Factored:
-        """What the first layer moves: symbol → previous symbol."""
+        """The map of the first layer: symbol → previous symbol."""
         return Factored(self._part(0, self.symbols).mT, self._part(1, self.symbols))
 
     @property
     def induction_qk(self) -> Factored:
-        """Scores of the second layer: the query's symbol against the key's previous symbol."""
+        """Scores of the second layer: query symbol against previous symbol of the key."""
         return Factored(self.sharpness * self._part(0, self.symbols).mT, self._part(1, self.symbols))
 
     @property
     def induction_ov(self) -> Factored:
-        """What the second layer moves: symbol → prediction."""
+        """The map of the second layer: symbol → prediction."""
         return Factored(self._part(0, self.symbols).mT, self._part(2, self.symbols))
 
     def run(self, tokens: Int[Tensor, "*batch tokens"], *, first_layer: bool = True) -> "Trace":
-        """Both causal layers on a text; `first_layer=False` leaves the previous-token head out."""
+        """Run both causal layers on a text.
+
+        `first_layer=False` leaves the previous-token head out.
+        """
         x = self.embed(tokens)
         previous = _causal_pattern(x, self.previous_qk)
         if first_layer:
@@ -100,7 +105,7 @@ class Induction:
 
 @dataclass(frozen=True)
 class Trace:
-    """What the circuit did: both patterns, and the prediction as shares of the symbols."""
+    """Both patterns of a run, and the prediction as shares of the symbols."""
 
     previous: Float[Tensor, "*batch tokens tokens"]
     induction: Float[Tensor, "*batch tokens tokens"]

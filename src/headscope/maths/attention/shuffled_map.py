@@ -1,4 +1,4 @@
-r"""The weights of a map in random places, with every key as popular as it is."""
+r"""The weights of a map at random places; every key keeps its popularity."""
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ TRACE = 1e-9
 def popular_placement(
     pattern: Float[Tensor, "rows keys"], visible: Bool[Tensor, "rows keys"], noise: Float[Tensor, "rows keys"]
 ) -> Fitted:
-    r"""The map with the same weights in each row, in random places, in which every key gets what it gets.
+    r"""A random map with the weights of each row and the column sums of the original.
 
     Definition:
         In row i the visible keys are put in a random order, by falling $\theta_j + g_{ij}$ (g: `noise`; with
@@ -57,7 +57,7 @@ def popular_placement(
 
 
 def _odds(sums: Float[Tensor, " keys"], most: Float[Tensor, " keys"]) -> Float[Tensor, " keys"]:
-    """What a key gets, against what it lacks to get the most."""
+    """The log odds of a key's weight against the most that it could get."""
     return (sums.clamp_min(TRACE) / (most - sums).clamp_min(TRACE)).log()
 
 

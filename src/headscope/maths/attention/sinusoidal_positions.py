@@ -1,4 +1,4 @@
-r"""Sinusoidal positions: a token's place as d/2 points on circles that turn at different speeds.
+r"""Sinusoidal positions: d/2 points on circles that turn at different speeds.
 
 $f(t)_{2k} = \sin \omega_k t$, $f(t)_{2k+1} = \cos \omega_k t$, $\omega_k = N^{-2k/d}$, $k = 0, …, d/2 - 1$.
 """
@@ -47,7 +47,9 @@ def sinusoidal(t: Float[Tensor, "*positions"], d: int, base: float = BASE) -> Fl
 
 
 def shift(offset: float, d: int, base: float = BASE) -> Float[Tensor, "d d"]:
-    r"""The matrix that moves every position by `offset`: $f(t + s) = f(t)\,M(s)$ (rows act on the right).
+    r"""The matrix that moves every position by `offset`: $f(t + s) = f(t)\,M(s)$.
+
+    Rows act on the right.
 
     Definition:
         One rotation per frequency: $(\sin\omega t, \cos\omega t) \mapsto (\sin\omega(t+s), \cos\omega(t+s))$.
@@ -70,7 +72,7 @@ def similarity(offset: Float[Tensor, "*offsets"], d: int, base: float = BASE) ->
     Definition:
         $f(t) \cdot f(t + s) = \sum_k \cos \omega_k s$.
     Properties:
-        - equals the inner product wherever the pair stands  (tested: test_similarity_depends_on_the_offset)
+        - equals the inner product at every place of the pair  (tested: test_similarity_depends_on_the_offset)
         - even in s: it does not tell before from after  (tested: test_similarity_depends_on_the_offset)
         - $\|f(t+s) - f(t)\|^2 = d - 2\,$similarity  (tested: test_similarity_is_a_distance)
     """
@@ -78,7 +80,7 @@ def similarity(offset: Float[Tensor, "*offsets"], d: int, base: float = BASE) ->
 
 
 def nearest_pair(length: int, d: int, base: float = BASE) -> tuple[int, float]:
-    r"""The offset below `length` at which two positions look most alike, and their distance there.
+    r"""The offset below `length` with the most similar positions, and their distance.
 
     Definition:
         $\min_{1 \le s < n} \|f(s) - f(0)\| = \min_s 2 \sqrt{\sum_k \sin^2(\omega_k s / 2)}$; by the shift it is the

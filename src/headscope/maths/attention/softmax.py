@@ -1,4 +1,4 @@
-r"""Softmax: shares from scores, how they react to a change of scores, and how much entropy they keep.
+r"""Softmax: shares of scores, their derivative, and their entropy.
 
 Scores may hold −inf where a key is hidden. A row that sees nothing has the shares 0, the entropy 0 and a derivative
 of 0: nothing here answers NaN. Every function takes leading batch axes and answers in float64.
@@ -93,7 +93,7 @@ def entropy_expansion(scores: Float[Tensor, "*batch n"], order: int = 2) -> Floa
         thermodynamic entropy. Mézard and Montanari (2009), Information, Physics, and Computation, section 2.4.
     """
     if order not in (2, 3, 4):
-        raise UsageError(f"the expansion of the entropy is known to the orders 2, 3 and 4, not {order}")
+        raise UsageError(f"the expansion of the entropy has the orders 2, 3 and 4, got {order}")
     s = checked_scores(scores)
     if not bool(torch.isfinite(s).all()):
         raise UsageError("the expansion of the entropy needs finite scores: leave hidden keys out")
@@ -108,7 +108,9 @@ def entropy_expansion(scores: Float[Tensor, "*batch n"], order: int = 2) -> Floa
 
 
 def gaussian_entropy(n: int, variance: float) -> float:
-    r"""Mean entropy of the softmax of n independent Gaussian scores: what a row without structure would show.
+    r"""Mean entropy of the softmax of n independent Gaussian scores.
+
+    It is the null of a row: what a row without structure shows.
 
     Definition:
         $E[H] = F - \sigma F'(\sigma)$ with $F = E[\mathrm{lse}(\sigma g)]$ for standard normal g, because
@@ -130,20 +132,6 @@ def gaussian_entropy(n: int, variance: float) -> float:
     return _gaussian_entropy(n, math.sqrt(variance), 1)
 
 
-def gaussian_log_mean_exp(n: int, variance: float) -> float:
-    r"""Mean of $\ln \frac{1}{n} \sum_j e^{s_j}$ for n independent Gaussian scores of mean 0.
-
-    Definition:
-        $F - \ln n$ with F of `gaussian_entropy`. For $n \to \infty$ at fixed σ it is $\sigma^2/2$, the logarithm of the
-        mean of a log-normal number; a finite sum misses the largest of them and stays below.
-    Properties:
-        - agrees with sampled scores within 4 standard errors  (tested: test_entropy_of_gaussian_scores)
-        - between 0 and σ²/2, near it for small σ  (tested: test_log_mean_exp_of_gaussian_scores)
-    """
-    _check_gaussian(n, variance)
-    return float(_gaussian_row(math.sqrt(variance), 1).free_energy(_counts(n))) - math.log(n)
-
-
 def _check_gaussian(n: int, variance: float) -> None:
     if n < 1 or not variance >= 0:
         raise UsageError(f"the entropy needs n ≥ 1 scores and a variance ≥ 0, got n = {n}, variance = {variance}")
@@ -161,7 +149,7 @@ def _counts(n: int) -> Float[Tensor, " rows"]:
 
 @dataclass(frozen=True)
 class _GaussianRow:
-    """φ and its derivative on a grid of x: what all n share at one σ."""
+    """φ and its derivative on a grid of x, which all n share at one σ."""
 
     sigma: float
     spacing: float
@@ -189,7 +177,7 @@ def _gaussian_row(sigma: float, refinement: int) -> _GaussianRow:
     g = torch.arange(-9.0, 9.0 + step / 2, step, dtype=torch.float64)
     weight = torch.exp(-g.square() / 2) * (step / math.sqrt(2 * math.pi))
     spacing = 0.3 / refinement
-    # ln u from where all of up to e^24 terms are negligible to where every one of them is decided.
+    # ln u from where all of up to e^24 terms are negligible to where each of them is 1 up to rounding.
     x = torch.arange(-9 * sigma - _LOG_LARGEST_COUNT - 40, 9 * sigma + 8, spacing, dtype=torch.float64)
     u = x.exp()
     grown = u[:, None] * torch.exp(sigma * g)
@@ -202,13 +190,16 @@ def _gaussian_row(sigma: float, refinement: int) -> _GaussianRow:
 
 
 class GaussianRows:
-    r"""Entropy and log mean exponential of many Gaussian rows at once, by interpolation in σ.
+    r"""Entropy and log mean exponential of many Gaussian rows, by interpolation in σ.
 
     Definition:
-        `gaussian_entropy` and `gaussian_log_mean_exp` at each n and variance, from the Chebyshev polynomial in u,
-        $\sigma = 20\,((u+1)/2)^2$, that equals them at 56 nodes. Variances beyond 400 count as 400.
+        `gaussian_entropy`, and the mean of $\ln \frac{1}{n} \sum_j e^{s_j}$, which is $F - \ln n$ with the F of
+        `gaussian_entropy`: $\sigma^2/2$ for $n \to \infty$ at fixed σ, below it for a finite n. Both come from the
+        Chebyshev polynomial in u, $\sigma = 20\,((u+1)/2)^2$, that equals them at 56 nodes. Variances beyond 400 count
+        as 400.
     Properties:
         - within 1e-6 of the quadrature for n ≤ 8192  (tested: test_interpolated_gaussian_rows)
+        - agrees with sampled scores within 4 standard errors  (tested: test_entropy_of_gaussian_scores)
     Numerics:
         The nodes cost about a second once; each further n next to nothing.
     """
@@ -242,22 +233,8 @@ class GaussianRows:
         return self._known[count]
 
 
-def freezing_deviation(n: int) -> float:
-    r"""The standard deviation of Gaussian scores at which a softmax over n keys collapses onto a few of them.
-
-    Definition:
-        $\sigma_c = \sqrt{2 \ln n}$; for a random vector on a sphere, whose entries have the deviation $l/\sqrt{n}$, at
-        the radius $l_c = \sqrt{2 n \ln n}$.
-    Properties:
-        - the entropy of many Gaussian scores is below a third of ln n there  (tested: test_freezing)
-    """
-    if n < 1:
-        raise UsageError(f"a softmax needs at least one key, got n = {n}")
-    return math.sqrt(2 * math.log(n))
-
-
 def jacobian(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n n"]:
-    r"""How the shares react to the scores, as a dense matrix.
+    r"""The Jacobian of the shares by the scores, as a dense matrix.
 
     Definition:
         $J = \mathrm{diag}(p) - p\,p^\top$, $J_{ij} = \partial p_i / \partial s_j$.
@@ -265,45 +242,16 @@ def jacobian(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n n"]:
         - equals automatic differentiation  (tested: test_jacobian_equals_autograd)
         - symmetric, positive semidefinite, $J 1 = 0$, trace $1 - \sum p^2$  (tested: test_jacobian_is_a_covariance)
     Numerics:
-        O(n²) memory; the functions below give what is usually wanted of it in O(n).
+        O(n²) memory; `jacobian_operator_norm` gives its norm in O(n).
     """
     p = _checked_shares(p)
     return torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)
 
 
-def jacobian_times(p: Float[Tensor, "*batch n"], x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-    r"""The change of the shares along a change x of the scores, without forming the Jacobian.
-
-    Definition:
-        $J x = p \circ (x - \langle p, x \rangle)$.
-    Properties:
-        - equals the dense product  (tested: test_jacobian_times_equals_the_dense_product)
-    """
-    p = _checked_shares(p)
-    x = x.to(torch.float64)
-    return p * (x - (p * x).sum(-1, keepdim=True))
-
-
-def jacobian_frobenius_norm(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
-    r"""Frobenius norm of the Jacobian in O(n).
-
-    Definition:
-        $\|J\|_F^2 = \sum_i (p_i (1-p_i))^2 + \sum_{i \neq j} p_i^2 p_j^2$.
-    Properties:
-        - equals the norm of the dense matrix  (tested: test_jacobian_norms_equal_the_dense_ones)
-        - 0 for one key, $\sqrt{n-1}/n$ for equal shares  (tested: test_jacobian_norms_known)
-    Numerics:
-        1 − p_i is summed from the other shares, so that a nearly one-hot row keeps its relative precision.
-    """
-    p = _checked_shares(p)
-    complements = _others(p)
-    squares = p.square()
-    off_diagonal = (squares * _others(squares)).sum(-1)
-    return ((p * complements).square().sum(-1) + off_diagonal).sqrt()
-
-
 def jacobian_operator_norm(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
-    r"""Largest eigenvalue of the Jacobian in O(n): by how much a change of scores can change the shares.
+    r"""Largest eigenvalue of the Jacobian in O(n).
+
+    It bounds how much a change of the scores changes the shares.
 
     Definition:
         $\|J\|_2 = \max_{|x|=1} |J x|$. It is the root of $\sum_i p_i / (p_i - \lambda) = 0$ between the second largest
@@ -325,22 +273,22 @@ def jacobian_operator_norm(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batc
     p = _checked_shares(p)
     if p.shape[-1] == 1:
         return p[..., 0] * 0.0
-    top, where = p.topk(2, dim=-1)
+    top, top_keys = p.topk(2, dim=-1)
     high, low = top[..., 0], top[..., 1]
     # Outside: two equal largest shares (λ is that share), a single key or nothing (λ = 0).
     rising = inside = (low > 0) & (high > low)
     high, unit = torch.where(inside, high, 2.0), torch.where(inside, low, 1.0)
-    without_largest = p.scatter(-1, where[..., :1], 0.0)
+    without_largest = p.scatter(-1, top_keys[..., :1], 0.0)
     shares, gaps = without_largest / unit[..., None], (unit[..., None] - without_largest) / unit[..., None]
     start, slope = (high - unit) / high, unit / high
     x = (high - unit) / (high + unit)
     for _ in range(_MOST_STEPS):
-        away = x[..., None] + gaps
-        terms = shares / away
+        distances = x[..., None] + gaps
+        terms = shares / distances
         t = 1 / terms.sum(-1)
-        step = (start - slope * x - t) / (t.square() * (terms / away).sum(-1) + slope)
+        step = (start - slope * x - t) / (t.square() * (terms / distances).sum(-1) + slope)
         x = torch.where(rising, x + step, x)
-        # Each row by itself: the answer must not depend on the rows beside it.
+        # Each row by itself: the answer must not depend on the other rows.
         rising = rising & (step > 4 * torch.finfo(torch.float64).eps * (1 + x))
         if not bool(rising.any()):
             break
@@ -348,7 +296,10 @@ def jacobian_operator_norm(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batc
 
 
 def checked_scores(scores: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-    """The scores in float64; an error where a row is empty or holds NaN or +inf (−inf hides a key)."""
+    """The scores in float64; −inf hides a key.
+
+    A row that is empty or holds NaN or +inf is an error.
+    """
     if scores.shape[-1] == 0:
         raise UsageError(f"a softmax needs at least one key; the scores have the shape {tuple(scores.shape)}")
     s = scores.to(torch.float64)
@@ -361,7 +312,10 @@ def checked_scores(scores: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n
 
 
 def _checked_shares(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-    """The shares in float64, divided by their sums: what a short dtype rounded is put right, more is an error."""
+    """The shares in float64, divided by their sums.
+
+    The division corrects the rounding of a short dtype; a larger deviation is an error.
+    """
     # The rounding of n shares adds up like its square root; 32 leaves room for a sum taken in the short dtype.
     tolerance = min(max(32 * torch.finfo(p.dtype).eps * math.sqrt(p.shape[-1]), 1e-9), 0.05)
     p = p.to(torch.float64)
@@ -374,12 +328,3 @@ def _checked_shares(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
             hint="apply the softmax first",
         )
     return p / torch.where(total > 0, total, 1.0)
-
-
-def _others(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-    """The sum of all entries but one's own, without cancellation: sums from the left and from the right."""
-    before = x.cumsum(-1).roll(1, -1)
-    after = x.flip(-1).cumsum(-1).flip(-1).roll(-1, -1)
-    before[..., 0] = 0.0
-    after[..., -1] = 0.0
-    return before + after

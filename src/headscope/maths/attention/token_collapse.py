@@ -18,8 +18,8 @@ same tokens with weights that far apart are at most that share of D apart. It fo
 A skip connection $X' = \beta\,\mathrm{Attn}(X) + (1 - \beta) X$ replaces the factor $f$ by $1 - \beta(1 - f)$: the same
 threshold, but at best geometric convergence.
 
-What a layer does to tokens that are given, and not in the worst case, is told by two numbers of its attention: which
-share of the values' differences its averages keep, and which share of what they have in common (`averaging_rate`).
+Two numbers of a layer's attention say what it does to actual tokens, not in the worst case: the share of the values'
+differences that its averages keep, and the share of their common part (`averaging_rate`).
 """
 
 from math import atanh, exp, sqrt
@@ -35,7 +35,7 @@ Norm = Literal["none", "post", "pre"]
 
 
 def residual(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*batch tokens d"]:
-    r"""What distinguishes the tokens: $X - 1 \bar{x}^\top$, in float64.
+    r"""The tokens less their mean, $X - 1 \bar{x}^\top$, in float64.
 
     Properties:
         - 0 for equal tokens, unchanged by a shift of all  (tested: test_the_residual_ignores_shifts)
@@ -56,22 +56,10 @@ def residual_norm(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*batch"
     return size
 
 
-def composite_norm(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*batch"]:
-    r"""The norm of the residual in which the doubly exponential bound is usually stated.
-
-    Definition:
-        $\sqrt{|R|_1\,|R|_\infty}$: the largest column sum and the largest row sum of absolute values.
-    Properties:
-        - at least the spectral norm  (tested: test_the_composite_norm_bounds_the_spectral_one)
-    Reference:
-        Dong, Cordonnier and Loukas (2021), Attention is not all you need, theorem 2.2.
-    """
-    r = residual(x).abs()
-    return (r.sum(-2).amax(-1) * r.sum(-1).amax(-1)).sqrt()
-
-
 def relative_residual(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*batch"]:
-    r"""Share of the tokens' length that distinguishes them: $|X - 1 \bar{x}^\top|_F / |X|_F$, from 0 to 1.
+    r"""Share of the tokens' length that distinguishes them, from 0 to 1.
+
+    It is $|X - 1 \bar{x}^\top|_F / |X|_F$.
 
     Properties:
         - 0 for equal tokens, 1 where the mean is 0, unchanged by a factor  (tested: test_the_relative_residual)
@@ -83,7 +71,9 @@ def relative_residual(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*ba
 
 
 def difference_ratio(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*batch"]:
-    r"""The tokens' differences in units of what they have in common; infinite where they have nothing in common.
+    r"""The length of the tokens' differences over the length of their common part.
+
+    It is infinite where the tokens have nothing in common.
 
     Definition:
         $\tau = |X - 1 \bar{x}^\top|_F\,/\,(\sqrt{n}\,|\bar{x}|)$, so that the relative residual is
@@ -94,26 +84,6 @@ def difference_ratio(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*bat
     y = x.to(torch.float64)
     common: Tensor = y.mean(-2).norm(dim=-1) * sqrt(x.shape[-2])
     return residual_norm(y) / common
-
-
-def mean_cosine(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*batch"]:
-    r"""Mean cosine of two different tokens.
-
-    Definition:
-        $\frac{1}{n(n-1)} \sum_{i \neq j} \cos(x_i, x_j) = \frac{|\sum_i u_i|^2 - n}{n(n-1)}$, $u_i = x_i/|x_i|$.
-    Properties:
-        - 1 for parallel tokens, −1/(n−1) where the directions cancel  (tested: test_mean_cosine_of_known_tokens)
-        - independent isotropic tokens: mean 0, variance 2/(n(n−1)d)  (tested: test_isotropic_tokens)
-    """
-    n = x.shape[-2]
-    if n < 2:
-        raise UsageError(f"a pair takes two tokens; got {n}")
-    y = x.to(torch.float64)
-    lengths: Tensor = y.norm(dim=-1, keepdim=True)
-    if bool((lengths == 0).any()):
-        raise NumericsError("a token is 0: it has no direction")
-    total: Tensor = (y / lengths).sum(-2).square().sum(-1)
-    return (total - n) / (n * (n - 1))
 
 
 def isotropic_ranks(tokens: int, d: int) -> tuple[float, float]:
@@ -145,19 +115,6 @@ def diameter(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*batch"]:
     return distances.amax((-2, -1))
 
 
-def dobrushin(weights: Float[Tensor, "*batch queries keys"]) -> Float[Tensor, "*batch"]:
-    r"""Largest total variation between two rows of weights: averages of tokens are at most this share of D apart.
-
-    Definition:
-        $\max_{i, i'} \frac{1}{2} \sum_j |A_{ij} - A_{i'j}|$.
-    Properties:
-        - 0 for equal rows, 1 for rows without a common key  (tested: test_dobrushin_of_known_weights)
-        - bounds the diameter of the averages  (tested: test_dobrushin_bounds_the_diameter)
-    """
-    a = weights.to(torch.float64)
-    return 0.5 * (a.unsqueeze(-2) - a.unsqueeze(-3)).abs().sum(-1).amax((-2, -1))
-
-
 def diameter_bound(
     diameter: Float[Tensor, "*batch"], form: float, value: float, d_key: int, beta: float = 1.0
 ) -> Float[Tensor, "*batch"]:
@@ -176,7 +133,9 @@ def diameter_bound(
 
 
 def critical_diameter(form: float, value: float, d_key: int) -> float:
-    r"""Diameter below which tokens surely converge to one another; infinite where the value map enlarges nothing.
+    r"""Diameter below which tokens converge to one another in every case.
+
+    It is infinite where the value map enlarges nothing.
 
     Definition:
         $\sqrt{\frac{4 \sqrt{d_k}}{c} \mathrm{artanh}\frac{1}{v}}$ for $v > 1$.
@@ -193,7 +152,7 @@ def critical_diameter(form: float, value: float, d_key: int) -> float:
 def orthogonal_factor(
     length: Float[Tensor, "*batch"], tokens: int, form: float, value: float, d_key: int
 ) -> Float[Tensor, "*batch"]:
-    r"""The exact factor of the residual in one layer of n orthogonal tokens of one length a.
+    r"""The exact factor of the residual in one layer of n orthogonal tokens.
 
     Definition:
         For $W_Q W_K^\top = c\,1$ and $W_V = v\,1$ the tokens stay of the form $a e_i + b\,1$ and
@@ -210,7 +169,7 @@ def orthogonal_factor(
 
 
 def skip_rate(beta: float) -> float:
-    r"""Factor per layer of the residual in units of the mean token, where attention is flat and $W_V$ random.
+    r"""Factor per layer of the difference ratio for flat attention and random $W_V$.
 
     Definition:
         $\frac{1 - \beta}{\sqrt{(1 - \beta)^2 + \beta^2}}$ in $X' = \beta\,\mathrm{Attn} + (1 - \beta) X$: flat
@@ -229,7 +188,7 @@ def averaging_rate(
     differences: Float[Tensor, "*batch"],
     common: Float[Tensor, "*batch"],
 ) -> Float[Tensor, "*batch"]:
-    r"""Factor per layer of the difference ratio, from what attention keeps of the tokens it averages.
+    r"""Factor per layer of the difference ratio, from the shares attention keeps.
 
     Definition:
         In $X' = s X + A X W$ let attention keep the share a of the differences' length and the share c of the common
@@ -253,13 +212,16 @@ def attention(
     w_k: Float[Tensor, "*#batch d d_key"],
     w_v: Float[Tensor, "*#batch d d"],
 ) -> Float[Tensor, "*#batch tokens d"]:
-    r"""One head without mask or output map: $\mathrm{softmax}(X W_Q W_K^\top X^\top/\sqrt{d_k})\,X W_V$."""
+    r"""One head without mask or output map.
+
+    It is $\mathrm{softmax}(X W_Q W_K^\top X^\top/\sqrt{d_k})\,X W_V$.
+    """
     scores = (x @ w_q) @ (x @ w_k).mT / sqrt(w_q.shape[-1])
     return torch.softmax(scores, -1) @ (x @ w_v)
 
 
 def layer_norm(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*batch tokens d"]:
-    """Each token with its coordinates centred and scaled to variance 1, so that its length is √d."""
+    """Each token centred and scaled to variance 1, so that its length is √d."""
     centred = x - x.mean(-1, keepdim=True)
     scale = centred.square().mean(-1, keepdim=True).sqrt()
     if bool((scale == 0).any()):

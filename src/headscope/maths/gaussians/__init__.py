@@ -1,1 +1,1 @@
-"""Gaussian vectors: moments, entropy, mutual information, and their image under attention."""
+"""Gaussian vectors: moments, information, and their image under attention."""

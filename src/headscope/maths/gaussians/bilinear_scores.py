@@ -1,4 +1,6 @@
-r"""The score $\langle A x, B y \rangle = x^\top C y$, $C = A^\top B$, of two random vectors: its exact moments.
+r"""Exact moments of the score $x^\top C y$ of two random vectors.
+
+The score is $\langle A x, B y \rangle = x^\top C y$ with $C = A^\top B$.
 
 A pair of Gaussian vectors may be independent, dependent or one and the same vector. Everything here is exact (a
 quadratic form of a Gaussian has all its cumulants in closed form); nothing is sampled.
@@ -67,17 +69,20 @@ class GaussianPair:
         mean_y: Float[Tensor, "*batch m"],
         cov_y: Float[Tensor, "*batch m m"],
     ) -> "GaussianPair":
-        """x and y independent."""
+        """The pair of independent x and y."""
         return cls(mean_x, mean_y, cov_x, cov_y, torch.zeros_like(mean_x[..., :, None] * mean_y[..., None, :]))
 
     @classmethod
     def identical(cls, mean: Float[Tensor, "*batch n"], cov: Float[Tensor, "*batch n n"]) -> "GaussianPair":
-        """x and y the same vector: a token that is matched with itself."""
+        """The pair of one vector with itself: a token that is matched with itself."""
         return cls(mean, mean, cov, cov, cov)
 
     @classmethod
     def of_samples(cls, x: Float[Tensor, "samples n"], y: Float[Tensor, "samples m"]) -> "GaussianPair":
-        """Means and unbiased covariances of paired samples (row i of x belongs to row i of y)."""
+        """Means and unbiased covariances of paired samples.
+
+        Row i of x belongs to row i of y.
+        """
         if x.shape[0] != y.shape[0] or x.shape[0] < 2:
             raise UsageError(f"a covariance needs at least 2 paired samples, got {x.shape[0]} and {y.shape[0]}")
         x, y = x.to(torch.float64), y.to(torch.float64)
@@ -86,7 +91,10 @@ class GaussianPair:
         return cls(x.mean(0), y.mean(0), a.mT @ a / n, b.mT @ b / n, a.mT @ b / n)
 
     def projected(self, w_x: Float[Tensor, "*batch n d"], w_y: Float[Tensor, "*batch m d"]) -> "GaussianPair":
-        r"""The pair $(x^\top w_x, y^\top w_y)$, e.g. the queries and keys of one head; its form is the identity."""
+        r"""The pair $(x^\top w_x, y^\top w_y)$, whose form is the identity.
+
+        With the weights of a head it is the pair of its queries and keys.
+        """
         w_x, w_y = w_x.to(torch.float64), w_y.to(torch.float64)
         return GaussianPair(
             (self.mean_x[..., None, :] @ w_x)[..., 0, :],
@@ -146,8 +154,8 @@ def score_variance(form: Float[Tensor, "*batch n m"], pair: GaussianPair) -> Flo
     a = (form @ pair.mean_y[..., :, None])[..., 0]
     b = (form.mT @ pair.mean_x[..., :, None])[..., 0]
     left = form @ pair.cov_y @ form.mT
-    twice = form @ pair.cov_xy.mT
-    total: Tensor = (pair.cov_x * left).sum((-2, -1)) + (twice * twice.mT).sum((-2, -1))
+    crossed = form @ pair.cov_xy.mT
+    total: Tensor = (pair.cov_x * left).sum((-2, -1)) + (crossed * crossed.mT).sum((-2, -1))
     for u, cov, v, weight in ((a, pair.cov_x, a, 1), (b, pair.cov_y, b, 1), (a, pair.cov_xy, b, 2)):
         total = total + weight * (u[..., None, :] @ cov @ v[..., :, None])[..., 0, 0]
     return total
@@ -184,7 +192,7 @@ def score_cumulant(form: Float[Tensor, "*batch n m"], pair: GaussianPair, order:
 
 
 def score_excess_kurtosis(form: Float[Tensor, "*batch n m"], pair: GaussianPair) -> Float[Tensor, "*batch"]:
-    r"""How far the score is from normal: $\kappa_4/\kappa_2^2$, 0 for a normal variable.
+    r"""Excess kurtosis of the score, $\kappa_4/\kappa_2^2$: 0 for a normal variable.
 
     Properties:
         - $6\sum\sigma_i^4/(\sum\sigma_i^2)^2$, six over the participation ratio of C, for standard independent x and y

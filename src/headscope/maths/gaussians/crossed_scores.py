@@ -1,9 +1,9 @@
-r"""Scores of queries and keys of several texts crossed: what dependence adds to the mean and the variance of a score.
+r"""Scores of several texts crossed: what dependence adds to mean and variance.
 
 Text a gives a query $q_a$ and text b a key $k_b$, always at the same two positions. On the diagonal of
 $S_{ab} = \langle q_a, k_b \rangle$ query and key belong to one text and may depend on each other; off it they are
 independent and all else is equal. So every term of the moments of a bilinear form of two Gaussian vectors can be read
-from S, without the covariances themselves and whatever happened to q and k before they met (projections, biases,
+from S, without the covariances. Nothing that happens to q and k before their product matters (projections, biases,
 normalisation, rotation by their positions).
 """
 
@@ -18,7 +18,9 @@ from headscope.errors import UsageError
 
 @dataclass(frozen=True)
 class CrossedMoments:
-    r"""Mean and variance of independent pairs, what dependence adds by the Gaussian formulas, and what is measured.
+    r"""Mean and variance of independent pairs, and what dependence adds to them.
+
+    The addition comes from the Gaussian formulas; `measured` is the variance of dependent pairs.
 
     Definition:
         With $q = \mu_q + u$, $k = \mu_k + v$: mean $\mu_q^\top \mu_k$, shift $\mathrm{Tr}\,\mathrm{Cov}(k, q)$, which
@@ -44,7 +46,7 @@ class CrossedMoments:
 
 
 def crossed_means(scores: Float[Tensor, "*batch n n"]) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    """The mean of independent pairs (off the diagonal) and that of pairs of one text (the diagonal)."""
+    """Means of independent pairs (off the diagonal) and of pairs of one text (on it)."""
     n = scores.shape[-1]
     if n < 2:
         raise UsageError(f"crossing needs at least 2 texts, got {n}")

@@ -1,4 +1,4 @@
-r"""Gaussians in many dimensions: fitted, conditioned, mapped, cut into tokens; degenerate ones on purpose.
+r"""Gaussians in many dimensions, degenerate ones too: fit, condition, map, cut.
 
 Determinants are logarithms from a Cholesky factor, never products. A covariance that is singular has no density; what
 needs one raises an error, and what makes sense on the subspace that carries it says the rank
@@ -54,7 +54,7 @@ class Gaussian:
         return self.mean.shape[-1]
 
     def marginal(self, index: Sequence[int]) -> "Gaussian":
-        r"""The Gaussian of some of the coordinates, in the order given.
+        r"""The Gaussian of some of the coordinates, in this order.
 
         Properties:
             - the density integrated over the others  (tested: test_marginal_is_the_integral)
@@ -81,7 +81,7 @@ class Gaussian:
 
         Definition:
             $\mu_a + \Sigma_{ab}\Sigma_{bb}^{-1}(x_b - \mu_b)$ and
-            $\Sigma_{aa} - \Sigma_{ab}\Sigma_{bb}^{-1}\Sigma_{ba}$. With `singular` the pseudo-inverse stands for the
+            $\Sigma_{aa} - \Sigma_{ab}\Sigma_{bb}^{-1}\Sigma_{ba}$. With `singular` the pseudo-inverse replaces the
             inverse, and the value must lie on the subspace that carries $x_b$.
         Properties:
             - the ratio of joint and marginal density  (tested: test_conditional_is_the_ratio_of_densities)
@@ -170,7 +170,7 @@ def fitted(moments: Moments, shrinkage: Shrinkage = "none", *, singular: bool = 
 
 
 def shrinkage_weight(moments: Moments, shrinkage: Shrinkage) -> Float[Tensor, "*batch"]:
-    r"""How far the covariance is drawn to a multiple of the identity, between 0 and 1.
+    r"""Weight of a multiple of the identity in the covariance, between 0 and 1.
 
     Definition:
         With S = scatter / n, $m = \mathrm{tr} S / d$ and $\delta = |S|_F^2 - d m^2$.
@@ -210,7 +210,9 @@ def shrinkage_weight(moments: Moments, shrinkage: Shrinkage) -> Float[Tensor, "*
 
 
 def of_points(points: Float[Tensor, "*batch k d"], probabilities: Float[Tensor, "*batch k"]) -> Gaussian:
-    r"""The Gaussian with mean and covariance of a variable that takes k values, e.g. the next token's embedding.
+    r"""The Gaussian with the moments of a variable that takes k values.
+
+    The embedding of the next token is such a variable.
 
     Definition:
         $\mu = \sum_i \lambda_i v_i$, $\Sigma = \sum_i \lambda_i v_i v_i^\top - \mu\mu^\top$.
@@ -228,7 +230,10 @@ def of_points(points: Float[Tensor, "*batch k d"], probabilities: Float[Tensor, 
 
 
 def cholesky(covariance: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
-    """The lower Cholesky factor; an error that says the smallest eigenvalue where there is none."""
+    """The lower Cholesky factor of a positive definite covariance.
+
+    Where there is none, the error names the smallest eigenvalue.
+    """
     factor, failed = torch.linalg.cholesky_ex(covariance.to(torch.float64))
     if bool(failed.any()):
         raise NumericsError(_no_density(covariance))
@@ -255,18 +260,21 @@ def log_determinant(covariance: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*
 
 
 def eigen(covariance: Float[Tensor, "*batch d d"]) -> tuple[Float[Tensor, "*batch d"], Float[Tensor, "*batch d d"]]:
-    """Eigenvalues, smallest first, with rounding set to 0, and eigenvectors in columns; an error if not PSD."""
+    """Eigenvalues, smallest first, and eigenvectors in columns.
+
+    Rounding is set to 0; a negative eigenvalue is an error.
+    """
     values, vectors = torch.linalg.eigh(covariance.to(torch.float64))
     zero = _ZERO * covariance.shape[-1] * values.abs().amax(-1, keepdim=True)
     if bool((values < -1e3 * zero).any()):
         raise NumericsError(
-            f"not a covariance: its smallest eigenvalue is {float(values.min()):.3g} beside {float(values.max()):.3g}"
+            f"not a covariance: its eigenvalues reach from {float(values.min()):.3g} to {float(values.max()):.3g}"
         )
     return torch.where(values > zero, values, 0.0), vectors
 
 
 def rank(covariance: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch"]:
-    r"""In how many directions there is any variance.
+    r"""The number of directions with any variance.
 
     Properties:
         - that of the factor it was made of  (tested: test_rank_of_points)
@@ -279,7 +287,7 @@ def rank(covariance: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch"]:
 def pseudo_log_determinant(
     covariance: Float[Tensor, "*batch d d"],
 ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    r"""Sum of the logarithms of the nonzero eigenvalues, and how many there are (the rank).
+    r"""Sum of the logarithms of the nonzero eigenvalues, and their number (the rank).
 
     Properties:
         - the log-determinant where nothing is zero  (tested: test_pseudo_determinant_of_a_full_matrix)
@@ -299,7 +307,7 @@ def joined(x: Float[Tensor, "*batch samples tokens d"]) -> Float[Tensor, "*batch
 def blocks(
     covariance: Float[Tensor, "*batch features features"], tokens: int
 ) -> Float[Tensor, "*batch tokens tokens d d"]:
-    r"""The joint covariance of a sequence cut into blocks $\Sigma_{ij}$, one for each pair of tokens.
+    r"""The joint covariance of a sequence in blocks $\Sigma_{ij}$, one per token pair.
 
     Properties:
         - $\Sigma_{ij} = \Sigma_{ji}^\top$  (tested: test_blocks_are_transposes)
@@ -316,14 +324,6 @@ def unblocked(parts: Float[Tensor, "*batch tokens tokens d d"]) -> Float[Tensor,
     """The joint covariance of its blocks."""
     tokens, d = parts.shape[-3], parts.shape[-1]
     return parts.transpose(-3, -2).reshape(*parts.shape[:-4], tokens * d, tokens * d)
-
-
-def token_features(token: int, tokens: int, features: int) -> range:
-    """Which coordinates of the joint vector belong to a token (negative counts from the end)."""
-    if features % tokens or not -tokens <= token < tokens:
-        raise UsageError(f"there is no token {token} among {tokens} tokens with {features} features in all")
-    d, token = features // tokens, token % tokens
-    return range(token * d, (token + 1) * d)
 
 
 def map_tokens(joint: Gaussian, linear: Float[Tensor, "out d"], tokens: int) -> Gaussian:
@@ -360,7 +360,7 @@ def _pseudo_inverse(
     along = (vectors.mT @ gap.unsqueeze(-1)).squeeze(-1)
     size = gap.abs().amax(-1, keepdim=True)
     if bool(((values == 0) & (along.abs() > 1e-6 * size)).any()):
-        raise UsageError("the value that is given lies off the subspace on which the Gaussian lives")
+        raise UsageError("the value lies off the subspace of the Gaussian")
     inverse = torch.where(values > 0, 1 / torch.where(values > 0, values, 1.0), 0.0)
     return (vectors * inverse.unsqueeze(-2)) @ vectors.mT
 
@@ -369,5 +369,5 @@ def _no_density(covariance: Tensor) -> str:
     values = torch.linalg.eigvalsh(covariance.to(torch.float64))
     return (
         f"a covariance of shape {tuple(covariance.shape)} is not positive definite: its smallest eigenvalue is "
-        f"{float(values.min()):.3g} beside {float(values.max()):.3g}"
+        f"{float(values.min()):.3g}, its largest {float(values.max()):.3g}"
     )

@@ -1,10 +1,12 @@
-r"""Entropy, divergence and mutual information in nats: of Gaussians in closed form, of finite distributions by sums.
+r"""Entropy, divergence and mutual information in nats.
+
+Gaussians have closed forms, finite distributions have sums.
 
 The entropy of a Gaussian is a differential one: it depends on the units, may be negative, and is no limit of discrete
 entropies. Divergences and mutual information carry over from sums to integrals unchanged.
 
-The Jensen–Shannon divergence of two Gaussians has no closed form, because their mixture is no Gaussian: in one
-dimension it is integrated, in more it is sampled and comes with a standard error, and closed bounds hold everywhere.
+The Jensen–Shannon divergence of two Gaussians has no closed form, because their mixture is no Gaussian. It is computed
+in one dimension, by an integral.
 """
 
 from collections.abc import Sequence
@@ -15,14 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscope.errors import UsageError
-from headscope.maths.gaussians.gaussian import (
-    LOG_2PI,
-    Gaussian,
-    blocks,
-    cholesky,
-    log_determinant,
-    pseudo_log_determinant,
-)
+from headscope.maths.gaussians.gaussian import LOG_2PI, Gaussian, cholesky, log_determinant
 
 LN_2 = log(2.0)
 # The share of a variance that another block leaves unexplained: below it the rest is rounding.
@@ -44,20 +39,6 @@ def entropy(p: Gaussian) -> Float[Tensor, "*batch"]:
         Cover and Thomas (2006), Elements of Information Theory, theorem 8.4.1.
     """
     return 0.5 * (p.d * (1 + LOG_2PI) + log_determinant(p.covariance))
-
-
-def subspace_entropy(p: Gaussian) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    r"""Entropy of a degenerate Gaussian on the subspace that carries it, and that subspace's dimension (the rank).
-
-    Definition:
-        $\frac{1}{2}\left(r \ln(2\pi e) + \ln \mathrm{pdet}\,\Sigma\right)$, pdet the product of the nonzero
-        eigenvalues and r their number. Values of different rank have different units and must not be compared.
-    Properties:
-        - the entropy where the rank is full  (tested: test_subspace_entropy_of_a_full_one)
-        - that of the coordinates on the subspace  (tested: test_subspace_entropy_is_that_of_the_coordinates)
-    """
-    log_pdet, rank = pseudo_log_determinant(p.covariance)
-    return 0.5 * (rank * (1 + LOG_2PI) + log_pdet), rank
 
 
 def cross_entropy(p: Gaussian, q: Gaussian) -> Float[Tensor, "*batch"]:
@@ -125,7 +106,9 @@ def mutual_information(joint: Gaussian, a: Sequence[int], b: Sequence[int]) -> F
 def pointwise_information(
     joint: Gaussian, a: Sequence[int], b: Sequence[int], z: Float[Tensor, "*batch samples d"]
 ) -> Float[Tensor, "*batch samples"]:
-    r"""How much more likely two blocks of coordinates are together than apart, of single samples, in nats.
+    r"""How much more likely two blocks are jointly than independently, per sample.
+
+    The unit is nats.
 
     Definition:
         $i(z) = \ln\frac{p(z_a, z_b)}{p(z_a)\,p(z_b)}$; its mean over the joint Gaussian is the mutual information.
@@ -154,7 +137,7 @@ def pointwise_information(
 
 
 def canonical_correlations(joint: Gaussian, a: Sequence[int], b: Sequence[int]) -> Float[Tensor, "*batch k"]:
-    r"""The largest correlation between a direction of block a and one of block b, then the next, and so on.
+    r"""Correlations of the most correlated directions of two blocks, largest first.
 
     Definition:
         Singular values of $\Sigma_a^{-1/2}\,\Sigma_{ab}\,\Sigma_b^{-1/2}$; k is the smaller block's size.
@@ -170,57 +153,6 @@ def canonical_correlations(joint: Gaussian, a: Sequence[int], b: Sequence[int]) 
     covariance = joint.marginal([*first, *second]).covariance
     n = len(first)
     return _whitened_correlations(covariance[..., :n, :n], covariance[..., :n, n:], covariance[..., n:, n:])
-
-
-def pairwise_information(joint: Gaussian, tokens: int) -> Float[Tensor, "*batch tokens tokens"]:
-    r"""Mutual information of each pair of tokens of a joint Gaussian, in nats; the diagonal, infinite, is set to 0.
-
-    Properties:
-        - `mutual_information` of each pair  (tested: test_pairwise_information_is_that_of_each_pair)
-    """
-    parts = blocks(joint.covariance, tokens)
-    token_covariances = torch.stack([parts[..., i, i, :, :] for i in range(tokens)], -3)
-    rho = _whitened_correlations(token_covariances.unsqueeze(-3), parts, token_covariances.unsqueeze(-4))
-    # A token determines itself; its place is filled with 0 before the logarithm.
-    return _information(torch.where(torch.eye(tokens, dtype=torch.bool).unsqueeze(-1), 0.0, rho))
-
-
-def bhattacharyya(p: Gaussian, q: Gaussian) -> Float[Tensor, "*batch"]:
-    r"""Overlap $\int \sqrt{p\,q}$ of two Gaussians, between 0 and 1.
-
-    Definition:
-        $\exp\left(-\frac{1}{8} \Delta^\top \bar\Sigma^{-1} \Delta - \frac{1}{2} \ln\frac{|\bar\Sigma|}
-        {\sqrt{|\Sigma_p||\Sigma_q|}}\right)$, $\bar\Sigma = (\Sigma_p + \Sigma_q)/2$, $\Delta = \mu_p - \mu_q$.
-    Properties:
-        - the integral; 1 for equals  (tested: test_overlap_is_the_integral)
-    Reference:
-        Bhattacharyya (1943), Bulletin of the Calcutta Mathematical Society 35, 99.
-    """
-    _same_space(p, q)
-    averaged = Gaussian(p.mean, (p.covariance + q.covariance) / 2)
-    factor = cholesky(averaged.covariance)
-    log_dets = (log_determinant(p.covariance) + log_determinant(q.covariance)) / 2
-    exponent = _shift(p, q, factor) / 8 + (log_determinant(averaged.covariance) - log_dets) / 2
-    return (-exponent).exp()
-
-
-def jensen_shannon_bounds(p: Gaussian, q: Gaussian) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    r"""Closed lower and upper bound of the Jensen–Shannon divergence, in nats.
-
-    Definition:
-        With the overlap B (Bhattacharyya): $\ln 2\,(1 - B) \leq \mathrm{JS} \leq \ln 2\,(1 - B^2)$. The upper one is
-        the smaller of that and $\frac{1}{2}\left(f(D(p\|q)) + f(D(q\|p))\right)$, $f(x) = \ln\frac{2}{1 + e^{-x}}$.
-    Properties:
-        - they hold, and meet for equals and for distant ones  (tested: test_jensen_shannon_bounds)
-    Reference:
-        ln 2 − JS is the mean of the binary entropy h(η) of the posterior η = p/(p+q), and B that of 2√(η(1−η)); in
-        bits 4η(1−η) ≤ h(η) ≤ 2√(η(1−η)): Lin (1991), IEEE Trans. Inf. Theory 37, 145. The second upper bound is
-        Jensen's inequality for the concave f, with JS the mean of f(ln p/q): Crooks (2008), Inequalities between the
-        Jenson–Shannon and Jeffreys divergences.
-    """
-    overlap = bhattacharyya(p, q)
-    by_kl = sum((LN_2 - torch.log1p((-kl(*pair)).exp()) for pair in ((p, q), (q, p))), torch.zeros(())) / 2
-    return LN_2 * (1 - overlap), torch.minimum(LN_2 * (1 - overlap.square()), by_kl)
 
 
 def jensen_shannon(p: Gaussian, q: Gaussian, *, nodes: int = 4001) -> Float[Tensor, "*batch"]:
@@ -240,7 +172,7 @@ def jensen_shannon(p: Gaussian, q: Gaussian, *, nodes: int = 4001) -> Float[Tens
         Lin (1991), IEEE Trans. Inf. Theory 37, 145; Endres and Schindelin (2003), same journal 49, 1858 (the metric).
     """
     if p.d != 1 or q.d != 1:
-        raise UsageError(f"quadrature is for one dimension, got {p.d} and {q.d}", hint="use jensen_shannon_sampled")
+        raise UsageError(f"quadrature is for one dimension, got {p.d} and {q.d}")
     widths = [g.covariance[..., 0, 0].sqrt() for g in (p, q)]
     if not bool((widths[0] > 0).all()) or not bool((widths[1] > 0).all()):
         raise UsageError("a Gaussian without variance has no density to integrate")
@@ -260,27 +192,6 @@ def jensen_shannon(p: Gaussian, q: Gaussian, *, nodes: int = 4001) -> Float[Tens
     return (total / 2).clamp(0.0, LN_2)
 
 
-def jensen_shannon_sampled(p: Gaussian, q: Gaussian, samples: int, generator: torch.Generator) -> tuple[float, float]:
-    r"""Jensen–Shannon divergence in any dimension by sampling: estimate and its standard error, in nats.
-
-    Definition:
-        The mean of $\ln\frac{2p}{p+q}$ over draws of p and of $\ln\frac{2q}{p+q}$ over draws of q, half each. Both are
-        at most ln 2.
-    Properties:
-        - within 4 standard errors of the quadrature  (tested: test_sampled_jensen_shannon)
-    """
-    _same_space(p, q)
-    if samples < 2:
-        raise UsageError(f"a standard error needs at least 2 samples, got {samples}")
-    halves = []
-    for sampled, other in ((p, q), (q, p)):
-        x = sampled.sample(samples, generator)
-        halves.append(_log_share(sampled.log_density(x), other.log_density(x)))
-    value = sum(float(half.mean()) for half in halves) / 2
-    error = sum(float(half.var()) / samples for half in halves) ** 0.5 / 2
-    return value, error
-
-
 def discrete_entropy(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
     r"""Shannon entropy of probabilities in nats; 0·ln 0 = 0.
 
@@ -292,7 +203,7 @@ def discrete_entropy(p: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
 
 
 def discrete_cross_entropy(p: Float[Tensor, "*batch n"], q: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
-    r"""$-\sum_i p_i \ln q_i$ in nats; infinite where q excludes what p allows.
+    r"""Cross-entropy $-\sum_i p_i \ln q_i$; infinite where q excludes what p allows.
 
     Properties:
         - entropy plus divergence  (tested: test_discrete_identities)
@@ -302,7 +213,9 @@ def discrete_cross_entropy(p: Float[Tensor, "*batch n"], q: Float[Tensor, "*batc
 
 
 def discrete_kl(p: Float[Tensor, "*batch n"], q: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
-    r"""Kullback–Leibler divergence of probabilities in nats; infinite where q excludes what p allows.
+    r"""Kullback–Leibler divergence of probabilities in nats.
+
+    It is infinite where q excludes what p allows.
 
     Properties:
         - scipy's rel_entr; at least 0  (tested: test_discrete_numbers_equal_scipy)
@@ -312,19 +225,8 @@ def discrete_kl(p: Float[Tensor, "*batch n"], q: Float[Tensor, "*batch n"]) -> F
     return terms.sum(-1).clamp_min(0.0)
 
 
-def discrete_jensen_shannon(p: Float[Tensor, "*batch n"], q: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
-    r"""Jensen–Shannon divergence of probabilities in nats, between 0 and ln 2.
-
-    Properties:
-        - the square of scipy's jensenshannon  (tested: test_discrete_numbers_equal_scipy)
-    """
-    p, q = _distribution(p), _distribution(q)
-    mixture = (p + q) / 2
-    return ((discrete_kl(p, mixture) + discrete_kl(q, mixture)) / 2).clamp(0.0, LN_2)
-
-
 def discrete_mutual_information(joint: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch"]:
-    r"""Mutual information of two variables from the table of their joint probabilities, in nats.
+    r"""Mutual information of two variables from their joint probabilities, in nats.
 
     Properties:
         - H(X) + H(Y) − H(X, Y); 0 for a product  (tested: test_discrete_identities)
@@ -354,13 +256,19 @@ def _stretch(p: Gaussian, factor: Tensor) -> Tensor:
 
 
 def _shift(p: Gaussian, q: Gaussian, factor: Tensor) -> Tensor:
-    """The squared Mahalanobis distance of the means, with the Cholesky factor of the covariance."""
+    """The squared Mahalanobis distance of the means.
+
+    `factor` is the Cholesky factor of the covariance.
+    """
     gap: Tensor = torch.linalg.solve_triangular(factor, (q.mean - p.mean).unsqueeze(-1), upper=False)
     return gap.squeeze(-1).square().sum(-1)
 
 
 def _information(rho: Tensor) -> Tensor:
-    """Mutual information from canonical correlations; an error where one is 1 up to rounding."""
+    """Mutual information from canonical correlations.
+
+    A correlation that is 1 up to rounding is an error.
+    """
     unexplained = (1 - rho) * (1 + rho)
     if bool((unexplained <= _DETERMINED).any()):
         raise UsageError("one block determines part of the other: their mutual information is infinite")

@@ -1,4 +1,4 @@
-r"""Gaussians through a transformer block: mixed by attention, rectified, normalised.
+r"""Gaussians through a transformer block: attention, rectifier and norm.
 
 A sequence of n tokens of width d is one Gaussian vector: a mean of shape [n, d] and a covariance of shape
 [n, d, n, d], whose block [i, :, j, :] is $\Sigma_{ij}$. Attention with *constant* weights Λ replaces the tokens by
@@ -60,19 +60,6 @@ def mixed_covariance(
     return torch.einsum("...lj,...qajb->...qalb", w, half)
 
 
-def mapped_covariance(
-    covariance: Float[Tensor, "*batch n d n d"], w: Float[Tensor, "*batch d e"]
-) -> Float[Tensor, "*batch n e n e"]:
-    r"""Covariance of the tokens $X_i W$: every block becomes $W^\top \Sigma_{ij} W$.
-
-    Properties:
-        - commutes with mixing: A(XW) = (AX)W  (tested: test_the_value_map_commutes_with_mixing)
-    """
-    _finite(w, "w")
-    v = w.to(torch.float64)
-    return torch.einsum("...iajb,...ae,...bf->...iejf", covariance.to(torch.float64), v, v)
-
-
 def token_entropies(covariance: Float[Tensor, "*batch n d n d"]) -> Float[Tensor, "*batch n"]:
     r"""Differential entropy of each token, in nats.
 
@@ -118,7 +105,7 @@ def mixture_covariance(
     mean: Float[Tensor, "*batch keys d"],
     covariance: Float[Tensor, "*batch keys d d"],
 ) -> Float[Tensor, "*batch queries d d"]:
-    r"""Covariance of a *mixture* of Gaussians with these shares: what attention does not produce.
+    r"""Covariance of a *mixture* of Gaussians, which attention does not produce.
 
     Definition:
         $\sum_i \lambda_i (\Sigma_i + \mu_i \mu_i^\top) - \mu \mu^\top$ with $\mu = \sum_i \lambda_i \mu_i$: the spread
@@ -138,7 +125,9 @@ def mixture_covariance(
 
 
 def feedback_covariance(form: Float[Tensor, "*batch d d"], tokens: int) -> Float[Tensor, "*batch d d"]:
-    r"""Covariance of an attention output when the weights are made by the tokens themselves, to first order.
+    r"""Covariance of an attention output when the tokens make the weights.
+
+    It is the first order in the scores.
 
     Definition:
         For n independent tokens $x_j \sim N(0, 1)$ and scores $s_{ij} = x_i C x_j^\top$ the output
@@ -243,7 +232,9 @@ def gelu_moments(
 
 
 def layer_normed_covariance(covariance: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
-    r"""Covariance of LayerNorm(X) for X ~ N(m·1, Σ): the mean over the coordinates removed, the length set to √d.
+    r"""Covariance of LayerNorm(X) for X ~ N(m·1, Σ).
+
+    LayerNorm removes the mean over the coordinates and sets the length to √d.
 
     Definition:
         With $z = M X$, M = 1 − 11ᵀ/d, and $\lambda$ the eigenvalues of $M \Sigma M$: in the eigenbasis

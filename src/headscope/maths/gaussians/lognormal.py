@@ -1,4 +1,4 @@
-r"""Log-normal numbers: exponentials of Gaussian scores, their ratios and their sums.
+r"""Log-normal numbers: exponentials of Gaussian scores, their ratios and sums.
 
 A softmax divides exponentials by their sum. Where the scores are Gaussian, a ratio of two shares is log-normal and
 its moments are known exactly; the sum is not log-normal, and `fenton_wilkinson` is the log-normal nearest by moments.
@@ -50,7 +50,7 @@ def moments(mean: float, variance: float) -> Moments:
 def ratio_moments(
     mean_i: float, mean_j: float, variance_i: float, variance_j: float, covariance: float = 0.0
 ) -> Moments:
-    r"""Mean and variance of the ratio of two shares of a softmax whose scores are jointly Gaussian.
+    r"""Mean and variance of the ratio of two softmax shares of Gaussian scores.
 
     Definition:
         $p_i / p_j = e^{s_i - s_j}$ with $s_i - s_j$ normal, mean $\mu_i - \mu_j$, variance $\sigma_i^2 + \sigma_j^2 -
@@ -72,7 +72,9 @@ def ratio_moments(
 
 
 def fenton_wilkinson(mean: Float[Tensor, " n"], covariance: Float[Tensor, "n n"]) -> LogNormal:
-    r"""The log-normal law with the mean and the variance of a sum of log-normal numbers, correlated or not.
+    r"""The log-normal law with mean and variance of a sum of log-normal numbers.
+
+    The numbers may be correlated.
 
     Definition:
         For $S = \sum_i e^{X_i}$, X normal with mean μ and covariance Σ: with $m_i = e^{\mu_i + \Sigma_{ii}/2}$ and

@@ -1,7 +1,7 @@
-r"""Means and covariances of data that comes in pieces: sketches that merge, so that any split gives one answer.
+r"""Moments of data that comes in pieces: sketches that merge to one answer.
 
 A sketch keeps sums of deviations from the mean of what it has seen, never raw sums of squares: those cancel when the
-mean is large beside the spread. Two sketches merge by moving both to the common mean.
+mean is much larger than the spread. Two sketches merge by moving both to the common mean.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headscope.errors import NumericsError, UsageError
 
-# Samples that are turned to float64 at a time, and of how many of them the mean is taken to be near that of all.
+# Samples that become float64 at a time, and the number of them whose mean is near the mean of all.
 _ROWS, _NEAR = 2048, 64
 
 
@@ -23,7 +23,7 @@ class Moments:
 
     Definition:
         With $c_k = x_k - \bar x$: scatter $S = \sum_k c_k c_k^\top$, cubic $\sum_k |c_k|^2 c_k$, quartic
-        $\sum_k |c_k|^4$. The last two are what Ledoit–Wolf shrinkage needs beside S.
+        $\sum_k |c_k|^4$. The last two are what Ledoit–Wolf shrinkage needs besides S.
     Properties:
         - any split of the samples, merged in any order, gives the same  (tested: test_moments_of_any_split)
         - a distant mean costs no accuracy  (tested: test_moments_far_from_the_origin)
@@ -68,7 +68,7 @@ class Moments:
         c[..., d + 1] = torch.linalg.vecdot(c[..., :d], c[..., :d])
         gram = _gram(c)
         spread, quartic = gram[..., d, d + 1], gram[..., d + 1, d + 1]
-        # What is not finite in a sample is not finite here either, which is cheaper to look at.
+        # A sample that is not finite makes this infinite or NaN too, and this is cheaper to check.
         if not bool(torch.isfinite(quartic).all()) and not bool(torch.isfinite(x).all()):
             raise NumericsError(f"samples of shape {tuple(x.shape)} hold NaN or Inf, so they have no moments")
         gap = gram[..., :d, d] / rows
@@ -76,7 +76,10 @@ class Moments:
         return about._recentred(gap, spread)
 
     def _recentred(self, gap: Float[Tensor, "*batch d"], spread: Float[Tensor, "*batch"]) -> "Moments":
-        """Sums about `mean` made into sums about the true mean, `mean` + gap; spread is the sum of squared lengths."""
+        """Moments from sums about `mean` when the true mean is `mean` + gap.
+
+        `spread` is the sum of squared lengths.
+        """
         s, n = self.scatter, self.count
         length = gap.square().sum(-1)
         turned = (s @ gap.unsqueeze(-1)).squeeze(-1)
@@ -92,7 +95,7 @@ class Moments:
         return self.mean.shape[-1]
 
     def merge(self, other: "Moments") -> "Moments":
-        """The sketch of the samples of both."""
+        """The sketch of the samples of both sketches."""
         if self.mean.shape != other.mean.shape:
             raise UsageError(
                 f"sketches of shapes {tuple(self.mean.shape)} and {tuple(other.mean.shape)} describe different things"
@@ -108,7 +111,10 @@ class Moments:
         return Moments(count, self.mean + gap * share, scatter, a[0] + b[0], a[1] + b[1])
 
     def _about(self, shift: Float[Tensor, "*batch d"]) -> tuple[Tensor, Tensor]:
-        """Cubic and quartic sums about mean − shift, that is with shift added to every deviation."""
+        """Cubic and quartic sums with `shift` added to every deviation.
+
+        They are the sums about mean − shift.
+        """
         s, n = self.scatter, self.count
         length = shift.square().sum(-1)
         spread = s.diagonal(dim1=-2, dim2=-1).sum(-1)
@@ -118,7 +124,9 @@ class Moments:
         return cubic, self.quartic + 4 * along + 2 * length * spread + n * length.square()
 
     def covariance(self, ddof: int = 1) -> Float[Tensor, "*batch d d"]:
-        r"""Scatter divided by count − ddof: 1 is the unbiased estimate, 0 that of maximum likelihood.
+        r"""Scatter divided by count − ddof.
+
+        1 gives the unbiased estimate, 0 the estimate of maximum likelihood.
 
         Properties:
             - equals torch.cov  (tested: test_covariance_equals_torch)
@@ -132,62 +140,11 @@ class Moments:
 
 
 def _gram(c: Float[Tensor, "*batch samples d"]) -> Float[Tensor, "*batch d d"]:
-    """cᵀc. numpy knows that it is symmetric and computes half of it; torch has no such product."""
+    """The product cᵀc.
+
+    numpy computes half of the symmetric product; torch has no such product.
+    """
     if c.ndim > 2:
         return c.mT @ c
     array = c.numpy()
     return torch.from_numpy(array.T @ array)
-
-
-@dataclass(frozen=True)
-class CrossMoments:
-    r"""Count, means and centred sum of products of pairs (x, y), without the scatter of either.
-
-    Definition:
-        $C = \sum_k (x_k - \bar x)(y_k - \bar y)^\top$.
-    Properties:
-        - any split of the pairs gives the same  (tested: test_cross_moments_of_any_split)
-        - the block of the joint moments  (tested: test_cross_moments_are_a_block)
-    Reference:
-        Chan, Golub and LeVeque (1983), with the pair (x, y) in place of (x, x).
-    """
-
-    count: int
-    mean_x: Float[Tensor, "*batch dx"]
-    mean_y: Float[Tensor, "*batch dy"]
-    products: Float[Tensor, "*batch dx dy"]
-
-    @classmethod
-    def of(cls, x: Float[Tensor, "*batch samples dx"], y: Float[Tensor, "*others rows dy"]) -> "CrossMoments":
-        """The sketch of pairs, one per row of x and y."""
-        if x.shape[:-1] != y.shape[:-1] or not x.shape[-2]:
-            raise UsageError(f"pairs need as many rows in both: shapes {tuple(x.shape)} and {tuple(y.shape)}")
-        x, y = x.to(torch.float64), y.to(torch.float64)
-        if not bool(torch.isfinite(x).all()) or not bool(torch.isfinite(y).all()):
-            raise NumericsError("pairs hold NaN or Inf, so they have no moments")
-        mean_x, mean_y = x.mean(-2), y.mean(-2)
-        products = (x - mean_x.unsqueeze(-2)).mT @ (y - mean_y.unsqueeze(-2))
-        return cls(x.shape[-2], mean_x, mean_y, products)
-
-    def merge(self, other: "CrossMoments") -> "CrossMoments":
-        """The sketch of the pairs of both."""
-        if self.products.shape != other.products.shape:
-            raise UsageError(
-                f"sketches of shapes {tuple(self.products.shape)} and {tuple(other.products.shape)} describe "
-                "different things"
-            )
-        count = self.count + other.count
-        gap_x, gap_y = other.mean_x - self.mean_x, other.mean_y - self.mean_y
-        share = other.count / count
-        between = gap_x.unsqueeze(-1) * gap_y.unsqueeze(-2) * (self.count * share)
-        return CrossMoments(
-            count, self.mean_x + gap_x * share, self.mean_y + gap_y * share, self.products + other.products + between
-        )
-
-    def covariance(self, ddof: int = 1) -> Float[Tensor, "*batch dx dy"]:
-        """The cross-covariance: products divided by count − ddof."""
-        if self.count - ddof < 1:
-            raise NumericsError(
-                f"a covariance needs at least {ddof + 1} samples, got {self.count}", hint="take more samples"
-            )
-        return self.products / (self.count - ddof)

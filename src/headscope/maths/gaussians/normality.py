@@ -1,4 +1,4 @@
-r"""Are these samples Gaussian? Skewness and kurtosis, of each coordinate and of all together, against a Gaussian.
+r"""Tests of normality: skewness and kurtosis, per coordinate and of all together.
 
 All of them are for independent samples. Where neighbours correlate by $r$, the variance of a skewness grows by a factor
 $\sum_t r_t^3$ and that of a kurtosis by $\sum_t r_t^4$ (Lobato and Velasco 2004, Econometric Theory 20, 671), so rows
@@ -26,7 +26,7 @@ FEWEST = 20
 
 @dataclass(frozen=True)
 class NormalityTest:
-    """A statistic, what Gaussian samples of the same number give on average, and how far apart the two are."""
+    """A statistic, its mean over Gaussian samples of the same number, and their gap."""
 
     value: float
     expected: float
@@ -48,7 +48,9 @@ def skewness(x: Float[Tensor, "samples d"]) -> tuple[NormalityTest, ...]:
 
 
 def excess_kurtosis(x: Float[Tensor, "samples d"]) -> tuple[NormalityTest, ...]:
-    r"""Excess kurtosis $m_4 / m_2^2 - 3$ of each coordinate, and the test of Anscombe and Glynn.
+    r"""Excess kurtosis $m_4 / m_2^2 - 3$ of each coordinate, with its test.
+
+    The test is the one of Anscombe and Glynn.
 
     Properties:
         - scipy's kurtosistest; z is standard normal for Gaussian samples  (tested: test_marginal_tests_of_gaussians)
@@ -134,7 +136,9 @@ def mardia_kurtosis(x: Float[Tensor, "samples d"]) -> NormalityTest:
 def relative_kurtosis(
     x: Float[Tensor, "samples d"], sizes: Sequence[int]
 ) -> list[tuple[float, Float[Tensor, " samples"]]]:
-    r"""Mardia's kurtosis of the first k coordinates over that of Gaussian samples, less 1, for each k in `sizes`.
+    r"""Mardia's kurtosis of the first k coordinates over its Gaussian value, less 1.
+
+    `sizes` lists the values of k.
 
     Definition:
         $b_2 / (k(k+2)\frac{n-1}{n+1}) - 1$: the excess kurtosis as a part of its Gaussian value; of one coordinate a
@@ -143,7 +147,7 @@ def relative_kurtosis(
         $D_i = |y_i|^2$, $A = \overline{D y y^\top}$ and $m = \overline{D y}$.
     Properties:
         - Mardia's kurtosis over its expectation  (tested: test_relative_kurtosis_is_mardias)
-        - the kurtosis of the radius of an elliptical law, whatever k is  (tested: test_relative_kurtosis_of_a_mixture)
+        - the kurtosis of the radius of an elliptical law, for every k  (tested: test_relative_kurtosis_of_a_mixture)
         - the influence is the derivative by a sample's weight  (tested: test_influence_on_the_kurtosis)
     Numerics:
         One Cholesky factor for all sizes: its first k rows whiten the first k coordinates. Few samples per dimension
@@ -171,7 +175,7 @@ def _samples(x: Float[Tensor, "samples d"]) -> Array:
 
 def _each(values: Array, expected: float, z: Array, p: Array) -> tuple[NormalityTest, ...]:
     cells = zip(values.tolist(), z.tolist(), p.tolist(), strict=True)
-    return tuple(NormalityTest(value, expected, one_z, one_p) for value, one_z, one_p in cells)
+    return tuple(NormalityTest(value, expected, z_score, p_value) for value, z_score, p_value in cells)
 
 
 def _whitened(x: Float[Tensor, "samples d"]) -> tuple[Float[Tensor, "samples d"], int, int]:

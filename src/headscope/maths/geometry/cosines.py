@@ -1,4 +1,4 @@
-r"""Cosines of vectors: exact moments over all pairs without visiting them, and what random directions would show.
+r"""Cosines of vectors: exact moments over all pairs, and of random directions.
 
 For unit rows $u_i$ the sum over all pairs of $u_i \cdot u_j$ follows from $|\sum_i u_i|^2$, and that of its square from
 $|U^\top U|_F^2$: no pair is sampled.
@@ -21,7 +21,9 @@ ROWS = 4096
 
 @dataclass(frozen=True)
 class Directions:
-    r"""What all cosines of some vectors follow from: their number, $\sum_i u_i$ and $U^\top U$, $u_i = x_i / |x_i|$.
+    r"""Sums of directions from which the moments of all their cosines follow.
+
+    They are the number of vectors, $\sum_i u_i$ and $U^\top U$ with $u_i = x_i / |x_i|$.
 
     Rows without length have no direction and are not counted.
 
@@ -35,7 +37,7 @@ class Directions:
 
     @classmethod
     def of(cls, x: Float[Tensor, "rows d"], centre: Float[Tensor, " d"] | None = None) -> "Directions":
-        """Of rows, seen from `centre` where one is given; in float64, block by block."""
+        """Sums of the rows from `centre` (default 0), in float64, block by block."""
         d = x.shape[1]
         count, total = 0, torch.zeros(d, dtype=torch.float64)
         gram = torch.zeros(d, d, dtype=torch.float64)
@@ -63,7 +65,7 @@ class Directions:
         return (float(self.gram.square().sum()) - self.count) / (2 * self.pairs)
 
     def with_others(self, other_directions: "Directions") -> tuple[float, float]:
-        r"""Mean and mean square of the cosines of every row of one with every row of the other.
+        r"""Mean and mean square of the cosines between all rows of two tables.
 
         Definition:
             $\bar u \cdot \bar v$ and $\mathrm{Tr}(U^\top U\,V^\top V)\,/\,nm$.
@@ -83,7 +85,7 @@ class Directions:
 
 
 def blocks(x: Float[Tensor, "rows d"]) -> Iterator[Float[Tensor, "_ d"]]:
-    """The rows as they are, some at a time."""
+    """The rows, a block at a time."""
     for first in range(0, len(x), ROWS):
         yield x[first : first + ROWS]
 
@@ -91,7 +93,10 @@ def blocks(x: Float[Tensor, "rows d"]) -> Iterator[Float[Tensor, "_ d"]]:
 def unit_blocks(
     x: Float[Tensor, "rows d"], centre: Float[Tensor, " d"] | None = None
 ) -> Iterator[Float[Tensor, "block d"]]:
-    """The directions of the rows from `centre` (0), in float64, a block at a time; rows without length are left out."""
+    """Directions of the rows from `centre` (default 0), in float64 and in blocks.
+
+    Rows without length are left out.
+    """
     for stored in blocks(x):
         block = stored.to(torch.float64)
         block = block if centre is None else block - centre
@@ -101,7 +106,7 @@ def unit_blocks(
 
 
 def null_deviations(d: int, pairs: int) -> tuple[float, float]:
-    r"""Standard deviation, for random directions, of the means of cosines and of their squares over `pairs` pairs.
+    r"""Standard deviations of mean cosine and mean squared cosine over random pairs.
 
     Definition:
         $\sqrt{1/dN}$ and $\sqrt{2(d-1)/d^2(d+2)N}$: cosines of different pairs are uncorrelated, and so are their
@@ -113,7 +118,9 @@ def null_deviations(d: int, pairs: int) -> tuple[float, float]:
 
 
 def cosine_density(t: Float[Tensor, "*n"], d: int) -> Float[Tensor, "*n"]:
-    r"""Density of the cosine of two random directions: $(1-t^2)^{(d-3)/2}\,/\,B(\frac12, \frac{d-1}2)$.
+    r"""Density of the cosine of two random directions.
+
+    It is $(1-t^2)^{(d-3)/2}\,/\,B(\frac12, \frac{d-1}2)$.
 
     Properties:
         - integrates to 1, with variance 1/d  (tested: test_density_of_a_cosine)
@@ -126,7 +133,7 @@ def cosine_density(t: Float[Tensor, "*n"], d: int) -> Float[Tensor, "*n"]:
 
 
 def largest_cosine(d: int, count: int) -> float:
-    r"""The median of the largest of `count` cosines of random directions with a given one.
+    r"""The median of the largest of `count` cosines of random directions with one.
 
     Definition:
         t with $P(\cos > t) = 1 - 2^{-1/\mathrm{count}}$; $(1 + \cos)/2$ has the Beta law of both parameters $(d-1)/2$.

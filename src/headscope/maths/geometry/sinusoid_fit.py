@@ -1,4 +1,4 @@
-"""The sinusoid of a given frequency nearest to a curve, and what it leaves over."""
+"""The sinusoid of a fixed frequency nearest to a curve, and its residual."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,10 @@ from headscope.errors import NumericsError, UsageError
 
 @dataclass(frozen=True)
 class Sinusoid:
-    """a cos(ωt + b) + c with its fit: `residual` is the largest deviation over the range of the curve."""
+    """A fitted curve a cos(ωt + b) + c.
+
+    `residual` is the largest deviation over the range of the curve.
+    """
 
     amplitude: float
     phase: float
@@ -20,14 +23,14 @@ class Sinusoid:
     residual: float
 
     def at(self, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """Its values."""
+        """The values of the curve at t."""
         return self.amplitude * torch.cos(self.frequency * t.to(torch.float64) + self.phase) + self.offset
 
 
 def sinusoid_residuals(
     t: Float[Tensor, " n"], curves: Float[Tensor, "*batch n"], frequency: Float[Tensor, "*some"]
 ) -> Float[Tensor, "*batch"]:
-    r"""What the best sinusoid leaves over of each of many curves, each with its own frequency.
+    r"""Residuals of the best sinusoid of each curve, each with its own frequency.
 
     Definition:
         The `residual` of `fit_sinusoid`: the largest deviation over the range of the curve.
@@ -45,7 +48,7 @@ def sinusoid_residuals(
 
 
 def fit_sinusoid(t: Float[Tensor, " n"], y: Float[Tensor, " n"], frequency: float) -> Sinusoid:
-    r"""Least squares in the amplitude, the phase and the offset; the frequency is given.
+    r"""Fit amplitude, phase and offset by least squares at a fixed frequency.
 
     Definition:
         $\min_{a,b,c} \sum_k \left(y_k - a \cos(\omega t_k + b) - c\right)^2$, linear in $(a \cos b, -a \sin b, c)$.

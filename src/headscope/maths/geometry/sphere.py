@@ -1,7 +1,7 @@
-r"""Points on a sphere, the arc between two of them, and what the softmaxes along it have to do with one another.
+r"""Points on a sphere, arcs between them, and divergences of softmaxes on an arc.
 
 A vector of scores with a fixed length l lies on a sphere. Its softmax does not change when a constant is added to all
-scores, so `centred` points (whose entries sum to 0) are the ones that stand for a distribution each.
+scores, so that each `centred` point (whose entries sum to 0) represents one distribution.
 """
 
 import math
@@ -46,12 +46,12 @@ def pairs_at_angle(
     generator: torch.Generator,
     centred: bool = False,
 ) -> tuple[Float[Tensor, "count dimension"], Float[Tensor, "count dimension"]]:
-    r"""Pairs of points with one given angle between them, otherwise uniform.
+    r"""Pairs of points with one angle between them, otherwise uniform.
 
     Definition:
         $v = l\,e_1$, $w = l\,(\cos\theta\,e_1 + \sin\theta\,e_2)$ with $(e_1, e_2)$ a uniform orthonormal pair.
     Properties:
-        - length and angle are those asked for  (tested: test_pairs_have_their_angle)
+        - length and angle are the requested ones  (tested: test_pairs_have_their_angle)
         - w alone is uniform as well  (tested: test_points_are_isotropic)
     """
     _check_sphere(dimension - centred, radius, need=2)
@@ -105,7 +105,9 @@ def slerp(
 def slerp_weights(
     angle: Float[Tensor, "*batch"], t: Float[Tensor, " points"]
 ) -> tuple[Float[Tensor, "*batch points"], Float[Tensor, "*batch points"]]:
-    r"""The weights of both ends in a point of the arc between them: whatever is linear in the point is mixed so.
+    r"""The weights of both ends in a point of the arc between them.
+
+    Every linear function of the point mixes with these weights.
 
     Definition:
         $\frac{\sin((1-t)\theta)}{\sin\theta}$ and $\frac{\sin(t\theta)}{\sin\theta}$.
@@ -121,11 +123,13 @@ def slerp_weights(
 def arc_law(
     target: Float[Tensor, "*batch n"], angle: Float[Tensor, "*some"], t: Float[Tensor, " points"]
 ) -> Float[Tensor, "*batch points"]:
-    r"""The divergence along an arc towards scores w whose points are all as random as w: what remains in the mean.
+    r"""The mean divergence along an arc towards scores w, from w alone.
+
+    It holds where every point of the arc is as random as w.
 
     Definition:
         $B\,(1 - \cos((1-t)\theta))$ with $B = \langle \mathrm{softmax}(w), w - \bar{w} \rangle$, the mean taken over
-        the keys that are seen.
+        the visible keys.
     Properties:
         - the mean of `kl_divergence` over random pairs, at every length
           (tested: test_the_law_is_the_mean_of_random_arcs)
@@ -195,7 +199,7 @@ def kl_divergence(target: Float[Tensor, "*#batch n"], scores: Float[Tensor, "*#b
     hidden = (has_mass & torch.isinf(b)).any(-1)
     clean = torch.where(torch.isinf(delta), 0.0, delta)
     d = torch.where(has_mass, clean - (p * clean).sum(-1, keepdim=True), 0.0)
-    # The small form needs that q has no mass outside p's keys, which only hidden targets bring about.
+    # The small form needs a q without mass outside p's keys; such mass exists only where targets are hidden.
     outside = torch.where(has_mass, -math.inf, b)
     small = (d.abs().amax(-1) < 1) & torch.isinf(outside).all(-1)
     near = torch.log1p((p * _exponential_remainder(d.clamp(-1, 1))).sum(-1))
@@ -235,7 +239,9 @@ def jensen_shannon(first: Float[Tensor, "*#batch n"], second: Float[Tensor, "*#b
 
 
 def half_chord(target: Float[Tensor, "*#batch n"], scores: Float[Tensor, "*#batch n"]) -> Float[Tensor, "..."]:
-    r"""What the Kullback–Leibler divergence of two softmaxes becomes for small scores: half a squared distance.
+    r"""The limit of the Kullback–Leibler divergence for small scores.
+
+    It is half a squared distance.
 
     Definition:
         $\frac{1}{2}\,\mathrm{Var}_i(s_i - r_i) = \frac{1}{2n}\|s - r\|^2 - \frac{1}{2}(\bar{s} - \bar{r})^2$; for
@@ -252,7 +258,10 @@ def half_chord(target: Float[Tensor, "*#batch n"], scores: Float[Tensor, "*#batc
 
 
 def _arc(v: Float[Tensor, "*#batch n"], w: Float[Tensor, "*#batch n"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """v, the part of w across v, the angle and its sine, with an axis for the points of the arc."""
+    """v, the part of w across v, the angle and its sine.
+
+    Each has an axis for the points of the arc.
+    """
     v, w = v.to(torch.float64), w.to(torch.float64)
     length, other = (torch.linalg.vector_norm(x, dim=-1, keepdim=True) for x in (v, w))
     if not bool((torch.isfinite(length) & torch.isfinite(other) & (length > 0)).all()):

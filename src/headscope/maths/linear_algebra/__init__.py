@@ -1,1 +1,1 @@
-"""Matrices: spectra, factored products, and the nearest matrix of a given structure."""
+"""Matrices: spectra, factored products, and nearest matrices of a structure."""

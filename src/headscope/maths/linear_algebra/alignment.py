@@ -1,4 +1,4 @@
-r"""$\mathrm{Tr}(A^\top B)$, how far two matrices point the same way, beside what chance gives.
+r"""$\mathrm{Tr}(A^\top B)$, the alignment of two matrices, against chance.
 
 $\mathrm{Tr}(A^\top B) = \sum_i \langle a_i, b_i\rangle$ over the columns is the inner product of the two matrices.
 Nulls of growing strictness: independent entries (`independent_trace_variance`), the matrices' own spectra with random
@@ -28,25 +28,10 @@ def alignment(
     return (a.to(torch.float64) * b.to(torch.float64)).sum((-2, -1))
 
 
-def alignment_score(
-    a: Float[Tensor, "*batch rows columns"], b: Float[Tensor, "*batch rows columns"]
-) -> Float[Tensor, "*batch"]:
-    r"""The trace in units of its standard deviation under random singular bases: 0 ± 1 for unrelated matrices.
-
-    Definition:
-        $\sqrt{rows \cdot columns}\ \mathrm{Tr}(A^\top B) / (\|A\|_F \|B\|_F)$; 0 where either matrix is 0.
-    Properties:
-        - mean 0 and variance 1 for Haar bases, whatever the spectra  (tested: test_score_is_standard_for_haar_bases)
-        - $\pm\sqrt{rows \cdot columns}$ for B = ±A  (tested: test_score_of_equal_matrices)
-    """
-    trace = alignment(a, b)
-    norms = a.to(torch.float64).square().sum((-2, -1)).sqrt() * b.to(torch.float64).square().sum((-2, -1)).sqrt()
-    size = (a.shape[-2] * a.shape[-1]) ** 0.5
-    return torch.where(norms > 0, size * trace / torch.where(norms > 0, norms, 1.0), 0.0)
-
-
 def independent_trace_variance(rows: int, columns: int, variance_a: float, variance_b: float) -> float:
-    r"""The variance of $\mathrm{Tr}(A^\top B)$ for independent entries of mean 0: rows·columns·v_a·v_b.
+    r"""The variance of $\mathrm{Tr}(A^\top B)$ for independent entries of mean 0.
+
+    It is rows·columns·v_a·v_b.
 
     Properties:
         - 1 for square matrices with v = 1/n  (tested: test_trace_of_independent_matrices)
@@ -61,7 +46,7 @@ def independent_trace_variance(rows: int, columns: int, variance_a: float, varia
 def haar_trace_variance(
     sigma_a: Float[Tensor, "*batch rank_a"], sigma_b: Float[Tensor, "*batch rank_b"], rows: int, columns: int
 ) -> Float[Tensor, "*batch"]:
-    r"""The variance of $\mathrm{Tr}(A^\top B)$ for given singular values and independent Haar singular bases.
+    r"""The variance of $\mathrm{Tr}(A^\top B)$ for fixed spectra and Haar bases.
 
     Definition:
         $\frac{1}{rows \cdot columns} \sum_i \sigma_{a,i}^2 \sum_j \sigma_{b,j}^2$; the mean is 0.
@@ -85,7 +70,7 @@ def haar_trace_variance(
 def largest_alignment(
     sigma_a: Float[Tensor, "*batch rank"], sigma_b: Float[Tensor, "*batch rank"]
 ) -> Float[Tensor, "*batch"]:
-    r"""The largest trace that any singular bases give: $\sum_i \sigma_{a,i}\sigma_{b,i}$, both sorted.
+    r"""The largest trace of any bases: $\sum_i \sigma_{a,i}\sigma_{b,i}$, both sorted.
 
     Properties:
         - no pair of bases exceeds it; equal bases reach it  (tested: test_no_bases_exceed_the_bounds)
@@ -99,7 +84,7 @@ def largest_alignment(
 def largest_alignment_of_left_bases(
     a: Float[Tensor, "*batch rows columns"], b: Float[Tensor, "*batch rows columns"]
 ) -> Float[Tensor, "*batch"]:
-    r"""The largest trace when only the left singular bases may be chosen: the nuclear norm $\|B A^\top\|_*$.
+    r"""The largest trace over all left singular bases: $\|B A^\top\|_*$.
 
     Definition:
         $\max_Q \mathrm{Tr}(D_A Q D_B V_B^\top V_A)$ over orthogonal Q is the sum of the singular values of
@@ -116,7 +101,10 @@ def largest_alignment_of_left_bases(
 
 @dataclass(frozen=True)
 class FormMoments:
-    r"""What `form_moments` finds: $\|W\|_F^2$, $\sum_i\sigma_i^4/(\sum_i\sigma_i^2)^2$, and the symmetric share."""
+    r"""Energy $\|W\|_F^2$, purity and symmetric share of a form.
+
+    The purity is $\sum_i\sigma_i^4/(\sum_i\sigma_i^2)^2$.
+    """
 
     energy: Float[Tensor, "*batch"]
     purity: Float[Tensor, "*batch"]
@@ -153,7 +141,9 @@ def form_moments(a: Float[Tensor, "*batch n d"], b: Float[Tensor, "*batch n d"])
 
 
 def turned_trace_variance(energy: Float[Tensor, "*batch"], n: int) -> Float[Tensor, "*batch"]:
-    r"""The variance of $\mathrm{Tr}(O W)$ for a given n × n matrix W and a Haar rotation O; the mean is 0.
+    r"""The variance of $\mathrm{Tr}(O W)$ for a fixed W and a Haar rotation O.
+
+    W is n × n, and the mean is 0.
 
     Definition:
         $\|W\|_F^2/n$. With $W = a\,b^\top$ the rotation turns what a reads against what b reads and leaves both as
@@ -167,10 +157,12 @@ def turned_trace_variance(energy: Float[Tensor, "*batch"], n: int) -> Float[Tens
 
 
 def turned_symmetric_share(purity: Float[Tensor, "*batch"], n: int) -> tuple[float, Float[Tensor, "*batch"]]:
-    r"""Mean and variance of the symmetric share of $O W$ for a given W and a Haar rotation O of n ≥ 2 dimensions.
+    r"""Mean and variance of the symmetric share of $O W$ for a Haar rotation O.
+
+    W is fixed and has n ≥ 2 dimensions.
 
     Definition:
-        Mean $\frac12 + \frac{1}{2n}$ exactly, whatever W; so also for Gaussian factors of any size. With the purity
+        Mean $\frac12 + \frac{1}{2n}$ exactly, for every W; so also for Gaussian factors of any size. With the purity
         $\pi = \sum_i\sigma_i^4/(\sum_i\sigma_i^2)^2$ of W, the variance is
         $\frac14\left[\frac{3\pi}{n(n+2)} + \frac{3(n+1)(1 - \pi)}{(n-1)\,n\,(n+2)} - \frac{1}{n^2}\right]$,
         about $\frac{1}{2n^2}$.
@@ -193,7 +185,9 @@ def turned_symmetric_share(purity: Float[Tensor, "*batch"], n: int) -> tuple[flo
 def turned_overlap(
     spectrum_a: Float[Tensor, "*batch rank_a"], spectrum_b: Float[Tensor, "*batch rank_b"], n: int
 ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    r"""Mean and variance of $\mathrm{Tr}(A\,O B\,O^\top)$ for symmetric A, B of these eigenvalues, O Haar.
+    r"""Mean and variance of $\mathrm{Tr}(A\,O B\,O^\top)$ for a Haar rotation O.
+
+    A and B are symmetric with these eigenvalues.
 
     Definition:
         Eigenvalues not listed are 0. Mean $\mathrm{Tr}A\,\mathrm{Tr}B/n$; variance

@@ -1,4 +1,4 @@
-r"""Circuit algebra: attention heads as linear maps of the residual stream, kept factored.
+r"""Circuit algebra: heads as factored linear maps of the residual stream.
 
 With its pattern A fixed, a head sends the stream X (tokens × d_model) to $A X W_{OV}$, and its scores are
 $X W_{QK} X^\top$; both matrices are d_model × d_model of rank at most d_head, and `Factored` computes with them without
@@ -19,7 +19,7 @@ from headscope.maths.linear_algebra.spectrum import form_singular_values
 
 @dataclass(frozen=True)
 class Factored:
-    r"""A matrix kept as left · right, e.g. $W_{OV} = w_v w_o$ or $W_{QK} = w_q w_k^\top$.
+    r"""A matrix in two factors, e.g. $W_{OV} = w_v w_o$ or $W_{QK} = w_q w_k^\top$.
 
     Definition:
         left: rows × inner, right: inner × columns, with equal leading axes.
@@ -87,17 +87,20 @@ class Factored:
         return self.singular_values().square().sum(-1).sqrt()
 
     def singular_values(self) -> Float[Tensor, "*batch rank"]:
-        """Largest first; at most as many as the inner size."""
+        """Singular values, largest first; their number is at most the inner size."""
         return form_singular_values(self.left, self.right.mT)
 
     def eigenvalues(self) -> Tensor:
-        """Eigenvalues that need not be 0, complex, largest modulus first: those of right · left."""
+        """The eigenvalues of right · left: complex, largest modulus first.
+
+        All other eigenvalues of the matrix are 0.
+        """
         self._fits(*self.shape)
         values: Tensor = torch.linalg.eigvals(self.right @ self.left)
         return torch.gather(values, -1, values.abs().argsort(-1, descending=True))
 
     def copying(self) -> Float[Tensor, "*batch"]:
-        r"""How far a map copies what it reads: $\sum_i \lambda_i / \sum_i |\lambda_i|$, from −1 to 1.
+        r"""How far a map copies: $\sum_i \lambda_i / \sum_i |\lambda_i|$, from −1 to 1.
 
         0 where all eigenvalues are 0, 1 where every one is positive (what is read is written with the same sign),
         near 0 for a random map.
@@ -126,7 +129,7 @@ def moved(
 
 
 def kronecker(pattern: Float[Tensor, "queries keys"], w: Float[Tensor, "d e"]) -> Float[Tensor, "rows columns"]:
-    r"""The matrix of $X \mapsto A X W$ on X written out row by row.
+    r"""The matrix of $X \mapsto A X W$ on the rows of X, one after another.
 
     Definition:
         $\mathrm{vec}(A X W) = (A \otimes W^\top)\,\mathrm{vec}(X)$ where vec lists the rows one after another (as
@@ -143,7 +146,7 @@ def kronecker(pattern: Float[Tensor, "queries keys"], w: Float[Tensor, "d e"]) -
 
 
 def composition(first: Factored, second: Factored) -> Float[Tensor, "*batch"]:
-    r"""How much of what the first map writes the second one reads.
+    r"""Share of the first map's output that the second map reads.
 
     Definition:
         $\frac{|M_1 M_2|_F}{|M_1|_F\,|M_2|_F}$, from 0 to 1. With $M_1 = W_{OV}$ of an earlier head:
@@ -162,7 +165,7 @@ def composition(first: Factored, second: Factored) -> Float[Tensor, "*batch"]:
 
 
 def composition_null(d_model: int) -> float:
-    r"""Root mean square of `composition` when the directions of the two maps have nothing to do with each other.
+    r"""Root mean square of `composition` for two maps with unrelated directions.
 
     Definition:
         $E\,|M_1 O M_2|_F^2 = |M_1|_F^2 |M_2|_F^2 / d_{model}$ exactly, for O uniform on the orthogonal matrices and any
@@ -171,20 +174,3 @@ def composition_null(d_model: int) -> float:
     if d_model < 1:
         raise UsageError(f"d_model must be at least 1, got {d_model}")
     return 1 / sqrt(d_model)
-
-
-def alignment(first: Factored, second: Factored) -> Float[Tensor, "*batch"]:
-    r"""$\mathrm{Tr}(A^\top B)$ in units of its standard deviation for unrelated directions.
-
-    Definition:
-        $\frac{\mathrm{Tr}(A^\top B)}{|A|_F |B|_F} \sqrt{m n}$, A and B of size m × n: for A turned by independent
-        uniform rotations on both sides the trace has mean 0 and variance $|A|_F^2 |B|_F^2 / (m n)$, whatever the
-        spectra. A trace of order 1 is therefore what unrelated matrices show only if $|A|_F |B|_F = \sqrt{m n}$.
-    Properties:
-        - mean 0, variance 1 for rotated matrices  (tested: test_alignment_of_rotated_matrices)
-    """
-    rows, columns = first.shape
-    size = first.norm() * second.norm()
-    if bool((size == 0).any()):
-        raise NumericsError("a matrix is 0: it is aligned with nothing")
-    return first.inner(second) / size * sqrt(rows * columns)

@@ -1,8 +1,8 @@
-r"""The nearest structured matrix: band, band and a few entries, blocks, stripes, low rank; and how far it is.
+r"""The nearest structured matrix (band, blocks, stripes, low rank), and how far.
 
 Two norms: `l1`, the sum of absolute entries $|A| = \sum_{ij} |a_{ij}|$ (a Banach space, no Hilbert space: the
-parallelogram law fails), and `frobenius` (the Hilbert space of matrices). Where `stochastic` is asked for, the rows of
-the answer are probabilities as well.
+parallelogram law fails), and `frobenius` (the Hilbert space of matrices). With `stochastic` the rows of the answer
+are probabilities as well.
 
 What is unique: on a fixed support the nearest matrix is unique in both norms, since each entry is chosen alone. "A band
 and at most s entries elsewhere" is a finite union of such subspaces, closed but not convex: a nearest matrix exists
@@ -27,7 +27,9 @@ Square = Float[Tensor, "*batch n n"]
 
 
 def distance(a: Square, b: Square, norm: Norm = "l1") -> Float[Tensor, "*batch"]:
-    r"""$\sum_{ij} |a_{ij} - b_{ij}|$, or the square root of the sum of squares, in float64.
+    r"""The l1 or Frobenius distance of two matrices, in float64.
+
+    It is $\sum_{ij} |a_{ij} - b_{ij}|$, or the square root of the sum of squares.
 
     Properties:
         - a metric; only the Frobenius one obeys the parallelogram law  (tested: test_parallelogram_law)
@@ -62,7 +64,10 @@ def nearest_on_support(
 
 
 def nearest_band(a: Square, width: int, norm: Norm = "l1", *, stochastic: bool = False) -> Square:
-    """The nearest matrix with entries only where |i − j| ≤ width; width 0 is the nearest diagonal matrix."""
+    """The nearest matrix with entries only where |i − j| ≤ width.
+
+    Width 0 gives the nearest diagonal matrix.
+    """
     return nearest_on_support(a, band(a.shape[-1], width).to(a.device), norm, stochastic=stochastic)
 
 
@@ -109,7 +114,7 @@ def nearest_band_and_entries(
 
 
 def nearest_stripes(a: Square, columns: int, norm: Norm = "l1", *, stochastic: bool = False) -> Square:
-    r"""The nearest matrix with entries in at most `columns` columns, which are chosen too.
+    r"""The nearest matrix with entries in at most `columns` columns, the best ones.
 
     Definition:
         $\arg\min \|B - A\|$ over B with at most c non-zero columns: the c columns with the largest sums of
@@ -137,7 +142,7 @@ def nearest_stripes(a: Square, columns: int, norm: Norm = "l1", *, stochastic: b
 
 
 def nearest_equal_rows(a: Square, norm: Norm = "l1") -> Square:
-    r"""The nearest matrix whose rows are all alike: attention that does not look at its query.
+    r"""The nearest matrix with equal rows: attention that ignores its query.
 
     Definition:
         $\mathbf 1 c^\top$ with c the column means (Frobenius, unique) or the column medians (l1; between the two middle
@@ -153,7 +158,9 @@ def nearest_equal_rows(a: Square, norm: Norm = "l1") -> Square:
 
 
 def nearest_low_rank(a: Float[Tensor, "*batch rows columns"], rank: int) -> Float[Tensor, "*batch rows columns"]:
-    r"""The nearest matrix of at most this rank in the Frobenius (and in every rotation-invariant) norm.
+    r"""The nearest matrix of at most this rank in the Frobenius norm.
+
+    It is nearest in every norm that no rotation changes.
 
     Definition:
         $\sum_{i \le r} \sigma_i u_i v_i^\top$ of the singular value decomposition.
@@ -175,7 +182,7 @@ def nearest_low_rank(a: Float[Tensor, "*batch rows columns"], rank: int) -> Floa
 
 
 def _gain_in_l1(a: Square, inside: Bool[Tensor, "n n"], entries: int) -> Bool[Tensor, "*batch n n"]:
-    """The band and the entries that bring their rows nearer to probabilities, largest gain first.
+    """The band, and the entries with the largest gain towards probability rows.
 
     A row that already keeps the mass x gains from an entry a as much as is missing to 1: min(a, 1 − x), twice.
     """
@@ -196,7 +203,10 @@ def _gain_in_frobenius(a: Square, inside: Bool[Tensor, "n n"], entries: int) -> 
 
 
 def _rows_that_gain_most(a: Float[Tensor, "n n"], inside: Bool[Tensor, "n n"], entries: int) -> Bool[Tensor, "n n"]:
-    """The same for squared distances, where the gain of an entry needs the projection of its row."""
+    """The same for squared distances.
+
+    Here the gain of an entry needs the projection of its row.
+    """
     support = inside.clone()
     order = a.masked_fill(inside, -torch.inf).sort(dim=-1, descending=True, stable=True).indices
     room = (~inside).sum(-1).tolist()

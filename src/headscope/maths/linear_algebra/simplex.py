@@ -1,4 +1,4 @@
-r"""The nearest probability rows: projections of vectors onto the simplex, in two norms.
+r"""The nearest probability rows: projections onto the simplex in two norms.
 
 A row of an attention map is a point of the simplex $\{p \ge 0, \sum_j p_j = 1\}$, often with some entries held at 0
 (a band, a mask). Every function takes leading batch axes and answers in float64.
@@ -15,7 +15,7 @@ Allowed = Bool[Tensor, "*#batch keys"]
 
 
 def nearest_on_simplex(a: Rows, allowed: Allowed | None = None) -> Rows:
-    r"""The Euclidean projection of each row onto the simplex, with mass on the allowed entries only.
+    r"""The Euclidean projection of each row onto the simplex of the allowed entries.
 
     Definition:
         $\arg\min_p \|p - a\|_2$ over $p \ge 0$, $\sum p = 1$, $p_j = 0$ where not allowed. It is
@@ -44,7 +44,7 @@ def nearest_on_simplex(a: Rows, allowed: Allowed | None = None) -> Rows:
 
 
 def nearest_on_simplex_l1(a: Rows, allowed: Allowed | None = None) -> Rows:
-    r"""One of the probability rows nearest in the sum of absolute differences: the positive part, normalised.
+    r"""One of the probability rows nearest in l1: the positive part, normalised.
 
     Definition:
         $\arg\min_p \sum_j |p_j - a_j|$ over the same rows; the answer is $a^+ / \sum a^+$ over the allowed entries
@@ -52,7 +52,7 @@ def nearest_on_simplex_l1(a: Rows, allowed: Allowed | None = None) -> Rows:
     Properties:
         - its distance is $|1 - \sum_{\mathrm{allowed}} a^+| + \sum a^- + \sum_{\mathrm{others}} a^+$, the least
           possible  (tested: test_l1_distance_is_the_least)
-        - not unique: whatever is missing may be added anywhere, whatever is too much may be taken from any positive
+        - not unique: missing mass may be added anywhere, excess mass may be taken from any positive
           entry, all at the same distance; unique only where the positive part already sums to 1, where there is one
           allowed entry, or where there is too much and one positive entry
           (tested: test_l1_nearest_row_is_not_unique)
@@ -65,21 +65,6 @@ def nearest_on_simplex_l1(a: Rows, allowed: Allowed | None = None) -> Rows:
     top = positive.amax(-1, keepdim=True)
     filled = torch.where(top > 0, positive / torch.where(top > 0, top, 1.0), mask.to(torch.float64))
     return filled / filled.sum(-1, keepdim=True)
-
-
-def l1_distance_to_simplex(a: Rows, allowed: Allowed | None = None) -> Float[Tensor, "*batch"]:
-    r"""How far each row is from the nearest probability row, in the sum of absolute differences.
-
-    Definition:
-        $|1 - \sum_{\mathrm{allowed}} a^+| + \sum a^- + \sum_{\mathrm{others}} a^+$.
-    Properties:
-        - equals the distance of `nearest_on_simplex_l1`  (tested: test_l1_distance_is_the_least)
-        - for a probability row it is twice the mass that is not allowed  (tested: test_lost_mass_counts_twice)
-    """
-    a, mask = _checked(a, allowed)
-    positive = a.clamp_min(0.0)
-    allowed_mass = (positive * mask).sum(-1)
-    return (1 - allowed_mass).abs() + (-a).clamp_min(0.0).sum(-1) + (positive * ~mask).sum(-1)
 
 
 def _checked(a: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
-r"""Singular values of matrices and of products kept factored, and the numbers that sum a spectrum up.
+r"""Singular values of matrices and of factored products, and numbers of a spectrum.
 
-Every function takes leading batch axes and answers in float64, whatever the dtype of the input.
+Every function takes leading batch axes and answers in float64 for every dtype of the input.
 """
 
 import torch
@@ -46,7 +46,10 @@ def singular_values(w: Float[Tensor, "*batch rows columns"]) -> Float[Tensor, "*
 def _lower_gram(
     tall: Float[Tensor, "*batch rows columns"], scale: Float[Tensor, "*batch 1 1"]
 ) -> Float[Tensor, "*batch columns columns"]:
-    """The lower triangle of the Gram matrix of tall / scale in float64; what stands above it has no meaning."""
+    """The lower triangle of the Gram matrix of tall / scale in float64.
+
+    The entries above the diagonal have no meaning.
+    """
     size = tall.shape[-1]
     gram = tall.new_zeros(*tall.shape[:-2], size, size, dtype=torch.float64)
     for first in range(0, tall.shape[-2], _ROWS):
@@ -58,7 +61,9 @@ def _lower_gram(
 
 
 def triangular_factor(a: Float[Tensor, "*batch rows d"]) -> Float[Tensor, "*batch core d"]:
-    r"""R of the reduced QR decomposition: all that a product $a\,b^\top$ keeps of a, up to a rotation.
+    r"""R of the reduced QR decomposition of a.
+
+    A product $a\,b^\top$ keeps R of a, up to a rotation.
 
     Definition:
         $a = Q R$ with $Q^\top Q = 1$; core = min(rows, d).
@@ -74,7 +79,9 @@ def triangular_factor(a: Float[Tensor, "*batch rows d"]) -> Float[Tensor, "*batc
 def form_singular_values(
     a: Float[Tensor, "*batch rows d"], b: Float[Tensor, "*batch columns d"]
 ) -> Float[Tensor, "*batch rank"]:
-    r"""Singular values of $a\,b^\top$ without forming it, largest first; rank = min(rows, columns, d).
+    r"""Singular values of $a\,b^\top$ without forming it, largest first.
+
+    Their number is min(rows, columns, d).
 
     Definition:
         $\sigma(a\,b^\top) = \sigma(R_a R_b^\top)$ with $a = Q_a R_a$, $b = Q_b R_b$.
@@ -96,7 +103,7 @@ def form_singular_values(
 
 
 def stable_rank(sigma: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch"]:
-    r"""How many directions of the largest size would hold the whole energy.
+    r"""Number of directions of the largest size that would hold the whole energy.
 
     Definition:
         $\sum_i \sigma_i^2 / \sigma_1^2$; 0 for the zero matrix.
@@ -111,7 +118,7 @@ def stable_rank(sigma: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch"]:
 
 
 def participation_ratio(sigma: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch"]:
-    r"""How many equal directions would have the same purity.
+    r"""Number of equal directions with the same purity.
 
     Definition:
         $1 / \sum_i p_i^2$ with $p_i = \sigma_i^2 / \sum_j \sigma_j^2$; 0 for the zero matrix.
@@ -123,7 +130,7 @@ def participation_ratio(sigma: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*
 
 
 def effective_rank(sigma: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch"]:
-    r"""How many equal directions would have the same entropy of energy.
+    r"""Number of equal directions with the same entropy of energy.
 
     Definition:
         $\exp\left(-\sum_i p_i \ln p_i\right)$ with $p_i = \sigma_i^2 / \sum_j \sigma_j^2$; 0 for the zero
@@ -142,7 +149,7 @@ def effective_rank(sigma: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch
 
 
 def components_for(sigma: Float[Tensor, "*batch rank"], share: float, *, power: int = 2) -> Float[Tensor, "*batch"]:
-    r"""How many of the largest singular values carry a share of the whole.
+    r"""Number of the largest singular values that carry a share of the whole.
 
     Definition:
         The smallest k with $\sum_{i \leq k} \sigma_i^m \geq s \sum_i \sigma_i^m$: of the energy for m = 2, of the
@@ -156,7 +163,7 @@ def components_for(sigma: Float[Tensor, "*batch rank"], share: float, *, power: 
     """
     parts = _shares(sigma, power)
     reached = parts.cumsum(-1) >= share - _REACHED
-    # As many as there are before the first that reaches it, and that one.
+    # All components before the first that reaches the share, and that one.
     components = (~reached).sum(-1) + reached.any(-1).to(torch.int64)
     return torch.where(parts.sum(-1) > 0, components.to(torch.float64), 0.0)
 

@@ -1,4 +1,6 @@
-r"""Conti's families of structured attention maps, drawn at random: for planted cases, tests and pictures.
+r"""Random members of Conti's families of structured attention maps.
+
+They serve planted cases, tests and pictures.
 
 Each family is a kind of head: positional (the identity), syntactic (a band with entries dropped), rare-token (blocks of
 neighbours that all look at one token). A sparse error is added and the rows are normalised. Everything is float64 and
@@ -22,11 +24,13 @@ def positional_head(n: int) -> Map:
 
 
 def syntactic_head(n: int, width: int, dropped: float, generator: torch.Generator) -> Map:
-    r"""Σ₂(w): a band of half-width w with random weights, each entry off the diagonal dropped with a probability.
+    r"""Σ₂(w): a band of half-width w with random weights and dropped entries.
+
+    Each entry off the diagonal is dropped with a probability.
 
     Properties:
         - vanishes outside the band; rows sum to 1  (tested: test_families_keep_their_form)
-        - `dropped` is the share of the entries beside the diagonal that vanish  (tested: test_dropped_share)
+        - `dropped` is the share of vanishing entries off the diagonal of the band  (tested: test_dropped_share)
     """
     if not 0 <= dropped <= 1:
         raise UsageError(f"the share of dropped entries lies between 0 and 1, got {dropped}")
@@ -39,7 +43,9 @@ def syntactic_head(n: int, width: int, dropped: float, generator: torch.Generato
 
 
 def rare_token_head(n: int, width: int, positions: int, generator: torch.Generator) -> Map:
-    r"""Σ₃: the identity, but for `positions` blocks in which `width` neighbouring tokens all look at one rare token.
+    r"""Σ₃: the identity with blocks of neighbours that look at one rare token.
+
+    There are `positions` blocks of `width` tokens.
 
     The rare tokens are drawn without repetition; a block is the run of `width` rows about its token, moved inwards at
     the ends of the text. Where blocks overlap the later one wins.
@@ -58,7 +64,7 @@ def rare_token_head(n: int, width: int, positions: int, generator: torch.Generat
 
 
 def with_sparse_error(p: Map, entries: int, size: float, generator: torch.Generator) -> Map:
-    r"""The map with `entries` random places raised by up to `size`, and its rows normalised again.
+    r"""The map with up to `size` added at `entries` random places, rows normalised.
 
     Properties:
         - rows sum to 1  (tested: test_families_keep_their_form)

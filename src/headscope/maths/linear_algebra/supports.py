@@ -1,4 +1,6 @@
-r"""Sets of places in an n × n matrix: bands, blocks, stripes. True where an entry may differ from 0.
+r"""Sets of places in an n × n matrix: bands, blocks, stripes.
+
+True marks a place where an entry may differ from 0.
 
 The matrices that vanish outside one fixed set are a linear subspace, spanned by units $e_i e_j^\top$.
 """
@@ -15,7 +17,9 @@ Support = Bool[Tensor, "n n"]
 
 
 def band(n: int, width: int, dilation: int = 1) -> Support:
-    r"""$|i - j| \le$ width, only every dilation-th diagonal: `band(n, 0)` is the diagonal.
+    r"""The places with $|i - j| \le$ width, on every dilation-th diagonal.
+
+    `band(n, 0)` is the diagonal.
 
     Properties:
         - holds $n + 2\sum_{k=1}^{w}(n-k) = n(2w+1) - w(w+1)$ places for w < n  (tested: test_band_size)
@@ -25,11 +29,6 @@ def band(n: int, width: int, dilation: int = 1) -> Support:
         raise UsageError(f"a band needs width ≥ 0 and dilation ≥ 1, got {width} and {dilation}")
     away = torch.arange(n)[:, None] - torch.arange(n)[None, :]
     return (away.abs() <= width) & (away % dilation == 0)
-
-
-def diagonal(n: int) -> Support:
-    """The places i = j."""
-    return band(n, 0)
 
 
 def blocks(sizes: Sequence[int]) -> Support:

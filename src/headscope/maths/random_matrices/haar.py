@@ -1,4 +1,4 @@
-r"""Uniformly random directions, pairs at a given angle, bases and subspaces, and their exact moments.
+r"""Uniformly random directions, pairs, bases and subspaces, and their moments.
 
 "Uniform" is the law that no rotation changes (Haar measure): the null for every statement about directions.
 """
@@ -30,7 +30,7 @@ def uniform_directions(count: int, n: int, generator: Generator | None = None) -
 def pairs_at_cosine(
     count: int, n: int, cosine: float, generator: Generator | None = None
 ) -> tuple[Float[Tensor, "count n"], Float[Tensor, "count n"]]:
-    r"""Pairs of unit vectors with $\langle x, y\rangle = $ cosine, uniform among all such pairs.
+    r"""Uniform pairs of unit vectors with $\langle x, y\rangle = $ cosine.
 
     Properties:
         - the cosine is exact; each vector alone is uniform  (tested: test_pairs_have_their_cosine)
@@ -51,7 +51,7 @@ def pairs_at_cosine(
 def haar_frames(
     count: int, n: int, size: int | None = None, generator: Generator | None = None
 ) -> Float[Tensor, "count n size"]:
-    r"""Independent matrices with orthonormal columns, uniform: whole bases, or `size` columns that span a subspace.
+    r"""Independent uniform matrices with `size` orthonormal columns (default: n).
 
     Properties:
         - $Q^\top Q = 1$  (tested: test_frames_are_orthonormal)
@@ -72,7 +72,9 @@ def haar_frames(
 
 
 def product_moments(n: int, cosine: float) -> tuple[float, float]:
-    r"""$\mathbb{E}[(x_i y_i)^2]$ and $\mathbb{E}[(x_i y_j)^2]$, i ≠ j, of uniform pairs of unit vectors at this cosine.
+    r"""Mean squares of $x_i y_i$ and of $x_i y_j$, i ≠ j, for pairs at this cosine.
+
+    The pairs are uniform pairs of unit vectors.
 
     Definition:
         With k the cosine: $\frac{1 + 2k^2}{n(n+2)}$ and $\frac{n + 1 - 2k^2}{(n-1)\,n\,(n+2)}$.
@@ -87,7 +89,7 @@ def product_moments(n: int, cosine: float) -> tuple[float, float]:
 
 
 def subspace_overlap(n: int, first: int, second: int) -> tuple[float, float]:
-    r"""Mean and variance of $\|P^\top Q\|_F^2$ for two independent uniform subspaces of n dimensions.
+    r"""Mean and variance of $\|P^\top Q\|_F^2$ for two independent uniform subspaces.
 
     Definition:
         The sum of squared cosines of the principal angles. With a and b the two dimensions: mean $ab/n$, variance
@@ -107,7 +109,9 @@ def subspace_overlap(n: int, first: int, second: int) -> tuple[float, float]:
 
 
 def largest_cosine_square(n: int, first: int, second: int) -> tuple[float, float]:
-    r"""Centre m and scale w: $(\ln\frac{c^2}{1 - c^2} - m)/w$, c the largest principal cosine, is Tracy–Widom (F₁).
+    r"""Centre and scale of the largest principal cosine as a Tracy–Widom variable.
+
+    With centre m, scale w and largest cosine c, $(\ln\frac{c^2}{1 - c^2} - m)/w$ follows F₁.
 
     Definition:
         For independent uniform subspaces of dimensions a, b with $a + b \leq n$ (else c = 1). With

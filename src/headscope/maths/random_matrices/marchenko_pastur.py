@@ -1,4 +1,4 @@
-r"""What a matrix without structure would show: spectra of Gaussian matrices and of products of two of them.
+r"""Spectra of Gaussian matrices and of products of two: matrices without structure.
 
 A learned matrix is compared with a random one of the same shape and size. Two laws are needed:
 
@@ -7,7 +7,7 @@ A learned matrix is compared with a random one of the same shape and size. Two l
   the free multiplicative convolution of two of them.
 
 **Normalisation.** Both describe the nonzero eigenvalues of $W W^\top$, that is the squared singular values,
-of W as it stands: nothing is divided by a number of columns. `singular_density` is the law of the singular
+of W itself: nothing is divided by a number of columns. `singular_density` is the law of the singular
 values themselves. The laws are limits for large matrices; at the size of a head (smallest side 32) they are
 within 2 % of the mean over Gaussian matrices (tested: test_laws_hold_at_the_size_of_a_head).
 """
@@ -32,7 +32,7 @@ BEYOND_EDGE = 0.1681
 
 
 class Law(ABC):
-    """A limit law of squared singular values; p is the number of them in the finite matrix."""
+    """A limit law of squared singular values; the finite matrix has p of them."""
 
     variance: float
 
@@ -54,7 +54,7 @@ class Law(ABC):
     @property
     @abstractmethod
     def entropy_deficit(self) -> float:
-        """$\\mathbb{E}[y \\ln y]$, y = x/mean: what a spectrum's entropy of energy lacks to ln p."""
+        r"""$\mathbb{E}[y \ln y]$, y = x/mean: ln p less the entropy of the energy."""
 
     @abstractmethod
     def density(self, x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
@@ -127,7 +127,9 @@ class Law(ABC):
 
 @dataclass(frozen=True)
 class MarchenkoPastur(Law):
-    r"""Limit law of the nonzero eigenvalues of $W W^\top$, W rows × columns with independent entries.
+    r"""Limit law of the nonzero eigenvalues of $W W^\top$ for independent entries.
+
+    W is rows × columns.
 
     Definition:
         With p the smaller side, n the larger, v the variance of an entry (mean 0):
@@ -201,7 +203,9 @@ class MarchenkoPastur(Law):
 
 @dataclass(frozen=True)
 class GaussianProduct(Law):
-    r"""Limit law of the nonzero squared singular values of $a\,b^\top$, a: rows × inner, b: columns × inner.
+    r"""Limit law of the nonzero squared singular values of $a\,b^\top$.
+
+    The factors are a: rows × inner and b: columns × inner.
 
     Definition:
         The entries of a and b are independent with mean 0; v is the product of their two variances. With p
@@ -317,5 +321,5 @@ class GaussianProduct(Law):
 
 
 def _asin(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-    """Arc sine, shifted to start at 0, of a value that rounding may have pushed out of [−1, 1]."""
+    """Arc sine plus π/2 of a value that rounding may move out of [−1, 1]."""
     return torch.asin(x.clamp(-1, 1)) + pi / 2

@@ -1,4 +1,4 @@
-"""A measured spectrum beside that of a random matrix of the same shape and the same Frobenius norm."""
+"""A spectrum compared with a random matrix of the same shape and Frobenius norm."""
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -21,7 +21,10 @@ from headscope.maths.random_matrices.tracy_widom import centre_and_scale, surviv
 
 @lru_cache(maxsize=256)
 def unit_law(sizes: tuple[int, ...]) -> Law:
-    """The law of that shape with mean square 1: two sizes for a matrix, three for a product (inner 2nd)."""
+    """The law of these sizes with mean square 1.
+
+    A matrix has two sizes, a product three (the second is the inner one).
+    """
     if len(sizes) == 2:
         rows, columns = sizes
         return MarchenkoPastur(rows, columns, 1 / max(sizes))
@@ -38,7 +41,10 @@ def unit_median(sizes: tuple[int, ...]) -> float:
 
 @lru_cache(maxsize=256)
 def unit_largest(sizes: tuple[int, ...]) -> tuple[float, float]:
-    """m and w: the largest squared singular value of mean square 1 is m + w·T, T Tracy–Widom."""
+    """Centre m and scale w of the largest squared singular value of mean square 1.
+
+    It is m + w·T, T Tracy–Widom.
+    """
     if len(sizes) == 2:
         return centre_and_scale(*sizes, variance=1 / max(sizes))
     law = unit_law(sizes)
@@ -46,7 +52,7 @@ def unit_largest(sizes: tuple[int, ...]) -> tuple[float, float]:
 
 
 def random_distance(p: int) -> float:
-    r"""How far p squared singular values of a random matrix are from their law: the mean of $\sup|F_p - F|$.
+    r"""Mean distance $\sup|F_p - F|$ of p random squared singular values to their law.
 
     Definition:
         $\frac{\sqrt2}{\pi}\,\frac{\ln p + 1}{p}$.
@@ -62,7 +68,7 @@ def random_distance(p: int) -> float:
 
 @dataclass(frozen=True)
 class Bulk:
-    """What is left of a spectrum without its spikes.
+    """The bulk of a spectrum: the values without its spikes.
 
     `mean_square` is that of the random matrix whose median is the bulk's, `edges` are its smallest and largest singular
     values, `spikes` counts what lies above them, and `distance` is the largest gap between the distribution functions
@@ -139,7 +145,7 @@ class Comparison:
 
     @cached_property
     def tracy_widom(self) -> tuple[float, float] | None:
-        r"""The largest squared singular value as a Tracy–Widom variable, and the chance to exceed it.
+        r"""The largest square as a Tracy–Widom variable, and the chance to exceed it.
 
         Definition:
             $(\sigma_1^2 - m)/w$ and $1 - F_1$ of it, for the null; None for the zero matrix.
@@ -154,12 +160,15 @@ class Comparison:
 
     @property
     def effective_rank(self) -> float:
-        """Effective rank as measured."""
+        """The measured effective rank."""
         return float(effective_rank(self.sigma))
 
     @cached_property
     def quantities(self) -> dict[str, tuple[float | None, float | None]]:
-        """Each number with its value under the null (None where the null is scaled to it, or there is no number)."""
+        """Each number with its value under the null.
+
+        The null is None where it is scaled to the number; a number may be missing too.
+        """
         squares = self.sigma.square()
         total = float(squares.sum())
         low, high = self.edges
@@ -187,7 +196,10 @@ class Comparison:
         }
 
     def initial(self, sd: float) -> dict[str, float]:
-        """The quantities that depend on the scale, for Gaussian entries of this standard deviation (both factors)."""
+        """The quantities that depend on the scale, for Gaussian entries of deviation sd.
+
+        Both factors of a product have this deviation.
+        """
         variance = sd ** (2 * (len(self.sizes) - 1))
         mean = variance * prod(self.sizes) / min(self.sizes)
         low, high = self.law.edges

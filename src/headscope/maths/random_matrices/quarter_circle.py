@@ -1,4 +1,4 @@
-r"""The quarter-circle law: the singular values of a large square matrix with independent entries.
+r"""The quarter-circle law of the singular values of a large random square matrix.
 
 It is Marchenko–Pastur's law for a square matrix, read for the singular values instead of their squares: half of
 Wigner's semicircle. A large symmetric matrix with independent entries has the same singular values, because they are
@@ -17,7 +17,9 @@ from headscope.errors import UsageError
 
 @dataclass(frozen=True)
 class QuarterCircle:
-    r"""The law on [0, radius]; for an n × n matrix with entries of variance v the radius is $2\sqrt{nv}$.
+    r"""The law on [0, radius].
+
+    An n × n matrix with entries of variance v has the radius $2\sqrt{nv}$.
 
     Definition:
         $f(s) = \frac{4}{\pi R^2}\sqrt{R^2 - s^2}$.
@@ -53,7 +55,7 @@ class QuarterCircle:
         return 2 / pi * (t * (1 - t.square()).sqrt() + t.asin())
 
     def quantile(self, probability: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """The singular value below which a share `probability` lies (bisection, 60 halvings)."""
+        """The singular value below which a share `probability` lies, by bisection."""
         low = torch.zeros_like(probability, dtype=torch.float64)
         high = torch.full_like(low, self.radius)
         for _ in range(60):
@@ -63,7 +65,9 @@ class QuarterCircle:
         return (low + high) / 2
 
     def moment(self, power: float) -> float:
-        r"""$\mathbb{E}[s^p] = R^p\,\frac{\Gamma((p+1)/2)}{\sqrt{\pi}\,\Gamma(p/2 + 2)}\cdot 2$ for any real p > −1.
+        r"""The moment $\mathbb{E}[s^p]$ for any real p > −1.
+
+        It is $R^p\,\frac{\Gamma((p+1)/2)}{\sqrt{\pi}\,\Gamma(p/2 + 2)}\cdot 2$.
 
         Properties:
             - equals the integral over the density; even powers give Catalan numbers

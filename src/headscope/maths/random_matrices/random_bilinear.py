@@ -1,4 +1,4 @@
-r"""The score of two *fixed* vectors when the weights are random: what an untrained head says about a pair of tokens.
+r"""The score of two *fixed* vectors under random weights, as in an untrained head.
 
 The randomness is that of the weights here, not of the tokens. The result is short: with independent query and key
 weights the law of a score does not depend on the angle between the two tokens. The angle between two *keys* is what
@@ -19,7 +19,9 @@ Weights = Literal["one", "two", "tied"]
 
 @dataclass(frozen=True)
 class RandomForm:
-    r"""A random bilinear form $x^\top C y$ with independent Gaussian entries in its factors.
+    r"""A random bilinear form $x^\top C y$ whose factors have Gaussian entries.
+
+    The entries are independent.
 
     Definition:
         - one: C itself has independent entries of mean 0 and variance v;

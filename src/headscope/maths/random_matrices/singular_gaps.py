@@ -1,11 +1,11 @@
-r"""Gaps between neighbouring singular values: repulsion, the smallest gap, and what a gap protects.
+r"""Gaps between neighbouring singular values, and how far they protect vectors.
 
 The singular values of a random matrix repel one another like the eigenvalues of a real symmetric one: a gap of size ε
 times the local mean gap has the density $\frac{\pi^2}{6}\varepsilon$ for small ε.
 """
 
 from functools import cache, lru_cache
-from math import exp, log, pi, sqrt
+from math import pi, sqrt
 
 import numpy as np
 import torch
@@ -15,11 +15,6 @@ from torch import Tensor
 
 from headscope.errors import NumericsError, UsageError
 from headscope.maths.random_matrices.marchenko_pastur import MarchenkoPastur
-
-# Mean of min(g, g')/max(g, g') of neighbouring gaps. Real random matrices: Atas, Bogomolny, Giraud and Roux (2013),
-# Phys. Rev. Lett. 110, 084101, table I (large matrices). Without repulsion (Poisson): 2 ln 2 − 1.
-REPELLING_RATIO = 0.5307
-INDEPENDENT_RATIO = 2 * log(2) - 1
 
 
 def gaps(sigma: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch less"]:
@@ -34,24 +29,6 @@ def gaps(sigma: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch less"]:
 def smallest_gap(sigma: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch"]:
     """The smallest difference of two singular values."""
     return gaps(sigma).amin(-1)
-
-
-def gap_ratio(sigma: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch"]:
-    r"""Mean ratio of neighbouring gaps, the smaller over the larger: do the values repel one another?
-
-    Properties:
-        - 0.5307 for random matrices, 0.3863 for independent values  (tested: test_gap_ratio_tells_repulsion)
-        - unchanged by a factor  (tested: test_gap_ratio_ignores_scale)
-    Numerics:
-        Needs no knowledge of the local density. A pair of gaps that are both 0 counts as 0.
-    Reference:
-        Oganesyan and Huse (2007), Phys. Rev. B 75, 155111.
-    """
-    if sigma.shape[-1] < 3:
-        raise UsageError(f"a ratio of gaps needs three singular values, got {sigma.shape[-1]}")
-    gap = gaps(sigma)
-    small, large = torch.minimum(gap[..., 1:], gap[..., :-1]), torch.maximum(gap[..., 1:], gap[..., :-1])
-    return torch.where(large > 0, small / torch.where(large > 0, large, 1.0), 0.0).mean(-1)
 
 
 @lru_cache(maxsize=256)
@@ -90,21 +67,12 @@ def _legendre() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return np.polynomial.legendre.leggauss(200)
 
 
-def smallest_gap_survival(gap: float, rows: int, columns: int, variance: float = 1.0) -> float:
-    r"""The chance that the smallest gap of a large random matrix exceeds `gap`: $e^{-\pi g^2/(4 m^2)}$, m its mean.
-
-    Properties:
-        - that of Gaussian matrices  (tested: test_smallest_gap_of_samples)
-    """
-    if gap < 0:
-        raise UsageError(f"a gap is not negative, got {gap}")
-    return exp(-pi / 4 * (gap / smallest_gap_mean(rows, columns, variance)) ** 2)
-
-
 def rotation_bound(
     sigma: Float[Tensor, "*batch rank"], perturbation: float, square: bool
 ) -> Float[Tensor, "*batch rank"]:
-    r"""How far each pair of singular vectors turns at most when a matrix of this norm is added: the sine of the angle.
+    r"""Bound on the sine of the angle by which a perturbation turns singular vectors.
+
+    `perturbation` is the norm of the matrix that is added.
 
     Definition:
         $\sin\theta_i \le 2\|E\|/\delta_i$, $\delta_i$ the distance of $\sigma_i$ to the other singular values and to

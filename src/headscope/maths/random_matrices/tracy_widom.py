@@ -1,7 +1,4 @@
-r"""The Tracy–Widom law of the largest squared singular value: is a learned matrix's largest one more than chance?
-
-`largest_p_value` is the test that the lenses need; `cdf`, `survival` and `quantile` are the law itself, real case (F₁).
-"""
+r"""The Tracy–Widom law (F₁) of the largest squared singular value, real case."""
 
 from functools import cache
 from math import sqrt
@@ -19,11 +16,12 @@ _NODES = 64
 _DEAD = 17.0  # Ai(17) = 8e-22: nothing beyond it counts
 _LOWEST = -10.0  # F₁(−10) is 2e-20: 0 below
 _BATCH = 512
-_STEPS, _SHIFT = 4, 1e-3  # of Newton's method
 
 
 def survival(s: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-    r"""$1 - F_1(s)$, the chance that the law exceeds s, to full relative accuracy also where it is tiny.
+    r"""$1 - F_1(s)$, the chance that the law exceeds s.
+
+    The relative accuracy is full, also where the chance is tiny.
 
     Definition:
         $F_1(s) = \det(1 - K_s)$, $K_s(x, y) = \mathrm{Ai}(x + y + s)$ on $L^2(0, \infty)$.
@@ -31,6 +29,7 @@ def survival(s: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         - published quantiles  (tested: test_published_quantiles)
         - mean −1.2065335745820, variance 1.607781034581  (tested: test_published_moments)
         - decreasing; 1 and 0 at the ends  (tested: test_survival_is_a_survival_function)
+        - $F_1(0) = 0.83190806620295$  (tested: test_published_quantiles)
         - more nodes change nothing at 1e-13  (tested: test_more_nodes_change_nothing)
     Numerics:
         Bornemann's method: Gauss–Legendre with 64 nodes on $[0, 17 - s]$, where the Airy function has died, turns the
@@ -41,43 +40,15 @@ def survival(s: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
     """
     flat = s.reshape(-1).to(torch.float64).numpy()
     if not bool(np.isfinite(flat).all()):
-        raise NumericsError("the Tracy–Widom law was asked at NaN or Inf")
+        raise NumericsError("the Tracy–Widom law needs finite numbers, got NaN or Inf")
     chances = np.concatenate([_survival(flat[i : i + _BATCH]) for i in range(0, len(flat), _BATCH)] or [flat])
     return torch.from_numpy(chances).reshape(s.shape)
 
 
-def cdf(s: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-    r"""$F_1(s)$.
-
-    Properties:
-        - 1 minus `survival`  (tested: test_survival_is_a_survival_function)
-        - $F_1(0) = 0.83190806620295$  (tested: test_published_quantiles)
-    """
-    return 1 - survival(s)
-
-
-def quantile(probability: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-    r"""The s with $F_1(s)$ = probability.
-
-    Properties:
-        - inverse of `cdf`  (tested: test_quantile_inverts_the_cdf)
-    Numerics:
-        Newton's method on the logarithm of the odds $F_1/(1 - F_1)$, which is nearly straight, from a table.
-    """
-    p = probability.to(torch.float64)
-    if not bool(((p > 1e-10) & (p < 1)).all()):
-        raise UsageError("a Tracy–Widom quantile needs probabilities between 1e-10 and 1")
-    aim = (p.log() - torch.log1p(-p)).reshape(-1).numpy()
-    grid, odds = _table()
-    s = np.interp(aim, odds, grid)
-    for _ in range(_STEPS):
-        slope = (_log_odds(s + _SHIFT) - _log_odds(s - _SHIFT)) / (2 * _SHIFT)
-        s = s - (_log_odds(s) - aim) / slope
-    return torch.from_numpy(s).reshape(probability.shape)
-
-
 def centre_and_scale(rows: int, columns: int, variance: float = 1.0) -> tuple[float, float]:
-    r"""m and w such that $(\sigma_1^2 - m)/w$ follows the Tracy–Widom law for a Gaussian rows × columns matrix.
+    r"""Centre m and scale w of the largest square $\sigma_1^2$ of a Gaussian matrix.
+
+    $(\sigma_1^2 - m)/w$ follows the Tracy–Widom law.
 
     Definition:
         With $r = \sqrt{rows - 1/2}$, $c = \sqrt{columns - 1/2}$, v the variance of an entry:
@@ -85,6 +56,8 @@ def centre_and_scale(rows: int, columns: int, variance: float = 1.0) -> tuple[fl
     Properties:
         - the upper half of the law of samples at 10 × 20 within 0.015  (tested: test_largest_value_of_samples)
         - $4nv$ and $2^{4/3} n^{1/3} v$ for large squares  (tested: test_scale_of_large_squares)
+        - chances to exceed it are uniform for random matrices, tiny for a planted direction
+          (tested: test_p_values_of_random_matrices_are_uniform, test_p_value_of_a_planted_direction)
     Numerics:
         Johnstone's centring has $\sqrt{rows - 1} + \sqrt{columns}$; the halves are Ma's refinement, whose error falls
         as $min(rows, columns)^{-2/3}$ instead of $^{-1/3}$. The lower tail converges more slowly: at 10 × 20 its
@@ -98,36 +71,10 @@ def centre_and_scale(rows: int, columns: int, variance: float = 1.0) -> tuple[fl
     return variance * (r + c) ** 2, variance * (r + c) * (1 / r + 1 / c) ** (1 / 3)
 
 
-def largest_p_value(
-    largest_square: Float[Tensor, "*n"], rows: int, columns: int, variance: float
-) -> Float[Tensor, "*n"]:
-    r"""The chance that a Gaussian matrix of this shape has a largest squared singular value at least this large.
-
-    Properties:
-        - uniform on random matrices  (tested: test_p_values_of_random_matrices_are_uniform)
-        - tiny for a planted direction  (tested: test_p_value_of_a_planted_direction)
-    """
-    centre, scale = centre_and_scale(rows, columns, variance)
-    return survival((largest_square.to(torch.float64) - centre) / scale)
-
-
 @cache
 def _legendre(nodes: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     x, weights = np.polynomial.legendre.leggauss(nodes)
     return (x + 1) / 2, weights / 2
-
-
-def _log_odds(s: NDArray[np.float64]) -> NDArray[np.float64]:
-    chance = _survival(s)
-    result: NDArray[np.float64] = np.log1p(-chance) - np.log(chance)
-    return result
-
-
-@cache
-def _table() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The law on a grid, for a first guess of a quantile: s, and the logarithm of F₁/(1 − F₁)."""
-    s = np.linspace(-7.5, 15.0, 91)
-    return s, _log_odds(s)
 
 
 def _survival(s: NDArray[np.float64], nodes: int = _NODES) -> NDArray[np.float64]:

@@ -1,11 +1,11 @@
-r"""Exact moments of $\sum_i\sigma_i^{2k}$ of a Gaussian matrix of finite size, beside the limits for large ones.
+r"""Exact moments of $\sum_i\sigma_i^{2k}$ of a Gaussian matrix of finite size.
 
 With the laws of `random_matrix` one knows a large matrix; these formulas have no error at any size, and so tell how
 good the limit is.
 """
 
-from math import comb, lgamma, sqrt
 from math import exp as exponential
+from math import lgamma, sqrt
 
 from headscope.errors import UsageError
 
@@ -19,7 +19,8 @@ def trace_moment(rows: int, columns: int, power: int, variance: float = 1.0) -> 
     Properties:
         - that of samples  (tested: test_trace_moments_of_samples)
         - r × 1: the moments of a chi-squared variable  (tested: test_trace_moments_of_a_column)
-        - rank times `limit_moment` for large matrices  (tested: test_trace_moments_approach_their_limit)
+        - rank times the moment of the Marchenko–Pastur law for large matrices
+          (tested: test_trace_moments_approach_their_limit)
     Reference:
         Muirhead (1982), Aspects of Multivariate Statistical Theory, section 3.2; Letac and Massam (2004), Scand. J.
         Statist. 31, 295.
@@ -32,7 +33,7 @@ def trace_moment(rows: int, columns: int, power: int, variance: float = 1.0) -> 
         return variance**2 * r * c * (r + c + 1)
     if power == 3:
         return variance**3 * r * c * (r**2 + c**2 + 3 * r * c + 3 * r + 3 * c + 4)
-    raise UsageError(f"the exact moments are there for the powers 1, 2 and 3, got {power}")
+    raise UsageError(f"the exact moments exist for the powers 1, 2 and 3, got {power}")
 
 
 def energy_variance(rows: int, columns: int, variance: float = 1.0) -> float:
@@ -47,27 +48,8 @@ def energy_variance(rows: int, columns: int, variance: float = 1.0) -> float:
     return 2 * rows * columns * variance**2
 
 
-def limit_moment(rows: int, columns: int, power: int, variance: float = 1.0) -> float:
-    r"""The moment of order k of the Marchenko–Pastur law of the nonzero $\sigma^2$, any k ≥ 0.
-
-    Definition:
-        $(vn)^k \sum_{j=0}^{k-1} \frac{1}{j+1}\binom{k}{j}\binom{k-1}{j} c^j$, n the longer side, c the aspect ratio ≤ 1
-        (Narayana numbers; Catalan numbers for c = 1).
-    Properties:
-        - equals the integral over the density  (tested: test_limit_moments_are_integrals)
-    """
-    _check(rows, columns, variance)
-    if power < 0:
-        raise UsageError(f"moments have powers from 0 on, got {power}")
-    if power == 0:
-        return 1.0
-    p, n = sorted((rows, columns))
-    total = sum(comb(power, j) * comb(power - 1, j) / (j + 1) * (p / n) ** j for j in range(power))
-    return (variance * n) ** power * total
-
-
 def mean_length(n: int, variance: float = 1.0) -> float:
-    r"""$\mathbb{E}\|Wv\|$ of a unit vector v under a random matrix with n rows: the mean of a chi variable.
+    r"""Mean length of a unit vector after a random matrix with n rows (a chi variable).
 
     Definition:
         $\sqrt{2v}\,\Gamma(\frac{n+1}{2})/\Gamma(\frac n2) = \sqrt{nv}\,(1 - \frac{1}{4n} + O(n^{-2}))$; the mean

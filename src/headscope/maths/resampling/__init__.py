@@ -1,1 +1,1 @@
-"""Intervals and tests from the units that were sampled: windows of text, words, pairs of words."""
+"""Intervals and tests from independent units: windows, words, pairs of words."""

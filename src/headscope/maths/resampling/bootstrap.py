@@ -1,4 +1,4 @@
-"""Intervals by drawing the sample again from itself."""
+"""Intervals from samples that are drawn again from the sample itself."""
 
 from math import nan, sqrt
 
@@ -14,7 +14,7 @@ from headscope.maths.resampling.jackknife import LEVEL, student_quantile
 def bootstrap_interval(
     values: Float[Tensor, "members *rest"], *, draws: int = 2000, seed: int = 0
 ) -> tuple[Float[Tensor, "*rest"], Float[Tensor, "*rest"]]:
-    r"""The 95 % percentile interval of the mean over members that are drawn again with replacement, for any n.
+    r"""The 95 % percentile interval of a mean over resampled members, for any n.
 
     Definition:
         Quantiles 0.025 and 0.975 of $\bar x^* = \frac{1}{n} \sum_i N_i x_i$, $(N_i)$ multinomial with n draws of n,
@@ -48,7 +48,7 @@ def bootstrap_interval(
 
 
 def _widening(members: int) -> float:
-    """How much further out the ends must be than the quantiles of the draws; NaN for a single member."""
+    """Factor that widens the quantiles of the draws; NaN for a single member."""
     if members < 2:
         return nan
     normal = float(stats.norm.ppf((1 + LEVEL) / 2))

@@ -1,4 +1,4 @@
-"""Means of things that come in clusters, with their errors: tokens come in windows of text."""
+"""Means of values in clusters, with their errors: tokens come in windows of text."""
 
 from dataclasses import dataclass
 from math import nan, sqrt
@@ -13,7 +13,7 @@ from headscope.errors import UsageError
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its 95 % interval; the ends are NaN where a single cluster tells nothing about them."""
+    """A mean with its 95 % interval; the ends are NaN for a single cluster."""
 
     mean: float
     low: float
@@ -21,7 +21,7 @@ class Estimate:
 
 
 def clustered_mean(sums: Float[Tensor, " clusters"], counts: Float[Tensor, " clusters"]) -> Estimate:
-    r"""The mean over all members of clusters of unequal size, and how far it may be off.
+    r"""The mean over all members of clusters of unequal size, and its interval.
 
     Definition:
         $\bar x = \sum_w s_w / \sum_w n_w$ with the error of a ratio of two sums over m clusters,
@@ -54,7 +54,7 @@ def clustered_mean(sums: Float[Tensor, " clusters"], counts: Float[Tensor, " clu
 
 
 def total_variation(p: Float[Tensor, "*batch n"], q: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
-    r"""How much of the mass of one distribution must move to make it the other.
+    r"""Share of the mass that must move to turn one distribution into the other.
 
     Definition:
         $\frac{1}{2} \sum_j |p_j - q_j|$.

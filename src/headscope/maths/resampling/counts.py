@@ -1,4 +1,4 @@
-r"""Counts of what was seen: entropy with its bias, and how few values carry a share of the mass.
+r"""Counts of values: entropy with its bias, and the fewest values for a share.
 
 A finite number of draws shows fewer values than there are, so both numbers come out too small. Draws of the same number
 from a known distribution show by how much.
@@ -12,7 +12,9 @@ from headscope.errors import NumericsError
 
 
 def coverage_entropy(counts: Int[Tensor, " values"]) -> float:
-    r"""Entropy of the distribution that the counts were drawn from, in nats, with unseen values allowed for.
+    r"""Entropy of the distribution that produced the counts, in nats.
+
+    The estimate allows for values that did not occur.
 
     Definition:
         $H = -\sum_v \frac{p_v \ln p_v}{1 - (1 - p_v)^n}$ with $p_v = C c_v / n$: the share of the values that were seen
@@ -35,7 +37,9 @@ def coverage_entropy(counts: Int[Tensor, " values"]) -> float:
 
 
 def carriers(counts: Int[Tensor, " values"], share: float = 0.9) -> int:
-    r"""The fewest values that carry the share: the least k with $\sum_{i \le k} c_{(i)} \ge s\,n$, largest first.
+    r"""The fewest values that carry a share of the mass.
+
+    It is the least k with $\sum_{i \le k} c_{(i)} \ge s\,n$, largest counts first.
 
     Properties:
         - of n values seen once, ⌈s n⌉  (tested: test_carriers)
@@ -49,7 +53,9 @@ def carriers(counts: Int[Tensor, " values"], share: float = 0.9) -> int:
 
 
 def drawn(uniform: Float[Tensor, " draws"], counts: Int[Tensor, " values"]) -> Int[Tensor, " draws"]:
-    r"""Draws from the shares of the counts: value v where u lies between the cumulative shares before and up to v.
+    r"""Draws from the shares of the counts.
+
+    The draw is v where u lies between the cumulative shares before v and up to v.
 
     Properties:
         - each value as often as its share says  (tested: test_draws_follow_the_counts)

@@ -1,4 +1,7 @@
-"""How a number grows with n: like a power of n, or like a logarithm? Two laws with two free numbers each."""
+"""How a number grows with n: as a power or as a logarithm.
+
+Both laws have two free numbers.
+"""
 
 from typing import NamedTuple
 
@@ -8,12 +11,15 @@ from torch import Tensor
 
 from headscope.errors import NumericsError, UsageError
 
-# Halvings of the interval that holds the power: 2⁻⁸⁰ of it is below rounding.
+# Halvings of the interval that holds the power: its part 2⁻⁸⁰ is below rounding.
 _HALVINGS = 80
 
 
 class Growth(NamedTuple):
-    """The power of the law c nᵖ, and what each law leaves over: the root mean square of fit/value − 1."""
+    """The power of c nᵖ, and the misfit of both laws.
+
+    A misfit is the root mean square of fit/value − 1.
+    """
 
     exponent: Float[Tensor, "*batch"]
     power_misfit: Float[Tensor, "*batch"]
@@ -21,7 +27,9 @@ class Growth(NamedTuple):
 
 
 def growth(n: Float[Tensor, " sizes"], values: Float[Tensor, "*batch sizes"]) -> Growth:
-    r"""Fit $c\,n^p$ and $a + b \ln n$ to positive values, both by least squares of relative deviations.
+    r"""Fit $c\,n^p$ and $a + b \ln n$ to positive values.
+
+    Both fits minimise the squares of relative deviations.
 
     Definition:
         c and p minimise $\sum_k (c\,n_k^p/r_k - 1)^2$; a and b minimise $\sum_k ((a + b \ln n_k)/r_k - 1)^2$. A misfit
@@ -39,7 +47,7 @@ def growth(n: Float[Tensor, " sizes"], values: Float[Tensor, "*batch sizes"]) ->
     """
     n, r = n.to(torch.float64), values.to(torch.float64)
     if len(n) < 3:
-        raise UsageError(f"two laws of two numbers each are told apart by at least 3 sizes, got {len(n)}")
+        raise UsageError(f"a comparison of two laws with two numbers each needs at least 3 sizes, got {len(n)}")
     if not bool((n > 0).all() and (r > 0).all() and torch.isfinite(r).all()):
         raise NumericsError("a law of growth is fitted to positive finite values")
     x, y = n.log(), r.log()

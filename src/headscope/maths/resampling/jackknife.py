@@ -1,4 +1,4 @@
-r"""The jackknife: the error of an estimate from the estimates that leave out one unit each.
+r"""The jackknife: errors from estimates that leave out one unit each.
 
 Units are what was sampled independently, windows of text for most lenses. Rows and pairs of tokens are no units: those
 of one window depend on each other.
@@ -17,7 +17,7 @@ LEVEL, POWER = 0.95, 0.8
 
 
 def student_quantile(units: int, probability: float = (1 + LEVEL) / 2) -> float:
-    r"""The quantile of Student's t for an error that `units` units estimate; NaN for fewer than two.
+    r"""The quantile of Student's t for an error from `units` units; NaN below two.
 
     Properties:
         - scipy's quantile with one degree of freedom less than units  (tested: test_student_quantile)
@@ -30,7 +30,7 @@ def jackknife_error(estimates: Float[Tensor, "sets *batch"], population: int | N
 
     Definition:
         $\sqrt{\frac{w-1}{w} \sum_i (\hat\theta_{(i)} - \bar\theta)^2}$ over w units. Where the first estimate rests on
-        all `population` units and only w of them were left out in turn, the sum stands for one over all of them:
+        all `population` units and only w of them were left out in turn, the sum estimates the sum over all of them:
         $\sqrt{\frac{m-1}{m} \frac{m}{w} \frac{w}{w-1} \sum_i (\hat\theta_{(i)} - \bar\theta)^2}$ with m units.
     Properties:
         - of a mean: its standard error  (tested: test_jackknife_of_a_mean)
@@ -51,7 +51,9 @@ def jackknife_error(estimates: Float[Tensor, "sets *batch"], population: int | N
 def jackknife(
     estimates: Float[Tensor, "sets *batch"], population: int | None = None
 ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    r"""The first estimate and half of its 95 % interval; the others leave out one unit each.
+    r"""The first estimate and half of its 95 % interval.
+
+    The other estimates leave out one unit each.
 
     Definition:
         $\hat\theta \pm t_{0.975, w-1}$ standard errors (`jackknife_error`).
@@ -62,7 +64,9 @@ def jackknife(
 
 
 def jackknife_p(estimates: Float[Tensor, "sets *batch"]) -> Float[Tensor, "*batch"]:
-    r"""The two-sided p-value of the first estimate being 0; NaN where leaving out a unit changes nothing.
+    r"""The two-sided p-value of the first estimate against 0.
+
+    It is NaN where leaving out a unit changes nothing.
 
     Properties:
         - below 0.05 where the interval leaves 0 out  (tested: test_p_value_and_interval_agree)

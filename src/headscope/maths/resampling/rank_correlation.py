@@ -1,4 +1,4 @@
-r"""Rank correlation within rows: which of the keys of a query rank high by two measures at once.
+r"""Rank correlation within rows: which keys of a query rank high by two measures.
 
 A row is a query, its entries are keys, and a mask says which keys count. Ranks are taken within each row, so that what
 is common to a row (how many keys it has, how sharp its softmax is) plays no part; correlations pool all rows.
@@ -15,7 +15,7 @@ _DETERMINED = 1e-10
 
 
 def row_ranks(values: Float[Tensor, "*batch keys"], mask: Bool[Tensor, "*some keys"]) -> Float[Tensor, "*batch keys"]:
-    r"""Ranks within each row among the keys that count, of mean 0 and variance 1; elsewhere 0.
+    r"""Ranks of the counted keys within each row, mean 0 and variance 1; elsewhere 0.
 
     Definition:
         $z_j = (r_j - \frac{n+1}{2})/s$ with the rank $r_j$ of key j among n, ties sharing the mean of their ranks, and
@@ -27,12 +27,12 @@ def row_ranks(values: Float[Tensor, "*batch keys"], mask: Bool[Tensor, "*some ke
         One sort per row.
     """
     counted = mask.expand_as(values)
-    # Keys that do not count go to the end of the row, where they are nobody's lower neighbour.
+    # Keys that do not count go to the end of the row, where no key has them as a lower neighbour.
     counted_values = torch.where(counted, values.to(torch.float64), torch.inf)
     ordered = counted_values.sort(-1).values
-    twice = torch.searchsorted(ordered, counted_values) + torch.searchsorted(ordered, counted_values, right=True)
+    double_ranks = torch.searchsorted(ordered, counted_values) + torch.searchsorted(ordered, counted_values, right=True)
     n = counted.sum(-1, keepdim=True).to(torch.float64)
-    centred = torch.where(counted, twice.to(torch.float64) / 2 - n / 2, 0.0)
+    centred = torch.where(counted, double_ranks.to(torch.float64) / 2 - n / 2, 0.0)
     spread = centred.square().sum(-1, keepdim=True) / n.clamp_min(1.0)
     return torch.where(spread > 0, centred / spread.clamp_min(1e-300).sqrt(), 0.0)
 
@@ -52,7 +52,9 @@ def row_centred(values: Float[Tensor, "*batch keys"], mask: Bool[Tensor, "*some 
 
 @dataclass(frozen=True)
 class RankSums:
-    r"""Sums of products of the ranks of three measures (a, m and a control d), which add up over rows and windows.
+    r"""Sums of products of the ranks of three measures: a, m and a control d.
+
+    The sums add up over rows and windows.
 
     Any measures will do whose rows have the mean 0: `row_centred` ones give Pearson's correlation within rows.
 
@@ -73,26 +75,26 @@ class RankSums:
     def of(
         cls, a: Float[Tensor, "*batch rows keys"], m: Float[Tensor, "*some rows keys"], d: Float[Tensor, "rows keys"]
     ) -> "RankSums":
-        """Of ranks, over rows and keys."""
+        """The sums of products of ranks, over rows and keys."""
         products = ((a, a), (m, m), (d, d), (a, m), (a, d), (m, d))
         sums = [(x * y).sum((-2, -1)) for x, y in products]
         return cls(torch.stack([product_sum.expand_as(sums[3]) for product_sum in sums], -1))
 
     @property
     def correlation(self) -> Float[Tensor, "*batch"]:
-        """Of a and m; NaN where one of them does not vary."""
+        """Correlation of a and m; NaN where one of them does not vary."""
         aa, mm, _, am, _, _ = self.sums.unbind(-1)
         return _ratio(am, aa * mm)
 
     @property
     def slope(self) -> Float[Tensor, "*batch"]:
-        """How much a changes with m, by least squares; NaN where m does not vary."""
+        """Slope of a by m, by least squares; NaN where m does not vary."""
         _, mm, _, am, _, _ = self.sums.unbind(-1)
         return torch.where(mm > 0, am / mm.clamp_min(1e-300), torch.nan)
 
     @property
     def partial(self) -> Float[Tensor, "*batch"]:
-        """Of a and m given d; NaN where d determines one of them."""
+        """Partial correlation of a and m given d; NaN where d determines one of them."""
         aa, mm, dd, am, ad, md = self.sums.unbind(-1)
         r, r_a, r_m = _ratio(am, aa * mm), _ratio(ad, aa * dd), _ratio(md, mm * dd)
         left_a, left_m = 1 - r_a.square(), 1 - r_m.square()
@@ -111,7 +113,7 @@ def beyond_positions(
     m: Float[Tensor, "windows *more rows keys"],
     mask: Bool[Tensor, "rows keys"],
 ) -> Float[Tensor, "sets *batch"]:
-    r"""Correlation of two measures of pairs beyond what positions tell and beyond what the key tells by itself.
+    r"""Correlation of two measures of pairs without the parts of positions and keys.
 
     Definition:
         From the entry of window w, query i and key j the mean over windows at (i, j) is taken away, and then the mean
@@ -126,7 +128,7 @@ def beyond_positions(
     """
     a, m = (_without_keys(x, mask) for x in (a, m))
     aa, mm, am = (_crossed(x, y) for x, y in ((a, a), (m, m), (a, m)))
-    # What rounding leaves of something that is not there.
+    # Residuals below this are rounding.
     has_residuals = (aa > 1e-12 * _size(a)) & (mm > 1e-12 * _size(m))
     return torch.where(has_residuals, am / (aa * mm).clamp_min(1e-300).sqrt(), torch.nan)
 
@@ -138,7 +140,7 @@ def _without_keys(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def _crossed(x: Tensor, y: Tensor) -> Tensor:
-    """Sums of products about the means over windows: with all windows, then without each."""
+    """Sums of products about the means over windows: with all, then without each."""
     windows = len(x)
     by_window, of_x, of_y = ((left * right).sum((-2, -1)) for left, right in ((x, y), (x.sum(0), y), (x, y.sum(0))))
     total, product = by_window.sum(0), (x.sum(0) * y.sum(0)).sum((-2, -1))

@@ -1,4 +1,4 @@
-r"""Bukatin, technical part: text as a matrix, the residual stream, heads as linear maps."""
+r"""Bukatin, technical part: text as a matrix, residual stream, heads as maps."""
 
 import itertools
 import math
@@ -50,7 +50,7 @@ def vocabulary(lab: Lab) -> Evidence:
 
 @dataclass(frozen=True)
 class _Model:
-    """A tiny causal transformer with random weights: two layers of attention on the residual stream."""
+    """A tiny causal transformer with random weights and two layers of attention."""
 
     embedding: Tensor
     positions: Tensor

@@ -1,4 +1,4 @@
-r"""Bukatin, overview part: low rank, features, learning in context, mixtures of experts."""
+r"""Bukatin, overview part: low rank, features, learning in context, experts."""
 
 import math
 from collections.abc import Callable
@@ -268,7 +268,10 @@ def expressive(lab: Lab) -> Evidence:
 
 
 def _distance_to_polynomials(degree: int) -> float:
-    """Relative mean-square distance of |x| on [−1, 1] from the polynomials of this degree, by Legendre coefficients."""
+    """Relative mean-square distance of |x| on [−1, 1] from polynomials of a degree.
+
+    The distance comes from Legendre coefficients.
+    """
     # On [0, 1] the integrands are polynomials, so enough Gauss nodes are exact.
     nodes, shares = np.polynomial.legendre.leggauss(degree + 8)
     x, share = (nodes + 1) / 2, shares / 2
@@ -312,7 +315,10 @@ def intention_formula(lab: Lab) -> Evidence:
 
 
 def _ridge(k: torch.Tensor, v: torch.Tensor, alpha: float) -> torch.Tensor:
-    """Regularised least squares as ordinary least squares with √α·1 appended to the keys and 0 to the values."""
+    """Regularised least squares as ordinary least squares with more rows.
+
+    The keys get the rows √α·1, the values the rows 0.
+    """
     d = k.shape[1]
     rows = torch.cat((k, math.sqrt(alpha) * torch.eye(d, dtype=torch.float64)))
     q, r = torch.linalg.qr(rows)

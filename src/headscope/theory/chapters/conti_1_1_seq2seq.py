@@ -1,4 +1,4 @@
-"""Conti, sections 1 and 1.1: words as vectors, sequences as products of probabilities, attention between two RNNs."""
+"""Conti, sections 1 and 1.1: word vectors, sequences, attention between RNNs."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""Conti, sections 1.2.4 and 1.2.5: normalisation, residuals, the feed-forward layer, masks and cross-attention."""
+"""Conti, sections 1.2.4 and 1.2.5: norms, residuals, masks, cross-attention."""
 
 import math
 from collections.abc import Callable

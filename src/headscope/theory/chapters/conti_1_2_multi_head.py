@@ -1,4 +1,4 @@
-"""Conti, sections 1.2.2 and 1.2.3: heads, the softmax and its derivative, the scale of the scores."""
+"""Conti, sections 1.2.2 and 1.2.3: heads, softmax, the scale of the scores."""
 
 import math
 from collections.abc import Callable

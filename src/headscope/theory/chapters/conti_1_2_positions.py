@@ -1,4 +1,4 @@
-"""Conti, sections 1.2 and 1.2.1: the scale of embeddings, and sinusoidal positions."""
+"""Conti, sections 1.2 and 1.2.1: scale of embeddings, and sinusoidal positions."""
 
 import math
 

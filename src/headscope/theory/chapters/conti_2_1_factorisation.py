@@ -103,7 +103,10 @@ def softmax_cost(lab: Lab) -> Evidence:
 
 
 def _few_components(finding: Finding) -> Evidence | None:
-    """Components that 90 % of the energy takes, in each head, beside a map of its sharpness with keys at random."""
+    """Components for 90 % of the energy in each head, against a shuffled map.
+
+    The shuffled map has the same sharpness and random keys.
+    """
     rows = rows_of(finding, "components", ("value", "low", "high", "shuffled", "tokens"), quantity="components_90")
     if rows is None or numbers(rows, "tokens").max() < 64:
         return None
@@ -251,7 +254,7 @@ def johnson_lindenstrauss(lab: Lab) -> Evidence:
             c = 2 * e / math.log((1 + e) / (1 - e))
             tails = float(chi2.sf(n * (1 + e) / c, n) + chi2.cdf(n * (1 - e) / c, n))
             bounds.append(m * (m - 1) / 2 * tails)
-    # And a map, found: 40 points in 300 dimensions, ε = 0.6.
+    # An explicit map: 40 points in 300 dimensions, ε = 0.6.
     m, e = 40, 0.6
     n = math.floor(8 * math.log(m) / e**2) + 1
     c = 2 * e / math.log((1 + e) / (1 - e))

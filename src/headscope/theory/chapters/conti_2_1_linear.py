@@ -1,4 +1,4 @@
-"""Conti, section 2.1.2: linear attention and the kernels behind it."""
+"""Conti, section 2.1.2: linear attention and its kernels."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Conti, sections 2 and 2.1.1: sizes of models, the cost of attention, and attention on sparse graphs."""
+"""Conti, sections 2 and 2.1.1: model sizes, cost of attention, sparse graphs."""
 
 import math
 
@@ -18,13 +18,19 @@ CHAPTER = conti()
 
 
 def _decoder_only(layers: int, d: int, words: int, context: int) -> float:
-    """Parameters of a GPT: two norms, attention and a feed-forward of four widths per layer, tied embeddings."""
+    """Number of parameters of a GPT with tied embeddings.
+
+    A layer has two norms, attention and a feed-forward part of four widths.
+    """
     per_layer = 4 * d * d + 4 * d + 8 * d * d + 5 * d + 4 * d
     return float(layers * per_layer + words * d + context * d + 2 * d)
 
 
 def _bert(layers: int, d: int, words: int, context: int) -> float:
-    """The same with a norm after the embeddings instead of at the end, two segments and the pooler."""
+    """Number of parameters of a BERT.
+
+    Its norm comes after the embeddings instead of at the end; it has two segments and a pooler.
+    """
     return _decoder_only(layers, d, words, context) + 2 * d + d * d + d
 
 
@@ -106,7 +112,10 @@ def full_attention_is_quadratic(lab: Lab) -> Evidence:
 
 
 def _bigbird(n: int, window: int, random: int, first: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """Who sees whom: `window` tokens about each, `first` global tokens, `random` others for each row."""
+    """The mask of a window, global tokens and random keys.
+
+    `window` tokens lie around each token, `first` tokens are global, each row has `random` others.
+    """
     at = torch.arange(n)
     near = (at[:, None] - at[None, :]).abs() <= window // 2
     everywhere = (at[:, None] < first) | (at[None, :] < first)
@@ -116,7 +125,7 @@ def _bigbird(n: int, window: int, random: int, first: int, generator: torch.Gene
 
 
 def _grows_linearly(name: str, count: dict[int, int]) -> Comparison:
-    """The last of three counts beside the straight line through the first two."""
+    """Compares the last of three counts with the line through the first two."""
     (a, x), (b, y), (c, z) = sorted(count.items())
     return exact(name, x + (y - x) * (c - a) / (b - a), float(z))
 
@@ -175,7 +184,7 @@ def full_graph(lab: Lab) -> Evidence:
     w_o = lab.normal(heads, m, d, purpose="o")
 
     def on_graph(heads_used: int, scale: float) -> Tensor:
-        """(10), node by node and head by head, with every neighbourhood full."""
+        """Equation (10), node by node and head by head, with full neighbourhoods."""
         rows = []
         for i in range(n):
             neighbours = list(range(n))
@@ -257,7 +266,7 @@ def _spectral_gaps(lab: Lab, n: int, degree: float, draws: int) -> Tensor:
 
 
 def _reached(n: int, layers: int, dilation: int, window: int) -> Tensor:
-    """The tokens from which the middle one has heard after some layers of dilated windows."""
+    """The tokens that reach the middle one through layers of dilated windows."""
     at, empty = torch.arange(n)[None], torch.zeros(1, 1, n, 1)
     reach = dilation * window // 2
     call = Call(empty, empty, empty, 1.0, at, at)

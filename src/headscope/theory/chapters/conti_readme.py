@@ -1,4 +1,4 @@
-"""The readme of Conti's thesis: attention as a structured matrix and a sparse error."""
+"""The readme of Conti's thesis: attention as structured matrix and sparse error."""
 
 import math
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def structure_and_rest(lab: Lab) -> Evidence:
     eye = torch.eye(n, dtype=torch.float64)
 
     def fits(name: str, a: Tensor) -> tuple[Comparison, ...]:
-        """Each family with the rest as its error."""
+        """Each family of maps; the difference to the map is its error."""
         return tuple(exact(f"{name} as {family} matrix plus error", a, eye @ p + (a - p)) for family, p in families)
 
     attention = torch.softmax(lab.normal(n, n, purpose="scores"), -1)

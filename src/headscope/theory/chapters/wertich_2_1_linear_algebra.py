@@ -1,4 +1,4 @@
-r"""Wertich, section 2.1: principal components, the Gaussian ellipsoid, singular values, linear maps."""
+r"""Wertich, section 2.1: principal components, ellipsoid, singular values, maps."""
 
 import math
 
@@ -20,7 +20,7 @@ SCAN = 1e-6  # what a fine scan over directions leaves open, relative
 
 
 def data(lab: Lab, d: int, n: int, purpose: str = "") -> Tensor:
-    """Data as the thesis writes it: d × n, one point per column, correlated and away from the origin."""
+    """Correlated data away from the origin, d × n: one point per column."""
     mixing = lab.normal(d, d, purpose=f"mixing {purpose}") + 2 * torch.eye(d)
     return mixing @ lab.normal(d, n, purpose=f"points {purpose}") + lab.normal(d, 1, purpose=f"mean {purpose}") + 3
 
@@ -103,7 +103,7 @@ def maximum_likelihood(lab: Lab) -> Evidence:
 
 
 def _likeliest_factor(x: Tensor) -> float:
-    """The factor of the covariance with 1/(n − 1) at which the likelihood of the points is largest, by search."""
+    """The factor of the 1/(n − 1) covariance with the largest likelihood, by search."""
     unbiased = torch.cov(x)
 
     def minus_log_likelihood(factor: float) -> float:

@@ -1,4 +1,4 @@
-r"""Wertich, section 2.2: entropy, divergence and mutual information, discrete and Gaussian."""
+r"""Wertich, section 2.2: entropy, divergence and mutual information."""
 
 import math
 
@@ -38,7 +38,7 @@ def gaussian(lab: Lab, d: int, purpose: str) -> Gaussian:
 
 
 def log_density(g: Gaussian, x: Tensor) -> Tensor:
-    """From scipy: an arithmetic of its own."""
+    """The log-density by scipy, independent of headscope's own."""
     law = scipy.stats.multivariate_normal(g.mean.numpy(), g.covariance.numpy())
     return torch.as_tensor(law.logpdf(x.numpy()))
 
@@ -53,7 +53,10 @@ def on_the_line(mean: float, sd: float) -> Gaussian:
 
 
 def line(low: float, high: float, nodes: int) -> tuple[Tensor, float]:
-    """Nodes and step of a sum that stands for an integral; a smooth integrand that has died out makes it exact."""
+    """Nodes and step of a sum that replaces an integral.
+
+    The sum is exact for a smooth integrand that vanishes at both ends.
+    """
     x = torch.linspace(low, high, nodes, dtype=torch.float64)
     return x, float(x[1] - x[0])
 
@@ -213,7 +216,7 @@ def cross_entropies(lab: Lab, d: int) -> tuple[Gaussian, Gaussian, Tensor]:
 
 
 def stretch_and_shift(p: Gaussian, q: Gaussian) -> tuple[float, float]:
-    """The second and third term of the cross-entropy, as they stand."""
+    """The second and third term of the cross-entropy, by the formula."""
     inverse, gap = torch.linalg.inv(q.covariance), q.mean - p.mean
     return float((inverse @ p.covariance).trace()) / 2, float(gap @ inverse @ gap) / 2
 

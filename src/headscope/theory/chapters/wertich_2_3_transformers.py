@@ -17,7 +17,10 @@ CHAPTER = wertich()
 
 
 def _meaning(finding: Finding) -> Evidence | None:
-    """Related words beside the same words paired otherwise; analogies beside chance and the third word alone."""
+    """Related words against other pairings of them; analogies against their nulls.
+
+    The nulls are chance and the third word alone.
+    """
     related = rows_of(finding, "related", ("value", "null", "z"), word="all")
     columns = ("value", "low", "high", "null", "gain", "gain_low", "gain_high")
     added = rows_of(finding, "analogies", columns, relation="all")
@@ -38,13 +41,16 @@ def _meaning(finding: Finding) -> Evidence | None:
 
 
 def _lengths(finding: Finding) -> Evidence | None:
-    """The spread of the lengths beside that of a cloud with the same covariance, which prefers no sphere."""
+    """The spread of the lengths against a cloud of the same covariance.
+
+    Such a cloud prefers no sphere.
+    """
     spreads = rows_of(finding, "tables", ("value", "null", "gaussian", "rows"), table="token", quantity="length_spread")
     if spreads is None:
         return None
     row = spreads.row(0, named=True)
     quantity = f"spread of the lengths of {row['rows']} token vectors over their mean"
-    error = row["value"] / (2 * row["rows"]) ** 0.5  # of a standard deviation of so many numbers
+    error = row["value"] / (2 * row["rows"]) ** 0.5  # of the standard deviation of this number of values
     return Evidence(
         (less_than(f"{quantity}, beside that of Gaussian vectors with the same covariance", row["gaussian"],
                    row["value"], error),),
@@ -95,7 +101,10 @@ def positions(count: int, d: int) -> Tensor:
 
 
 def kernel(distance: Tensor, d: int) -> Tensor:
-    """Cosine of two encodings, from their distance alone: the mean of cos(ω·distance) over the frequencies."""
+    """Cosine of two encodings as a function of their distance.
+
+    It is the mean of cos(ω·distance) over the frequencies.
+    """
     frequency = 10000.0 ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
     return (distance[:, None] * frequency).cos().mean(1)
 

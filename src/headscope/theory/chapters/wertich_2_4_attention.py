@@ -39,7 +39,7 @@ def output_is_an_average(lab: Lab) -> Evidence:
     output = scaled_dot_product_attention(q[None], k[None], v[None])[0]
     weights = softmax(q @ k.mT / math.sqrt(_WIDTH))
     mixed = torch.stack([sum((a * value for a, value in zip(row, v, strict=True)), 0 * v[0]) for row in weights])
-    # With all values 1 the output is the sum of a row, whatever computes it.
+    # With all values 1 the output is the sum of a row, in every implementation.
     rows = scaled_dot_product_attention(q[None], k[None], torch.ones_like(v)[None])[0, :, 0]
     return Evidence(
         (

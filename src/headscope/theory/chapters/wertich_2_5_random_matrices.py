@@ -20,7 +20,10 @@ CHAPTER = wertich()
 
 
 def distance(law: Law | QuarterCircle, values: Tensor) -> float:
-    """The largest distance between the distribution function of a law and that of values (Kolmogorov)."""
+    """The largest distance of the distribution functions of a law and of values.
+
+    It is the Kolmogorov distance.
+    """
     x = values.flatten().sort().values
     steps = torch.arange(1, len(x) + 1, dtype=torch.float64) / len(x)
     return float((law.cdf(x) - steps).abs().max())

@@ -1,4 +1,4 @@
-r"""Wertich, section 3.3: what related work is said to have shown."""
+r"""Wertich, section 3.3: what the thesis reports of related work."""
 
 import math
 
@@ -79,7 +79,10 @@ def linformer_work(lab: Lab) -> Evidence:
 
 
 def _grown_alike(streams: Finding, maps: Finding) -> Evidence | None:
-    """Tokens of the last stack, last layer beside the first; components of maps beside shuffled ones, longest maps."""
+    """Tokens after the last layer against the first; map components against shuffles.
+
+    It reads the last stack and the longest maps.
+    """
     cosine = rows_of(streams, "streams", ("value", "low", "high"), variant="as is", quantity="mean_cosine")
     counts = rows_of(maps, "components", ("value", "low", "high", "shuffled", "tokens"), quantity="components_90")
     if cosine is None or counts is None:

@@ -1,4 +1,7 @@
-r"""Wertich, sections 4.1 and 4.2: a sentence as one joint Gaussian, linear maps, conditioning on the last token."""
+r"""Wertich, sections 4.1 and 4.2: a sentence as one joint Gaussian.
+
+Linear maps act on it, and the last token conditions it.
+"""
 
 import math
 

@@ -1,5 +1,4 @@
-r"""Wertich, section 4.3: the covariance of a token with k likely values, and what scalar products do to its "
-r"spectrum."""
+r"""Wertich, section 4.3: the covariance and spectrum of a token with k values."""
 
 import math
 
@@ -10,7 +9,8 @@ from torch import Tensor
 from headscope.core.figure import Curves, Series
 from headscope.core.verdict import Comparison, Evidence
 from headscope.maths.gaussians.gaussian import of_points, pseudo_log_determinant, rank
-from headscope.maths.linear_algebra.spectrum import effective_rank, singular_values
+from headscope.maths.linear_algebra.spectrum import effective_rank, participation_ratio, singular_values
+from headscope.maths.random_matrices.wishart import mean_length
 from headscope.theory.checks import Lab, exact, fact, mean_of, trend_of
 from headscope.theory.works import wertich
 
@@ -18,7 +18,7 @@ CHAPTER = wertich()
 
 
 def unit_vectors(lab: Lab, k: int, d: int, common: float = 0.5) -> Tensor:
-    """k unit vectors with a common component: their scalar products are positive on average."""
+    """k unit vectors with a common component and a positive mean scalar product."""
     x = lab.normal(k, d, purpose="own") + common * lab.normal(1, d, purpose="common")
     return torch.nn.functional.normalize(x, dim=1)
 
@@ -221,7 +221,7 @@ def hypersphere(lab: Lab) -> Evidence:
     variances = torch.full((d,), 0.1 / (d - 3), dtype=torch.float64)
     variances[:3] = 0.3  # three directions hold 0.9 of the variance
     squared = (lab.normal(20_000, d, purpose="few") * variances.sqrt()).square().sum(1)
-    effective = float(variances.sum() ** 2 / variances.square().sum())
+    effective = float(participation_ratio(variances.sqrt()))
     figure = Curves(
         "w43f_shell", "How thin the shell is",
         "Spread of the length of standard normal vectors about √d, relative to √d, over the dimension.",
@@ -238,18 +238,13 @@ def hypersphere(lab: Lab) -> Evidence:
         ),
         corrected=(
             mean_of("mean squared deviation of |x|/√d from 1, d = 16, from 2 − 2 E|x|/√d",
-                    2 - 2 * _mean_length(16) / 4, (thick - 1).square()),
+                    2 - 2 * mean_length(16) / 4, (thick - 1).square()),
             mean_of("mean squared deviation of |x|² with three dominant directions, from 2/d_eff", 2 / effective,
                     (squared - 1).square()),
         ),
         trend=trend_of("relative spread of the length", "dimension d", dims, spreads, -0.5, errors),
         figures=(figure,),
     )  # fmt: skip
-
-
-def _mean_length(d: int) -> float:
-    """The mean length of a standard normal vector."""
-    return math.sqrt(2) * math.exp(math.lgamma((d + 1) / 2) - math.lgamma(d / 2))
 
 
 def block(first: float, second: float, alpha: float) -> Tensor:

@@ -17,7 +17,7 @@ CHAPTER = wertich()
 
 
 def _quadrature(mean: float, variance: float) -> tuple[float, float]:
-    """Mean and variance of e^X by Gauss–Hermite quadrature: no formula of the log-normal law enters."""
+    """Mean and variance of e^X by Gauss–Hermite quadrature, without the formulas."""
     x, weight = np.polynomial.hermite_e.hermegauss(60)
     weight = weight / weight.sum()
     y = np.expm1(mean + math.sqrt(variance) * x)

@@ -1,4 +1,4 @@
-r"""Wertich, sections 5.2.2 and 5.2.3: probability distributions and points on a sphere."""
+r"""Wertich, sections 5.2.2 and 5.2.3: distributions and points on a sphere."""
 
 import math
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headscope.core.figure import Curves, Series
 from headscope.core.verdict import Comparison, Evidence
-from headscope.maths.attention.softmax import entropy, gaussian_entropy, softmax
+from headscope.maths.attention.softmax import entropy, entropy_expansion, gaussian_entropy, softmax
 from headscope.maths.geometry.sphere import pairs_at_angle, slerp, uniform_on_sphere
 from headscope.theory.checks import Lab, exact, fact, mean_of, order_of, variance_of
 from headscope.theory.works import wertich
@@ -248,8 +248,7 @@ def temperature_limits(lab: Lab) -> Evidence:
     one_hot = torch.zeros_like(v)
     one_hot[v.argmax()] = 1.0
     alphas = (0.04, 0.02, 0.01)
-    lacks = [math.log(64) - float(entropy(softmax(alpha * v))) for alpha in alphas]
-    beyond = [abs(x - a**2 * float(v.var(correction=0)) / 2) for a, x in zip(alphas, lacks, strict=True)]
+    beyond = [abs(float(entropy_expansion(alpha * v) - entropy(softmax(alpha * v)))) for alpha in alphas]
     return Evidence(
         (
             exact("α = 800/gap: shares against all on the largest entry", one_hot, cold),

@@ -18,14 +18,14 @@ def _cross_entropy(q: Tensor, p: Tensor) -> Tensor:
 
 
 def _gradient(q: Tensor, scores: Tensor) -> Tensor:
-    """By automatic differentiation, with torch's own softmax."""
+    """The gradient by automatic differentiation, with torch's softmax."""
     x = scores.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(_cross_entropy(q, torch.softmax(x, -1)), x)
     return gradient
 
 
 def _jacobian(scores: Tensor) -> Tensor:
-    """By automatic differentiation: the derivative of share k in score j."""
+    """The derivative of share k by score j, by automatic differentiation."""
     x = scores.clone().requires_grad_()
     return torch.stack([torch.autograd.grad(share, x, retain_graph=True)[0] for share in torch.softmax(x, -1)])
 

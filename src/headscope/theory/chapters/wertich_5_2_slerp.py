@@ -46,13 +46,16 @@ def _divergences(lab: Lab, count: int, radius: float, n: int = _N, centred: bool
 
 
 def _residuals(curves: Tensor) -> Tensor:
-    """What the best sinusoid of the frequency π/2 leaves over of each curve, relative to its range."""
+    """Residual of the best sinusoid of frequency π/2, relative to the curve's range."""
     t = _times(curves.shape[-1])
     return torch.tensor([fit_sinusoid(t, curve, _RIGHT).residual for curve in curves], dtype=torch.float64)
 
 
 def _equal_means(quantity: str, predicted: Tensor, measured: Tensor) -> Comparison:
-    """Two means over the same pairs; the error is that of the mean difference."""
+    """Compares two means over the same pairs.
+
+    The error is that of the mean difference.
+    """
     error = float((measured - predicted).std()) / len(measured) ** 0.5
     return Comparison(quantity, float(predicted.mean()), float(measured.mean()), error)
 
@@ -101,7 +104,7 @@ def cross_entropy_along_an_arc(lab: Lab) -> Evidence:
     radii = (0.02, 0.01, 0.005, 0.0025)
     falling = [float(_residuals(_divergences(lab, 24, radius, centred=True)).median()) for radius in radii]
     corrected.append(order_of("power of the radius in the relative deviation, centred pairs", "l", 1.0, radii, falling))
-    # Divergence against half the variance of u − w, and what is left of a sinusoid, on the way to radius 0.
+    # Divergence against half the variance of u − w, and the residual of a sinusoid, on the way to radius 0.
     sizes = (1e-2, 5e-3, 2.5e-3)
     gaps, left = [], []
     for size in sizes:
@@ -540,7 +543,10 @@ def sum_of_cosines(lab: Lab) -> Evidence:
     frozen = ((softmax(v) - softmax(w)) * velocity).sum(-1)
 
     def without_offset(curve: Tensor) -> float:
-        """What the best â cos(πt/2 + b̂), without a constant, leaves over of the curve, relative to its range."""
+        """Residual of the best â cos(πt/2 + b̂), relative to the curve's range.
+
+        The fit has no constant.
+        """
         basis = torch.stack([torch.cos(_RIGHT * t), torch.sin(_RIGHT * t)], -1)
         residual = curve - basis @ torch.linalg.lstsq(basis, curve[:, None]).solution[:, 0]
         return float(residual.abs().max() / (curve.max() - curve.min()))

@@ -123,7 +123,10 @@ def _moments_by_radius(lab: Lab) -> Curves:
 
 
 def _by_quadrature(spread: float) -> tuple[float, float]:
-    """Mean less 1, and variance, of the ratio for two scores of variance `spread`, by Gauss–Hermite quadrature."""
+    """Mean less 1 and variance of the ratio, by Gauss–Hermite quadrature.
+
+    Both scores have the variance `spread`.
+    """
     x, weight = np.polynomial.hermite_e.hermegauss(60)
     weight = weight / weight.sum()
     y = np.expm1(math.sqrt(2 * spread) * x)

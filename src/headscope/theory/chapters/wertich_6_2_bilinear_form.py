@@ -1,4 +1,4 @@
-r"""Wertich, sections 6.1, 6.2.1, 6.2.4 and appendix B.1: the score of two Gaussian vectors."""
+r"""Wertich, sections 6.1, 6.2.1, 6.2.4, B.1: the score of two Gaussian vectors."""
 
 import torch
 from torch import Tensor
@@ -15,7 +15,10 @@ _DRAWS = 100_000
 
 
 def dependent_pair(lab: Lab, n: int = 4) -> GaussianPair:
-    """Two dependent Gaussian vectors with means that are not 0 and a cross-covariance that is not symmetric."""
+    """Two dependent Gaussian vectors with nonzero means.
+
+    Their cross-covariance is not symmetric.
+    """
     root = lab.normal(2 * n, 2 * n, purpose="root") / (2 * n) ** 0.5
     cov = root @ root.mT
     mean_x, mean_y = lab.normal(2, n, purpose="means") / 2
@@ -39,7 +42,7 @@ def alone(pair: GaussianPair) -> GaussianPair:
 
 
 def directed(lab: Lab, pair: GaussianPair) -> tuple[Tensor, Tensor, Tensor]:
-    """A, B and C = AᵀB with entries that make Tr(CΣ_XY) and Tr(CΣ_YX) differ for certain."""
+    """A, B and C = AᵀB for which Tr(CΣ_XY) and Tr(CΣ_YX) certainly differ."""
     n = pair.mean_x.shape[-1]
     a = lab.normal(n, n, purpose="A")
     asymmetric = pair.cov_xy - pair.cov_xy.mT
@@ -375,7 +378,10 @@ def diagonal_covariances(lab: Lab) -> Evidence:
 
 
 def _off_by(lab: Lab, weights: Tensor, forms: int) -> Tensor:
-    """Squares of Var/(s̄ t̄ ‖C‖²) − 1 over generic C, for products of variances given as a matrix."""
+    """Squares of Var/(s̄ t̄ ‖C‖²) − 1 over generic C.
+
+    A matrix holds the products of the variances.
+    """
     relative, size, parts = weights / weights.mean(), len(weights), []
     for part in range(4):
         squares = lab.normal(forms // 4, size, size, purpose=f"generic {size} {part}").square()

@@ -1,4 +1,7 @@
-r"""Wertich, sections 6.2.2, 6.2.3 and 6.2.5: traces of random matrices, and what their spectra and bases decide."""
+r"""Wertich, sections 6.2.2, 6.2.3, 6.2.5: traces of random matrices.
+
+The spectra and the bases decide them.
+"""
 
 import math
 
@@ -366,7 +369,7 @@ def rotation_matters(lab: Lab) -> Evidence:
 
 
 def with_spectra(lab: Lab, sigma_a: Tensor, sigma_b: Tensor, draws: int, purpose: str) -> Tensor:
-    """Traces of ÂᵀB̂: random matrices whose singular values are replaced, their singular vectors kept."""
+    """Traces of ÂᵀB̂ for random singular vectors and prescribed singular values."""
     n = len(sigma_a)
     matrices = []
     for name, sigma in (("A", sigma_a), ("B", sigma_b)):

@@ -1,4 +1,4 @@
-r"""Wertich, section 6.3: scores of vectors on spheres, and what a random matrix does with the angle between them."""
+r"""Wertich, section 6.3: scores of vectors on spheres under a random matrix."""
 
 import math
 
@@ -17,7 +17,10 @@ CHAPTER = wertich()
 
 
 def random_scores(lab: Lab, n: int, cosine: float, draws: int = 50_000) -> Tensor:
-    """Scores vᵀCw of unit vectors at this cosine, C with independent entries of variance 1/n; all drawn anew."""
+    """Scores vᵀCw of unit vectors at this cosine.
+
+    C has independent entries of variance 1/n; every draw is new.
+    """
     v, w = pairs_at_cosine(draws, n, cosine, lab.generator(f"pairs {cosine}"))
     c = lab.normal(draws, n, n, purpose=f"forms {cosine}") / n**0.5
     scores: Tensor = (v[:, None, :] @ c @ w[:, :, None])[:, 0, 0]
@@ -618,7 +621,10 @@ def mixed_terms(lab: Lab) -> Evidence:
 
 
 def _mixed_ratio(lab: Lab, n: int, draws: int) -> tuple[float, float]:
-    """Mean |⟨W_q x, W_k p⟩| for p orthogonal to x over that for p along x, of one length, and its error."""
+    """Mean |⟨W_q x, W_k p⟩| for p orthogonal to x over p along x, and its error.
+
+    Both p have one length.
+    """
     x, p = haar_frames(1, n, 2, lab.generator(f"ratio {n}"))[0].mT
     w_q, w_k = lab.normal(2, draws, n, n, purpose=f"ratio {n}")
     query = w_q @ x

@@ -1,4 +1,4 @@
-r"""Wertich, section 7.1: Gaussians that are averaged by attention."""
+r"""Wertich, section 7.1: attention averages Gaussians."""
 
 import math
 

@@ -15,6 +15,7 @@ from headscope.maths.attention.token_collapse import (
     critical_diameter,
     diameter,
     diameter_bound,
+    difference_ratio,
     layer_norm,
     orthogonal_factor,
     random_stack,
@@ -167,13 +168,13 @@ def skip_connections(lab: Lab) -> Evidence:
         mean = [x.mean(-2).square().sum(-1) for x in (layers[0], layers[-1])]
         left = residual_norm(layers[-1]) / residual_norm(small)
         name = f"random matrices, β = {beta}, {depth} layers"
-        # Attention is flat up to the scores of so small tokens, about 1e-8, and so are the differences that are left.
+        # Attention is flat up to the scores of these small tokens, about 1e-8, and so are the differences left.
         answer.append(exact(f"{name}: share of the differences left", (1 - beta) ** depth, float(left.mean()),
                             scale=1e3))  # fmt: skip
         growth = ((1 - beta) ** 2 + beta**2) ** depth
         answer.append(mean_of(f"{name}: squared length of the mean token over the first", growth, mean[1] / mean[0]))
         # The rate itself, measured on stacks: differences over the mean token, per layer.
-        rates = (left / (mean[1] / mean[0]).sqrt()).log() / depth
+        rates = (difference_ratio(layers[-1]) / difference_ratio(small)).log() / depth
         odds = mean_of(f"{name}: logarithm of the rate per layer", math.log(skip_rate(beta)), rates)
         # The mean of a logarithm lies below the logarithm of the mean: by half the relative variance of the squares.
         bias = float((mean[1] / mean[0]).var() / (mean[1] / mean[0]).mean() ** 2) / 4 / depth
@@ -214,7 +215,10 @@ def _curves(lab: Lab) -> Curves:
 
 
 def _flat(finding: Finding) -> Evidence | None:
-    """Effective keys (e to the entropy) beside all visible ones: flat weights leave out fewer than half."""
+    """Effective keys (e to the entropy) against all visible keys.
+
+    Flat weights leave out fewer than half of them.
+    """
     rows = rows_of(finding, "heads", ("value", "low", "high", "uniform"), quantity="effective_keys")
     if rows is None:
         return None

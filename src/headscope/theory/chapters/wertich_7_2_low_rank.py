@@ -134,7 +134,7 @@ def rank_of_softmax(lab: Lab) -> Evidence:
 
 
 def _one_matrix_for_all(lab: Lab) -> list[Comparison]:
-    """What rank log n leaves of P = 1 on vectors that were not known beforehand."""
+    """Error of rank log n for P = 1 on vectors that it does not know beforehand."""
     n, k, draws = 128, math.ceil(math.log(128)), 400
     w = lab.normal(draws, n, 1, purpose="unknown")
     basis = torch.linalg.qr(lab.normal(n, k, purpose="basis")).Q
@@ -173,14 +173,17 @@ def _spectra(lab: Lab) -> Curves:
 
 
 def _softmax_matrix(lab: Lab, n: int, d: int, scale: float, diagonal: float = 0.0) -> tuple[torch.Tensor, torch.Tensor]:
-    """A softmax matrix of random queries and keys (scores of this spread), and the values."""
+    """A softmax matrix of random scores of this spread, and the values."""
     q, k, v = lab.normal(3, n, d, purpose=f"{n} {d}")
     scores = scale * q @ k.mT / math.sqrt(d) if not diagonal else diagonal * torch.eye(n, dtype=torch.float64)
     return torch.softmax(scores, -1), v
 
 
 def _length_failure(k: int, epsilon: float) -> float:
-    """The chance that a Gaussian projection to k dimensions changes a squared length by more than the share ε."""
+    """The chance that a projection to k dimensions changes a squared length by > ε.
+
+    The projection is Gaussian, and ε is a share of the length.
+    """
     half = torch.tensor(k / 2, dtype=torch.float64)
     below = torch.special.gammainc(half, half * (1 - epsilon))
     above = torch.special.gammaincc(half, half * (1 + epsilon))

@@ -19,7 +19,10 @@ _PARAMETERS = 7_241_732_096
 
 
 def _norms_of_layers(finding: Finding) -> Evidence | None:
-    """Mean over layers of the mean squared singular value and of the largest, by matrix, beside the stated ranges."""
+    """Mean and largest squared singular values by matrix against the stated ranges.
+
+    Both are means over the layers.
+    """
     ranges = {"Q": (1 / 20, 1 / 10, 3, 4), "K": (1 / 20, 1 / 10, 3, 4), "V": (9 / 10, 12 / 10, 2, 3)}
     stated, squares = [], {}
     for matrix, (low, high, least, most) in ranges.items():
@@ -148,12 +151,15 @@ def orthogonal_vectors(lab: Lab) -> Evidence:
 
 
 def _trace_of_layers(finding: Finding) -> Evidence | None:
-    """Mean squared traces of the layers, as they are and in units of what unrelated matrices of their norms show."""
+    """Mean squared traces of the layers, plain and in units of the null.
+
+    The null is an unrelated pair of matrices of the same norms.
+    """
     rows = rows_of(finding, "layers", ("value", "sd"), quantity="trace")
     if rows is None:
         return None
     traces, unrelated = numbers(rows), numbers(rows, "sd")
-    spread = math.sqrt(2 / len(traces))  # of a mean of so many squares of standard normal numbers
+    spread = math.sqrt(2 / len(traces))  # of a mean of squares of standard normal numbers
     return Evidence(
         (Comparison(f"mean squared trace over {len(traces)} layers", 1.0, float((traces**2).mean()), spread),),
         (Comparison("the same, each in units of its spread for unrelated matrices of these norms", 1.0,
@@ -207,7 +213,10 @@ def mistral_shapes(lab: Lab) -> Evidence:
 def mistral_parameters(
     query_width: int, key_width: int, hidden: int, blocks: int = 32, vocabulary: int = 32_000
 ) -> int:
-    """Parameters of a Llama-like model of width 4096: embeddings in and out, blocks, and norms."""
+    """Parameters of a Llama-like model of width 4096.
+
+    They are the embeddings in and out, the blocks, and the norms.
+    """
     d = 4096
     attention = 2 * d * query_width + 2 * d * key_width  # queries and outputs, keys and values
     return 2 * vocabulary * d + blocks * (attention + 3 * d * hidden + 2 * d) + d

@@ -64,7 +64,7 @@ CHAPTER.of_a_model(
 
 
 def _more_shots(finding: Finding) -> Evidence | None:
-    """The log-probability of reference clues: does its gain over no shots stay above 0?"""
+    """Gain in log-probability of reference clues over no shots: does it stay above 0?"""
     shots = rows_of(finding, "shots", ("gain", "gain_low", "gain_high"))
     if shots is None:
         return None
@@ -86,7 +86,10 @@ def _thirds(values: np.ndarray) -> tuple[float, float, float]:
 
 
 def _course(finding: Finding) -> Evidence | None:
-    """The diagonal of word maps in the first, middle and last third of the layers, and the own shot in the middle."""
+    """The diagonal of word maps by thirds of the layers, and the own shot.
+
+    The own shot is measured in the middle third.
+    """
     diagonal, inside = _depths(finding, "diagonal_words"), _depths(finding, "inside_share")
     near = _depths(finding, "inside_share", "nearness")
     if diagonal is None or inside is None or near is None or len(diagonal[0]) < 3:
@@ -111,7 +114,10 @@ def _course(finding: Finding) -> Evidence | None:
 
 
 def _borders(finding: Finding) -> Evidence | None:
-    """Mass across shots beside what nearness alone gives, and from a clue to its word; means over layers."""
+    """Mass across shots against nearness alone, and mass from a clue to its word.
+
+    Both are means over the layers.
+    """
     parts = [_depths(finding, quantity, column) for quantity in ("inside_share", "target")
              for column in ("value", "nearness")]  # fmt: skip
     if any(part is None for part in parts):
@@ -133,7 +139,10 @@ def _borders(finding: Finding) -> Evidence | None:
 
 
 def _small(finding: Finding) -> Evidence | None:
-    """The largest weight of a pair in the averaged maps, and in single heads: flat heads would keep both small."""
+    """The largest weight of a pair in averaged maps and in single heads.
+
+    Flat heads would keep both small.
+    """
     average, single = _depths(finding, "largest_average"), _depths(finding, "largest_head")
     if average is None or single is None:
         return None
@@ -236,7 +245,10 @@ def word_totals(lab: Lab) -> Evidence:
 
 
 def _unrelated(finding: Finding) -> Evidence | None:
-    """Correlations of embedding cosines within rows, in the median head: they explain less than a hundredth."""
+    """Correlations of embedding cosines within rows, in the median head.
+
+    They explain less than a hundredth.
+    """
     stated, corrected = [], []
     for quantity, words in (("embedding_score", "score"), ("embedding_rank", "rank of the weight")):
         rows = rows_of(finding, "heads", ("value", "null", "low", "high"), quantity=quantity)
@@ -319,7 +331,10 @@ def _normals(lab: Lab, rows: int, columns: int, name: str) -> torch.Tensor:
 
 
 def _depth(lab: Lab, model: int) -> tuple[list[float], Curves]:
-    """A small random model of the same kind: RMS norms, skips, gated feed-forward, σ²d as at full size."""
+    """A small random model of the same kind.
+
+    It has RMS norms, skips, a gated feed-forward part, and σ²d as at full size.
+    """
     d, heads, key_heads, n, layers = 256, 8, 2, 48, 16
     d_head, wide, sigma = d // heads, 896, 0.02 * math.sqrt(4096 / d)
     generator = lab.generator(f"depth {model}")
@@ -416,7 +431,10 @@ def temperature_limits(lab: Lab) -> Evidence:
 
 
 def _scaled_spectra(finding: Finding) -> Evidence | None:
-    """Mass on the token itself and copied text at α = 2, and whether the texts are language; means over prompts."""
+    """Mass on the token itself and copied text at α = 2, and tests of language.
+
+    All are means over prompts.
+    """
     effects = rows_of(finding, "effects", ("self", "self_low", "self_high"), which="change", change="scale 2")
     texts = {
         change: rows_of(finding, "texts", ("prompt", "surprise", "ordinary", "shuffled"), change=change, which=variant)
@@ -445,7 +463,10 @@ def _scaled_spectra(finding: Finding) -> Evidence | None:
 
 
 def _paired(changed: pl.DataFrame, unchanged: pl.DataFrame, column: str) -> np.ndarray | None:
-    """Differences of a column prompt by prompt; None where prompts differ or fewer than two have both numbers."""
+    """Differences of a column, prompt by prompt.
+
+    None where the prompts differ, or where fewer than two have both numbers.
+    """
     if changed["prompt"].to_list() != unchanged["prompt"].to_list():
         return None
     pairs = changed.select(column).with_columns(unchanged[column].alias("before")).drop_nulls()
@@ -453,7 +474,10 @@ def _paired(changed: pl.DataFrame, unchanged: pl.DataFrame, column: str) -> np.n
 
 
 def _mean(values: np.ndarray) -> tuple[float, float]:
-    """Mean and standard error, widened as Student's interval is: few prompts say less than their spread."""
+    """Mean and standard error, widened as Student's interval is.
+
+    A few prompts say less than their spread.
+    """
     widened = student_quantile(len(values)) / HALF_WIDTH
     return float(values.mean()), widened * float(values.std(ddof=1)) / math.sqrt(len(values))
 

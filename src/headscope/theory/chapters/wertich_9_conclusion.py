@@ -41,7 +41,7 @@ def sphere_radius(lab: Lab) -> Evidence:
 
 
 def _relative_errors(lab: Lab) -> Trend:
-    """How far 1/n is from the length, in units of the length: it does not come nearer."""
+    """Relative error of 1/n as the length, which does not fall with n."""
     sizes, errors, spreads = (16, 64, 256), [], []
     for n in sizes:
         lengths = lab.normal(2000, n, purpose=f"{n}").norm(dim=1)

@@ -1,4 +1,7 @@
-"""Bukatin's talk: its slides, numbered from the title on, that state a formula or something that can be judged."""
+"""Bukatin's talk: the slides with a formula or a statement that can be judged.
+
+Slides are numbered from the title on.
+"""
 
 from headscope.theory.index.item import Item, numbered
 

@@ -1,4 +1,4 @@
-"""The index itself: the documents with all their items, and what each item still lacks."""
+"""The index itself: the documents with all their items, and what items lack."""
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
@@ -45,17 +45,20 @@ def _document(name: str, work: object, letters: str, items: tuple[Item, ...], se
 
 
 def _with_model(item: Item) -> Item:
-    """Claims that a lens judges are asked about the reader's model."""
+    """The item; steps whose claims a lens judges get the reader's model."""
 
-    def asked(step: Step) -> Step:
+    def with_model(step: Step) -> Step:
         judged = any(claim.judge is not None for claim in _judging(step))
         return replace(step, words=(*step.words, "--model", MODEL)) if judged else step
 
-    return replace(item, steps=tuple(map(asked, item.steps)))
+    return replace(item, steps=tuple(map(with_model, item.steps)))
 
 
 def _sections(name: str, letters: str, items: Iterable[Item], sections: Sections) -> list[Item]:
-    """Statements without a number, section by section: what the ledger judges and no other item names."""
+    """Statements without a number, by section.
+
+    The ledger judges them, and no other item names them.
+    """
     named = {claim for item in items for claim in item.claims}
     section_items = []
     for section, (title, other_steps) in sections.items():
@@ -86,7 +89,10 @@ def _judging(step: Step) -> tuple[Claim, ...]:
 
 
 def items(document: str = "", kind: str = "", section: str = "") -> tuple[Item, ...]:
-    """All items in the order of the works, or those of a document, a kind, a section with its parts."""
+    """All items in the order of the works, or those of a document, kind or section.
+
+    A section includes its parts.
+    """
     names = [work.name for work in documents()]
     if document and document not in names:
         raise UsageError(f"there is no document {document!r}", hint=f"the documents are {', '.join(names)}")
@@ -110,7 +116,9 @@ def document_of(item: Item) -> Document:
 
 
 def item_named(name: str) -> Item:
-    """The item of that id; `wertich:A.20` without a kind is the figure, else the formula, else the table.
+    """The item of that id.
+
+    `wertich:A.20` without a kind is the figure, else the formula, else the table.
 
     Raises:
         UsageError: There is none; the hint tells the nearest ones.
@@ -134,12 +142,15 @@ def item_named(name: str) -> Item:
 
 
 def ways(item: Item, lacking: Callable[[Step], str]) -> tuple[Way, ...]:
-    """The steps of an item, each with what it lacks; `lacking` answers for lenses and commands."""
+    """The steps of an item, each with what it lacks.
+
+    `lacking` answers for lenses and commands.
+    """
     return tuple(_unjudged(step) or Way(step, lacking(step)) for step in item.steps)
 
 
 def reproducing(item: Item, item_ways: Iterable[Way]) -> tuple[Way, ...]:
-    """The ways that show what the item shows.
+    """The ways that reproduce the item.
 
     A claim about a figure or a table is no picture of it, unless the claim comes first: then it draws the picture.
     """
@@ -160,7 +171,7 @@ def why_not(item: Item, item_ways: Iterable[Way]) -> str:
 
 
 def _unjudged(step: Step) -> Way | None:
-    """What a step of claims waits for, where none of them can be judged."""
+    """The way of a step of claims of which none can be judged; else None."""
     step_claims = _judging(step)
     if not step_claims or any(claim.check is not None or claim.judge is not None for claim in step_claims):
         return None

@@ -1,4 +1,4 @@
-"""Conti's notes and the readme of his repository: figures, the table, formulas, theorems and questions."""
+"""Conti's notes and the readme of his repository: the items of both."""
 
 from headscope.theory.index.item import Item, numbered, steps
 from headscope.theory.index.published import BAND_DISTANCES, BAND_READ

@@ -1,4 +1,4 @@
-"""An item of the index: something that a document shows or asks, and how it is reproduced here.
+"""An item of the index: part of a document, and the steps that reproduce it.
 
 An item names its steps: commands of headscope as one would type them, with MODEL where a model goes. Whether a step can
 be taken is never written down. It is found by asking (`ways`): a step that names a lens, a command or a claim which is
@@ -14,14 +14,16 @@ from headscope.core import Figure, Finding
 
 Kind = Literal["figure", "table", "formula", "theorem", "question", "statement"]
 KINDS: tuple[Kind, ...] = ("figure", "table", "formula", "theorem", "question", "statement")
-MODEL = "MODEL"  # the word of a step that stands for the reader's model
+MODEL = "MODEL"  # the word of a step that the reader's model replaces
 
 Numbers = tuple[float | None, float | None]  # measured here, and what a null or a formula says here
 
 
 @dataclass(frozen=True)
 class Published:
-    """A number that the document gives, with the relative error of reading it, and how to find ours.
+    """A number that the document gives, and how to find ours.
+
+    `error` is the relative error of reading it.
 
     `predicted` is what theory says for the published model; `ours` reads the same quantity off a lens's finding.
     """
@@ -35,14 +37,17 @@ class Published:
 
 @dataclass(frozen=True)
 class Step:
-    """One command. Of a lens `mentions` names what its description must speak of before it answers this item."""
+    """One command of an item.
+
+    For a lens, `mentions` names a word that its description must contain before it answers this item.
+    """
 
     words: tuple[str, ...]
     mentions: str = ""
 
     @classmethod
     def of(cls, text: str, mentions: str = "") -> "Step":
-        """A step as one types it, without the name of the program."""
+        """A step in the form one types it, without the name of the program."""
         return cls(tuple(shlex.split(text)), mentions)
 
     @property
@@ -52,11 +57,11 @@ class Step:
 
     @property
     def lens(self) -> str:
-        """The lens that it asks."""
+        """The lens that it uses."""
         return self.words[1] if self.words[0] == "lens" else ""
 
     def on(self, model: str) -> "Step":
-        """The same for a model; one that is freshly initialised already stays so."""
+        """The same step for a model; `random:` is not repeated."""
         fresh = model if model.startswith("random:") else f"random:{model}"
         replacements = {MODEL: model, f"random:{MODEL}": fresh}
         return replace(self, words=tuple(replacements.get(word, word) for word in self.words))
@@ -113,7 +118,10 @@ class Document:
 
 @dataclass(frozen=True)
 class Way:
-    """A step with what it still lacks; empty where it can be taken today. Final where it never will be."""
+    """A step with what it lacks: nothing where it can be taken today.
+
+    It is final where the step never can be taken.
+    """
 
     step: Step
     lacks: str = ""
@@ -121,12 +129,15 @@ class Way:
 
 
 def steps(*texts: str) -> tuple[Step, ...]:
-    """Several steps as one types them."""
+    """Several steps in the form one types them."""
     return tuple(Step.of(text) for text in texts if text)
 
 
 def numbered(document: str, kind: Kind, prefix: str, rows: Sequence[tuple[str, ...]]) -> tuple[Item, ...]:
-    """Items from rows of number, section, title and steps; a step that begins with an id means its claim."""
+    """Items from rows of number, section, title and steps.
+
+    A step that begins with an id means its claim.
+    """
     return tuple(
         Item(document, f"{prefix}.{number}", kind, section, title, steps(*map(_spelled, step_texts)))
         for number, section, title, *step_texts in rows
@@ -138,5 +149,5 @@ def _spelled(step: str) -> str:
 
 
 def _is_claim(word: str) -> bool:
-    """Whether it begins like an id of the ledger: a letter and a dash."""
+    """Whether a word begins like an id of the ledger: a letter and a dash."""
     return word[:1].isupper() and word[1:2] == "-"

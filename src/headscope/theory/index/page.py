@@ -1,4 +1,4 @@
-"""What a model says about an item, as one finding: our figures, the published numbers with ours, the claims."""
+"""An item on a model as one finding: our figures, published numbers, claims."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Numbers that the documents publish, and the pure functions that read the same quantities off our findings.
+"""Numbers that the documents publish, and functions that read ours off a finding.
 
 Wertich's are of Mistral-7B-Instruct-v0.2 (W_q counted as 1024 × 4096, as he does) and were read off his plots. Of a
 model with several stacks, ours are those of its first one.
@@ -22,7 +22,7 @@ _MEAN = _COLUMNS * _SD**2
 
 
 def of_layers(finding: Finding, quantity: str, matrix: str = "") -> pl.DataFrame:
-    """The rows of the table of layers about one quantity, in the first stack, by layer."""
+    """The rows of one quantity in the table of layers, in the first stack, by layer."""
     table = finding.tables["layers"]
     if "matrix" in table.columns:
         table = table.filter(pl.col("matrix") == matrix)
@@ -32,7 +32,7 @@ def of_layers(finding: Finding, quantity: str, matrix: str = "") -> pl.DataFrame
 
 
 def _at(quantity: str, matrix: str, row: int, power: int = 1) -> Callable[[Finding], Numbers]:
-    """One quantity of the first or last layer, and its value when the model was initialised."""
+    """One quantity of the first or last layer, and its value at initialisation."""
 
     def read(finding: Finding) -> Numbers:
         table = of_layers(finding, quantity, matrix)
@@ -54,7 +54,10 @@ def _peak(quantity: str, matrix: str) -> Callable[[Finding], Numbers]:
 
 
 def _traces(summary: Callable[[list[float]], float], of_null: bool = False) -> Callable[[Finding], Numbers]:
-    """A summary of the traces over the layers; for their variance the null is the mean of the variances by layer."""
+    """A summary of the traces over the layers, and its null.
+
+    The null of their variance is the mean of the variances by layer.
+    """
 
     def read(finding: Finding) -> Numbers:
         table = of_layers(finding, "trace")
@@ -149,7 +152,7 @@ def traces_comparison(finding: Finding) -> Curves:
 
 
 def _depth(table: pl.DataFrame) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    """Layers as a share of the depth, so that models of different depth share an axis."""
+    """Layers as a share of the depth: a common axis of models of any depth."""
     layers = table["layer"].to_numpy().astype(np.float64)
     last = layers.max(initial=0.0)
     return layers / last if last > 0 and isfinite(last) else layers

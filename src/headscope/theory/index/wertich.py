@@ -1,4 +1,4 @@
-"""Wertich's thesis: figures, tables, theorems and questions, and the page that presents it."""
+"""Wertich's thesis: figures, tables, theorems, questions, and its web page."""
 
 from headscope.theory.index.item import Item, Step, numbered, steps
 from headscope.theory.index.published import (

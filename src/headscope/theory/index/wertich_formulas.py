@@ -1,4 +1,7 @@
-"""The numbered formulas of Wertich's thesis; the ledger judges each, single steps of a proof with what they prove."""
+"""The numbered formulas of Wertich's thesis, each with its claims.
+
+Single steps of a proof go with the formula that they prove.
+"""
 
 from headscope.theory.index.item import numbered
 
