@@ -21,8 +21,6 @@ _HOMES = {
     "HeadscopeError": "headscope.errors",
     "Selection": "headscope.core",
     "attention": "headscope.attention",
-    "fewshot": "headscope.api",
-    "intervene": "headscope.api",
     "lenses": "headscope.api",
     "load": "headscope.api",
     "look": "headscope.api",
@@ -37,7 +35,11 @@ _HOMES = {
     "verify": "headscope.api",
 }
 
-__all__ = ["__version__", *_HOMES]
+# Of experiments these two; every other one is a function here too, by its name.
+__all__ = ["__version__", "fewshot", "intervene", *_HOMES]
+
+
+_CATALOGUE = "headscope.catalogue"
 
 
 class _Package(ModuleType):
@@ -53,15 +55,16 @@ class _Package(ModuleType):
             super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
-        if name not in _HOMES:
+        if name in _HOMES:
+            home = import_module(_HOMES[name])
+            value = home if _HOMES[name].endswith(f".{name}") else getattr(home, name)
+        elif name.startswith("_") or (value := import_module(_CATALOGUE).experiment_function(name)) is None:
             raise AttributeError(f"module 'headscope' has no attribute {name!r}")
-        home = import_module(_HOMES[name])
-        value = home if _HOMES[name].endswith(f".{name}") else getattr(home, name)
         self.__dict__[name] = value
         return value
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *__all__})
+        return sorted({*super().__dir__(), *__all__, *import_module(_CATALOGUE).experiment_members()})
 
 
 sys.modules[__name__].__class__ = _Package

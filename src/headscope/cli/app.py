@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headscope import __version__
-from headscope.catalogue import lens_members
+from headscope.catalogue import Member, lens_members
 from headscope.cli.claims_command import CLAIMS_EXAMPLES, claims
 from headscope.cli.data_command import DATA_EXAMPLES, data
 from headscope.cli.experiment_commands import ExperimentGroup
@@ -208,7 +208,7 @@ def verify(
 @app.command()
 def lenses(form: Form = Format.TABLE) -> None:
     """List the lenses: what can be asked."""
-    _list([{"lens": name, "question": lens.about.question} for name, lens in lens_members().items()], form)
+    _list([{"lens": name, "question": _question(lens)} for name, lens in lens_members().items()], form)
 
 
 @app.command()
@@ -261,6 +261,16 @@ def _saved(figure: Any, lens: str, path: Path) -> Path:
             f"the figure {figure.name!r} of {lens!r} cannot be drawn: {type(error).__name__}: {error}",
             hint="the run may have been changed after it was made; --debug shows the traceback",
         ) from error
+
+
+def _question(lens: Member) -> str:
+    """What a lens asks; of a broken one of another package, the reason."""
+    try:
+        return lens.about.question
+    except HeadscopeError as error:
+        if not lens.is_foreign:
+            raise
+        return f"broken: {error.message}"
 
 
 def _list(rows: list[dict[str, Any]], form: Format) -> None:

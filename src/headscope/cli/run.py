@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from headscope.catalogue import MemberWarning
 from headscope.cli.app import app
-from headscope.cli.screen import INTERRUPTED, complain
+from headscope.cli.screen import INTERRUPTED, complain, noted_warnings
 from headscope.cli.streams import TERMINATED, ReaderGone, Terminated, guarded_streams, termination
 from headscope.errors import HeadscopeError, ResourceError
 
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     debug = "--debug" in given or os.environ.get("HEADSCOPE_DEBUG", "") not in ("", "0")
     # Accepted anywhere on the line: whoever needs it has just seen an error and presses the up arrow.
     words = [word for word in given if word != "--debug"]
-    with guarded_streams(), termination():
+    with guarded_streams(), termination(), noted_warnings(MemberWarning):
         if debug:
             logging.basicConfig(stream=sys.stderr, format="%(name)s: %(message)s")
             logging.getLogger("headscope").setLevel(logging.INFO)

@@ -2,9 +2,11 @@
 
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -43,6 +45,30 @@ def _say(text: Text) -> None:
 def _printable(text: str) -> str:
     """The text without characters that steer a terminal: names in it may come from a stranger."""
     return _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
+
+
+@contextmanager
+def noted_warnings(category: type[Warning]) -> Iterator[None]:
+    """Warnings of one category as notes for as long as the context lasts; the others as they were."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", category)
+        show_other = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            kind: type[Warning],
+            path: str,
+            line_number: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if issubclass(kind, category):
+                note(f"left out: {message}")
+            else:
+                show_other(message, kind, path, line_number, file, line)
+
+        warnings.showwarning = show
+        yield
 
 
 class Bars:

@@ -7,6 +7,7 @@ from typing import Any
 
 from headscope.errors import UsageError
 from headscope.lenses import lens_members, lens_named
+from headscope.lenses import lenses as every_lens
 from headscope.lenses.lens import AnyLens, Lens, Needs
 
 Scalar = str | int | float | bool | None
@@ -43,7 +44,7 @@ def questions(lenses: Sequence[str | AnyLens] | None, params: Mapping[str, Any] 
     They come in the order of `headscope lenses`, whatever the order in which they were chosen, so that the same
     question gives the same report; a lens that is not listed there comes last.
     """
-    resolved = map(_lens, lens_members() if lenses is None else lenses)
+    resolved = every_lens().values() if lenses is None else map(_lens, lenses)
     every = _in_order({lens.name: lens for lens in resolved})
     if not every:
         raise UsageError("no lens was chosen", hint="`headscope lenses` lists them")

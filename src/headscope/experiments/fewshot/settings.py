@@ -47,7 +47,7 @@ class Params:
     alphas: tuple[str, ...] = field(
         default=(),
         metadata={
-            "help": "also with W_Q and W_K scaled: 2, 1/4; may be repeated",
+            "help": "also with W_Q and W_K scaled: 2, 1/4",
             "metavar": "ALPHA",
             "option": "alpha",
             "commas": True,
@@ -59,3 +59,7 @@ class Params:
         metadata={"help": "draw the maps of these with their words, e.g. L0,L5-7", "metavar": "LAYERS"},
     )
     seed: int = field(default=0, metadata={"help": "seed of everything that is drawn at random"})
+
+
+# What is measured when claims are judged on a model.
+FOR_CLAIMS = Params(words=12, clues=0, initialised=False)

@@ -82,6 +82,9 @@ class Change:
         """As it is written."""
         return f"{self.kind} {self.value}"
 
+    def __str__(self) -> str:
+        return self.label
+
     @property
     def alpha(self) -> float:
         """The factor of `scale`."""

@@ -79,19 +79,31 @@ class Params:
     prompts: tuple[str, ...] | None = field(
         default=None,
         metadata={
-            "help": "write from this; may be repeated. Default: four of our own",
+            "help": "what the model writes from. Default: four of our own, none for a model that writes nothing",
             "metavar": "TEXT",
             "option": "prompt",
         },
     )
-    text: "Text | None" = field(default=None, metadata={"help": "what the model reads; None is the shipped text"})
+    text: "Text | None" = field(
+        default=None,
+        metadata={
+            "help": "a string that is the text, the name of one (`moby-dick:fit`), a `Path` of a UTF-8 file, or what "
+            "`text` returns. Default: the shipped text"
+        },
+    )
     window: int = field(default=256, metadata={"help": "tokens per window", "min": 2})
     windows: int = field(default=12, metadata={"help": "windows of the text, evenly spread", "min": 1})
     new_tokens: int = field(default=40, metadata={"help": "tokens written from a prompt", "min": 1})
     draws: int = field(default=3, metadata={"help": "controls that are drawn for each change", "min": 1})
     seed: int = field(default=0, metadata={"help": "seed of everything that is drawn at random"})
     changes: tuple[str, ...] = field(
-        default=(), metadata={"help": "changes as `scale 1/4` or `rank 8`, in any order", "option": ""}
+        default=(),
+        metadata={
+            "help": "changes, each tried on its own: `scale 1/4`, `randomise init|v|u|permute`, `rank 8`, `remove "
+            "spikes|bulk`. Without any: the spectra scaled by 1/4, 1/2, 2 and 4",
+            "option": "",
+            "positional": True,
+        },
     )
 
     def spelled_changes(self) -> tuple[str, ...]:
@@ -99,3 +111,7 @@ class Params:
         options = {"scale": self.scale, "randomise": self.randomise, "rank": self.rank, "remove": self.remove}
         spelled = [f"{kind} {value}" for kind, values in options.items() for value in values]
         return (*self.changes, *spelled) or DEFAULT_CHANGES
+
+
+# What is measured when claims are judged on a model.
+FOR_CLAIMS = Params(changes=("scale 1/2", "scale 2"))
