@@ -168,7 +168,7 @@ def judge_claims(
     device: str | None = None,
     progress: Progress | None = None,
 ) -> Ledger:
-    """The ledger: every claim (or those named) judged; with a model also those that a lens or experiment settles."""
+    """Judge every claim, or those of `ids`; with a model also the claims that a lens or experiment settles."""
     findings, name = {}, ""
     needed = lenses_needed(claims(ids)) if model is not None else ()
     chosen_lenses = [lens for lens in needed if lens in lens_members()]
@@ -199,7 +199,7 @@ def reproduce(
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Run:
-    """What a model says about an item of the index: our figures, published numbers beside ours, its claims judged.
+    """Measure an item of the index on a model: our figures, our numbers next to the published ones, its claims.
 
     Args:
         item: One whose steps name a lens that exists; see `item_named`.
@@ -215,15 +215,17 @@ def reproduce(
     if out is not None:
         check_folder(Path(out))
     needed = {*item.lenses, *lenses_needed(claims(item.claims) if item.claims else ())}
-    chosen = [name for name in lens_members() if name in needed]
-    run = measure(model, text=text, lenses=chosen, seed=seed, window=window, hub=hub, device=device, progress=progress)
+    lens_names = [name for name in lens_members() if name in needed]
+    run = measure(
+        model, text=text, lenses=lens_names, seed=seed, window=window, hub=hub, device=device, progress=progress
+    )
     step = None if progress is None else progress.step
     judged = _judged(item, run, step)
-    shown = page(item, run.findings, judged, run.model.name)
-    told = replace(run, findings={shown.lens: shown})
+    finding = page(item, run.findings, judged, run.model.name)
+    item_run = replace(run, findings={finding.lens: finding})
     if out is not None:
-        report(told, out=out)
-    return told
+        report(item_run, out=out)
+    return item_run
 
 
 def _judged(item: Item, run: Run, step: Any) -> tuple[Entry, ...]:
@@ -234,8 +236,8 @@ def _judged(item: Item, run: Run, step: Any) -> tuple[Entry, ...]:
 
 def ledger_objects(judged: Ledger, ids: Sequence[str] = ()) -> list[dict[str, Any]]:
     """One plain object per id; `measured` and `error` are those of the number that decides."""
-    wanted = meant_ids(ids)
-    return [_ledger_object(entry, name) for entry in judged.entries for name in entry.ids if name in wanted]
+    ids_meant = meant_ids(ids)
+    return [_ledger_object(entry, name) for entry in judged.entries for name in entry.ids if name in ids_meant]
 
 
 def _ledger_object(entry: Entry, name: str) -> dict[str, Any]:
@@ -271,14 +273,14 @@ def _trend_object(trend: Trend) -> dict[str, Any]:
     return {**asdict(trend), "fitted": round(trend.fitted, 4), "uncertainty": round(trend.uncertainty, 4)}
 
 
-def _run_and_folder(what: Any, out: str | Path | None, options: Mapping[str, Any]) -> tuple[Run, Path]:
-    if isinstance(what, Run):
+def _run_and_folder(source: Any, out: str | Path | None, options: Mapping[str, Any]) -> tuple[Run, Path]:
+    if isinstance(source, Run):
         folder = Path(out or "headscope-report")
-        return what, save_run(what, folder)
-    if isinstance(what, (str, Path)) and (Path(what) / "manifest.json").is_file():
-        return load(what), Path(out or what)
+        return source, save_run(source, folder)
+    if isinstance(source, (str, Path)) and (Path(source) / "manifest.json").is_file():
+        return load(source), Path(out or source)
     folder = Path(out or "headscope-report")
-    return measure(what, out=folder, **options), folder
+    return measure(source, out=folder, **options), folder
 
 
 plug(render=notebook_html, save=save_run)

@@ -1,4 +1,4 @@
-"""`headscope mechanisms` and `headscope bench attention`: what can stand in for attention, and how fast it is."""
+"""`headscope mechanisms` and `headscope bench attention`: the mechanisms, their cost and their speed."""
 
 import dataclasses
 import inspect
@@ -97,7 +97,7 @@ def bench_attention(
     kv = heads if kv_heads is None else kv_heads
     if heads % kv:
         raise UsageError(f"--heads {heads} must be a multiple of --kv-heads {kv}")
-    chosen = (
+    contenders = (
         [api.spelled(text) for text in mechanism]
         if mechanism
         else [cls.examples(api.SHOWN_AT)[0] for cls in api.mechanisms().values()]
@@ -107,7 +107,7 @@ def bench_attention(
         if compiled:
             progress.step("building the kernel", 0, 1)
             api.use_compiled()
-        frame = api.bench_attention(chosen, n or [1024, 4096], setting, progress.step)
+        frame = api.bench_attention(contenders, n or [1024, 4096], setting, progress.step)
     if form is not Format.TABLE:
         show_table(frame, form)
         return

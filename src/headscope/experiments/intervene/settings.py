@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 COMMAND = Command(
     path=("intervene",),
     help=(
-        "Change the attention weights of a model and see what becomes of its predictions, maps and text.\n\n"
-        "Each change is tried on its own, beside the original and beside a control of the same size in random "
-        "directions, and\nundone. Without a change: --scale 1/4 1/2 2 4. For an encoder its sentence embeddings take "
-        "the place of perplexity\nand text."
+        "Change the attention weights of a model and measure its predictions, maps and text.\n\n"
+        "Each change is tried alone, compared with the original and with a control of the same size in random "
+        "directions, and undone. Without a change: --scale 1/4 1/2 2 4. For an encoder, sentence embeddings are "
+        "compared instead of perplexity and text."
     ),
     examples=(
         "headscope intervene smollm2 --scale 1/4 1/2 2 4 --out out/scaled",
@@ -58,7 +58,8 @@ class Params:
         },
     )
     randomise: tuple[Randomise, ...] = field(
-        default=(), metadata={"help": "draw anew: as initialised, V, U, or the order of all entries"}
+        default=(),
+        metadata={"help": "replace by random values: all entries as initialised, V, U, or the order of the entries"},
     )
     rank: tuple[str, ...] = field(
         default=(),
@@ -70,9 +71,14 @@ class Params:
         },
     )
     remove: tuple[Remove, ...] = field(
-        default=(), metadata={"help": "remove what is above the edge of the random bulk, or all that is not"}
+        default=(),
+        metadata={
+            "help": "remove the singular values above the edge of the random bulk (spikes), or all others (bulk)"
+        },
     )
-    matrices: str = field(default="qk", metadata={"help": "which projections: q, k, v, o", "metavar": "LETTERS"})
+    matrices: str = field(
+        default="qk", metadata={"help": "which projections, by the letters q, k, v, o", "metavar": "LETTERS"}
+    )
     at: "Selection | str" = field(
         default="all", metadata={"help": "which layers and heads: L10-19, L3.H7, L0,L5.H2", "metavar": "HEADS"}
     )
@@ -92,9 +98,9 @@ class Params:
         },
     )
     window: int = field(default=256, metadata={"help": "tokens per window", "min": 2})
-    windows: int = field(default=12, metadata={"help": "windows of the text, evenly spread", "min": 1})
-    new_tokens: int = field(default=40, metadata={"help": "tokens written from a prompt", "min": 1})
-    draws: int = field(default=3, metadata={"help": "controls that are drawn for each change", "min": 1})
+    windows: int = field(default=12, metadata={"help": "number of windows, evenly spread over the text", "min": 1})
+    new_tokens: int = field(default=40, metadata={"help": "most tokens that are written from a prompt", "min": 1})
+    draws: int = field(default=3, metadata={"help": "number of controls for each change", "min": 1})
     seed: int = field(default=0, metadata={"help": "seed of everything that is drawn at random"})
     changes: tuple[str, ...] = field(
         default=(),
