@@ -3,12 +3,13 @@
 The type and the default of a field are those of the option; a tuple is an option that may be repeated. The metadata of
 a field may hold:
 
-    help      what it means
-    option    the name of the option where it is not the field's; "" for a field that only Python has
-    metavar   the word for its value in the help
-    min, max  the least and the largest whole number; the least is 0 unless the field says otherwise
-    commas    whether one value may hold several, separated by commas
-    numbers   whether several numbers may follow the option: `--scale 1/4 1/2 2`
+    help        what it means
+    option      the name of the option where it is not the field's; "" for a field that only Python has
+    metavar     the word for its value in the help
+    min, max    the least and the largest whole number; the least is 0 unless the field says otherwise
+    commas      whether one value may hold several, separated by commas
+    numbers     whether several numbers may follow the option: `--scale 1/4 1/2 2`
+    positional  whether a tuple takes the arguments after the model in Python
 
 A member of another package that is broken is a command too: its help says why, and who runs it gets the error.
 """
