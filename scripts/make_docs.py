@@ -11,10 +11,13 @@ from typing import Any
 
 import headscope
 from headscope import api
+from headscope.attention.mechanisms import mechanism_members
 from headscope.cli.index_command import rows
+from headscope.cli.member_commands import option_name
 from headscope.core import claim_wording, verdict
-from headscope.experiments import experiment_members
-from headscope.members import Member
+from headscope.experiments import command_of, experiment_members
+from headscope.lenses import lens_members
+from headscope.members import Member, setting_help
 from headscope.model.session.captures import QUANTITIES, MapQuantity, Quantity, WatchedQuantity
 from headscope.shapes import AXES
 
@@ -44,20 +47,10 @@ An axis of heads holds the selected heads in order, an axis of key/value heads t
 themselves and not through the attention interface of transformers; `session.shown` says what a model shows. This page
 is written by `make docs` from the registry, `headscope.model.session.captures`.
 """
-INTERVENTIONS_HEAD = """
-What becomes of a model when its attention weights are changed: `headscope intervene MODEL`, in Python
-`headscope.intervene(model, "scale 1/4", "rank 8", at="L10-19")`. Every change stands beside the original and beside a
-control, and is undone. This page is written by `make docs`.
-"""
-FEWSHOT_HEAD = """
-Crossword clues after a few examples: `headscope study fewshot MODEL --category animals --word Ant --shots 3`, in Python
-`headscope.fewshot(model, category="animals", word="Ant", shots=3)`. The words and clues ship with headscope. This page
-is written by `make docs`.
-"""
-# For each experiment: title and introduction of its page, and the modules whose docstrings it shows.
-EXPERIMENT_PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "intervene": ("Interventions", INTERVENTIONS_HEAD, ("changes",)),
-    "fewshot": ("The few-shot study", FEWSHOT_HEAD, ("prompt", "likelihood", "measures")),
+# Modules of an experiment whose docstrings its page shows.
+EXPERIMENT_MODULES: dict[str, tuple[str, ...]] = {
+    "intervene": ("changes",),
+    "fewshot": ("prompt", "likelihood", "measures"),
 }
 HEAD = """# Lenses
 
@@ -131,10 +124,10 @@ def pages() -> dict[Path, str | bytes]:
         DOCS / "captures.md": capture_page(),
         DOCS / "texts.md": text_page(),
         DOCS / "index-of-documents.md": index_page(),
-        **{DOCS / _experiment_file(name): experiment_page(member) for name, member in experiment_members().items()},
+        **experiment_pages(),
         DOCS / "claims.md": claims_page(),
     }
-    for name, cls in headscope.mechanisms().items():
+    for name, cls in _own_mechanisms().items():
         pictures = {figure.name: figure for figure in api.pictures(cls.examples(DRAWN_AT)[0], DRAWN_AT)}
         picture = pictures.get("weights", pictures["map"])
         contents[DOCS / "figures" / f"{name}.svg"] = api.encoded_figure(picture, "svg")
@@ -191,7 +184,7 @@ def _how(row: dict[str, Any]) -> str:
 
 def mechanism_page() -> str:
     """The page of mechanisms."""
-    mechanisms = headscope.mechanisms()
+    mechanisms = _own_mechanisms()
     index = "\n".join(f"- [`{name}`](#{name}): {_summary(cls)}" for name, cls in mechanisms.items())
     return "\n".join([MECHANISMS_HEAD, index, "", *map(mechanism_section, mechanisms.values())])
 
@@ -223,18 +216,33 @@ def _without_interface(quantity: Quantity) -> str:
     return ""
 
 
+def _own_mechanisms() -> dict[str, Any]:
+    """Those of this package: what else is installed here does not belong into its documentation."""
+    return {name: api.mechanism_named(name) for name, member in mechanism_members().items() if not member.is_foreign}
+
+
+def experiment_pages() -> dict[Path, str]:
+    """The page of every experiment of this package, by its path."""
+    own_members = [member for member in experiment_members().values() if not member.is_foreign]
+    return {DOCS / _experiment_file(member.name): experiment_page(member) for member in own_members}
+
+
 def _experiment_file(name: str) -> str:
     return "interventions.md" if name == "intervene" else f"{name}.md"
 
 
 def experiment_page(member: Member) -> str:
-    """The page of an experiment: method, measures, how to read them."""
-    about = member.about
-    title, head, modules = EXPERIMENT_PAGES.get(member.name, (about.title, about.question, ()))
+    """One experiment: how it is done, what can be chosen, what is measured, how to read it."""
+    about, command = member.about, command_of(member)
+    modules = EXPERIMENT_MODULES.get(member.name, ())
     docs = [importlib.import_module(f"{member.package}.{module}").__doc__ or "" for module in modules]
     parts = [
-        f"# {title}",
-        head.strip(),
+        f"# {about.title}",
+        f"{about.question} `headscope {' '.join(command.path)} MODEL`, in Python `headscope.{member.name}(model, …)`. "
+        "This page is written by `make docs`.",
+        "\n\n".join(" ".join(paragraph.split()) for paragraph in command.help.split("\n\n")),
+        "```sh\n" + "\n".join(command.examples) + "\n```" if command.examples else "",
+        _table("option", "in Python", _option_rows(member)),
         *(f"```text\n{inspect.cleandoc(doc)}\n```" for doc in docs),
         about.definition,
         "\n\n".join(f"$$ {formula} $$" for formula in about.formulas),
@@ -242,7 +250,19 @@ def experiment_page(member: Member) -> str:
         _table("column", None, [(f"`{name}`", meaning) for name, meaning in about.columns.items()]),
         f"*Reference.* {about.reference}",
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _option_rows(member: Member) -> list[tuple[str, ...]]:
+    fields = dataclasses.fields(member.settings)
+    return [
+        (f"`{option_name(field)}`" if option_name(field) else "", f"`{_argument(field)}`", setting_help(field))
+        for field in fields
+    ]
+
+
+def _argument(field: "dataclasses.Field[Any]") -> str:
+    return f"*{field.name}" if field.metadata.get("positional") else f"{field.name}={field.default!r}"
 
 
 def mechanism_section(cls: Any) -> str:
@@ -276,7 +296,7 @@ def _parameters(cls: Any) -> str:
 
 def lens_page() -> str:
     """The page of lenses."""
-    lenses = headscope.lenses()
+    lenses = {name: api.lens_named(name) for name, member in lens_members().items() if not member.is_foreign}
     index = "\n".join(f"- [`{name}`](#{name}): {lens.about.question}" for name, lens in lenses.items())
     return "\n".join([HEAD, index, "", *map(section, lenses.values())])
 

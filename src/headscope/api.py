@@ -13,18 +13,15 @@ from headscope.attention.compiled import use as use_compiled
 from headscope.attention.mechanism import mechanism_named, mechanisms
 from headscope.attention.mechanism_spelling import spelled
 from headscope.attention.pictures import pictures
-from headscope.core import Entry, Ledger, Run, Selection, Trend
+from headscope.core import Entry, Ledger, Run, Trend
 from headscope.core.ports import plug
-from headscope.corpora import Text, spelled_text, text_of, texts
+from headscope.corpora import Text, spelled_text, texts
 from headscope.corpora import find as find_text
 from headscope.corpora import joined as joined_text
 from headscope.corpora.splits import SHARES as SPLIT_SHARES
 from headscope.errors import UsageError
-from headscope.experiments import experiment_named
+from headscope.experiments import experiment_members, experiment_named
 from headscope.experiments.experiment import Display, Passage
-from headscope.experiments.fewshot.settings import Params as FewshotParams
-from headscope.experiments.intervene.changes import Change
-from headscope.experiments.intervene.settings import Params as InterveneParams
 from headscope.lenses import lens_members, lens_named, lenses
 from headscope.model import look, open_model, verify
 from headscope.model.sources.hub_survey import check_outcomes, is_list, read_list, survey
@@ -33,16 +30,10 @@ from headscope.pipeline import Progress, measure
 from headscope.pipeline.versions import versions
 from headscope.progress import Silent
 from headscope.progress import Step as ProgressStep
-<<<<<<< HEAD
-from headscope.report.draw.figure import encoded as encoded_figure
+from headscope.report.draw.figure import encode as encoded_figure
 from headscope.report.draw.figure import save as save_figure
 from headscope.report.ledger import write_ledger
 from headscope.report.page import notebook_html, write
-=======
-from headscope.report import notebook_html, write, write_ledger
-from headscope.report import save as save_figure
-from headscope.report.draw.figure import encode as encoded_figure
->>>>>>> english
 from headscope.store import check_folder, load
 from headscope.store import save as save_run
 from headscope.theory import ledger
@@ -66,10 +57,8 @@ __all__ = [
     "documents",
     "encoded_figure",
     "experiment_named",
-    "fewshot",
     "find_text",
     "growth",
-    "intervene",
     "is_list",
     "item_named",
     "items",
@@ -171,114 +160,6 @@ def run_experiment(
     return run
 
 
-def intervene(
-    what: Any,
-    *changes: Change | str,
-    matrices: str = "qk",
-    at: Selection | str | None = None,
-    text: Any = None,
-    prompts: Sequence[str] | None = None,
-    window: int = 256,
-    windows: int = 12,
-    new_tokens: int = 40,
-    seed: int = 0,
-    draws: int = 3,
-    hub: bool = False,
-    device: str | None = None,
-    out: str | Path | None = None,
-    progress: Progress | None = None,
-) -> Run:
-    """Change a model's attention weights and measure what becomes of it, beside the original and beside a control.
-
-    Args:
-        what: A model, or what `open` takes.
-        changes: `scale 1/4`, `randomise init|v|u|permute`, `rank 8`, `remove spikes|bulk`; each on its own. Without
-            any: the spectra scaled by 1/4, 1/2, 2 and 4.
-        matrices: Which projections, by the letters q, k, v, o.
-        at: Which heads, e.g. `L10-19` or `L3.H7`; None is all.
-        text: A string that is the text, a `Path` of a UTF-8 file, or None for the shipped one.
-        prompts: What it writes from; None for a few of headscope's own, none for a model that writes nothing.
-        window: Tokens per window.
-        windows: How many windows of the text, evenly spread over it.
-        new_tokens: Tokens to write from each prompt, at most.
-        seed: Of everything that is drawn.
-        draws: Controls that are drawn for each change.
-        hub: Whether a name may be fetched from the model hub.
-        device: Where the model runs, e.g. "cuda"; None is the CPU, or where a loaded model is.
-        out: A folder for the run and its `report.html`.
-        progress: Told about every step.
-
-    Raises:
-        UsageError: A change, selection or prompt that makes no sense for this model.
-        WeightsRefused: The projections of the chosen layers are not known.
-    """
-    params = InterveneParams(
-        changes=tuple(Change.of(change).label for change in changes),
-        matrices=matrices,
-        at="all" if at is None else at,
-        prompts=None if prompts is None else tuple(prompts),
-        text=text_of(text),
-        window=window,
-        windows=windows,
-        new_tokens=new_tokens,
-        draws=draws,
-        seed=seed,
-    )
-    return run_experiment("intervene", what, params, hub=hub, device=device, out=out, progress=progress)
-
-
-def fewshot(
-    what: Any,
-    *,
-    category: str = "animals",
-    word: str = "",
-    shots: int = 3,
-    words: int | None = None,
-    clues: int = 8,
-    alphas: Sequence[str | float] = (),
-    initialised: bool = True,
-    layers: Selection | str | None = None,
-    seed: int = 0,
-    hub: bool = False,
-    device: str | None = None,
-    out: str | Path | None = None,
-    progress: Progress | None = None,
-) -> Run:
-    """The few-shot study: crossword clues after a few examples, the maps of the prompt, and their numbers.
-
-    Args:
-        what: A model that predicts the next token, or what `open` takes.
-        category: animals, plants, food, professions, music, sports, household, transport, landscape or clothing.
-        word: The target whose maps are drawn; the first of the category if empty.
-        shots: Examples before it, 1 to 8.
-        words: So many words of the category, drawn at random; None is all of them.
-        clues: Words for which clues are written after 3, 5 and 8 shots.
-        alphas: The same with the spectra of W_Q and W_K scaled by each of these, e.g. `("1/4", 2)`.
-        initialised: Also on the freshly initialised model, which is a null of the measures.
-        layers: The layers whose maps are drawn with their words, e.g. `L0-3`; None for four from first to last.
-        seed: Of the order of the words and everything else that is drawn.
-        hub: Whether a name may be fetched from the model hub.
-        device: Where the model runs, e.g. "cuda"; None is the CPU, or where a loaded model is.
-        out: A folder for the run and its `report.html`.
-        progress: Told about every step.
-
-    Raises:
-        UsageError: An unknown category or word, or a model that predicts no next token or reads no text.
-    """
-    params = FewshotParams(
-        category=category,
-        word=word,
-        shots=shots,
-        words=words,
-        clues=clues,
-        alphas=tuple(str(alpha) for alpha in alphas),
-        initialised=initialised,
-        layers=layers,
-        seed=seed,
-    )
-    return run_experiment("fewshot", what, params, hub=hub, device=device, out=out, progress=progress)
-
-
 def judge_claims(
     ids: Sequence[str] = (),
     *,
@@ -288,22 +169,21 @@ def judge_claims(
     device: str | None = None,
     progress: Progress | None = None,
 ) -> Ledger:
-    """The ledger: every claim (or those named) judged; with a model also those that a lens or experiment settles."""
+    """Judge every claim, or those of `ids`; with a model also the claims that a lens or experiment settles."""
     findings, name = {}, ""
     needed = lenses_needed(claims(ids)) if model is not None else ()
-    asked = [name for name in needed if name in lens_members()]
-    if asked:
-        run = measure(model, lenses=asked, hub=hub, device=device, seed=seed, progress=progress)
+    chosen_lenses = [lens for lens in needed if lens in lens_members()]
+    if chosen_lenses:
+        run = measure(model, lenses=chosen_lenses, hub=hub, device=device, seed=seed, progress=progress)
         findings, name = dict(run.findings), run.model.name
-    if "intervene" in needed:
-        run = intervene(model, "scale 1/2", "scale 2", hub=hub, device=device, seed=seed, progress=progress)
-        findings, name = {**findings, **run.findings}, run.model.name
-    if "fewshot" in needed:
-        with suppress(UsageError):  # a model that predicts no next token: the claims go on waiting for one
-            run = fewshot(
-                model, words=12, clues=0, initialised=False, hub=hub, device=device, seed=seed, progress=progress
-            )
-            findings, name = {**findings, **run.findings}, run.model.name
+    experiments = [member for name, member in experiment_members().items() if name in needed]
+    if experiments:
+        opened = open(model, hub=hub, device=device, seed=seed, progress=(progress or Silent()).step)
+        for member in experiments:
+            with suppress(UsageError):  # it cannot be done with this model: the claims go on waiting for one
+                params = replace(member.setting("FOR_CLAIMS"), seed=seed)
+                run = run_experiment(member.name, opened, params, device=device, progress=progress)
+                findings, name = {**findings, **run.findings}, run.model.name
     step = None if progress is None else progress.step
     return ledger(ids, seed=seed, findings=findings, model=name, step=step)
 
@@ -320,7 +200,7 @@ def reproduce(
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Run:
-    """What a model says about an item of the index: our figures, published numbers beside ours, its claims judged.
+    """Measure an item of the index on a model: our figures, our numbers next to the published ones, its claims.
 
     Args:
         item: One whose steps name a lens that exists; see `item_named`.
@@ -336,15 +216,17 @@ def reproduce(
     if out is not None:
         check_folder(Path(out))
     needed = {*item.lenses, *lenses_needed(claims(item.claims) if item.claims else ())}
-    chosen = [name for name in lens_members() if name in needed]
-    run = measure(model, text=text, lenses=chosen, seed=seed, window=window, hub=hub, device=device, progress=progress)
+    lens_names = [name for name in lens_members() if name in needed]
+    run = measure(
+        model, text=text, lenses=lens_names, seed=seed, window=window, hub=hub, device=device, progress=progress
+    )
     step = None if progress is None else progress.step
     judged = _judged(item, run, step)
-    shown = page(item, run.findings, judged, run.model.name)
-    told = replace(run, findings={shown.lens: shown})
+    finding = page(item, run.findings, judged, run.model.name)
+    item_run = replace(run, findings={finding.lens: finding})
     if out is not None:
-        report(told, out=out)
-    return told
+        report(item_run, out=out)
+    return item_run
 
 
 def _judged(item: Item, run: Run, step: Any) -> tuple[Entry, ...]:
@@ -355,8 +237,8 @@ def _judged(item: Item, run: Run, step: Any) -> tuple[Entry, ...]:
 
 def ledger_objects(judged: Ledger, ids: Sequence[str] = ()) -> list[dict[str, Any]]:
     """One plain object per id; `measured` and `error` are those of the number that decides."""
-    wanted = meant_ids(ids)
-    return [_ledger_object(entry, name) for entry in judged.entries for name in entry.ids if name in wanted]
+    ids_meant = meant_ids(ids)
+    return [_ledger_object(entry, name) for entry in judged.entries for name in entry.ids if name in ids_meant]
 
 
 def _ledger_object(entry: Entry, name: str) -> dict[str, Any]:
@@ -392,14 +274,14 @@ def _trend_object(trend: Trend) -> dict[str, Any]:
     return {**asdict(trend), "fitted": round(trend.fitted, 4), "uncertainty": round(trend.uncertainty, 4)}
 
 
-def _run_and_folder(what: Any, out: str | Path | None, options: Mapping[str, Any]) -> tuple[Run, Path]:
-    if isinstance(what, Run):
+def _run_and_folder(source: Any, out: str | Path | None, options: Mapping[str, Any]) -> tuple[Run, Path]:
+    if isinstance(source, Run):
         folder = Path(out or "headscope-report")
-        return what, save_run(what, folder)
-    if isinstance(what, (str, Path)) and (Path(what) / "manifest.json").is_file():
-        return load(what), Path(out or what)
+        return source, save_run(source, folder)
+    if isinstance(source, (str, Path)) and (Path(source) / "manifest.json").is_file():
+        return load(source), Path(out or source)
     folder = Path(out or "headscope-report")
-    return measure(what, out=folder, **options), folder
+    return measure(source, out=folder, **options), folder
 
 
 plug(render=notebook_html, save=save_run)

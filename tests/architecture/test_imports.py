@@ -19,12 +19,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "core": GROUND | {"about"},
     "fetch": {"errors", "files", "progress"},
     "maths": GROUND,
-    "attention": GROUND | {"core"},  # pictures of mechanisms are figures
+    "attention": GROUND | {"core", "members"},  # pictures of mechanisms are figures
     "corpora": {"errors", "files", "progress", "core", "fetch"},
     "model": GROUND | {"files", "progress", "core", "fetch", "attention"},
     "lenses": GROUND | {"core", "maths", "attention", "members"},
     "theory": GROUND | {"core", "maths", "attention"},
-    "catalogue": {"lenses", "experiments", "members"},
+    "catalogue": {"core", "attention", "lenses", "experiments", "members", "api"},
     "experiments": PARTS | {"members"},
     "store": PARTS,
     "pipeline": PARTS | {"store", "__init__"},

@@ -11,7 +11,7 @@ import torch
 import headscope.attention as attention
 import headscope.attention.mechanisms as folder
 from headscope.attention.mechanism import mechanism_named, mechanisms
-from headscope.errors import UsageError
+from headscope.errors import ResourceError, UsageError
 from tests.attention.calls import make
 
 ECHO = """
@@ -71,13 +71,13 @@ def test_a_mechanism_refuses_what_it_cannot_honour(add_file: Callable[[str, str]
 
 def test_a_name_that_is_taken_is_refused(add_file: Callable[[str, str], None]) -> None:
     add_file("other", ECHO)
-    with pytest.raises(UsageError, match="'echo', expected 'other'"):
+    with pytest.raises(ResourceError, match="'echo', expected 'other'"):
         mechanisms()
 
 
 def test_a_file_without_a_mechanism_is_refused(add_file: Callable[[str, str], None]) -> None:
     add_file("empty", "")
-    with pytest.raises(UsageError, match="must bind MECHANISM"):
+    with pytest.raises(ResourceError, match="must bind MECHANISM"):
         mechanism_named("empty")
 
 

@@ -174,7 +174,7 @@ def test_controls_do_not_share_their_directions(tiny):
             pass
         with controlled(tiny, change, place, touched, 0, draw) as moved:
             weights[label, draw] = (tiny.weights(tiny.sites[0]).w_q.double() - before).flatten()
-        assert {matrix.kept for matrix in moved} == {0}  # a random matrix was added: no direction stays
+        assert {matrix.n_kept for matrix in moved} == {0}  # a random matrix was added: no direction stays
     pairs = [(a, b) for a in weights for b in weights if a < b]
     for a, b in pairs:
         cosine = float(torch.nn.functional.cosine_similarity(weights[a], weights[b], dim=0))

@@ -166,7 +166,11 @@ def test_which_part_keeps_tokens_apart():
     usual, without = (value(table, "residual_share", variant=name, layer=3) for name in (AS_IS, "without skips"))
     assert finding.headlines[1].short.startswith(f"Without skip connections, {100 * without:.1f}"[:-2])
     assert finding.headlines[1].effect == pytest.approx(1 - without / usual)
-    assert finding_of(batch_of(AS_IS, 1.5)).headlines[0].full.startswith("Over 3 windows, tokens grow less alike with depth")
+    assert (
+        finding_of(batch_of(AS_IS, 1.5))
+        .headlines[0]
+        .full.startswith("Over 3 windows, tokens grow less alike with depth")
+    )
     assert "nearly one" in finding_of(batch_of(AS_IS, 0.3, start=0.5)).headlines[0].full
 
 

@@ -1,12 +1,10 @@
-"""The contract of a mechanism, and the scan that finds them.
+"""The contract of a mechanism.
 
-A mechanism is a frozen dataclass of its parameters that maps a `Call` to an `Output`. One file in `mechanisms/`
-is enough to add one: it binds `MECHANISM` to the class, and the name, the constructor
-`headscope.attention.NAME(…)`, the command line and the contract tests follow.
+A mechanism is a frozen dataclass of its parameters that maps a `Call` to an `Output`. One file in `mechanisms/`, or one
+module of another package that an entry point names, is enough to add one: it binds `MECHANISM` to the class, and the
+name, the constructor `headscope.attention.NAME(…)`, the command line and the contract tests follow.
 """
 
-import importlib
-import pkgutil
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -17,9 +15,9 @@ from torch import Tensor
 
 from headscope.attention.call import Call, Output
 from headscope.attention.devices import exact_device
+from headscope.attention.mechanisms import mechanism_member, mechanism_members
 from headscope.errors import UsageError
-
-_FOLDER = "headscope.attention.mechanisms"
+from headscope.members import Member, usable
 
 
 @dataclass(frozen=True)
@@ -139,31 +137,26 @@ class Mechanism(ABC):
 
 
 def mechanisms() -> dict[str, type[Mechanism]]:
-    """Every mechanism, by name: one per file of `headscope.attention.mechanisms`."""
-    return {name: mechanism_named(name) for name in mechanism_names()}
-
-
-def mechanism_names() -> tuple[str, ...]:
-    """The names of the files in `mechanisms/`."""
-    folder = importlib.import_module(_FOLDER).__path__
-    return tuple(sorted(info.name for info in pkgutil.iter_modules(folder) if not info.name.startswith("_")))
+    """Every mechanism, by name; a broken one of another package is left out, with a warning."""
+    return usable(mechanism_members(), _loaded)
 
 
 def mechanism_named(name: str) -> type[Mechanism]:
-    """The class that `mechanisms/NAME.py` binds to MECHANISM.
+    """The mechanism of that name; only its own file is imported.
 
-    File and name agree, so that no name occurs twice.
+    Raises:
+        UsageError: There is no mechanism of this name.
+        ResourceError: Its file does not bind MECHANISM to a mechanism of this name.
     """
-    if name not in mechanism_names():
-        raise UsageError(f"there is no mechanism {name!r}", hint=f"there are {', '.join(mechanism_names())}")
-    module = importlib.import_module(f"{_FOLDER}.{name}")
-    mechanism: object = getattr(module, "MECHANISM", None)
+    return _loaded(mechanism_member(name))
+
+
+def _loaded(member: Member) -> type[Mechanism]:
+    mechanism: object = member.load()
     if not (isinstance(mechanism, type) and issubclass(mechanism, Mechanism)):
-        raise UsageError(f"{module.__name__} must bind MECHANISM to a Mechanism class, found {mechanism!r}")
-    if mechanism.name != name:
-        raise UsageError(
-            f"{module.__name__} defines the mechanism {mechanism.name!r}, expected {name!r} as its file says"
-        )
+        raise member.error(f"it must bind MECHANISM to a Mechanism class, found {mechanism!r}")
+    if mechanism.name != member.name:
+        raise member.error(f"it defines the mechanism {mechanism.name!r}, expected {member.name!r}")
     return mechanism
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headscope import __version__
-from headscope.catalogue import lens_members
+from headscope.catalogue import Member, lens_members
 from headscope.cli.claims_command import CLAIMS_EXAMPLES, claims
 from headscope.cli.data_command import DATA_EXAMPLES, data
 from headscope.cli.experiment_commands import ExperimentGroup
@@ -84,11 +84,11 @@ _benches.command(name="attention", epilog=BENCH_EXAMPLES)(bench_attention)
 app.add_typer(_benches, name="bench")
 
 
-def _version(wanted: bool) -> bool:
-    if wanted:
+def _version(is_asked: bool) -> bool:
+    if is_asked:
         typer.echo(f"headscope {__version__}")
         raise typer.Exit
-    return wanted
+    return is_asked
 
 
 @app.callback()
@@ -188,13 +188,13 @@ def verify(
     from headscope import api
 
     with bars() as progress:
-        given = None if text is None else api.text(text, progress=progress.step).beginning(VERIFIED_CHARACTERS)
+        beginning = None if text is None else api.text(text, progress=progress.step).beginning(VERIFIED_CHARACTERS)
         if hub and api.is_list(model):
-            outcomes = list(api.survey(api.read_list(model), given, progress.step))
+            outcomes = list(api.survey(api.read_list(model), beginning, progress.step))
         else:
             opened = api.open(model, hub=hub, device=device, progress=progress.step)
             progress.step("comparing", 0, 1)
-            outcomes, checks = None, api.verify(opened, given)
+            outcomes, checks = None, api.verify(opened, beginning)
     if outcomes is not None:
         _list([dataclasses.asdict(outcome) for outcome in outcomes], form)
         api.check_outcomes(outcomes)
@@ -208,7 +208,7 @@ def verify(
 @app.command()
 def lenses(form: Form = Format.TABLE) -> None:
     """List the lenses: what can be asked."""
-    _list([{"lens": name, "question": lens.about.question} for name, lens in lens_members().items()], form)
+    _list([{"lens": name, "question": _question(lens)} for name, lens in lens_members().items()], form)
 
 
 @app.command()
@@ -216,7 +216,7 @@ def models(form: Form = Format.TABLE) -> None:
     """List the models that have a name here, and the other forms MODEL can take."""
     from headscope import api
 
-    _list([_model_row(one, form) for one in api.models()], form)
+    _list([_model_row(source, form) for source in api.models()], form)
     if form is Format.TABLE:
         note(
             "also: a folder (config.json and safetensors), a .gguf file, random:PATH (same shape, "
@@ -263,26 +263,36 @@ def _saved(figure: Any, lens: str, path: Path) -> Path:
         ) from error
 
 
+def _question(lens: Member) -> str:
+    """What a lens asks; of a broken one of another package, the reason."""
+    try:
+        return lens.about.question
+    except HeadscopeError as error:
+        if not lens.is_foreign:
+            raise
+        return f"broken: {error.message}"
+
+
 def _list(rows: list[dict[str, Any]], form: Format) -> None:
     import polars as pl
 
     show_table(pl.DataFrame(rows), form)
 
 
-def _model_row(one: Any, form: Format) -> dict[str, Any]:
-    size = one.size_bytes
-    shown = (f"{size / 1e6:.0f} MB" if size else "") if form is Format.TABLE else size
+def _model_row(source: Any, form: Format) -> dict[str, Any]:
+    size = source.size_bytes
+    size_cell = (f"{size / 1e6:.0f} MB" if size else "") if form is Format.TABLE else size
     return {
-        "model": one.name,
-        "what": one.what,
-        "size" if form is Format.TABLE else "size_bytes": shown,
-        "licence": one.licence,
-        "is_cached": one.is_cached,
+        "model": source.name,
+        "what": source.what,
+        "size" if form is Format.TABLE else "size_bytes": size_cell,
+        "licence": source.licence,
+        "is_cached": source.is_cached,
     }
 
 
 def _tell(run: "Run", page: Path, model: str) -> None:
-    """What was found, first; then where the rest is."""
+    """Show the first headlines, what failed, and the path of the report."""
     lines = [headline.full for finding in run.findings.values() for headline in finding.headlines]
     for line in lines[:SHOWN_HEADLINES]:
         typer.echo(f"• {line}")

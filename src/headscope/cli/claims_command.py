@@ -65,12 +65,12 @@ def _overview(ledger: "Ledger", everything: bool) -> None:
     listed = ", ".join(f"{count} {_plural(reading, count)}" for reading, count in counts.items())
     console.print(Text(f"{sum(counts.values())} statements: {listed}"))
     slips = [entry for entry in ledger.entries if entry.slip]
-    chosen = [entry for entry in ledger.entries if everything or (entry.verdict == "refuted" and not entry.slip)]
-    chosen.sort(key=lambda entry: (list(counts).index(entry.reading), entry.slip))
+    entries = [entry for entry in ledger.entries if everything or (entry.verdict == "refuted" and not entry.slip)]
+    entries.sort(key=lambda entry: (list(counts).index(entry.reading), entry.slip))
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("claim", "verdict", "statement", "corrected"):
         table.add_column(name)
-    for entry in chosen:
+    for entry in entries:
         verdict = Text(entry.reading + (" (slip)" if entry.slip else ""), style=COLOURS.get(entry.verdict, "dim"))
         correction = entry.correction or entry.reason
         table.add_row(Text(" ".join(entry.ids)), verdict, Text(entry.statement), Text(correction))

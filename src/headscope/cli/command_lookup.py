@@ -1,4 +1,4 @@
-"""The commands as others write them down: does one exist, can it be parsed, run it."""
+"""Commands that are written down elsewhere: whether one exists, how it is parsed, how it is run."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -33,26 +33,26 @@ def _named(path: tuple[str, ...]) -> Any:
 
 def lacking(words: Sequence[str], mentions: str = "") -> str:
     """What is missing before these words are a command: empty, or e.g. `lens maps`, `command study fewshot`."""
-    found, named, _ = command_at(words)
+    command, named, _ = command_at(words)
     name = " ".join(named)
-    if found is None or hasattr(found, "get_command"):
+    if command is None or hasattr(command, "get_command"):
         return name if name.startswith("lens ") else f"command {name}"
-    return f"{mentions} in {name}" if mentions and mentions not in (found.help or "") else ""
+    return f"{mentions} in {name}" if mentions and mentions not in (command.help or "") else ""
 
 
 def parse(words: Sequence[str]) -> dict[str, Any]:
-    """What the command would be given; an error of typer's where its arguments are wrong. Nothing is run."""
-    found, named, rest = command_at(words)
-    if found is None:
+    """The parameters of the command; wrong arguments are an error of typer's. Nothing is run."""
+    command, named, arguments = command_at(words)
+    if command is None:
         raise UsageError(f"there is no command {' '.join(named)!r}")
-    given: dict[str, Any] = found.make_context(" ".join(named), list(rest)).params
-    return given
+    parameters: dict[str, Any] = command.make_context(" ".join(named), list(arguments)).params
+    return parameters
 
 
 def takes(words: Sequence[str], option: str) -> bool:
     """Whether the command knows an option, by the name of its parameter."""
-    found, _, _ = command_at(words)
-    return found is not None and any(parameter.name == option for parameter in found.params)
+    command, _, _ = command_at(words)
+    return command is not None and any(parameter.name == option for parameter in command.params)
 
 
 def run(words: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""`headscope data`: the texts that have a name, and one of them fetched, counted and written where it is wanted."""
+"""`headscope data`: list the texts that have a name; fetch, count and write one of them."""
 
 import dataclasses
 import sys
@@ -58,7 +58,7 @@ def _list(form: Format) -> None:
 
     from headscope import api
 
-    rows = [dataclasses.asdict(one) for one in api.texts()]
+    rows = [dataclasses.asdict(source) for source in api.texts()]
     if form is Format.TABLE:
         rows = [_short(row) for row in rows]
     show_table(pl.DataFrame(rows, infer_schema_length=None), form)
@@ -87,20 +87,22 @@ def _fetch(spelling: str, out: str | None, archive: Path | None, form: Format) -
     from headscope import api
 
     with bars() as progress:
-        found = api.find_text(spelling, progress=progress.step, archive=archive)
+        download = api.find_text(spelling, progress=progress.step, archive=archive)
     if out is not None:
-        _write(api.joined_text(found.text.documents), out)
+        _write(api.joined_text(download.text.documents), out)
         return
-    parts = [dataclasses.asdict(part) for part in found.parts]
+    parts = [dataclasses.asdict(part) for part in download.parts]
     if form is Format.JSON:
-        facts = {"text": found.text.name, "sha256": found.text.sha256, "path": found.path, "splits": parts}
-        show_json(facts | {"documents": len(found.text.documents), "characters": found.text.n_characters})
+        facts = {"text": download.text.name, "sha256": download.text.sha256, "path": download.path, "splits": parts}
+        show_json(facts | {"documents": len(download.text.documents), "characters": download.text.n_characters})
         return
     show_table(pl.DataFrame(parts), form)
     if form is Format.TABLE:
-        note(f"{found.text.name}: {len(found.text.documents)} documents, {found.text.n_characters:,} characters")
-        if found.path is not None:
-            typer.echo(str(found.path))
+        note(
+            f"{download.text.name}: {len(download.text.documents)} documents, {download.text.n_characters:,} characters"
+        )
+        if download.path is not None:
+            typer.echo(str(download.path))
 
 
 def _write(content: str, out: str) -> None:

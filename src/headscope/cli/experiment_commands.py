@@ -1,5 +1,6 @@
 """`headscope intervene MODEL`, `headscope study fewshot MODEL`: one command per experiment, its settings as options."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,10 +9,18 @@ import typer
 from typer.core import TyperGroup
 
 from headscope.catalogue import Member, command_of, experiment_members
-from headscope.cli.member_commands import REQUIRED, Arguments, member_command, option_arguments, setting_values
+from headscope.cli.member_commands import (
+    REQUIRED,
+    Arguments,
+    command_or_reason,
+    member_command,
+    option_arguments,
+    setting_values,
+)
 from headscope.cli.options import Device, Form, Hub, Model, Seed, TextFile, examples
 from headscope.cli.output import Format, check_destination, show_experiment
 from headscope.cli.screen import bars
+from headscope.errors import HeadscopeError
 
 # What the help says of a group of commands.
 GROUPS = {"study": "Experiments from a prompt to a page."}
@@ -21,6 +30,10 @@ class ExperimentGroup(TyperGroup):
     """A group whose commands are experiments, found by a scan when someone asks for one."""
 
     path: tuple[str, ...] = ()
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self._packages: set[str] = set()  # of the experiments that have their command or group
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Its own commands, then those of the experiments below its path."""
@@ -34,14 +47,32 @@ class ExperimentGroup(TyperGroup):
         return super().get_command(ctx, cmd_name)
 
     def _scan(self) -> None:
-        for member in experiment_members().values():
-            path = command_of(member).path
-            if len(path) <= len(self.path) or path[: len(self.path)] != self.path:
-                continue
-            name = path[len(self.path)]
-            if name not in self.commands:
-                below = path[: len(self.path) + 1]
-                self.add_command(command_of_experiment(member) if path == below else _group(below), name)
+        for member in sorted(experiment_members().values(), key=lambda member: member.is_foreign):
+            path = _path(member)
+            is_below = len(path) > len(self.path) and path[: len(self.path)] == self.path
+            if is_below and member.package not in self._packages:
+                self._packages.add(member.package)
+                self._add(path[: len(self.path) + 1], path, member)
+
+    def _add(self, below: tuple[str, ...], path: tuple[str, ...], member: Member) -> None:
+        """Add an experiment or its group; where the name is taken, a command that says so under another name."""
+        name, holder = below[-1], self.commands.get(below[-1])
+        if holder is None:
+            self.add_command(command_or_reason(member, command_of_experiment) if path == below else _group(below), name)
+        elif path == below or not isinstance(holder, ExperimentGroup):
+            problem = f"headscope has a command {' '.join(below)!r}; change the path of its COMMAND"
+            clash = replace(member, problem=member.problem or problem)
+            self.add_command(command_or_reason(clash, command_of_experiment), member.package)
+
+
+def _path(member: Member) -> tuple[str, ...]:
+    """Where the command of an experiment is; a broken one of another package is at the top under its name."""
+    try:
+        return command_of(member).path
+    except HeadscopeError:
+        if not member.is_foreign:
+            raise
+        return (member.name,)
 
 
 def command_of_experiment(member: Member) -> Any:

@@ -80,7 +80,7 @@ def index(
 
 
 def ways_of(item: "Item") -> "tuple[Way, ...]":
-    """The steps of an item, each with what it lacks here."""
+    """The steps of an item, each with what is still missing for it."""
     from headscope import api
 
     return api.ways(item, lambda step: lacking(step.words, step.mentions))
@@ -90,53 +90,55 @@ def rows(items: "tuple[Item, ...]") -> list[dict[str, Any]]:
     """One plain object per item, as `--format json` and `csv` write it."""
     from headscope import api
 
-    found = []
+    objects = []
     for item in items:
-        known = ways_of(item)
-        found.append(
+        item_ways = ways_of(item)
+        objects.append(
             {
                 "id": item.id,
                 "document": item.document,
                 "kind": item.kind,
                 "section": item.section,
                 "title": item.title,
-                "commands": [str(way.step) for way in known if not way.lacks],
-                "not_yet": [f"{way.step}: {way.lacks}" for way in known if way.lacks],
-                "reason": api.why_not(item, known) or None,
+                "commands": [str(way.step) for way in item_ways if not way.lacks],
+                "not_yet": [f"{way.step}: {way.lacks}" for way in item_ways if way.lacks],
+                "reason": api.why_not(item, item_ways) or None,
                 "claims": list(item.claims),
                 "published": len(item.published),
             }
         )
-    return found
+    return objects
 
 
 def _list(items: "tuple[Item, ...]", missing: bool, form: Format) -> None:
     import polars as pl
 
-    found = [row for row in rows(items) if row["reason"] or not missing]
+    objects = [row for row in rows(items) if row["reason"] or not missing]
     if form is Format.JSON:
-        show_json(found)
+        show_json(objects)
     elif form is not Format.TABLE:
         words = {name: pl.String for name in ("commands", "not_yet", "claims")}
-        flat = [{k: "; ".join(v) if isinstance(v, list) else v for k, v in row.items()} for row in found]
+        flat = [{k: "; ".join(v) if isinstance(v, list) else v for k, v in row.items()} for row in objects]
         show_table(pl.DataFrame(flat, schema_overrides={**words, "reason": pl.String}), form)
     else:
-        _overview(found)
+        _overview(objects)
 
 
-def _overview(found: list[dict[str, Any]]) -> None:
+def _overview(objects: list[dict[str, Any]]) -> None:
     console = Console(highlight=False)
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("item", "what", "how"):
         table.add_column(name, no_wrap=name == "item", overflow="fold")
-    for row in found:
+    for row in objects:
         how = Text(row["reason"], style="yellow") if row["reason"] else Text(row["commands"][0])
         table.add_row(Text(row["id"]), Text(row["title"]), how)
     console.print(table)
-    counts = Counter(row["kind"] for row in found)
-    without = sum(bool(row["reason"]) for row in found)
-    told = ", ".join(f"{counts[kind]} of the kind {kind}" for kind in counts)
-    note(f"{len(found)} items ({told or 'nothing fits'}); {len(found) - without} have a command, {without} a reason")
+    counts = Counter(row["kind"] for row in objects)
+    without = sum(bool(row["reason"]) for row in objects)
+    kinds = ", ".join(f"{counts[kind]} of the kind {kind}" for kind in counts)
+    note(
+        f"{len(objects)} items ({kinds or 'nothing fits'}); {len(objects) - without} have a command, {without} a reason"
+    )
     note("`headscope index ITEM` tells more; --model MODEL reproduces it")
 
 
@@ -147,7 +149,7 @@ def _tell(item: "Item", form: Format, seed: int) -> None:
     with bars() as progress:
         judged = api.judge_claims(item.claims, seed=seed, progress=progress).entries if item.claims else ()
     (row,) = rows((item,))
-    verdicts = [{"claim": one, "verdict": entry.reading} for entry in judged for one in entry.ids]
+    verdicts = [{"claim": claim, "verdict": entry.reading} for entry in judged for claim in entry.ids]
     if form is Format.JSON:
         show_json({**row, "published": published.to_dicts(), "read": item.read or None, "verdicts": verdicts})
         return
@@ -168,7 +170,7 @@ def _tell(item: "Item", form: Format, seed: int) -> None:
         note(f"\n`headscope index {item.id} --model tiny` draws ours")
 
 
-def _describe(console: Console, item: "Item", known: "tuple[Way, ...]") -> None:
+def _describe(console: Console, item: "Item", item_ways: "tuple[Way, ...]") -> None:
     from headscope import api
 
     work = api.document_of(item)
@@ -176,30 +178,30 @@ def _describe(console: Console, item: "Item", known: "tuple[Way, ...]") -> None:
     console.print(Text(f"{item.kind}; {work.author}, {work.title}, section {item.section}", style="dim"))
     if item.reason:
         console.print(Text(f"\nNot reproduced: {item.reason}."))
-    for way in known:
+    for way in item_ways:
         if way.lacks:
-            said = way.lacks if way.is_final else f"not yet: {way.lacks}"
-            console.print(Text(f"  {way.step}  ({said})", style="yellow"))
+            reason = way.lacks if way.is_final else f"not yet: {way.lacks}"
+            console.print(Text(f"  {way.step}  ({reason})", style="yellow"))
         else:
             console.print(Text(f"  {way.step}", style="green"))
 
 
 def _reproduce(item: "Item", model: str, out: Path, options: dict[str, Any], form: Format) -> None:
-    """Draw what lenses measure on one page; other commands that ask for a model are run as they stand."""
+    """Draw what the lenses measure on one page; run other commands that take a model as they are written."""
     from headscope import api
 
-    known = ways_of(item)
-    if reason := api.why_not(item, known):
+    item_ways = ways_of(item)
+    if reason := api.why_not(item, item_ways):
         raise UsageError(f"{item.id} is not reproduced here: {reason}")
-    taken = [way.step for way in known if not way.lacks]
-    measured = next((step for step in taken if step.lens), None)
-    others = [step for step in taken if not step.lens and step.words[0] not in ("claims", "report")]
+    possible = [way.step for way in item_ways if not way.lacks]
+    measured = next((step for step in possible if step.lens), None)
+    other_steps = [step for step in possible if not step.lens and step.words[0] not in ("claims", "report")]
     if measured is not None:
         _page(item, measured.on(model).words[2], out, options, form)
-        for step in others:
+        for step in other_steps:
             note(f"also: {step.on(model)}")
         return
-    runnable = [step for step in others if step.on(model) != step] or [step for step in taken if not step.lens]
+    runnable = [step for step in other_steps if step.on(model) != step] or [step for step in possible if not step.lens]
     for step in runnable:
         _run(step.on(model), out if len(runnable) == 1 else out / step.words[0], options, form)
 
@@ -225,23 +227,23 @@ def _run(step: "Step", out: Path, options: dict[str, Any], form: Format) -> None
 def _page(item: "Item", model: str, out: Path, options: dict[str, Any], form: Format) -> None:
     from headscope import api
 
-    given = None if options["text"] is None else Path(options["text"])
+    text_path = None if options["text"] is None else Path(options["text"])
     with bars() as progress:
-        made = api.reproduce(item, model, **{**options, "text": given}, out=out, progress=progress)
-    _show(item, made, form)
+        reproduced = api.reproduce(item, model, **{**options, "text": text_path}, out=out, progress=progress)
+    _show(item, reproduced, form)
     note(f"the page: {(out / 'report.html').resolve()}")
-    finding = made["index"]
+    finding = reproduced["index"]
     if finding.status == "failed":
         raise LensError(f"{item.id}: the lens failed: {finding.reason}", hint="--debug shows the traceback")
 
 
-def _show(item: "Item", made: "Run", form: Format) -> None:
-    finding = made["index"]
+def _show(item: "Item", reproduced: "Run", form: Format) -> None:
+    finding = reproduced["index"]
     if form is Format.JSON:
         facts = {name: getattr(finding, name) for name in ("status", "reason", "warnings", "method")}
         facts["headlines"] = [headline.full for headline in finding.headlines]
         tables = {name: table.to_dicts() for name, table in finding.tables.items()}
-        show_json({"id": item.id, "title": item.title, "model": asdict(made.model)["name"], **facts, **tables})
+        show_json({"id": item.id, "title": item.title, "model": asdict(reproduced.model)["name"], **facts, **tables})
         return
     if finding.status != "ok":
         note(f"{item.id}: {finding.status}: {finding.reason}")
@@ -256,7 +258,7 @@ def _show(item: "Item", made: "Run", form: Format) -> None:
     for warning in finding.warnings:
         console.print(Text(f"! {warning}", style="yellow"))
     if "published" in finding.tables:
-        console.print(Text(f"\nPublished ({item.read}), and {made.model.name}", style="bold"))
+        console.print(Text(f"\nPublished ({item.read}), and {reproduced.model.name}", style="bold"))
         show_table(finding.tables["published"], form)
 
 

@@ -8,7 +8,14 @@ import typer
 from typer.core import TyperGroup
 
 from headscope.catalogue import Member, lens_member, lens_members
-from headscope.cli.member_commands import REQUIRED, Arguments, member_command, option_arguments, setting_values
+from headscope.cli.member_commands import (
+    REQUIRED,
+    Arguments,
+    command_or_reason,
+    member_command,
+    option_arguments,
+    setting_values,
+)
 from headscope.cli.options import (
     AllWindows,
     Device,
@@ -56,7 +63,7 @@ class LensGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of one lens; an unknown name is answered with the nearest ones."""
-        return command_of(lens_member(cmd_name))
+        return command_or_reason(lens_member(cmd_name), command_of)
 
 
 def command_of(lens: Member) -> Any:

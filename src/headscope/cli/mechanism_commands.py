@@ -1,4 +1,4 @@
-"""`headscope mechanisms` and `headscope bench attention`: what can stand in for attention, and how fast it is."""
+"""`headscope mechanisms` and `headscope bench attention`: the mechanisms, their cost and their speed."""
 
 import dataclasses
 import inspect
@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from headscope.catalogue import Member, mechanism_member, mechanism_members
 from headscope.cli.options import FigureFormat, Form, examples
 from headscope.cli.output import Format, check_destination, show_table
 from headscope.cli.screen import bars, note
-from headscope.errors import UsageError
+from headscope.errors import HeadscopeError, UsageError
 
 LENGTHS = (1024, 4096, 16384, 65536)
 D_HEAD = 64
@@ -56,8 +57,8 @@ def mechanisms(
         if form is not Format.TABLE:
             show_table(frame, form)
             return
-        shown = frame.with_columns(of_dense=frame["Mflop_16k"] / frame["Mflop_16k_dense"])
-        show_table(shown["mechanism", "what", "parameters", "of_dense", "grows"], form)
+        with_share = frame.with_columns(of_dense=frame["Mflop_16k"] / frame["Mflop_16k_dense"])
+        show_table(with_share["mechanism", "what", "parameters", "of_dense", "grows"], form)
         note(
             f"of_dense: flops of one head of width {D_HEAD} at 16k positions, as a share of dense attention's; "
             "`headscope mechanisms NAME` tells more, --draw NAME shows it"
@@ -96,7 +97,7 @@ def bench_attention(
     kv = heads if kv_heads is None else kv_heads
     if heads % kv:
         raise UsageError(f"--heads {heads} must be a multiple of --kv-heads {kv}")
-    chosen = (
+    contenders = (
         [api.spelled(text) for text in mechanism]
         if mechanism
         else [cls.examples(api.SHOWN_AT)[0] for cls in api.mechanisms().values()]
@@ -106,7 +107,7 @@ def bench_attention(
         if compiled:
             progress.step("building the kernel", 0, 1)
             api.use_compiled()
-        frame = api.bench_attention(chosen, n or [1024, 4096], setting, progress.step)
+        frame = api.bench_attention(contenders, n or [1024, 4096], setting, progress.step)
     if form is not Format.TABLE:
         show_table(frame, form)
         return
@@ -123,11 +124,19 @@ def _overview() -> Any:
     from headscope import api
 
     dense = api.mechanism_named("dense")().cost(LENGTHS[2], D_HEAD).flops / 1e6
-    rows = []
-    for name, cls in api.mechanisms().items():
-        costs = [cls.examples(api.SHOWN_AT)[0].cost(n, D_HEAD).flops for n in LENGTHS]
-        rows.append(
-            {
+    rows = [_row(name, member, dense) for name, member in mechanism_members().items()]
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def _row(name: str, member: Member, dense: float) -> dict[str, Any]:
+    """What the list says of a mechanism; of a broken one of another package, the reason."""
+    from headscope import api
+
+    try:
+        with member.guard():
+            cls = api.mechanism_named(member.name)
+            costs = [cls.examples(api.SHOWN_AT)[0].cost(n, D_HEAD).flops for n in LENGTHS]
+            return {
                 "mechanism": name,
                 "what": _first_line(cls),
                 "parameters": _parameters(cls),
@@ -135,23 +144,27 @@ def _overview() -> Any:
                 "Mflop_16k_dense": dense,
                 "grows": f"n^{api.growth(costs, LENGTHS):.1f}",
             }
-        )
-    return pl.DataFrame(rows)
+    except HeadscopeError as error:
+        if not member.is_foreign:
+            raise
+        return {"mechanism": name, "what": f"broken: {error.message}", "Mflop_16k_dense": dense}
 
 
 def _tell(name: str, form: Format) -> None:
+    member = mechanism_member(name)  # an unknown name is refused before torch is loaded
+
     import polars as pl
 
     from headscope import api
 
-    cls = api.mechanism_named(name)
-    shown = cls.examples(api.SHOWN_AT)
-    rows = [
-        {"parameters": repr(given), "n": n, "Mflop": cost.flops / 1e6, "working_MiB": cost.bytes / 2**20}
-        for given in shown
-        for n in LENGTHS
-        for cost in [given.cost(n, D_HEAD)]
-    ]
+    with member.guard():
+        cls = api.mechanism_named(name)
+        rows = [
+            {"parameters": repr(mechanism), "n": n, "Mflop": cost.flops / 1e6, "working_MiB": cost.bytes / 2**20}
+            for mechanism in cls.examples(api.SHOWN_AT)
+            for n in LENGTHS
+            for cost in [mechanism.cost(n, D_HEAD)]
+        ]
     if form is Format.TABLE:
         module = inspect.getmodule(cls)
         typer.echo(f"{inspect.cleandoc((module and module.__doc__) or '')}\n\nparameters: {_parameters(cls)}\n")
@@ -174,12 +187,12 @@ def _first_line(cls: Any) -> str:
 
 
 def _parameters(cls: Any) -> str:
-    def one(field: Any) -> str:
+    def spelled(field: Any) -> str:
         if field.default is not dataclasses.MISSING:
             return f"{field.name}={field.default!r}"
         return f"{field.name}" + ("=…" if field.default_factory is not dataclasses.MISSING else "")
 
-    return ", ".join(one(field) for field in dataclasses.fields(cls) if field.init) or "none"
+    return ", ".join(spelled(field) for field in dataclasses.fields(cls) if field.init) or "none"
 
 
 MECHANISMS_EXAMPLES = examples(

@@ -3,12 +3,15 @@
 The type and the default of a field are those of the option; a tuple is an option that may be repeated. The metadata of
 a field may hold:
 
-    help      what it means
-    option    the name of the option where it is not the field's; "" for a field that only Python has
-    metavar   the word for its value in the help
-    min, max  the least and the largest whole number; the least is 0 unless the field says otherwise
-    commas    whether one value may hold several, separated by commas
-    numbers   whether several numbers may follow the option: `--scale 1/4 1/2 2`
+    help        what it means
+    option      the name of the option where it is not the field's; "" for a field that only Python has
+    metavar     the word for its value in the help
+    min, max    the least and the largest whole number; the least is 0 unless the field says otherwise
+    commas      whether one value may hold several, separated by commas
+    numbers     whether several numbers may follow the option: `--scale 1/4 1/2 2`
+    positional  whether a tuple takes the arguments after the model in Python
+
+A member of another package that is broken is a command too: its help says why, and who runs it gets the error.
 """
 
 import dataclasses
@@ -16,20 +19,18 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from types import GenericAlias, NoneType
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NoReturn, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand
 
-from headscope.catalogue import Member
-from headscope.errors import UsageError
+from headscope.catalogue import Member, setting_help
+from headscope.errors import HeadscopeError, UsageError
 
 Arguments = dict[str, tuple[Any, Any]]  # annotation and default of every parameter of a command
 REQUIRED = inspect.Parameter.empty
 
 _NUMBER = re.compile(r"-?[\d./eE+-]+")
-# Nouns of settings whose modules load torch; the command line spells them.
-_SPELLED = {"Selection": str, "Text": str}
 
 
 class MemberCommand(TyperCommand):
@@ -70,13 +71,35 @@ def member_command(
     return command
 
 
+def command_or_reason(member: Member, make: Callable[[Member], Any]) -> Any:
+    """The command that `make` makes of a member; for a broken one of another package a command that says why."""
+    try:
+        with member.guard():
+            return make(member)
+    except HeadscopeError as error:
+        if not member.is_foreign:
+            raise
+        return _broken_command(member, error)
+
+
+def _broken_command(member: Member, error: HeadscopeError) -> Any:
+    def refuse() -> NoReturn:
+        raise error
+
+    small = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    anything = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": ["-h", "--help"]}
+    text = f"Broken: {error.message}".replace("[", "\\[")
+    small.command(name=member.name, help=text, context_settings=anything)(refuse)
+    return typer.main.get_command(small)
+
+
 def option_arguments(member: Member, common: Arguments, panel: str | None = None) -> Arguments:
     """The options of a member's own settings.
 
     Raises:
         UsageError: A setting has the name of an option that every member of the kind has.
     """
-    hints = get_type_hints(member.settings, localns=_SPELLED)
+    hints = member.setting_types()
     fields = [field for field in dataclasses.fields(member.settings) if option_name(field)]
     if clash := {field.name for field in fields} & common.keys():
         kind = member.role
@@ -118,7 +141,7 @@ def _option(field: "dataclasses.Field[Any]", hint: Any, panel: str | None) -> tu
     option = typer.Option(
         f"{name}/--no-{name.removeprefix('--')}" if hint is bool else name,
         metavar=field.metadata.get("metavar"),
-        help=_sentence(field.metadata.get("help", "")),
+        help=_help(field, repeated),
         rich_help_panel=panel,
         min=field.metadata.get("min", 0 if kinds[0] is int else None),  # they count things
         max=field.metadata.get("max"),
@@ -145,6 +168,6 @@ def _with_signature(run: Callable[..., None], arguments: Arguments) -> Callable[
     return command
 
 
-def _sentence(text: str) -> str:
-    """The help of a field with a capital and a full stop; what ends with one is left as it is written."""
-    return text if not text or text.endswith(".") else f"{text[:1].upper()}{text[1:]}."
+def _help(field: "dataclasses.Field[Any]", repeated: bool) -> str:
+    text = setting_help(field)
+    return f"{text} May be repeated." if text and repeated and not field.metadata.get("numbers") else text

@@ -82,9 +82,9 @@ def _show_passage(passage: "Passage") -> None:
         console.print(Text.assemble((f"  {label}: ", "dim"), " ".join(text.split()) or "(nothing)"))
 
 
-def show_json(what: Any) -> None:
-    """Standard JSON: what is not a number there (NaN, ∞) becomes null."""
-    sys.stdout.write(json.dumps(_finite(what), indent=2, ensure_ascii=False, default=str) + "\n")
+def show_json(data: Any) -> None:
+    """Write standard JSON: NaN and ∞, which it does not have, become null."""
+    sys.stdout.write(json.dumps(_finite(data), indent=2, ensure_ascii=False, default=str) + "\n")
 
 
 def _as_object(finding: "Finding") -> dict[str, Any]:
@@ -118,16 +118,16 @@ def show_headlines(finding: "Finding") -> None:
 def _show_rows(frame: "pl.DataFrame") -> None:
     console = Console(highlight=False)
     table = Table(box=None, header_style="bold", pad_edge=False)
-    kept = frame[:, : _columns_that_fit(frame, console.width)]
-    for name, dtype in kept.schema.items():
+    fitting = frame[:, : _columns_that_fit(frame, console.width)]
+    for name, dtype in fitting.schema.items():
         table.add_column(name, justify="right" if dtype.is_numeric() else "left")
     limit = SHOWN_ROWS if frame.height > SHOWN_ROWS + 4 else frame.height
-    for row in kept.head(limit).iter_rows():
+    for row in fitting.head(limit).iter_rows():
         table.add_row(*(Text(_cell(value)) for value in row))
     console.print(table)
     hidden = [f"{frame.height - limit} more rows"] if frame.height > limit else []
-    if kept.width < frame.width:
-        hidden.append("more columns: " + ", ".join(frame.columns[kept.width :]))
+    if fitting.width < frame.width:
+        hidden.append("more columns: " + ", ".join(frame.columns[fitting.width :]))
     if hidden:
         note(f"… {'; '.join(hidden)} (--format csv or json gives everything)")
 
@@ -169,9 +169,9 @@ def _write_parquet(frame: "pl.DataFrame") -> None:
         sys.stdout.buffer.flush()
 
 
-def _finite(what: Any) -> Any:
-    if isinstance(what, dict):
-        return {key: _finite(value) for key, value in what.items()}
-    if isinstance(what, (list, tuple)):
-        return [_finite(value) for value in what]
-    return None if isinstance(what, float) and not math.isfinite(what) else what
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from headscope.catalogue import MemberWarning
 from headscope.cli.app import app
-from headscope.cli.screen import INTERRUPTED, complain
+from headscope.cli.screen import INTERRUPTED, complain, noted_warnings
 from headscope.cli.streams import TERMINATED, ReaderGone, Terminated, guarded_streams, termination
 from headscope.errors import HeadscopeError, ResourceError
 
@@ -28,11 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     # Idle threads of torch sleep instead of spinning: the same numbers, and no fivefold cost on a busy machine.
     # Read when torch is loaded, which has not happened yet.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in given or os.environ.get("HEADSCOPE_DEBUG", "") not in ("", "0")
+    all_words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in all_words or os.environ.get("HEADSCOPE_DEBUG", "") not in ("", "0")
     # Accepted anywhere on the line: whoever needs it has just seen an error and presses the up arrow.
-    words = [word for word in given if word != "--debug"]
-    with guarded_streams(), termination():
+    words = [word for word in all_words if word != "--debug"]
+    with guarded_streams(), termination(), noted_warnings(MemberWarning):
         if debug:
             logging.basicConfig(stream=sys.stderr, format="%(name)s: %(message)s")
             logging.getLogger("headscope").setLevel(logging.INFO)

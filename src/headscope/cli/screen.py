@@ -1,10 +1,12 @@
-"""What people see: errors, notes and progress on standard error; data goes to standard output."""
+"""Errors, notes and progress for people, on standard error; data goes to standard output."""
 
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -45,24 +47,48 @@ def _printable(text: str) -> str:
     return _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
 
 
+@contextmanager
+def noted_warnings(noted: type[Warning]) -> Iterator[None]:
+    """Warnings of one category as notes for as long as the context lasts; the others as they were."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", noted)
+        show_other = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if issubclass(category, noted):
+                note(f"left out: {message}")
+            else:
+                show_other(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show
+        yield
+
+
 class Bars:
     """Draws one bar per label; where standard error is no terminal, one line per label."""
 
-    def __init__(self, drawn: Progress | None) -> None:
-        self._drawn = drawn
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
         self._tasks: dict[str, TaskID] = {}
 
     def step(self, what: str, done: int, total: int) -> None:
         """`done` of `total` parts of `what` are finished; total 0 is unknown."""
         new = what not in self._tasks
-        if self._drawn is None:
+        if self._progress is None:
             self._tasks.setdefault(what, TaskID(0))
             if new:
                 sys.stderr.write(f"{what} …\n")
             return
         if new:
-            self._tasks[what] = self._drawn.add_task(what, total=total or None)
-        self._drawn.update(self._tasks[what], completed=done, total=total or None)
+            self._tasks[what] = self._progress.add_task(what, total=total or None)
+        self._progress.update(self._tasks[what], completed=done, total=total or None)
 
 
 @contextmanager
@@ -71,8 +97,8 @@ def resumable(folder: Path | None) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, Terminated) as stop:
-        kept = f"; finished findings are in {folder}/, the same command goes on from there" if folder else ""
-        err().print(Text(f"\nstopped{kept}"))
+        advice = f"; finished findings are in {folder}/, the same command goes on from there" if folder else ""
+        err().print(Text(f"\nstopped{advice}"))
         sys.exit(TERMINATED if isinstance(stop, Terminated) else INTERRUPTED)
 
 
@@ -89,5 +115,5 @@ def bars() -> Iterator[Bars]:
         TextColumn("{task.percentage:>3.0f} %"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as drawn:
-        yield Bars(drawn)
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield Bars(progress)

@@ -3,7 +3,7 @@
 from functools import cache
 from typing import TYPE_CHECKING
 
-from headscope.members import Member, members, unknown_member
+from headscope.members import Member, member_named, members
 
 if TYPE_CHECKING:
     from headscope.experiments.command import Command
@@ -20,15 +20,16 @@ def experiment_members() -> dict[str, Member]:
 
 def experiment_member(name: str) -> Member:
     """The experiment of that name, not yet imported; the error for an unknown name lists the nearest ones."""
-    by_name = experiment_members()
-    if name not in by_name:
-        raise unknown_member("experiment", name, by_name)
-    return by_name[name]
+    return member_named(name, experiment_members(), "experiment")
 
 
 def command_of(member: Member) -> "Command":
     """The command of an experiment; only its settings are imported, which load no torch."""
-    command: Command = member.setting("COMMAND")
+    from headscope.experiments.command import Command
+
+    command: object = member.setting("COMMAND")
+    if not isinstance(command, Command) or not command.path:
+        raise member.error(f"its settings must bind COMMAND to a Command with a path, found {command!r}")
     return command
 
 
@@ -39,5 +40,11 @@ def experiment_named(name: str) -> "AnyExperiment":
 
 @cache
 def _loaded(member: Member) -> "AnyExperiment":
-    experiment: AnyExperiment = member.load()
+    from headscope.experiments.experiment import Experiment
+
+    experiment: object = member.load()
+    if not isinstance(experiment, Experiment) or experiment.name != member.name:
+        raise member.error(
+            f"it must bind EXPERIMENT to an experiment of the name {member.name!r}, found {experiment!r}"
+        )
     return experiment

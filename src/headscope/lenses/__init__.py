@@ -3,7 +3,7 @@
 from functools import cache
 from typing import TYPE_CHECKING
 
-from headscope.members import Member, members, unknown_member
+from headscope.members import Member, member_named, members, usable
 
 if TYPE_CHECKING:
     from headscope.lenses.lens import AnyLens
@@ -33,16 +33,13 @@ def lens_members() -> dict[str, Member]:
 
 
 def lens_member(name: str) -> Member:
-    """The lens of that name, not yet imported; an unknown name is an error that tells the nearest ones."""
-    known = lens_members()
-    if name not in known:
-        raise unknown_member("lens", name, known)
-    return known[name]
+    """The lens of that name, not yet imported; the error for an unknown name lists the nearest ones."""
+    return member_named(name, lens_members(), "lens")
 
 
 def lenses() -> dict[str, "AnyLens"]:
-    """Every lens by name, in the order of the report."""
-    return {name: _loaded(member) for name, member in lens_members().items()}
+    """Every lens by name, in the order of the report; a broken one of another package is left out, with a warning."""
+    return usable(lens_members(), _loaded)
 
 
 def lens_named(name: str) -> "AnyLens":
@@ -52,5 +49,9 @@ def lens_named(name: str) -> "AnyLens":
 
 @cache
 def _loaded(member: Member) -> "AnyLens":
-    lens: AnyLens = member.load()
+    from headscope.lenses.lens import TextLens, WeightLens
+
+    lens: object = member.load()
+    if not isinstance(lens, (TextLens, WeightLens)) or lens.name != member.name:
+        raise member.error(f"it must bind LENS to a lens of the name {member.name!r}, found {lens!r}")
     return lens

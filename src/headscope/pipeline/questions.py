@@ -7,6 +7,7 @@ from typing import Any
 
 from headscope.errors import UsageError
 from headscope.lenses import lens_members, lens_named
+from headscope.lenses import lenses as every_lens
 from headscope.lenses.lens import AnyLens, Lens, Needs
 
 Scalar = str | int | float | bool | None
@@ -43,8 +44,8 @@ def questions(lenses: Sequence[str | AnyLens] | None, params: Mapping[str, Any] 
     They come in the order of `headscope lenses`, whatever the order of the choice, so that the same question gives the
     same report; a lens that is not listed there comes last.
     """
-    lens_objects = map(_lens, lens_members() if lenses is None else lenses)
-    lenses_by_name = _in_order({lens.name: lens for lens in lens_objects})
+    resolved = every_lens().values() if lenses is None else map(_lens, lenses)
+    lenses_by_name = _in_order({lens.name: lens for lens in resolved})
     if not lenses_by_name:
         raise UsageError("no lens was chosen", hint="`headscope lenses` lists them")
     params_by_lens = dict(params or {})

@@ -154,7 +154,7 @@ def _check_model(model: Model) -> None:
 
 
 def _sites_with_words(sites: Sequence[Site], layers: Selection | str | None) -> list[Site]:
-    """The layers whose maps are drawn with their words: those that were asked for, or a few from first to last."""
+    """The layers whose word maps are drawn: the chosen ones, or a few from first to last."""
     if layers is not None:
         return list(Selection.of(layers).resolve(sites))
     if len(sites) <= LAYERS_DRAWN:
@@ -178,7 +178,7 @@ def _tables(
 ) -> dict[str, pl.DataFrame]:
     original = states[0]
     uniform = uniform_measures(model, plan, list(original.of))
-    initialised = next((seen for seen in states if seen.state.label == INITIALISED), None)
+    initialised = next((observation for observation in states if observation.state.label == INITIALISED), None)
     tables = {"shots": shots_table(original.scores, exchanged, model.spec.vocabulary, plan.seed)}
     if written:
         tables["clues"] = clues_table(plan.circle, written)
@@ -190,23 +190,23 @@ def _tables(
 
 
 def _same_words(states: Sequence[Seen], plan: Plan) -> list[Seen]:
-    """The original's scores on the words that the other states were scored on, where there are others."""
+    """The states, the original with the scores of the words that all states have."""
     if len(states) == 1:
         return list(states)
     first = states[0]
-    kept = Seen(first.state, first.written, first.prompt, first.maps, first.of, first.scores[: len(plan.scored)])
-    return [kept, *states[1:]]
+    original = Seen(first.state, first.written, first.prompt, first.maps, first.of, first.scores[: len(plan.scored)])
+    return [original, *states[1:]]
 
 
-def _method(model: Model, plan: Plan, whole: Plan, params: Params) -> str:
+def _method(model: Model, plan: Plan, original_plan: Plan, params: Params) -> str:
     how = (
         "through the model's chat template"
         if has_chat_template(model)
         else "with [INST] marks: it has no chat template"
     )
-    told = [
+    sentences = [
         f"{len(plan.circle.clues)} words of the category {plan.circle.category}, prompts {how}. Every word is scored "
-        f"after 0 to {plan.most} shots ({len(whole.scored)} forwards, and as many with words exchanged).",
+        f"after 0 to {plan.most} shots ({len(original_plan.scored)} forwards, and as many with words exchanged).",
         f"Maps are measured on {len(plan.measured)} words after {plan.shots} shots, with the reference clue as the "
         f"answer; those drawn are of {plan.circle.clues[0].word} with the clue that the model wrote.",
         "Intervals: bootstrap over words, 2000 draws; the shots of a word are one draw, so that their choice is part "
@@ -214,28 +214,30 @@ def _method(model: Model, plan: Plan, whole: Plan, params: Params) -> str:
     ]
     if params.clues:
         count = min(params.clues, len(plan.circle.clues))
-        told.append(f"Clues are written greedily, at most {NEW_TOKENS} tokens, for {count} words.")
+        sentences.append(f"Clues are written greedily, at most {NEW_TOKENS} tokens, for {count} words.")
     if params.initialised or params.alphas:
-        told.append(
+        sentences.append(
             f"Other states are scored on {len(plan.scored)} words; α multiplies every singular value of W_Q and W_K."
         )
-    return " ".join(told)
+    return " ".join(sentences)
 
 
 def _warnings(model: Model, most: int, params: Params) -> list[str]:
-    found = [model.spec.weight_warning] if model.spec.weight_warning else []
+    warnings = [model.spec.weight_warning] if model.spec.weight_warning else []
     if most < MOST_SHOTS:
-        found.append(f"The context of {model.spec.name} has room for {most} shots, not for {MOST_SHOTS}.")
+        warnings.append(f"The context of {model.spec.name} has room for {most} shots, not for {MOST_SHOTS}.")
     if params.initialised and model.spec.initial_sd is None:
-        found.append(
+        warnings.append(
             "The checkpoint does not say how it was initialised: transformers' default for the family is drawn."
         )
     if params.alphas and any(model.weight_status(site).status == "normed" for site in model.sites):
-        found.append("Queries and keys are normalised after the projection: scaling W_Q and W_K does not scale scores.")
+        warnings.append(
+            "Queries and keys are normalised after the projection: scaling W_Q and W_K does not scale scores."
+        )
     clipped = [status for site in model.sites if (status := model.weight_status(site)).status == "clipped"]
     if params.alphas and clipped:
-        found.append(f"In {len(clipped)} layers {clipped[0].reason}: scaling W_Q and W_K scales only smaller ones.")
-    return found
+        warnings.append(f"In {len(clipped)} layers {clipped[0].reason}: scaling W_Q and W_K scales only smaller ones.")
+    return warnings
 
 
 def _stated_params(params: Params, circle: Circle) -> dict[str, str | int | float | bool | None]:
@@ -254,7 +256,7 @@ def _stated_params(params: Params, circle: Circle) -> dict[str, str | int | floa
 
 def _text_spec(model: Model, circle: Circle, most: int) -> TextSpec:
     """What the scores were computed on."""
-    lines = "\n".join(f"{one.word}: {one.clue}" for one in circle.clues)
+    lines = "\n".join(f"{clue.word}: {clue.clue}" for clue in circle.clues)
     lengths = [len(built(model, circle.category, circle.row(at, most + 1)).tokens) for at in range(len(circle.clues))]
     return TextSpec(
         f"crossword clues, {circle.category} (shipped with headscope)",

@@ -20,19 +20,19 @@ _TOP = 0.98  # values above this quantile of a figure share one colour
 
 
 def figures(
-    states: Sequence[Seen], tables: dict[str, pl.DataFrame], drawn: Sequence[Site], tokens: Sequence[Site]
+    states: Sequence[Seen], tables: dict[str, pl.DataFrame], word_sites: Sequence[Site], token_sites: Sequence[Site]
 ) -> tuple[Figure, ...]:
-    """Everything that is drawn; `drawn` are the layers shown large by words, `tokens` those by tokens."""
+    """Everything that is drawn; `word_sites` are the layers drawn large by words, `token_sites` those by tokens."""
     original = states[0]
     word_maps = {site: _words(values, original.prompt) for site, values in original.maps.items()}
     parts: list[Figure] = [
         _shots(tables["shots"], states),
         *_depths(tables["layers"]),
-        *(_labelled(word_maps[site], original.prompt.words, site, "word") for site in drawn),
-        *(_labelled(_tokens(original, site), _pieces(original.prompt), site, "token") for site in tokens),
+        *(_labelled(word_maps[site], original.prompt.words, site, "word") for site in word_sites),
+        *(_labelled(_tokens(original, site), _pieces(original.prompt), site, "token") for site in token_sites),
         _grid(list(word_maps.items()), len(original.prompt.words)),
     ]
-    return (*parts, *([_state_grid(states, drawn)] if len(states) > 1 else []))
+    return (*parts, *([_state_grid(states, word_sites)] if len(states) > 1 else []))
 
 
 def _shots(shots: pl.DataFrame, states: Sequence[Seen]) -> Curves:
@@ -41,10 +41,10 @@ def _shots(shots: pl.DataFrame, states: Sequence[Seen]) -> Curves:
         _banded("reference clue", x, shots, "log_probability"),
         replace(_banded("words exchanged", x, shots, "exchanged"), role="theory"),
     ]
-    for seen in states:
-        if seen.state.label != ORIGINAL:
-            role: Role = "null" if seen.state.label == INITIALISED else "measured"
-            series.append(Series(seen.state.label, x, seen.scores.mean(0).numpy(), role=role))
+    for observation in states:
+        if observation.state.label != ORIGINAL:
+            role: Role = "null" if observation.state.label == INITIALISED else "measured"
+            series.append(Series(observation.state.label, x, observation.scores.mean(0).numpy(), role=role))
     return Curves(
         "shots",
         "How expected the reference clue is",
@@ -85,17 +85,17 @@ _DEPTHS = {
 
 
 def _depths(layers: pl.DataFrame) -> list[Curves]:
-    drawn = [_division(layers)]
+    curves = [_division(layers)]
     for quantity, (title, axis, caption) in _DEPTHS.items():
         rows = layers.filter(pl.col("quantity") == quantity).sort("layer")
         x = rows["layer"].cast(pl.Float64).to_numpy()
         series = [_banded("measured", x, rows)]
-        beside: dict[str, Role] = {"nearness": "theory", "uniform": "null", "initialised": "null"}
-        for name, role in beside.items():
+        references: dict[str, Role] = {"nearness": "theory", "uniform": "null", "initialised": "null"}
+        for name, role in references.items():
             y = _column(rows, name)
             if np.isfinite(y).any():
                 series.append(Series(name, x, y, role=role))
-        drawn.append(
+        curves.append(
             Curves(
                 f"depth_{quantity}",
                 title,
@@ -106,7 +106,7 @@ def _depths(layers: pl.DataFrame) -> list[Curves]:
                 log_y=quantity == "equal_distance",
             )
         )
-    return drawn
+    return curves
 
 
 def _division(layers: pl.DataFrame) -> Curves:
@@ -127,7 +127,7 @@ def _division(layers: pl.DataFrame) -> Curves:
 
 
 def _banded(label: str, x: Array, rows: pl.DataFrame, name: str = "") -> Series:
-    """A curve with its interval: columns value, low, high, or those that begin with a name."""
+    """A curve with its interval, from the columns value, low, high or NAME, NAME_low, NAME_high."""
     value, low, high = (name, f"{name}_low", f"{name}_high") if name else ("value", "low", "high")
     return Series(label, x, _column(rows, value), _column(rows, low), _column(rows, high))
 
@@ -141,12 +141,14 @@ def _words(mean_map: torch.Tensor, prompt: Prompt) -> Array:
     return _lower(block_sums(mean_map, words, words).numpy())
 
 
-def _tokens(seen: Seen, site: Site) -> Array:
-    return _lower(content_map(seen.maps[site], seen.prompt.labels).numpy())
+def _tokens(observation: Seen, site: Site) -> Array:
+    return _lower(content_map(observation.maps[site], observation.prompt.labels).numpy())
 
 
 def _pieces(prompt: Prompt) -> tuple[str, ...]:
-    return tuple(piece for piece, shown in zip(prompt.pieces, prompt.labels.content.tolist(), strict=True) if shown)
+    return tuple(
+        piece for piece, is_content in zip(prompt.pieces, prompt.labels.content.tolist(), strict=True) if is_content
+    )
 
 
 def _lower(values: Array) -> Array:
@@ -204,14 +206,18 @@ def _grid(maps: Sequence[tuple[Site, Array]], n: int) -> HeatMap:
     )
 
 
-def _state_grid(states: Sequence[Seen], drawn: Sequence[Site]) -> HeatMap:
+def _state_grid(states: Sequence[Seen], word_sites: Sequence[Site]) -> HeatMap:
     """Layers down, states across; only the prompt's words, which all states share."""
-    sites = [drawn[0], drawn[len(drawn) // 2], drawn[-1]] if len(drawn) >= STATE_LAYERS else list(drawn)
-    common = min(_prompt_words(seen) for seen in states)
+    sites = (
+        [word_sites[0], word_sites[len(word_sites) // 2], word_sites[-1]]
+        if len(word_sites) >= STATE_LAYERS
+        else list(word_sites)
+    )
+    common = min(_prompt_words(observation) for observation in states)
     cells: Array = np.full((len(sites) * (common + 1) - 1, len(states) * (common + 1) - 1), np.nan)
     for down, site in enumerate(sites):
-        for across, seen in enumerate(states):
-            values = _words(seen.maps[site], seen.prompt)[:common, :common]
+        for across, observation in enumerate(states):
+            values = _words(observation.maps[site], observation.prompt)[:common, :common]
             cells[down * (common + 1) :][:common, across * (common + 1) :][:, :common] = values
     limits = _top(cells)
     return HeatMap(
@@ -226,15 +232,15 @@ def _state_grid(states: Sequence[Seen], drawn: Sequence[Site]) -> HeatMap:
         column_axis="to",
         unit="weight",
         limits=limits,
-        panels=(tuple(site.label for site in sites), tuple(seen.state.label for seen in states)),
+        panels=(tuple(site.label for site in sites), tuple(observation.state.label for observation in states)),
     )
 
 
-def _prompt_words(seen: Seen) -> int:
+def _prompt_words(observation: Seen) -> int:
     """Words up to the target word itself, without the answer."""
-    labels = seen.prompt.labels
+    labels = observation.prompt.labels
     answer = (labels.shot == labels.shot.max()) & (labels.part == Part.CLUE)
-    return int(labels.word[answer].min()) if bool(answer.any()) else len(seen.prompt.words)
+    return int(labels.word[answer].min()) if bool(answer.any()) else len(observation.prompt.words)
 
 
 def _numbered(count: int, n: int) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from headscope.model import Model
 from headscope.model.transformers.model_state import restored
 from headscope.model.transformers.probe_inputs import forward_options
 
-Told = Callable[[int, int], None]
+Advance = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Circle:
 
     @classmethod
     def of(cls, category: Category, words: int | None, seed: int, first: str = "") -> "Circle":
-        """All words, or so many drawn from them; a word that must be among them is given by `first` and leads."""
+        """All words, or `words` of them drawn at random; `first` names a word that must be there and leads."""
         order = torch.randperm(len(category.clues), generator=torch.Generator().manual_seed(seed)).tolist()
-        drawn = [category.clues[index] for index in order]
+        clues = [category.clues[index] for index in order]
         if first:
             lead = category.clue_of(first)
-            drawn = [lead, *(one for one in drawn if one != lead)]
-        return cls(category.name, tuple(drawn[:words]))
+            clues = [lead, *(clue for clue in clues if clue != lead)]
+        return cls(category.name, tuple(clues[:words]))
 
     def shots(self, index: int, count: int) -> list[Clue]:
         """The `count` entries before one; the nearest is last."""
@@ -73,23 +73,23 @@ class Circle:
                 hint=f"use at least {most + 2} words",
             )
         pairs = zip(self.clues, (*self.clues[far:], *self.clues[:far]), strict=True)
-        return Circle(self.category, tuple(Clue(other.word, one.clue) for one, other in pairs))
+        return Circle(self.category, tuple(Clue(exchanged.word, clue.clue) for clue, exchanged in pairs))
 
 
-def most_shots(model: Model, circle: Circle, wanted: int = MOST_SHOTS, room: int = 0) -> int:
-    """As many shots as are wanted and fit the context of the model, with room for tokens that are written.
+def most_shots(model: Model, circle: Circle, most: int = MOST_SHOTS, room: int = 0) -> int:
+    """The number of shots, at most `most`, that fit the context and leave `room` for new tokens.
 
     Raises:
         UsageError: There are too few words, or not even one shot fits.
     """
-    if len(circle.clues) <= wanted:
+    if len(circle.clues) <= most:
         raise UsageError(
-            f"{len(circle.clues)} words are too few for {wanted} shots and a target", hint=f"use at least {wanted + 1}"
+            f"{len(circle.clues)} words are too few for {most} shots and a target", hint=f"use at least {most + 1}"
         )
     limit = model.spec.context
-    longest = max(circle.clues, key=lambda one: len(one.word) + len(one.clue))
+    longest = max(circle.clues, key=lambda clue: len(clue.word) + len(clue.clue))
     needed = 0
-    for count in range(wanted, 0, -1):
+    for count in range(most, 0, -1):
         needed = len(built(model, circle.category, [longest] * (count + 1)).tokens) + room
         if limit is None or needed <= limit:
             return count
@@ -100,7 +100,7 @@ def most_shots(model: Model, circle: Circle, wanted: int = MOST_SHOTS, room: int
 
 
 def log_probabilities(
-    model: Model, circle: Circle, most: int, starts: Sequence[int], told: Told
+    model: Model, circle: Circle, most: int, starts: Sequence[int], advance: Advance
 ) -> Float[Tensor, "starts shots"]:
     """Nats per token of the clue of the word that each start leads to, by the number of shots before it.
 
@@ -113,13 +113,13 @@ def log_probabilities(
     """
     n = len(circle.clues)
     needed = sorted({(start - k) % n for start in starts for k in range(most + 1)})
-    found: dict[tuple[int, int], float] = {}
+    score_of: dict[tuple[int, int], float] = {}
     for done, begin in enumerate(needed):
-        told(done, len(needed))
+        advance(done, len(needed))
         scored = clue_scores(model, built(model, circle.category, circle.row(begin, most + 1)))
-        found |= {((begin + k) % n, k): score for k, score in enumerate(scored)}
-    told(len(needed), len(needed))
-    rows = [[found[start % n, k] for k in range(most + 1)] for start in starts]
+        score_of |= {((begin + k) % n, k): score for k, score in enumerate(scored)}
+    advance(len(needed), len(needed))
+    rows = [[score_of[start % n, k] for k in range(most + 1)] for start in starts]
     return torch.tensor(rows, dtype=torch.float64)
 
 
@@ -130,7 +130,7 @@ def clue_scores(model: Model, prompt: Prompt) -> list[float]:
     # Score t is that of token t + 1.
     part, shot = labels.part[1:], labels.shot[1:]
     clues = part == Part.CLUE
-    return [float(log_p[clues & (shot == one)].mean()) for one in sorted(set(shot[clues].tolist()))]
+    return [float(log_p[clues & (shot == number)].mean()) for number in sorted(set(shot[clues].tolist()))]
 
 
 def token_scores(model: Model, tokens: Int[Tensor, " tokens"]) -> Float[Tensor, " scored"]:

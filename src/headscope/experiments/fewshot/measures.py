@@ -42,10 +42,10 @@ class Measured:
 
 def measured(pattern: Pattern, labels: Labels) -> Measured:
     """Everything about one site and one prompt."""
-    mean_map, found = pattern.mean(0), masses(pattern, labels)
-    near = found.clone()
+    mean_map, head_masses = pattern.mean(0), masses(pattern, labels)
+    near = head_masses.clone()
     near[:, [MASSES.index(name) for name in NEAR]] = nearness(pattern, labels)
-    return Measured(found, near, shapes(mean_map, labels), float(content_map(mean_map, labels).max()))
+    return Measured(head_masses, near, shapes(mean_map, labels), float(content_map(mean_map, labels).max()))
 
 
 def masses(pattern: Pattern, labels: Labels) -> Float[Tensor, "heads masses"]:
@@ -60,19 +60,19 @@ def masses(pattern: Pattern, labels: Labels) -> Float[Tensor, "heads masses"]:
     between = rows[:, :, pairs.places]
     later = torch.arange(len(labels.part)) > 0
 
-    def whole(mass: Float[Tensor, "heads rows"]) -> Float[Tensor, " heads"]:
+    def over_rows(mass: Float[Tensor, "heads rows"]) -> Float[Tensor, " heads"]:
         return mass[:, pairs.counted].mean(1)
 
-    found = {
-        "self": whole(between.diagonal(dim1=1, dim2=2)),
-        "inside": whole((between * pairs.inside).sum(-1)),
-        "across": whole((between * pairs.across).sum(-1)),
-        "separators": whole(rows[:, :, (labels.part == Part.SEPARATOR) & later].sum(-1)),
-        "context": whole(rows[:, :, (labels.part == Part.CONTEXT) & later].sum(-1)),
-        "first": whole(rows[:, :, 0]),
+    mass_of = {
+        "self": over_rows(between.diagonal(dim1=1, dim2=2)),
+        "inside": over_rows((between * pairs.inside).sum(-1)),
+        "across": over_rows((between * pairs.across).sum(-1)),
+        "separators": over_rows(rows[:, :, (labels.part == Part.SEPARATOR) & later].sum(-1)),
+        "context": over_rows(rows[:, :, (labels.part == Part.CONTEXT) & later].sum(-1)),
+        "first": over_rows(rows[:, :, 0]),
         "target": (between * pairs.target)[:, pairs.in_clue].sum(-1).mean(1),
     }
-    return torch.stack([found[name] for name in MASSES], dim=-1)
+    return torch.stack([mass_of[name] for name in MASSES], dim=-1)
 
 
 @dataclass(frozen=True)
@@ -113,43 +113,45 @@ def nearness(pattern: Pattern, labels: Labels) -> Float[Tensor, "heads near"]:
     pairs = Pairs.of(labels)
     between = pattern[:, pairs.places][:, :, pairs.places].to(torch.float64)
     every = pairs.inside | pairs.across
-    others = every & pairs.in_clue[:, None] & ~pairs.target
+    not_target = every & pairs.in_clue[:, None] & ~pairs.target
     n, n_clue = pairs.counted.sum(), pairs.in_clue.sum()
-    found = [
+    columns = [
         _profile(between, pairs.distance, every, pairs.inside) / n,
         _profile(between, pairs.distance, every, pairs.across) / n,
-        _profile(between, pairs.distance, others, pairs.target) / n_clue,
+        _profile(between, pairs.distance, not_target, pairs.target) / n_clue,
     ]
-    return torch.stack(found, dim=1)
+    return torch.stack(columns, dim=1)
 
 
 def _profile(
     between: Float[Tensor, "heads shown shown"],
     distance: Int[Tensor, "shown shown"],
-    known: Bool[Tensor, "shown shown"],
-    wanted: Bool[Tensor, "shown shown"],
+    source_pairs: Bool[Tensor, "shown shown"],
+    target_pairs: Bool[Tensor, "shown shown"],
 ) -> Float[Tensor, " heads"]:
-    """The sum over the wanted pairs of the mean weight of the known pairs at the same distance.
+    """The sum over the target pairs of the mean weight of the source pairs at their distance.
 
-    A distance without a known pair is interpolated from the nearest ones that have some.
+    A distance without a source pair is interpolated from the nearest ones that have some.
     """
-    if not bool(known.any()):
+    if not bool(source_pairs.any()):
         return torch.full((len(between),), torch.nan, dtype=torch.float64)
     span = int(distance.max()) + 1
-    counts = torch.bincount(distance[known], minlength=span)
-    sums = torch.zeros(len(between), span, dtype=torch.float64).index_add(1, distance[known], between[:, known])
+    counts = torch.bincount(distance[source_pairs], minlength=span)
+    sums = torch.zeros(len(between), span, dtype=torch.float64).index_add(
+        1, distance[source_pairs], between[:, source_pairs]
+    )
     at = torch.nonzero(counts).flatten()
-    return _interpolated(at, sums[:, at] / counts[at], distance[wanted]).sum(1)
+    return _interpolated(at, sums[:, at] / counts[at], distance[target_pairs]).sum(1)
 
 
 def _interpolated(
-    known: Int[Tensor, " known"], values: Float[Tensor, "heads known"], at: Int[Tensor, " at"]
+    places: Int[Tensor, " places"], values: Float[Tensor, "heads places"], at: Int[Tensor, " at"]
 ) -> Float[Tensor, "heads at"]:
-    """Linear between the known places, level beyond them."""
-    low = (torch.searchsorted(known, at, right=True) - 1).clamp_min(0)
-    high = (low + 1).clamp_max(len(known) - 1)
-    gap = (known[high] - known[low]).clamp_min(1)
-    part = ((at - known[low]) / gap).clamp(0.0, 1.0)
+    """Linear between the places, constant beyond them."""
+    low = (torch.searchsorted(places, at, right=True) - 1).clamp_min(0)
+    high = (low + 1).clamp_max(len(places) - 1)
+    gap = (places[high] - places[low]).clamp_min(1)
+    part = ((at - places[low]) / gap).clamp(0.0, 1.0)
     return values[:, low] * (1 - part) + values[:, high] * part
 
 
@@ -173,12 +175,12 @@ def equal_distance(mean_map: Float[Tensor, "tokens tokens"], labels: Labels) -> 
     Properties:
         - 1 where attention knows only distances, whatever these are  (tested: test_nearness_explains_a_local_map)
     """
-    pairs, shown = Pairs.of(labels), content_map(mean_map, labels)
+    pairs, weights = Pairs.of(labels), content_map(mean_map, labels)
     span = int(pairs.distance.max()) + 1
     counts, means = [], []
     for kind in (pairs.inside, pairs.across):
         count = torch.bincount(pairs.distance[kind], minlength=span).to(torch.float64)
-        total = torch.zeros(span, dtype=torch.float64).index_add(0, pairs.distance[kind], shown[kind])
+        total = torch.zeros(span, dtype=torch.float64).index_add(0, pairs.distance[kind], weights[kind])
         counts.append(count)
         means.append(total / count.clamp_min(1.0))
     rarer = torch.minimum(counts[0], counts[1])
@@ -187,15 +189,15 @@ def equal_distance(mean_map: Float[Tensor, "tokens tokens"], labels: Labels) -> 
 
 def content_map(mean_map: Float[Tensor, "tokens tokens"], labels: Labels) -> Float[Tensor, "shown shown"]:
     """Rows and columns of words and clues alone."""
-    shown = labels.content
-    return mean_map[shown][:, shown].to(torch.float64)
+    is_content = labels.content
+    return mean_map[is_content][:, is_content].to(torch.float64)
 
 
-def _row_shares(shown: Float[Tensor, "n n"]) -> Float[Tensor, " rows"]:
-    total = shown.sum(1)
-    kept = total > 0
-    kept[0] = False
-    return (shown.diagonal() / total)[kept]
+def _row_shares(weights: Float[Tensor, "n n"]) -> Float[Tensor, " rows"]:
+    total = weights.sum(1)
+    counted = total > 0
+    counted[0] = False
+    return (weights.diagonal() / total)[counted]
 
 
 def uniform_pattern(site: Site, n: int) -> Float[Tensor, "1 n n"]:

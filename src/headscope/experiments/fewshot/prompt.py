@@ -54,7 +54,7 @@ class Labels:
 
     @property
     def content(self) -> Tensor:
-        """Which tokens are of a word or a clue: those that the maps show."""
+        """Whether each token belongs to a word or a clue; the maps show these tokens."""
         return self.part >= Part.WORD
 
 
@@ -78,18 +78,18 @@ def built(model: Model, category: str, shots: Sequence[Clue], target: str = "", 
     return Prompt(text, tokens, labels, pieces, _words(text, offsets, labels))
 
 
-Span = tuple[int, int, Part, int]  # from, to, what, of which shot
+Span = tuple[int, int, Part, int]  # start, end, part, number of the shot
 
 
 def written(
     tokenizer: Any | None, category: str, shots: Sequence[Clue], target: str = "", answer: str = ""
 ) -> tuple[str, list[Span]]:
     """The text of a prompt (as a conversation, if a tokenizer with a template is given) and where its parts are."""
-    asked = [one.word for one in shots] + ([target] if target else [])
-    told = [one.clue + END for one in shots] + ([answer] if answer else [])
+    words = [shot.word for shot in shots] + ([target] if target else [])
+    clues = [shot.clue + END for shot in shots] + ([answer] if answer else [])
     turns = [CONTEXT.format(category=category), AGREED]
-    for number, word in enumerate(asked):
-        turns += [LABEL + word, *told[number : number + 1]]
+    for number, word in enumerate(words):
+        turns += [LABEL + word, *clues[number : number + 1]]
     text = _plain(turns) if tokenizer is None else _conversation(tokenizer, turns)
     return text, _spans(text, turns, len(answer) if answer else None)
 
@@ -115,7 +115,7 @@ def _conversation(tokenizer: Any, turns: Sequence[str]) -> str:
 
 
 def _spans(text: str, turns: Sequence[str], answer: int | None) -> list[Span]:
-    """Where each turn stands in the text; templates may add to it but must keep it."""
+    """The place of each turn in the text; a template may add to a turn but must keep it."""
     spans: list[Span] = []
     at = 0
     for number, turn in enumerate(turns):
@@ -149,8 +149,8 @@ def encoded(model: Model, text: str) -> tuple[Int[Tensor, " tokens"], list[tuple
         )
     with quiet():
         # A template writes the special tokens itself.
-        given = tokenizer(text, return_offsets_mapping=True, add_special_tokens=not has_chat_template(model))
-    return torch.tensor(given["input_ids"]), [(int(start), int(end)) for start, end in given["offset_mapping"]]
+        encoding = tokenizer(text, return_offsets_mapping=True, add_special_tokens=not has_chat_template(model))
+    return torch.tensor(encoding["input_ids"]), [(int(start), int(end)) for start, end in encoding["offset_mapping"]]
 
 
 def labelled(text: str, spans: Sequence[Span], offsets: Sequence[tuple[int, int]]) -> Labels:
@@ -159,20 +159,20 @@ def labelled(text: str, spans: Sequence[Span], offsets: Sequence[tuple[int, int]
     number, last = -1, (-1, -1)  # the running word: its number, and (where it begins, its span)
     for start, end in offsets:
         first = next((at for at in range(start, end) if not text[at].isspace()), start)
-        found = next((index for index, span in enumerate(spans) if span[0] <= first < span[1]), None)
-        if found is None or end == start:
+        span_index = next((index for index, span in enumerate(spans) if span[0] <= first < span[1]), None)
+        if span_index is None or end == start:
             context = first < spans[0][1]
             parts.append(Part.CONTEXT if context else Part.SEPARATOR)
             shots.append(-1 if context else max((span[3] for span in spans if span[0] <= first), default=-1))
             words.append(-1)
             continue
-        _, _, part, shot = spans[found]
+        _, _, part, shot = spans[span_index]
         parts.append(part)
         shots.append(shot)
         if part is Part.CONTEXT:
             words.append(-1)
             continue
-        begins = (found, _word_start(text, spans[found][0], first))
+        begins = (span_index, _word_start(text, spans[span_index][0], first))
         number += begins != last
         last = begins
         words.append(number)
@@ -186,9 +186,9 @@ def _word_start(text: str, floor: int, at: int) -> int:
 
 
 def _words(text: str, offsets: Sequence[tuple[int, int]], labels: Labels) -> tuple[str, ...]:
-    found: dict[int, list[int]] = {}
+    ends_of_word: dict[int, list[int]] = {}
     for (start, end), word in zip(offsets, labels.word.tolist(), strict=True):
         if word >= 0:
-            ends = found.setdefault(word, [start, end])
+            ends = ends_of_word.setdefault(word, [start, end])
             ends[1] = max(ends[1], end)
-    return tuple(text[start:end].strip() for start, end in found.values())
+    return tuple(text[start:end].strip() for start, end in ends_of_word.values())

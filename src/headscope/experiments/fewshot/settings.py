@@ -37,25 +37,34 @@ class Params:
         },
     )
     word: str = field(
-        default="", metadata={"help": "the target whose maps are drawn. Default: the first", "metavar": "WORD"}
+        default="", metadata={"help": "the target word whose maps are drawn. Default: the first", "metavar": "WORD"}
     )
-    shots: int = field(default=3, metadata={"help": "examples before the target", "min": 1, "max": MOST_SHOTS})
+    shots: int = field(default=3, metadata={"help": "examples before the target word", "min": 1, "max": MOST_SHOTS})
     words: int | None = field(
-        default=None, metadata={"help": "only so many words, drawn at random. Default: all", "min": 9}
+        default=None, metadata={"help": "number of words, drawn at random. Default: all", "min": 9}
     )
-    clues: int = field(default=8, metadata={"help": "words for which clues are written after 3, 5 and 8 shots"})
+    clues: int = field(
+        default=8, metadata={"help": "number of words for which clues are written, after 3, 5 and 8 shots"}
+    )
     alphas: tuple[str, ...] = field(
         default=(),
         metadata={
-            "help": "also with W_Q and W_K scaled: 2, 1/4; may be repeated",
+            "help": "also measure the model with W_Q and W_K scaled by this factor: 2, 1/4",
             "metavar": "ALPHA",
             "option": "alpha",
             "commas": True,
         },
     )
-    initialised: bool = field(default=True, metadata={"help": "also on the freshly initialised model"})
+    initialised: bool = field(default=True, metadata={"help": "also measure the freshly initialised model"})
     layers: "Selection | str | None" = field(
         default=None,
-        metadata={"help": "draw the maps of these with their words, e.g. L0,L5-7", "metavar": "LAYERS"},
+        metadata={
+            "help": "layers whose word maps are drawn, e.g. L0,L5-7. Default: four from first to last",
+            "metavar": "LAYERS",
+        },
     )
     seed: int = field(default=0, metadata={"help": "seed of everything that is drawn at random"})
+
+
+# What is measured when claims are judged on a model.
+FOR_CLAIMS = Params(words=12, clues=0, initialised=False)

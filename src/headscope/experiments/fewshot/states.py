@@ -56,8 +56,7 @@ def put(model: Model, state: State, seed: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Seen:
-    """What one state showed. `of` has an entry per measured word for each site; `maps` is of the chosen word's "
-    "prompt."""
+    """The measurements of one state: `of` per site and measured word, `maps` of the chosen word's prompt."""
 
     state: State
     written: Written
@@ -96,12 +95,12 @@ def observe(model: Model, state: State, plan: Plan, step: Step) -> Seen:
         of: dict[Site, list[Measured]] = {}
         for done, index in enumerate(plan.measured):
             step(f"{state.label}: maps", done, len(plan.measured))
-            one = reference_prompt(model, plan, index)
-            for site, pattern in captured(model, one).items():
-                of.setdefault(site, []).append(measured(pattern, one.labels))
+            word_prompt = reference_prompt(model, plan, index)
+            for site, pattern in captured(model, word_prompt).items():
+                of.setdefault(site, []).append(measured(pattern, word_prompt.labels))
         step(f"{state.label}: maps", len(plan.measured), len(plan.measured))
-        told = partial(step, f"{state.label}: scores")
-        scores = log_probabilities(model, plan.circle, plan.most, plan.scored, told)
+        advance = partial(step, f"{state.label}: scores")
+        scores = log_probabilities(model, plan.circle, plan.most, plan.scored, advance)
     return Seen(state, written, prompt, maps, of, scores)
 
 
@@ -125,13 +124,13 @@ def _prompt(model: Model, plan: Plan, index: int, answer: str) -> Prompt:
 
 def uniform_measures(model: Model, plan: Plan, sites: Sequence[Site]) -> dict[Site, Uniform]:
     """The null of every site; sites with the same window share it."""
-    found: dict[int | None, Uniform] = {}
+    uniform_of_window: dict[int | None, Uniform] = {}
     prompts = [reference_prompt(model, plan, index) for index in plan.measured]
     for site in sites:
-        if site.window not in found:
-            patterns = [(uniform_pattern(site, len(one.tokens)), one.labels) for one in prompts]
-            found[site.window] = Uniform(
+        if site.window not in uniform_of_window:
+            patterns = [(uniform_pattern(site, len(prompt.tokens)), prompt.labels) for prompt in prompts]
+            uniform_of_window[site.window] = Uniform(
                 torch.stack([masses(pattern, labels)[0] for pattern, labels in patterns]),
                 torch.stack([shapes(pattern[0], labels) for pattern, labels in patterns]),
             )
-    return {site: found[site.window] for site in sites}
+    return {site: uniform_of_window[site.window] for site in sites}

@@ -60,10 +60,10 @@ def shots_table(
     return pl.DataFrame(rows)
 
 
-def layers_table(seen: Seen, uniform: Mapping[Site, Uniform], initialised: Seen | None, seed: int) -> pl.DataFrame:
+def layers_table(original: Seen, uniform: Mapping[Site, Uniform], initialised: Seen | None, seed: int) -> pl.DataFrame:
     """A row per layer and quantity: means over words of the mean over heads."""
     rows: list[dict[str, object]] = []
-    for site, of in seen.of.items():
+    for site, of in original.of.items():
         value, near = _of_words(of, near=False), _of_words(of, near=True)
         null = _of_null(uniform[site])
         fresh = None if initialised is None else _of_words(initialised.of[site], near=False)
@@ -93,9 +93,9 @@ def layers_table(seen: Seen, uniform: Mapping[Site, Uniform], initialised: Seen 
 
 def _of_words(of: Sequence[Measured], *, near: bool) -> Float[Tensor, "words quantities"]:
     """Each quantity of each word; what has no value for nearness repeats the measured one."""
-    mass = torch.stack([(one.near if near else one.masses).mean(0) for one in of])
-    shape = torch.stack([one.shapes for one in of])
-    largest = torch.tensor([[one.largest] for one in of], dtype=torch.float64)
+    mass = torch.stack([(measures.near if near else measures.masses).mean(0) for measures in of])
+    shape = torch.stack([measures.shapes for measures in of])
+    largest = torch.tensor([[measures.largest] for measures in of], dtype=torch.float64)
     return torch.cat([mass, shares(mass)[:, None], shape, largest], dim=1)
 
 
@@ -104,12 +104,12 @@ def _of_null(uniform: Uniform) -> Float[Tensor, "words quantities"]:
     return torch.cat([uniform.masses, shares(uniform.masses)[:, None], uniform.shapes, nothing], dim=1)
 
 
-def heads_table(seen: Seen, uniform: Mapping[Site, Uniform]) -> pl.DataFrame:
+def heads_table(original: Seen, uniform: Mapping[Site, Uniform]) -> pl.DataFrame:
     """A row per head and quantity: means over words."""
     rows: list[dict[str, object]] = []
-    for site, of in seen.of.items():
-        value = torch.stack([one.masses for one in of]).mean(0)
-        near = torch.stack([one.near for one in of]).mean(0)
+    for site, of in original.of.items():
+        value = torch.stack([measures.masses for measures in of]).mean(0)
+        near = torch.stack([measures.near for measures in of]).mean(0)
         null = uniform[site].masses.mean(0)
         for head in range(site.n_heads):
             for index, name in enumerate(MASSES):
@@ -124,10 +124,10 @@ def heads_table(seen: Seen, uniform: Mapping[Site, Uniform]) -> pl.DataFrame:
 def clues_table(circle: Circle, written: Sequence[Written]) -> pl.DataFrame:
     """A row per word: its reference clue, and what was written after each number of shots."""
     rows: dict[str, dict[str, str]] = {}
-    references = {one.word: one.clue for one in circle.clues}
-    for one in written:
-        row = rows.setdefault(one.word, {"word": one.word, "reference": references[one.word]})
-        row[_after(one.shots)] = one.clue
+    references = {clue.word: clue.clue for clue in circle.clues}
+    for text in written:
+        row = rows.setdefault(text.word, {"word": text.word, "reference": references[text.word]})
+        row[_after(text.shots)] = text.clue
     return pl.DataFrame(list(rows.values()))
 
 
@@ -138,38 +138,42 @@ def _after(shots: int) -> str:
 def quality_table(circle: Circle, written: Sequence[Written]) -> pl.DataFrame:
     """A row per number of shots: what can be counted about the clues; the last row is about the reference clues."""
     rows: list[dict[str, object]] = []
-    for shots in dict.fromkeys(one.shots for one in written):
-        some = [one for one in written if one.shots == shots]
+    for shots in dict.fromkeys(text.shots for text in written):
+        texts = [text for text in written if text.shots == shots]
         rows.append(
             {
                 "which": _after(shots),
-                "clues": len(some),
-                "ended": sum(one.ended for one in some) / len(some),
-                "names_word": sum(one.names_word for one in some) / len(some),
-                "copied": sum(one.copied for one in some) / len(some),
-                "distinct": len({one.clue for one in some}) / len(some),
-                "length": sum(one.n_words for one in some) / len(some),
+                "clues": len(texts),
+                "ended": sum(text.ended for text in texts) / len(texts),
+                "names_word": sum(text.names_word for text in texts) / len(texts),
+                "copied": sum(text.copied for text in texts) / len(texts),
+                "distinct": len({text.clue for text in texts}) / len(texts),
+                "length": sum(text.n_words for text in texts) / len(texts),
             }
         )
-    known = [one.clue for one in circle.clues]
-    reference: dict[str, object] = {"which": "reference", "clues": len(known), "ended": 1.0, "names_word": 0.0}
-    reference |= {"copied": 0.0, "distinct": 1.0, "length": sum(len(one.split()) for one in known) / len(known)}
+    references = [clue.clue for clue in circle.clues]
+    reference: dict[str, object] = {"which": "reference", "clues": len(references), "ended": 1.0, "names_word": 0.0}
+    reference |= {
+        "copied": 0.0,
+        "distinct": 1.0,
+        "length": sum(len(clue.split()) for clue in references) / len(references),
+    }
     return pl.DataFrame([*rows, reference])
 
 
 def states_table(states: Sequence[Seen], shots: int, seed: int) -> pl.DataFrame:
     """A row per state: how expected the clues are, where the mass lies, and the clue for the chosen word."""
     rows = []
-    for seen in states:
-        low, high = bootstrap_interval(seen.scores, seed=seed)
-        most = seen.scores.shape[1] - 1
-        mean = torch.stack([_of_words(of, near=False).nanmean(0) for of in seen.of.values()]).nanmean(0)
-        row: dict[str, object] = {"state": seen.state.label, "clue": seen.written.clue}
+    for observation in states:
+        low, high = bootstrap_interval(observation.scores, seed=seed)
+        most = observation.scores.shape[1] - 1
+        mean = torch.stack([_of_words(of, near=False).nanmean(0) for of in observation.of.values()]).nanmean(0)
+        row: dict[str, object] = {"state": observation.state.label, "clue": observation.written.clue}
         for k in dict.fromkeys((0, min(shots, most), most)):
-            row |= {f"after_{k}": float(seen.scores[:, k].mean())}
+            row |= {f"after_{k}": float(observation.scores[:, k].mean())}
             row |= {f"after_{k}_low": float(low[k]), f"after_{k}_high": float(high[k])}
         row |= {name: _finite(mean[index]) for index, name in enumerate(QUANTITIES)}
-        rows.append(row | {"words": len(seen.scores)})
+        rows.append(row | {"words": len(observation.scores)})
     return pl.DataFrame(rows)
 
 

@@ -1,4 +1,4 @@
-"""The clues that a model writes, and what can be said of them by counting."""
+"""The clues that a model writes, and what can be counted about them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,14 +30,14 @@ class Written:
 
 def write_clue(model: Model, circle: Circle, index: int, shots: int, new_tokens: int = NEW_TOKENS) -> Written:
     """The greedy clue for one word of the circle after its neighbours."""
-    target, given = circle.clues[index], circle.shots(index, shots)
-    prompt = built(model, circle.category, given, target.word)
-    whole = generate_tokens(model.hf, prompt.tokens, max_new_tokens=new_tokens, temperature=0.0, cache=True, seed=0)
-    text = decode(model, whole[len(prompt.tokens) :])
-    return judged(target.word, shots, text, [one.clue for one in given])
+    target, shot_clues = circle.clues[index], circle.shots(index, shots)
+    prompt = built(model, circle.category, shot_clues, target.word)
+    tokens = generate_tokens(model.hf, prompt.tokens, max_new_tokens=new_tokens, temperature=0.0, cache=True, seed=0)
+    text = decode(model, tokens[len(prompt.tokens) :])
+    return judged(target.word, shots, text, [shot.clue for shot in shot_clues])
 
 
-def judged(word: str, shots: int, text: str, given: Sequence[str]) -> Written:
+def judged(word: str, shots: int, text: str, shot_clues: Sequence[str]) -> Written:
     """The clue is what stands before the first mark of the end or the first line break.
 
     It is copied if a run of four of its words stands in a clue of the shots, and names its word if that is in it.
@@ -51,21 +51,21 @@ def judged(word: str, shots: int, text: str, given: Sequence[str]) -> Written:
         clue,
         ended=bool(mark),
         names_word=_plain(word) in _plain(clue),
-        copied=bool(_runs(clue) & {run for one in given for run in _runs(one)}),
+        copied=bool(_runs(clue) & {run for shot_clue in shot_clues for run in _runs(shot_clue)}),
     )
 
 
 def write_all(
-    model: Model, circle: Circle, indices: Sequence[int], counts: Sequence[int], told: Callable[[int, int], None]
+    model: Model, circle: Circle, indices: Sequence[int], counts: Sequence[int], advance: Callable[[int, int], None]
 ) -> list[Written]:
     """A clue for every word and every number of shots."""
-    asked = [(index, shots) for index in indices for shots in counts]
-    found = []
-    for done, (index, shots) in enumerate(asked):
-        told(done, len(asked))
-        found.append(write_clue(model, circle, index, shots))
-    told(len(asked), len(asked))
-    return found
+    tasks = [(index, shots) for index in indices for shots in counts]
+    clues = []
+    for done, (index, shots) in enumerate(tasks):
+        advance(done, len(tasks))
+        clues.append(write_clue(model, circle, index, shots))
+    advance(len(tasks), len(tasks))
+    return clues
 
 
 def _plain(text: str) -> str:

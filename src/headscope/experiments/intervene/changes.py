@@ -1,4 +1,4 @@
-r"""What is done to a matrix, and the control that stands beside it.
+r"""The changes of a matrix, and the control of each.
 
 A matrix is W_Q, W_K, W_V or W_O of the chosen heads of one layer, heads side by side; $W = U D V^\top$, written as the
 documents do with outputs × inputs, so that V is the side of the input.
@@ -57,13 +57,13 @@ class Change:
     value: str
 
     @classmethod
-    def of(cls, what: "Change | str") -> "Change":
+    def of(cls, spelling: "Change | str") -> "Change":
         """Read a change as people write it."""
-        if isinstance(what, Change):
-            return what
-        words = what.replace("=", " ").split()
-        if len(what) > _LONGEST or len(words) != 2 or words[0] not in ("scale", "rank", *CHOICES):
-            raise UsageError(f"cannot read the change {what[:_LONGEST]!r}", hint=f"write one of: {GRAMMAR}")
+        if isinstance(spelling, Change):
+            return spelling
+        words = spelling.replace("=", " ").split()
+        if len(spelling) > _LONGEST or len(words) != 2 or words[0] not in ("scale", "rank", *CHOICES):
+            raise UsageError(f"cannot read the change {spelling[:_LONGEST]!r}", hint=f"write one of: {GRAMMAR}")
         change = cls(words[0], words[1])  # type: ignore[arg-type]
         change.check()
         return change
@@ -81,6 +81,9 @@ class Change:
     def label(self) -> str:
         """As it is written."""
         return f"{self.kind} {self.value}"
+
+    def __str__(self) -> str:
+        return self.label
 
     @property
     def alpha(self) -> float:
@@ -112,34 +115,34 @@ class Place:
     at: Selection
 
     def heads(self, sites: Sequence[Site]) -> dict[Site, tuple[int, ...]]:
-        """The chosen heads; what the selection names must all be there."""
+        """The selected heads; the model must have every layer and head that the selection names."""
         for term in self.at.terms:
             Selection((term,), self.at.text).resolve(sites)
-            for name, wanted, there in (
+            for name, named, present in (
                 ("layer", term.layers, {site.layer for site in sites}),
                 ("head", term.heads, set(range(max(site.n_heads for site in sites)))),
             ):
-                if missing := sorted((wanted or frozenset()) - there):
+                if missing := sorted((named or frozenset()) - present):
                     raise UsageError(
-                        f"selection {self.at.text!r}: this model has no {name} {missing[0]}, only 0 to {max(there)}",
+                        f"selection {self.at.text!r}: this model has no {name} {missing[0]}, only 0 to {max(present)}",
                         hint="layers and heads count from zero, and ends are included",
                     )
         return self.at.resolve(sites)
 
     def changed_heads(self, sites: Sequence[Site]) -> dict[Site, tuple[int, ...]]:
-        """The heads that read a changed matrix: those chosen, and those that share a key/value head with them."""
-        chosen = self.heads(sites)
+        """The heads that read a changed matrix: the selected ones and all that share a key/value head with them."""
+        selected = self.heads(sites)
         if not set(self.matrices) & set("kv"):
-            return chosen
+            return selected
         return {
             site: tuple(h for h in range(site.n_heads) if site.kv_head(h) in {site.kv_head(c) for c in heads})
-            for site, heads in chosen.items()
+            for site, heads in selected.items()
         }
 
 
 @dataclass(frozen=True)
 class Touched:
-    """What happened to one matrix. `kept` counts the singular directions that stayed; `sigma` are those of Δ."""
+    """What happened to one matrix. `n_kept` counts the singular directions that stayed; `sigma` are those of Δ."""
 
     site: Site
     letter: str
@@ -147,7 +150,7 @@ class Touched:
     shape: tuple[int, int]
     norm: float
     change_norm: float
-    kept: int
+    n_kept: int
     sigma: Float[Tensor, " rank"]
 
 
@@ -197,10 +200,10 @@ def changed(model: Model, change: Change, place: Place, seed: int) -> Iterator[l
 
         def rule(named: HeadMatrix, w: Matrix) -> Matrix:
             if initial is not None:
-                after, kept = initial(named).double(), 0
+                after, n_kept = initial(named).double(), 0
             else:
-                after, kept = _RULES[change.kind](change, named, w, generator)
-            touched.append(_touched(named, w, after, kept))
+                after, n_kept = _RULES[change.kind](change, named, w, generator)
+            touched.append(_touched(named, w, after, n_kept))
             return after
 
         edit.map_matrix(place.at, place.matrices, rule)
@@ -218,11 +221,11 @@ def controlled(
     def rule(named: HeadMatrix, w: Matrix) -> Matrix:
         model_of = next(before)
         if change.picks_directions:
-            after, stay = _with_some_directions(w, model_of.kept, generator), model_of.kept
+            after, stay = _with_some_directions(w, model_of.n_kept, generator), model_of.n_kept
         else:
             # A random matrix is added: no singular direction of W stays, unless nothing is added.
             after = w + along_random_directions(model_of.sigma, w.shape[0], w.shape[1], generator)
-            stay = 0 if bool(model_of.sigma.any()) else model_of.kept
+            stay = 0 if bool(model_of.sigma.any()) else model_of.n_kept
         done.append(_touched(named, w, after, stay))
         return after
 
@@ -244,13 +247,13 @@ def along_random_directions(
     return (left * sigma) @ right.T
 
 
-def _touched(named: HeadMatrix, before: Matrix, after: Matrix, kept: int) -> Touched:
+def _touched(named: HeadMatrix, before: Matrix, after: Matrix, n_kept: int) -> Touched:
     delta = after - before
     # Rounding of the rule is no change: a matrix that keeps everything is returned as it was.
     sigma = singular_values(delta)
     rows, columns = before.shape
     norms = float(before.norm()), float(delta.norm())
-    return Touched(named.site, named.letter, named.heads, (rows, columns), *norms, kept, sigma)
+    return Touched(named.site, named.letter, named.heads, (rows, columns), *norms, n_kept, sigma)
 
 
 def _scale(change: Change, named: HeadMatrix, w: Matrix, generator: torch.Generator) -> Result:
@@ -265,8 +268,8 @@ def _remove(change: Change, named: HeadMatrix, w: Matrix, generator: torch.Gener
     rows, columns = w.shape
     spikes = Comparison((rows, columns), singular_values(w)).bulk.spikes
     is_spike = torch.arange(min(w.shape)) < spikes
-    kept = ~is_spike if change.value == "spikes" else is_spike
-    return _with_directions(w, kept), int(kept.sum())
+    stays = ~is_spike if change.value == "spikes" else is_spike
+    return _with_directions(w, stays), int(stays.sum())
 
 
 def _randomise(change: Change, named: HeadMatrix, w: Matrix, generator: torch.Generator) -> Result:
@@ -288,15 +291,15 @@ _RULES: dict[str, Callable[[Change, HeadMatrix, Matrix, torch.Generator], Result
 
 
 def _with_some_directions(w: Matrix, count: int, generator: torch.Generator) -> Matrix:
-    kept = torch.zeros(min(w.shape), dtype=torch.bool)
-    kept[torch.randperm(len(kept), generator=generator)[:count]] = True
-    return _with_directions(w, kept)
+    stays = torch.zeros(min(w.shape), dtype=torch.bool)
+    stays[torch.randperm(len(stays), generator=generator)[:count]] = True
+    return _with_directions(w, stays)
 
 
-def _with_directions(w: Matrix, kept: Tensor) -> Matrix:
+def _with_directions(w: Matrix, stays: Tensor) -> Matrix:
     """Only these singular directions; all of them is the matrix itself, to the last bit."""
-    if bool(kept.all()):
+    if bool(stays.all()):
         return w
     u, s, vh = torch.linalg.svd(w, full_matrices=False)
-    only: Tensor = (u[:, kept] * s[kept]) @ vh[kept]
+    only: Tensor = (u[:, stays] * s[stays]) @ vh[stays]
     return only

@@ -127,17 +127,17 @@ class Observer:
 
     def _predicted(self, index: int, tokens: Tokens) -> tuple[float, float, float]:
         states = self.original.states
-        seen = predict(self.model, tokens, states[index] if index < len(states) else None)
-        if seen.other_logits is None:
-            states.append(seen.states)
+        prediction = predict(self.model, tokens, states[index] if index < len(states) else None)
+        if prediction.other_logits is None:
+            states.append(prediction.states)
         nats = kl = 0.0
-        for log_p, log_q, following in _scored(seen, tokens):
+        for log_p, log_q, following in _scored(prediction, tokens):
             nats -= float(log_q.gather(1, following[:, None]).sum())
             kl += float((log_p.exp() * (log_p - log_q)).sum())
         return nats, kl, float(len(tokens) - 1)
 
     def _moved(self) -> dict[Site, Float[Tensor, "windows heads"]]:
-        found: dict[Site, list[Tensor]] = {site: [] for site in self.model.sites}
+        moved_by_site: dict[Site, list[Tensor]] = {site: [] for site in self.model.sites}
         first = not self.original.maps
         with self.model.session() as session:
             for index, maps in enumerate(_maps(session, self.material.mapped)):
@@ -145,14 +145,14 @@ class Observer:
                     self.original.maps.append(maps)
                 for site, after in maps.items():
                     # The first row of a causal map sees one key: nothing can move.
-                    seen = slice(1 if site.causal and after.shape[1] > 1 else 0, None)
-                    apart = total_variation(self.original.maps[index][site][:, seen], after[:, seen])
-                    found[site].append(apart.mean(-1))
-        return {site: torch.stack(parts) for site, parts in found.items() if parts}
+                    rows = slice(1 if site.causal and after.shape[1] > 1 else 0, None)
+                    distances = total_variation(self.original.maps[index][site][:, rows], after[:, rows])
+                    moved_by_site[site].append(distances.mean(-1))
+        return {site: torch.stack(parts) for site, parts in moved_by_site.items() if parts}
 
     def _shown(self) -> dict[Site, Float[Tensor, "queries keys"]]:
         with self.model.session() as session:
-            maps = next(_maps(session, [self.material.shown]))
+            maps = next(_maps(session, [self.material.drawn_window]))
         return {site: maps[site][list(heads)].double().mean(0) for site, heads in self.heads.items() if site in maps}
 
     def _embedded(self) -> Embedded:
@@ -181,8 +181,8 @@ def mean_effects(draws: Sequence[Effects]) -> Effects:
             mean([part.nats for part in every]), mean([part.kl for part in every]), predictions.tokens
         )
     if embedded is not None:
-        found = [draw.embedded for draw in draws if draw.embedded is not None]
-        embedded = Embedded(mean([part.cosine for part in found]), mean([part.is_nearest for part in found]))
+        embeddings = [draw.embedded for draw in draws if draw.embedded is not None]
+        embedded = Embedded(mean([part.cosine for part in embeddings]), mean([part.is_nearest for part in embeddings]))
     moved = {site: mean([draw.moved[site] for draw in draws]) for site in first.moved}
     return replace(first, predictions=predictions, embedded=embedded, moved=moved)
 
@@ -194,10 +194,11 @@ def _maps(session: Session, windows: Sequence[Tokens]) -> Iterator[Maps]:
         yield {site: maps[0] for site, maps in capture.take()["pattern"].items()}
 
 
-def _scored(seen: Prediction, tokens: Tokens) -> Iterator[tuple[Tensor, Tensor, Tokens]]:
+def _scored(prediction: Prediction, tokens: Tokens) -> Iterator[tuple[Tensor, Tensor, Tokens]]:
     """Log-probabilities of the original and of the state at hand, and the token that really follows, in parts."""
     for start in range(0, len(tokens) - 1, _ROWS):
         part = slice(start, min(start + _ROWS, len(tokens) - 1))
-        log_q = torch.log_softmax(seen.logits[part].double(), dim=-1)
-        log_p = log_q if seen.other_logits is None else torch.log_softmax(seen.other_logits[part].double(), dim=-1)
+        log_q = torch.log_softmax(prediction.logits[part].double(), dim=-1)
+        other_logits = prediction.other_logits
+        log_p = log_q if other_logits is None else torch.log_softmax(other_logits[part].double(), dim=-1)
         yield log_p, log_q, tokens[1:][part]

@@ -1,4 +1,4 @@
-r"""Interventions: change the attention weights, and see what becomes of predictions, maps and text.
+r"""Interventions: change the attention weights and measure predictions, maps and text.
 
 Each change (see `changes`) is applied on its own and undone exactly; the same material is run through the original,
 every change and every control. So all differences are paired: the ratio of perplexities is $e^{\bar d}$, d the
@@ -98,7 +98,7 @@ class Intervene(Experiment[Params]):
         if material.prompts:
             tables["texts"] = _texts(model, variants, material, params.seed)
         tables |= {"matrices": matrices_table(variants), "heads": heads_table(variants, model.sites, heads)}
-        tokens = [model.tokenizer.decode([token]) for token in material.shown.tolist()]  # type: ignore[union-attr]
+        tokens = [model.tokenizer.decode([token]) for token in material.drawn_window.tolist()]  # type: ignore[union-attr]
         return Finding(
             self.name,
             self.about,
@@ -149,7 +149,7 @@ def _change_and_control(
 
 
 def _texts(model: Model, variants: Sequence[Variant], material: Material, seed: int) -> pl.DataFrame:
-    writings = [judged(model, material.prompts, one.effects.texts) for one in variants]
+    writings = [judged(model, material.prompts, variant.effects.texts) for variant in variants]
     return texts_table(variants, writings, _references(model, material, seed))
 
 
@@ -185,7 +185,7 @@ def _stated_params(
 
 def _method(model: Model, material: Material, params: Params) -> str:
     spec = material.text
-    told = [
+    sentences = [
         f"{spec.n_windows} windows of {spec.window} tokens, evenly spread over the text; row statistics are streamed "
         f"over them, maps are compared on {len(material.mapped)} windows of {max(map(len, material.mapped))} tokens.",
         "Intervals: Student t over windows (embeddings: over sentences).",
@@ -194,57 +194,61 @@ def _method(model: Model, material: Material, params: Params) -> str:
         "beside; other rows of the control, its maps and its text are of the first draw.",
     ]
     if predicts_next_token(model):
-        told.append(
+        sentences.append(
             "Each token but the first of a window is scored once, from those before it in the window; ratios and KL "
             "are paired with the original."
         )
     if material.prompts:
         how = "in the model's chat template" if has_chat_template(model) else "as plain text: it has no chat template"
-        told.append(f"{len(material.prompts)} prompts, given {how}; greedy, at most {params.new_tokens} tokens.")
+        sentences.append(f"{len(material.prompts)} prompts, given {how}; greedy, at most {params.new_tokens} tokens.")
     if material.sentences:
-        told.append(f"{len(material.sentences)} sentences of the text are embedded by the mean of their last states.")
-    return " ".join(told)
+        sentences.append(
+            f"{len(material.sentences)} sentences of the text are embedded by the mean of their last states."
+        )
+    return " ".join(sentences)
 
 
 def _warnings(
     model: Model, changes: Sequence[Change], place: Place, variants: Sequence[Variant], material: Material
 ) -> list[str]:
-    found = [model.spec.weight_warning] if model.spec.weight_warning else []
-    chosen, reached = place.heads(model.sites), place.changed_heads(model.sites)
-    more = [site.head_label(h) for site in reached for h in reached[site] if h not in chosen[site]]
+    warnings = [model.spec.weight_warning] if model.spec.weight_warning else []
+    selected, reached = place.heads(model.sites), place.changed_heads(model.sites)
+    more = [site.head_label(h) for site in reached for h in reached[site] if h not in selected[site]]
     if more:
-        found.append(
+        warnings.append(
             f"Key/value heads are shared: changing those of the chosen heads also changes {len(more)} other heads "
             f"({', '.join(more[:6])}{' …' if len(more) > 6 else ''}), which count as changed here."
         )
     if set(place.matrices) & set("qk"):
-        normed = [site.label for site in chosen if model.weight_status(site).status == "normed"]
+        normed = [site.label for site in selected if model.weight_status(site).status == "normed"]
         if normed:
-            found.append(
+            warnings.append(
                 f"Queries and keys are normalised after the projection in {len(normed)} layers ({normed[0]} …): "
                 "scaling W_Q or W_K does not scale their scores."
             )
-        clipped = [site for site in chosen if model.weight_status(site).status == "clipped"]
+        clipped = [site for site in selected if model.weight_status(site).status == "clipped"]
         if clipped:
-            found.append(
+            warnings.append(
                 f"In {len(clipped)} layers ({clipped[0].label} …) {model.weight_status(clipped[0]).reason}: "
                 "scaling W_Q or W_K scales only the scores of smaller ones."
             )
-        weights = model.weights(next(iter(chosen)))
+        weights = model.weights(next(iter(selected)))
         if bool(weights.b_q.any()) or bool(weights.b_k.any()):
-            found.append("Queries or keys have biases, which stay: scaling W_Q and W_K does not scale the whole score.")
+            warnings.append(
+                "Queries or keys have biases, which stay: scaling W_Q and W_K does not scale the whole score."
+            )
     if len(material.windows) < 2:
-        found.append(
+        warnings.append(
             "The text gives a single window, so that there are no intervals: give more text or a smaller window."
         )
     if Change("randomise", "init") in changes and model.spec.initial_sd is None:
-        found.append(
+        warnings.append(
             "The checkpoint does not say how it was initialised: transformers' default for the family is drawn."
         )
-    found += [
-        f"{one.label} changes nothing: no matrix has a singular value to remove."
-        for one in variants
-        if one.which == "change" and one.change is not None and one.change.picks_directions
-        and not any(touched.change_norm for touched in one.touched)
+    warnings += [
+        f"{variant.label} changes nothing: no matrix has a singular value to remove."
+        for variant in variants
+        if variant.state == "change" and variant.change is not None and variant.change.picks_directions
+        and not any(touched.change_norm for touched in variant.touched)
     ]  # fmt: skip
-    return found
+    return warnings

@@ -28,24 +28,26 @@ def figures(variants: Sequence[Variant], heads: Heads, tables: dict[str, pl.Data
 def _maps(variants: Sequence[Variant], heads: Heads, tokens: Sequence[str]) -> list[HeatMap]:
     """One grid per few changes: layers down, the original and the changes across."""
     sites = spread([site for site in heads if site in variants[0].effects.maps], LAYERS_DOWN)
-    changes = [one for one in variants if one.which == "change"]
+    changes = [variant for variant in variants if variant.state == "change"]
     if len(changes) == 1:
-        changes = [one for one in variants if one.which != "original"]
+        changes = [variant for variant in variants if variant.state != "original"]
     parts = [changes[i : i + MAPS_ACROSS - 1] for i in range(0, len(changes), MAPS_ACROSS - 1)]
     return [_grid([variants[0], *part], sites, tokens, f"maps_{i}") for i, part in enumerate(parts)] if sites else []
 
 
-def _grid(shown: Sequence[Variant], sites: Sequence[Site], tokens: Sequence[str], name: str) -> HeatMap:
+def _grid(across_variants: Sequence[Variant], sites: Sequence[Site], tokens: Sequence[str], name: str) -> HeatMap:
     n = len(tokens)
-    cells: Array = np.full((len(sites) * (n + 1) - 1, len(shown) * (n + 1) - 1), np.nan)
+    cells: Array = np.full((len(sites) * (n + 1) - 1, len(across_variants) * (n + 1) - 1), np.nan)
     for down, site in enumerate(sites):
-        for across, one in enumerate(shown):
-            values = one.effects.maps[site].numpy().copy()
+        for across, variant in enumerate(across_variants):
+            values = variant.effects.maps[site].numpy().copy()
             if site.causal:
                 values[np.triu_indices(n, 1)] = np.nan
             cells[down * (n + 1) :][:n, across * (n + 1) :][:, :n] = values
     labels = [f"{position}: {token}" for position, token in enumerate(tokens)]
-    columns = [one.label if one.which != "control" else f"{one.label}, control" for one in shown]
+    columns = [
+        variant.label if variant.state != "control" else f"{variant.label}, control" for variant in across_variants
+    ]
     return HeatMap(
         name=name,
         title="Attention maps before and after",
@@ -53,7 +55,7 @@ def _grid(shown: Sequence[Variant], sites: Sequence[Site], tokens: Sequence[str]
         f"tokens of the text, averaged over the changed heads of the layer. Weights above {_TOP} have one colour.",
         values=cells,
         row_labels=_gapped([[f"{site.label} {label}" for label in labels] for site in sites]),
-        column_labels=_gapped([labels for _ in shown]),
+        column_labels=_gapped([labels for _ in across_variants]),
         row_axis="query",
         column_axis="key",
         unit="weight",
@@ -77,7 +79,7 @@ def spread(sites: Sequence[Site], count: int) -> list[Site]:
 
 def _depths(heads: pl.DataFrame) -> list[Curves]:
     """A curve per state over the attention sites, averaged over the heads of each."""
-    told = {
+    titles = {
         "entropy_share": ("Entropy of attention over depth", "entropy / ln(visible keys)",
                           "1 is uniform attention, 0 a single key per query."),
         "self": ("Mass on the token itself over depth", "mass on the diagonal", "Mean over all rows."),
@@ -85,63 +87,65 @@ def _depths(heads: pl.DataFrame) -> list[Curves]:
         "moved": ("How far the maps moved", "share of mass moved",
                   "Half the sum of |difference| of a row, averaged over rows; deeper layers also read changed inputs."),
     }  # fmt: skip
-    drawn = []
-    for quantity, (title, axis, caption) in told.items():
+    curves = []
+    for quantity, (title, axis, caption) in titles.items():
         series = _by_site(heads, quantity)
         if series:
-            many = len({(row["stack"], row["kind"]) for row in heads.iter_rows(named=True)}) > 1
-            x = "attention site, in the order of the model" if many else "layer"
-            drawn.append(Curves(f"depth_{quantity}", title, f"{caption} Mean over heads.", x, axis, tuple(series)))
-    return drawn
+            has_several_kinds = len({(row["stack"], row["kind"]) for row in heads.iter_rows(named=True)}) > 1
+            x = "attention site, in the order of the model" if has_several_kinds else "layer"
+            curves.append(Curves(f"depth_{quantity}", title, f"{caption} Mean over heads.", x, axis, tuple(series)))
+    return curves
 
 
 def _by_site(heads: pl.DataFrame, quantity: str) -> list[Series]:
     changes = heads.filter(pl.col("which") == "change")["change"].n_unique()
-    found = []
-    for (change, which), part in heads.group_by(["change", "which"], maintain_order=True):
-        if which == "control" and changes > 1:
+    series = []
+    for (change, state), part in heads.group_by(["change", "which"], maintain_order=True):
+        if state == "control" and changes > 1:
             continue
         means = part.group_by(["stack", "kind", "layer"], maintain_order=True).agg(pl.col(quantity).mean())
         y = means[quantity].cast(pl.Float64).fill_null(np.nan).to_numpy()
         if not np.isfinite(y).any():
             continue
-        label = str(change) if which != "control" else f"{change}, control"
-        role = _ROLES.get(str(which), "measured")
-        found.append(Series(label, np.arange(len(y), dtype=float), y, role=role))
-    return found if any(one.role == "measured" for one in found) else []
+        label = str(change) if state != "control" else f"{change}, control"
+        role = _ROLES.get(str(state), "measured")
+        series.append(Series(label, np.arange(len(y), dtype=float), y, role=role))
+    return series if any(curve.role == "measured" for curve in series) else []
 
 
 def _costs(variants: Sequence[Variant], effects: pl.DataFrame) -> list[Curves]:
     """What scaling costs against α, beside its control."""
-    alphas = sorted({one.change.alpha for one in variants if one.change is not None and one.change.kind == "scale"})
+    alphas = sorted(
+        {variant.change.alpha for variant in variants if variant.change is not None and variant.change.kind == "scale"}
+    )
     if len(alphas) < 2:
         return []
-    told = {
+    titles = {
         "ratio": ("Perplexity against the scale of the spectra", "perplexity / original", True, 1.0),
         "cosine": ("Sentence embeddings against the scale of the spectra", "cosine with the original", False, 1.0),
     }
-    drawn = []
-    for name, (title, axis, log_y, original) in told.items():
+    curves = []
+    for name, (title, axis, log_y, original) in titles.items():
         if name not in effects.columns:
             continue
-        series = [_against_alpha(effects, name, which, original) for which in ("change", "control")]
+        series = [_against_alpha(effects, name, state, original) for state in ("change", "control")]
         level = Series("original", np.array(alphas), np.full(len(alphas), original), role="null")
         caption = (
             "Changes with 95 % intervals over windows of text. Control: a change with the same singular values along "
             "random directions; mean of several draws, and the band from the least to the most of them."
         )
-        drawn.append(Curves(f"cost_{name}", title, caption, "α", axis, (*series, level), log_x=True, log_y=log_y))
-    return drawn
+        curves.append(Curves(f"cost_{name}", title, caption, "α", axis, (*series, level), log_x=True, log_y=log_y))
+    return curves
 
 
-def _against_alpha(effects: pl.DataFrame, name: str, which: str, original: float) -> Series:
+def _against_alpha(effects: pl.DataFrame, name: str, state: str, original: float) -> Series:
     points = [(1.0, original, original, original)]
     for row in effects.iter_rows(named=True):
-        if row["which"] == which and row["change"].startswith("scale "):
+        if row["which"] == state and row["change"].startswith("scale "):
             value = row[name]
-            suffixes = ("low", "high") if which == "change" else ("least", "most")
+            suffixes = ("low", "high") if state == "change" else ("least", "most")
             ends = [row.get(f"{name}_{end}") for end in suffixes]
             points.append((Change.of(row["change"]).alpha, value, *(value if end is None else end for end in ends)))
     x, y, low, high = torch.tensor(sorted(points), dtype=torch.float64).T.numpy()
-    label = "all singular values times α" if which == "change" else "control"
-    return Series(label, x, y, low, high, role="measured" if which == "change" else "theory")
+    label = "all singular values times α" if state == "change" else "control"
+    return Series(label, x, y, low, high, role="measured" if state == "change" else "theory")

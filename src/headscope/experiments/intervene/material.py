@@ -31,11 +31,11 @@ Tokens = Int[Tensor, " _"]
 
 @dataclass(frozen=True)
 class Material:
-    """The same for the original, every change and every control."""
+    """Windows, sentences and prompts that every state of the model is run on."""
 
     windows: tuple[Tokens, ...]
     mapped: tuple[Tokens, ...]
-    shown: Tokens
+    drawn_window: Tokens
     sentences: tuple[Tokens, ...]
     prompts: tuple[tuple[str, Tokens], ...]
     text: TextSpec
@@ -50,27 +50,27 @@ def gather(
         raise UsageError(f"an intervention is measured on text, and {model.spec.name} {lacks}")
     if window < 2 or windows < 1 or new_tokens < 1:
         raise UsageError(f"needed: window ≥ 2, windows ≥ 1, new tokens ≥ 1; got {window}, {windows}, {new_tokens}")
-    asked = _prompts(model, prompts, new_tokens)
+    encoded_prompts = _prompts(model, prompts, new_tokens)
     limit = min(window, model.spec.context or window)
     every = _cut(model, text, limit)
-    chosen = _spread(every, windows)
-    if max(map(len, chosen)) < 2:
+    spread_windows = _spread(every, windows)
+    if max(map(len, spread_windows)) < 2:
         raise UsageError("the text has a single token, so that there is nothing to attend to", hint="give more text")
     maps = _spread(_cut(model, text, min(MAPPED, limit)), _map_count(model.sites, min(MAPPED, limit)))
     return Material(
-        windows=chosen,
+        windows=spread_windows,
         mapped=maps,
-        shown=_spread(_cut(model, text, min(SHOWN, limit)), 1)[0],
+        drawn_window=_spread(_cut(model, text, min(SHOWN, limit)), 1)[0],
         sentences=() if predicts_next_token(model) else _sentences(model, text),
-        prompts=asked,
+        prompts=encoded_prompts,
         text=TextSpec(
             text.name,
             text.sha256,
             text.n_characters,
-            n_tokens=sum(map(len, chosen)),
-            n_windows=len(chosen),
-            window=max(map(len, chosen)),
-            n_dropped=every.n_tokens + every.n_dropped - sum(map(len, chosen)),
+            n_tokens=sum(map(len, spread_windows)),
+            n_windows=len(spread_windows),
+            window=max(map(len, spread_windows)),
+            n_dropped=every.n_tokens + every.n_dropped - sum(map(len, spread_windows)),
         ),
     )
 
@@ -78,7 +78,7 @@ def gather(
 def _prompts(model: Model, prompts: Sequence[str] | None, new_tokens: int) -> tuple[tuple[str, Tokens], ...]:
     if prompts is None:
         prompts = PROMPTS if model.hf.can_generate() else ()
-    return tuple((said, prompt_tokens(model, said, max_new_tokens=new_tokens, chat=True)) for said in prompts)
+    return tuple((prompt, prompt_tokens(model, prompt, max_new_tokens=new_tokens, chat=True)) for prompt in prompts)
 
 
 def _cut(model: Model, text: Text, length: int) -> Windows:
@@ -94,7 +94,7 @@ def _cut(model: Model, text: Text, length: int) -> Windows:
 
 
 def _spread(windows: Windows, count: int) -> tuple[Tokens, ...]:
-    """So many full windows, evenly spread; the one shorter window where there is no full one."""
+    """`count` full windows, evenly spread; the shorter window where no full one exists."""
     n = windows.full.shape[0]
     if n == 0:
         return () if windows.last is None else (windows.last[0],)
@@ -103,8 +103,8 @@ def _spread(windows: Windows, count: int) -> tuple[Tokens, ...]:
 
 
 def _map_count(sites: Sequence[Site], length: int) -> int:
-    one = sum(site.n_heads for site in sites) * length * length * torch.float32.itemsize
-    return max(1, min(8, MAP_BYTES // one))
+    bytes_per_window = sum(site.n_heads for site in sites) * length * length * torch.float32.itemsize
+    return max(1, min(8, MAP_BYTES // bytes_per_window))
 
 
 def _sentences(model: Model, text: Text) -> tuple[Tokens, ...]:

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 COMMAND = Command(
     path=("intervene",),
     help=(
-        "Change the attention weights of a model and see what becomes of its predictions, maps and text.\n\n"
-        "Each change is tried on its own, beside the original and beside a control of the same size in random "
-        "directions, and\nundone. Without a change: --scale 1/4 1/2 2 4. For an encoder its sentence embeddings take "
-        "the place of perplexity\nand text."
+        "Change the attention weights of a model and measure its predictions, maps and text.\n\n"
+        "Each change is tried alone, compared with the original and with a control of the same size in random "
+        "directions, and undone. Without a change: --scale 1/4 1/2 2 4. For an encoder, sentence embeddings are "
+        "compared instead of perplexity and text."
     ),
     examples=(
         "headscope intervene smollm2 --scale 1/4 1/2 2 4 --out out/scaled",
@@ -58,7 +58,8 @@ class Params:
         },
     )
     randomise: tuple[Randomise, ...] = field(
-        default=(), metadata={"help": "draw anew: as initialised, V, U, or the order of all entries"}
+        default=(),
+        metadata={"help": "replace by random values: all entries as initialised, V, U, or the order of the entries"},
     )
     rank: tuple[str, ...] = field(
         default=(),
@@ -70,28 +71,45 @@ class Params:
         },
     )
     remove: tuple[Remove, ...] = field(
-        default=(), metadata={"help": "remove what is above the edge of the random bulk, or all that is not"}
+        default=(),
+        metadata={
+            "help": "remove the singular values above the edge of the random bulk (spikes), or all others (bulk)"
+        },
     )
-    matrices: str = field(default="qk", metadata={"help": "which projections: q, k, v, o", "metavar": "LETTERS"})
+    matrices: str = field(
+        default="qk", metadata={"help": "which projections, by the letters q, k, v, o", "metavar": "LETTERS"}
+    )
     at: "Selection | str" = field(
         default="all", metadata={"help": "which layers and heads: L10-19, L3.H7, L0,L5.H2", "metavar": "HEADS"}
     )
     prompts: tuple[str, ...] | None = field(
         default=None,
         metadata={
-            "help": "write from this; may be repeated. Default: four of our own",
+            "help": "what the model writes from. Default: four of our own, none for a model that writes nothing",
             "metavar": "TEXT",
             "option": "prompt",
         },
     )
-    text: "Text | None" = field(default=None, metadata={"help": "what the model reads; None is the shipped text"})
+    text: "Text | None" = field(
+        default=None,
+        metadata={
+            "help": "a string that is the text, the name of one (`moby-dick:fit`), a `Path` of a UTF-8 file, or what "
+            "`text` returns. Default: the shipped text"
+        },
+    )
     window: int = field(default=256, metadata={"help": "tokens per window", "min": 2})
-    windows: int = field(default=12, metadata={"help": "windows of the text, evenly spread", "min": 1})
-    new_tokens: int = field(default=40, metadata={"help": "tokens written from a prompt", "min": 1})
-    draws: int = field(default=3, metadata={"help": "controls that are drawn for each change", "min": 1})
+    windows: int = field(default=12, metadata={"help": "number of windows, evenly spread over the text", "min": 1})
+    new_tokens: int = field(default=40, metadata={"help": "most tokens that are written from a prompt", "min": 1})
+    draws: int = field(default=3, metadata={"help": "number of controls for each change", "min": 1})
     seed: int = field(default=0, metadata={"help": "seed of everything that is drawn at random"})
     changes: tuple[str, ...] = field(
-        default=(), metadata={"help": "changes as `scale 1/4` or `rank 8`, in any order", "option": ""}
+        default=(),
+        metadata={
+            "help": "changes, each tried on its own: `scale 1/4`, `randomise init|v|u|permute`, `rank 8`, `remove "
+            "spikes|bulk`. Without any: the spectra scaled by 1/4, 1/2, 2 and 4",
+            "option": "",
+            "positional": True,
+        },
     )
 
     def spelled_changes(self) -> tuple[str, ...]:
@@ -99,3 +117,7 @@ class Params:
         options = {"scale": self.scale, "randomise": self.randomise, "rank": self.rank, "remove": self.remove}
         spelled = [f"{kind} {value}" for kind, values in options.items() for value in values]
         return (*self.changes, *spelled) or DEFAULT_CHANGES
+
+
+# What is measured when claims are judged on a model.
+FOR_CLAIMS = Params(changes=("scale 1/2", "scale 2"))

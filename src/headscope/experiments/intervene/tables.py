@@ -23,14 +23,14 @@ from headscope.maths.resampling.clustered_mean import Estimate, clustered_mean
 # Quantities of the lens `focus` and what they are called here.
 ROWS = {"entropy_share": "entropy_share", "effective_keys": "keys", "diagonal": "self", "first": "first"}
 _POSITIONAL = ("diagonal", "distance")
-Which = Literal["original", "change", "control"]
+StateName = Literal["original", "change", "control"]
 
 
 @dataclass(frozen=True)
 class Variant:
     """One state of the model: the original, a change, or the control of a change."""
 
-    which: Which
+    state: StateName
     change: Change | None
     effects: Effects
     touched: Sequence[Touched] = ()
@@ -46,14 +46,14 @@ def effects_table(variants: Sequence[Variant], heads: Heads) -> pl.DataFrame:
     """A row per state; the original first. Intervals are 95 %, over windows of text (or sentences)."""
     original = variants[0].effects
     rows: list[dict[str, object]] = [
-        {"change": variant.label, "which": variant.which, **_row(variant, original, heads), **_draws(variant, original)}
+        {"change": variant.label, "which": variant.state, **_row(variant, original, heads), **_draws(variant, original)}
         for variant in variants
     ]
     # An interval stays where its mean is, also where one window gives none.
     means = [(name, re.sub("_(low|high|least|most)$", "", name)) for name in _ORDER]
-    shown = [name for name, mean in means if any(row.get(mean) is not None for row in rows)]
+    present = [name for name, mean in means if any(row.get(mean) is not None for row in rows)]
     words = {"change": pl.String, "which": pl.String}
-    return pl.DataFrame(rows, schema=words | dict.fromkeys(shown, pl.Float64))
+    return pl.DataFrame(rows, schema=words | dict.fromkeys(present, pl.Float64))
 
 
 _MAIN = ("perplexity", "ratio", "kl", "cosine", "found", "moved", *ROWS.values())
@@ -70,7 +70,7 @@ def _draws(variant: Variant, original: Effects) -> dict[str, float | None]:
     """The least and the most of what the draws of a control showed, and how many they are."""
     if not variant.draws:
         return {}
-    found: dict[str, list[float]] = {}
+    by_name: dict[str, list[float]] = {}
     for draw in variant.draws:
         if draw.predictions is not None and original.predictions is not None:
             now, before = draw.predictions, original.predictions
@@ -83,44 +83,44 @@ def _draws(variant: Variant, original: Effects) -> dict[str, float | None]:
         else:
             numbers = {"cosine": float(draw.embedded.cosine.mean())} if draw.embedded is not None else {}
         for name, number in numbers.items():
-            found.setdefault(name, []).append(number)
-    ends = {f"{name}_least": min(values) for name, values in found.items()}
-    ends |= {f"{name}_most": max(values) for name, values in found.items()}
+            by_name.setdefault(name, []).append(number)
+    ends = {f"{name}_least": min(values) for name, values in by_name.items()}
+    ends |= {f"{name}_most": max(values) for name, values in by_name.items()}
     return {**ends, "draws": float(len(variant.draws))}
 
 
 def _row(variant: Variant, original: Effects, heads: Heads) -> dict[str, float | None]:
-    effects, is_original = variant.effects, variant.which == "original"
-    found: dict[str, Estimate] = {}
+    effects, is_original = variant.effects, variant.state == "original"
+    estimates: dict[str, Estimate] = {}
     ranges: dict[str, tuple[float, float]] = {}
     if effects.predictions is not None and original.predictions is not None:
         now, before = effects.predictions, original.predictions
-        found["perplexity"] = _exp(clustered_mean(now.nats, now.tokens))
+        estimates["perplexity"] = _exp(clustered_mean(now.nats, now.tokens))
         if not is_original:
-            found["ratio"] = _exp(clustered_mean(now.nats - before.nats, now.tokens))
-            found["kl"] = clustered_mean(now.kl, now.tokens)
+            estimates["ratio"] = _exp(clustered_mean(now.nats - before.nats, now.tokens))
+            estimates["kl"] = clustered_mean(now.kl, now.tokens)
     if effects.embedded is not None and not is_original:
         ones = torch.ones(len(effects.embedded.cosine), dtype=torch.float64)
-        found["cosine"] = clustered_mean(effects.embedded.cosine, ones)
-        found["found"] = clustered_mean(effects.embedded.is_nearest.double(), ones)
+        estimates["cosine"] = clustered_mean(effects.embedded.cosine, ones)
+        estimates["found"] = clustered_mean(effects.embedded.is_nearest.double(), ones)
         ranges |= {"cosine": (-1.0, 1.0), "found": (0.0, 1.0)}
     if not is_original:
-        found["moved"] = _moved(effects, heads)
+        estimates["moved"] = _moved(effects, heads)
     uniform: dict[str, float | None] = {}
     for quantity, name in ROWS.items():
         of_rows = rows_mean(effects.rows, heads, quantity)
         if of_rows is not None:
-            found[name], uniform[f"{name}_uniform"] = of_rows
+            estimates[name], uniform[f"{name}_uniform"] = of_rows
     ranges |= {name: (0.0, 1.0) for name in ("moved", "entropy_share", "self", "first")}
     row: dict[str, float | None] = {}
-    for name, estimate in found.items():
+    for name, estimate in estimates.items():
         low, high = ranges.get(name, (0.0, inf))
         row |= {name: _finite(estimate.mean), f"{name}_low": _finite(estimate.low, low, high)}
         row |= {f"{name}_high": _finite(estimate.high, low, high)}
-    size = sqrt(sum(one.change_norm**2 for one in variant.touched))
-    of = sqrt(sum(one.norm**2 for one in variant.touched))
-    kept = {name: value for name, value in uniform.items() if name in _ORDER}
-    return row | kept | {"size": size / of if of > 0 else None}
+    size = sqrt(sum(touched.change_norm**2 for touched in variant.touched))
+    of = sqrt(sum(touched.norm**2 for touched in variant.touched))
+    listed = {name: value for name, value in uniform.items() if name in _ORDER}
+    return row | listed | {"size": size / of if of > 0 else None}
 
 
 def _exp(nats: Estimate) -> Estimate:
@@ -133,7 +133,7 @@ def _finite(x: float, low: float = -inf, high: float = inf) -> float | None:
 
 
 def _moved(effects: Effects, heads: Heads) -> Estimate:
-    parts = [effects.moved[site][:, list(some)] for site, some in heads.items() if site in effects.moved]
+    parts = [effects.moved[site][:, list(site_heads)] for site, site_heads in heads.items() if site in effects.moved]
     moved = torch.cat(parts, dim=1)
     return clustered_mean(moved.sum(1), torch.full((len(moved),), float(moved.shape[1]), dtype=torch.float64))
 
@@ -141,15 +141,15 @@ def _moved(effects: Effects, heads: Heads) -> Estimate:
 def rows_mean(state: FocusState, heads: Heads, quantity: str) -> tuple[Estimate, float] | None:
     """The mean of a quantity over all rows of these heads, and the same for uniform attention."""
     sums, counts, uniform = [], [], []
-    for site, some in heads.items():
+    for site, site_heads in heads.items():
         if site not in state.seen or (site.kind == "cross" and quantity in _POSITIONAL):
             continue
         index = focus_quantities(state.params, site).index(quantity)
         parts = state.seen[site]
-        chosen = list(some)
-        sums.append(torch.cat([part.measured[:, index, chosen] for part in parts]).sum(1))
-        uniform.append(torch.cat([part.uniform[:, index, chosen] for part in parts]).sum(1))
-        counts.append(torch.cat([part.rows[:, chosen] for part in parts]).sum(1))
+        head_list = list(site_heads)
+        sums.append(torch.cat([part.measured[:, index, head_list] for part in parts]).sum(1))
+        uniform.append(torch.cat([part.uniform[:, index, head_list] for part in parts]).sum(1))
+        counts.append(torch.cat([part.rows[:, head_list] for part in parts]).sum(1))
     if not sums or not float(torch.stack(counts).sum()):
         return None
     total = torch.stack(counts).sum(0)
@@ -165,7 +165,7 @@ def heads_table(variants: Sequence[Variant], sites: Sequence[Site], changed: Hea
             means = {name: _by_head(variant.effects.rows, site, quantity) for quantity, name in ROWS.items()}
             means["distance"] = _by_head(variant.effects.rows, site, "distance")
             means["moved"] = None
-            if site in variant.effects.moved and variant.which != "original":
+            if site in variant.effects.moved and variant.state != "original":
                 moved = variant.effects.moved[site].double()
                 means["moved"] = _ends(moved, torch.ones_like(moved))
             for head in range(site.n_heads):
@@ -173,8 +173,8 @@ def heads_table(variants: Sequence[Variant], sites: Sequence[Site], changed: Hea
                 for name, ends in means.items():
                     for row, suffix in enumerate(("", "_low", "_high")):
                         numbers[name + suffix] = None if ends is None else _finite(float(ends[row, head]))
-                is_changed = variant.which != "original" and head in changed.get(site, ())
-                labels = {"change": variant.label, "which": variant.which, "is_changed": is_changed}
+                is_changed = variant.state != "original" and head in changed.get(site, ())
+                labels = {"change": variant.label, "which": variant.state, "is_changed": is_changed}
                 rows.append({**labels, **place(site, head), **numbers})
     schema: dict[str, type[pl.DataType]] = {"change": pl.String, "which": pl.String, "stack": pl.String}
     schema |= {"kind": pl.String, "layer": pl.Int64, "head": pl.Int64, "is_changed": pl.Boolean}
@@ -222,8 +222,8 @@ def matrices_table(variants: Sequence[Variant]) -> pl.DataFrame:
     """A row per changed matrix and state: its size, and the size of the change and of its control."""
     rows = [
         {
-            "change": one.label,
-            "which": one.which,
+            "change": variant.label,
+            "which": variant.state,
             **place(touched.site, None),
             "matrix": f"W_{touched.letter.upper()}",
             "heads": ", ".join(map(str, touched.heads)),
@@ -231,10 +231,10 @@ def matrices_table(variants: Sequence[Variant]) -> pl.DataFrame:
             "columns": touched.shape[1],
             "norm": touched.norm,
             "change_norm": touched.change_norm,
-            "kept": touched.kept,
+            "kept": touched.n_kept,
         }
-        for one in variants
-        for touched in one.touched
+        for variant in variants
+        for touched in variant.touched
     ]
     return pl.DataFrame(rows, schema_overrides={"head": pl.Int64})
 
@@ -246,8 +246,8 @@ def texts_table(
     rows = [
         {
             "prompt": writing.prompt,
-            "change": one.label,
-            "which": one.which,
+            "change": variant.label,
+            "which": variant.state,
             "text": writing.text.replace("\n", "↵"),
             "tokens": writing.n_tokens,
             "surprise": writing.surprise,
@@ -256,7 +256,7 @@ def texts_table(
             **references,
         }
         for of_prompt in zip(*writings, strict=True)
-        for one, writing in zip(variants, of_prompt, strict=True)
+        for variant, writing in zip(variants, of_prompt, strict=True)
     ]
     numbers = ("surprise", "copied", "repeated", *references)
     return pl.DataFrame(rows, schema_overrides=dict.fromkeys(numbers, pl.Float64))

@@ -47,24 +47,24 @@ def write(model: Model, prompts: Sequence[Tokens], new_tokens: int) -> list[Toke
     """The greedy continuation of each prompt (of an encoder–decoder: its answer)."""
     written = []
     for prompt in prompts:
-        whole = generate_tokens(model.hf, prompt, max_new_tokens=new_tokens, temperature=0.0, cache=True, seed=0)
-        written.append(whole if model.spec.kind == "encoder-decoder" else whole[len(prompt) :])
+        tokens = generate_tokens(model.hf, prompt, max_new_tokens=new_tokens, temperature=0.0, cache=True, seed=0)
+        written.append(tokens if model.spec.kind == "encoder-decoder" else tokens[len(prompt) :])
     return written
 
 
 def judged(model: Model, prompts: Sequence[tuple[str, Tokens]], texts: Sequence[Tokens]) -> list[Writing]:
     """Each text with its measures; the model must be the unchanged one."""
-    return [_judged(model, said, tokens, text) for (said, tokens), text in zip(prompts, texts, strict=True)]
+    return [_judged(model, label, tokens, text) for (label, tokens), text in zip(prompts, texts, strict=True)]
 
 
-def _judged(model: Model, said: str, prompt: Tokens, text: Tokens) -> Writing:
-    given, new = prompt.tolist(), text.tolist()
+def _judged(model: Model, label: str, prompt: Tokens, text: Tokens) -> Writing:
+    prompt_ids, new = prompt.tolist(), text.tolist()
     return Writing(
-        prompt=said,
+        prompt=label,
         text=decode(model, text),
         n_tokens=len(new),
         surprise=surprise(model, prompt, text) if predicts_next_token(model) and new else None,
-        copied=share_in_runs(new, runs_of(given)) if len(new) >= RUN else None,
+        copied=share_in_runs(new, runs_of(prompt_ids)) if len(new) >= RUN else None,
         repeated=share_repeated(new) if len(new) >= RUN else None,
     )
 
@@ -114,10 +114,10 @@ def share_in_runs(tokens: Sequence[int], runs: set[tuple[int, ...]]) -> float:
 
 def share_repeated(tokens: Sequence[int]) -> float:
     """The share of tokens that lie in a run that has begun somewhere before."""
-    hit, seen = [False] * len(tokens), set()
+    hit, earlier_runs = [False] * len(tokens), set()
     for i in range(len(tokens) - RUN + 1):
         run = tuple(tokens[i : i + RUN])
-        if run in seen:
+        if run in earlier_runs:
             hit[i : i + RUN] = [True] * RUN
-        seen.add(run)
+        earlier_runs.add(run)
     return sum(hit) / len(tokens)

@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from colour_lens.colour.definition import definition
-from colour_lens.colour.figures import figures
-from colour_lens.colour.sentences import sentences
-from colour_lens.colour.settings import Params
+from colour_members.colour.definition import definition
+from colour_members.colour.figures import figures
+from colour_members.colour.sentences import sentences
+from colour_members.colour.settings import Params
 from headscope.attention.statistics import Request
 from headscope.lenses.lens import Measurement, Needs, NotApplicable, TextLens
 

@@ -1,1 +1,0 @@
-"""A package that brings a lens to headscope."""
