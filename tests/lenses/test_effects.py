@@ -2,6 +2,7 @@
 
 import math
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +10,9 @@ from hypothesis import strategies as st
 from headscope.lenses.shared.effects import (
     correlation_effect,
     difference_effect,
+    excludes_null,
+    majority_effect,
+    mean_effect,
     median_effect,
     ratio_effect,
     share_effect,
@@ -48,3 +52,24 @@ def test_what_is_no_number_has_no_effect():
     assert correlation_effect(math.nan) is None
     assert median_effect([None]) is None
     assert difference_effect(1.0, 0.0, 0.0) is None
+
+
+def test_undetected_heads_count_as_zero_in_a_mean():
+    assert mean_effect([0.5, 0.0, None, 0.1]) == pytest.approx(0.2)
+    assert mean_effect([None]) is None
+
+
+def test_a_median_needs_half_of_the_tests():
+    assert majority_effect(0.3, (True, False)) == 0.3
+    assert majority_effect(0.3, (True, False, False)) == 0
+    assert majority_effect(0.3, ()) is None
+    assert majority_effect(None, (True,)) is None
+
+
+def test_intervals_leave_their_null_out():
+    rows = pl.DataFrame(
+        {"low": [0.1, -0.1, -0.3, None, 0.1], "high": [0.2, 0.1, -0.2, None, 0.2], "null": [0.0, 0.0, 0.0, 0.0, 0.15]}
+    )
+    assert excludes_null(rows, "null") == (True, False, True, False)
+    assert excludes_null(rows, 0.15) == (False, True, True, False)
+    assert excludes_null(rows.with_columns(null=pl.lit(None, dtype=pl.Float64)), "null") == ()

@@ -5,8 +5,10 @@ it grows with the amount of text.
 """
 
 import math
-from collections.abc import Iterable
-from statistics import median
+from collections.abc import Iterable, Sequence
+from statistics import fmean, median
+
+import polars as pl
 
 
 def share_effect(share: float, null: float = 0.0) -> float | None:
@@ -44,6 +46,34 @@ def median_effect(effects: Iterable[float | None]) -> float | None:
     """The median of those that are numbers; None where there is none."""
     numbers = [effect for effect in effects if effect is not None]
     return median(numbers) if numbers else None
+
+
+def mean_effect(effects: Iterable[float | None]) -> float | None:
+    """The mean of those that are numbers; None where there is none. A head where nothing was detected counts as 0."""
+    numbers = [effect for effect in effects if effect is not None]
+    return fmean(numbers) if numbers else None
+
+
+def majority_effect(effect: float | None, detected: Sequence[bool]) -> float | None:
+    """The effect of a median: 0 unless at least half of the tests detect something, None without a test.
+
+    Properties:
+        - a minority of heads does not move it  (tested: test_a_median_needs_half_of_the_tests)
+    """
+    if not detected:
+        return None
+    return effect if 2 * sum(detected) >= len(detected) else 0.0
+
+
+def excludes_null(rows: pl.DataFrame, null: str | float, ends: tuple[str, str] = ("low", "high")) -> tuple[bool, ...]:
+    """Whether each interval leaves its null out; rows without an interval or a null are left out.
+
+    `null` is the name of a column or a number.
+    """
+    low, high = (pl.col(end) for end in ends)
+    reference = pl.col(null) if isinstance(null, str) else pl.lit(null)
+    outside = rows.select(outside=(low > reference) | (high < reference))["outside"]
+    return tuple(outside.drop_nulls().to_list())
 
 
 def _bounded(effect: float) -> float | None:

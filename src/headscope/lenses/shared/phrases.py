@@ -41,6 +41,11 @@ def detectable_effect(
     return float(torch.stack(effects).quantile(0.5))
 
 
+def undetected(subject: str, size: str) -> str:
+    """The short form where nothing was detected: of what, and which size would have been."""
+    return f"No {subject} was detected; {size} would have been."
+
+
 def percent(value: float) -> str:
     """A share in percent, and never −0."""
     return f"{round(100 * value, 1) + 0.0:.3g} %" if abs(value) < 0.1 else f"{100 * value:.0f} %"
