@@ -56,7 +56,7 @@ def test_known_covariances_are_found():
     assert "one test detects" in finding.headlines[0].full
     assert (
         "4 (1 heads above 0, 0 below; one test detects"
-        in finding.headlines[2 - ("trace" not in finding.headlines[1].full)]
+        in finding.headlines[2 - ("trace" not in finding.headlines[1].full)].full
     )
 
 
