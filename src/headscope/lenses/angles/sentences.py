@@ -60,12 +60,14 @@ def warnings(windows_by_site: Mapping[Site, Sequence[Window]], crossed: Sequence
 def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[Headline, ...]:
     """Up to three statements: rank correlations, linear fits, arcs."""
     heads, arcs = tables["heads"], tables.get("arcs")
-    headlines = (
-        (_ranks(heads), lambda: _ranks_short(heads)),
-        (_linear(heads), lambda: _linear_short(heads)),
-        (_arcs(arcs), lambda: _arcs_short(arcs)),
-    )
-    return tuple(Headline(full, *short()) for full, short in headlines if full)
+    headlines = []
+    if full := _ranks(heads):
+        headlines.append(Headline(full, *_ranks_short(heads)))
+    if full := _linear(heads):
+        headlines.append(Headline(full, *_linear_short(heads)))
+    if arcs is not None and (full := _arcs(arcs)):
+        headlines.append(Headline(full, *_arcs_short(arcs)))
+    return tuple(headlines)
 
 
 _Short = tuple[str, float | None]  # the short form of a headline, and its effect
@@ -83,16 +85,16 @@ def _ranks_short(heads: pl.DataFrame) -> _Short:
         )
     clear = tested.filter(pl.col("adjusted") < LEVEL)
     if clear.is_empty():
-        size = f"a rank correlation of {detectable_effect(tested, ('given_low', 'given_high')) or 0.0:.2g}"
-        return undetected("preference for similar tokens beyond distance", size), 0.0
+        limit = detectable_effect(tested, ("given_low", "given_high")) or 0.0
+        return undetected("preference for similar tokens beyond distance", f"a rank correlation of {limit:.2g}"), 0.0
     size = float(np.median(np.abs(clear["given_distance"].to_numpy())))
     short = (
         f"Distance aside, {clear.height} of {rows.height} heads look at, or away from, similar tokens; typical rank "
         f"correlation {size:.2f}."
     )
     return short, mean_effect(
-        correlation_effect(partial) if p < LEVEL else 0.0
-        for partial, p in tested.select("given_distance", "adjusted").iter_rows()
+        correlation_effect(partial) if p is not None and p < LEVEL else 0.0
+        for partial, p in rows.select("given_distance", "adjusted").iter_rows()
     )
 
 
@@ -219,9 +221,7 @@ def _linear(heads: pl.DataFrame) -> str:
     )
 
 
-def _arcs(arcs: pl.DataFrame | None) -> str:
-    if arcs is None:
-        return ""
+def _arcs(arcs: pl.DataFrame) -> str:
     clauses = []
     for name, words in (
         ("input", "between inputs at their own length"),

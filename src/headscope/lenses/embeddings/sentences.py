@@ -222,7 +222,7 @@ def _analogies_short(row: Mapping[str, Any]) -> _Short:
         return f"Adding word vectors solves {solved} of the few analogies; the third word alone {baseline}.", None
     if row["gain_low"] <= 0:
         size = percent((row["gain_high"] - row["gain_low"]) / 2)
-        return undetected("gain from adding word vectors in analogies", size), 0.0
+        return undetected("gain from adding word vectors in analogies", f"a gain of {size}"), 0.0
     short = f"Adding word vectors solves {solved} of the analogies; the third word alone solves {baseline}."
     return short, share_effect(row["value"], row["baseline"])
 

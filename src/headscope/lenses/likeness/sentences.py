@@ -67,16 +67,16 @@ def _scores_short(rows: pl.DataFrame, related: str, unrelated: str) -> str:
     """How many heads score related tokens clearly otherwise than unrelated ones, and by how much."""
     above, below = _clear(rows)
     if rows["adjusted"].null_count() == rows.height:
-        return f"The median head scores {related} {_median(rows, 'effect'):+.2g} times the spread above {unrelated}."
+        return f"The median head scores {related} {_median(rows, 'effect'):+.2g} score spreads above {unrelated}."
     if not above + below:
         size = detectable_effect(rows, scale="spread") or 0.0
-        return undetected(f"head that scores {related} unlike {unrelated}", f"{size:.2g} spreads")
+        return undetected(f"head that scores {related} unlike {unrelated}", f"{size:.2g} score spreads")
     sure = rows.filter(pl.col("adjusted") < FALSE_DISCOVERIES)
     size = float(np.median(np.abs(sure["effect"].to_numpy())))
     side = "higher than" if not below else "lower than" if not above else "differently from"
     return (
-        f"{above + below} of {rows.height} heads score {related} {side} {unrelated}, typically by {size:.2g} times "
-        "their spread."
+        f"{above + below} of {rows.height} heads score {related} {side} {unrelated}, typically by {size:.2g} score "
+        "spreads."
     )
 
 

@@ -101,18 +101,11 @@ def _popular_short(last: pl.DataFrame) -> _Short:
     if sure.is_empty():
         size = detectable_effect(rows, ("difference_low", "difference_high"), units="null_windows") or 0.0
         return undetected("rank other than popular keys explain", f"{size:.2g} components"), 0.0
-    fewer, more = sure.filter(pl.col("difference") < 0).height, sure.filter(pl.col("difference") > 0).height
-    side = (
-        "fewer components than"
-        if not more
-        else "more components than"
-        if not fewer
-        else "more or fewer components than"
-    )
-    size = _median(sure.select(pl.col("difference").abs()), "difference")
+    fewer, more = sure.filter(pl.col("difference") < 0), sure.filter(pl.col("difference") > 0)
+    most, side = (fewer, "fewer") if fewer.height >= more.height else (more, "more")
     short = (
-        f"{sure.height} of {rows.height} heads need {side} popular keys alone explain, typically by {size:.2g} "
-        "components."
+        f"{most.height} of {rows.height} heads need {side} components than popular keys alone explain, typically "
+        f"{abs(_median(most, 'difference')):.2g} {side}."
     )
     return short, mean_effect(
         ratio_effect(popular + difference, popular) if p < FALSE_DISCOVERIES else 0.0
