@@ -351,7 +351,8 @@ WORDS_OF_A_SHORT_HEADLINE = 20
 # A value and what it is compared with; "3 of 12" is one number, a head's label or a token's place is none.
 NUMBERS_OF_A_SHORT_HEADLINE = 2
 NO_NUMBER = re.compile(
-    r"\b(?:(?:enc|dec)\.)?L\d+(?:\.cross)?(?:\.H\d+)?\b|W_\w+|σ.|\d+ of (?=\d)|(?:within|at) \d+ tokens?|\d+ tokens? apart"
+    r"\b(?:(?:enc|dec)\.)?L\d+(?:\.cross)?(?:\.H\d+)?\b|W_\w+|σ.|\d+ of (?=\d)|"
+    r"(?:within|at) \d+ tokens?|\d+ tokens? apart"
 )
 
 

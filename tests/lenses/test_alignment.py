@@ -1,5 +1,6 @@
 """Known answers and planted cases of the lens `alignment`."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -189,3 +190,21 @@ def test_rotary_normed_gain_and_rounding_are_told():
 def test_no_weights_is_an_error():
     with pytest.raises(LensError, match="was given none"):
         finish(LENS, begin(LENS, Params(), SPEC, ()), None)
+
+
+def test_the_short_form_states_the_planted_trace():
+    trace, symmetry, overlap = finding_of(changed(planted(site(n_kv_heads=4)), with_keys_as_queries)).headlines
+    assert trace.short == (
+        "The weights of 4 of 4 heads match or avoid like tokens beyond chance, typically by 1.00 of the maximum."
+    )
+    assert trace.effect == pytest.approx(1)
+    assert symmetry.short.startswith("100.0 % of the median head's scoring treats query and key alike")
+    assert symmetry.effect > 0.8
+    assert overlap.short.startswith("In the median head 100.0 % of what keys read")
+    assert overlap.effect == pytest.approx(1)
+
+
+def test_chance_has_no_effect():
+    for headline in finding_of(many()).headlines:
+        assert re.match(r"No .* was detected; [\d.]+ (points|of the maximum) would have been\.", headline.short)
+        assert headline.effect == 0

@@ -11,6 +11,7 @@ from headscope.core.verdict import verdict_of
 from headscope.errors import UsageError
 from headscope.lenses.angles import lens as angles
 from headscope.lenses.angles.lens import LENS
+from headscope.lenses.angles.sentences import sentences
 from headscope.lenses.angles.settings import Params
 from headscope.lenses.lens import AS_IS, Batch
 from headscope.shapes import CORNER
@@ -163,3 +164,42 @@ def test_wrong_arguments_and_short_text():
     finding = finding_of(batch_of(0, n=5))
     assert finding.status == "not applicable"
     assert "4 visible keys" in finding.reason
+
+
+def blurred(seed: int) -> Batch:
+    """As shown, with weights that follow the scores but for noise: a head that is always right has no error to test."""
+    batch = shown(seed)
+    pattern = torch.softmax(batch.captures["pattern"][OF].log() + 0.2 * normal(1, 4, 40, 40, seed=seed + 2000), -1)
+    captures = batch.captures | {"pattern": {OF: pattern}, "pairs": {OF: pairs_of(pattern)}}
+    return replace(batch, captures=captures)
+
+
+def test_the_short_form_states_the_planted_correlation():
+    """One head follows the cosine and one its opposite; chance and distance are no preference."""
+    finding = found(*(blurred(seed) for seed in range(8)))
+    ranks = finding.headlines[0]
+    sizes = [abs(row(finding, head, "input_rank")["given_distance"]) for head in (FOLLOWS, OPPOSES)]
+    assert min(sizes) > 0.5
+    assert ranks.short == (
+        "Distance aside, 2 of 4 heads look at, or away from, similar tokens; typical rank correlation "
+        f"{sum(sizes) / 2:.2f}."
+    )
+    assert ranks.effect == pytest.approx(sum(sizes) / 4)
+    heads = finding.tables["heads"]
+    following = sentences({"heads": heads.filter(pl.col("head") == FOLLOWS)})[1]
+    assert following.short.startswith("In the median head, two tokens' angle explains 100 % of their score's variance;")
+    assert following.effect == pytest.approx(1)
+    chance = sentences({"heads": heads.filter(pl.col("head") == CHANCE)})
+    assert chance[0].short.startswith("No preference for similar tokens beyond distance was detected;")
+    assert chance[1].short.startswith("No part of the score's variance that the tokens' angle explains was detected;")
+    assert [headline.effect for headline in chance] == [0, 0]
+
+
+def test_the_short_form_compares_arcs_with_their_law():
+    finding = found(*(shown(seed, n=56, x=normal(4, 56, D, seed=seed), windows=4) for seed in range(100, 106)))
+    assert finding.headlines[2].short.startswith("No departure from the law of divergence along arcs was detected;")
+    assert finding.headlines[2].effect == 0
+    double = finding.tables["arcs"].with_columns(ratio=pl.lit(2.0), ratio_low=pl.lit(1.9), ratio_high=pl.lit(2.1))
+    broken = sentences({**finding.tables, "arcs": double})[2]
+    assert broken.short.startswith("Between inputs, softmaxes diverge 2.00 times as much as the law")
+    assert broken.effect == 0.5

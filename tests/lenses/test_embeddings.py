@@ -1,5 +1,6 @@
 """Known answers and planted cases of the lens `embeddings`."""
 
+import re
 from dataclasses import replace
 
 import polars as pl
@@ -152,3 +153,25 @@ def test_too_small_a_table_and_senseless_arguments():
     assert finding_of({TOKEN: torch.zeros(9, 8, dtype=torch.float64)}).status == "not applicable"
     with pytest.raises(UsageError, match="nearest=0"):
         LENS.needs(Params(nearest=0))
+
+
+def test_the_short_form_states_the_planted_numbers():
+    """Vectors of one length that share a third of its square, and analogies that hold."""
+    units = torch.nn.functional.normalize(normal(2000, 199), dim=1)
+    sphere, directions = finding_of({TOKEN: torch.cat((torch.full_like(units[:, :1], 0.5**0.5), units), 1)}).headlines
+    assert sphere.short == "Lengths of token vectors spread by 0.0 % of their mean; random vectors by 5.0 %."
+    assert sphere.effect == pytest.approx(1)
+    # The root mean square: a common third, and random rest.
+    cosine = (1 / 9 + (2 / 3) ** 2 / 199) ** 0.5
+    assert f"typically {cosine:.3f};" in directions.short
+    assert directions.effect == pytest.approx(cosine - 200**-0.5, abs=0.001)
+    meaning = finding_of(*speaking(1.0, 0.8)).headlines[2]
+    assert meaning.short == "Adding word vectors solves 100 % of the analogies; the third word alone solves 0 %."
+    assert meaning.effect == 1
+
+
+def test_random_vectors_have_no_effect():
+    vectors, words = speaking(1.0, 0.8)
+    for headline in finding_of({TOKEN: normal(*vectors[TOKEN].shape, seed=3)}, words).headlines:
+        assert re.match(r"No .* was detected; .*[\d.]+( points| %)? would have been\.", headline.short)
+        assert headline.effect == 0

@@ -1,5 +1,6 @@
 """Planted cases of the lens `likeness`: queries and keys whose covariance is known."""
 
+import re
 from dataclasses import replace
 
 import polars as pl
@@ -9,6 +10,7 @@ import torch
 from headscope.errors import UsageError
 from headscope.lenses.lens import AS_IS, Batch
 from headscope.lenses.likeness.lens import LENS
+from headscope.lenses.likeness.sentences import _prediction_short
 from headscope.lenses.likeness.settings import Params
 from tests.lenses.asking import begin, finish, update
 from tests.lenses.planted import planted, site
@@ -56,7 +58,7 @@ def test_known_covariances_are_found():
     assert "one test detects" in finding.headlines[0].full
     assert (
         "4 (1 heads above 0, 0 below; one test detects"
-        in finding.headlines[2 - ("trace" not in finding.headlines[1].full)]
+        in finding.headlines[2 - ("trace" not in finding.headlines[1].full)].full
     )
 
 
@@ -107,3 +109,33 @@ def test_one_window_has_no_unrelated_text():
 def test_a_negative_skip_is_refused():
     with pytest.raises(UsageError, match="skip=-1"):
         LENS.needs(Params(skip=-1))
+
+
+def test_the_short_form_states_the_planted_difference():
+    finding = finding_of(text(24, seed=0))
+    sizes = [abs(row(finding, head, 0)["effect"]) for head in (0, 2)]
+    itself = finding.headlines[0]
+    assert itself.short == (
+        "2 of 4 heads score a token with itself differently from an unrelated one, typically by "
+        f"{sum(sizes) / 2:.2g} score spreads."
+    )
+    assert itself.effect == pytest.approx(sum(size / (1 + size) for size in sizes) / 4)
+
+
+def test_unrelated_tokens_have_no_effect():
+    for headline in finding_of(text(24, seed=0, share=0.0)).headlines:
+        assert re.match(r"No head that .* was detected; [\d.]+ score spreads would have been\.", headline.short)
+        assert headline.effect == 0
+
+
+def test_a_prediction_is_compared_with_guessing():
+    assert _prediction_short(22, 26) == (
+        "The weights alone predict whether a head favours the token itself in 22 of 26 cases; guessing gives 13.",
+        pytest.approx(2 * 22 / 26 - 1),
+    )
+    short, effect = _prediction_short(14, 26)
+    assert short.endswith("in 14 of 26 cases; 19 would beat guessing.")
+    assert effect == 0
+    short, effect = _prediction_short(0, 1)
+    assert short.endswith("in 0 of 1 cases, too few to tell.")
+    assert effect == 0

@@ -195,3 +195,44 @@ def test_equal_windows_prove_no_more_than_their_number(windows: int, p: float):
     exact = rows.filter(pl.col("difference_low") == pl.col("difference_high"))
     assert exact.height > 0
     assert exact["p"].to_list() == [p] * exact.height
+
+
+def test_the_short_form_states_the_planted_rank():
+    """Three heads look at the token itself: nine tenths of 64 components, a power of 1, nearly all beyond ln n.
+
+    Their windows are equal: eight of them are enough for a test of signs.
+    """
+    windows = patterns(64)[1].repeat(8, 4, 1, 1)
+    generator = torch.Generator().manual_seed(6)
+    windows[:, 3] = torch.stack([sink(generator) for _ in range(8)])
+    finding = finding_of(batch_of(windows))
+    count, _, growth, laws, beyond = finding.headlines
+    shuffled = row(finding, "components", 0, "components_90", tokens=64)["shuffled"]
+    assert count.short.startswith("The median head's attention needs 58 components at 64 tokens;")
+    assert count.effect == pytest.approx(1 - shuffled / 58)  # all heads are shuffled alike
+    power = row(finding, "growth", 0, "components_90")["value"]
+    assert f"to the power {power:.2f}; a logarithm would show" in growth.short
+    assert growth.effect > 0.9
+    powers = [row(finding, "growth", head, "components_90")["law"] for head in range(4)].count("power")
+    assert powers >= 3
+    assert laws.short.startswith(f"The components of {powers} of 4 heads grow like a power")
+    assert laws.effect == powers / 4
+    assert f"loses {100 * (1 - 5 / 64):.0f} % of the median pattern's energy" in beyond.short
+    assert beyond.effect == pytest.approx(1 - 5 / 64)
+
+
+def test_the_short_form_says_whether_popular_keys_explain_the_rank():
+    generator = torch.Generator().manual_seed(5)
+    halves = torch.rand(12, 4, 64, 64, generator=generator, dtype=torch.float64).pow(4)
+    halves[..., ::2, ::2] *= 1e-3
+    halves[..., 1::2, 1::2] *= 1e-3
+    finding = finding_of(batch_of(halves.tril() / halves.tril().sum(-1, keepdim=True)))
+    rows = [row(finding, "components", head, "components_90", tokens=64) for head in range(4)]
+    assert "4 of 4 heads need fewer components than popular keys alone explain" in finding.headlines[1].short
+    expected = sum(-cells["difference"] / cells["popular"] for cells in rows) / 4
+    assert finding.headlines[1].effect == pytest.approx(expected)
+    # All at the first token: popularity is the whole reason.
+    popular = finding_of(batch_of(patterns(64)[0].expand(3, 4, -1, -1))).headlines
+    assert popular[1].short.startswith("No rank other than popular keys explain was detected;")
+    assert popular[1].effect == 0
+    assert popular[-1].effect == pytest.approx(0, abs=1e-12)

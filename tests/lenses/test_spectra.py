@@ -1,5 +1,6 @@
 """Known answers and planted cases of the lens `spectra`."""
 
+import re
 import weakref
 from dataclasses import replace
 
@@ -298,3 +299,37 @@ def test_a_model_without_feed_forward_says_nothing_about_it():
     assert "feed_forward" not in finding.tables
     assert len(finding.headlines) == 2
     assert not any(figure.name.startswith("feed_forward") for figure in finding.figures)
+
+
+def test_the_short_form_states_how_far_a_planted_direction_stretches():
+    """In three of four projections: the median is that of a planted one."""
+    w = large()
+    tensors = {}
+    for seed, name in enumerate(("w_q", "w_k", "w_v")):
+        side_by_side = getattr(w, name).transpose(0, 1).flatten(1)
+        u, v = (torch.nn.functional.normalize(normal(size, seed=30 + seed), dim=0) for size in side_by_side.shape)
+        spiked = side_by_side + 3 * sum(size**0.5 for size in side_by_side.shape) * torch.outer(u, v)
+        tensors[name] = spiked.reshape(192, 4, 32).transpose(0, 1)
+    headline = finding_of(Planted({w.site: replace(w, **tensors)})).headlines[1]
+    # 3 times the edge, over a null whose norm holds the direction too.
+    ratio = 3 / (1 + 9 * (192**0.5 + 128**0.5) ** 2 / (192 * 128)) ** 0.5
+    stated = float(re.search(r"direction ([\d.]+) times as much as a random matrix would", headline.short)[1])
+    assert stated == pytest.approx(ratio, rel=0.1)
+    assert headline.effect == pytest.approx(1 - 1 / stated, abs=0.01)
+
+
+def test_the_short_form_states_a_planted_rank():
+    w = large()
+    w_q = torch.stack([torch.outer(normal(192, seed=50 + head), normal(32, seed=60 + head)) for head in range(4)])
+    finding = finding_of(Planted({w.site: replace(w, w_q=w_q)}))
+    null = value(finding, "heads", "QK", "effective_rank", "null", head=0)
+    assert finding.headlines[0].short.startswith("The median head compares tokens along 1.0 effective directions;")
+    assert f"would use {null:.1f}." in finding.headlines[0].short
+    assert finding.headlines[0].effect == pytest.approx(1 - 1 / null)
+
+
+def test_random_weights_have_no_effect():
+    rank, strongest = finding_of(Planted({large_site(): large()})).headlines
+    assert rank.effect < 0.03
+    assert strongest.short.startswith("0 of 4 projections of attention stretch a direction beyond chance")
+    assert strongest.effect == 0

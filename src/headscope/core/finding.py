@@ -29,7 +29,7 @@ class HeadQuantity:
     label: str
     table: str
     column: str = "value"
-    where: Mapping[str, str] = field(default_factory=dict)
+    where: Mapping[str, str | int] = field(default_factory=dict)
     null: str = ""
     unit: str = ""
     scale: Literal["linear", "log"] = "linear"

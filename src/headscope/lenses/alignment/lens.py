@@ -17,12 +17,12 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headscope.core import HeadWeights, Site, WeightSource
+from headscope.core import Headline, HeadWeights, Site, WeightSource
 from headscope.lenses.alignment.definition import definition
 from headscope.lenses.alignment.figures import figures
 from headscope.lenses.alignment.sentences import sentences
 from headscope.lenses.alignment.settings import Params
-from headscope.lenses.alignment.tables import SCHEMA, Row
+from headscope.lenses.alignment.tables import SCHEMA, Row, head_quantities
 from headscope.lenses.lens import Measurement, Needs, NotApplicable, Tables, WeightLens
 from headscope.lenses.shared.plots import place
 from headscope.lenses.shared.weight_notes import gain_warning, has_gain, method_of, origin, status_warnings
@@ -129,10 +129,11 @@ class Alignment(WeightLens[Params]):
                 {s: site_numbers.layer for s, site_numbers in numbers_by_site.items()},
             ),
             method=method_of(weights, _HOW),
+            quantities=head_quantities,
             warnings=warnings,
         )
 
-    def sentences(self, tables: Tables) -> tuple[str, ...]:
+    def sentences(self, tables: Tables) -> tuple[Headline, ...]:
         """What stands out, in numbers."""
         return sentences(tables)
 

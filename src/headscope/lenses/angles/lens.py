@@ -11,14 +11,14 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 from torch import Tensor
 
-from headscope.core import ModelSpec, Site, WeightSource
+from headscope.core import Headline, ModelSpec, Site, WeightSource
 from headscope.errors import UsageError
 from headscope.lenses.angles.definition import defined
 from headscope.lenses.angles.figures import figures
 from headscope.lenses.angles.map_pair import Picture, picture_of
 from headscope.lenses.angles.sentences import method, sentences, warnings
 from headscope.lenses.angles.settings import Params
-from headscope.lenses.angles.tables import arc_curves, arc_rows, frames, head_rows, picture_rows
+from headscope.lenses.angles.tables import arc_curves, arc_rows, frames, head_quantities, head_rows, picture_rows
 from headscope.lenses.angles.window import KEYS, Window, window_of
 from headscope.lenses.lens import (
     AS_IS,
@@ -134,6 +134,7 @@ class Angles(TextLens[Params, State]):
                 max(state.windows_read.values()),
                 state.params.skip,
             ),
+            quantities=head_quantities(tables),
             warnings=warnings(windows_by_site, state.crossed),
         )
 
@@ -143,7 +144,7 @@ class Angles(TextLens[Params, State]):
         """The formulas as written, pair by pair and arc by arc."""
         return frames(defined([batch for batch in batches if batch.variant == AS_IS], params.skip))
 
-    def sentences(self, tables: Tables) -> tuple[str, ...]:
+    def sentences(self, tables: Tables) -> tuple[Headline, ...]:
         """What stands out, in numbers."""
         return sentences(tables)
 

@@ -5,10 +5,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from headscope.core import Site
+from headscope.core import Headline, Site
 from headscope.lenses.angles.arcs import ARCS, POINTS
 from headscope.lenses.angles.window import DRAWS, KEYS, Window
-from headscope.lenses.shared.phrases import detectable_effect
+from headscope.lenses.shared.effects import (
+    correlation_effect,
+    excludes_null,
+    majority_effect,
+    mean_effect,
+    ratio_effect,
+    share_effect,
+)
+from headscope.lenses.shared.phrases import detectable_effect, undetected
 from headscope.lenses.shared.plots import Array, label_of
 
 # Heads are counted below this adjusted p; correlations below these sizes are called almost none, and weak.
@@ -49,10 +57,79 @@ def warnings(windows_by_site: Mapping[Site, Sequence[Window]], crossed: Sequence
     return tuple(lines)
 
 
-def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
-    """Up to three sentences: rank correlations, linear fits, arcs."""
-    answers = (_ranks(tables["heads"]), _linear(tables["heads"]), _arcs(tables.get("arcs")))
-    return tuple(sentence for sentence in answers if sentence)
+def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[Headline, ...]:
+    """Up to three statements: rank correlations, linear fits, arcs."""
+    heads, arcs = tables["heads"], tables.get("arcs")
+    headlines = []
+    if full := _ranks(heads):
+        headlines.append(Headline(full, *_ranks_short(heads)))
+    if full := _linear(heads):
+        headlines.append(Headline(full, *_linear_short(heads)))
+    if arcs is not None and (full := _arcs(arcs)):
+        headlines.append(Headline(full, *_arcs_short(arcs)))
+    return tuple(headlines)
+
+
+_Short = tuple[str, float | None]  # the short form of a headline, and its effect
+
+
+def _ranks_short(heads: pl.DataFrame) -> _Short:
+    """How many heads look at tokens like their own, or away from them, given the distance."""
+    rows = heads.filter(pl.col("quantity") == "input_rank", pl.col("value").is_not_null())
+    tested = rows.filter(pl.col("adjusted").is_not_null())
+    if tested.is_empty():
+        value, null = (_two_decimals(median(rows, "input_rank", column)) for column in ("value", "null"))
+        return (
+            f"Attention follows likeness with rank correlation {value} in the median head; shuffled tokens {null}.",
+            None,
+        )
+    clear = tested.filter(pl.col("adjusted") < LEVEL)
+    if clear.is_empty():
+        limit = detectable_effect(tested, ("given_low", "given_high")) or 0.0
+        return undetected("preference for similar tokens beyond distance", f"a rank correlation of {limit:.2g}"), 0.0
+    size = float(np.median(np.abs(clear["given_distance"].to_numpy())))
+    short = (
+        f"Distance aside, {clear.height} of {rows.height} heads look at, or away from, similar tokens; typical rank "
+        f"correlation {size:.2f}."
+    )
+    return short, mean_effect(
+        correlation_effect(partial) if p is not None and p < LEVEL else 0.0
+        for partial, p in rows.select("given_distance", "adjusted").iter_rows()
+    )
+
+
+def _linear_short(heads: pl.DataFrame) -> _Short:
+    """Which share of the variance of the score (or weight) the cosine explains, compared with shuffled tokens."""
+    target = "score" if len(sizes(heads, "input_score")) else "weight"
+    rows = heads.filter(pl.col("quantity") == f"input_{target}", pl.col("value").is_not_null())
+    share = float(np.median(np.square(rows["value"].to_numpy())))
+    by_chance = rows.select((pl.col("null") ** 2 + pl.col("null_sd").fill_null(0.0) ** 2).median()).item() or 0.0
+    effect = majority_effect(share_effect(share, by_chance), excludes_null(rows, "null"))
+    if effect == 0.0:
+        size = _percent((detectable_effect(rows) or 0.0) ** 2)
+        return undetected(f"part of the {target}'s variance that the tokens' angle explains", size), effect
+    short = (
+        f"In the median head, two tokens' angle explains {_percent(share)} of their {target}'s variance; shuffled "
+        f"tokens' {_percent(by_chance)}."
+    )
+    return short, effect
+
+
+def _arcs_short(arcs: pl.DataFrame) -> _Short:
+    """How far softmaxes between inputs diverge, compared with the law; rows of attention where no input is there."""
+    ratios = arcs.filter(pl.col("ratio").is_not_null())
+    name = next(name for name in ("input", "unit", "row") if name in ratios["quantity"].to_list())
+    rows = ratios.filter(pl.col("quantity") == name)
+    ratio = float(np.median(rows["ratio"].to_numpy()))
+    effect = majority_effect(ratio_effect(ratio, 1.0), excludes_null(rows, 1.0, ("ratio_low", "ratio_high")))
+    if effect == 0.0:
+        size = _percent(detectable_effect(rows, ("ratio_low", "ratio_high")) or 0.0)
+        return undetected("departure from the law of divergence along arcs", size), effect
+    between = "attention rows" if name == "row" else "inputs"
+    return (
+        f"Between {between}, softmaxes diverge {ratio:.2f} times as much as the law for random vectors predicts.",
+        effect,
+    )
 
 
 def _percent(share: float) -> str:
@@ -144,9 +221,7 @@ def _linear(heads: pl.DataFrame) -> str:
     )
 
 
-def _arcs(arcs: pl.DataFrame | None) -> str:
-    if arcs is None:
-        return ""
+def _arcs(arcs: pl.DataFrame) -> str:
     clauses = []
     for name, words in (
         ("input", "between inputs at their own length"),

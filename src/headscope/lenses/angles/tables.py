@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscope.core import Site
+from headscope.core import HeadQuantity, Site
 from headscope.lenses.angles.arcs import NUMBERS, POINTS, ArcSums
 from headscope.lenses.angles.map_pair import Picture
 from headscope.lenses.angles.window import TARGETS, VECTORS, Window
@@ -32,6 +32,43 @@ SCHEMAS = {
     )
     for name, columns in (("heads", _CORRELATIONS), ("arcs", _ARCS), ("drawn", _PICTURE))
 }
+
+
+_LABELS = {
+    "input_rank": "rank correlation of weights and input angles",
+    "embedding_rank": "rank correlation of weights and token angles",
+    "input_score": "correlation of scores and input angles",
+}
+
+
+def head_quantities(tables: Mapping[str, pl.DataFrame]) -> tuple[HeadQuantity, ...]:
+    """Correlations of each head, and how far its rows diverge along arcs where that was measured."""
+    correlations = tuple(
+        HeadQuantity(
+            key=name, label=label, table="heads", where={"quantity": name}, null="null", unit="", notable="both"
+        )
+        for name, label in _LABELS.items()
+    )
+    partial = HeadQuantity(
+        key="input_rank_given_distance",
+        label="rank correlation with angles, distance aside",
+        table="heads",
+        column="given_distance",
+        where={"quantity": "input_rank"},
+        notable="both",
+    )
+    divergence = HeadQuantity(
+        key="row_divergence",
+        label="divergence of attention rows along arcs",
+        table="arcs",
+        where={"quantity": "row"},
+        null="predicted",
+        unit="nats",
+        scale="log",
+        notable="both",
+    )
+    has_rows = "arcs" in tables and "row" in tables["arcs"]["quantity"].to_list()
+    return (*correlations, partial, divergence) if has_rows else (*correlations, partial)
 
 
 def head_rows(site: Site, windows: Sequence[Window]) -> Iterator[Row]:

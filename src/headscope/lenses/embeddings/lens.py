@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import polars as pl
 
-from headscope.core import Embedding, ModelSpec, WeightSource
+from headscope.core import Embedding, Headline, ModelSpec, WeightSource
 from headscope.errors import UsageError
 from headscope.lenses.embeddings.definition import defined
 from headscope.lenses.embeddings.figures import figures
@@ -155,7 +155,7 @@ class Embeddings(WeightLens[Params]):
         rows = defined(weights, params.listed(), params.nearest)
         return {name: pl.DataFrame(rows[name], schema=SCHEMAS[name]) for name in SCHEMAS if rows.get(name)}
 
-    def sentences(self, tables: Tables) -> tuple[str, ...]:
+    def sentences(self, tables: Tables) -> tuple[Headline, ...]:
         """What stands out, in numbers."""
         return sentences(tables)
 

@@ -5,11 +5,14 @@ from math import sqrt
 from typing import Any
 
 import polars as pl
+from scipy import stats
 
-from headscope.core import WeightSource
+from headscope.core import Headline, WeightSource
 from headscope.lenses.embeddings.meaning import ALL
 from headscope.lenses.embeddings.shape import Summary
-from headscope.lenses.shared.phrases import percent
+from headscope.lenses.shared.effects import correlation_effect, ratio_effect, share_effect
+from headscope.lenses.shared.phrases import percent, undetected
+from headscope.maths.resampling.jackknife import LEVEL, POWER
 
 # Up to this relative spread lengths are called nearly equal.
 NEARLY = 0.1
@@ -75,12 +78,52 @@ def _no_positions(positions: str) -> str:
     return f"No position vectors: {why}, so nothing is added to the token vectors that could be measured."
 
 
-def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
+def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[Headline, ...]:
     """What stands out, in numbers."""
     shape = tables["tables"]
-    lines = [_sphere(shape), _directions(shape)]
+    lines = (
+        Headline(_sphere(shape), *_sphere_short(shape)),
+        Headline(_directions(shape), *_directions_short(shape)),
+    )
     last = " ".join(sentence for sentence in (_meaning(tables), _positions(tables)) if sentence)
-    return (*lines, last) if last else tuple(lines)
+    return (*lines, Headline(last, *_meaning_short(tables))) if last else lines
+
+
+_Short = tuple[str, float | None]  # the short form of a headline, and its effect
+
+
+def _is_chance(row: Mapping[str, Any]) -> bool:
+    """Whether chance could give the value of a row; never where its null is no law."""
+    return row["z"] is not None and abs(row["z"]) < float(stats.norm.ppf((1 + LEVEL) / 2))
+
+
+def _detectable(row: Mapping[str, Any]) -> float:
+    """The distance from the null that one test detects four times in five."""
+    sd = abs((row["value"] - row["null"]) / row["z"]) if row["z"] else 0.0
+    return float(stats.norm.ppf((1 + LEVEL) / 2) + stats.norm.ppf(POWER)) * sd
+
+
+def _sphere_short(shape: pl.DataFrame) -> _Short:
+    spread = _of(shape, "length_spread")
+    value, null = spread["value"], spread["null"]
+    if _is_chance(spread):
+        size = f"{100 * _detectable(spread):.2g} points"
+        return undetected("spread of token lengths other than that of random vectors", size), 0.0
+    short = (
+        f"Lengths of token vectors spread by {100 * value:.1f} % of their mean; random vectors by {100 * null:.1f} %."
+    )
+    return short, ratio_effect(value, null)
+
+
+def _directions_short(shape: pl.DataFrame) -> _Short:
+    square = _of(shape, "cosine_square")
+    value, null = sqrt(max(0.0, square["value"])), sqrt(square["null"])
+    if _is_chance(square):
+        # The square root stretches a small distance from the null by 1/(2√null).
+        size = f"a cosine larger by {_detectable(square) / (2 * null):.2g}"
+        return undetected("difference of token vectors from random directions", size), 0.0
+    short = f"Two token vectors have a cosine of typically {value:.3f}; two random vectors of {null:.3f}."
+    return short, correlation_effect(value, null)
 
 
 def _of(table: pl.DataFrame, quantity: str, name: str = "token") -> dict[str, Any]:
@@ -158,6 +201,40 @@ def _analogies(row: Mapping[str, Any]) -> str:
         f"{row['rank']:.0f} of {2 * row['null_rank'] - 1:.0f} (nearest to the third word alone in "
         f"{percent(row['baseline'])}{gain}; random token: {100 * row['null']:.2g} %): {verdict}."
     )
+
+
+def _meaning_short(tables: Mapping[str, pl.DataFrame]) -> _Short:
+    """Of analogies where there are any, else of related words, else of positions."""
+    if "analogies" in tables:
+        return _analogies_short(tables["analogies"].filter(pl.col("relation") == ALL).row(0, named=True))
+    if "related" in tables:
+        return _related_short(tables["related"].filter(pl.col("word") == ALL).row(0, named=True))
+    near = tables["positions"].row(0, named=True)
+    if _is_chance(near):
+        return undetected("likeness of neighbouring positions", f"a cosine of {_detectable(near):.2g}"), 0.0
+    short = f"Vectors of neighbouring positions have a mean cosine of {near['value']:.2f}; random vectors have 0."
+    return short, correlation_effect(near["value"])
+
+
+def _analogies_short(row: Mapping[str, Any]) -> _Short:
+    solved, baseline = percent(row["value"]), percent(row["baseline"])
+    if row["gain_low"] is None:
+        return f"Adding word vectors solves {solved} of the few analogies; the third word alone {baseline}.", None
+    if row["gain_low"] <= 0:
+        size = percent((row["gain_high"] - row["gain_low"]) / 2)
+        return undetected("gain from adding word vectors in analogies", f"a gain of {size}"), 0.0
+    short = f"Adding word vectors solves {solved} of the analogies; the third word alone solves {baseline}."
+    return short, share_effect(row["value"], row["baseline"])
+
+
+def _related_short(row: Mapping[str, Any]) -> _Short:
+    if row["low"] <= row["null"] <= row["high"]:
+        size = f"a cosine larger by {(row['high'] - row['low']) / 2:.2g}"
+        return undetected("likeness of related words", size), 0.0
+    short = (
+        f"Related words have a mean cosine of {row['value']:.2f}; the same words paired otherwise {row['null']:.2f}."
+    )
+    return short, correlation_effect(row["value"], row["null"])
 
 
 def _positions(tables: Mapping[str, pl.DataFrame]) -> str:

@@ -62,5 +62,8 @@ def _entropy_headline(table: pl.DataFrame) -> Headline:
         f"{percent(uniform)}; {windows_phrase(rows)}); the sharpest, {label_of(sharpest)}, {_percent_of(sharpest)}, "
         f"the flattest, {label_of(flattest)}, {_percent_of(flattest)}."
     )
-    short = f"The median head has {percent(median)} of the largest possible entropy; uniform attention has {percent(uniform)}."
+    short = (
+        f"The median head has {percent(median)} of the largest possible entropy; uniform attention has "
+        f"{percent(uniform)}."
+    )
     return Headline(full, short, share_effect(median, uniform))

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscope.core import ModelSpec, Site, WeightSource
+from headscope.core import Headline, ModelSpec, Site, WeightSource
 from headscope.errors import LensError, UsageError
 from headscope.lenses.lens import (
     AS_IS,
@@ -29,6 +29,7 @@ from headscope.lenses.likeness.definition import defined
 from headscope.lenses.likeness.figures import figures
 from headscope.lenses.likeness.sentences import sentences
 from headscope.lenses.likeness.settings import Params
+from headscope.lenses.likeness.tables import head_quantities
 from headscope.lenses.shared.plots import place
 from headscope.lenses.shared.table import Row
 from headscope.lenses.shared.window_tests import adjusted, left_out
@@ -134,6 +135,7 @@ class Likeness(TextLens[Params, State]):
                 "wider than "
                 "needed."
             ),
+            quantities=head_quantities(table),
             warnings=_warnings(state, table),
         )
 
@@ -146,7 +148,7 @@ class Likeness(TextLens[Params, State]):
         batches_as_is = [batch for batch in batches if batch.variant == AS_IS]
         return {"heads": pl.DataFrame(defined(weights, batches_as_is, params.skip), schema=SCHEMA)}
 
-    def sentences(self, tables: Tables) -> tuple[str, ...]:
+    def sentences(self, tables: Tables) -> tuple[Headline, ...]:
         """What stands out, in numbers."""
         return sentences(tables)
 

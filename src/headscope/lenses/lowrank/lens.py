@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headscope.core import ModelSpec, Site, WeightSource
+from headscope.core import Headline, ModelSpec, Site, WeightSource
 from headscope.errors import UsageError
 from headscope.lenses.lens import (
     AS_IS,
@@ -30,7 +30,7 @@ from headscope.lenses.lowrank.definition import defined
 from headscope.lenses.lowrank.figures import figures
 from headscope.lenses.lowrank.sentences import sentences
 from headscope.lenses.lowrank.settings import LARGEST, SMALLEST, Params
-from headscope.lenses.lowrank.tables import FITS
+from headscope.lenses.lowrank.tables import FITS, head_quantities
 from headscope.lenses.shared.plots import place
 from headscope.lenses.shared.table import Row
 from headscope.lenses.shared.window_sample import priority_of
@@ -158,6 +158,7 @@ class LowRank(TextLens[Params, State]):
             tables=tables,
             figures=figures(tables, {site: values.numpy() for site, values in sigma.items()}),
             method=_method(state, measured_sites),
+            quantities=head_quantities(tables),
             warnings=_warnings(state, measured_sites),
         )
 
@@ -172,7 +173,7 @@ class LowRank(TextLens[Params, State]):
             if rows_by_table[name]
         }
 
-    def sentences(self, tables: Tables) -> tuple[str, ...]:
+    def sentences(self, tables: Tables) -> tuple[Headline, ...]:
         """What stands out, in numbers."""
         return sentences(tables)
 

@@ -5,25 +5,29 @@ from math import ceil, log
 
 import polars as pl
 
+from headscope.core import Headline
 from headscope.lenses.lens import Tables
 from headscope.lenses.lowrank.tables import FITS
-from headscope.lenses.shared.phrases import detectable_effect
+from headscope.lenses.shared.effects import excludes_null, majority_effect, mean_effect, ratio_effect, share_effect
+from headscope.lenses.shared.phrases import detectable_effect, percent, undetected
 from headscope.lenses.shared.plots import label_of
 from headscope.lenses.shared.window_tests import FALSE_DISCOVERIES
 
 
-def sentences(tables: Tables) -> tuple[str, ...]:
+def sentences(tables: Tables) -> tuple[Headline, ...]:
     """How many components, how they grow, and whether anything is left beyond log n."""
     table, fits = tables["components"], tables.get("growth", pl.DataFrame())
     size = max(table["tokens"].to_list())
     last = table.filter(pl.col("tokens") == size)
-    sentences = (
-        _count_sentence(last, size),
-        _popular_sentence(last),
-        *_growth_sentences(fits, table),
-        _beyond_sentence(last, size),
+    return (
+        Headline(_count_sentence(last, size), *_count_short(last, size)),
+        Headline(_popular_sentence(last), *_popular_short(last)),
+        *_growth_headlines(fits, table),
+        Headline(_beyond_sentence(last, size), *_beyond_short(last)),
     )
-    return tuple(sentence for sentence in sentences if sentence)
+
+
+_Short = tuple[str, float | None]  # the short form of a headline, and its effect
 
 
 def _median(rows: pl.DataFrame, column: str = "value") -> float:
@@ -54,6 +58,20 @@ def _count_sentence(last: pl.DataFrame, size: int) -> str:
     )
 
 
+def _count_short(last: pl.DataFrame, size: int) -> _Short:
+    rows = _of(last, "components_90")
+    value, shuffled = _median(rows), _median(rows, "shuffled")
+    effect = majority_effect(ratio_effect(value, shuffled), excludes_null(rows, "shuffled"))
+    if effect == 0.0:
+        components = f"{detectable_effect(rows) or 0.0:.2g} components"
+        return undetected("difference of the median head's rank from weights in random places", components), effect
+    short = (
+        f"The median head's attention needs {value:.3g} components at {size} tokens; with its weights in random places "
+        f"it needs {shuffled:.3g}."
+    )
+    return short, effect
+
+
 def _ends(row: Mapping[str, object]) -> str:
     """The 95 % interval of a row, in words."""
     return "" if row["low"] is None else f" ({row['low']:.3g} to {row['high']:.3g})"
@@ -75,24 +93,71 @@ def _popular_sentence(last: pl.DataFrame) -> str:
     )
 
 
+def _popular_short(last: pl.DataFrame) -> _Short:
+    rows = _of(last, "components_90").filter(pl.col("adjusted").is_not_null())
+    if rows.is_empty():
+        return "With 1 window it cannot be tested whether popular keys explain the rank.", None
+    sure = rows.filter(pl.col("adjusted") < FALSE_DISCOVERIES)
+    if sure.is_empty():
+        size = detectable_effect(rows, ("difference_low", "difference_high"), units="null_windows") or 0.0
+        return undetected("rank other than popular keys explain", f"{size:.2g} components"), 0.0
+    fewer, more = sure.filter(pl.col("difference") < 0), sure.filter(pl.col("difference") > 0)
+    most, side = (fewer, "fewer") if fewer.height >= more.height else (more, "more")
+    short = (
+        f"{most.height} of {rows.height} heads need {side} components than popular keys alone explain, typically "
+        f"{abs(_median(most, 'difference')):.2g} {side}."
+    )
+    return short, mean_effect(
+        ratio_effect(popular + difference, popular) if p < FALSE_DISCOVERIES else 0.0
+        for popular, difference, p in rows.select("popular", "difference", "adjusted").iter_rows()
+    )
+
+
 def kinds(fits: pl.DataFrame) -> dict[str, int]:
     """How many heads follow which law."""
     laws = fits["law"].to_list()
     return {name: laws.count(name) for name in ("power", "logarithm", "neither", "none", "undecided")}
 
 
-def _growth_sentences(fits: pl.DataFrame, table: pl.DataFrame) -> tuple[str, ...]:
+def _growth_headlines(fits: pl.DataFrame, table: pl.DataFrame) -> tuple[Headline, ...]:
     if fits.is_empty():
         return ()
     sizes = sorted(set(table["tokens"].to_list()))
     rows, more = _of(fits, "components_90"), _of(fits, "components_99")
-    return (
+    growing = (
         f"From n = {sizes[0]} to {sizes[-1]} the components of the median head grow like n to the power "
         f"{_median(rows):.2f} for 90 % and {_median(more):.2f} for 99 % (ln n itself: {rows['logarithm'][0]:.2f}; "
         f"popular keys alone: {_median(rows, 'popular'):.2f} and {_median(more, 'popular'):.2f}; each token on itself: "
-        "1).",
-        f"{_laws_sentence(rows, '90 %')} {_laws_sentence(more, '99 %')}",
+        "1)."
     )
+    laws = f"{_laws_sentence(rows, '90 %')} {_laws_sentence(more, '99 %')}"
+    return Headline(growing, *_growth_short(rows)), Headline(laws, *_laws_short(rows))
+
+
+def _growth_short(rows: pl.DataFrame) -> _Short:
+    power, logarithm = _median(rows), float(rows["logarithm"][0])
+    effect = majority_effect(share_effect(power, logarithm), excludes_null(rows, "logarithm"))
+    if effect == 0.0:
+        size = f"{detectable_effect(rows) or 0.0:.2g} in the power"
+        return undetected("difference of the median head's growth from a logarithm", size), effect
+    short = (
+        f"The median head's components grow like the length to the power {power:.2f}; a logarithm would show "
+        f"{logarithm:.2f}."
+    )
+    return short, effect
+
+
+def _laws_short(rows: pl.DataFrame) -> _Short:
+    count, size = kinds(rows), detectable_effect(rows, ("gain_low", "gain_high"))
+    if size is None:
+        return f"With 1 window, a power cannot be told from a logarithm in {rows.height} heads.", None
+    if count["undecided"] == rows.height:
+        return undetected("difference between a power and a logarithm", f"{100 * size:.2g} points of misfit"), 0.0
+    short = (
+        f"The components of {count['power']} of {rows.height} heads grow like a power of the length; of "
+        f"{count['logarithm']} like a logarithm."
+    )
+    return short, share_effect(count["power"] / rows.height)
 
 
 def _laws_sentence(rows: pl.DataFrame, share: str) -> str:
@@ -125,3 +190,14 @@ def _beyond_sentence(last: pl.DataFrame, size: int) -> str:
         f"{sentence}; by their 95 % intervals they hold less than 1 % in {below} of {rows.height} heads and more in "
         f"{above}."
     )
+
+
+def _beyond_short(last: pl.DataFrame) -> _Short:
+    rows = _of(last, "beyond_log")
+    left = _median(rows)
+    effect = majority_effect(share_effect(left), excludes_null(rows, 0.0))
+    if effect == 0.0 and left > 0.0:
+        size = f"{percent(detectable_effect(rows) or 0.0)} of it"
+        return undetected("energy of the median pattern beyond ln n components", size), effect
+    lost = f"Keeping ln n components loses {percent(left)} of the median pattern's energy"
+    return f"{lost}; a pattern of that rank would lose none.", effect

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from scipy import stats
 from torch import Tensor
 
-from headscope.core import ModelSpec, Selection, Site, WeightSource
+from headscope.core import Headline, ModelSpec, Selection, Site, WeightSource
 from headscope.core.token_words import word_numbers
 from headscope.errors import UsageError, WeightsRefused
 from headscope.lenses.lens import (
@@ -32,7 +32,7 @@ from headscope.lenses.maps.definition import definition
 from headscope.lenses.maps.figures import SiteMaps, figures
 from headscope.lenses.maps.sentences import sentences
 from headscope.lenses.maps.settings import FIRST, Params
-from headscope.lenses.maps.tables import HEAD_QUANTITIES, SCHEMA
+from headscope.lenses.maps.tables import HEAD_QUANTITIES, SCHEMA, head_quantities
 from headscope.lenses.shared.plots import place
 from headscope.maths.attention.block_sums import block_sums
 from headscope.shapes import CORNER
@@ -126,10 +126,11 @@ class Maps(TextLens[Params, State]):
                 _large(state, parts),
             ),
             method=_method(state),
+            quantities=head_quantities(tables["heads"]),
             warnings=tuple(_warnings(state, parts, refused)),
         )
 
-    def sentences(self, tables: Tables) -> tuple[str, ...]:
+    def sentences(self, tables: Tables) -> tuple[Headline, ...]:
         """What stands out, in numbers."""
         return sentences(tables)
 

@@ -12,7 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headscope.core import FeedForward, HeadWeights, ModelSpec, Site, WeightSource
+from headscope.core import FeedForward, Headline, HeadWeights, ModelSpec, Site, WeightSource
 from headscope.lenses.lens import Measurement, Needs, NotApplicable, Tables, WeightLens
 from headscope.lenses.shared.plots import place
 from headscope.lenses.shared.weight_notes import gain_warning, has_gain, method_of, origin, status_warnings
@@ -20,7 +20,7 @@ from headscope.lenses.spectra.definition import definition
 from headscope.lenses.spectra.figures import figures
 from headscope.lenses.spectra.sentences import sentences
 from headscope.lenses.spectra.settings import Params
-from headscope.lenses.spectra.tables import FEED_FORWARD_SCHEMA, SCHEMA
+from headscope.lenses.spectra.tables import FEED_FORWARD_SCHEMA, SCHEMA, head_quantities
 from headscope.maths.linear_algebra.spectrum import form_singular_values, singular_values
 from headscope.maths.random_matrices.null_spectrum import Comparison
 
@@ -67,10 +67,11 @@ class Spectra(WeightLens[Params]):
             | {matrix.label: comparison.sigma.numpy() for matrix, comparison in feed_forward.items()},
             figures=figures(layers, heads, feed_forward, params.bins, weights.spec.initial_sd),
             method=method_of(weights, _HOW),
+            quantities=head_quantities,
             warnings=(*warnings, *gain_warning(gained, readable_sites, "q, k or v"), *weights.feed_forward_notes),
         )
 
-    def sentences(self, tables: Tables) -> tuple[str, ...]:
+    def sentences(self, tables: Tables) -> tuple[Headline, ...]:
         """What stands out, in numbers."""
         return sentences(tables)
 
