@@ -168,7 +168,7 @@ def test_wrong_arguments_and_short_text():
 
 def blurred(seed: int) -> Batch:
     """As shown, with weights that follow the scores but for noise: a head that is always right has no error to test."""
-    batch = shown(seed)
+    batch = batch_of(seed)
     pattern = torch.softmax(batch.captures["pattern"][OF].log() + 0.2 * normal(1, 4, 40, 40, seed=seed + 2000), -1)
     captures = batch.captures | {"pattern": {OF: pattern}, "pairs": {OF: pairs_of(pattern)}}
     return replace(batch, captures=captures)
@@ -176,7 +176,7 @@ def blurred(seed: int) -> Batch:
 
 def test_the_short_form_states_the_planted_correlation():
     """One head follows the cosine and one its opposite; chance and distance are no preference."""
-    finding = found(*(blurred(seed) for seed in range(8)))
+    finding = finding_of(*(blurred(seed) for seed in range(8)))
     ranks = finding.headlines[0]
     sizes = [abs(row(finding, head, "input_rank")["given_distance"]) for head in (FOLLOWS, OPPOSES)]
     assert min(sizes) > 0.5
@@ -196,7 +196,7 @@ def test_the_short_form_states_the_planted_correlation():
 
 
 def test_the_short_form_compares_arcs_with_their_law():
-    finding = found(*(shown(seed, n=56, x=normal(4, 56, D, seed=seed), windows=4) for seed in range(100, 106)))
+    finding = finding_of(*(batch_of(seed, n=56, x=normal(4, 56, D, seed=seed), windows=4) for seed in range(100, 106)))
     assert finding.headlines[2].short.startswith("No departure from the law of divergence along arcs was detected;")
     assert finding.headlines[2].effect == 0
     double = finding.tables["arcs"].with_columns(ratio=pl.lit(2.0), ratio_low=pl.lit(1.9), ratio_high=pl.lit(2.1))

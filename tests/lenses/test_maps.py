@@ -163,7 +163,7 @@ def test_tokens_are_spelled_as_the_text(tiny):
 def test_the_short_form_states_what_the_average_hides():
     """Half of the rows have heads that share no key: three eighths of the mass, half of what is possible."""
     whole = torch.cat([on_key([0, 0, 0, 0])[:, :, :3], on_key([0, 1, 2, 3])[:, :, 3:]], dim=2).repeat(3, 1, 1, 1)
-    hidden, _, largest = found(shown(whole), leave_out="").headlines
+    hidden, _, largest = finding_of(batch_of(whole), leave_out="").headlines
     assert hidden.short == "In the median layer an average over heads hides 38 % of the attention; equal heads: 0 %."
     assert hidden.effect == pytest.approx(0.5)
     assert largest.short.endswith("is 1.00 in the median layer; in a single head it is 1.00.")
@@ -171,15 +171,15 @@ def test_the_short_form_states_what_the_average_hides():
     # The first head alone writes: the weighted average is then that head.
     z = torch.ones(3, 4, 6, OF.d_value, dtype=torch.float64)
     z[:, 1:] = 0.0
-    alone = found(shown(whole, z=z), leave_out="").headlines[1]
+    alone = finding_of(batch_of(whole, z=z), leave_out="").headlines[1]
     assert "moves 38 % of the averaged attention" in alone.short
     assert alone.effect == pytest.approx(0.5)
 
 
 def test_equal_heads_have_no_effect():
-    headlines = found(shown(on_key([0, 0, 0, 0]).repeat(3, 1, 1, 1)), leave_out="").headlines
+    headlines = finding_of(batch_of(on_key([0, 0, 0, 0]).repeat(3, 1, 1, 1)), leave_out="").headlines
     assert headlines[0].effect == 0
     assert "hides 0 % of the attention" in headlines[0].short
     # One window has no interval: nothing is ranked.
-    alone = found(shown(on_key([0, 1, 2, 3])), leave_out="").headlines
+    alone = finding_of(batch_of(on_key([0, 1, 2, 3])), leave_out="").headlines
     assert [headline.effect for headline in alone] == [None, None, None]
