@@ -3,7 +3,7 @@
 A `WeightLens` reads weights alone. A `TextLens` is a fold over batches of text:
 
     start(params, model, sites, text) → state
-    update(state, batch)              → state         once per batch and variant, or piece by piece (`Needs.pieces`)
+    update(state, batch)              → state         once per batch and variant, or site by site (`Needs.pieces`)
     merge(a, b)                       → state         any split of the text gives the same answer
     finish(state, weights)            → Measurement
 
@@ -18,7 +18,7 @@ both.
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -96,9 +96,10 @@ class Needs:
 
     `spelling` asks for the texts of the first tokens of each window.
 
-    With `pieces` the lens may be handed a batch in pieces, while the forward runs: what each attention call shows as
-    soon as it is there, so that nothing of all sites is ever held at once. Each quantity of each site comes once per
-    batch, all of them with the same tokens; a whole batch is a piece too.
+    With `pieces` the lens is handed a batch in pieces while the forward runs, so that nothing of all sites is ever held
+    at once. A piece holds whole sites: the pipeline waits until everything that this lens needs of a site is there, or
+    the forward has ended, and hands each site over once per batch, the first site of a stack before the others of the
+    stack. All pieces of a batch have the same tokens; a whole batch is a piece too.
     """
 
     weights: bool = False
@@ -118,7 +119,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Batch:
-    """What one forward pass on one variant yields, or a piece of it, on the CPU.
+    """What one forward pass on one variant yields, or some sites of it, on the CPU.
 
     `uniform` holds the same statistics for attention that is uniform over the visible keys: the null. Padding
     is False in `real`, and rows of padding hold NaN in every statistic. `spelling` holds, for each window, the texts of
@@ -136,6 +137,11 @@ class Batch:
     captures: Mapping[str, Mapping[Site, Tensor]] = field(default_factory=dict)
     spelling: tuple[tuple[str, ...], ...] = ()
     refused: str = ""
+
+    def captures_at(self, site: Site, names: Collection[str]) -> dict[str, Tensor] | None:
+        """The captures of a site by their names; None where one of them is missing."""
+        captured = {name: self.captures[name][site] for name in names if site in self.captures.get(name, {})}
+        return captured if len(captured) == len(names) else None
 
 
 class Lens(ABC, Generic[P]):
@@ -202,7 +208,7 @@ class TextLens(Lens[P], Generic[P, S]):
 
     @abstractmethod
     def update(self, state: S, batch: Batch) -> S:
-        """The state after one more batch, or a piece of one."""
+        """The state after one more batch, or some whole sites of one; never of a variant that was not asked for."""
 
     @abstractmethod
     def merge(self, a: S, b: S) -> S:

@@ -27,6 +27,7 @@ from headscope.errors import (
 from headscope.lenses.lens import AS_IS, Batch, Needs, NotApplicable, TextLens, TextSize
 from headscope.model.token_spelling import spelled_tokens
 from headscope.pipeline.questions import LensPlan
+from headscope.pipeline.site_assembly import STATISTICS, SiteAssembly, expected_parts
 from headscope.pipeline.subject import Subject
 from headscope.progress import Progress, Silent
 from headscope.shapes import CORNER
@@ -88,15 +89,16 @@ class Fold:
         return self
 
     def update(self, batch: Batch) -> None:
-        """Hand a batch over; a lens that raises is left out from then on and the others go on.
-
-        The lens is handed what it needs and nothing that only others need: it cannot tell whether it is alone.
-        """
-        needs = self.plan.needs
+        """Hand a batch over; a lens that raises is left out from then on and the others go on."""
         lens = self.plan.question.lens
-        if self.error is None and batch.variant in needs.variants and isinstance(lens, TextLens):
+        if self.error is None and is_shown(batch, self.plan.needs) and isinstance(lens, TextLens):
             with caught(self), seeded(self.seed):
-                self.state = lens.update(self.state, _restricted(batch, needs))
+                self.state = lens.update(self.state, batch)
+
+
+def is_shown(batch: Batch, needs: Needs) -> bool:
+    """Whether a lens is shown batches of this kind."""
+    return batch.variant in needs.variants
 
 
 @contextmanager
@@ -185,12 +187,12 @@ def _run_text(model: Any, windows: Windows, folds: Sequence[Fold], progress: Pro
         label = "running the text" if variant == AS_IS else f"running the text, model {variant}"
         try:
             with changed(model, variant, folds[0].seed), model.session() as session:
-                recorder = _Recorder(session, needs)
+                recorder = _Recorder(model, session, needs)
                 progress.step(label, 0, len(batches_to_run))
                 for done, tokens in enumerate(batches_to_run):
                     spelling = _spelling(model, tokens) if needs.spelling else ()
-                    waiting = [fold for fold, end in zip(watching, ends, strict=True) if done < end]
-                    _show(recorder, variant, tokens, waiting, spelling)
+                    viewers = [fold for fold, end in zip(watching, ends, strict=True) if done < end]
+                    _show(recorder, variant, tokens, viewers, spelling)
                     progress.step(label, done + 1, len(batches_to_run))
                     if all(fold.error is not None for fold in watching):
                         break
@@ -211,11 +213,21 @@ def _batches_needed(batches: Sequence[Int[Tensor, "_ _"]], variant: str, needs: 
 class _Recorder:
     """What a session records for the lenses."""
 
-    def __init__(self, session: Any, needs: Needs) -> None:
-        self.session = session
+    def __init__(self, model: Any, session: Any, needs: Needs) -> None:
+        self._model, self.session = model, session
         self._stream = None if needs.statistics is None else session.stream(needs.statistics)
-        captures = needs.captures | (needs.welcome & session.shown)
+        captures = self._captures(needs)
         self._capture = session.capture(*sorted(captures)) if captures else None
+
+    def assembly(self, needs: Needs) -> SiteAssembly:
+        """What waits, in one forward, until the sites are complete for a lens."""
+        names = self._captures(needs) | ({STATISTICS} if needs.statistics is not None else set())
+        sites = self._model.sites
+        projected = [site for site in sites if "x" in names and self._model.plan(site).projections is not None]
+        return SiteAssembly(expected_parts(sites, names, projected), piecewise=needs.pieces)
+
+    def _captures(self, needs: Needs) -> frozenset[str]:
+        return needs.captures | needs.welcome.intersection(self.session.shown)
 
     def batch(self, variant: str, tokens: Int[Tensor, "batch tokens"], *, over: bool) -> Batch:
         """What the forward has shown since the last time; `over` says that it has ended."""
@@ -235,33 +247,30 @@ class _Recorder:
 
 
 def _show(
-    recorder: _Recorder, variant: str, tokens: Int[Tensor, "batch tokens"], watching: Sequence[Fold], spelling: Spelling
+    recorder: _Recorder, variant: str, tokens: Int[Tensor, "batch tokens"], viewers: Sequence[Fold], spelling: Spelling
 ) -> None:
-    """One forward: piece by piece for those who can take it so, the whole for the others."""
-    piecewise = [fold for fold in watching if fold.plan.needs.pieces]
-    waiting = [fold for fold in watching if not fold.plan.needs.pieces]
-    needs, pieces = union([fold.plan.needs for fold in waiting]), list[Batch]()
+    """One forward: site by site for those who take pieces, the whole for the others.
+
+    A lens is handed what it needs and nothing that only others need: it cannot tell whether it is alone.
+    """
+    assemblies = [(fold, recorder.assembly(fold.plan.needs)) for fold in viewers if fold.error is None]
 
     def hand_over(*, over: bool = False) -> None:
         piece = replace(recorder.batch(variant, tokens, over=over), spelling=spelling)
-        for fold in piecewise:
-            fold.update(piece)
-        if waiting:
-            pieces.append(_restricted(piece, needs))
+        for fold, assembly in assemblies:
+            batch = assembly.add(restricted(piece, fold.plan.needs), over=over)
+            if batch is not None:
+                fold.update(batch)
 
-    if piecewise:
+    if any(fold.plan.needs.pieces for fold in viewers):
         recorder.session.run(tokens, each=hand_over)
     else:
         recorder.session.run(tokens)
     hand_over(over=True)
-    if waiting:
-        batch = _joined(pieces)
-        for fold in waiting:
-            fold.update(batch)
 
 
-def _restricted(batch: Batch, needs: Needs) -> Batch:
-    """Only what is needed: the rest need not be held until the forward ends."""
+def restricted(batch: Batch, needs: Needs) -> Batch:
+    """What a lens needs of a piece: nothing else is held until its sites are complete."""
     captures = {name: by_site for name, by_site in batch.captures.items() if name in needs.captures | needs.welcome}
     rows = [_requested(by_site, needs.statistics) for by_site in (batch.statistics, batch.uniform)]
     spelling = batch.spelling if needs.spelling else ()
@@ -276,17 +285,6 @@ def _requested(rows: Mapping[Site, RowStatistics], request: Request | None) -> d
         site: replace(statistics, bands={width: statistics.bands[width] for width in request.bands})
         for site, statistics in rows.items()
     }
-
-
-def _joined(pieces: Sequence[Batch]) -> Batch:
-    """The whole batch of its pieces."""
-    captures: dict[str, dict[Site, Tensor]] = {}
-    for piece in pieces:
-        for name, by_site in piece.captures.items():
-            captures.setdefault(name, {}).update(by_site)
-    statistics = {site: rows for piece in pieces for site, rows in piece.statistics.items()}
-    uniform = {site: rows for piece in pieces for site, rows in piece.uniform.items()}
-    return replace(pieces[0], statistics=statistics, uniform=uniform, captures=captures)
 
 
 def _spelling(model: Any, tokens: Int[Tensor, "batch tokens"]) -> Spelling:
