@@ -141,6 +141,7 @@ class FakeModel:
     sites: tuple[Site, ...] = (SITE,)
     tokenizer: object | None = staticmethod(letters)
     reads_text: bool = True
+    reads_tokens: bool = True
     shows: object = "all"
     variant: str = AS_IS
     additive: str | None = None  # why its skip connections are not understood

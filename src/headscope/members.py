@@ -80,11 +80,11 @@ def members(package: str, role: str, order: Sequence[str] = ()) -> dict[str, Mem
 
 def unknown_member(role: str, name: str, names: Iterable[str]) -> UsageError:
     """The error for a name that nobody has; it tells the nearest ones."""
-    known = list(names)
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    every_name = list(names)
+    near = difflib.get_close_matches(name, every_name, n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     plural = "lenses" if role == "lens" else f"{role}s"
-    return UsageError(f"there is no {role} {name!r}", hint=f"{hint}the {plural} are: {', '.join(known)}")
+    return UsageError(f"there is no {role} {name!r}", hint=f"{hint}the {plural} are: {', '.join(every_name)}")
 
 
 def _folders(package: str, role: str) -> Iterable[Member]:

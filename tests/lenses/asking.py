@@ -5,10 +5,11 @@ from typing import Any
 
 from headscope.core import Finding, ModelSpec, Site, WeightSource
 from headscope.lenses.lens import AnyLens, Batch, NotApplicable, TextLens, TextSize
+from headscope.pipeline.fold import is_shown
 from headscope.pipeline.outcome import finding_of, measured, not_applicable
 from headscope.pipeline.questions import Question
 from headscope.pipeline.site_assembly import STATISTICS, SiteAssembly, expected_parts
-from headscope.pipeline.text_pass import is_shown, restricted
+from headscope.pipeline.text_pass import restricted
 
 SIZE = TextSize(windows=32, tokens_per_window=512)
 

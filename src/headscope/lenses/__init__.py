@@ -34,10 +34,10 @@ def lens_members() -> dict[str, Member]:
 
 def lens_member(name: str) -> Member:
     """The lens of that name, not yet imported; an unknown name is an error that tells the nearest ones."""
-    known = lens_members()
-    if name not in known:
-        raise unknown_member("lens", name, known)
-    return known[name]
+    lenses_by_name = lens_members()
+    if name not in lenses_by_name:
+        raise unknown_member("lens", name, lenses_by_name)
+    return lenses_by_name[name]
 
 
 def lenses() -> dict[str, "AnyLens"]:

@@ -18,7 +18,7 @@ both.
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 import polars as pl
+import torch
 from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 from torch import Tensor
@@ -67,10 +68,26 @@ class Measurement:
 
 @dataclass(frozen=True)
 class TextSize:
-    """The amount of text that a lens will read, before the first batch."""
+    """The amount of text that a lens will read, before the first batch; windows that it makes are not counted."""
 
     windows: int
     tokens_per_window: int
+
+
+@dataclass(frozen=True)
+class MadeWindows:
+    """Windows of tokens that a lens makes itself, such as random tokens that are repeated.
+
+    `make` is called once with the ids of the ordinary tokens (no special and no unused ones; without a tokenizer all
+    ids that the model embeds), a generator whose seed follows from the run's seed and `name`, the count, and the
+    length, or the model's context where that is shorter. It returns the ids, in int64. Lenses that ask for equal
+    windows share them.
+    """
+
+    name: str
+    count: int
+    length: int
+    make: Callable[[Int[Tensor, " ids"], torch.Generator, int, int], Int[Tensor, "count length"]]
 
 
 @dataclass(frozen=True)
@@ -94,7 +111,11 @@ class Needs:
     says how much text from its beginning the changed forms need to see: they are shown the whole batches that hold it,
     whatever other lenses need, and the model as it is sees all of it.
 
-    `spelling` asks for the texts of the first tokens of each window.
+    `spelling` asks for the texts of the first tokens of each window; without a tokenizer there are none.
+
+    `made` asks for windows that the lens makes itself. They are run as the text is, in every variant, and shown to the
+    lenses that ask for them alone. A lens that sets `reads_text` to False is shown these and no text: it can be asked
+    about a model without a tokenizer.
 
     With `pieces` the lens is handed a batch in pieces while the forward runs, so that nothing of all sites is ever held
     at once. A piece holds whole sites: the pipeline waits until everything that this lens needs of a site is there, or
@@ -110,6 +131,8 @@ class Needs:
     pieces: bool = False
     spelling: bool = False
     tokens: int | None = None
+    made: tuple[MadeWindows, ...] = ()
+    reads_text: bool = True
 
     @property
     def text(self) -> bool:
@@ -126,7 +149,7 @@ class Batch:
     its first tokens (`shapes.CORNER` of them), with a blank in front where a word begins.
 
     Where the model cannot be run in this variant, `refused` says why, and there are no tokens; what was shown of the
-    variant before does not count.
+    variant before does not count. `made` is the name of the `MadeWindows` that the batch is of, and empty for the text.
     """
 
     variant: str
@@ -137,6 +160,7 @@ class Batch:
     captures: Mapping[str, Mapping[Site, Tensor]] = field(default_factory=dict)
     spelling: tuple[tuple[str, ...], ...] = ()
     refused: str = ""
+    made: str = ""
 
     def captures_at(self, site: Site, names: Collection[str]) -> dict[str, Tensor] | None:
         """The captures of a site by their names; None where one of them is missing."""
