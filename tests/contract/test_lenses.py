@@ -7,6 +7,7 @@ import random
 import re
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -17,8 +18,10 @@ from matplotlib.mathtext import MathTextParser
 from headscope.attention.statistics import Request
 from headscope.core import Curves, Embedding, HeatMap, Histogram, WeightStatus
 from headscope.lenses import lenses
-from headscope.lenses.lens import AS_IS, Batch
+from headscope.lenses.lens import AS_IS, Batch, Needs
+from headscope.pipeline.made_windows import make_windows
 from headscope.pipeline.site_assembly import joined
+from headscope.pipeline.subject import Subject
 from tests.lenses.asking import assembled, begin, defined, finish, merge, update
 from tests.lenses.planted import (
     MODELS,
@@ -31,6 +34,8 @@ from tests.lenses.planted import (
     site,
     transformed,
 )
+from tests.prefix_matching import LENS as PREFIXES
+from tests.prefix_matching import NAME as MADE_NAME
 
 LENSES = lenses()
 KEYS = {"stack", "kind", "layer", "head"}
@@ -63,10 +68,21 @@ def shown_to(lens, model: Planted, params, **options) -> list[Batch]:
     if not needs.text:
         return []
     fresh = Planted({of: gaussian_weights(of, seed=50) for of in model.sites}, model.spec)
-    request = needs.statistics or Request()
-    shown = {AS_IS: batches(model, request, **options)}
-    other = batches(fresh, request, **options) if len(needs.variants) > 1 else []
+    shown = {AS_IS: read_by(needs, model, **options)}
+    other = read_by(needs, fresh, **options) if len(needs.variants) > 1 else []
     return [replace(batch, variant=variant) for variant in needs.variants for batch in shown.get(variant, other)]
+
+
+def read_by(needs: Needs, model: Planted, **options) -> list[Batch]:
+    """The text, and the windows that the lens makes, in one batch each."""
+    statistics = needs.statistics or Request()
+    shown = batches(model, statistics, **options) if needs.reads_text else []
+    subject = Subject(model.spec, model.sites, model, SimpleNamespace(tokenizer=None))
+    for request in needs.made:
+        tokens = make_windows(request, subject, seed=0).full
+        (batch,) = batches(model, statistics, shapes=([tokens.shape[1]] * len(tokens),))
+        shown.append(replace(batch, tokens=tokens, made=request.name))
+    return shown
 
 
 def folded(lens, params, model: Planted, parts):
@@ -115,6 +131,12 @@ def agree(ours: pl.DataFrame, theirs: pl.DataFrame, column: str, tolerance: floa
         if np.nanmax(np.abs(a - b), initial=0.0) > tolerance * max(scale, 1e-6):
             return False
     return True
+
+
+def test_a_lens_that_makes_windows_is_shown_these():
+    shown = shown_to(PREFIXES, MODELS["multi-head"], PREFIXES.params(count=3, length=100))
+    assert [(batch.made, batch.tokens.shape) for batch in shown] == [(MADE_NAME, (3, 64))]
+    assert finish(PREFIXES, folded(PREFIXES, PREFIXES.params(), MODELS["multi-head"], shown), None).status == "ok"
 
 
 def test_scan_finds_the_lenses():
