@@ -68,7 +68,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class TextSize:
-    """The amount of text that a lens will read, before the first batch; windows that it makes are not counted."""
+    """The amount of text that a lens will read; windows that it makes are not counted."""
 
     windows: int
     tokens_per_window: int
@@ -76,7 +76,7 @@ class TextSize:
 
 @dataclass(frozen=True)
 class MadeWindows:
-    """Windows of tokens that a lens makes itself, such as random tokens that are repeated.
+    """Windows of tokens that a lens makes itself, such as repeated random tokens.
 
     `make` is called once with the ids of the ordinary tokens (no special and no unused ones; without a tokenizer all
     ids that the model embeds), a generator whose seed follows from the run's seed and `name`, the count, and the
@@ -232,7 +232,7 @@ class TextLens(Lens[P], Generic[P, S]):
 
     @abstractmethod
     def update(self, state: S, batch: Batch) -> S:
-        """The state after one more batch, or some whole sites of one; never of a variant that was not asked for."""
+        """The state after one more batch, or whole sites of one, of a variant it asked for."""
 
     @abstractmethod
     def merge(self, a: S, b: S) -> S:

@@ -32,5 +32,5 @@ def ordinary_token_ids(tokenizer: Any | None, vocabulary: int) -> Int[Tensor, " 
 
 
 def _added_special_ids(tokenizer: Any) -> list[int]:
-    """Ids that are special without being one of the named special tokens (roles of a chat, tools)."""
+    """Ids of further special tokens, such as the roles of a chat."""
     return [token for token, added in tokenizer.added_tokens_decoder.items() if added.special]

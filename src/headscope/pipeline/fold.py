@@ -50,7 +50,7 @@ class Fold:
         return self
 
     def update(self, batch: Batch) -> None:
-        """Hand a batch over; a lens that raises is left out from then on and the others go on."""
+        """Hand a batch over; a lens that raises is left out from then on."""
         lens = self.plan.question.lens
         if self.error is None and is_shown(batch, self.plan.needs) and isinstance(lens, TextLens):
             with caught(self), seeded(self.seed):
@@ -58,7 +58,7 @@ class Fold:
 
 
 def is_shown(batch: Batch, needs: Needs) -> bool:
-    """Whether a lens is shown batches of this kind: the variant, and the text or the windows that it makes."""
+    """Whether a lens asks for the variant, and for the text or made windows of a batch."""
     made_names = {made_windows.name for made_windows in needs.made}
     is_asked_for = batch.made in made_names if batch.made else needs.reads_text or bool(batch.refused)
     return batch.variant in needs.variants and is_asked_for
@@ -73,7 +73,10 @@ def seeded(seed: int) -> Iterator[None]:
 
 @contextmanager
 def caught(*folds: Fold) -> Iterator[None]:
-    """Keep what a lens raises in its folds; a bad checkpoint or a full machine is not its failure."""
+    """Keep in the folds what their lens raises.
+
+    A bad checkpoint or a full machine is not its failure.
+    """
     try:
         yield
     except (CaptureError, NotApplicable, WeightsRefused) as error:

@@ -1,4 +1,4 @@
-"""Windows that lenses make themselves: seeded, checked, and made once for all lenses that ask for the same ones."""
+"""Windows that lenses make themselves, seeded and checked."""
 
 import hashlib
 from collections import Counter
@@ -51,7 +51,7 @@ def make_windows(request: MadeWindows, subject: Subject, seed: int) -> Windows:
 
 
 def _generator(seed: int, name: str) -> torch.Generator:
-    """Random numbers that follow from the run's seed and the name alone, whatever else is drawn."""
+    """A generator whose numbers follow from the run's seed and the name alone."""
     digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big"))
 

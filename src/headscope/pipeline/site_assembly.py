@@ -19,7 +19,7 @@ STATISTICS = "statistics"  # as a part of a site, beside the names of its captur
 def expected_parts(
     sites: Sequence[Site], names: Collection[str], projected: Collection[Site]
 ) -> dict[Site, frozenset[str]]:
-    """The parts that a forward shows of each site, of those named; sites without any are left out.
+    """The named parts that a forward shows of each site, of sites with any.
 
     Args:
         sites: The sites of the model, in the order of its forward.
@@ -43,7 +43,7 @@ class SiteAssembly:
     """
 
     def __init__(self, expected: Mapping[Site, frozenset[str]], *, piecewise: bool) -> None:
-        """Wait for the expected parts of each site; where the lens takes no pieces, for the end of the forward."""
+        """Wait for the expected parts of a site, or for the end where `piecewise` is False."""
         self._expected = expected
         self._piecewise = piecewise
         self._first_sites = {site.stack: site for site in reversed(tuple(expected))}
@@ -51,7 +51,9 @@ class SiteAssembly:
         self._handed_over: set[Site] = set()
 
     def add(self, piece: Batch, *, over: bool) -> Batch | None:
-        """The sites that can be handed over now; None where there are none, unless the forward showed nothing at all.
+        """The sites that can be handed over now; None where there are none.
+
+        A forward that shows nothing ends with an empty batch: the lens learns its tokens.
 
         Args:
             piece: What the forward has shown since the last piece, restricted to what the lens needs.

@@ -25,7 +25,7 @@ class Subject:
     model: Any = None
 
     def obstacle(self, needs: Needs) -> str:
-        """Why the windows that a lens needs cannot be run; empty where they can, or none are needed."""
+        """Why what a lens needs to be run cannot be; empty where it can."""
         if self.model is None or not needs.text:
             return ""
         this_model = f"{self.spec.name} ({self.spec.architecture})"

@@ -1,4 +1,4 @@
-"""Run text and made windows through the model, once per batch and variant, for every lens that wants to see them."""
+"""Run a model on text and made windows, once per batch and variant, for all lenses."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -70,7 +70,9 @@ def union(needs: Sequence[Needs]) -> Needs:
 
 
 def observe(subject: Subject, windows: Windows | None, folds: Sequence[Fold], progress: Progress) -> None:
-    """Show text and made windows to the folds in one pass; folds that want what the family does not show are left out.
+    """Show text and made windows to the folds in one pass.
+
+    Folds that want what the family does not show are left out.
 
     Args:
         subject: The model.
@@ -92,7 +94,10 @@ def observe(subject: Subject, windows: Windows | None, folds: Sequence[Fold], pr
 
 
 def _can_see(subject: Subject, readings: Sequence[Reading], fold: Fold) -> bool:
-    """Whether a fold alone gets what it needs, tried on single windows; the reason is kept in the fold."""
+    """Whether a fold alone gets what it needs, tried on single windows.
+
+    If not, the reason is kept in the fold.
+    """
     glimpses = [reading.glimpse(fold) for reading in readings if any(member is fold for member in reading.folds)]
     try:
         _run(subject.model, glimpses, Silent())
@@ -103,7 +108,7 @@ def _can_see(subject: Subject, readings: Sequence[Reading], fold: Fold) -> bool:
 
 
 def _run(model: Any, readings: Sequence[Reading], progress: Progress) -> None:
-    """One forward per batch and variant, whatever the number of folds; each variant is made once."""
+    """One forward per batch and variant, whatever the number of folds."""
     needs = [fold.plan.needs for reading in readings for fold in reading.folds]
     for variant in union(needs).variants:
         current = [part for reading in readings if (part := reading.in_variant(variant)).folds]
@@ -128,7 +133,7 @@ def _run_variant(model: Any, variant: str, readings: Sequence[Reading], progress
 
 @contextmanager
 def _breaking(folds: Sequence[Fold]) -> Iterator[None]:
-    """The model itself may break on some windows: those who watch have failed then, the others' answers stand."""
+    """Fail the folds that watch if the model itself breaks; the others' answers stand."""
     try:
         yield
     except (HeadscopeError, MemoryError):
@@ -145,17 +150,17 @@ def _read(model: Any, variant: str, reading: Reading, progress: Progress) -> Non
     """One forward per batch of a reading."""
     # The batches are the same whoever watches and however much of the text: other shapes would round otherwise.
     batches = reading.windows.batches(batch_size(model.sites, reading.windows.length))
-    ends = [_batches_needed(batches, variant, reading.made, fold.plan.needs) for fold in reading.folds]
+    ends = [_batches_needed(batches, variant, reading.made_name, fold.plan.needs) for fold in reading.folds]
     needs = union([fold.plan.needs for fold in reading.folds])
     spells = needs.spelling and model.tokenizer is not None
     batches_to_run = batches[: max(ends)]
-    label = _label(variant, reading.made)
+    label = _label(variant, reading.made_name)
     # A session of its own: what only the lenses of another reading ask for is not recorded.
     with model.session() as session:
         recorder = _Recorder(model, session, needs)
         progress.step(label, 0, len(batches_to_run))
         for done, tokens in enumerate(batches_to_run):
-            blank = Batch(variant, tokens, torch.ones_like(tokens, dtype=torch.bool), made=reading.made)
+            blank = Batch(variant, tokens, torch.ones_like(tokens, dtype=torch.bool), made=reading.made_name)
             viewers = [fold for fold, end in zip(reading.folds, ends, strict=True) if done < end]
             _show(recorder, replace(blank, spelling=_spelling(model, tokens) if spells else ()), viewers)
             progress.step(label, done + 1, len(batches_to_run))
@@ -170,7 +175,7 @@ def _label(variant: str, made_name: str) -> str:
 
 
 def _batches_needed(batches: Sequence[Int[Tensor, "_ _"]], variant: str, made_name: str, needs: Needs) -> int:
-    """How many of the first batches a lens sees: all, but of the text in a changed form as many as it needs."""
+    """How many batches a lens sees: all, or of the text in a changed form the first."""
     if variant == AS_IS or made_name or needs.tokens is None:
         return len(batches)
     ends = accumulate(tokens.numel() for tokens in batches)
@@ -197,7 +202,7 @@ class _Recorder:
         return needs.captures | needs.welcome.intersection(self.session.shown)
 
     def piece(self, blank: Batch, *, over: bool) -> Batch:
-        """The batch with what the forward has shown since the last time; `over` says that it has ended."""
+        """The batch with what the forward has shown since the last piece."""
         rows, tensors = (
             None if record is None else record.take() if over else record.drain()
             for record in (self._stream, self._capture)
