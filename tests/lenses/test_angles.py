@@ -16,7 +16,7 @@ from headscope.lenses.lens import AS_IS, Batch
 from headscope.shapes import CORNER
 from headscope.theory import claims
 from tests.contract.test_lenses import REORDERED, differences
-from tests.lenses.asking import begin, finish, merge, update
+from tests.lenses.asking import assembled, begin, finish, merge, update
 from tests.lenses.planted import planted, site
 
 D = 16
@@ -140,7 +140,10 @@ def test_pieces_are_as_good_as_the_whole():
     batch = shown(0)
     early = replace(batch, captures={"resid": batch.captures["resid"]})
     late = replace(batch, captures={name: one for name, one in batch.captures.items() if name != "resid"})
-    assert not differences(found(early, late).tables, found(batch).tables, REORDERED)
+    sites = tuple(batch.captures["resid"])
+    handed_over = list(assembled(LENS, Params(), sites, [early, late]))
+    assert len(handed_over) == 1, "the site, once it is complete"
+    assert not differences(found(*handed_over).tables, found(batch).tables, REORDERED)
 
 
 def test_the_claim_is_judged():

@@ -68,7 +68,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class TextSize:
-    """The amount of text that a lens will read; windows that it makes are not counted."""
+    """The amount of text that a lens will read: nothing where it sees only windows that it makes."""
 
     windows: int
     tokens_per_window: int
@@ -113,8 +113,8 @@ class Needs:
 
     `spelling` asks for the texts of the first tokens of each window; without a tokenizer there are none.
 
-    `made` asks for windows that the lens makes itself. They are run as the text is, in every variant, and shown to the
-    lenses that ask for them alone. A lens that sets `reads_text` to False is shown these and no text: it can be asked
+    `made` asks for windows that the lens makes itself. They are run as the text is, in every variant, and only the
+    lenses that ask for them see them. A lens that sets `reads_text` to False sees these and no text: it can be asked
     about a model without a tokenizer.
 
     With `pieces` the lens is handed a batch in pieces while the forward runs, so that nothing of all sites is ever held
