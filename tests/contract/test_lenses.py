@@ -1,10 +1,13 @@
 """What every lens promises, checked for each lens that the folder holds: add a file, inherit the checks."""
 
 import copy
+import itertools
 import math
+import random
 import re
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -15,8 +18,11 @@ from matplotlib.mathtext import MathTextParser
 from headscope.attention.statistics import Request
 from headscope.core import Curves, Embedding, HeatMap, Histogram, WeightStatus
 from headscope.lenses import lenses
-from headscope.lenses.lens import AS_IS, Batch
-from tests.lenses.asking import begin, defined, finish, merge, update
+from headscope.lenses.lens import AS_IS, Batch, Needs
+from headscope.pipeline.made_windows import make_windows
+from headscope.pipeline.site_assembly import joined
+from headscope.pipeline.subject import Subject
+from tests.lenses.asking import assembled, begin, defined, finish, merge, update
 from tests.lenses.planted import (
     MODELS,
     TRANSFORMS,
@@ -28,6 +34,8 @@ from tests.lenses.planted import (
     site,
     transformed,
 )
+from tests.prefix_matching import LENS as PREFIXES
+from tests.prefix_matching import NAME as MADE_NAME
 
 LENSES = lenses()
 KEYS = {"stack", "kind", "layer", "head"}
@@ -60,10 +68,21 @@ def shown_to(lens, model: Planted, params, **options) -> list[Batch]:
     if not needs.text:
         return []
     fresh = Planted({of: gaussian_weights(of, seed=50) for of in model.sites}, model.spec)
-    request = needs.statistics or Request()
-    shown = {AS_IS: batches(model, request, **options)}
-    other = batches(fresh, request, **options) if len(needs.variants) > 1 else []
+    shown = {AS_IS: read_by(needs, model, **options)}
+    other = read_by(needs, fresh, **options) if len(needs.variants) > 1 else []
     return [replace(batch, variant=variant) for variant in needs.variants for batch in shown.get(variant, other)]
+
+
+def read_by(needs: Needs, model: Planted, **options) -> list[Batch]:
+    """The text, and the windows that the lens makes, in one batch each."""
+    statistics = needs.statistics or Request()
+    shown = batches(model, statistics, **options) if needs.reads_text else []
+    subject = Subject(model.spec, model.sites, model, SimpleNamespace(tokenizer=None))
+    for request in needs.made:
+        tokens = make_windows(request, subject, seed=0).full
+        (batch,) = batches(model, statistics, shapes=([tokens.shape[1]] * len(tokens),))
+        shown.append(replace(batch, tokens=tokens, made=request.name))
+    return shown
 
 
 def folded(lens, params, model: Planted, parts):
@@ -112,6 +131,12 @@ def agree(ours: pl.DataFrame, theirs: pl.DataFrame, column: str, tolerance: floa
         if np.nanmax(np.abs(a - b), initial=0.0) > tolerance * max(scale, 1e-6):
             return False
     return True
+
+
+def test_a_lens_that_makes_windows_is_shown_these():
+    shown = shown_to(PREFIXES, MODELS["multi-head"], PREFIXES.params(count=3, length=100))
+    assert [(batch.made, batch.tokens.shape) for batch in shown] == [(MADE_NAME, (3, 64))]
+    assert finish(PREFIXES, folded(PREFIXES, PREFIXES.params(), MODELS["multi-head"], shown), None).status == "ok"
 
 
 def test_scan_finds_the_lenses():
@@ -223,9 +248,41 @@ def test_pieces_give_the_same_answer(name, shape):
     parts = shown_to(lens, model, params)
     whole, piecewise = (
         finish(lens, folded(lens, params, model, some), model)
-        for some in (parts, [piece for part in parts for piece in pieces(part, model.sites)])
+        for some in (parts, [piece for part in parts for piece in handed_over(lens, model, pieces(part, model.sites))])
     )
     assert not differences(piecewise.tables, whole.tables, tolerance=REORDERED)
+
+
+@every_lens
+@pytest.mark.parametrize("shape", ["grouped queries", "encoder-decoder"])
+def test_pieces_in_any_order_and_any_cut_give_the_same_state(name, shape):
+    """A forward may show the quantities of its sites in whatever order: a lens is handed whole sites all the same."""
+    lens, model, params = LENSES[name], MODELS[shape], LENSES[name].params()
+    parts = shown_to(lens, model, params)
+    whole = frozen(folded(lens, params, model, parts), ordered=False)
+    for seed in range(2):
+        mixed = [piece for part in parts for piece in handed_over(lens, model, shuffled(part, random.Random(seed)))]
+        assert frozen(folded(lens, params, model, mixed), ordered=False) == whole
+
+
+def handed_over(lens, model: Planted, cut_pieces) -> list[Batch]:
+    return list(assembled(lens, lens.params(), model.sites, cut_pieces))
+
+
+def shuffled(batch: Batch, dice: random.Random) -> list[Batch]:
+    """Every quantity of every site on its own, in any order, in pieces of up to five."""
+    bare = replace(batch, statistics={}, uniform={}, captures={})
+    parts = [
+        replace(bare, captures={name: {of: x}}) for name, found in batch.captures.items() for of, x in found.items()
+    ]
+    parts += [
+        replace(bare, statistics={of: rows}, uniform={of: batch.uniform[of]}) for of, rows in batch.statistics.items()
+    ]
+    dice.shuffle(parts)
+    cuts = [0]
+    while cuts[-1] < len(parts):
+        cuts.append(cuts[-1] + dice.randint(1, 5))
+    return [joined(parts[start:end]) for start, end in itertools.pairwise(cuts)]
 
 
 def pieces(batch: Batch, sites) -> list[Batch]:
@@ -281,15 +338,16 @@ def test_same_input_same_answer(name):
     assert all(np.array_equal(a.arrays[key], b.arrays[key]) for key in a.arrays)
 
 
-def frozen(what):
-    """Everything a lens is handed, as plain comparable data."""
+def frozen(what, ordered=True):
+    """Everything a lens is handed, as plain comparable data; with or without the order of dictionaries."""
     if isinstance(what, torch.Tensor):
         return ("tensor", what.dtype, what.tolist() if not what.isnan().any() else what.nan_to_num(-9e9).tolist())
     if is_dataclass(what) and not isinstance(what, type):
-        return tuple((f.name, frozen(getattr(what, f.name))) for f in fields(what))
+        return tuple((f.name, frozen(getattr(what, f.name), ordered)) for f in fields(what))
     if isinstance(what, dict):
-        return tuple((str(key), frozen(value)) for key, value in what.items())
-    return tuple(frozen(one) for one in what) if isinstance(what, (list, tuple)) else what
+        items = [(str(key), frozen(value, ordered)) for key, value in what.items()]
+        return tuple(items if ordered else sorted(items, key=lambda item: item[0]))
+    return tuple(frozen(one, ordered) for one in what) if isinstance(what, (list, tuple)) else what
 
 
 @every_lens

@@ -17,7 +17,7 @@ from headscope.lenses.lens import AS_IS, Batch
 from headscope.shapes import CORNER
 from headscope.theory import claims
 from tests.contract.test_lenses import REORDERED, differences
-from tests.lenses.asking import begin, finish, merge, update
+from tests.lenses.asking import assembled, begin, finish, merge, update
 from tests.lenses.planted import planted, site
 
 D = 16
@@ -141,7 +141,10 @@ def test_pieces_are_as_good_as_the_whole():
     batch = batch_of(0)
     early = replace(batch, captures={"resid": batch.captures["resid"]})
     late = replace(batch, captures={name: one for name, one in batch.captures.items() if name != "resid"})
-    assert not differences(finding_of(early, late).tables, finding_of(batch).tables, REORDERED)
+    sites = tuple(batch.captures["resid"])
+    handed_over = list(assembled(LENS, Params(), sites, [early, late]))
+    assert len(handed_over) == 1, "the site, once it is complete"
+    assert not differences(finding_of(*handed_over).tables, finding_of(batch).tables, REORDERED)
 
 
 def test_the_claim_is_judged():

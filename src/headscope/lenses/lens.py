@@ -3,7 +3,7 @@
 A `WeightLens` reads weights alone. A `TextLens` is a fold over batches of text:
 
     start(params, model, sites, text) → state
-    update(state, batch)              → state         once per batch and variant, or piece by piece (`Needs.pieces`)
+    update(state, batch)              → state         once per batch and variant, or site by site (`Needs.pieces`)
     merge(a, b)                       → state         any split of the text gives the same answer
     finish(state, weights)            → Measurement
 
@@ -18,7 +18,7 @@ both.
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 import polars as pl
+import torch
 from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 from torch import Tensor
@@ -67,10 +68,26 @@ class Measurement:
 
 @dataclass(frozen=True)
 class TextSize:
-    """The amount of text that a lens will read, before the first batch."""
+    """The amount of text that a lens will read: nothing where it sees only windows that it makes."""
 
     windows: int
     tokens_per_window: int
+
+
+@dataclass(frozen=True)
+class MadeWindows:
+    """Windows of tokens that a lens makes itself, such as repeated random tokens.
+
+    `make` is called once with the ids of the ordinary tokens (no special and no unused ones; without a tokenizer all
+    ids that the model embeds), a generator whose seed follows from the run's seed and `name`, the count, and the
+    length, or the model's context where that is shorter. It returns the ids, in int64. Lenses that ask for equal
+    windows share them.
+    """
+
+    name: str
+    count: int
+    length: int
+    make: Callable[[Int[Tensor, " ids"], torch.Generator, int, int], Int[Tensor, "count length"]]
 
 
 @dataclass(frozen=True)
@@ -90,11 +107,16 @@ class Needs:
     says how much text from its beginning the changed forms need to see: they are shown the whole batches that hold it,
     whatever other lenses need, and the model as it is sees all of it.
 
-    `spelling` asks for the texts of the first tokens of each window.
+    `spelling` asks for the texts of the first tokens of each window; without a tokenizer there are none.
 
-    With `pieces` the lens may be handed a batch in pieces, while the forward runs: what each attention call shows as
-    soon as it is there, so that nothing of all sites is ever held at once. Each quantity of each site comes once per
-    batch, all of them with the same tokens; a whole batch is a piece too.
+    `made` asks for windows that the lens makes itself. They are run as the text is, in every variant, and only the
+    lenses that ask for them see them. A lens that sets `reads_text` to False sees these and no text: it can be asked
+    about a model without a tokenizer.
+
+    With `pieces` the lens is handed a batch in pieces while the forward runs, so that nothing of all sites is ever held
+    at once. A piece holds whole sites: the pipeline waits until everything that this lens needs of a site is there, or
+    the forward has ended, and hands each site over once per batch, the first site of a stack before the others of the
+    stack. All pieces of a batch have the same tokens; a whole batch is a piece too.
     """
 
     weights: bool = False
@@ -105,6 +127,8 @@ class Needs:
     pieces: bool = False
     spelling: bool = False
     tokens: int | None = None
+    made: tuple[MadeWindows, ...] = ()
+    reads_text: bool = True
 
     @property
     def text(self) -> bool:
@@ -114,14 +138,14 @@ class Needs:
 
 @dataclass(frozen=True)
 class Batch:
-    """What one forward pass on one variant yields, or a piece of it, on the CPU.
+    """What one forward pass on one variant yields, or some sites of it, on the CPU.
 
     `uniform` holds the same statistics for attention that is uniform over the visible keys: the null. Padding
     is False in `real`, and rows of padding hold NaN in every statistic. `spelling` holds, for each window, the texts of
     its first tokens (`shapes.CORNER` of them), with a blank in front where a word begins.
 
     Where the model cannot be run in this variant, `refused` says why, and there are no tokens; what was shown of the
-    variant before does not count.
+    variant before does not count. `made` is the name of the `MadeWindows` that the batch is of, and empty for the text.
     """
 
     variant: str
@@ -132,6 +156,12 @@ class Batch:
     captures: Mapping[str, Mapping[Site, Tensor]] = field(default_factory=dict)
     spelling: tuple[tuple[str, ...], ...] = ()
     refused: str = ""
+    made: str = ""
+
+    def captures_at(self, site: Site, names: Collection[str]) -> dict[str, Tensor] | None:
+        """The captures of a site by their names; None where one of them is missing."""
+        captured = {name: self.captures[name][site] for name in names if site in self.captures.get(name, {})}
+        return captured if len(captured) == len(names) else None
 
 
 class Lens(ABC, Generic[P]):
@@ -198,7 +228,7 @@ class TextLens(Lens[P], Generic[P, S]):
 
     @abstractmethod
     def update(self, state: S, batch: Batch) -> S:
-        """The state after one more batch, or a piece of one."""
+        """The state after one more batch, or whole sites of one, of a variant it asked for."""
 
     @abstractmethod
     def merge(self, a: S, b: S) -> S:

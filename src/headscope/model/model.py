@@ -84,7 +84,12 @@ class Model:
     @property
     def reads_text(self) -> bool:
         """Whether the model can be run on text, and on text alone."""
-        return self.tokenizer is not None and read_by(self.hf) == ("input_ids",)
+        return self.tokenizer is not None and self.reads_tokens
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether the model can be run on token ids alone, whoever makes them."""
+        return read_by(self.hf) == ("input_ids",)
 
     def plan(self, site: Site) -> Plan:
         """Where the weights of a site are; traced once, when first asked for."""

@@ -9,12 +9,14 @@ import torch
 from headscope.core import Finding, Run
 from headscope.corpora import Amount, Text, Windows, text_of
 from headscope.errors import LensError, UsageError
-from headscope.lenses.lens import AnyLens, Needs, TextSize
+from headscope.lenses.lens import AnyLens, Needs
+from headscope.pipeline.fold import Fold
+from headscope.pipeline.made_windows import check_request
 from headscope.pipeline.outcome import answer, failed_finding, not_applicable
 from headscope.pipeline.questions import LensPlan, Question, questions
 from headscope.pipeline.resume import Circumstances, Keeper
 from headscope.pipeline.subject import Subject, is_source, open_subject, windows_of
-from headscope.pipeline.text_pass import VARIANTS, Fold, observe
+from headscope.pipeline.text_pass import VARIANTS, observe
 from headscope.pipeline.versions import versions
 from headscope.progress import Progress, Silent
 from headscope.store import check_folder
@@ -68,7 +70,7 @@ def measure(
     subject = _open(what, questions_asked, device, hub=hub, seed=seed, progress=listener)
     plans, findings = _plans(questions_asked, subject)
     windows, text_spec = None, None
-    if any(plan.needs.text for plan in plans):
+    if any(plan.needs.text and plan.needs.reads_text for plan in plans):
         windows, text_spec = windows_of(subject, source_text, window, amount, listener)
     # A model handed over in Python may have been changed since it was opened: only a named one is resumed.
     circumstances = Circumstances(subject.spec, text_spec, seed) if is_source(what) else None
@@ -87,17 +89,17 @@ def measure(
 def _open(
     model: Any, questions_asked: Sequence[Question], device: str | None, *, hub: bool, seed: int, progress: Progress
 ) -> Subject:
-    """The model, or its weights alone where no lens wants to see text."""
+    """The model, or its weights alone where no lens wants to see it run."""
     needs = (_needs(question) for question in questions_asked)
-    reads_text = any(need.text for need in needs if isinstance(need, Needs))
-    if is_source(model) and not reads_text:
+    has_to_run = any(need.text for need in needs if isinstance(need, Needs))
+    if is_source(model) and not has_to_run:
         return open_subject(model, run=False, hub=hub, seed=seed, progress=progress)
     return open_subject(model, run=True, hub=hub, seed=seed, progress=progress, device=device)
 
 
 def _earlier_findings(plans: Sequence[LensPlan], keeper: Keeper, progress: Progress) -> dict[str, Finding]:
     """What an earlier run in the folder has found already."""
-    stored = {plan.question.name: keeper.earlier_finding(plan.question) for plan in plans}
+    stored = {plan.question.name: keeper.earlier_finding(plan) for plan in plans}
     findings = {name: finding for name, finding in stored.items() if finding is not None}
     for name in findings:
         progress.step(f"kept from an earlier run: {name}", 1, 1)
@@ -109,19 +111,16 @@ def _answers(
 ) -> dict[str, Finding]:
     """Lenses that read weights alone answer first: an interrupted run has kept them."""
     findings: dict[str, Finding] = {}
-    watching = [fold for fold in folds if fold.plan.needs.text]
     reading = [fold for fold in folds if not fold.plan.needs.text]
-    if windows is not None:
-        # Senseless parameters are refused before any of the work.
-        size = TextSize(windows.count, windows.length)
-        watching = [fold.started(subject, size) for fold in watching]
+    # Senseless parameters are refused before any of the work.
+    watching = [fold.started(subject, windows) for fold in folds if fold.plan.needs.text]
     for done, fold in enumerate(reading):
         progress.step(f"reading weights: {fold.name}", done, len(reading))
-        findings[fold.name] = keeper.keep(fold.plan.question, answer(fold, subject))
-    if watching and windows is not None:
+        findings[fold.name] = keeper.keep(fold.plan, answer(fold, subject))
+    if watching:
         observe(subject, windows, watching, progress)
     for fold in watching:
-        findings[fold.name] = keeper.keep(fold.plan.question, answer(fold, subject))
+        findings[fold.name] = keeper.keep(fold.plan, answer(fold, subject))
     return findings
 
 
@@ -133,8 +132,8 @@ def _plans(questions_asked: Sequence[Question], subject: Subject) -> tuple[list[
         needs = _needs(question)
         if isinstance(needs, Exception):
             findings[question.name] = failed_finding(question, needs)
-        elif needs.text and subject.why_no_text:
-            findings[question.name] = not_applicable(question, subject.why_no_text)
+        elif reason := subject.obstacle(needs):
+            findings[question.name] = not_applicable(question, reason)
         else:
             plans.append(LensPlan(question, needs))
     return plans, findings
@@ -144,6 +143,7 @@ def _needs(question: Question) -> Needs | Exception:
     """What a lens needs, or the error it answers with; senseless parameters are the caller's error."""
     try:
         needs = question.lens.needs(question.params)
+        check_request(needs)
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001  a lens is foreign code: its failure is a finding

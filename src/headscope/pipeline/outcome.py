@@ -7,9 +7,9 @@ from typing import Any
 from headscope.core import Finding, WeightSource
 from headscope.errors import CaptureError, HeadscopeError, LensError, WeightsRefused
 from headscope.lenses.lens import Measurement, NotApplicable, TextLens
+from headscope.pipeline.fold import Fold, caught, seeded
 from headscope.pipeline.questions import Question
 from headscope.pipeline.subject import Subject
-from headscope.pipeline.text_pass import Fold, caught, seeded
 
 
 def answer(fold: Fold, subject: Subject) -> Finding:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from headscope.core import Finding, ModelSpec, Run, TextSpec
-from headscope.pipeline.questions import Question
+from headscope.pipeline.questions import LensPlan
 from headscope.pipeline.versions import code_digest, versions
 from headscope.store import RunFolder
 
@@ -19,7 +19,7 @@ class Circumstances:
     text: TextSpec | None
     seed: int
 
-    def key(self, question: Question) -> str:
+    def key(self, plan: LensPlan) -> str:
         """A key that is equal where an earlier answer is still valid.
 
         Empty where nothing identifies the weights.
@@ -28,8 +28,10 @@ class Circumstances:
             return ""
         parts = {
             "circumstances": asdict(self),
-            "lens": question.name,
-            "params": question.stated_params(),
+            "lens": plan.question.name,
+            "params": plan.question.stated_params(),
+            # A lens of another package may change them without a change of parameters or of this package's code.
+            "made": [(windows.name, windows.count, windows.length) for windows in plan.needs.made],
             "versions": versions(),
             "code": code_digest(),
         }
@@ -51,14 +53,14 @@ class Keeper:
         """Open the folder for writing, if there is one."""
         return cls(None if out is None else RunFolder.begin(Path(out)), circumstances)
 
-    def earlier_finding(self, question: Question) -> Finding | None:
+    def earlier_finding(self, plan: LensPlan) -> Finding | None:
         """An earlier finding for the same question."""
-        return None if self.folder is None else self.folder.earlier_finding(question.name, self._key(question))
+        return None if self.folder is None else self.folder.earlier_finding(plan.question.name, self._key(plan))
 
-    def keep(self, question: Question, finding: Finding) -> Finding:
+    def keep(self, plan: LensPlan, finding: Finding) -> Finding:
         """Save a finding; a failed one is for the report only and is measured again."""
         if self.folder is not None:
-            self.folder.keep(finding, "" if finding.status == "failed" else self._key(question))
+            self.folder.keep(finding, "" if finding.status == "failed" else self._key(plan))
         return finding
 
     def close(self, run: Run) -> Run:
@@ -75,5 +77,5 @@ class Keeper:
         if self.folder is not None:
             self.folder.release()
 
-    def _key(self, question: Question) -> str:
-        return "" if self.circumstances is None else self.circumstances.key(question)
+    def _key(self, plan: LensPlan) -> str:
+        return "" if self.circumstances is None else self.circumstances.key(plan)

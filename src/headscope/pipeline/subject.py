@@ -9,6 +9,7 @@ from headscope import model as models
 from headscope.core import ModelSpec, Site, TextSpec, WeightSource
 from headscope.corpora import Amount, Text, Windows, read_windows
 from headscope.errors import UsageError
+from headscope.lenses.lens import Needs
 from headscope.model.token_ids import check_token_ids
 from headscope.model.token_pieces import SAMPLE, surroundings_of, token_pieces
 from headscope.progress import Progress, Silent
@@ -23,13 +24,16 @@ class Subject:
     weights: WeightSource
     model: Any = None
 
-    @property
-    def why_no_text(self) -> str:
-        """Why no text can be run; empty where it can."""
-        if self.model is None or self.model.reads_text:
+    def obstacle(self, needs: Needs) -> str:
+        """Why this model cannot run what a lens needs; empty where it can."""
+        if self.model is None or not needs.text:
             return ""
+        this_model = f"{self.spec.name} ({self.spec.architecture})"
+        if not needs.reads_text:
+            reason = f"this lens runs tokens that it chooses, and {this_model} does not read tokens alone"
+            return "" if self.model.reads_tokens else reason
         lacks = "comes without a tokenizer" if self.model.tokenizer is None else "does not read text"
-        return f"this lens runs a text, and {self.spec.name} ({self.spec.architecture}) {lacks}"
+        return "" if self.model.reads_text else f"this lens runs a text, and {this_model} {lacks}"
 
 
 def is_source(model: Any) -> bool:

@@ -1,9 +1,8 @@
-"""Run the text through the model, once per batch and variant, for every lens that wants to see it."""
+"""Run a model on text and made windows, once per batch and variant, for all lenses."""
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from itertools import accumulate
 from typing import Any
@@ -15,18 +14,12 @@ from torch import Tensor
 from headscope.attention.statistics import Request, RowStatistics
 from headscope.core import Site
 from headscope.corpora import Windows
-from headscope.errors import (
-    CaptureError,
-    CheckpointError,
-    HeadscopeError,
-    ResourceError,
-    UsageError,
-    VariantRefused,
-    WeightsRefused,
-)
-from headscope.lenses.lens import AS_IS, Batch, Needs, NotApplicable, TextLens, TextSize
+from headscope.errors import CaptureError, HeadscopeError, VariantRefused
+from headscope.lenses.lens import AS_IS, Batch, Needs
 from headscope.model.token_spelling import spelled_tokens
-from headscope.pipeline.questions import LensPlan
+from headscope.pipeline.fold import Fold, log
+from headscope.pipeline.readings import Reading, readings_of
+from headscope.pipeline.site_assembly import STATISTICS, SiteAssembly, expected_parts
 from headscope.pipeline.subject import Subject
 from headscope.progress import Progress, Silent
 from headscope.shapes import CORNER
@@ -49,75 +42,11 @@ _CHANGES: dict[str, Callable[[Any, int], None]] = {
 }
 VARIANTS = (AS_IS, *_CHANGES)
 
-# Where a failure's traceback goes, for whoever listens (`--debug` does); its message goes into the finding.
-log = logging.getLogger("headscope")
-
 # What one batch may hold: enough for a core to be busy (more is slower), little enough for a laptop beside the model.
 BATCH_TOKENS = 1024
 BATCH_BYTES = 256 * 2**20
 
 _FLOAT32_BYTES = 4
-
-
-@dataclass
-class Fold:
-    """A lens in progress: its state, or the error that ended it."""
-
-    plan: LensPlan
-    seed: int = 0
-    state: Any = None
-    error: Exception | None = None
-
-    @property
-    def name(self) -> str:
-        """The lens's name."""
-        return self.plan.question.name
-
-    def started(self, subject: Subject, text: TextSize) -> "Fold":
-        """This fold with a fresh state.
-
-        Raises:
-            UsageError: Parameters that ask for what this model does not have, such as a layer.
-        """
-        question, self.error = self.plan.question, None
-        with caught(self), seeded(self.seed):
-            if isinstance(question.lens, TextLens):
-                self.state = question.lens.start(question.params, subject.spec, subject.sites, text)
-        if isinstance(self.error, UsageError):
-            raise self.error
-        return self
-
-    def update(self, batch: Batch) -> None:
-        """Hand a batch over; a lens that raises is left out from then on and the others go on.
-
-        The lens is handed what it needs and nothing that only others need: it cannot tell whether it is alone.
-        """
-        needs = self.plan.needs
-        lens = self.plan.question.lens
-        if self.error is None and batch.variant in needs.variants and isinstance(lens, TextLens):
-            with caught(self), seeded(self.seed):
-                self.state = lens.update(self.state, _restricted(batch, needs))
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """A lens that draws numbers draws the same ones whichever lenses run beside it."""
-    torch.manual_seed(seed)
-    yield
-
-
-@contextmanager
-def caught(fold: Fold) -> Iterator[None]:
-    """Keep what a lens raises in its fold; a bad checkpoint or a full machine is not its failure."""
-    try:
-        yield
-    except (CaptureError, NotApplicable, WeightsRefused) as error:
-        fold.error = error
-    except (CheckpointError, ResourceError, MemoryError):
-        raise
-    except Exception as error:
-        log.info("lens %s failed", fold.name, exc_info=error)
-        fold.error = error
 
 
 def union(needs: Sequence[Needs]) -> Needs:
@@ -132,77 +61,122 @@ def union(needs: Sequence[Needs]) -> Needs:
         variants=tuple(sorted(variants, key=lambda variant: variant != AS_IS)),
         pieces=all(need.pieces for need in needs),
         spelling=any(need.spelling for need in needs),
+        made=tuple(dict.fromkeys(windows for need in needs for windows in need.made)),
+        reads_text=any(need.reads_text for need in needs),
         tokens=None
         if any(need.tokens is None for need in needs)
         else max((need.tokens or 0 for need in needs), default=0),
     )
 
 
-def observe(subject: Subject, windows: Windows, folds: Sequence[Fold], progress: Progress) -> None:
-    """Show the text to every fold in one pass; folds that want what the family does not show are left out."""
+def observe(subject: Subject, windows: Windows | None, folds: Sequence[Fold], progress: Progress) -> None:
+    """Show text and made windows to the folds in one pass.
+
+    Folds that want what the family does not show are left out.
+
+    Args:
+        subject: The model.
+        windows: The text; None where no fold reads it.
+        folds: The lenses in progress.
+        progress: Told about every batch.
+    """
+    readings = readings_of(subject, windows, folds)
     try:
-        _run_text(subject.model, windows, folds, progress)
+        _run(subject.model, readings, progress)
     except CaptureError as error:
-        seeing = [fold for fold in folds if _can_see(subject, windows, fold)] if len(folds) > 1 else []
+        seeing = [fold for fold in folds if _can_see(subject, readings, fold)] if len(folds) > 1 else []
         for fold in folds:
             fold.error = error if fold.error is None and fold not in seeing else fold.error
         if 0 < len(seeing) < len(folds):
-            size = TextSize(windows.count, windows.length)
-            observe(subject, windows, [fold.started(subject, size) for fold in seeing], progress)
+            observe(subject, windows, [fold.started(subject, windows) for fold in seeing], progress)
         elif seeing:
             raise
-    except (HeadscopeError, MemoryError):
-        raise
-    except Exception as error:
-        if "can't allocate memory" in str(error):
-            raise
-        # The model itself broke on this text: those who watched have failed, the others' answers stand.
-        log.info("the model failed while the text was run", exc_info=error)
-        for fold in folds:
-            fold.error = fold.error or error
 
 
-def _can_see(subject: Subject, windows: Windows, fold: Fold) -> bool:
-    """Whether a fold alone gets what it needs, tried on one short window; the reason is kept in the fold."""
-    glimpse = next(iter(windows.batches(1)))[:, : min(8, windows.length)]
+def _can_see(subject: Subject, readings: Sequence[Reading], fold: Fold) -> bool:
+    """Whether a fold alone gets what it needs, tried on single windows.
+
+    If not, the reason is kept in the fold.
+    """
+    glimpses = [reading.glimpse(fold) for reading in readings if any(member is fold for member in reading.folds)]
     try:
-        _run_text(subject.model, Windows(glimpse, None, 0), [replace(fold, error=None)], Silent())
+        _run(subject.model, glimpses, Silent())
     except CaptureError as error:
         fold.error = error
         return False
     return True
 
 
-def _run_text(model: Any, windows: Windows, folds: Sequence[Fold], progress: Progress) -> None:
+def _run(model: Any, readings: Sequence[Reading], progress: Progress) -> None:
     """One forward per batch and variant, whatever the number of folds."""
-    # The batches are the same whoever watches and however much of the text: other shapes would round otherwise.
-    batches = windows.batches(batch_size(model.sites, windows.length))
-    for variant in union([fold.plan.needs for fold in folds]).variants:
-        watching = [fold for fold in folds if variant in fold.plan.needs.variants]
-        needs = union([fold.plan.needs for fold in watching])
-        ends = [_batches_needed(batches, variant, fold.plan.needs) for fold in watching]
-        batches_to_run = batches[: max(ends)]
-        label = "running the text" if variant == AS_IS else f"running the text, model {variant}"
+    needs = [fold.plan.needs for reading in readings for fold in reading.folds]
+    for variant in union(needs).variants:
+        current = [part for reading in readings if (part := reading.in_variant(variant)).folds]
+        watching = list({id(fold): fold for reading in current for fold in reading.folds}.values())
         try:
-            with changed(model, variant, folds[0].seed), model.session() as session:
-                recorder = _Recorder(session, needs)
-                progress.step(label, 0, len(batches_to_run))
-                for done, tokens in enumerate(batches_to_run):
-                    spelling = _spelling(model, tokens) if needs.spelling else ()
-                    waiting = [fold for fold, end in zip(watching, ends, strict=True) if done < end]
-                    _show(recorder, variant, tokens, waiting, spelling)
-                    progress.step(label, done + 1, len(batches_to_run))
-                    if all(fold.error is not None for fold in watching):
-                        break
+            with _breaking(watching):
+                _run_variant(model, variant, current, progress)
         except VariantRefused as refusal:
-            nothing = windows.full[:0]
+            nothing = torch.zeros(0, 0, dtype=torch.int64)
             for fold in watching:
                 fold.update(Batch(variant, nothing, nothing.bool(), refused=refusal.message))
 
 
-def _batches_needed(batches: Sequence[Int[Tensor, "_ _"]], variant: str, needs: Needs) -> int:
-    """How many of the first batches a lens sees: all of the model as it is, of a changed form as many as it needs."""
-    if variant == AS_IS or needs.tokens is None:
+def _run_variant(model: Any, variant: str, readings: Sequence[Reading], progress: Progress) -> None:
+    if not readings:
+        return
+    with changed(model, variant, readings[0].folds[0].seed):
+        for reading in readings:
+            with _breaking(reading.folds):
+                _read(model, variant, reading, progress)
+
+
+@contextmanager
+def _breaking(folds: Sequence[Fold]) -> Iterator[None]:
+    """Fail the folds that watch if the model itself breaks; the others' answers stand."""
+    try:
+        yield
+    except (HeadscopeError, MemoryError):
+        raise
+    except Exception as error:
+        if "can't allocate memory" in str(error):
+            raise
+        log.info("the model failed while it was run", exc_info=error)
+        for fold in folds:
+            fold.error = fold.error or error
+
+
+def _read(model: Any, variant: str, reading: Reading, progress: Progress) -> None:
+    """One forward per batch of a reading."""
+    # The batches are the same whoever watches and however much of the text: other shapes would round otherwise.
+    batches = reading.windows.batches(batch_size(model.sites, reading.windows.length))
+    ends = [_batches_needed(batches, variant, reading.made_name, fold.plan.needs) for fold in reading.folds]
+    needs = union([fold.plan.needs for fold in reading.folds])
+    spells = needs.spelling and model.tokenizer is not None
+    batches_to_run = batches[: max(ends)]
+    label = _label(variant, reading.made_name)
+    # A session of its own: what only the lenses of another reading ask for is not recorded.
+    with model.session() as session:
+        recorder = _Recorder(model, session, needs)
+        progress.step(label, 0, len(batches_to_run))
+        for done, tokens in enumerate(batches_to_run):
+            blank = Batch(variant, tokens, torch.ones_like(tokens, dtype=torch.bool), made=reading.made_name)
+            viewers = [fold for fold, end in zip(reading.folds, ends, strict=True) if done < end]
+            _show(recorder, replace(blank, spelling=_spelling(model, tokens) if spells else ()), viewers)
+            progress.step(label, done + 1, len(batches_to_run))
+            if all(fold.error is not None for fold in reading.folds):
+                break
+
+
+def _label(variant: str, made_name: str) -> str:
+    """What is being done, for whoever waits."""
+    windows = f"the windows {made_name!r}" if made_name else "the text"
+    return f"running {windows}" if variant == AS_IS else f"running {windows}, model {variant}"
+
+
+def _batches_needed(batches: Sequence[Int[Tensor, "_ _"]], variant: str, made_name: str, needs: Needs) -> int:
+    """How many batches a lens sees: all, or of the text in a changed form the first."""
+    if variant == AS_IS or made_name or needs.tokens is None:
         return len(batches)
     ends = accumulate(tokens.numel() for tokens in batches)
     return min(len(batches), 1 + sum(end < needs.tokens for end in ends))
@@ -211,14 +185,24 @@ def _batches_needed(batches: Sequence[Int[Tensor, "_ _"]], variant: str, needs: 
 class _Recorder:
     """What a session records for the lenses."""
 
-    def __init__(self, session: Any, needs: Needs) -> None:
-        self.session = session
+    def __init__(self, model: Any, session: Any, needs: Needs) -> None:
+        self._model, self.session = model, session
         self._stream = None if needs.statistics is None else session.stream(needs.statistics)
-        captures = needs.captures | (needs.welcome & session.shown)
+        captures = self._captures(needs)
         self._capture = session.capture(*sorted(captures)) if captures else None
 
-    def batch(self, variant: str, tokens: Int[Tensor, "batch tokens"], *, over: bool) -> Batch:
-        """What the forward has shown since the last time; `over` says that it has ended."""
+    def assembly(self, needs: Needs) -> SiteAssembly:
+        """What waits, in one forward, until the sites are complete for a lens."""
+        names = self._captures(needs) | ({STATISTICS} if needs.statistics is not None else set())
+        sites = self._model.sites
+        projected = [site for site in sites if "x" in names and self._model.plan(site).projections is not None]
+        return SiteAssembly(expected_parts(sites, names, projected), piecewise=needs.pieces)
+
+    def _captures(self, needs: Needs) -> frozenset[str]:
+        return needs.captures | needs.welcome.intersection(self.session.shown)
+
+    def piece(self, blank: Batch, *, over: bool) -> Batch:
+        """The batch with what the forward has shown since the last piece."""
         rows, tensors = (
             None if record is None else record.take() if over else record.drain()
             for record in (self._stream, self._capture)
@@ -230,38 +214,32 @@ class _Recorder:
         captures = {
             name: {site: tensor.cpu() for site, tensor in by_site.items()} for name, by_site in (tensors or {}).items()
         }
-        real = torch.ones_like(tokens, dtype=torch.bool)
-        return Batch(variant, tokens, real, statistics, uniform, captures)
+        return replace(blank, statistics=statistics, uniform=uniform, captures=captures)
 
 
-def _show(
-    recorder: _Recorder, variant: str, tokens: Int[Tensor, "batch tokens"], watching: Sequence[Fold], spelling: Spelling
-) -> None:
-    """One forward: piece by piece for those who can take it so, the whole for the others."""
-    piecewise = [fold for fold in watching if fold.plan.needs.pieces]
-    waiting = [fold for fold in watching if not fold.plan.needs.pieces]
-    needs, pieces = union([fold.plan.needs for fold in waiting]), list[Batch]()
+def _show(recorder: _Recorder, blank: Batch, viewers: Sequence[Fold]) -> None:
+    """One forward: site by site for those who take pieces, the whole for the others.
+
+    A lens is handed what it needs and nothing that only others need: it cannot tell whether it is alone.
+    """
+    assemblies = [(fold, recorder.assembly(fold.plan.needs)) for fold in viewers if fold.error is None]
 
     def hand_over(*, over: bool = False) -> None:
-        piece = replace(recorder.batch(variant, tokens, over=over), spelling=spelling)
-        for fold in piecewise:
-            fold.update(piece)
-        if waiting:
-            pieces.append(_restricted(piece, needs))
+        piece = recorder.piece(blank, over=over)
+        for fold, assembly in assemblies:
+            batch = assembly.add(restricted(piece, fold.plan.needs), over=over)
+            if batch is not None:
+                fold.update(batch)
 
-    if piecewise:
-        recorder.session.run(tokens, each=hand_over)
+    if any(fold.plan.needs.pieces for fold in viewers):
+        recorder.session.run(blank.tokens, each=hand_over)
     else:
-        recorder.session.run(tokens)
+        recorder.session.run(blank.tokens)
     hand_over(over=True)
-    if waiting:
-        batch = _joined(pieces)
-        for fold in waiting:
-            fold.update(batch)
 
 
-def _restricted(batch: Batch, needs: Needs) -> Batch:
-    """Only what is needed: the rest need not be held until the forward ends."""
+def restricted(batch: Batch, needs: Needs) -> Batch:
+    """What a lens needs of a piece: nothing else is held until its sites are complete."""
     captures = {name: by_site for name, by_site in batch.captures.items() if name in needs.captures | needs.welcome}
     rows = [_requested(by_site, needs.statistics) for by_site in (batch.statistics, batch.uniform)]
     spelling = batch.spelling if needs.spelling else ()
@@ -276,17 +254,6 @@ def _requested(rows: Mapping[Site, RowStatistics], request: Request | None) -> d
         site: replace(statistics, bands={width: statistics.bands[width] for width in request.bands})
         for site, statistics in rows.items()
     }
-
-
-def _joined(pieces: Sequence[Batch]) -> Batch:
-    """The whole batch of its pieces."""
-    captures: dict[str, dict[Site, Tensor]] = {}
-    for piece in pieces:
-        for name, by_site in piece.captures.items():
-            captures.setdefault(name, {}).update(by_site)
-    statistics = {site: rows for piece in pieces for site, rows in piece.statistics.items()}
-    uniform = {site: rows for piece in pieces for site, rows in piece.uniform.items()}
-    return replace(pieces[0], statistics=statistics, uniform=uniform, captures=captures)
 
 
 def _spelling(model: Any, tokens: Int[Tensor, "batch tokens"]) -> Spelling:

@@ -58,7 +58,7 @@ def _description(site: Site) -> tuple[str, str]:
 
 def _text_facts(text: TextSpec | None) -> Iterable[tuple[str, str]]:
     if text is None:
-        yield "Text", "none: only the weights were read"
+        yield "Text", "none was read"
         return
     windows = f"{count(text.n_windows)} {'window' if text.n_windows == 1 else 'windows'}"
     size = f"{count(text.n_tokens)} tokens in {windows} of {count(text.window)}"

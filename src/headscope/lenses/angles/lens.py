@@ -42,7 +42,7 @@ WINDOWS = 64
 
 @dataclass(frozen=True)
 class State:
-    """Windows and pictures of each site; embeddings and incomplete captures of the current batch."""
+    """Windows and pictures of each site; what enters each stack in the current batch."""
 
     params: Params
     sites: tuple[Site, ...]
@@ -51,7 +51,6 @@ class State:
     windows_read: Mapping[Site, int] = field(default_factory=dict)
     pictures: Mapping[Site, Picture] = field(default_factory=dict)
     embeddings: Mapping[str, Tensor] = field(default_factory=dict)
-    waiting: Mapping[Site, Mapping[str, Tensor]] = field(default_factory=dict)
 
 
 class Angles(TextLens[Params, State]):
@@ -73,23 +72,17 @@ class Angles(TextLens[Params, State]):
         return State(params, self_sites, tuple(site for site in sites if site.kind != "self"))
 
     def update(self, state: State, batch: Batch) -> State:
-        """Add the windows of one batch, as far as its captures are complete."""
-        if batch.variant != AS_IS:
-            return state
-        waiting, embeddings = dict(state.waiting), dict(state.embeddings)
+        """Add the windows of one batch, at the sites that show all captures."""
         first = {site.stack: site for site in reversed(state.sites)}
-        for stack, site in first.items():
-            if site in batch.captures.get("resid", {}):
-                embeddings[stack] = batch.captures["resid"][site]
-        updated = state
+        entering = batch.captures.get("resid", {})
+        embeddings = dict(state.embeddings)
+        embeddings |= {stack: entering[site] for stack, site in first.items() if site in entering}
+        updated = replace(state, embeddings=embeddings)
         for site in state.sites:
-            arrived = {name: batch.captures[name][site] for name in CAPTURES if site in batch.captures.get(name, {})}
-            captured = {**waiting.pop(site, {}), **arrived}
-            if len(captured) == len(CAPTURES) and site.stack in embeddings:
+            captured = batch.captures_at(site, CAPTURES)
+            if captured is not None and site.stack in embeddings:
                 updated = _added(updated, site, batch, captured, embeddings[site.stack])
-            elif captured:
-                waiting[site] = captured
-        return replace(updated, waiting=waiting, embeddings=embeddings)
+        return updated
 
     def merge(self, a: State, b: State) -> State:
         """The state after both texts, a's windows first."""
@@ -150,7 +143,7 @@ class Angles(TextLens[Params, State]):
 
 
 def _added(state: State, site: Site, batch: Batch, captured: Mapping[str, Tensor], embedding: Tensor) -> State:
-    """The state with the windows of a batch whose captures of a site are complete."""
+    """The state with the windows of a batch at one site."""
     windows, skip = state.windows.get(site, ()), state.params.skip
     pictures = dict(state.pictures)
     for index, (tokens, real) in enumerate(zip(batch.tokens, batch.real, strict=True)):

@@ -53,7 +53,7 @@ WINDOWS, FEWEST_WINDOWS = 64, 16
 
 @dataclass(frozen=True)
 class State:
-    """The sample of each site, and captures of the current batch at sites that are not complete yet."""
+    """The sample of each site."""
 
     params: Params
     sites: tuple[Site, ...]
@@ -61,7 +61,6 @@ class State:
     step: int
     room: int
     samples: Mapping[Site, PairSample] = field(default_factory=dict)
-    waiting: Mapping[Site, Mapping[str, Tensor]] = field(default_factory=dict)
 
 
 class Dependence(TextLens[Params, State]):
@@ -94,18 +93,13 @@ class Dependence(TextLens[Params, State]):
         return State(params, sampled_sites, tuple(site for site in sites if site.kind != "self"), step, room)
 
     def update(self, state: State, batch: Batch) -> State:
-        """Add the windows of one batch, as far as its captures are complete."""
-        if batch.variant != AS_IS:
-            return state
-        samples, waiting = dict(state.samples), dict(state.waiting)
+        """Add the windows of one batch, at the sites that show all captures."""
+        samples = dict(state.samples)
         for site in state.sites:
-            arrived = {name: batch.captures[name][site] for name in CAPTURES if site in batch.captures.get(name, {})}
-            captured = {**waiting.pop(site, {}), **arrived}
-            if len(captured) == len(CAPTURES):
+            captured = batch.captures_at(site, CAPTURES)
+            if captured is not None:
                 samples[site] = samples.get(site, PairSample(state.room)).add(batch.tokens, batch.real, captured)
-            elif captured:
-                waiting[site] = captured
-        return replace(state, samples=samples, waiting=waiting)
+        return replace(state, samples=samples)
 
     def merge(self, a: State, b: State) -> State:
         """The state after both texts, a's windows first."""

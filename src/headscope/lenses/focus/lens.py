@@ -24,7 +24,6 @@ from headscope.lenses.focus.sentences import sentences
 from headscope.lenses.focus.settings import Params
 from headscope.lenses.focus.tables import SCHEMA, head_quantities
 from headscope.lenses.lens import (
-    AS_IS,
     Batch,
     Measurement,
     Needs,
@@ -76,8 +75,6 @@ class Focus(TextLens[Params, State]):
 
     def update(self, state: State, batch: Batch) -> State:
         """Add the windows of one batch."""
-        if batch.variant != AS_IS:
-            return state
         sums_by_site, methods = dict(state.seen), set(state.methods)
         for site in state.sites:
             if site in batch.statistics:

@@ -98,9 +98,7 @@ class Gaussian(TextLens[Params, State]):
         return State(params, sampled_streams, behind, step, Plan(rows, WINDOWS, distances, params.skip, PER_WINDOW))
 
     def update(self, state: State, batch: Batch) -> State:
-        """Add the windows of one batch, as far as this piece of it goes."""
-        if batch.variant != AS_IS:
-            return state
+        """Add the windows of one batch."""
         streams_by_site = dict(batch.captures.get("resid", {}))
         streams_by_site |= {
             state.behind[site]: x for site, x in batch.captures.get("final", {}).items() if site in state.behind

@@ -91,9 +91,7 @@ class Likeness(TextLens[Params, State]):
         return State(params, tuple(site for site in sites if site.kind == "self"))
 
     def update(self, state: State, batch: Batch) -> State:
-        """Add the windows of one batch, as far as this piece of it goes."""
-        if batch.variant != AS_IS:
-            return state
+        """Add the windows of one batch."""
         sums, inputs = dict(state.sums), dict(state.inputs)
         for site in state.sites:
             if site in batch.captures.get("q", {}):

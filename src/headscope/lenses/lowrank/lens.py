@@ -120,8 +120,6 @@ class LowRank(TextLens[Params, State]):
 
     def update(self, state: State, batch: Batch) -> State:
         """Measure the windows of this batch, as long as there is room."""
-        if batch.variant != AS_IS:
-            return state
         windows, passed_by = dict(state.windows), dict(state.passed_by)
         for site, blocks in batch.captures.get(_block(state.params), {}).items():
             for block, tokens, real in zip(blocks, batch.tokens, batch.real, strict=True):

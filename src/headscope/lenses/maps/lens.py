@@ -19,7 +19,6 @@ from headscope.core import Headline, ModelSpec, Selection, Site, WeightSource
 from headscope.core.token_words import word_numbers
 from headscope.errors import UsageError, WeightsRefused
 from headscope.lenses.lens import (
-    AS_IS,
     Batch,
     Measurement,
     Needs,
@@ -100,7 +99,7 @@ class Maps(TextLens[Params, State]):
     def update(self, state: State, batch: Batch) -> State:
         """Keep the windows of this batch, as long as there is room."""
         room = state.params.windows - len(state.windows)
-        if batch.variant != AS_IS or room <= 0:
+        if room <= 0:
             return state
         windows = [_window(state, batch, index) for index in range(min(room, len(batch.real)))]
         return replace(state, windows=(*state.windows, *(window for window in windows if window.maps)))

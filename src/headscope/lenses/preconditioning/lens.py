@@ -116,9 +116,7 @@ class Preconditioning(TextLens[Params, State]):
         return State(params, tuple(streams), behind, plan, Pairs.empty(), Sample(plan))
 
     def update(self, state: State, batch: Batch) -> State:
-        """Add the windows of one piece of a batch; pairs are counted with the first stream."""
-        if batch.variant != AS_IS:
-            return state
+        """Add the windows of one batch; pairs are counted with the first stream."""
         captured = dict(batch.captures.get("resid", {}))
         captured |= {
             state.behind[site]: x for site, x in batch.captures.get("final", {}).items() if site in state.behind

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import polars as pl
 import torch
-from torch import Tensor
 
 from headscope.core import Headline, ModelSpec, Site, WeightSource
 from headscope.errors import LensError, UsageError
@@ -43,17 +42,13 @@ from headscope.maths.gaussians.moments import Moments
 
 @dataclass(frozen=True)
 class State:
-    """The sums so far, by site; `added` are the sites whose positions are split off.
-
-    `read` is what the projections of this batch read, of sites whose rows have not come yet.
-    """
+    """The sums so far, by site; `added` are the sites whose positions are split off."""
 
     params: Params
     sites: tuple[Site, ...]
     added: frozenset[Site]
     positions: str
     sums_by_site: Mapping[Site, SiteSums] = field(default_factory=dict)
-    read: Mapping[Site, Tensor] = field(default_factory=dict)
 
 
 class Scores(TextLens[Params, State]):
@@ -80,16 +75,13 @@ class Scores(TextLens[Params, State]):
         return State(params, sites, added, model.positions)
 
     def update(self, state: State, batch: Batch) -> State:
-        """Add the windows of one piece of a batch."""
-        if batch.variant != AS_IS:
-            return state
-        sums_by_site, read = dict(state.sums_by_site), {**state.read, **batch.captures.get("x", {})}
+        """Add the windows of one batch."""
+        sums_by_site = dict(state.sums_by_site)
         for site in state.sites:
             if site in batch.captures.get("rows", {}):
-                new = _site_sums(state, site, replace(batch, captures={**batch.captures, "x": read}))
+                new = _site_sums(state, site, batch)
                 sums_by_site[site] = sums_by_site[site].merge(new) if site in sums_by_site else new
-                read.pop(site, None)
-        return replace(state, sums_by_site=sums_by_site, read=read)
+        return replace(state, sums_by_site=sums_by_site)
 
     def merge(self, a: State, b: State) -> State:
         """The state after both texts, a's windows first."""

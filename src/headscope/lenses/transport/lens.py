@@ -47,7 +47,7 @@ WINDOWS, FEWEST_WINDOWS = 64, 16
 
 @dataclass(frozen=True)
 class State:
-    """What is kept of each site by the shape of its windows, and what has come of sites that are not complete yet."""
+    """The sums of each site by the shape of its windows; `long` are the sites whose windows see too many keys."""
 
     params: Params
     sites: tuple[Site, ...]
@@ -55,7 +55,6 @@ class State:
     step: int
     room: int
     sums_by_site: Mapping[Site, Mapping[Shape, WindowSums]] = field(default_factory=dict)
-    waiting: Mapping[Site, Mapping[str, Tensor]] = field(default_factory=dict)
     long: frozenset[str] = frozenset()
 
 
@@ -89,23 +88,15 @@ class Transport(TextLens[Params, State]):
         )
 
     def update(self, state: State, batch: Batch) -> State:
-        """Add the windows of one batch, as far as this piece of it goes."""
-        if batch.variant != AS_IS:
-            return state
-        sums_by_site, waiting, long = dict(state.sums_by_site), dict(state.waiting), state.long
+        """Add the windows of one batch, at the sites that show all captures."""
+        sums_by_site, long = dict(state.sums_by_site), state.long
         for site in state.sites:
-            new_captures = {
-                name: batch.captures[name][site] for name in CAPTURES if site in batch.captures.get(name, {})
-            }
-            captured = {**waiting.pop(site, {}), **new_captures}
-            if len(captured) == len(CAPTURES):
-                if captured["early"].shape[-1] > KEYS:
-                    long |= {site.label}
-                else:
-                    sums_by_site[site] = _with_batch(state, sums_by_site.get(site, {}), batch, captured)
-            elif captured:
-                waiting[site] = captured
-        return replace(state, sums_by_site=sums_by_site, waiting=waiting, long=long)
+            captured = batch.captures_at(site, CAPTURES)
+            if captured is not None and captured["early"].shape[-1] > KEYS:
+                long |= {site.label}
+            elif captured is not None:
+                sums_by_site[site] = _with_batch(state, sums_by_site.get(site, {}), batch, captured)
+        return replace(state, sums_by_site=sums_by_site, long=long)
 
     def merge(self, a: State, b: State) -> State:
         """What both have seen, a's windows first."""

@@ -82,7 +82,7 @@ class Uniformity(TextLens[Params, State]):
         return State(params, self_sites, behind, any(site.kind == "cross" for site in sites))
 
     def update(self, state: State, batch: Batch) -> State:
-        """Add the windows of one batch, as far as this piece of it goes."""
+        """Add the windows of one batch."""
         if batch.refused:
             return replace(state, refused={**state.refused, batch.variant: batch.refused})
         before = state.rows_by_variant.get(batch.variant, {})
