@@ -48,6 +48,7 @@ def test_captures_and_streams(there: Model, tiny: Model, length: int) -> None:
     real[1, -3:] = False
     shown = []
     for model in (there, tiny):
+        model.weight_source()
         with model.session() as session:
             captured, streamed = session.capture(*QUANTITIES), session.stream(Request((1, 5)))
             session.run(tokens, real)
