@@ -199,5 +199,5 @@ def _beyond_short(last: pl.DataFrame) -> _Short:
     if effect == 0.0 and left > 0.0:
         size = f"{percent(detectable_effect(rows) or 0.0)} of it"
         return undetected("energy of the median pattern beyond ln n components", size), effect
-    lost = f"Keeping ln n components loses {percent(left)} of the median pattern's energy"
-    return f"{lost}; a pattern of that rank would lose none.", effect
+    short = f"Keeping ln n components loses {percent(left)} of the median pattern's energy"
+    return f"{short}; a pattern of that rank would lose none.", effect

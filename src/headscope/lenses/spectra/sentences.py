@@ -76,7 +76,7 @@ def _strongest(table: pl.DataFrame, matrix: str, matrices: str) -> tuple[str, fl
     if not any(rare):
         return (
             f"{_rare_count(table)} {matrices} stretch a direction beyond chance; the median stretches {ratio:.2f} "
-            "times as a random one.",
+            "times as much as random.",
             0.0,
         )
     short = f"The median {matrix} stretches its strongest direction {ratio:.2f} times as much as a random matrix would."
