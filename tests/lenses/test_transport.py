@@ -120,13 +120,8 @@ def test_short_headlines_of_constant_weights_have_no_effect():
     x, v = normal(8, N, SPEC.d_model), normal(8, N, D, seed=1)
     finding = finding_of(batch_of(x, v, causal(torch.zeros(8, HEADS, N, N, dtype=torch.float64))))
     assert finding.headlines[0].effect == pytest.approx(0, abs=1e-9)
-    behind = row(finding, "covariance", stage="skip")
-    assert behind["low"] < behind["floor"]
-    whole = finding.headlines[-1]
-    assert (
-        whole.effect == 0
-        or f"that of other windows by {row(finding, 'covariance', stage='layer')['floor']:.2f}" in whole.short
-    )
+    assert [headline.effect for headline in finding.headlines[1:]] == [0, 0]
+    assert all(" was detected; " in headline.short for headline in finding.headlines)
 
 
 def test_gaussian_tokens_leave_no_error_of_shape(planted_case):
