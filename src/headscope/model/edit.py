@@ -154,7 +154,7 @@ class Edit:
             VariantRefused: The skip connections of this family were not found; nothing is changed.
         """
         if not 0 <= strength < float("inf"):
-            raise UsageError(f"the strength of a skip connection must be at least 0, got {strength}")
+            raise UsageError(f"the strength of a skip connection must be a finite number from 0 on, got {strength}")
         self._rewire(strength, self._removed)
 
     def without(self, *parts: str) -> None:

@@ -32,7 +32,7 @@ def measurement_of(question: Question, state: Any, weights: WeightSource | None)
     if isinstance(lens, TextLens):
         return lens.finish(state, weights)
     if weights is None:
-        raise LensError(f"the lens {lens.name} reads the model's weights, but got none")
+        raise LensError(f"the lens {lens.name} reads the model's weights, and was given none")
     return lens.measure(question.params, weights)
 
 
