@@ -86,37 +86,37 @@ class Edit:
         self._before.clear()
         self._open = self._model.edited = False
 
-    def map_matrix(self, at: Where, letters: str, rule: Rule) -> None:
+    def map_matrix(self, at: Where, matrices: str, rule: Rule) -> None:
         """Replace each named matrix w by `rule(named, w)`.
 
         w is float64 and rows act on the right: inputs × outputs.
         """
-        self._change_rows(at, letters, lambda named, before: rule(named, before.double()))
+        self._change_rows(at, matrices, lambda named, before: rule(named, before.double()))
 
     def initial_matrices(self, seed: int = 0) -> Callable[[HeadMatrix], Matrix]:
         """The same matrices of the same architecture, freshly initialised."""
         fresh = self._fresh_model(seed)
         return lambda named: _read(fresh, named.rows, named.letter)
 
-    def map_spectrum(self, at: Where, letters: str, rule: Callable[[Spectrum], Spectrum]) -> None:
+    def map_spectrum(self, at: Where, matrices: str, rule: Callable[[Spectrum], Spectrum]) -> None:
         """Replace the singular values of each named matrix by `rule(σ)`.
 
         σ is descending and float64.
         """
-        self._change(at, letters, lambda w: _with_spectrum(w, rule))
+        self._change(at, matrices, lambda w: _with_spectrum(w, rule))
 
-    def scale_spectrum(self, letters: str, factor: float, at: Where = None) -> None:
+    def scale_spectrum(self, matrices: str, factor: float, at: Where = None) -> None:
         """Multiply every singular value of each named matrix by `factor`."""
-        self._change(at, letters, lambda w: w * factor)
+        self._change(at, matrices, lambda w: w * factor)
 
-    def truncate(self, at: Where, letters: str, rank: int) -> None:
+    def truncate(self, at: Where, matrices: str, rank: int) -> None:
         """Replace each named matrix by the nearest one of rank `rank`."""
         if rank < 0:
             raise UsageError(f"a rank is at least 0, got {rank}")
-        self.map_spectrum(at, letters, lambda s: torch.where(torch.arange(len(s)) < rank, s, 0.0))
+        self.map_spectrum(at, matrices, lambda s: torch.where(torch.arange(len(s)) < rank, s, 0.0))
 
     def randomise(
-        self, at: Where = None, letters: str = "qkvo", *, keep: Literal["", "UD"] = "", seed: int = 0
+        self, at: Where = None, matrices: str = "qkvo", *, keep: Literal["", "UD"] = "", seed: int = 0
     ) -> None:
         """Replace the named matrices by random ones.
 
@@ -125,10 +125,10 @@ class Edit:
         """
         generator = torch.Generator().manual_seed(seed)
         if keep == "UD":
-            self._change(at, letters, lambda w: _with_random_input_side(w, generator))
+            self._change(at, matrices, lambda w: _with_random_input_side(w, generator))
             return
         fresh = self.initial_matrices(seed)
-        self._change_rows(at, letters, lambda named, _: fresh(named))
+        self._change_rows(at, matrices, lambda named, _: fresh(named))
 
     def initialise(self, seed: int = 0) -> None:
         """Give the whole model, not only its attention, a fresh initialisation."""
@@ -187,12 +187,12 @@ class Edit:
             torch.manual_seed(seed)
             return type(self._hf)._from_config(self._hf.config, dtype=self._hf.dtype)
 
-    def _change(self, at: Where, letters: str, rule: Callable[[Matrix], Matrix]) -> None:
-        self.map_matrix(at, letters, lambda _, before: rule(before))
+    def _change(self, at: Where, matrices: str, rule: Callable[[Matrix], Matrix]) -> None:
+        self.map_matrix(at, matrices, lambda _, before: rule(before))
 
-    def _change_rows(self, at: Where, letters: str, rule: Rule) -> None:
+    def _change_rows(self, at: Where, matrices: str, rule: Rule) -> None:
         self._check_open()
-        matrix_letters = _letters(letters)
+        matrix_letters = _letters(matrices)
         heads_by_site = Selection.of(at).resolve(self._model.sites)
         self._refuse_partly_shared(heads_by_site)
         done: set[tuple[str, tuple[int, ...]]] = set()
