@@ -1,4 +1,4 @@
-"""Write the pages of docs/ that are made from the code: lenses, mechanisms, texts, interventions, the index."""
+"""Write the pages of docs/ that are made from the code: lenses, mechanisms, formats, texts, experiments, the index."""
 
 import dataclasses
 import importlib
@@ -12,6 +12,7 @@ from headscope.cli.index_command import rows
 from headscope.core import claim_wording, verdict
 from headscope.experiments import experiment_members
 from headscope.members import Member
+from headscope.model.formats.format import described_forms, formats
 
 DOCS = Path(__file__).parents[1] / "docs"
 DRAWN_AT = 24  # positions in the pictures of mechanisms
@@ -59,6 +60,9 @@ A text is fetched once, by the client of the package index that has it, and kept
 are checked against a pinned sha256, those of Debian by `apt`, and the cache notes which one it was. Without network
 or client, bring the package as a file: `headscope data NAME --from FILE`.
 """
+# What is before and behind the rows of docs/checkpoints.md that are written here.
+FORMS_TITLE = "| form | what headscope does |\n|---|---|\n"
+AFTER_FORMATS = "| quantised safetensors |"
 SPLITS_TEXT = """
 ## How much of a text is read
 
@@ -110,12 +114,20 @@ def pages() -> dict[Path, str | bytes]:
         DOCS / "index-of-documents.md": index_page(),
         **{DOCS / _experiment_file(name): experiment_page(member) for name, member in experiment_members().items()},
         DOCS / "claims.md": claims_page(),
+        DOCS / "checkpoints.md": checkpoints_page(),
     }
     for name, cls in headscope.mechanisms().items():
         pictures = {figure.name: figure for figure in api.pictures(cls.examples(DRAWN_AT)[0], DRAWN_AT)}
         shown = pictures.get("weights", pictures["map"])
         found[DOCS / "figures" / f"{name}.svg"] = api.encoded_figure(shown, "svg")
     return found
+
+
+def checkpoints_page() -> str:
+    """The page as it is, whose first table begins with a row for each format of checkpoints."""
+    head, title, rest = (DOCS / "checkpoints.md").read_text(encoding="utf-8").partition(FORMS_TITLE)
+    rows = [f"| {form} | {cls.handling} |\n" for form, cls in zip(described_forms(), formats().values(), strict=True)]
+    return head + title + "".join(rows) + rest[rest.index(AFTER_FORMATS) :]
 
 
 def claims_page() -> str:

@@ -21,6 +21,7 @@ from headscope.errors import (
     WeightsRefused,
 )
 from headscope.lenses.lens import AS_IS, Measurement, Needs, NotApplicable, TextLens, WeightLens
+from headscope.model.formats.safetensors_format import SafetensorsFolder
 from headscope.model.sources.names import Source
 from headscope.pipeline import measure
 from headscope.pipeline.text_pass import BATCH_BYTES, BATCH_TOKENS, batch_size, union
@@ -147,7 +148,7 @@ class FakeModel:
     sessions: int = 0
     forwards: list = field(default_factory=list)
     seen: list = field(default_factory=list)
-    origin: Source = field(default_factory=lambda: Source("fake", "folder", Path()))
+    origin: Source = field(default_factory=lambda: Source("fake", "folder", SafetensorsFolder(Path())))
 
     def encode(self, text):
         return torch.tensor(letters(text)["input_ids"])

@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "model": GROUND | {"files", "progress", "core", "fetch", "attention"},
     "lenses": GROUND | {"core", "maths", "attention", "members"},
     "theory": GROUND | {"core", "maths", "attention"},
-    "catalogue": {"lenses", "experiments", "members"},
+    "catalogue": {"lenses", "experiments", "members", "model"},
     "experiments": PARTS | {"members"},
     "store": PARTS,
     "pipeline": PARTS | {"store", "__init__"},
