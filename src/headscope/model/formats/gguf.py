@@ -153,11 +153,14 @@ def parsed_once() -> Iterator[None]:
 
     transformers parses the file for every part that it reads, and makes the table for every module of the model.
     """
-    import gguf
-
+    try:
+        import gguf
+    except ImportError:  # transformers raises it too, and `_loading` says what to install
+        yield
+        return
     reader, name_map = gguf.GGUFReader, gguf.get_tensor_name_map
     shared_reader = functools.cache(reader)
-    gguf.GGUFReader = lambda path: shared_reader(Path(path).resolve())
+    gguf.GGUFReader = lambda path, *modes: shared_reader(Path(path).resolve(), *modes)
     gguf.get_tensor_name_map = functools.cache(name_map)
     try:
         yield

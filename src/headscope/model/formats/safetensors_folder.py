@@ -19,10 +19,9 @@ from headscope.errors import CheckpointError
 from headscope.model.formats.checkpoint import CODES, Checkpoint, TensorEntry
 from headscope.model.formats.checkpoint_file import file_size, unreadable
 from headscope.model.formats.format import recognised_files
+from headscope.model.formats.safetensors_format import INDEX, SINGLE
 from headscope.model.formats.safetensors_header import read_header
 
-_SINGLE = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
 _MOST_INDEX_BYTES = 64 * 2**20  # the index of a model of a trillion parameters has 10 MB
 _LONGEST_NAME = 255  # bytes; no file system takes more
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle", "*.th")
@@ -30,10 +29,10 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle", "*.th")
 
 def open_checkpoint(folder: Path) -> Checkpoint:
     """Find and check the safetensors of `folder`: every header is read, no tensor is."""
-    if (folder / _SINGLE).exists() or (folder / _SINGLE).is_symlink():
-        shards: dict[str, list[str]] = {_SINGLE: []}
-    elif (folder / _INDEX).exists():
-        shards = _shards(folder / _INDEX)
+    if (folder / SINGLE).exists() or (folder / SINGLE).is_symlink():
+        shards: dict[str, list[str]] = {SINGLE: []}
+    elif (folder / INDEX).exists():
+        shards = _shards(folder / INDEX)
     else:
         raise _no_weights(folder)
     tensors: dict[str, TensorEntry] = {}
@@ -131,10 +130,10 @@ def _no_weights(folder: Path) -> CheckpointError:
         return CheckpointError(f"{folder} holds no safetensors", hint=f"give the file itself: {other_files[0]}")
     if file_names := sorted(path.name for path in folder.glob("*.safetensors")):
         return CheckpointError(
-            f"{folder} holds {', '.join(file_names[:3])} but neither {_SINGLE} nor {_INDEX}",
-            hint=f"rename a single file to {_SINGLE}; for several fetch the index too",
+            f"{folder} holds {', '.join(file_names[:3])} but neither {SINGLE} nor {INDEX}",
+            hint=f"rename a single file to {SINGLE}; for several fetch the index too",
         )
     return CheckpointError(
-        f"{folder} holds no weights, expected {_SINGLE} or {_INDEX}",
+        f"{folder} holds no weights, expected {SINGLE} or {INDEX}",
         hint=f"to look at the untrained architecture say random:{folder}",
     )

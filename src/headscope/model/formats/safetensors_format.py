@@ -9,6 +9,9 @@ from headscope.model.formats.format import Format
 if TYPE_CHECKING:
     from headscope.model.formats.checkpoint import Checkpoint
 
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
 
 @dataclass(frozen=True)
 class SafetensorsFolder(Format):
@@ -22,7 +25,7 @@ class SafetensorsFolder(Format):
     @classmethod
     def recognises(cls, path: Path) -> bool:
         """Whether a folder holds the weights, or the index of their shards."""
-        return path.is_dir() and any((path / file).exists() for file in _WEIGHTS)
+        return path.is_dir() and any((path / file).exists() for file in (SINGLE, INDEX))
 
     def raw_config(self) -> dict[str, Any]:
         """The content of config.json."""
@@ -38,7 +41,5 @@ class SafetensorsFolder(Format):
         raw = self.raw_config()
         return plain_checkpoint(open_checkpoint(self.path), raw)
 
-
-_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 FORMAT = SafetensorsFolder
