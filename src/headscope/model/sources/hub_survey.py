@@ -50,8 +50,9 @@ _ERRORS: dict[Result, type[HeadscopeError]] = {
 def is_list(name: str) -> bool:
     """Whether `name` names a list of models rather than a model."""
     path = Path(name)
-    is_other_file = path.suffix.lower() in (".safetensors", ".json") or format_at(path) is not None
-    return name == POPULAR or (path.is_file() and not is_other_file)
+    if name == POPULAR or not path.is_file():
+        return name == POPULAR
+    return path.suffix.lower() not in (".safetensors", ".json") and format_at(path) is None
 
 
 def read_list(name: str) -> tuple[str, ...]:
