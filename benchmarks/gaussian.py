@@ -183,7 +183,7 @@ def long(name: str, n: int) -> None:
 def one_way(name: str, n: int, way: str) -> None:
     """Run one way in this process, and print its time and peak memory."""
     from headscope.corpora import Text
-    from headscope.model import open_model
+    from headscope.model.model import open_model
     from headscope.pipeline import measure
 
     torch.set_num_threads(1)
@@ -217,7 +217,7 @@ def main() -> None:
     if arguments.way is not None:
         one_way(arguments.model, arguments.long, arguments.way)
         return
-    from headscope.model import open_model
+    from headscope.model.model import open_model
 
     parts = arguments.only.split(",")
     model = None if parts == ["long"] else open_model(arguments.model)

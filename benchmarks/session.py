@@ -60,7 +60,7 @@ def measure_here(way: str, folder: str, n: int, threads: int) -> dict[str, float
 
     torch.set_num_threads(threads)
     from headscope.attention.statistics import Request
-    from headscope.model import open_model
+    from headscope.model.model import open_model
 
     model = open_model(folder)
     body = model.hf.base_model
@@ -147,7 +147,7 @@ def main() -> None:
 
 def save_plain(model: str, folder: Path) -> str:
     """Save the model as a plain folder, so that every way opens the same file."""
-    from headscope.model import open_model
+    from headscope.model.model import open_model
 
     opened = open_model(model)
     opened.hf.save_pretrained(folder)

@@ -27,7 +27,7 @@ import torch
 import headscope as hs
 from headscope.lenses import lenses
 from headscope.maths.random_matrices.marchenko_pastur import TRACY_WIDOM_MEAN, TRACY_WIDOM_SD
-from headscope.model import open_weights
+from headscope.model.model import open_weights
 
 MISTRAL = {
     "model_type": "mistral",

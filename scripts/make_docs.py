@@ -1,6 +1,6 @@
 """Write the pages of docs/ that are made from the code.
 
-They describe lenses, mechanisms, captures, texts, experiments, the rule for verdicts and the index.
+They describe lenses, mechanisms, captures, formats, texts, experiments, the rule for verdicts and the index.
 """
 
 import dataclasses
@@ -18,6 +18,7 @@ from headscope.core import claim_wording, verdict
 from headscope.experiments import command_of, experiment_members
 from headscope.lenses import lens_members
 from headscope.members import Member, setting_help
+from headscope.model.formats.format import described_forms, formats
 from headscope.model.session.captures import QUANTITIES, MapQuantity, Quantity, WatchedQuantity
 from headscope.shapes import AXES
 
@@ -74,6 +75,9 @@ A text is fetched once, by the client of the package index that has it, and kept
 are checked against a pinned sha256, those of Debian by `apt`, and the cache notes which one it was. Without network
 or client, bring the package as a file: `headscope data NAME --from FILE`.
 """
+# What is before and behind the rows of docs/checkpoints.md that are written here.
+FORMS_TITLE = "| form | what headscope does |\n|---|---|\n"
+AFTER_FORMATS = "| quantised safetensors |"
 SPLITS_TEXT = """
 ## How much of a text is read
 
@@ -126,12 +130,20 @@ def pages() -> dict[Path, str | bytes]:
         DOCS / "index-of-documents.md": index_page(),
         **experiment_pages(),
         DOCS / "claims.md": claims_page(),
+        DOCS / "checkpoints.md": checkpoints_page(),
     }
     for name, cls in _own_mechanisms().items():
         pictures = {figure.name: figure for figure in api.pictures(cls.examples(DRAWN_AT)[0], DRAWN_AT)}
         picture = pictures.get("weights", pictures["map"])
         contents[DOCS / "figures" / f"{name}.svg"] = api.encoded_figure(picture, "svg")
     return contents
+
+
+def checkpoints_page() -> str:
+    """The page as it is, whose first table begins with a row for each format of checkpoints."""
+    head, title, rest = (DOCS / "checkpoints.md").read_text(encoding="utf-8").partition(FORMS_TITLE)
+    rows = [f"| {form} | {cls.handling} |\n" for form, cls in zip(described_forms(), formats().values(), strict=True)]
+    return head + title + "".join(rows) + rest[rest.index(AFTER_FORMATS) :]
 
 
 def claims_page() -> str:

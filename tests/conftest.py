@@ -16,7 +16,7 @@ torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else min(2, os.cp
 @pytest.fixture(scope="session")
 def tiny():
     """The embedded model. Sessions and edits leave nothing behind, so one is enough for all tests."""
-    from headscope.model import open_model
+    from headscope.model.model import open_model
 
     return open_model("tiny")
 

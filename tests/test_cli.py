@@ -15,7 +15,7 @@ from headscope import api
 from headscope.cli import main
 from headscope.core import About, Curves, Finding, Headline, ModelSpec, Run, Series
 from headscope.errors import CheckpointError, LensError, NumericsError, ResourceError, UsageError
-from headscope.model import Check
+from headscope.model.verify import Check
 
 SPEC = ModelSpec("tiny", "embedded", "llama", "Llama", "decoder-only", 1, 2, 2, 8, 4, 9, 64, 100, "float32")
 ABOUT = About("Spectra", "Q?", "D.", (), "R.", "nobody")

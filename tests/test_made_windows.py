@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from headscope import model as models
 from headscope.cli import main
 from headscope.core import Site
 from headscope.errors import CaptureError, UsageError
 from headscope.lenses.lens import AS_IS, Batch, MadeWindows, Measurement, Needs, TextLens, TextSize
-from headscope.model import Model
+from headscope.model import model as models
+from headscope.model.model import Model
 from headscope.model.ordinary_tokens import ordinary_token_ids
 from headscope.pipeline import measure
 from tests.hostile.broken import save_llama, save_tokenizer

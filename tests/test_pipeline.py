@@ -7,7 +7,6 @@ import polars as pl
 import pytest
 import torch
 
-from headscope import model as models
 from headscope.attention.statistics import Request, RowStatistics
 from headscope.core import About, Headline, ModelSpec, Site
 from headscope.corpora import Text
@@ -21,6 +20,8 @@ from headscope.errors import (
     WeightsRefused,
 )
 from headscope.lenses.lens import AS_IS, Measurement, Needs, NotApplicable, TextLens, WeightLens
+from headscope.model import model as models
+from headscope.model.formats.safetensors_format import SafetensorsFolder
 from headscope.model.sources.names import Source
 from headscope.pipeline import measure
 from headscope.pipeline.text_pass import BATCH_BYTES, BATCH_TOKENS, batch_size, union
@@ -148,7 +149,7 @@ class FakeModel:
     sessions: int = 0
     forwards: list = field(default_factory=list)
     seen: list = field(default_factory=list)
-    origin: Source = field(default_factory=lambda: Source("fake", "folder", Path()))
+    origin: Source = field(default_factory=lambda: Source("fake", "folder", SafetensorsFolder(Path())))
 
     def encode(self, text):
         return torch.tensor(letters(text)["input_ids"])

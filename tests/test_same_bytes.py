@@ -21,7 +21,7 @@ import torch
 import headscope as hs
 from headscope.attention.statistics import Request
 from headscope.lenses import lenses
-from headscope.model import Model
+from headscope.model.model import Model
 from headscope.model.transformers.attention_hook import SMALL_MAP
 from headscope.pipeline.resume import Keeper
 from headscope.pipeline.text_pass import BATCH_TOKENS

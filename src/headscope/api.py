@@ -23,9 +23,11 @@ from headscope.errors import UsageError
 from headscope.experiments import experiment_members, experiment_named
 from headscope.experiments.experiment import Display, Passage
 from headscope.lenses import lens_members, lens_named, lenses
-from headscope.model import look, open_model, verify
+from headscope.model.look import look
+from headscope.model.model import open_model
 from headscope.model.sources.hub_survey import check_outcomes, is_list, read_list, survey
 from headscope.model.sources.names import sources as models
+from headscope.model.verify import verify
 from headscope.pipeline import Progress, measure
 from headscope.pipeline.versions import versions
 from headscope.progress import Silent

@@ -1,4 +1,4 @@
-"""The names, prose and settings of lenses, experiments and mechanisms.
+"""The names, prose and settings of lenses, experiments and mechanisms, and the forms of checkpoints.
 
 Loading this needs no torch, so that lists and help are instant.
 """
@@ -11,6 +11,7 @@ from headscope.experiments import command_of, experiment_members
 from headscope.experiments.function import function_of
 from headscope.lenses import lens_member, lens_members
 from headscope.members import Member, MemberWarning, setting_help
+from headscope.model.formats.format import described_forms, forms
 
 if TYPE_CHECKING:
     from headscope.core import Run
@@ -19,8 +20,10 @@ __all__ = [
     "Member",
     "MemberWarning",
     "command_of",
+    "described_forms",
     "experiment_function",
     "experiment_members",
+    "forms",
     "lens_member",
     "lens_members",
     "mechanism_member",

@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "model": GROUND | {"files", "progress", "core", "fetch", "attention"},
     "lenses": GROUND | {"core", "maths", "attention", "members"},
     "theory": GROUND | {"core", "maths", "attention"},
-    "catalogue": {"core", "attention", "lenses", "experiments", "members", "api"},
+    "catalogue": {"core", "attention", "lenses", "experiments", "members", "model", "api"},
     "experiments": PARTS | {"members"},
     "store": PARTS,
     "pipeline": PARTS | {"store", "__init__"},

@@ -16,8 +16,8 @@ from headscope.attention.call import Call, Output
 from headscope.attention.mechanism import Cost, Mechanism, mechanisms
 from headscope.core import Site
 from headscope.corpora import shipped_text
-from headscope.model import Model, open_model
 from headscope.model.language import generate_tokens
+from headscope.model.model import Model, open_model
 from tests.tolerances import SAME_REAL_MODEL
 
 NAMES = [pytest.param("minilm", marks=pytest.mark.real), pytest.param("smollm2", marks=pytest.mark.real)]

@@ -29,7 +29,7 @@ from headscope.experiments.fewshot.prompt import Labels, Part, built, labelled, 
 from headscope.experiments.fewshot.settings import Params
 from headscope.experiments.fewshot.states import captured
 from headscope.experiments.fewshot.writing import judged
-from headscope.model import Model, open_model
+from headscope.model.model import Model, open_model
 
 SHOTS = [Clue("Parrot", "It says what you said."), Clue("Owl", "Wise face.")]
 

@@ -23,8 +23,8 @@ from headscope.experiments.intervene.changes import (
 )
 from headscope.experiments.intervene.sentences import headlines, number
 from headscope.experiments.intervene.writing import needed_tokens, runs_of, share_in_runs, share_repeated
-from headscope.model import open_model
 from headscope.model.edit import HeadMatrix
+from headscope.model.model import open_model
 from headscope.model.predictions import predict
 from headscope.model.tracing.projections import Rows
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from headscope.errors import CheckpointError, HeadscopeError
-from headscope.model import look, open_model, open_weights
+from headscope.model.look import look
+from headscope.model.model import open_model, open_weights
 from headscope.model.sources.names import licence_in
 from tests.hostile import broken
 from tests.hostile.broken import change_json, change_tensors

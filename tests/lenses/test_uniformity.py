@@ -7,13 +7,13 @@ import polars as pl
 import pytest
 import torch
 
-from headscope import model as models
 from headscope.core import WeightStatus
 from headscope.errors import UsageError
 from headscope.lenses.lens import AS_IS, Batch
 from headscope.lenses.uniformity.lens import LENS
 from headscope.lenses.uniformity.rates import VARIANTS
 from headscope.lenses.uniformity.settings import Params
+from headscope.model import model as models
 from headscope.pipeline import measure
 from tests.lenses.asking import begin, finish, update
 from tests.lenses.planted import SPEC, Planted, head_weights, site

@@ -1,6 +1,6 @@
 """The tiny families, each built and opened once for all the tests that only look at them."""
 
-from headscope.model import Model, open_model
+from headscope.model.model import Model, open_model
 from tests.model.families import Family
 
 _MODELS: dict[str, Model] = {}

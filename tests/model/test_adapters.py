@@ -12,9 +12,9 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
 
 from headscope.errors import CheckpointError, ResourceError, UsageError
-from headscope.model import look, open_model
 from headscope.model.load import load
-from headscope.model.model import open_weights
+from headscope.model.look import look
+from headscope.model.model import open_model, open_weights
 from headscope.model.sources.names import resolve
 from headscope.model.transformers.library_messages import quiet
 from tests.hostile.broken import change_json, save_gguf, save_llama

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from headscope.errors import UsageError, VariantRefused
-from headscope.model import open_model
+from headscope.model.model import open_model
 from headscope.model.tracing.random_codes import is_linear
 from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
 from tests.model.families import DISPATCHING, GPT2, SMALL, T5, Family, _family

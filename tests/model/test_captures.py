@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headscope.attention.maps import pattern, scores
 from headscope.errors import CaptureError, UsageError
-from headscope.model import Model, open_model
+from headscope.model.model import Model, open_model
 from headscope.model.session import axes
 from headscope.model.session.axes import Axis, Extent
 from headscope.model.session.captures import (

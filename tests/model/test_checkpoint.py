@@ -1,4 +1,4 @@
-"""Reading safetensors by hand: the same tensors as the official reader, one at a time, no file left open."""
+"""Reading safetensors: the same tensors as the official reader, one at a time, no file left open."""
 
 import hashlib
 import os

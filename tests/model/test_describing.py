@@ -8,7 +8,8 @@ import torch
 import transformers
 from torch import Tensor
 
-from headscope.model import look, open_model, open_weights
+from headscope.model.look import look
+from headscope.model.model import open_model, open_weights
 from headscope.model.tracing.position_kinds import is_sinusoidal
 from tests.model.families import BART, ENCODER_DECODERS, OUTSIDE, SMALL
 

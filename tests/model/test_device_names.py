@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from headscope.errors import ResourceError, UsageError
-from headscope.model import open_model
 from headscope.model.devices import device_named
+from headscope.model.model import open_model
 from tests.pretence import WIDE, Pretence
 
 

@@ -11,8 +11,9 @@ from headscope.attention.mechanisms.window import Window
 from headscope.attention.statistics import Request
 from headscope.errors import UsageError
 from headscope.lenses import lenses
-from headscope.model import Model, open_model, verify
+from headscope.model.model import Model, open_model
 from headscope.model.session.captures import QUANTITIES
+from headscope.model.verify import verify
 from tests.model.families import DISPATCHING, OUTSIDE, Family
 from tests.model.test_fidelity import by_name
 from tests.pretence import NARROW, WIDE, Pretence, moved

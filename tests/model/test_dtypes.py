@@ -9,7 +9,8 @@ from torch import Tensor
 import headscope as hs
 from headscope.attention.call import Call, Output
 from headscope.errors import CaptureError
-from headscope.model import open_model, rounding
+from headscope.model import rounding
+from headscope.model.model import open_model
 from headscope.model.tracing import attention_sites
 from headscope.model.transformers.attention_hook import DENSE
 from headscope.model.transformers.probe_inputs import forward_options, probe_inputs

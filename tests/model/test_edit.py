@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from headscope.errors import UsageError, WeightsRefused
-from headscope.model import Model, open_model
+from headscope.model.model import Model, open_model
 from headscope.model.transformers.probe_inputs import probe_inputs
 from tests.model.test_fidelity import first_output, relative_error
 from tests.model.test_session import opened

@@ -10,7 +10,7 @@ from transformers import AutoModel, FlaubertConfig, XLNetConfig
 
 from headscope.core import Site
 from headscope.errors import CaptureError, CheckpointError
-from headscope.model import Model, open_model
+from headscope.model.model import Model, open_model
 from headscope.model.transformers.attention_hook import implementation
 from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
 from tests.model.families import DISPATCHING, OUTSIDE, Family

@@ -15,6 +15,7 @@ from headscope.model.formats.gguf_header import read_gguf_header
 from headscope.model.load import load
 from headscope.model.model import open_model
 from headscope.model.sources.names import resolve
+from headscope.model.transformers.fresh_copy import differences
 from tests.hostile.broken import change_json, save_gguf, save_llama
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -69,6 +70,38 @@ def test_the_second_opening_comes_from_the_cache(quantised: Path, monkeypatch: p
     assert all(torch.equal(a[name], b[name]) for name in a)
     assert first.checkpoint is not None
     assert first.checkpoint.folder == gguf.expansion(quantised).folder
+
+
+def counting(calls: list[object], function: Any) -> Any:
+    def counted(*args: Any, **options: Any) -> Any:
+        calls.append(args)
+        return function(*args, **options)
+
+    return counted
+
+
+def test_the_first_opening_builds_and_parses_once(quantised: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import gguf as library
+
+    builds: list[object] = []
+    parses: list[object] = []
+    reader = library.GGUFReader
+    monkeypatch.setattr(LlamaForCausalLM, "from_pretrained", counting(builds, LlamaForCausalLM.from_pretrained))
+    monkeypatch.setattr(reader, "__init__", counting(parses, reader.__init__))
+    first = load(resolve(quantised))
+    assert (len(builds), len(parses)) == (1, 1)
+    assert library.GGUFReader is reader  # as it was, once the file is expanded
+    again = load(resolve(quantised))
+    assert (len(builds), len(parses)) == (2, 1)
+    assert first.model.config.architectures == again.model.config.architectures
+    assert differences(first.model, again.model) == []
+
+
+def test_another_dtype_is_filled_from_the_expansion(exact: Path) -> None:
+    first, again = (load(resolve(exact), dtype=torch.bfloat16) for _ in range(2))
+    assert first.model.dtype == torch.bfloat16
+    assert first.notes == again.notes == ("stored as F32 and rounded to bfloat16 on opening",)
+    assert differences(first.model, again.model) == []
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])

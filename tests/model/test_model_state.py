@@ -10,7 +10,7 @@ import transformers
 from torch import Tensor, nn
 
 from headscope.errors import CaptureError
-from headscope.model import open_model
+from headscope.model.model import open_model
 from headscope.model.transformers.model_state import restored
 from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
 from tests.model.families import DISPATCHING, OUTSIDE, SMALL, Family, _family, _spread

@@ -18,12 +18,12 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
 from headscope.errors import CheckpointError
-from headscope.model import look, open_model
 from headscope.model.formats.quantisation import plain_checkpoint
 from headscope.model.formats.safetensors_folder import open_checkpoint
 from headscope.model.formats.weight_decoders import scaled_codes
 from headscope.model.load import load
-from headscope.model.model import open_weights
+from headscope.model.look import look
+from headscope.model.model import open_model, open_weights
 from headscope.model.sources.names import resolve
 from headscope.model.transformers.library_messages import quiet
 from tests.hostile.broken import change_json, change_tensors, save_llama

@@ -9,7 +9,7 @@ from headscope.attention.maps import pairs_of
 from headscope.attention.statistics import Request
 from headscope.core import Selection
 from headscope.errors import CaptureError, UsageError
-from headscope.model import Model, open_model
+from headscope.model.model import Model, open_model
 from headscope.model.transformers.attention_hook import _handlers
 from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
 from tests.model.families import DECODERS, DISPATCHING, ENCODER_DECODERS, OUTSIDE, Family

@@ -8,7 +8,8 @@ import torch
 import transformers
 
 from headscope.core import Run
-from headscope.model import look, open_model
+from headscope.model.look import look
+from headscope.model.model import open_model
 from headscope.model.transformers.library_messages import quiet
 from headscope.report.model_card import card
 from tests.model.families import GROUPED, SMALL

@@ -5,20 +5,23 @@ from pathlib import Path
 import pytest
 
 from headscope.errors import CheckpointError, ResourceError, UsageError
+from headscope.model.formats.gguf_format import GgufFile
+from headscope.model.formats.safetensors_format import SafetensorsFolder
 from headscope.model.sources import hub, model_wheels, names
 from headscope.model.sources.names import Source, resolve, sources
 from tests.hostile.broken import save_llama
 
 
 def test_a_folder(tmp_path: Path) -> None:
-    assert resolve(str(tmp_path)) == Source(str(tmp_path), "folder", tmp_path)
+    assert resolve(str(tmp_path)) == Source(str(tmp_path), "folder", SafetensorsFolder(tmp_path))
     assert resolve(tmp_path) == resolve(str(tmp_path))
 
 
 def test_a_gguf_file(tmp_path: Path) -> None:
     file = tmp_path / "model.Q4_1.GGUF"
     file.touch()
-    assert resolve(file) == Source(str(file), "gguf", tmp_path, file)
+    assert resolve(file) == Source(str(file), "gguf", GgufFile(file))
+    assert resolve(file).folder == tmp_path
 
 
 def test_tiny_needs_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +33,8 @@ def test_tiny_needs_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("name", "gguf"), [("smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"), ("minilm", None)])
 def test_carriers(name: str, gguf: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_wheels, "fetch", lambda carrier, progress: tmp_path)
-    expected = Source(name, "carrier", tmp_path, tmp_path / gguf if gguf else None, "Apache-2.0")
+    checkpoint = GgufFile(tmp_path / gguf) if gguf else SafetensorsFolder(tmp_path)
+    expected = Source(name, "carrier", checkpoint, "Apache-2.0")
     assert resolve(name) == expected
 
 
@@ -45,7 +49,8 @@ def test_known_names_go_before_folders(tmp_path: Path, monkeypatch: pytest.Monke
 def test_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_llama(tmp_path)
     for path in (tmp_path, tmp_path / "config.json"):
-        assert resolve(f"random:{path}", seed=5) == Source(f"random:{path}", "random", tmp_path, seed=5)
+        expected = Source(f"random:{path}", "random", SafetensorsFolder(tmp_path), seed=5)
+        assert resolve(f"random:{path}", seed=5) == expected
     monkeypatch.chdir(tmp_path)
     assert resolve("random:config.json").folder == Path()
     assert resolve("random:tiny").kind == "random"
@@ -93,7 +98,8 @@ def test_a_hub_id_needs_to_be_asked_for() -> None:
 def test_a_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "README.md").write_text("---\nlanguage: en\nlicense: mit\n---\n# A model\nlicense: none\n")
     monkeypatch.setattr(hub, "fetch", lambda name, progress: tmp_path)
-    assert resolve("someone/some-model", hub=True) == Source("someone/some-model", "hub", tmp_path, licence="mit")
+    expected = Source("someone/some-model", "hub", SafetensorsFolder(tmp_path), licence="mit")
+    assert resolve("someone/some-model", hub=True) == expected
 
 
 def test_a_hub_without_network(monkeypatch: pytest.MonkeyPatch) -> None:

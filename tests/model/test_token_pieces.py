@@ -50,8 +50,8 @@ def tokenizer(request):
         source = resolve(request.param)
     except ResourceError as error:
         pytest.skip(f"{request.param} is not in the cache and cannot be fetched: {error.message}")
-    if source.gguf_file is not None:
-        return AutoTokenizer.from_pretrained(source.gguf_file.parent, gguf_file=source.gguf_file.name)
+    if source.checkpoint.name == "gguf":
+        return AutoTokenizer.from_pretrained(source.folder, gguf_file=source.checkpoint.path.name)
     loaded = AutoTokenizer.from_pretrained(source.folder)
     assert isinstance(loaded, PreTrainedTokenizerFast)
     return loaded

@@ -8,9 +8,10 @@ import torch
 import transformers
 
 from headscope.errors import CaptureError, CheckpointError
-from headscope.model import Model, open_model, verify
+from headscope.model.model import Model, open_model
 from headscope.model.transformers.attention_hook import implementation
 from headscope.model.transformers.probe_inputs import probe_inputs
+from headscope.model.verify import verify
 from tests.model.families import GROUPED, SMALL, T5, Family, _family, _spread
 from tests.tolerances import MAP_AGREEMENT
 

@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from headscope.core import Site
 from headscope.errors import CaptureError
-from headscope.model import Model, open_model
+from headscope.model.model import Model, open_model
 from headscope.model.transformers import softmax_watch
 from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
 from headscope.model.transformers.softmax_watch import SoftmaxSession

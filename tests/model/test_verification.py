@@ -9,9 +9,10 @@ import torch
 
 from headscope.attention.statistics import RowStatistics
 from headscope.errors import CaptureError, UsageError
-from headscope.model import Check, Model, open_model, verify
 from headscope.model.language import generate_tokens
+from headscope.model.model import Model, open_model
 from headscope.model.session.recorder import Stream
+from headscope.model.verify import Check, verify
 from tests.model.families import BART, DBRX, DISPATCHING, OUTSIDE, SMALL, T5, Family, _family
 from tests.model.test_fidelity import by_name
 from tests.model.test_model_state import changed, state_of

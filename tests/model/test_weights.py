@@ -10,8 +10,8 @@ import torch
 
 from headscope.core import Site, WeightStatus
 from headscope.errors import WeightsRefused
-from headscope.model import Model, open_model, open_weights
 from headscope.model.formats.safetensors_folder import open_checkpoint
+from headscope.model.model import Model, open_model, open_weights
 from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
 from headscope.model.weight_reader import OtherWeights, file_sources
 from tests.model.families import DBRX, DISPATCHING, GROUPED, OUTSIDE, Family, _family

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from headscope.errors import UsageError
-from headscope.model import Model, open_model
+from headscope.model.model import Model, open_model
 from tests.model.test_session import opened
 
 TEXT = "And the king said unto them, Go ye into the city, and bring the people out before me. " * 12

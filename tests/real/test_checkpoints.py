@@ -13,7 +13,7 @@ from headscope.attention.call import Call
 from headscope.attention.statistics import Request, pattern_statistics
 from headscope.core import Site
 from headscope.corpora import shipped_text
-from headscope.model import Model, open_model
+from headscope.model.model import Model, open_model
 from headscope.model.sources.names import resolve
 from headscope.model.verify import verify
 from tests.tolerances import STREAMED_STATISTICS

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headscope import __version__
-from headscope.catalogue import Member, lens_members
+from headscope.catalogue import Member, described_forms, lens_members
 from headscope.cli.claims_command import CLAIMS_EXAMPLES, claims
 from headscope.cli.data_command import DATA_EXAMPLES, data
 from headscope.cli.experiment_commands import ExperimentGroup
@@ -219,7 +219,7 @@ def models(form: Form = Format.TABLE) -> None:
     _list([_model_row(source, form) for source in api.models()], form)
     if form is Format.TABLE:
         note(
-            "also: a folder (config.json and safetensors), a .gguf file, random:PATH (same shape, "
+            f"also: {', '.join(described_forms())}, random:PATH (same shape, "
             "fresh weights), BASE+ADAPTER (a model and the folder of an adapter), a hub id with --hub"
         )
 

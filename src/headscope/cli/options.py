@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
+from headscope.catalogue import forms
 from headscope.cli.output import Format
 
-MODEL_HELP = "tiny, smollm2, minilm, a folder, a .gguf file, random:PATH, BASE+ADAPTER, or a hub id with --hub."
+MODEL_HELP = f"tiny, smollm2, minilm, {', '.join(forms())}, random:PATH, BASE+ADAPTER, or a hub id with --hub."
 
 
 class FigureFormat(StrEnum):

@@ -21,7 +21,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 import polars as pl
 
 from headscope.core import About, Finding, TextSpec, read_about
-from headscope.model import Model
+from headscope.model.model import Model
 from headscope.progress import Step
 
 

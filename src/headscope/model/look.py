@@ -3,7 +3,6 @@
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 
@@ -11,16 +10,12 @@ from headscope.core.model_spec import ModelSpec
 from headscope.core.site import Site
 from headscope.core.weights import FeedForward
 from headscope.model.formats.adapter import read_adapter
-from headscope.model.formats.config_json import read_config
-from headscope.model.formats.gguf import read_gguf_config
-from headscope.model.formats.gguf_header import read_gguf_header
-from headscope.model.formats.quantisation import plain_checkpoint
-from headscope.model.formats.safetensors_folder import open_checkpoint
+from headscope.model.formats.format import StoredNumbers
 from headscope.model.model import trace_skeleton
 from headscope.model.sources.names import Source, resolve
 from headscope.model.spec import describe
 from headscope.model.tracing.feed_forward import find_feed_forward
-from headscope.model.transformers.classes import model_class, parsed_config
+from headscope.model.transformers.classes import model_class
 from headscope.model.transformers.library_messages import quiet
 from headscope.progress import Step
 
@@ -78,7 +73,7 @@ def look(what: str | Path, *, hub: bool = False, progress: Step | None = None) -
     adapter = [] if source.adapter is None else [_adapter_note(source.adapter)]
     stored = _stored(source)
     with quiet():
-        config, where = _config(source)
+        config, where = source.checkpoint.config(), str(source.checkpoint.config_file)
         skeleton, sites, plans = trace_skeleton(model_class(config, where), config, where)
     statuses = [plan.status for plan in plans.values()]
     spec = describe(
@@ -89,6 +84,7 @@ def look(what: str | Path, *, hub: bool = False, progress: Step | None = None) -
         dtype=stored.types,
         dequantised=stored.dequantised,
         licence=source.licence,
+        tells_initialisation=source.tells_initialisation,
         notes=(*stored.notes, *adapter),
     )
     speed = measured_speed()
@@ -113,31 +109,8 @@ def measured_speed(size: int = 768, seconds: float = 0.2) -> float:
     return 2 * size**3 * runs / (time.perf_counter() - start) / 1e9
 
 
-def _config(source: Source) -> tuple[Any, str]:
-    if source.gguf_file is not None:
-        read_gguf_header(source.gguf_file)  # refuses a damaged file before another reader follows its lengths
-        return read_gguf_config(source.gguf_file), str(source.gguf_file)
-    where = str(source.folder / "config.json")
-    return parsed_config(read_config(source.folder), where), where
-
-
-class _StoredNumbers(NamedTuple):
-    """What the files say about their numbers: the types on disk, the quantised formats, and notes."""
-
-    types: str
-    dequantised: str = ""
-    notes: tuple[str, ...] = ()
-
-
-def _stored(source: Source) -> _StoredNumbers:
-    if source.kind == "random":
-        return _StoredNumbers("nothing yet")
-    if source.gguf_file is not None:
-        header = read_gguf_header(source.gguf_file)
-        return _StoredNumbers(header.types, header.dequantised)
-    raw = read_config(source.folder)
-    checkpoint = plain_checkpoint(open_checkpoint(source.folder), raw)
-    return _StoredNumbers(checkpoint.stored, checkpoint.dequantised, checkpoint.notes)
+def _stored(source: Source) -> StoredNumbers:
+    return StoredNumbers("nothing yet") if source.kind == "random" else source.checkpoint.stored()
 
 
 def _adapter_note(folder: Path) -> str:

@@ -17,22 +17,19 @@ from headscope.model import language as texts
 from headscope.model.devices import device_named
 from headscope.model.edit import Edit
 from headscope.model.formats.completeness import check_file
-from headscope.model.formats.config_json import read_config
-from headscope.model.formats.quantisation import plain_checkpoint
-from headscope.model.formats.safetensors_folder import open_checkpoint
-from headscope.model.load import LoadedModel, load
+from headscope.model.load import load
+from headscope.model.model_builder import LoadedModel
 from headscope.model.rest_of_layer import RestOfLayer
 from headscope.model.session.session import Session
 from headscope.model.sources.names import Source, resolve
 from headscope.model.spec import describe
-from headscope.model.tokenizer import open_tokenizer
 from headscope.model.tracing.attention_sites import check_agreement, find_sites
 from headscope.model.tracing.meta_model import build_skeleton
 from headscope.model.tracing.projections import Plan, make_blueprint
 from headscope.model.tracing.random_codes import coded
 from headscope.model.tracing.skip_connections import Branches, find_branches
 from headscope.model.transformers.adapter_merge import plain_model
-from headscope.model.transformers.classes import model_class, parsed_config
+from headscope.model.transformers.classes import model_class
 from headscope.model.transformers.library_messages import quiet, reason
 from headscope.model.transformers.model_state import Change, restored
 from headscope.model.transformers.probe_inputs import read_by, unavailable_inputs
@@ -202,7 +199,7 @@ def _check_place(current: torch.device, target: torch.device | None) -> None:
 def open_weights(what: str | Path, *, hub: bool = False, seed: int = 0, progress: Step | None = None) -> WeightSource:
     """The weights of a checkpoint, straight from its file where that is possible; otherwise from a built model."""
     source = resolve(what, hub=hub, seed=seed, progress=progress)
-    if source.kind != "random" and source.gguf_file is None and source.adapter is None:
+    if source.kind != "random" and source.adapter is None:
         try:
             return _from_file(source)
         except WeightsRefused as refusal:
@@ -211,12 +208,12 @@ def open_weights(what: str | Path, *, hub: bool = False, seed: int = 0, progress
 
 
 def _from_file(source: Source) -> WeightSource:
-    where, raw = str(source.folder / "config.json"), read_config(source.folder)
-    checkpoint = plain_checkpoint(open_checkpoint(source.folder), raw)
+    files, where = source.checkpoint, str(source.checkpoint.config_file)
+    checkpoint = files.checkpoint()
     with quiet():
-        config = parsed_config(raw, where)
+        config = files.config()
         skeleton, sites, plans = trace_skeleton(model_class(config, where), config, where)
-        check_file(skeleton, checkpoint.tensors, str(source.folder))
+        check_file(skeleton, checkpoint.tensors, str(checkpoint.folder))
         sources, other_weights = file_sources(skeleton, checkpoint, plans, OtherWeights.of(skeleton, plans))
         spec = describe(
             skeleton,
@@ -227,12 +224,11 @@ def _from_file(source: Source) -> WeightSource:
             dequantised=checkpoint.dequantised,
             sha256=checkpoint.sha256(),
             licence=source.licence,
+            tells_initialisation=source.tells_initialisation,
             notes=checkpoint.notes,
         )
     matrices, method = FileMatrices(skeleton, checkpoint, sources), source.weights_method
-    return PlannedWeights(
-        spec, plans, other_weights, matrices, method, lambda: open_tokenizer(source.folder, config)[0]
-    )
+    return PlannedWeights(spec, plans, other_weights, matrices, method, lambda: files.tokenizer(config)[0])
 
 
 def trace_skeleton(cls: Any, config: Any, where: str) -> tuple[Any, tuple[Site, ...], dict[Site, Plan]]:
@@ -289,6 +285,7 @@ def _opened(loaded: LoadedModel, source: Source, tokenizer: Any | None) -> Model
         dequantised=loaded.dequantised,
         sha256=loaded.sha256,
         licence=source.licence,
+        tells_initialisation=source.tells_initialisation,
         notes=loaded.notes,
         origin=source,
     )

@@ -21,6 +21,7 @@ def describe(
     dequantised: str = "",
     sha256: str = "",
     licence: str = "",
+    tells_initialisation: bool = True,
     notes: tuple[str, ...] = (),
 ) -> ModelSpec:
     """The spec of a real or skeleton model, with the facts about its source."""
@@ -45,7 +46,7 @@ def describe(
         dequantised=dequantised,
         sha256=sha256,
         licence=licence,
-        initial_sd=None if dequantised or source == "gguf" else _initial_sd(config),
+        initial_sd=_initial_sd(config) if tells_initialisation and not dequantised else None,
         notes=(*notes, *_unseen(hf.config, sites), *silent_towers(hf, sites)),
         device=str(device_of(hf)),
     )

@@ -13,7 +13,7 @@ from headscope.core.model_spec import ModelSpec
 from headscope.core.site import Site
 from headscope.core.weights import AfterHeads, Embedding, FeedForward, HeadWeights, Vocabulary, WeightStatus
 from headscope.errors import CheckpointError, WeightsRefused
-from headscope.model.formats.safetensors_folder import Checkpoint
+from headscope.model.formats.checkpoint import Checkpoint
 from headscope.model.token_spelling import TokenizerVocabulary
 from headscope.model.tracing.embedding_tables import EmbeddingTables, find_tables
 from headscope.model.tracing.feed_forward import FeedForwardMatrices, find_feed_forward
@@ -78,7 +78,7 @@ class ModelMatrices:
 
 
 class FileMatrices:
-    """Matrices read from a safetensors file, one tensor at a time.
+    """Matrices read from the files of a checkpoint, one tensor at a time.
 
     `skeleton` only says which module has which shape. `sources` maps the model's parameter names to the file's tensor
     names. The last tensor is kept, so that a fused projection of q, k and v is read once.

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headscope import model as models
 from headscope.core import ModelSpec, Site, TextSpec, WeightSource
 from headscope.corpora import Amount, Text, Windows, read_windows
 from headscope.errors import UsageError
 from headscope.lenses.lens import Needs
+from headscope.model import model as models
 from headscope.model.token_ids import check_token_ids
 from headscope.model.token_pieces import SAMPLE, surroundings_of, token_pieces
 from headscope.progress import Progress, Silent

@@ -36,8 +36,8 @@ from headscope.experiments.fewshot.tables import (
     states_table,
 )
 from headscope.experiments.fewshot.writing import NEW_TOKENS, Written, write_all
-from headscope.model import Model
 from headscope.model.language import has_chat_template, predicts_next_token
+from headscope.model.model import Model
 from headscope.progress import Step
 
 COUNTS = (3, 5, 8)  # shots of the tables of clues

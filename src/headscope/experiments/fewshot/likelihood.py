@@ -21,7 +21,7 @@ from headscope.corpora.crossword_clues import Category, Clue
 from headscope.errors import UsageError
 from headscope.experiments.fewshot.prompt import Part, Prompt, built
 from headscope.experiments.fewshot.settings import MOST_SHOTS
-from headscope.model import Model
+from headscope.model.model import Model
 from headscope.model.transformers.model_state import restored
 from headscope.model.transformers.probe_inputs import forward_options
 

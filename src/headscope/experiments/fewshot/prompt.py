@@ -18,8 +18,8 @@ from torch import Tensor
 
 from headscope.corpora.crossword_clues import Clue
 from headscope.errors import UsageError
-from headscope.model import Model
 from headscope.model.language import has_chat_template
+from headscope.model.model import Model
 from headscope.model.transformers.library_messages import quiet
 
 END = "#"

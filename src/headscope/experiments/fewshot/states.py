@@ -21,7 +21,7 @@ from headscope.experiments.fewshot.measures import (
 from headscope.experiments.fewshot.prompt import Prompt, built
 from headscope.experiments.fewshot.writing import Written, write_clue
 from headscope.experiments.intervene.changes import Change
-from headscope.model import Model
+from headscope.model.model import Model
 from headscope.progress import Step
 
 ORIGINAL, INITIALISED = "original", "initialised"

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from headscope.experiments.fewshot.likelihood import Circle
 from headscope.experiments.fewshot.prompt import END, built
-from headscope.model import Model
 from headscope.model.language import decode, generate_tokens
+from headscope.model.model import Model
 
 NEW_TOKENS = 28
 

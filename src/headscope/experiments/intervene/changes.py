@@ -36,8 +36,8 @@ from headscope.experiments.intervene.settings import Randomise, Remove
 from headscope.maths.linear_algebra.spectrum import singular_values
 from headscope.maths.random_matrices.haar import haar_frames
 from headscope.maths.random_matrices.null_spectrum import Comparison
-from headscope.model import Model
 from headscope.model.edit import HeadMatrix
+from headscope.model.model import Model
 
 Kind = Literal["scale", "randomise", "rank", "remove"]
 _LONGEST = 80  # characters of a change as people write it

@@ -26,9 +26,10 @@ from headscope.lenses.focus.lens import State as FocusState
 from headscope.lenses.focus.settings import Params as FocusParams
 from headscope.lenses.lens import AS_IS, Batch, TextSize
 from headscope.maths.resampling.clustered_mean import total_variation
-from headscope.model import Model, Session
 from headscope.model.language import predicts_next_token
+from headscope.model.model import Model
 from headscope.model.predictions import Prediction, States, embedding, predict
+from headscope.model.session.session import Session
 
 _ROWS = 64  # rows of logits that are turned into float64 at a time
 Heads = Mapping[Site, tuple[int, ...]]

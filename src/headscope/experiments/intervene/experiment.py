@@ -38,8 +38,8 @@ from headscope.experiments.intervene.tables import (
     texts_table,
 )
 from headscope.experiments.intervene.writing import judged, needed_tokens, surprises
-from headscope.model import Model
 from headscope.model.language import has_chat_template, predicts_next_token
+from headscope.model.model import Model
 from headscope.progress import Step
 
 # What a terminal shows of the table of effects, under short names; --format csv or json has everything.

@@ -14,8 +14,8 @@ from headscope.corpora import Text, Windows
 from headscope.corpora.windows import room_for, windows_in
 from headscope.errors import UsageError
 from headscope.experiments.intervene.writing import PROMPTS
-from headscope.model import Model
 from headscope.model.language import predicts_next_token, prompt_tokens
+from headscope.model.model import Model
 from headscope.model.token_ids import check_token_ids
 from headscope.model.token_pieces import SAMPLE, surroundings_of, token_pieces
 

@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headscope.model import Model
 from headscope.model.language import decode, generate_tokens, predicts_next_token
+from headscope.model.model import Model
 from headscope.model.predictions import predict
 
 RUN = 4

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from headscope.errors import CheckpointError
+from headscope.model.formats.checkpoint import Checkpoint
 from headscope.model.formats.checkpoint_file import sha256_of
 from headscope.model.formats.config_json import read_object
-from headscope.model.formats.safetensors_folder import Checkpoint
+from headscope.model.formats.safetensors_folder import read_tensor
 from headscope.model.formats.safetensors_header import read_header
 
 CONFIG = "adapter_config.json"
@@ -69,7 +70,8 @@ def read_adapter(folder: Path) -> Adapter:
                 f"{folder / WEIGHTS}: tensor {name!r} is stored as {entry.dtype}, expected floating values",
                 hint="save the adapter in float16, bfloat16 or float32",
             )
-    return Adapter(folder, read_object(folder / CONFIG), Checkpoint(folder, (folder / WEIGHTS,), entries))
+    checkpoint = Checkpoint(folder, (folder / WEIGHTS,), entries, read_tensor)
+    return Adapter(folder, read_object(folder / CONFIG), checkpoint)
 
 
 def base_name(folder: Path) -> str:

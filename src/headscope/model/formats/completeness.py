@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from headscope.errors import CheckpointError
-from headscope.model.formats.safetensors_header import TensorEntry
+from headscope.model.formats.checkpoint import TensorEntry
 
 Report = Mapping[str, Any]  # what transformers tells about a load: missing_keys, unexpected_keys, mismatched_keys
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from headscope.errors import CheckpointError
 from headscope.model.formats.checkpoint_file import file_size, unreadable
+from headscope.model.formats.format import recognised_files
 from headscope.model.transformers.library_messages import quiet
 
 _MAX_BYTES = 16_000_000
@@ -102,7 +103,7 @@ def _instead(folder: Path) -> str:
     for name, hint in _INSTEAD.items():
         if (folder / name).exists():
             return hint
-    if ggufs := sorted(folder.glob("*.gguf")):
-        return f"give the file itself: {ggufs[0]}"
+    if other_files := recognised_files(folder):
+        return f"give the file itself: {other_files[0]}"
     inner = sorted(path.parent for path in folder.glob("*/config.json"))
     return f"did you mean {inner[0]}?" if inner else "fetch the checkpoint's config.json too"

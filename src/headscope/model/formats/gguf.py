@@ -1,9 +1,10 @@
 """GGUF files: expanded once into float32 safetensors in the Hugging Face form, and kept in the cache.
 
-Expanding 135M parameters takes half a minute, most of it parsing in Python; opening the result takes a
-second or two. The folder is named by the hash of the GGUF file, so a changed file is never taken for the old. The
-hashes of the expanded files are noted when they are written and compared whenever they are used: an expansion that was
-changed since is made again.
+Expanding 135M parameters takes a quarter of a minute, most of it parsing in Python; opening the result takes a second
+or two. The folder is named by the hash of the GGUF file, so a changed file is never taken for the old. The hashes of
+the expanded files are noted when they are written and compared whenever they are used: an expansion that was changed
+since is made again. The model that an expansion is written from is handed on, so that the first opening builds one
+model.
 """
 
 import contextlib
@@ -31,13 +32,16 @@ _VERSION = 1  # of what is written below: a change makes old expansions invisibl
 
 @dataclass(frozen=True)
 class Expansion:
-    """A GGUF file as a folder in Hugging Face form, with what the file itself held."""
+    """A GGUF file as a folder in Hugging Face form, with what the file itself held.
+
+    `model` is the float32 model that the folder was written from just now; None where the cache had the folder.
+    """
 
     folder: Path
     sha256: str
     types: str
     dequantised: str
-    notes: tuple[str, ...] = ()
+    model: Any | None = None
 
 
 def expansion(file: Path, progress: Step | None = None) -> Expansion:
@@ -49,15 +53,16 @@ def expansion(file: Path, progress: Step | None = None) -> Expansion:
     if 4 * header.n_numbers > MAX_KEPT_BYTES:
         raise WeightsRefused(f"{file} is expanded in memory only: {4 * header.n_numbers / 1e9:.1f} GB are not kept")
     folder = cache.cache_folder() / "expanded" / f"{sha256[:32]}-v{_VERSION}"
+    models: list[Any] = []
     if cache.about(folder, contents=True) is None:
         if progress is not None:
             progress(f"expanding {file.name} (once)", 0, 0)
         notes = {"gguf": file.name, "sha256": sha256, "dequantised": header.dequantised}
         try:
-            cache.install(folder, lambda new: _write(file, header, new), notes=notes, contents=True)
+            cache.install(folder, lambda new: models.append(_write(file, header, new)), notes=notes, contents=True)
         except ResourceError as error:
             raise WeightsRefused(f"{file} is expanded in memory only: {error.message}", hint=error.hint) from error
-    return Expansion(folder, sha256, header.types, header.dequantised)
+    return Expansion(folder, sha256, header.types, header.dequantised, models[0] if models else None)
 
 
 def read_gguf_config(file: Path) -> Any:
@@ -142,19 +147,43 @@ def _loading(file: Path) -> Iterator[None]:
             ) from error
 
 
-def _write(file: Path, header: GgufHeader, folder: Path) -> None:
-    config = read_gguf_config(file)
-    model, report = build(file, header, config)
+@contextlib.contextmanager
+def parsed_once() -> Iterator[None]:
+    """Inside, a file is parsed once, and the table of its names is made once.
+
+    transformers parses the file for every part that it reads, and makes the table for every module of the model.
+    """
+    try:
+        import gguf
+    except ImportError:  # transformers raises it too, and `_loading` says what to install
+        yield
+        return
+    reader, name_map = gguf.GGUFReader, gguf.get_tensor_name_map
+    shared_reader = functools.cache(reader)
+    gguf.GGUFReader = lambda path, *modes: shared_reader(Path(path).resolve(), *modes)
+    gguf.get_tensor_name_map = functools.cache(name_map)
+    try:
+        yield
+    finally:
+        gguf.GGUFReader, gguf.get_tensor_name_map = reader, name_map
+
+
+def _write(file: Path, header: GgufHeader, folder: Path) -> Any:
+    """Write the expansion and give back the model that it was written from."""
+    with parsed_once():
+        config = read_gguf_config(file)
+        config.architectures = [classes.model_class(config, str(file)).__name__]
+        model, report = build(file, header, config)
+        tokenizer = read_gguf_tokenizer(file, header)
     completeness.check(report, model, str(file))
-    tokenizer = read_gguf_tokenizer(file, header)
     # named_parameters leaves out the second name of a tied weight; a buffer belongs if it is in the state.
     once = {name for name, _ in model.named_parameters()} | {name for name, _ in model.named_buffers()}
     state = {name: value.contiguous() for name, value in model.state_dict().items() if name in once}
-    config.architectures = [type(model).__name__]
     config.to_json_file(folder / "config.json")
     _save(state, folder / "model.safetensors")
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
+    return model
 
 
 def _save(state: dict[str, Any], file: Path) -> None:

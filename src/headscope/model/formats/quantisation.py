@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from headscope.errors import CheckpointError
-from headscope.model.formats.safetensors_folder import Checkpoint
-from headscope.model.formats.safetensors_header import TensorEntry
+from headscope.model.formats.checkpoint import Checkpoint, TensorEntry
 from headscope.model.formats.weight_decoders import (
     AWQ_ORDER,
     WORD,
@@ -62,7 +61,7 @@ class DecodedCheckpoint(Checkpoint):
     def dtypes(self) -> tuple[str, ...]:
         """The floating dtypes of the tensors that are stored as plain numbers."""
         plain = {name: entry for name, entry in self.tensors.items() if name not in self.packings}
-        return Checkpoint(self.folder, self.files, plain).dtypes
+        return Checkpoint(self.folder, self.files, plain, self.reader).dtypes
 
     @property
     def stored(self) -> str:
@@ -132,7 +131,9 @@ def plain_checkpoint(checkpoint: Checkpoint, raw: Mapping[str, Any]) -> Checkpoi
     for name, packing in packings.items():
         entry = checkpoint.tensors[packing.parts[0]]
         tensors[name] = replace(entry, dtype="F32", shape=packing.shape)
-    return DecodedCheckpoint(checkpoint.folder, checkpoint.files, tensors, packings, _activations(settings))
+    return DecodedCheckpoint(
+        checkpoint.folder, checkpoint.files, tensors, checkpoint.reader, packings, _activations(settings)
+    )
 
 
 def _activations(settings: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,64 +1,66 @@
-"""The header of one safetensors file, read by hand and checked before a byte of it is believed.
+"""The header of one safetensors file: judged by the safetensors library, and explained here where it is refused.
 
 The format: 8 bytes, the length of the header as a little-endian integer; the header, JSON, tensor name →
-{dtype, shape, data_offsets}; then the data, without holes. Everything that is said in the header is compared
-with the size of the file, so that a broken file is an error here and never a wrong number later.
+{dtype, shape, data_offsets}; then the data, without holes. The library compares all of it with the size of the file,
+so that a broken file is an error here and never a wrong number later. It lets two things pass that are refused here: a
+tensor that is named twice, and more dimensions than any weight has. Its errors do not name the file, and for most kinds
+of damage not the tensor; `_damage` does.
 """
 
 import json
-import math
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headscope.errors import CheckpointError
+from headscope.model.formats.checkpoint import BITS, TensorEntry
 from headscope.model.formats.checkpoint_file import file_size, unreadable
+from headscope.model.transformers.library_messages import reason
 
-# A header lists names and numbers: even the largest checkpoints stay far below this.
+# A header lists names and numbers: even the largest checkpoints stay far below this, and the library reads no more.
 MAX_HEADER_BYTES = 100_000_000
-
-BITS: dict[str, int] = {
-    "BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "U32": 32, "I32": 32, "U64": 64, "I64": 64,
-    "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "C64": 64,
-    "F8_E4M3": 8, "F8_E5M2": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "F8_E8M0": 8,
-    "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
-}  # fmt: skip
 
 _MAX_DIMENSIONS = 16  # torch goes further, no weight does
 
 _AGAIN = "the file is damaged: copy or download it again"
-
-
-@dataclass(frozen=True)
-class TensorEntry:
-    """Where one tensor is: `begin` and `end` count bytes from the start of `file`."""
-
-    file: Path
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
-
-    @property
-    def is_floating(self) -> bool:
-        """Whether the numbers are floating-point ones (of any width)."""
-        return self.dtype[0] == "F" or self.dtype == "BF16"
+_CONVERT = "convert the checkpoint to float32, float16 or bfloat16"
 
 
 def read_header(file: Path) -> dict[str, TensorEntry]:
     """Every tensor of a safetensors file, in the order of its data; raises when anything does not add up."""
+    from safetensors import SafetensorError, safe_open
+
     size = file_size(file)
+    text = _header_text(file, size)
+    try:
+        with safe_open(file, framework="numpy"):
+            pass
+    except SafetensorError as error:
+        words = reason(error).removeprefix("Error while deserializing header: ")
+        raise _damage(file, size, text, words) from error
+    except OSError as error:
+        raise unreadable(file, error) from error
+    entries = {name: _entry(file, 8 + len(text), entry) for name, entry in _parsed(file, text).items()}
+    for name, entry in entries.items():
+        if entry.dtype not in BITS:
+            raise CheckpointError(f"{file}: tensor {name!r} has the unknown dtype {entry.dtype!r}", hint=_CONVERT)
+        if (dimensions := len(entry.shape)) > _MAX_DIMENSIONS:
+            raise CheckpointError(
+                f"{file}: tensor {name!r} is malformed: {dimensions} dimensions, expected at most {_MAX_DIMENSIONS}",
+                hint=_AGAIN,
+            )
+    return dict(sorted(entries.items(), key=lambda item: item[1].begin))
+
+
+def _header_text(file: Path, size: int) -> bytes:
+    """The header as it is in the file; what is no safetensors file at all is refused, with what it is instead."""
     try:
         with file.open("rb") as source:
             start = source.read(9)
             length = _header_length(file, size, start)
-            text = (start[8:] + source.read(max(length - 1, 0)))[:length]
+            return (start[8:] + source.read(max(length - 1, 0)))[:length]
     except OSError as error:
         raise unreadable(file, error) from error
-    entries = [_entry(file, name, description, 8 + length) for name, description in _parse(file, text).items()]
-    _check_layout(file, size, 8 + length, entries)
-    return dict(sorted(entries, key=lambda item: item[1].begin))
 
 
 def _header_length(file: Path, size: int, start: bytes) -> int:
@@ -88,91 +90,74 @@ def _header_length(file: Path, size: int, start: bytes) -> int:
     return int(length)
 
 
-class _DuplicateKey(Exception):
-    """A JSON object has the same key twice; Python would silently keep the last."""
+def _parsed(file: Path, text: bytes) -> Any:
+    """The header without its metadata; raises on a name that is there twice."""
 
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        # Python and the library keep the last of two equal names; another reader may keep the first.
+        values: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in values:
+                raise CheckpointError(f"{file}: the header names {name!r} twice", hint=_AGAIN)
+            values[name] = value
+        return values
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    header: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in header:
-            raise _DuplicateKey(name)
-        header[name] = value
+    header = json.loads(text, object_pairs_hook=unique)
+    if isinstance(header, dict):
+        header.pop("__metadata__", None)
     return header
 
 
-def _parse(file: Path, text: bytes) -> dict[str, Any]:
+def _entry(file: Path, start: int, description: dict[str, Any]) -> TensorEntry:
+    begin, end = description["data_offsets"]
+    return TensorEntry(file, description["dtype"], tuple(description["shape"]), start + begin, start + end)
+
+
+def _damage(file: Path, size: int, text: bytes, words: str) -> CheckpointError:
+    """What is wrong with a header that the library refuses, and where; `words` is what the library says."""
     try:
-        header = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
-    except _DuplicateKey as error:
-        raise CheckpointError(f"{file}: the header names {str(error)!r} twice", hint=_AGAIN) from error
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file}: the header is not JSON ({error})", hint=_AGAIN) from error
+        header = _parsed(file, text)
+    except CheckpointError as error:
+        return error
+    except (ValueError, RecursionError):
+        return CheckpointError(f"{file}: the header is not JSON ({words})", hint=_AGAIN)
     if not isinstance(header, dict):
-        raise CheckpointError(f"{file}: the header is {type(header).__name__}, expected an object", hint=_AGAIN)
-    header.pop("__metadata__", None)
-    return header
+        return CheckpointError(f"{file}: the header is {type(header).__name__}, expected an object", hint=_AGAIN)
+    for name, description in header.items():
+        if not _is_well_formed(description):
+            return CheckpointError(
+                f"{file}: tensor {name!r} is malformed in the header, {description!r:.120}: {words}",
+                hint=_CONVERT if "unknown variant" in words else _AGAIN,
+            )
+    entries = {name: _entry(file, 8 + len(text), description) for name, description in header.items()}
+    return CheckpointError(_misfit(file, size, 8 + len(text), entries) or f"{file}: {words}", hint=_AGAIN)
 
 
-def _entry(file: Path, name: str, description: Any, data: int) -> tuple[str, TensorEntry]:
-    where = f"{file}: tensor {name!r}"
-    if not isinstance(description, dict) or not {"dtype", "shape", "data_offsets"} <= description.keys():
-        raise CheckpointError(f"{where} lacks dtype, shape or data_offsets in the header", hint=_AGAIN)
+def _is_well_formed(description: Any) -> bool:
+    """Whether this describes a tensor: a type, sizes that a machine can count to, and where its bytes are."""
+    if not isinstance(description, dict) or not description.keys() >= {"dtype", "shape", "data_offsets"}:
+        return False
     dtype, shape, offsets = description["dtype"], description["shape"], description["data_offsets"]
-    if not isinstance(dtype, str) or dtype not in BITS:
-        raise CheckpointError(
-            f"{where} has the unknown dtype {dtype!r}, expected one of {', '.join(BITS)}",
-            hint="convert the checkpoint to float32, float16 or bfloat16",
-        )
-    if (
-        not _naturals(shape)
-        or len(shape) > _MAX_DIMENSIONS
-        or not _naturals(offsets)
-        or len(offsets) != 2
-        or offsets[0] > offsets[1]
-    ):
-        raise CheckpointError(
-            f"{where} has shape {_short(shape)} and data_offsets {_short(offsets)}, which are malformed", hint=_AGAIN
-        )
-    bits = math.prod(shape) * BITS[dtype]
-    if bits != 8 * (offsets[1] - offsets[0]):
-        raise CheckpointError(
-            f"{where} of shape {tuple(shape)} and dtype {dtype} needs {bits // 8} bytes, "
-            f"but its data_offsets {offsets} span {offsets[1] - offsets[0]}",
-            hint=_AGAIN,
-        )
-    return name, TensorEntry(file, dtype, tuple(shape), data + offsets[0], data + offsets[1])
+    lists = isinstance(shape, list) and isinstance(offsets, list) and len(offsets) == 2
+    counts = lists and all(type(number) is int and 0 <= number < 1 << 63 for number in (*shape, *offsets))
+    return bool(counts) and offsets[0] <= offsets[1] and isinstance(dtype, str) and dtype in BITS
 
 
-def _naturals(numbers: Any) -> bool:
-    """Whether this is a list of sizes that a machine can count to."""
-    return isinstance(numbers, list) and all(type(number) is int and 0 <= number < 1 << 63 for number in numbers)
-
-
-def _short(numbers: Any) -> str:
-    text = repr(numbers)
-    return text if len(text) <= 80 else f"{text[:80]} …"
-
-
-def _check_layout(file: Path, size: int, data: int, entries: list[tuple[str, TensorEntry]]) -> None:
-    """The data must be covered without overlap, without holes and up to the end of the file."""
-    reached, previous = data, "the header"
-    for name, entry in sorted(entries, key=lambda item: (item[1].begin, item[1].end)):
+def _misfit(file: Path, size: int, start: int, entries: dict[str, TensorEntry]) -> str:
+    """What in a well-formed header does not fit together; empty where nothing is noticed."""
+    for name, entry in entries.items():
+        if (needed := entry.n_bytes) != entry.end - entry.begin:
+            return (
+                f"{file}: tensor {name!r} of shape {entry.shape!s:.80} and dtype {entry.dtype} needs {needed} bytes, "
+                f"but its data_offsets span {entry.end - entry.begin}"
+            )
+    reached, previous = start, "the header"
+    for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
         if entry.begin < reached:
-            raise CheckpointError(
-                f"{file}: tensor {name!r} begins at {entry.begin}, inside {previous} which ends at {reached}",
-                hint=f"tensors overlap: {_AGAIN}",
-            )
+            return f"{file}: tensor {name!r} overlaps: it begins at {entry.begin}, inside {previous}, up to {reached}"
         if entry.begin > reached:
-            raise CheckpointError(
-                f"{file}: {entry.begin - reached} bytes before tensor {name!r} belong to no tensor",
-                hint=_AGAIN,
-            )
+            return f"{file}: {entry.begin - reached} bytes before tensor {name!r} belong to no tensor"
         reached, previous = entry.end, f"tensor {name!r}"
     if reached > size:
-        raise CheckpointError(
-            f"{file} is truncated: its header describes {reached} bytes, the file has {size}",
-            hint=_AGAIN,
-        )
-    if reached < size:
-        raise CheckpointError(f"{file}: {size - reached} bytes after {previous} belong to no tensor", hint=_AGAIN)
+        return f"{file} is truncated: its header describes {reached} bytes, the file has {size}"
+    return f"{file}: {size - reached} bytes after {previous} belong to no tensor" if reached < size else ""

@@ -8,6 +8,7 @@ from typing import Literal
 
 from headscope.errors import CheckpointError, HeadscopeError, NumericsError, ResourceError, UsageError
 from headscope.model.formats.checkpoint_file import file_size
+from headscope.model.formats.format import format_at
 from headscope.model.model import open_model
 from headscope.model.sources.names import resolve
 from headscope.model.transformers.library_messages import reason
@@ -49,7 +50,9 @@ _ERRORS: dict[Result, type[HeadscopeError]] = {
 def is_list(name: str) -> bool:
     """Whether `name` names a list of models rather than a model."""
     path = Path(name)
-    return name == POPULAR or (path.is_file() and path.suffix.lower() not in (".gguf", ".safetensors", ".json"))
+    if name == POPULAR or not path.is_file():
+        return name == POPULAR
+    return path.suffix.lower() not in (".safetensors", ".json") and format_at(path) is None
 
 
 def read_list(name: str) -> tuple[str, ...]:

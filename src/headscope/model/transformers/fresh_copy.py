@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headscope.model.formats import gguf
-from headscope.model.formats.gguf_header import read_gguf_header
 from headscope.model.load import load
 from headscope.model.sources.names import Source
 from headscope.model.transformers.library_messages import quiet, reason
@@ -46,20 +44,11 @@ def _reload(hf: Any, source: Source) -> FreshCopy:
     if getattr(source, "adapter", None) is not None:
         return FreshCopy(load(source, dtype=hf.dtype).model, "loaded again by headscope, with its adapter")
     try:
-        model = _by_transformers(hf, source)
+        model = source.checkpoint.reference(type(hf), hf.dtype)
     except Exception as error:  # noqa: BLE001  transformers may lack a package or refuse a file that headscope reads
         why = f"loaded again by headscope: transformers itself does not load it ({reason(error)})"
         return FreshCopy(load(source, dtype=hf.dtype).model, why)
     return FreshCopy(model, "loaded again by transformers itself")
-
-
-def _by_transformers(hf: Any, source: Source) -> Any:
-    file = source.gguf_file
-    if file is not None:
-        return gguf.build(file, read_gguf_header(file), gguf.read_gguf_config(file), hf.dtype)[0]
-    return type(hf).from_pretrained(
-        source.folder, dtype=hf.dtype, local_files_only=True, use_safetensors=True, trust_remote_code=False
-    )
 
 
 def _rebuilt(hf: Any) -> FreshCopy:
