@@ -90,7 +90,10 @@ def _costs(effects: Sequence[Row], windows: int) -> list[Headline]:
 def _strongest(
     changes: Sequence[Row], controls: dict[str, Row], name: str, size: Callable[[float, float], float | None]
 ) -> tuple[Row, float | None]:
-    """The change that lies farthest from its control, and how far; 0 where its interval holds one of the draws."""
+    """The change that lies farthest from its control, and how far.
+
+    That is 0 where the interval holds one of the control's draws, None without an interval.
+    """
     effects = []
     for row in changes:
         control = controls[row["change"]]
@@ -168,7 +171,7 @@ def _sharpness(original: Row, scaled: Sequence[Row]) -> list[Headline]:
 
 
 def _apart(before: Row, after: Row, name: str) -> float | None:
-    """How far two shares lie apart: 0 where their intervals meet, None where there are none."""
+    """How far two shares lie apart; 0 where intervals meet, None without them."""
     low, high = before.get(f"{name}_low"), before.get(f"{name}_high")
     if low is None or high is None or after.get(f"{name}_low") is None:
         return None

@@ -179,7 +179,7 @@ def _two_decimals(value: float) -> str:
 
 
 def _further_headline(tables: Mapping[str, pl.DataFrame]) -> Headline | None:
-    """Correlations with distance included, and scores; the short form is about nearness."""
+    """Correlations with distance included, and scores; in short, nearness."""
     full = " ".join(text for text in (_compared(tables["heads"]), _scores_sentence(tables["pairs"])) if text)
     near = tables["heads"].filter(pl.col("quantity") == "nearness", pl.col("value").is_not_null())
     if near.is_empty():

@@ -153,13 +153,13 @@ def _kurtosis_short(most: pl.DataFrame, median: Mapping[str, Any], heavier: int,
 
 
 def _kurtosis_size(most: pl.DataFrame, median: Mapping[str, Any]) -> float | None:
-    """The kurtosis of the median layer over a Gaussian's, where most layers lie on its side of the Gaussian."""
+    """The effect of the median layer, where most layers differ from a Gaussian."""
     low, high = (_median_end(most, end) for end in _ENDS)
     return clear_effect(ratio_effect(1.0 + median["value"], 1.0), low, high)
 
 
 def _median_end(rows: pl.DataFrame, end: str) -> float | None:
-    """The median of one end of the intervals: beyond 0 where those of most rows are."""
+    """The median of one end of the intervals; beyond 0 where most of them are."""
     ends = rows[end].drop_nulls().to_numpy()
     return float(np.median(ends)) if len(ends) else None
 
@@ -212,13 +212,13 @@ def _dimension_headline(table: pl.DataFrame) -> Headline | None:
     return _dimension_size(full, rows[[rows.height // 2]])
 
 
-def _dimension_size(full: str, middle: pl.DataFrame) -> Headline:
-    """The median layer, whose row is `middle`, beside samples without preferred directions."""
-    median = middle.row(0, named=True)
+def _dimension_size(full: str, median_row: pl.DataFrame) -> Headline:
+    """The median layer, next to samples without preferred directions."""
+    median = median_row.row(0, named=True)
     size = ratio_effect(median["value"], median["null"])
     effect = clear_effect(size, median["low"], median["high"], median["null"])
     if effect == 0.0:
-        fewer = f"{two_digits(detectable_effect(middle) or 0.0)} dimensions fewer"
+        fewer = f"{two_digits(detectable_effect(median_row) or 0.0)} dimensions fewer"
         return Headline(full, undetected("narrowing of token vectors in the median layer", fewer), effect)
     short = (
         f"In the median layer token vectors effectively use {median['value']:.3g} of {median['dimensions']} "

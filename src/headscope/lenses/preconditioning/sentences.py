@@ -109,16 +109,19 @@ def _information_headline(text: Mapping[str, Mapping[str, Any]], windows: str) -
     return Headline(full, short, clear_effect(size, gain["low"], gain["high"]))
 
 
-def _information_short(difference: str, whole: str, gain: Mapping[str, Any]) -> str:
+def _information_short(difference: str, uncertainty: str, gain: Mapping[str, Any]) -> str:
     if gain["low"] is None:
-        return f"In the text the last token tells {difference} of {whole} nats about the next; there is no interval."
+        return (
+            f"In the text the last token tells {difference} of {uncertainty} nats about the next; there is no interval."
+        )
     if gain["low"] <= 0:
         return undetected("information of the last token about the next", f"{_nats(_detectable(gain))} nats")
-    return f"In the text alone, the last token removes {difference} of the {whole} nats of uncertainty about the next."
+    removed = f"{difference} of the {uncertainty} nats of uncertainty"
+    return f"In the text alone, the last token removes {removed} about the next."
 
 
 def _detectable(row: Mapping[str, Any], units: str = "windows") -> float:
-    """The change that would have been detected in four of five texts; the row has an interval."""
+    """The change that four of five texts would have shown; needs an interval."""
     half = torch.tensor((row["high"] - row["low"]) / 2, dtype=torch.float64)
     return float(detectable(half, row[units]))
 

@@ -104,8 +104,8 @@ def _variance_headline(table: pl.DataFrame) -> Headline:
         f"tokens would have, in the median of {rows.height} heads; the most in {label_of(top)}, {ratio.max():.2g} times"
     )
     sure = rows.filter(pl.col("low").is_not_null())
-    middle = f"{np.median(ratio):.2f} times that of independent tokens"
-    short = f"In the median head the variance of a query's scores is {middle}"
+    median_ratio = f"{np.median(ratio):.2f} times that of independent tokens"
+    short = f"In the median head the variance of a query's scores is {median_ratio}"
     if sure.is_empty():
         return Headline(f"{text}. One window gives no interval.", f"{short} (no interval).")
     inside = sure.filter(pl.col("predicted").is_between("low", "high")).height

@@ -43,7 +43,7 @@ def correlation_effect(correlation: float, null: float = 0.0) -> float | None:
 
 
 def information_effect(nats: float, components: int) -> float | None:
-    r"""Mutual information as a correlation: that of Gaussian pairs which share as much in every component.
+    r"""The correlation of Gaussian pairs that share as much in every component.
 
     Definition:
         $\sqrt{1 - e^{-2 I / k}}$, with I nats in k components.
@@ -58,12 +58,12 @@ def information_effect(nats: float, components: int) -> float | None:
 
 
 def nats_effect(difference: float) -> float | None:
-    """A difference of logarithms as that of the ratio: ln 2 more, or less, is twice as much and has 1/2."""
+    """A difference of logarithms as the ratio it stands for: 1/2 at ln 2."""
     return _bounded(-math.expm1(-abs(difference)))
 
 
 def clear_effect(effect: float | None, low: float | None, high: float | None, null: float = 0.0) -> float | None:
-    """The effect where its interval leaves the null out, 0 where it does not, None without an interval.
+    """The effect if its interval leaves the null out; 0 if not, None without one.
 
     Properties:
         - an interval that touches the null detects nothing  (tested: test_an_effect_needs_a_clear_interval)

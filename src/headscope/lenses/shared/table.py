@@ -18,7 +18,7 @@ def number(value: Tensor | float) -> float | None:
 
 
 def with_values(quantities: Sequence[HeadQuantity], tables: Mapping[str, pl.DataFrame]) -> tuple[HeadQuantity, ...]:
-    """The quantities that at least one head has a value of: a short text leaves some of them empty."""
+    """The quantities that some head has a value of; a short text leaves gaps."""
     return tuple(quantity for quantity in quantities if _values(quantity, tables[quantity.table]).count() > 0)
 
 

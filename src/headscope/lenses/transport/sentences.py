@@ -185,7 +185,7 @@ def _off(value: float, unit: str = "") -> str:
 
 
 def _vector_headline(vectors: pl.DataFrame) -> Headline:
-    """Single outputs, which need no second half of windows: constant weights would have no error at all."""
+    """Single outputs, of which constant weights would have no error at all."""
     off, flat = (_two(_middle(vectors, name)) for name in ("value", "null"))
     full = (
         f"With mean weights a head's output is off by {off} of its spread in the median of {vectors.height} heads "
@@ -338,7 +338,7 @@ def _through(layers: pl.DataFrame) -> Headline | None:
 
 
 def _through_headline(full: str, row: Mapping[str, Any], rows: pl.DataFrame, stage: str) -> Headline:
-    """The last stage of the median layer; other windows that were measured are off, too."""
+    """The last stage of the median layer, next to other windows as measured."""
     value, floor = _middle(rows, "value"), _middle(rows, "floor")
     effect = clear_effect(share_effect(value, min(floor, 1.0)), row["low"], row["high"], floor)
     if effect == 0.0:

@@ -132,7 +132,7 @@ def _growth(streams: pl.DataFrame) -> Headline | None:
 def _changed(
     effect: float | None, row: Mapping[str, object], baseline: Mapping[str, object] | None = None
 ) -> float | None:
-    """The effect where the change that the row is compared by is clear, 0 where it is not, None without a test."""
+    """The effect if the row's change is clear; 0 if not, None without a test."""
     return {"more": effect, "less": effect, "unclear": 0.0, "untested": None}[_direction(row, baseline)]
 
 
@@ -148,7 +148,7 @@ def _growth_short(first: Mapping[str, object], last: Mapping[str, object]) -> st
 
 
 def _detectable(row: Mapping[str, object], name: str = "change") -> float:
-    """The change that would have been detected in four of five texts; 0 without an interval."""
+    """The change that four of five texts would have shown; 0 without an interval."""
     low, high, windows = row[f"{name}_low"], row[f"{name}_high"], row["windows"]
     if not (isinstance(low, float) and isinstance(high, float) and isinstance(windows, int)):
         return 0.0
@@ -199,7 +199,7 @@ def _causes(streams: pl.DataFrame) -> Headline | None:
 
 
 def _causes_headline(full: str, ends: Mapping[str, Mapping[str, object]]) -> Headline:
-    """The part whose absence changes most; attention alone where no part could be left out."""
+    """The part whose absence changes most; attention alone where there is none."""
     usual = ends[AS_IS]
     names = {variant: name for variant, name in _names().items() if variant in ends}
     parts = [variant for variant in names if variant in _PARTS] or list(names)
