@@ -404,3 +404,14 @@ def test_senseless_numbers_are_refused():
         LENS.needs(Params(components=0))
     with pytest.raises(UsageError, match="at least two"):
         LENS.needs(Params(tokens=1))
+
+
+@pytest.mark.parametrize("coordinate", range(D))
+@pytest.mark.parametrize("side", [1, -1])
+def test_the_sign_of_skewness_is_that_of_the_text(coordinate: int, side: int):
+    """An eigenvector has no sign of its own; the lens takes its largest entry as positive."""
+    x = autoregressive(12, 65, rho=0.0, seed=coordinate)
+    x[..., coordinate] = side * 20 * torch.exp(x[..., coordinate] / SCALES[coordinate])
+    tests = finding_of(batch_of(x)).tables["normality"]
+    skewness = tests.filter(pl.col("quantity") == "skewness", pl.col("component") == 0)["value"].item()
+    assert skewness * side > 1

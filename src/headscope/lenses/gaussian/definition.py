@@ -88,6 +88,7 @@ class _Stream:
         self.n, self.d = self.x.shape
         self.mean = self.x.mean(0)
         values, vectors = np.linalg.eigh(np.cov(self.x.T, ddof=1).reshape(self.d, self.d))
+        vectors *= np.sign([column[np.abs(column).argmax()] for column in vectors.T])  # their largest entries positive
         self.values, self.axes = values[::-1], vectors[:, ::-1]
         self.rank = int((self.values > 1e-13 * self.d * self.values[0]).sum())
 

@@ -115,9 +115,14 @@ class Layer:
 
     @cached_property
     def spectrum(self) -> tuple[Float[Tensor, "d"], Float[Tensor, "d d"]]:
-        """Eigenvalues of the unbiased covariance, largest first, and the principal axes in columns."""
+        """Eigenvalues of the unbiased covariance, largest first, and the principal axes in columns.
+
+        An eigenvector has no sign of its own, and rounding would choose one: here its largest entry is positive, so that
+        the skewness along it keeps its sign however the text was split.
+        """
         values, vectors = eigen(self.moments.covariance())
-        return values.flip(0), vectors.flip(1)
+        largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
+        return values.flip(0), (vectors * largest.sign()).flip(1)
 
     @cached_property
     def rank(self) -> int:
