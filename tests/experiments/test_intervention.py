@@ -190,7 +190,7 @@ def test_controls_are_drawn_several_times(tiny):
         f"({number(control['perplexity_least'])} to {number(control['perplexity_most'])})" in finding.headlines[0].full
     )
     assert "mean of 3 draws" in finding.headlines[0].full
-    assert all(len(headline.short.split()) <= 20 for headline in finding.headlines)
+    assert all(len(headline.short.split()) <= 20 for headline in finding.headlines), finding.headlines
     (moved,) = finding.quantities
     heads = finding.tables["heads"].filter(*(pl.col(column) == value for column, value in moved.where.items()))
     assert heads.height == sum(site.n_heads for site in tiny.sites)
@@ -344,11 +344,12 @@ def test_short_headlines_state_the_planted_numbers():
     assert cost.effect is None, "no interval"
     assert sharpness.short == "Scaled by 1/2 to 2, attention's entropy goes from 90 % to 20 % of the largest."
     assert sharpness.effect == pytest.approx((0.9 - 0.2) / 0.9)
-    assert itself.short == "At α = 2 tokens pay 70 % of their attention to themselves; in the original 10 %."
+    assert itself.short == "At α = 2 tokens pay 70 % of attention to themselves; in the original 10 %."
     assert itself.effect == pytest.approx((0.7 - 0.1) / 0.9)
     same = headlines(planted(0.1, entropies=(0.6, 0.6, 0.6)), "qk", 2)
     assert [headline.effect for headline in same[1:]] == [0, 0]
     assert all(headline.short.endswith("(not told apart).") for headline in same[1:])
+    assert all(len(headline.short.split()) <= 20 for headline in same)
     alone = headlines(planted(0.7, half=None), "qk", 1)
     assert [headline.effect for headline in alone] == [None] * 3
 

@@ -81,7 +81,7 @@ def _costs(effects: Sequence[Row], windows: int) -> list[Headline]:
     )
     row, effect = _strongest(changes, controls, "cosine", correlation_effect)
     short = (
-        f"Sentence embeddings keep a cosine of {row['cosine']:.3f} with the original under {row['change']}; in random "
+        f"Embeddings keep a cosine of {row['cosine']:.3f} with the original under {row['change']}; in random "
         f"directions {controls[row['change']]['cosine']:.3f}{_unsure(effect)}."
     )
     return [Headline(full, short, effect)]
@@ -227,7 +227,7 @@ def _self(original: Row, scaled: Sequence[Row]) -> list[Headline]:
     )
     effect = _apart(original, top, "self")
     short = (
-        f"At {_name(top)} tokens pay {_share(most)} of their attention to themselves; in the original "
+        f"At {_name(top)} tokens pay {_share(most)} of attention to themselves; in the original "
         f"{_share(original['self'])}{_unsure(effect)}."
     )
     return [Headline(full, short, effect)]
