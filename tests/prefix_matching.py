@@ -7,7 +7,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from headscope.core import About, ModelSpec, Site, WeightSource
+from headscope.core import About, Headline, ModelSpec, Site, WeightSource
 from headscope.lenses.lens import Batch, MadeWindows, Measurement, Needs, NotApplicable, Tables, TextLens, TextSize
 
 NAME = "repeated tokens"
@@ -89,9 +89,10 @@ class PrefixMatching(TextLens[Params, State]):
         """Nothing: the test computes it."""
         return {}
 
-    def sentences(self, tables: Tables) -> tuple[str, ...]:
+    def sentences(self, tables: Tables) -> tuple[Headline, ...]:
         """The largest weight."""
-        return (f"The largest mean weight is {tables['heads']['value'].max()}.",)
+        largest = tables["heads"]["value"].max()
+        return (Headline(f"The largest mean weight is {largest}.", f"The largest weight is {largest:.2g}.", largest),)
 
 
 LENS = PrefixMatching()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from headscope.cli import main
-from headscope.core import Site
+from headscope.core import Headline, Site
 from headscope.errors import CaptureError, UsageError
 from headscope.lenses.lens import AS_IS, Batch, MadeWindows, Measurement, Needs, TextLens, TextSize
 from headscope.model import model as models
@@ -65,8 +65,8 @@ class Witness(TextLens[Any, Any]):
     def definition(self, params: Any, weights: Any, batches: Any) -> dict[str, pl.DataFrame]:
         return {}
 
-    def sentences(self, tables: Any) -> tuple[str, ...]:
-        return ("One number: 0.",)
+    def sentences(self, tables: Any) -> tuple[Headline, ...]:
+        return (Headline("One number: 0.", "One number: 0.", 0.0),)
 
 
 MADE = MadeWindows("made", 3, 8, repeated)
@@ -232,7 +232,7 @@ def test_a_model_that_does_not_read_tokens_is_not_applicable() -> None:
 def test_a_text_without_words_does_not_matter() -> None:
     model = fake(tokenizer=Wordless())
     assert measure(model, text="no word of this is known", lenses=[Witness(ALONE)])["witness"].status == "ok"
-    with pytest.raises(UsageError, match="makes no token"):
+    with pytest.raises(UsageError, match="gives no tokens"):
         measure(model, text="no word of this is known", lenses=[Witness(WITH_TEXT)])
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import polars as pl
 import pytest
@@ -49,6 +50,7 @@ class Taken:
     model: "FakeModel"
     what: object
     captured: bool = False
+    places = MappingProxyType({})  # every site shows everything
 
     def take(self):
         if self.captured:

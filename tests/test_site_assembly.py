@@ -23,21 +23,22 @@ def parts(batch: Batch | None) -> dict[str, tuple[Site, ...]] | None:
 
 
 def assembly(*names: str, piecewise: bool = True) -> SiteAssembly:
-    return SiteAssembly(expected_parts(SITES, names, SITES), piecewise=piecewise)
+    return SiteAssembly(expected_parts(SITES, names, {"final": (LAST,)}), piecewise=piecewise)
 
 
 def test_what_a_site_never_shows_is_not_expected():
     encoder = (replace(FIRST, stack="enc"), replace(MIDDLE, stack="enc"))
     decoder = (replace(FIRST, stack="dec"), replace(FIRST, stack="dec", kind="cross"))
     names = {"q", "x", "final", STATISTICS}
-    expected = expected_parts((*encoder, *decoder), names, projected=(encoder[0], decoder[1]))
+    places = {"x": (encoder[0], decoder[1]), "final": (encoder[1], decoder[0])}
+    expected = expected_parts((*encoder, *decoder), names, places)
     assert expected == {
         encoder[0]: {"q", "x", STATISTICS},
         encoder[1]: {"q", "final", STATISTICS},
         decoder[0]: {"q", "final", STATISTICS},
         decoder[1]: {"q", "x", STATISTICS},
     }
-    assert expected_parts(SITES, {"final"}, ()) == {LAST: {"final"}}
+    assert expected_parts(SITES, {"final"}, {"final": (LAST,)}) == {LAST: {"final"}}
 
 
 def test_a_site_is_handed_over_when_it_is_complete():

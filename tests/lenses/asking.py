@@ -34,7 +34,7 @@ def assembled(lens: AnyLens, params: Any, sites: Sequence[Site], pieces: Sequenc
         for name in shown_at.keys() & piece.captures.keys():
             shown_at[name].update(piece.captures[name])
     names = {name for name in shown_at if shown_at[name]} | ({STATISTICS} if needs.statistics is not None else set())
-    assembly = SiteAssembly(expected_parts(sites, names, shown_at.get("x", ())), piecewise=needs.pieces)
+    assembly = SiteAssembly(expected_parts(sites, names, shown_at), piecewise=needs.pieces)
     for place, piece in enumerate(pieces, start=1):
         batch = assembly.add(restricted(piece, needs), over=place == len(pieces))
         if batch is not None:

@@ -71,7 +71,7 @@ def test_a_folder_is_a_function_and_a_section_of_the_report(tmp_path: Path) -> N
     assert run["repaint"].table["strength"].to_list() == [2.0]
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "Repainted attention" in page
-    assert run["repaint"].headlines[0] in page
+    assert run["repaint"].headlines[0].full in page
 
 
 @pytest.mark.usefixtures("new_folder")

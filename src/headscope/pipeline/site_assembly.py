@@ -17,21 +17,16 @@ STATISTICS = "statistics"  # as a part of a site, beside the names of its captur
 
 
 def expected_parts(
-    sites: Sequence[Site], names: Collection[str], projected: Collection[Site]
+    sites: Sequence[Site], names: Collection[str], places: Mapping[str, Collection[Site]]
 ) -> dict[Site, frozenset[str]]:
     """The named parts that a forward shows of each site, of sites with any.
 
     Args:
         sites: The sites of the model, in the order of its forward.
         names: The captures that are recorded, and STATISTICS where these are.
-        projected: The sites whose query projection is known: only these show its input, x.
+        places: The sites of captures that not every site shows, by name (`Capture.places`).
     """
-    last = {site.stack: site for site in sites if site.kind == "self"}
-    sites_of_name = {"final": tuple(last.values()), "x": projected}
-    parts = {
-        site: frozenset(name for name in names if name not in sites_of_name or site in sites_of_name[name])
-        for site in sites
-    }
+    parts = {site: frozenset(name for name in names if name not in places or site in places[name]) for site in sites}
     return {site: part_names for site, part_names in parts.items() if part_names}
 
 

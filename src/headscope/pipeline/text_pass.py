@@ -157,7 +157,7 @@ def _read(model: Any, variant: str, reading: Reading, progress: Progress) -> Non
     label = _label(variant, reading.made_name)
     # A session of its own: what only the lenses of another reading ask for is not recorded.
     with model.session() as session:
-        recorder = _Recorder(model, session, needs)
+        recorder = _Recorder(model.sites, session, needs)
         progress.step(label, 0, len(batches_to_run))
         for done, tokens in enumerate(batches_to_run):
             blank = Batch(variant, tokens, torch.ones_like(tokens, dtype=torch.bool), made=reading.made_name)
@@ -185,8 +185,8 @@ def _batches_needed(batches: Sequence[Int[Tensor, "_ _"]], variant: str, made_na
 class _Recorder:
     """What a session records for the lenses."""
 
-    def __init__(self, model: Any, session: Any, needs: Needs) -> None:
-        self._model, self.session = model, session
+    def __init__(self, sites: Sequence[Site], session: Any, needs: Needs) -> None:
+        self._sites, self.session = sites, session
         self._stream = None if needs.statistics is None else session.stream(needs.statistics)
         captures = self._captures(needs)
         self._capture = session.capture(*sorted(captures)) if captures else None
@@ -194,9 +194,8 @@ class _Recorder:
     def assembly(self, needs: Needs) -> SiteAssembly:
         """What waits, in one forward, until the sites are complete for a lens."""
         names = self._captures(needs) | ({STATISTICS} if needs.statistics is not None else set())
-        sites = self._model.sites
-        projected = [site for site in sites if "x" in names and self._model.plan(site).projections is not None]
-        return SiteAssembly(expected_parts(sites, names, projected), piecewise=needs.pieces)
+        places = {} if self._capture is None else self._capture.places
+        return SiteAssembly(expected_parts(self._sites, names, places), piecewise=needs.pieces)
 
     def _captures(self, needs: Needs) -> frozenset[str]:
         return needs.captures | needs.welcome.intersection(self.session.shown)

@@ -117,8 +117,8 @@ class Layer:
     def spectrum(self) -> tuple[Float[Tensor, "d"], Float[Tensor, "d d"]]:
         """Eigenvalues of the unbiased covariance, largest first, and the principal axes in columns.
 
-        An eigenvector has no sign of its own, and rounding would choose one: here its largest entry is positive, so that
-        the skewness along it keeps its sign however the text was split.
+        An eigenvector has no sign of its own, and rounding would choose one. Here its largest entry is positive, so
+        that the skewness along it keeps its sign however the text was split.
         """
         values, vectors = eigen(self.moments.covariance())
         largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))

@@ -1,6 +1,6 @@
 """What a session records: captures and streams, one frame per forward, handed over by `take`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -60,11 +60,13 @@ class Capture:
     """Stored tensors: `take()` gives name → site → tensor of the one forward that ran.
 
     `captures.QUANTITIES` says what each quantity is and which axes its tensor has. The heads axis holds the selected
-    heads in order, an axis of key/value heads those that the selected heads read.
+    heads in order, an axis of key/value heads those that the selected heads read. `places` holds the sites of
+    quantities that not every site shows.
     """
 
     quantities: tuple[Quantity, ...]
     at: dict[Site, Heads]
+    places: Mapping[str, frozenset[Site]] = field(default_factory=dict)
     frames: Frames[dict[str, dict[Site, Tensor]]] = field(default_factory=lambda: Frames(dict))
 
     def drain(self) -> dict[str, dict[Site, Tensor]]:

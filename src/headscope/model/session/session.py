@@ -122,8 +122,8 @@ class Session:
     def capture(self, *quantities: str, at: Where = None) -> Capture:
         """Store quantities of the selected heads in every forward from now on."""
         entries = self._entries(quantities)
-        capture = Capture(entries, self._resolve(at))
         spots = {entry.name: entry.place(self._model) for entry in entries if isinstance(entry, WatchedQuantity)}
+        capture = Capture(entries, self._resolve(at), {name: frozenset(by_site) for name, by_site in spots.items()})
         self._captures.append(capture)
         for name, spots_of_entry in spots.items():
             self._watch(capture, name, spots_of_entry)
