@@ -8,10 +8,11 @@ import pytest
 import typer
 
 import headscope as hs
-from headscope import api, model
+from headscope import api
 from headscope.cli.app import app
 from headscope.core import Run
 from headscope.errors import UsageError
+from headscope.model import model
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 TEXT = "In the beginning was the word, and the word was long. " * 30
