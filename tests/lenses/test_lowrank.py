@@ -236,3 +236,9 @@ def test_the_short_form_says_whether_popular_keys_explain_the_rank():
     assert popular[1].short.startswith("No rank other than popular keys explain was detected;")
     assert popular[1].effect == 0
     assert popular[-1].effect == pytest.approx(0, abs=1e-12)
+
+
+def test_an_interval_without_width_is_given_as_the_number_of_windows():
+    headline = finding_of(batch_of(patterns(64)[None].expand(3, -1, -1, -1))).headlines[0]
+    assert "L0.H0 needs 1 (in each of 3 windows)" in headline.full
+    assert "(1 to 1)" not in headline.full

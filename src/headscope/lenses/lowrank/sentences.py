@@ -73,8 +73,14 @@ def _count_short(last: pl.DataFrame, size: int) -> _Short:
 
 
 def _ends(row: Mapping[str, object]) -> str:
-    """The 95 % interval of a row, in words."""
-    return "" if row["low"] is None else f" ({row['low']:.3g} to {row['high']:.3g})"
+    """The 95 % interval of a row in words; where all windows agree, their number is all that is known."""
+    if row["low"] is None:
+        return ""
+    return (
+        f" (in each of {row['windows']} windows)"
+        if row["low"] == row["high"]
+        else f" ({row['low']:.3g} to {row['high']:.3g})"
+    )
 
 
 def _popular_sentence(last: pl.DataFrame) -> str:
