@@ -12,6 +12,7 @@ from headscope.lenses.lens import AS_IS, Batch
 from headscope.lenses.lowrank.lens import LENS
 from headscope.lenses.lowrank.settings import Params
 from headscope.lenses.shared.window_tests import adjusted
+from headscope.pipeline import measure
 from tests.contract.test_lenses import differences
 from tests.lenses.asking import begin, defined, finish, update
 from tests.lenses.planted import MODELS, batches, planted, site
@@ -242,3 +243,10 @@ def test_an_interval_without_width_is_given_as_the_number_of_windows():
     headline = finding_of(batch_of(patterns(64)[None].expand(3, -1, -1, -1))).headlines[0]
     assert "L0.H0 needs 1 (in each of 3 windows)" in headline.full
     assert "(1 to 1)" not in headline.full
+
+
+def test_two_windows_whose_fits_agree_have_a_p_value(tiny):
+    """Without either window the fit is the same, with both it is another: there is no error to divide by."""
+    finding = measure(tiny, first_tokens=96, window=48, lenses=["lowrank"])["lowrank"]
+    assert finding.status == "ok", finding.reason
+    assert finding.tables["growth"]["p"].is_nan().sum() == 0

@@ -193,7 +193,7 @@ def _chance(value: float, without: Sequence[float]) -> float | None:
         return None
     mean = sum(without) / w
     error = sqrt((w - 1) / w * sum((estimate - mean) ** 2 for estimate in without))
-    if all(abs(estimate - value) <= 1e-12 * abs(value) for estimate in without):
+    if all(abs(estimate - without[0]) <= 1e-12 * abs(without[0]) for estimate in without):
         return 1.0 if value == 0 else 2 * 0.5**w
     return float(2 * stats.t.sf(abs(value) / error, w - 1))
 

@@ -304,7 +304,7 @@ def _with_laws(fits: pl.DataFrame) -> pl.DataFrame:
 def _chances(estimates: Float[Tensor, "sets *batch"]) -> Float[Tensor, "*batch"]:
     """Two-sided p-values; windows that agree up to rounding show no error, and only their signs are tested."""
     windows = len(estimates) - 1
-    same = (estimates - estimates[0]).abs().amax(0) <= ROUNDING * estimates[0].abs()
+    same = (estimates[1:] - estimates[1]).abs().amax(0) <= ROUNDING * estimates[1].abs()
     by_sign = torch.where(estimates[0] == 0, 1.0, 2.0 ** (1 - windows)).double()
     return torch.where(same, by_sign, jackknife_p(estimates))
 
