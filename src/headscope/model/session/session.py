@@ -228,8 +228,7 @@ class Session:
         return self._live
 
     def _resolve(self, at: Where) -> dict[Site, Heads]:
-        self.live
-        return Selection.of(at).resolve(self._model.sites)
+        return Selection.of(at).resolve(self.live.model.sites)
 
     def _named(self, quantities: Sequence[str | Filter], at: Where) -> tuple[tuple[str, ...], Where]:
         """Names of the registry for what was asked, and where."""

@@ -1,8 +1,8 @@
 r"""Recognises a norm by what it computes, whatever its class is called.
 
 A norm maps a vector $r$ of the stream to $g \odot (r - \mu\,\bar r)/\sigma(r) + b$: with $\mu = 1$ the mean is taken
-away (LayerNorm), with $\mu = 0$ it is not (RMSNorm). $\sigma$ is one number for each token. With $\sigma$ held fixed the
-norm is linear in $r$, so that each part of the stream can be followed through it.
+away (LayerNorm), with $\mu = 0$ it is not (RMSNorm). $\sigma$ is one number for each token. With $\sigma$ held
+fixed the norm is linear in $r$, so that each part of the stream can be followed through it.
 
 The module is asked: at 0 it gives $b$; vectors with a constant added tell $\mu$; long random vectors tell $g$ by least
 squares, and check the form. Long vectors make the small number that norms add to the variance vanish in rounding.
