@@ -114,6 +114,13 @@ class PlaceTaps:
     def _passed(self, watched: Watched, tensor: Tensor, given: Tensor | None, module: str) -> Tensor:
         """Change the tensor of a place, let captures have it, and pass it on."""
         quantity, site, spot = watched.quantity, watched.site, watched.spot
+        n_texts = self._windows.position.n_texts
+        if n_texts and tensor.ndim == 2 and len(quantity.axes) == 3:
+            # Some families read all texts as one long list of tokens.
+            texts = tensor.view(n_texts, -1, tensor.shape[-1])
+            given_texts = None if given is None else given.view(n_texts, -1, given.shape[-1])
+            after = self._passed(watched, texts, given_texts, module)
+            return tensor if after is texts else after.reshape(tensor.shape)
         if module != spot.module:
             before, after = self._stand_ins.get((quantity.name, site), (None, tensor))
             return after if before is tensor else self._changed(watched, tensor, given)[0].tensor
