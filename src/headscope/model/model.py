@@ -108,6 +108,10 @@ class Model:
         """Whether the model can be run on token ids alone, whoever makes them."""
         return read_by(self.hf) == ("input_ids",)
 
+    def sites_of_stack(self, stack: Stack) -> tuple[Site, ...]:
+        """The sites of one stack, in order."""
+        return tuple(site for site in self.sites if site.stack == stack)
+
     def plan(self, site: Site) -> Plan:
         """Where the weights of a site are; traced once, when first asked for."""
         if self._plans is None:

@@ -237,7 +237,9 @@ def written_stream(model: "Model", text: str | Tensor, stack: Stack | None = Non
     """
     name = stack or last_of_stacks(model)[-1].stack
     stream_sum = model.stream_sum(name)
-    names = ["resid", "z", "attn_out", "attn_add", "x_scale", "mlp_scale", "final_scale", "mlp_add"]
+    names = ["resid", "attn_add", "mlp_add", "mlp_scale", "final_scale"]
+    if any(route is not None for route in stream_sum.routes.values()):
+        names += ["z", "attn_out", "x_scale"]
     shown = [name for name in names if _has_place(model, name)]
     return WrittenStream(model, stream_sum, model.run(text, *shown).cache)
 
