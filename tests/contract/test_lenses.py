@@ -86,10 +86,10 @@ def read_by(needs: Needs, model: Planted, **options) -> list[Batch]:
 
 
 def folded(lens, params, model: Planted, parts):
-    state = begin(lens, params, model.spec, model.sites)
+    fold = begin(lens, params, model.spec, model.sites)
     for batch in parts:
-        state = update(lens, state, batch)
-    return state
+        fold = update(lens, fold, batch)
+    return fold
 
 
 def finding_of(name: str, model: Planted, parts=None):
