@@ -38,10 +38,10 @@ def batch_of(pattern: torch.Tensor) -> Batch:
 
 def finding_of(*parts: Batch):
     model = planted(OF)
-    state = begin(LENS, Params(), model.spec, (OF,))
+    fold = begin(LENS, Params(), model.spec, (OF,))
     for part in parts:
-        state = update(LENS, state, part)
-    return finish(LENS, state, model)
+        fold = update(LENS, fold, part)
+    return finish(LENS, fold, model)
 
 
 def row(finding, table: str, head: int, quantity: str, **also):
@@ -82,10 +82,10 @@ def test_growth_equals_its_definition(shape):
     """Windows long enough for three sizes, which those of the contract are not."""
     model, params = MODELS[shape], Params()
     parts = batches(model, Request(), shapes=((33,), (36,), (20,)))
-    state = begin(LENS, params, model.spec, model.sites)
+    fold = begin(LENS, params, model.spec, model.sites)
     for part in parts:
-        state = update(LENS, state, part)
-    finding = finish(LENS, state, model)
+        fold = update(LENS, fold, part)
+    finding = finish(LENS, fold, model)
     assert not differences(finding.tables, defined(LENS, params, model, parts))
     fits = finding.tables["growth"]
     assert set(fits["windows"]) == {2}  # the one of 20 tokens does not reach n = 32
@@ -168,9 +168,9 @@ def test_the_number_of_windows_is_said():
     assert "over 3 windows" in finding.headlines[0].full
     assert "all 3 windows" in finding.method
     model, params = planted(OF), Params(windows=2)
-    state = update(LENS, begin(LENS, params, model.spec, (OF,)), batch_of(patterns(16)[None].expand(3, -1, -1, -1)))
-    assert "the first 2 windows" in finish(LENS, state, model).method
-    assert "1 more" in finish(LENS, state, model).method
+    fold = update(LENS, begin(LENS, params, model.spec, (OF,)), batch_of(patterns(16)[None].expand(3, -1, -1, -1)))
+    assert "the first 2 windows" in finish(LENS, fold, model).method
+    assert "1 more" in finish(LENS, fold, model).method
 
 
 def test_a_text_that_is_too_short_is_said_so():

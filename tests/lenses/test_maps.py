@@ -32,8 +32,8 @@ def batch_of(pattern: torch.Tensor, spelling=None, z: torch.Tensor | None = None
 
 def finding_of(batch: Batch, model: Planted | None = None, **params):
     model = model or planted(OF)
-    state = update(LENS, begin(LENS, Params(**params), model.spec, (OF,)), batch)
-    return finish(LENS, state, model)
+    fold = update(LENS, begin(LENS, Params(**params), model.spec, (OF,)), batch)
+    return finish(LENS, fold, model)
 
 
 def value(finding, quantity: str, table: str = "layers", head: int | None = None) -> float:
@@ -120,8 +120,8 @@ def test_a_layer_is_drawn_large_on_request():
     batch = batch_of(on_key([0, 1, 2, 3]))
     captures = {name: {**found, other: found[OF]} for name, found in batch.captures.items()}
     for at in ("L0", "L1"):
-        state = begin(LENS, Params(at=at), model.spec, (OF, other))
-        drawn = finish(LENS, update(LENS, state, replace(batch, captures=captures)), model).figures
+        fold = begin(LENS, Params(at=at), model.spec, (OF, other))
+        drawn = finish(LENS, update(LENS, fold, replace(batch, captures=captures)), model).figures
         assert any(figure.title.startswith(f"Map of {at}") for figure in drawn)
     with pytest.raises(UsageError, match="matches no head"):
         begin(LENS, Params(at="L7"), model.spec, (OF, other))

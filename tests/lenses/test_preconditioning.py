@@ -28,10 +28,10 @@ def batch_of(tokens, vectors):
 
 
 def finding_of(*batches, **params):
-    state = begin(LENS, Params(**params), SPEC, SITES)
+    fold = begin(LENS, Params(**params), SPEC, SITES)
     for batch in batches:
-        state = update(LENS, state, batch)
-    return finish(LENS, state, Planted({}, SPEC, vocabulary=Words(tuple(f"t{token}" for token in range(VOCABULARY)))))
+        fold = update(LENS, fold, batch)
+    return finish(LENS, fold, Planted({}, SPEC, vocabulary=Words(tuple(f"t{token}" for token in range(VOCABULARY)))))
 
 
 def walk(table, windows, length, seed=0):
@@ -133,8 +133,8 @@ def test_rare_previous_tokens_are_not_spoken_for():
     common = torch.randint(4, (20, 41), generator=generator)
     common[:, ::2] = 4 + torch.arange(20 * 21).reshape(20, 21)
     vectors = torch.randn(500, D, generator=generator, dtype=torch.float64)
-    state = update(LENS, begin(LENS, Params(skip=0), SPEC, SITES), batch_of(common, vectors))
-    finding = finish(LENS, state, None)
+    fold = update(LENS, begin(LENS, Params(skip=0), SPEC, SITES), batch_of(common, vectors))
+    finding = finish(LENS, fold, None)
     assert number(finding, "counted_share") == pytest.approx(0.5, abs=0.02)
     assert number(finding, "five_excluded_90") == pytest.approx(0.5, abs=0.02)
     assert "for the other 50 % this text does not decide" in finding.headlines[1].full

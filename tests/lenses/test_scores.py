@@ -49,8 +49,8 @@ def batch_of(x, model, scale=None, **changes):
 
 def finding_of(x, model, params=None, **changes):
     params = params or Params()
-    state = update(LENS, begin(LENS, params, model.spec, model.sites), batch_of(x, model, **changes))
-    return finish(LENS, state, model)
+    fold = update(LENS, begin(LENS, params, model.spec, model.sites), batch_of(x, model, **changes))
+    return finish(LENS, fold, model)
 
 
 def cell(finding, quantity, head=0, column="value", table="heads"):
