@@ -15,13 +15,15 @@ from headscope.lenses.shared.estimates import (
     counted,
     estimate,
     fixed,
+    intervals_leave,
     no_detection,
+    part_of,
     significant,
 )
 from headscope.maths.resampling.jackknife import detectable_among
 
 NUMBERS = st.floats(-1e4, 1e4, allow_nan=False)
-WIDTHS = st.floats(1e-6, 1e4)
+WIDTHS = st.floats(1e-4, 1e4)
 
 
 def numbers(text: str) -> list[float]:
@@ -51,12 +53,12 @@ def test_an_end_stays_on_its_side_of_the_null(width, share, null):
 
 
 def test_an_estimate_has_the_digits_that_its_interval_calls_for():
-    assert str(estimate({"value": 0.8912, "low": 0.8612, "high": 0.9212})) == "0.89 (95 % interval 0.86 to 0.92)"
-    assert str(estimate({"value": 0.8912, "low": 0.8762, "high": 0.9062})) == "0.891 (95 % interval 0.876 to 0.906)"
+    assert str(estimate({"value": 0.8912, "low": 0.8612, "high": 0.9212})) == "0.891 (95 % interval 0.861 to 0.921)"
+    assert str(estimate({"value": 0.8912, "low": 0.8512, "high": 0.9312})) == "0.89 (95 % interval 0.85 to 0.93)"
     shares = {"value": 0.881, "low": 0.8805, "high": 0.8815}
     assert str(estimate(shares, percent=True)) == "88.10 % (95 % interval 88.05 % to 88.15 %)"
-    halves = {"value": 0.5, "low": -0.2, "high": 1.2}
-    assert str(estimate(halves, scale=2.0, signed=True)) == "+0.2 (95 % interval -0.1 to +0.6)"
+    halves = {"value": 0.5, "low": -0.3, "high": 1.32}
+    assert str(estimate(halves, scale=2.0, signed=True)) == "+0.2 (95 % interval -0.1 to +0.7)"
     assert str(estimate({"value": 1234.0, "low": 1034.0, "high": 1434.0})) == "1234 (95 % interval 1034 to 1434)"
 
 
@@ -64,8 +66,9 @@ def test_what_is_no_number_is_not_written():
     assert str(estimate({"value": 0.1234, "low": None, "high": None})) == "0.12 (no interval: too few windows)"
     assert str(estimate({"value": 0.1234, "low": math.nan, "high": 1.0})) == "0.12 (no interval: too few windows)"
     assert str(estimate({"value": math.nan, "low": 0.0, "high": 1.0})) == "not measured (no interval)"
-    agree = {"value": 1.0, "low": 1.0, "high": 1.0, "windows": 3}
-    assert str(estimate(agree, percent=True)) == "100 % (the same in all 3 windows)"
+    for rounding in (0.0, 1e-15):
+        agree = {"value": 1.0, "low": 1.0 - rounding, "high": 1.0, "windows": 3}
+        assert str(estimate(agree, percent=True)) == "100 % (the same in all 3 windows)"
 
 
 def test_numbers_have_no_powers_of_ten_and_no_minus_zero():
@@ -78,7 +81,17 @@ def test_numbers_have_no_powers_of_ten_and_no_minus_zero():
     assert apart(1.0021, 1.0, 2) == ("1.002", "1.000")
     assert apart(1.02, 1.0, 2) == ("1.02", "1.00")
     assert apart(1.0, 1.0, 2) == ("1.00", "1.00")
+
+
+def test_counts_agree_with_their_nouns_and_verbs():
     assert [counted(number, "head") for number in (0, 1, 2)] == ["0 heads", "1 head", "2 heads"]
+    assert [part_of(*parts) for parts in ((0, 3), (1, 3), (1, 1), (0, 1))] == [
+        *("none of 3 heads", "1 of 3 heads", "the only head", "none of 1 head")
+    ]
+    assert intervals_leave([True, False, True], "layer") == "the intervals of 2 of 3 layers leave"
+    assert intervals_leave([True, False]) == "the interval of 1 of 2 heads leaves"
+    assert intervals_leave([False, False]) == "the interval of none of 2 heads leaves"
+    assert intervals_leave([True]) == "the interval of the only head leaves"
 
 
 def test_the_effect_that_would_be_counted_is_that_of_the_median_row():

@@ -141,7 +141,7 @@ def test_symmetry_of_some_heads_and_of_most():
 def test_a_share_that_differs_from_its_null_is_not_written_like_it():
     headline = said(symmetry=[(0.5104, 0.51, 0.00001)] * 3)[1]
     assert (
-        "51.04 % of the median head's scoring treats query and key alike; in random weights 51.00 %." == headline.short
+        headline.short == "51.04 % of the median head's scoring treats query and key alike; in random weights 51.00 %."
     )
 
 

@@ -46,8 +46,8 @@ def _trace_headline(heads: pl.DataFrame) -> Headline | None:
     full = (
         f"In the weights{'' if stored else ', rounding noise included'}, the trace of W_QK is "
         f"{fixed(median_share, 3, signed=True)} of its largest possible value in {_median_head(rows)} (one side turned "
-        f"at random: 0, standard deviation {significant(spread)}).{span} {_beyond_chance(rows, 1.0, '')} What the heads "
-        "do on a text is measured by the lens likeness."
+        f"at random: 0, standard deviation {significant(spread)}).{span} {_beyond_chance(rows, 1.0, '')} What the "
+        "heads do on a text is measured by the lens likeness."
     )
     is_sure = _is_sure(rows)
     effects = [correlation_effect(share) if sure else 0.0 for share, sure in zip(rows["value"], is_sure, strict=True)]
@@ -76,7 +76,8 @@ def _trace_short(rows: pl.DataFrame, sure: pl.DataFrame) -> str:
     verb = "match" if signs == {1.0} else "avoid" if signs == {-1.0} else "match or avoid"
     size = fixed(float(np.median(np.abs(sure["value"].to_numpy()))), 2)
     by = "typically by" if sure.height > 1 else "by"
-    return f"The weights of {part_of(sure.height, rows.height)} {verb} like tokens beyond chance, {by} {size} of the maximum."
+    heads = part_of(sure.height, rows.height)
+    return f"The weights of {heads} {verb} like tokens beyond chance, {by} {size} of the maximum."
 
 
 def _is_sure(rows: pl.DataFrame) -> pl.Series:
@@ -105,9 +106,7 @@ def _beyond_chance(rows: pl.DataFrame, factor: float, unit: str) -> str:
         return f"It lies {'above' if above else 'below'} what chance gives."
     verb = "lie" if above > 1 else "lies"
     missing = (
-        f"; a further one would be counted four times in five if it differed by {limit}"
-        if sure.height < rows.height
-        else ""
+        f"; one more would be counted four times in five if it differed by {limit}" if sure.height < rows.height else ""
     )
     return (
         f"{part_of(above, rows.height).capitalize()} {verb} above and {below or 'none'} below what chance gives (false "

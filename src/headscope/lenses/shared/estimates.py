@@ -1,6 +1,6 @@
 """Estimates in sentences: a value and its interval rounded alike, counts, and what a test could detect."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, inf, isfinite, log10
 
@@ -12,6 +12,8 @@ from headscope.maths.resampling.jackknife import detectable_among
 
 # Decimals that are added at most, to keep an end of an interval on its side of the null or to tell two numbers apart.
 MORE_DECIMALS = 4
+# An interval that is narrower than this share of its ends is the rounding of sums: the windows agree.
+AGREEMENT = 1e-9
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ def estimate(
         return Estimate("not measured", "no interval")
     if low is None or high is None:
         return Estimate(f"{significant(value, digits, signed=signed)}{unit}", "no interval: too few windows")
-    if low == high:
+    if high - low <= AGREEMENT * max(abs(low), abs(high)):
         windows = row.get("windows")
         agree = f"the same in all {windows} windows" if isinstance(windows, int) else "no spread"
         return Estimate(f"{significant(value, digits, signed=signed)}{unit}", agree)
@@ -66,9 +68,9 @@ def _times(cell: object, factor: float) -> float | None:
 
 
 def _decimals(half: float, ends: tuple[float, float], null: float) -> int:
-    """One digit of the half width, two where the first is a 1; more where an end would be rounded onto the null."""
+    """One digit of the half width, two below 3.5; more where an end would be rounded onto the null."""
     exponent = floor(log10(half))
-    places = max(0, -exponent + (half < 2 * 10.0**exponent))
+    places = max(0, -exponent + (half < 3.5 * 10.0**exponent))
     enough = (
         more
         for more in range(places, places + MORE_DECIMALS)
@@ -112,6 +114,13 @@ def counted(number: int, noun: str) -> str:
 def part_of(number: int, total: int, noun: str = "head") -> str:
     """`3 of 32 heads`, `none of 32 heads`; `the only head` where that is all there is."""
     return f"the only {noun}" if number == total == 1 else f"{number or 'none'} of {counted(total, noun)}"
+
+
+def intervals_leave(detected: Sequence[bool], noun: str = "head") -> str:
+    """`the intervals of 3 of 32 heads leave`, in the singular where it is one or none."""
+    number = sum(detected)
+    plural, verb = ("s", "leave") if number > 1 else ("", "leaves")
+    return f"the interval{plural} of {part_of(number, len(detected), noun)} {verb}"
 
 
 def no_detection(subject: str, size: float | None, written: str, windows: int, *, most: float = inf) -> str:
