@@ -3,6 +3,8 @@
 import re
 from collections.abc import Sequence
 
+from scipy import optimize, stats
+
 from headscope.core import Headline
 
 # What has digits and is no number of the measurement: labels of heads and layers, and levels that never change.
@@ -46,3 +48,19 @@ def assert_well_formed(headline: Headline) -> None:
             assert float(low) <= float(value) <= float(high), sentence
     assert len(headline.short.split()) <= WORDS_OF_A_SHORT_HEADLINE, headline.short
     assert headline.effect is None or 0 <= headline.effect <= 1
+
+
+def _t(units: int, probability: float) -> float:
+    return float(stats.t.ppf(probability, units - 1))
+
+
+def detectable(half: float, units: int) -> float:
+    """What one test at the 5 % level finds in four of five samples, from half of a 95 % interval."""
+    return half / _t(units, 0.975) * (_t(units, 0.975) + _t(units, 0.8))
+
+
+def countable(half: float, units: int, tests: int, counted: int) -> float:
+    """What one more test is counted with in four of five samples, false discoveries held at 5 %: a noncentral t."""
+    threshold = _t(units, 1 - 0.025 * (counted + 1) / tests)
+    shift = optimize.brentq(lambda x: stats.nct.sf(threshold, units - 1, x) - 0.8, 0, 100)
+    return half / _t(units, 0.975) * float(shift)

@@ -4,11 +4,10 @@ from math import nan
 
 import polars as pl
 import pytest
-from scipy import optimize, stats
 
 from headscope.lenses.angles.sentences import sentences
 from headscope.lenses.angles.tables import SCHEMAS
-from tests.lenses.sentence_checks import assert_says, assert_well_formed
+from tests.lenses.sentence_checks import assert_says, assert_well_formed, countable, detectable
 
 WINDOWS = 16
 RANKS = {  # value, half of its interval, null, correlation given the distance, half of its interval, adjusted p
@@ -99,25 +98,9 @@ def said(heads=None, arcs=None):
     return headlines
 
 
-def t(units, probability):
-    return stats.t.ppf(probability, units - 1)
-
-
-def detectable(half, units=WINDOWS):
-    """What one test at the 5 % level finds in four of five samples."""
-    return half / t(units, 0.975) * (t(units, 0.975) + t(units, 0.8))
-
-
-def countable(half, tests, counted, units=WINDOWS):
-    """What one more test is counted with in four of five samples, false discoveries held at 5 %: a noncentral t."""
-    threshold = t(units, 1 - 0.025 * (counted + 1) / tests)
-    shift = optimize.brentq(lambda x: stats.nct.sf(threshold, units - 1, x) - 0.8, 0, 100)
-    return half / t(units, 0.975) * shift
-
-
 def test_ranks():
     headline = said()[0]
-    limit = countable(0.055, 4, 2)
+    limit = countable(0.055, WINDOWS, 4, 2)
     numbers = [16, 0.095, 4, 0.005, -0.015, -0.213, -0.224, -0.202, 0.42, 0.37, 0.47, 0.1, 0.01, 0.04, 1, 4, 1, limit]
     assert_says(headline.full, numbers)
     assert "runs from -0.213 (95 % interval -0.224 to -0.202) in L0.H1 to 0.42 (" in headline.full
@@ -154,7 +137,7 @@ def test_all_heads_on_one_side(given, sides, short):
 
 def test_no_preference():
     (headline,) = said(ranks_of((0.1, 0.02, 0.0, 0.01, 0.1, 0.7), (0.2, 0.02, 0.0, 0.02, 0.1, 0.7)))
-    limit = countable(0.1, 2, 0)
+    limit = countable(0.1, WINDOWS, 2, 0)
     assert_says(headline.full, [16, 0.15, 2, 0, 0.015, 0.1, 0.08, 0.12, 0.2, 0.18, 0.22, 2, limit])
     assert "none of 2 heads looks at tokens with similar inputs and none away from them" in headline.full
     assert headline.short.startswith("No preference for similar tokens beyond distance was detected; ")
@@ -184,7 +167,7 @@ def test_ranks_of_one_window():
 @pytest.mark.parametrize(("p", "verdict"), [(0.001, "the only head looks at"), (0.5, "none of 1 head looks at")])
 def test_ranks_of_one_head(p, verdict):
     (headline,) = said(ranks_of((0.1, 0.02, 0.0, 0.2, 0.05, p)))
-    limit = countable(0.05, 1, 0)
+    limit = countable(0.05, WINDOWS, 1, 0)
     assert_says(headline.full, [16, 0.1, 0.08, 0.12, 0, 0.2, *([] if p < 0.05 else [1, limit])])
     assert verdict in headline.full
     assert " of 0.100 (95 % interval 0.080 to 0.120) in the only head, L0.H0 (shuffled" in headline.full
@@ -232,7 +215,7 @@ def test_weights_where_no_scores_are_shown():
 
 def test_fits_that_no_head_shows():
     (headline,) = said(fits_of((0.05, 0.1, 0.0, 0.02, 2.0), (-0.04, 0.06, 0.0, 0.02, 1.0)))
-    limit = 100 * detectable(0.08) ** 2
+    limit = 100 * detectable(0.08, WINDOWS) ** 2
     assert_says(headline.full, [16, 0.205, 0.04, 2, 0, 1, 1.5, 2, 0.25, 0, 2.25])
     assert "The 95 % interval of none of 2 heads leaves" in headline.full
     assert headline.short.startswith("No part of the score's variance explained by the tokens' angle was detected; ")
@@ -265,7 +248,7 @@ def test_fits_of_one_window(sd, null):
 def test_arcs():
     headline = said(arcs=arcs_table())[2]
     # Of layers at length 1 and of rows fewer than half leave 1 out; ratios of rows end at 0, so upper halves count.
-    unit, row = 100 * detectable(0.02), 100 * detectable(0.65)
+    unit, row = 100 * detectable(0.02, WINDOWS), 100 * detectable(0.65, WINDOWS)
     inputs = [1.2, 3, 2, 3, 1, 16, 4]
     units = [1, 1.002, 3, 3, 1, unit, 16, 0.3]
     rows = [0.6, 2, 2, 1, row, 16, 35]
@@ -283,7 +266,7 @@ def arcs_of(*rows, name="input", windows=WINDOWS):
 
 def test_arcs_that_follow_the_law():
     headline = arcs_of((1.01, 0.1, 0.03, 0.02, 0.011), (0.98, 0.1, 0.03, 0.02, 0.011))
-    limit = 100 * detectable(0.1)
+    limit = 100 * detectable(0.1, WINDOWS)
     assert_says(headline.full, [0.995, 2, 2, 1, limit, 16, 3, 2, 1.1])
     assert headline.short.startswith("No departure from the law of divergence along arcs was detected; ")
     assert_says(headline.short, [limit])
@@ -292,7 +275,7 @@ def test_arcs_that_follow_the_law():
 
 def test_arcs_of_which_few_depart():
     headline = arcs_of((1.5, 0.1, 0.03, None, None), (1.02, 0.1, 0.03, None, None), (0.98, 0.1, 0.03, None, None))
-    assert_says(headline.full, [1.02, 3, 1, 3, 1, 100 * detectable(0.1), 16, 3])
+    assert_says(headline.full, [1.02, 3, 1, 3, 1, 100 * detectable(0.1, WINDOWS), 16, 3])
     assert "sinusoid" not in headline.full
     assert headline.short.startswith("In 1 of 3 layers softmaxes between inputs depart from the law")
     assert_says(headline.short, [1, 3])
