@@ -99,6 +99,8 @@ def test_one_head_of_one_stack_of_two():
     assert_says(headline.full, [0.0251, 0.0199, 0.0303, 12, 0])
     assert "in the only head of enc, the rank" in headline.full
     assert "the only head lies above 0" in headline.full
+    (larger,) = said([joint(heads=3, stack="enc"), joint(heads=6, stack="dec")])
+    assert "in the mean of 6 heads of dec, the rank" in larger.full
 
 
 def test_layers_and_missing_intervals_are_no_joint_statement():
