@@ -80,7 +80,7 @@ def test_numbers_have_no_powers_of_ten_and_no_minus_zero():
     assert fixed(0.0004, 3, signed=True) == "0.000"
     assert apart(1.0021, 1.0, 2) == ("1.002", "1.000")
     assert apart(1.02, 1.0, 2) == ("1.02", "1.00")
-    assert apart(1.0, 1.0, 2) == ("1.00", "1.00")
+    assert apart(1.0, 1.0, 2) == apart(1.0 + 1e-9, 1.0, 2) == ("1.00", "1.00")
 
 
 def test_counts_agree_with_their_nouns_and_verbs():

@@ -143,6 +143,7 @@ def test_words_and_positions():
     related = [0.453, 0.409, 0.497, 30, 0.0742]
     positions = [0.853, 0, 0.9651, 511, 0.1, 0.125]
     assert_says(meaning.full, [*analogies, *related, *positions])
+    assert "at the median rank 1 of 30519 (" in meaning.full
     assert ": directions add up. Related words" in meaning.full
     assert ": related words are more alike. Vectors of" in meaning.full
     assert_says(meaning.short, [82, 45])

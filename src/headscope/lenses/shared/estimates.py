@@ -98,12 +98,9 @@ def significant(value: float, digits: int = 2, *, signed: bool = False) -> str:
 
 
 def apart(value: float, reference: float, decimals: int) -> tuple[str, str]:
-    """Two numbers with the same decimals: more than `decimals` where they would look equal and are not."""
-    for places in range(decimals, decimals + MORE_DECIMALS):
-        texts = fixed(value, places), fixed(reference, places)
-        if texts[0] != texts[1] or value == reference:
-            return texts
-    return texts
+    """Two numbers with the same decimals: more than `decimals` where that tells them apart."""
+    pairs = [(fixed(value, places), fixed(reference, places)) for places in range(decimals, decimals + MORE_DECIMALS)]
+    return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
 
 
 def counted(number: int, noun: str) -> str:
