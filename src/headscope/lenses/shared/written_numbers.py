@@ -40,12 +40,17 @@ def significant(number: float, digits: int) -> str:
     Properties:
         - keeps so many digits  (tested: test_significant_digits)
     """
+    places = decimals_of(number, digits)
+    return f"{round(number, places) + 0.0:.{places}f}"
+
+
+def decimals_of(number: float, digits: int) -> int:
+    """The decimals of a number with so many significant digits; a whole number has none."""
     if isclose(number, round(number), rel_tol=0.0, abs_tol=1e-9):
-        return f"{round(number)}"
+        return 0
     places = max(digits - 1 - floor(log10(abs(number))), 0)
     # 9.96 to two digits is 10, which needs one place less.
-    places = max(digits - 1 - floor(log10(abs(round(number, places)))), 0)
-    return f"{round(number, places) + 0.0:.{places}f}"
+    return max(digits - 1 - floor(log10(abs(round(number, places)))), 0)
 
 
 def interval(low: str, high: str, windows: int) -> str:
