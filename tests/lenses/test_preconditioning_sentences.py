@@ -91,7 +91,7 @@ def test_five_continuations_are_excluded_for_a_share_of_the_pairs():
     assert excluded.effect is None
     # The shares that the text decides and does not decide make up all pairs as they are written.
     assert "for the other 30 % this text does not decide" in excluded.full
-    assert "for the other 30.6 % this text" in said(excluded=(0.694, 0.6964))[1].full
+    assert "for the other 30.6 % this text" in said(excluded=(0.694, 0.692))[1].full
 
 
 def test_nothing_excluded_is_said_with_what_was_tested():

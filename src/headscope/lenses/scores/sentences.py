@@ -184,7 +184,7 @@ def _entropy_headline(table: pl.DataFrame) -> Headline | None:
     )
     if effect == 0.0:
         size, reach = uncut_effect(tested), max(expected, 1.0 - expected)
-        subject, windows = "entropy unlike that of Gaussian scores", most_windows(tested)
+        subject, windows = "entropy unlike Gaussian scores'", most_windows(tested)
         unclear = tested.height - sum(_sides(tested, "predicted"))
         short = _in_heads(unclear, tested, absence(subject, size, _points, windows=windows, reach=reach))
     else:
