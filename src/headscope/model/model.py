@@ -29,6 +29,7 @@ from headscope.model.tracing.projections import Plan, make_blueprint
 from headscope.model.tracing.random_codes import coded
 from headscope.model.tracing.skip_connections import Branches, find_branches
 from headscope.model.transformers.adapter_merge import plain_model
+from headscope.model.transformers.attention_products import AttentionProducts
 from headscope.model.transformers.classes import model_class
 from headscope.model.transformers.library_messages import quiet, reason
 from headscope.model.transformers.model_state import Change, restored
@@ -91,7 +92,8 @@ class Model:
     def plan(self, site: Site) -> Plan:
         """Where the weights of a site are; traced once, when first asked for."""
         if self._plans is None:
-            self._plans = self._refused_plans() if self._softmax else _traced(self.hf, self.sites)
+            products = None if self._softmax is None else self._softmax.products
+            self._plans = _traced(self.hf, self.sites, products)
         return self._plans[site]
 
     def branches(self) -> Branches:
@@ -154,9 +156,6 @@ class Model:
         return texts.generate(
             self, prompt, max_new_tokens=max_new_tokens, temperature=temperature, cache=cache, seed=seed
         )
-
-    def _refused_plans(self) -> dict[Site, Plan]:
-        return {site: Plan(WeightStatus("refused", NOT_DISPATCHING)) for site in self.sites}
 
 
 def open_model(
@@ -339,11 +338,11 @@ def _probed(hf: Any) -> tuple[tuple[Site, ...], SoftmaxSites | None, tuple[str, 
     return softmax.sites, softmax, ()
 
 
-def _traced(hf: Any, sites: tuple[Site, ...]) -> dict[Site, Plan]:
+def _traced(hf: Any, sites: tuple[Site, ...], products: AttentionProducts | None) -> dict[Site, Plan]:
     with quiet():
         try:
             with restored(hf):
-                return make_blueprint(hf, sites)
+                return make_blueprint(hf, sites, products)
         except UsageError:
             raise  # a session is open: it can be traced later
         except Exception as error:  # noqa: BLE001  a family may do anything with codes; its maps can still be read

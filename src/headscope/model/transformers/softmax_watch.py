@@ -7,7 +7,7 @@ stored map (`session.captures`); nothing can be replaced or patched.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,9 +26,17 @@ from headscope.model.session.captures import QUANTITIES, MapQuantity, Quantity, 
 from headscope.model.session.session import Patch, Session, Where
 from headscope.model.tracing.attention_sites import first_tensor
 from headscope.model.transformers.attention_hook import implementation
+from headscope.model.transformers.attention_products import (
+    SOFTMAX,
+    AttentionHandler,
+    AttentionProducts,
+    ProductWatch,
+    Softmax,
+)
 from headscope.model.transformers.layers import enclosing_layer
 from headscope.model.transformers.library_messages import reason
 from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
+from headscope.model.transformers.product_search import find_products
 from headscope.model.transformers.unmasked_scores import MaskWatch
 
 if TYPE_CHECKING:
@@ -36,19 +44,6 @@ if TYPE_CHECKING:
 
 TOLERANCE = 1e-6
 _NOT_FOLLOWED = "the family masks its scores in a way that headscope does not follow, so the hidden ones are not known"
-_SOFTMAX = {torch.nn.functional.softmax, torch.softmax, torch.Tensor.softmax}
-
-
-@dataclass(frozen=True)
-class Softmax:
-    """One softmax of a forward: what reached it, what it gave, and the scores before the mask.
-
-    `scores` is None where they were not followed, or where the way from them to the softmax is not understood.
-    """
-
-    reached: Tensor
-    pattern: Tensor
-    scores: Tensor | None
 
 
 class SoftmaxWatch(TorchFunctionMode):
@@ -63,7 +58,7 @@ class SoftmaxWatch(TorchFunctionMode):
         options = kwargs or {}
         follows = self._follows()
         result = self._masks.run(func, args, options) if follows else func(*args, **options)
-        if func in _SOFTMAX:
+        if func in SOFTMAX:
             reached = args[0] if args else options["input"]
             self._note(Softmax(reached, result, self._masks.scores(reached) if follows else None))
         return result
@@ -75,13 +70,14 @@ class SoftmaxSites:
 
     `streams`: whether each layer is given what the one before it gave, and that as windows, tokens and features in this
     order; only then is it known what the stream between layers is. `scores`: why the scores before the mask cannot be
-    had; empty where they can.
+    had; empty where they can. `products` are those of queries and keys and of pattern and values.
     """
 
     sites: tuple[Site, ...]
-    ordinal: dict[int, Site]
+    ordinal: Mapping[int, Site]
     total: int
     streams: bool
+    products: AttentionProducts
     scores: str = ""
 
 
@@ -121,13 +117,15 @@ def find_softmax_sites(model: Any) -> SoftmaxSites | str:
             return "no softmax in it gives the maps that it returns"
         call = sum(site.module == inside[index] for site in ordinal.values())
         ordinal[index] = _site(model, layer, attention, inside[index], call)
-    sites = tuple(ordinal.values())
+    products = find_products(model, ordinal)
+    sites = tuple(products.sites.values())
     shape = (*next(iter(inputs.values())).shape[:2], int(model.config.get_text_config().hidden_size))
     layers = [passed[enclosing_layer(model, site.module)][site.call] for site in sites]
     streams = all(len(layer) == 2 and layer[0].shape == shape for layer in layers) and all(
         torch.equal(before[1], after[0]) for before, after in itertools.pairwise(layers)
     )
-    return SoftmaxSites(sites, ordinal, len(patterns), streams, _scores_obstacle(model, inputs, frozenset(ordinal)))
+    scores = _scores_obstacle(model, inputs, products)
+    return SoftmaxSites(sites, products.sites, len(patterns), streams, products, scores)
 
 
 def _disagreement(model: Any, eager: Any, inputs: dict[str, Tensor], options: dict[str, bool]) -> float:
@@ -141,20 +139,55 @@ def _disagreement(model: Any, eager: Any, inputs: dict[str, Tensor], options: di
     return float((own - under_eager).abs().max() / own.abs().max().clamp_min(torch.finfo(own.dtype).tiny))
 
 
-def _scores_obstacle(model: Any, inputs: dict[str, Tensor], places: frozenset[int]) -> str:
+def _scores_obstacle(model: Any, inputs: dict[str, Tensor], products: AttentionProducts) -> str:
     """Why the scores before the mask cannot be had, tried on a padded text; empty where they can."""
-    softmaxes: list[Softmax] = []
     padded = dict(inputs)
     if "input_ids" in inputs:
         padded["attention_mask"] = torch.ones_like(inputs["input_ids"])
         padded["attention_mask"][1, -2:] = 0
+    check = _ScoreCheck(products)
+    watch = ProductWatch(products, check, model.config.model_type)
     try:
-        with torch.no_grad(), implementation(model, "eager"), SoftmaxWatch(softmaxes.append, lambda: True):
+        with torch.no_grad(), implementation(model, "eager"), watch.on(model):
             model(**padded, **forward_options(model))
     except Exception as error:  # noqa: BLE001  a family may do anything with a mask; its maps can still be read
         return f"the model could not be run on a padded text ({reason(error)})"
-    places_without_scores = [place for place in places if place >= len(softmaxes) or softmaxes[place].scores is None]
-    return _NOT_FOLLOWED if places_without_scores else ""
+    return "" if check.sites == set(products.sites.values()) else _NOT_FOLLOWED
+
+
+class _ScoreCheck(AttentionHandler):
+    """Collects the sites whose scores are known behind the mask too.
+
+    Where nothing is added to them, they must be the products of queries and keys everywhere: a family that multiplies
+    hidden scores by 0 leaves nothing of them.
+    """
+
+    def __init__(self, products: AttentionProducts) -> None:
+        places = {site: products.products.get(number) for number, site in products.sites.items()}
+        self._scores = {site: place.scores for site, place in places.items() if place is not None}
+        self._products: Tensor | None = None
+        self.sites: set[Site] = set()
+
+    def follows_scores(self) -> bool:
+        """Always."""
+        return True
+
+    def inputs(self, site: Site, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Multiply queries and keys."""
+        self._products = q.double() @ k.double().repeat_interleave(q.shape[1] // k.shape[1], dim=1).mT
+        return q, k
+
+    def pattern(self, site: Site, softmax: Softmax) -> Tensor:
+        """Compare the products with the scores."""
+        place, products, scores = self._scores.get(site), self._products, softmax.scores
+        if scores is not None and (place is None or place.adds != "nothing" or products is None):
+            self.sites.add(site)
+        elif scores is not None and place is not None and products is not None:
+            error = float((scores - place.scale * products).abs().max() / scores.abs().max())
+            if error <= agreement(scores.dtype, 1):
+                self.sites.add(site)
+        self._products = None
+        return softmax.pattern
 
 
 @contextmanager
