@@ -10,7 +10,7 @@ from headscope.attention.statistics import Request
 from headscope.core import Selection
 from headscope.errors import CaptureError, UsageError
 from headscope.model.model import Model, open_model
-from headscope.model.transformers.attention_hook import _handlers
+from headscope.model.transformers import attention_hook
 from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
 from tests.model.families import DECODERS, DISPATCHING, ENCODER_DECODERS, OUTSIDE, Family
 from tests.model.test_fidelity import by_name, first_output, padded_inputs, real_rows, relative_error
@@ -41,7 +41,7 @@ def state_of(model: Model) -> tuple[object, ...]:
         [sorted(module.__dict__) for module in modules],
         [len(module._forward_pre_hooks) + len(module._forward_hooks) for module in modules],
         [c._attn_implementation for module in modules if (c := getattr(module, "config", None)) is not None],
-        dict(_handlers),
+        (dict(attention_hook._open.handlers), dict(attention_hook._switches)),
         [parameter.clone() for parameter in model.hf.parameters()],
     )
 
@@ -100,10 +100,24 @@ def test_a_model_that_shares_its_config_is_not_disturbed() -> None:
             assert relative_error(twin(**inputs).logits, alone) <= SAME_FUNCTION
 
 
-def test_a_second_session_on_one_model_is_refused() -> None:
+def test_an_inner_session_adds_to_the_outer_one_and_ends() -> None:
     model = opened("llama_gqa")
-    with model.session(), pytest.raises(UsageError, match="already open"), model.session():
-        pass
+    before = state_of(model)
+    with torch.no_grad(), model.session() as outer:
+        outer.ablate("L0.H1")
+        one_ablated = model.hf(tokens(model)).logits
+        with model.session() as inner:
+            inner.ablate("L1.H2")
+            z = inner.capture("z")
+            both_ablated = model.hf(tokens(model)).logits
+            assert not torch.equal(both_ablated, one_ablated)
+            taken = z.take()["z"]
+            assert [
+                int(taken[site][:, head].count_nonzero()) for site, head in zip(model.sites, (1, 2), strict=True)
+            ] == [0, 0]
+        assert torch.equal(model.hf(tokens(model)).logits, one_ablated)
+        assert z.take_all() == []
+    assert_untouched(model, before)
 
 
 def test_captures_have_the_promised_shapes() -> None:
@@ -221,14 +235,16 @@ def test_x_is_what_the_queries_are_made_of(name: str) -> None:
             assert torch.allclose(product, taken["scores"][site], atol=1e-5)
 
 
-def test_weights_cannot_be_looked_up_inside_a_session() -> None:
+def test_weights_are_looked_up_inside_a_session_without_a_trace() -> None:
+    """The forwards that look are not those of the session: its changes and captures do not meet them."""
     model = opened("llama_gqa")
     with model.session() as session:
-        with pytest.raises(UsageError, match="not looked up yet"):
-            session.capture("x")
-        with pytest.raises(UsageError, match="already open"):
-            model.weights(model.sites[0])
-    assert model.weights(model.sites[0]).status.status == "exact"
+        session.patch("all", "z", lambda z: 1 / 0)  # whoever gets here fails
+        captured = session.capture("x", "z", "resid_mid")
+        assert model.weights(model.sites[0]).status.status == "exact"
+        assert captured.take_all() == []
+        with pytest.raises(ZeroDivisionError):
+            session.run(tokens(model))
 
 
 def test_take_wants_exactly_one_forward() -> None:
@@ -327,7 +343,7 @@ def test_a_patch_with_the_value_itself_changes_nothing_and_another_does(what: st
     with model.session() as session:
         session.patch("L0.H1", what, lambda value: value)
         assert relative_error(run(model, inputs), before) <= SAME_FUNCTION
-        session.patch("L0.H1", what, lambda value: value * 2)
+        session.patch("L0.H1", what, lambda value: value * 2, order=1)
         assert relative_error(run(model, inputs), before) > 1e-3
 
 
@@ -338,7 +354,7 @@ def test_a_patched_tensor_is_what_is_used() -> None:
         z = session.capture("z")
         session.run(tokens(model))
         assert bool((z.take()["z"][model.sites[0]][:, 1] == 0.5).all())
-        session.patch("L0.H1", "z", torch.zeros(3, 7))
+        session.patch("L0.H1", "z", torch.zeros(3, 7), order=1)
         with pytest.raises(UsageError, match=r"patch of z has shape \(3, 7\), expected \(2, 1, 9, 8\)"):
             session.run(tokens(model))
 
@@ -421,8 +437,8 @@ def test_wrong_requests_say_what_is_possible() -> None:
     with session:
         with pytest.raises(UsageError, match="cannot capture maps"):
             session.capture("maps")
-        with pytest.raises(UsageError, match="cannot patch 'scores'"):
-            session.patch("L0", "scores", torch.zeros(1))
+        with pytest.raises(UsageError, match="cannot patch 'rows'"):
+            session.patch("L0", "rows", torch.zeros(1))
         with pytest.raises(UsageError, match=r"matches no head.*L0\.H0 … L1\.H3"):
             session.ablate("L7")
         with pytest.raises(UsageError, match="cannot read 'layer3'"):

@@ -1,7 +1,10 @@
 """Model: a real transformer opened for measuring, and the functions that open one."""
 
 import logging
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +13,9 @@ from jaxtyping import Int
 from torch import Tensor
 
 from headscope.core.model_spec import ModelSpec
-from headscope.core.site import Site
+from headscope.core.site import Site, Stack
 from headscope.core.weights import HeadWeights, WeightSource, WeightStatus
-from headscope.errors import CaptureError, CheckpointError, HeadscopeError, UsageError, VariantRefused, WeightsRefused
+from headscope.errors import CaptureError, CheckpointError, HeadscopeError, UsageError, WeightsRefused
 from headscope.model import language as texts
 from headscope.model.devices import device_named
 from headscope.model.edit import Edit
@@ -20,7 +23,14 @@ from headscope.model.formats.completeness import check_file
 from headscope.model.load import load
 from headscope.model.model_builder import LoadedModel
 from headscope.model.rest_of_layer import RestOfLayer
-from headscope.model.session.session import Session
+from headscope.model.session.cache import Cache, Forward
+from headscope.model.session.captures import QUANTITIES, WatchedQuantity
+from headscope.model.session.live_model import LiveModel
+from headscope.model.session.places import Spots
+from headscope.model.session.session import Session, Where
+from headscope.model.session.stream_map import StreamMap
+from headscope.model.session.stream_sum import StreamSum, find_stream_sum
+from headscope.model.session.written_stream import WrittenStream, written_stream
 from headscope.model.sources.names import Source, resolve
 from headscope.model.spec import describe
 from headscope.model.tracing.attention_sites import check_agreement, find_sites
@@ -34,7 +44,12 @@ from headscope.model.transformers.classes import model_class
 from headscope.model.transformers.library_messages import quiet, reason
 from headscope.model.transformers.model_state import Change, restored
 from headscope.model.transformers.probe_inputs import read_by, unavailable_inputs
-from headscope.model.transformers.softmax_watch import SoftmaxSession, SoftmaxSites, find_softmax_sites
+from headscope.model.transformers.softmax_watch import (
+    SoftmaxModel,
+    SoftmaxSites,
+    find_softmax_sites,
+    softmaxes_observed,
+)
 from headscope.model.weight_reader import FileMatrices, ModelMatrices, OtherWeights, PlannedWeights, file_sources
 from headscope.progress import Step
 
@@ -75,6 +90,11 @@ class Model:
         self._softmax = softmax
         self._plans: dict[Site, Plan] | None = None
         self._branches: Branches | None = None
+        self._spots: dict[str, Spots] = {}
+        self._stream_sums: dict[Stack, StreamSum] = {}
+        # The open sessions by thread. Who runs the model and then restores it, or changes its hooks, holds the lock.
+        self._live: dict[int, LiveModel] = {}
+        self.lock = threading.RLock()
 
     def __repr__(self) -> str:
         return f"<headscope model {self.spec.name}: {self.spec.architecture}, {len(self.sites)} attention sites>"
@@ -89,26 +109,55 @@ class Model:
         """Whether the model can be run on token ids alone, whoever makes them."""
         return read_by(self.hf) == ("input_ids",)
 
+    def sites_of_stack(self, stack: Stack) -> tuple[Site, ...]:
+        """The sites of one stack, in order."""
+        return tuple(site for site in self.sites if site.stack == stack)
+
     def plan(self, site: Site) -> Plan:
         """Where the weights of a site are; traced once, when first asked for."""
         if self._plans is None:
             products = None if self._softmax is None else self._softmax.products
-            self._plans = _traced(self.hf, self.sites, products)
+            with self.outside_sessions():
+                self._plans = _traced(self.hf, self.sites, products)
         return self._plans[site]
 
     def branches(self) -> Branches:
         """Where its layers add, looked up once; raises `VariantRefused` where that is not understood."""
         if self._branches is None:
-            if self._softmax is not None:
-                raise VariantRefused(f"the layers of {self.spec.family} models cannot be changed: {NOT_DISPATCHING}")
-            with quiet(), restored(self.hf):
-                self._branches = find_branches(self.hf, self.sites)
+            observed = None if self._softmax is None else partial(softmaxes_observed, self.hf, self._softmax)
+            with self.outside_sessions(), quiet(), restored(self.hf):
+                self._branches = find_branches(self.hf, self.sites, observed)
         return self._branches
 
+    @cached_property
+    def stream_map(self) -> StreamMap:
+        """Where the tensors between the parts of its layers pass."""
+        return StreamMap(self)
+
+    def spots(self, quantity: WatchedQuantity) -> Spots:
+        """Where a quantity passes, looked up once; a registry that changes is asked anew."""
+        if QUANTITIES.get(quantity.name) is not quantity:
+            return quantity.place(self)
+        if quantity.name not in self._spots:
+            with self.outside_sessions(), quiet(), restored(self.hf):
+                self._spots[quantity.name] = quantity.place(self)
+        return self._spots[quantity.name]
+
+    def stream_sum(self, stack: Stack) -> StreamSum:
+        """The stream of a stack as a sum of what its parts write, checked once; refused where it is none."""
+        if stack not in self._stream_sums:
+            with self.outside_sessions(), quiet(), restored(self.hf):
+                self._stream_sums[stack] = find_stream_sum(self, stack)
+        return self._stream_sums[stack]
+
+    def written(self, text: str | Tensor, stack: Stack | None = None) -> WrittenStream:
+        """Run a text and take its stream apart: what each part writes, and what each reader receives from it."""
+        return written_stream(self, text, stack)
+
     @property
-    def traced(self) -> bool:
-        """Whether it is known where the weights are; inside a session it cannot be found out."""
-        return self._plans is not None
+    def dispatches(self) -> bool:
+        """Whether its attention goes through transformers' attention interface, where it can be changed."""
+        return self._softmax is None
 
     def weights(self, site: Site) -> HeadWeights:
         """The projections of one site in canonical form; raises `WeightsRefused` where there is none."""
@@ -129,7 +178,56 @@ class Model:
 
     def session(self) -> Session:
         """Read and change the attention while the model runs: `with model.session() as s:`."""
-        return Session(self) if self._softmax is None else SoftmaxSession(self, self._softmax)
+        return Session(self)
+
+    def enter_session(self) -> LiveModel:
+        """The open sessions of this thread, with one more."""
+        with self.lock:
+            live = self._live.get(threading.get_ident())
+            if live is None:
+                live = LiveModel(self) if self._softmax is None else SoftmaxModel(self, self._softmax)
+                live.open()
+                self._live[threading.get_ident()] = live
+            live.n_sessions += 1
+            return live
+
+    def leave_session(self, live: LiveModel) -> None:
+        """One session less; the last one leaves the model as it was."""
+        with self.lock:
+            live.n_sessions -= 1
+            if live.n_sessions:
+                live.refresh()
+                return
+            self._live = {thread: other for thread, other in self._live.items() if other is not live}
+            live.close()
+
+    @contextmanager
+    def outside_sessions(self) -> Iterator[None]:
+        """Run the model as if this thread had no session open."""
+        live = self._live.get(threading.get_ident())
+        if live is None:
+            yield
+            return
+        with self.lock, live.suspended():
+            yield
+
+    def run(
+        self,
+        text: str | Tensor,
+        *quantities: str,
+        at: Where = None,
+        positions: int | slice | Sequence[int] | None = None,
+    ) -> Forward:
+        """Run a text (or tokens) once: the logits, and a cache of what was captured.
+
+        Without names of quantities everything is captured that is not a part of something else.
+        """
+        tokens = self.encode(text)[None] if isinstance(text, str) else text
+        with self.session() as session:
+            names = quantities or session.everything(at)
+            capture = session.capture(*names, at=at, positions=positions)
+            answer = session.run(tokens)
+        return Forward(getattr(answer, "logits", None), Cache(capture.take(), capture.at))
 
     def edit(self) -> Edit:
         """Change the attention weights, undone on exit: `with model.edit() as e:`."""
@@ -343,8 +441,6 @@ def _traced(hf: Any, sites: tuple[Site, ...], products: AttentionProducts | None
         try:
             with restored(hf):
                 return make_blueprint(hf, sites, products)
-        except UsageError:
-            raise  # a session is open: it can be traced later
         except Exception as error:  # noqa: BLE001  a family may do anything with codes; its maps can still be read
             why = WeightStatus("refused", f"the model could not be run on codes ({reason(error)})")
             return {site: Plan(why) for site in sites}

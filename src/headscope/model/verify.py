@@ -36,7 +36,6 @@ from headscope.model.transformers.fresh_copy import FreshCopy, differences, fres
 from headscope.model.transformers.library_messages import quiet, reason
 from headscope.model.transformers.model_state import restored
 from headscope.model.transformers.probe_inputs import forward_options, probe_inputs, read_by, vocabulary
-from headscope.model.transformers.softmax_watch import SoftmaxSession
 
 BEGINNING = 2**16  # characters of a text that are tokenised for its first tokens
 TOKENS = 128
@@ -143,7 +142,7 @@ def _in_float32(model: Model, fresh: FreshCopy) -> Model:
 
 def _checks(model: Model) -> Iterator[tuple[str, float, Comparison]]:
     yield "maps = transformers' eager attentions", MAPS, _maps
-    if isinstance(model.session(), SoftmaxSession):
+    if not model.dispatches:
         return  # the rest needs a family that uses the attention interface
     yield "streaming statistics = float64 of the same queries and keys", STATISTICS, _statistics
     yield "output under our attention = transformers' own", OUTPUTS, _outputs
@@ -271,7 +270,7 @@ def _readable(model: Model, tokens: Int[Tensor, "1 tokens"]) -> Int[Tensor, "1 f
         try:
             with model.session() as session:
                 session.stream()
-                session.run(tokens)
+                session.run(tokens, head=False)
         except CaptureError:
             tokens = tokens[:, : tokens.shape[1] // 2]
         else:
@@ -343,7 +342,7 @@ def _statistics(subject: Subject) -> list[Deviation]:
     model, request = subject.model, Request(bands=BANDS)
     with model.session() as session:
         stream = session.stream(request)
-        reader = session._reader = _ReferenceReader(request)
+        reader = session.live.reader = _ReferenceReader(request)
         model.hf(**subject.inputs)
         measured, _ = stream.take()
     return [

@@ -2,8 +2,8 @@
 
 While a model of such a family runs, every softmax it takes is watched. At opening, the maps so found are
 compared with what the model itself returns as attentions; only where they are the same, number by number, is
-the family opened. Then its statistics can be had, the stream between layers, and each quantity that can be read off a
-stored map (`session.captures`); nothing can be replaced or patched.
+the family opened. Then its statistics can be had, the places outside the attention, and each quantity that can be read
+off a stored map (`session.captures`).
 """
 
 import itertools
@@ -17,13 +17,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from headscope.attention.call import Call
-from headscope.attention.mechanism import Mechanism
 from headscope.attention.statistics import pattern_statistics, uniform_statistics
 from headscope.core.site import Site
 from headscope.errors import CaptureError
 from headscope.model.rounding import agreement
 from headscope.model.session.captures import QUANTITIES, MapQuantity, Quantity, WatchedQuantity
-from headscope.model.session.session import Patch, Session, Where
+from headscope.model.session.live_model import LiveModel
 from headscope.model.tracing.attention_sites import first_tensor
 from headscope.model.transformers.attention_hook import implementation
 from headscope.model.transformers.attention_products import (
@@ -237,8 +236,22 @@ def _site(model: Any, layer: int, attention: Tensor, module: str, call: int) -> 
     return Site("only", "self", layer, heads, heads, width, width, causal, module=module, call=call)
 
 
-class SoftmaxSession(Session):
-    """A session that can look but not touch."""
+@contextmanager
+def softmaxes_observed(hf: Any, softmax_sites: SoftmaxSites, note: Callable[[Site, Tensor], None]) -> Iterator[None]:
+    """Call `note` with each site and its pattern while the model runs one forward."""
+    numbers = itertools.count()
+
+    def observe(softmax: Softmax) -> None:
+        site = softmax_sites.ordinal.get(next(numbers))
+        if site is not None:
+            note(site, softmax.pattern)
+
+    with implementation(hf, "eager"), SoftmaxWatch(observe, lambda: False):
+        yield
+
+
+class SoftmaxModel(LiveModel):
+    """A live model whose attention can be looked at but not changed."""
 
     def __init__(self, model: "Model", softmax_sites: SoftmaxSites) -> None:
         super().__init__(model)
@@ -248,68 +261,65 @@ class SoftmaxSession(Session):
         self._follows_scores = False
 
     def _open(self, stack: ExitStack) -> None:
-        stack.enter_context(implementation(self._hf, "eager"))
-        # Either may run without the other: some heads call the parts of the body, not the body itself.
-        for module in {id(m): m for m in (self._hf, self._hf.base_model)}.values():
-            stack.callback(module.register_forward_pre_hook(self._begin, with_kwargs=True).remove)
-            stack.callback(module.register_forward_hook(self._end, always_call=True).remove)
+        stack.enter_context(implementation(self.hf, "eager"))
+        self._open_forwards(stack)
         stack.enter_context(SoftmaxWatch(self._note, self._wants_scores))
 
     @property
     def shown(self) -> frozenset[str]:
-        """What can be read off a stored map or off the stream between layers, where these are known."""
+        """What can be read off a stored map or at a place outside the attention, where these are known."""
         return frozenset(name for name, quantity in QUANTITIES.items() if self._shows(quantity))
 
     def _shows(self, quantity: Quantity) -> bool:
         if isinstance(quantity, MapQuantity):
             return quantity.off_map and not self._obstacle(quantity)
-        return isinstance(quantity, WatchedQuantity) and quantity.needs == "layers" and self._softmax_sites.streams
+        if not isinstance(quantity, WatchedQuantity) or quantity.needs == "weights":
+            return False
+        return self._softmax_sites.streams and bool(self.model.spots(quantity).by_site)
 
     def _obstacle(self, quantity: MapQuantity) -> str:
         """Why the scores that a quantity is read off are not known; empty where they are, or where it needs none."""
         return self._softmax_sites.scores if quantity.of == "scores" else ""
 
-    def replace(self, at: Where, mechanism: Mechanism) -> None:
-        """Refused: this family computes its attention itself."""
-        raise self._refusal(f"replaced by {mechanism!r}")
-
-    def ablate(self, at: Where) -> None:
-        """Refused: this family computes its attention itself."""
-        raise self._refusal("ablated")
-
-    def patch(self, at: Where, what: str, value: Patch) -> None:
-        """Refused: this family computes its attention itself."""
-        raise self._refusal("patched")
+    def check_change(self, verb: str, quantity: Quantity | None = None) -> None:
+        """Refuse what concerns the attention: this family computes it itself."""
+        if not isinstance(quantity, WatchedQuantity) or not self._shows(quantity):
+            raise self._refusal(verb)
 
     def _refusal(self, verb: str) -> CaptureError:
         return CaptureError(
-            f"the attention of {self._model.spec.family} models cannot be {verb}: the family does not compute it "
+            f"the attention of {self.model.spec.family} models cannot be {verb}: the family does not compute it "
             "through the attention interface of transformers",
             hint=f"what can be captured: {', '.join(name for name in QUANTITIES if name in self.shown)}",
         )
 
-    def _entries(self, names: tuple[str, ...]) -> tuple[Quantity, ...]:
-        quantities = super()._entries(names)
+    def entries(self, names: tuple[str, ...]) -> tuple[Quantity, ...]:
+        """The entries of these names; raises where the model does not show one of them."""
+        quantities = super().entries(names)
         for quantity in quantities:
             if isinstance(quantity, MapQuantity) and quantity.off_map and (why := self._obstacle(quantity)):
                 raise CaptureError(
-                    f"the {quantity.name} of {self._model.spec.family} models cannot be captured: {why}",
+                    f"the {quantity.name} of {self.model.spec.family} models cannot be captured: {why}",
                     hint="capture the pattern, which is what the softmax gives",
                 )
         if hidden := [quantity.name for quantity in quantities if not self._shows(quantity)]:
             raise self._refusal(f"captured as {', '.join(hidden)}")
         return quantities
 
-    def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        super()._begin(module, args, kwargs)
+    def new_forward(self) -> None:
+        """A forward begins."""
+        super().new_forward()
         self._n_softmaxes = 0
         self._running = True
-        quantities = [quantity for capture in self._captures for quantity in capture.quantities]
+        quantities = [quantity for capture in self.registered.captures for quantity in capture.quantities]
         self._follows_scores = any(
             isinstance(quantity, MapQuantity) and quantity.of == "scores" for quantity in quantities
         )
 
     def _end(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        super()._end(module, args, output)
+        if not self.is_live():
+            return
         self._running = False
         if output is not None and self._n_softmaxes != self._softmax_sites.total:
             raise self._changed_form()
@@ -318,13 +328,13 @@ class SoftmaxSession(Session):
         return self._running and self._follows_scores
 
     def _note(self, softmax: Softmax) -> None:
-        if not self._running:
+        if not self._running or not self.is_live():
             return
         site = self._softmax_sites.ordinal.get(self._n_softmaxes)
         self._n_softmaxes += 1
         if site is not None:
             self._record(site, softmax)
-            self._attended_to()
+            self.attended_to()
 
     def _as_map(self, site: Site, tensor: Tensor) -> Tensor:
         if tensor.shape[-1] != tensor.shape[-2] or tensor.ndim not in (3, 4):
@@ -340,24 +350,25 @@ class SoftmaxSession(Session):
 
     def _changed_form(self) -> CaptureError:
         return CaptureError(
-            f"{self._model.spec.family}: this input makes the model attend in another form than at opening "
+            f"{self.model.spec.family}: this input makes the model attend in another form than at opening "
             "(block-sparse, or with a cache), which headscope cannot read",
             hint="use a shorter text, without a cache",
         )
 
     def _record(self, site: Site, softmax: Softmax) -> None:
         masked, pattern = self._as_map(site, softmax.reached), self._as_map(site, softmax.pattern)
-        for capture in self._captures:
+        for capture in self.registered.captures:
             for quantity in capture.quantities if site in capture.at else ():
                 if isinstance(quantity, MapQuantity) and quantity.cut is not None:
                     stored = pattern if quantity.of == "pattern" else self._scores(site, softmax)
-                    capture.keep(quantity.name, site, quantity.cut(stored)[:, list(capture.at[site])])
-        for stream in self._streams:
+                    tensor = quantity.cut(stored)
+                    capture.keep(quantity, site, tensor, self.windows.of(quantity, site, tensor))
+        for stream in self.registered.streams:
             if site in stream.at:
                 stream_heads = list(stream.at[site])
                 measured, uniform = stream.frames.current()
                 call = _as_call(masked[:, stream_heads])
-                real = self._position.real_queries(site.stack, masked.shape[2])
+                real = self.windows.position.real_queries(site.stack, masked.shape[2])
                 measured[site] = pattern_statistics(pattern[:, stream_heads], call, stream.request, real_queries=real)
                 uniform[site] = uniform_statistics(call, stream.request, real_queries=real)
 
