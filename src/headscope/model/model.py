@@ -28,6 +28,7 @@ from headscope.model.session.captures import QUANTITIES, WatchedQuantity
 from headscope.model.session.live_model import LiveModel
 from headscope.model.session.places import Spots
 from headscope.model.session.session import Session, Where
+from headscope.model.session.softmax_model import SoftmaxModel
 from headscope.model.session.stream_map import StreamMap
 from headscope.model.session.stream_sum import StreamSum, find_stream_sum
 from headscope.model.session.written_stream import WrittenStream, written_stream
@@ -44,12 +45,7 @@ from headscope.model.transformers.classes import model_class
 from headscope.model.transformers.library_messages import quiet, reason
 from headscope.model.transformers.model_state import Change, restored
 from headscope.model.transformers.probe_inputs import read_by, unavailable_inputs
-from headscope.model.transformers.softmax_watch import (
-    SoftmaxModel,
-    SoftmaxSites,
-    find_softmax_sites,
-    softmaxes_observed,
-)
+from headscope.model.transformers.softmax_watch import SoftmaxSites, find_softmax_sites, softmaxes_observed
 from headscope.model.weight_reader import FileMatrices, ModelMatrices, OtherWeights, PlannedWeights, file_sources
 from headscope.progress import Step
 

@@ -9,13 +9,13 @@ Products are counted from one softmax to the next. An input on which the counts 
 which another tensor than the pattern mixes the values, ends with an error: nothing is read from the wrong place.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from headscope.core.site import Site
@@ -126,9 +126,15 @@ class AttentionHandler:
 class ProductWatch(TorchFunctionMode):
     """Shows the attention of a model to a handler while the model runs, and nothing else."""
 
-    def __init__(self, products: AttentionProducts, handler: AttentionHandler, family: str) -> None:
+    def __init__(
+        self,
+        products: AttentionProducts,
+        handler: AttentionHandler,
+        family: str,
+        is_live: Callable[[], bool] = lambda: True,
+    ) -> None:
         super().__init__()
-        self._places, self._handler, self._family = products, handler, family
+        self._places, self._handler, self._family, self._is_live = products, handler, family, is_live
         self._masks = MaskWatch()
         self._running = False
         self._n_softmaxes = 0
@@ -140,14 +146,33 @@ class ProductWatch(TorchFunctionMode):
         """Watch the forwards of a model; either of model and body may run without the other."""
         with ExitStack() as stack:
             for module in {id(part): part for part in (model, model.base_model)}.values():
-                stack.callback(module.register_forward_pre_hook(self._begin).remove)
-                stack.callback(module.register_forward_hook(self._end, always_call=True).remove)
+                stack.callback(module.register_forward_pre_hook(lambda *_: self.begin()).remove)
+                leave = module.register_forward_hook(lambda _, __, output: self.end(output), always_call=True)
+                stack.callback(leave.remove)
             stack.enter_context(self)
             yield
 
+    def begin(self) -> None:
+        """A forward begins."""
+        self._running, self._n_softmaxes, self._n_products, self._pattern = True, 0, 0, None
+
+    def end(self, output: Any) -> None:
+        """A forward ends; `output` is None where an error ended it."""
+        was_running, self._running = self._running, False
+        if was_running and output is not None:
+            self._check_counts()
+            if self._n_softmaxes != len(self._places.counts) - 1:
+                raise self._changed_form()
+
+    def again(self, handler: AttentionHandler) -> "ProductWatch":
+        """A watch for what a module does when it is run a second time from here on."""
+        watch = ProductWatch(self._places, handler, self._family)
+        watch._running, watch._n_softmaxes, watch._n_products = True, self._n_softmaxes, self._n_products
+        return watch
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = kwargs or {}
-        if not self._running:
+        if not self._running or not self._is_live():
             return func(*args, **options)
         if func in SOFTMAX:
             return self._softmax(func, args, options)
@@ -155,16 +180,6 @@ class ProductWatch(TorchFunctionMode):
         if product is not None:
             return self._product(product)
         return self._masks.run(func, args, options) if self._handler.follows_scores() else func(*args, **options)
-
-    def _begin(self, module: nn.Module, args: Any) -> None:
-        self._running, self._n_softmaxes, self._n_products, self._pattern = True, 0, 0, None
-
-    def _end(self, module: nn.Module, args: Any, output: Any) -> None:
-        was_running, self._running, self._pattern = self._running, False, None
-        if was_running and output is not None:
-            self._check_counts()
-            if self._n_softmaxes != len(self._places.counts) - 1:
-                raise self._changed_form()
 
     def _check_counts(self) -> None:
         expected = self._places.counts[self._n_softmaxes : self._n_softmaxes + 1]

@@ -36,8 +36,9 @@ class HeadLayout:
         return by_head[:, :: self.copies] if self.copies > 1 else by_head
 
     def write(self, states: Float[Tensor, "batch some_heads positions width"]) -> Tensor:
-        """A tensor in this layout."""
-        repeated = states.repeat_interleave(self.copies, dim=1) if self.copies > 1 else states
+        """A tensor in this layout; also from states that hold a head for each query head."""
+        is_repeated = self.copies == 1 or states.shape[1] == self.n_heads
+        repeated = states if is_repeated else states.repeat_interleave(self.copies, dim=1)
         ordered = repeated if len(self.axes) == 4 else repeated.flatten(0, 1)
         places = [self.axes.index(axis) for axis in range(len(self.axes))]
         return ordered.permute(places)

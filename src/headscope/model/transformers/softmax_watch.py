@@ -3,26 +3,21 @@
 While a model of such a family runs, every softmax it takes is watched. At opening, the maps so found are
 compared with what the model itself returns as attentions; only where they are the same, number by number, is
 the family opened. Then its statistics can be had, the places outside the attention, and each quantity that can be read
-off a stored map (`session.captures`).
+off a stored map (`session.captures`); and where its products are known (`product_search`), all the rest.
 """
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from headscope.attention.call import Call
-from headscope.attention.statistics import pattern_statistics, uniform_statistics
 from headscope.core.site import Site
-from headscope.errors import CaptureError
 from headscope.model.rounding import agreement
-from headscope.model.session.captures import QUANTITIES, MapQuantity, Quantity, WatchedQuantity
-from headscope.model.session.live_model import LiveModel
 from headscope.model.tracing.attention_sites import first_tensor
 from headscope.model.transformers.attention_hook import implementation
 from headscope.model.transformers.attention_products import (
@@ -38,11 +33,8 @@ from headscope.model.transformers.probe_inputs import forward_options, probe_inp
 from headscope.model.transformers.product_search import find_products
 from headscope.model.transformers.unmasked_scores import MaskWatch
 
-if TYPE_CHECKING:
-    from headscope.model.model import Model
-
 TOLERANCE = 1e-6
-_NOT_FOLLOWED = "the family masks its scores in a way that headscope does not follow, so the hidden ones are not known"
+NOT_FOLLOWED = "the family masks its scores in a way that headscope does not follow, so the hidden ones are not known"
 
 
 class SoftmaxWatch(TorchFunctionMode):
@@ -151,7 +143,7 @@ def _scores_obstacle(model: Any, inputs: dict[str, Tensor], products: AttentionP
             model(**padded, **forward_options(model))
     except Exception as error:  # noqa: BLE001  a family may do anything with a mask; its maps can still be read
         return f"the model could not be run on a padded text ({reason(error)})"
-    return "" if check.sites == set(products.sites.values()) else _NOT_FOLLOWED
+    return "" if check.sites == set(products.sites.values()) else NOT_FOLLOWED
 
 
 class _ScoreCheck(AttentionHandler):
@@ -248,143 +240,3 @@ def softmaxes_observed(hf: Any, softmax_sites: SoftmaxSites, note: Callable[[Sit
 
     with implementation(hf, "eager"), SoftmaxWatch(observe, lambda: False):
         yield
-
-
-class SoftmaxModel(LiveModel):
-    """A live model whose attention can be looked at but not changed."""
-
-    def __init__(self, model: "Model", softmax_sites: SoftmaxSites) -> None:
-        super().__init__(model)
-        self._softmax_sites = softmax_sites
-        self._n_softmaxes = 0
-        self._running = False
-        self._follows_scores = False
-
-    def _open(self, stack: ExitStack) -> None:
-        stack.enter_context(implementation(self.hf, "eager"))
-        self._open_forwards(stack)
-        stack.enter_context(SoftmaxWatch(self._note, self._wants_scores))
-
-    @property
-    def shown(self) -> frozenset[str]:
-        """What can be read off a stored map or at a place outside the attention, where these are known."""
-        return frozenset(name for name, quantity in QUANTITIES.items() if self._shows(quantity))
-
-    def _shows(self, quantity: Quantity) -> bool:
-        if isinstance(quantity, MapQuantity):
-            return quantity.off_map and not self._obstacle(quantity)
-        if not isinstance(quantity, WatchedQuantity) or quantity.needs == "weights":
-            return False
-        return self._softmax_sites.streams and bool(self.model.spots(quantity).by_site)
-
-    def _obstacle(self, quantity: MapQuantity) -> str:
-        """Why the scores that a quantity is read off are not known; empty where they are, or where it needs none."""
-        return self._softmax_sites.scores if quantity.of == "scores" else ""
-
-    def check_change(self, verb: str, quantity: Quantity | None = None) -> None:
-        """Refuse what concerns the attention: this family computes it itself."""
-        if not isinstance(quantity, WatchedQuantity) or not self._shows(quantity):
-            raise self._refusal(verb)
-
-    def _refusal(self, verb: str) -> CaptureError:
-        return CaptureError(
-            f"the attention of {self.model.spec.family} models cannot be {verb}: the family does not compute it "
-            "through the attention interface of transformers",
-            hint=f"what can be captured: {', '.join(name for name in QUANTITIES if name in self.shown)}",
-        )
-
-    def entries(self, names: tuple[str, ...]) -> tuple[Quantity, ...]:
-        """The entries of these names; raises where the model does not show one of them."""
-        quantities = super().entries(names)
-        for quantity in quantities:
-            if isinstance(quantity, MapQuantity) and quantity.off_map and (why := self._obstacle(quantity)):
-                raise CaptureError(
-                    f"the {quantity.name} of {self.model.spec.family} models cannot be captured: {why}",
-                    hint="capture the pattern, which is what the softmax gives",
-                )
-        if hidden := [quantity.name for quantity in quantities if not self._shows(quantity)]:
-            raise self._refusal(f"captured as {', '.join(hidden)}")
-        return quantities
-
-    def new_forward(self) -> None:
-        """A forward begins."""
-        super().new_forward()
-        self._n_softmaxes = 0
-        self._running = True
-        quantities = [quantity for capture in self.registered.captures for quantity in capture.quantities]
-        self._follows_scores = any(
-            isinstance(quantity, MapQuantity) and quantity.of == "scores" for quantity in quantities
-        )
-
-    def _end(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        super()._end(module, args, output)
-        if not self.is_live():
-            return
-        self._running = False
-        if output is not None and self._n_softmaxes != self._softmax_sites.total:
-            raise self._changed_form()
-
-    def _wants_scores(self) -> bool:
-        return self._running and self._follows_scores
-
-    def _note(self, softmax: Softmax) -> None:
-        if not self._running or not self.is_live():
-            return
-        site = self._softmax_sites.ordinal.get(self._n_softmaxes)
-        self._n_softmaxes += 1
-        if site is not None:
-            self._record(site, softmax)
-            self.attended_to()
-
-    def _as_map(self, site: Site, tensor: Tensor) -> Tensor:
-        if tensor.shape[-1] != tensor.shape[-2] or tensor.ndim not in (3, 4):
-            raise self._changed_form()
-        return tensor.detach().reshape(-1, site.n_heads, *tensor.shape[-2:])
-
-    def _scores(self, site: Site, softmax: Softmax) -> Tensor:
-        if softmax.scores is None:
-            raise CaptureError(f"{site.label}: the scores before the mask cannot be captured: {_NOT_FOLLOWED}")
-        # At least float32, as the scores of every family.
-        scores = softmax.scores.to(torch.promote_types(softmax.scores.dtype, torch.float32))
-        return self._as_map(site, scores).clone()
-
-    def _changed_form(self) -> CaptureError:
-        return CaptureError(
-            f"{self.model.spec.family}: this input makes the model attend in another form than at opening "
-            "(block-sparse, or with a cache), which headscope cannot read",
-            hint="use a shorter text, without a cache",
-        )
-
-    def _record(self, site: Site, softmax: Softmax) -> None:
-        masked, pattern = self._as_map(site, softmax.reached), self._as_map(site, softmax.pattern)
-        for capture in self.registered.captures:
-            for quantity in capture.quantities if site in capture.at else ():
-                if isinstance(quantity, MapQuantity) and quantity.cut is not None:
-                    stored = pattern if quantity.of == "pattern" else self._scores(site, softmax)
-                    tensor = quantity.cut(stored)
-                    capture.keep(quantity, site, tensor, self.windows.of(quantity, site, tensor))
-        for stream in self.registered.streams:
-            if site in stream.at:
-                stream_heads = list(stream.at[site])
-                measured, uniform = stream.frames.current()
-                call = _as_call(masked[:, stream_heads])
-                real = self.windows.position.real_queries(site.stack, masked.shape[2])
-                measured[site] = pattern_statistics(pattern[:, stream_heads], call, stream.request, real_queries=real)
-                uniform[site] = uniform_statistics(call, stream.request, real_queries=real)
-
-
-def _as_call(scores: Tensor) -> Call:
-    """The positions and the visible keys of a map whose masked scores are known, without its q, k and v."""
-    batch, heads, queries, keys = scores.shape
-    visible = scores > torch.finfo(scores.dtype).min / 2
-    real = visible.any(dim=1).any(dim=1)
-    return Call(
-        q=scores.new_zeros(batch, heads, queries, 1),
-        k=scores.new_zeros(batch, heads, keys, 1),
-        v=scores.new_zeros(batch, heads, keys, 1),
-        scale=1.0,
-        query_positions=torch.arange(queries, device=scores.device)[None],
-        key_positions=torch.arange(keys, device=scores.device)[None],
-        key_padding=real,
-        mask=visible,
-    )
