@@ -33,6 +33,7 @@ from headscope.model.session.captures import QUANTITIES, WatchedQuantity
 from headscope.model.session.live_model import LiveModel
 from headscope.model.session.places import Spots
 from headscope.model.session.session import Session, Where
+from headscope.model.session.softmax_model import SoftmaxModel
 from headscope.model.session.stream_map import StreamMap
 from headscope.model.session.stream_sum import StreamSum, find_stream_sum
 from headscope.model.session.written_stream import WrittenStream, written_stream
@@ -44,16 +45,12 @@ from headscope.model.tracing.projections import Plan, make_blueprint
 from headscope.model.tracing.random_codes import coded
 from headscope.model.tracing.skip_connections import Branches, find_branches
 from headscope.model.transformers.adapter_merge import plain_model
+from headscope.model.transformers.attention_products import AttentionProducts
 from headscope.model.transformers.classes import model_class
 from headscope.model.transformers.library_messages import quiet, reason
 from headscope.model.transformers.model_state import Change, restored
 from headscope.model.transformers.probe_inputs import read_by, unavailable_inputs
-from headscope.model.transformers.softmax_watch import (
-    SoftmaxModel,
-    SoftmaxSites,
-    find_softmax_sites,
-    softmaxes_observed,
-)
+from headscope.model.transformers.softmax_watch import SoftmaxSites, find_softmax_sites, softmaxes_observed
 from headscope.model.weight_reader import FileMatrices, ModelMatrices, OtherWeights, PlannedWeights, file_sources
 from headscope.progress import Step
 
@@ -120,8 +117,9 @@ class Model(Shown):
     def plan(self, site: Site) -> Plan:
         """Where the weights of a site are; traced once, when first asked for."""
         if self._plans is None:
+            products = None if self._softmax is None else self._softmax.products
             with self.outside_sessions():
-                self._plans = self._refused_plans() if self._softmax else _traced(self.hf, self.sites)
+                self._plans = _traced(self.hf, self.sites, products)
         return self._plans[site]
 
     def branches(self) -> Branches:
@@ -265,9 +263,6 @@ class Model(Shown):
         return texts.generate(
             self, prompt, max_new_tokens=max_new_tokens, temperature=temperature, cache=cache, seed=seed
         )
-
-    def _refused_plans(self) -> dict[Site, Plan]:
-        return {site: Plan(WeightStatus("refused", NOT_DISPATCHING)) for site in self.sites}
 
 
 def open_model(
@@ -450,11 +445,11 @@ def _probed(hf: Any) -> tuple[tuple[Site, ...], SoftmaxSites | None, tuple[str, 
     return softmax.sites, softmax, ()
 
 
-def _traced(hf: Any, sites: tuple[Site, ...]) -> dict[Site, Plan]:
+def _traced(hf: Any, sites: tuple[Site, ...], products: AttentionProducts | None) -> dict[Site, Plan]:
     with quiet():
         try:
             with restored(hf):
-                return make_blueprint(hf, sites)
+                return make_blueprint(hf, sites, products)
         except Exception as error:  # noqa: BLE001  a family may do anything with codes; its maps can still be read
             why = WeightStatus("refused", f"the model could not be run on codes ({reason(error)})")
             return {site: Plan(why) for site in sites}
