@@ -32,7 +32,7 @@ def browser() -> Iterator[Any]:
         pytest.skip(f"no browser: none of {', '.join(names)} is on the path")
     with sync_api.sync_playwright() as playwright:
         try:
-            browser = playwright.chromium.launch(executable_path=path, args=list(QUIET))
+            browser = playwright.chromium.launch(executable_path=path, args=list(QUIET), timeout=0)
         except sync_api.Error as error:
             pytest.skip(f"{path} does not start: {error}")
         yield browser
@@ -51,6 +51,7 @@ class Opened:
 
     def __init__(self, browser: Any, file: Path, **options: Any) -> None:
         self.page = browser.new_page(**{"viewport": {"width": 1280, "height": 800}, **options})
+        self.page.set_default_timeout(0)  # it waits for events, never for a clock
         self.requests: list[str] = []
         self.complaints: list[str] = []
         self.page.on("request", lambda request: self.requests.append(request.url))

@@ -13,7 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from headscope.core.model_spec import ModelSpec
-from headscope.core.site import Site
+from headscope.core.site import Site, Stack
 from headscope.core.weights import HeadWeights, WeightSource, WeightStatus
 from headscope.errors import CaptureError, CheckpointError, HeadscopeError, UsageError, WeightsRefused
 from headscope.model import language as texts
@@ -29,6 +29,8 @@ from headscope.model.session.live_model import LiveModel
 from headscope.model.session.places import Spots
 from headscope.model.session.session import Session, Where
 from headscope.model.session.stream_map import StreamMap
+from headscope.model.session.stream_sum import StreamSum, find_stream_sum
+from headscope.model.session.written_stream import WrittenStream, written_stream
 from headscope.model.sources.names import Source, resolve
 from headscope.model.spec import describe
 from headscope.model.tracing.attention_sites import check_agreement, find_sites
@@ -88,6 +90,7 @@ class Model:
         self._plans: dict[Site, Plan] | None = None
         self._branches: Branches | None = None
         self._spots: dict[str, Spots] = {}
+        self._stream_sums: dict[Stack, StreamSum] = {}
         # The open sessions by thread. Who runs the model and then restores it, or changes its hooks, holds the lock.
         self._live: dict[int, LiveModel] = {}
         self.lock = threading.RLock()
@@ -104,6 +107,10 @@ class Model:
     def reads_tokens(self) -> bool:
         """Whether the model can be run on token ids alone, whoever makes them."""
         return read_by(self.hf) == ("input_ids",)
+
+    def sites_of_stack(self, stack: Stack) -> tuple[Site, ...]:
+        """The sites of one stack, in order."""
+        return tuple(site for site in self.sites if site.stack == stack)
 
     def plan(self, site: Site) -> Plan:
         """Where the weights of a site are; traced once, when first asked for."""
@@ -133,6 +140,17 @@ class Model:
             with self.outside_sessions(), quiet(), restored(self.hf):
                 self._spots[quantity.name] = quantity.place(self)
         return self._spots[quantity.name]
+
+    def stream_sum(self, stack: Stack) -> StreamSum:
+        """The stream of a stack as a sum of what its parts write, checked once; refused where it is none."""
+        if stack not in self._stream_sums:
+            with self.outside_sessions(), quiet(), restored(self.hf):
+                self._stream_sums[stack] = find_stream_sum(self, stack)
+        return self._stream_sums[stack]
+
+    def written(self, text: str | Tensor, stack: Stack | None = None) -> WrittenStream:
+        """Run a text and take its stream apart: what each part writes, and what each reader receives from it."""
+        return written_stream(self, text, stack)
 
     @property
     def dispatches(self) -> bool:

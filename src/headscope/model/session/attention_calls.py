@@ -6,6 +6,7 @@ the call really computes.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -33,16 +34,20 @@ class AttentionCalls:
         self._uniform: dict[tuple[object, ...], tuple[Call, RowStatistics]] = {}
         # What the heads gave at the site that attended last: their parts of its output are computed from it.
         self.z: dict[Site, Tensor] = {}
+        # Inputs of single heads that differ from what all others read: letter, head, and the tensor of all heads.
+        self.path_inputs: dict[Site, list[tuple[str, int, Tensor]]] = {}
 
     def begin(self) -> None:
         """A forward begins."""
         self._uniform.clear()
         self.z.clear()
+        self.path_inputs.clear()
 
     def answer(self, site: Site, call: Call) -> Tensor:
         """What the heads of a site give."""
-        call = self._patched_inputs(site, call)
+        call = self._patched_inputs(site, self._with_own_inputs(site, call, shared=True))
         self._capture_inputs(site, call)
+        call = self._with_own_inputs(site, call, shared=False)
         maps = self._maps_in_graph(site, call)
         self._capture_maps(site, call)
         self._stream_rows(site, call)
@@ -58,6 +63,24 @@ class AttentionCalls:
             if isinstance(quantity, InputQuantity) and quantity.write is not None:
                 before = quantity.read(call)
                 call = quantity.write(call, self._patched(before, site, change, self._window(quantity, site, before)))
+        return call
+
+    def _with_own_inputs(self, site: Site, call: Call, *, shared: bool) -> Call:
+        """The call with inputs of single heads in place.
+
+        Queries, and keys and values that no other head reads, are part of the call that everyone sees (`shared`). For
+        the others every head is given keys and values of its own, once all that was asked for has been captured.
+        """
+        for letter, head, tensor in self.path_inputs.get(site, ()):
+            if (letter == "q" or call.groups == 1) != shared:
+                continue
+            row = tensor[:, head if letter == "q" else site.kv_head(head)][:, None]
+            if letter == "q":
+                call = replace(call, q=with_heads(call.q, (head,), row))
+                continue
+            k, v = (kv.repeat_interleave(call.groups, dim=1) for kv in (call.k, call.v))
+            changed = with_heads(k if letter == "k" else v, (head,), row)
+            call = replace(call, k=changed, v=v) if letter == "k" else replace(call, k=k, v=changed)
         return call
 
     def _patched(self, tensor: Tensor, site: Site, change: Change, window: Window) -> Tensor:

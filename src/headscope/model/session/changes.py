@@ -1,8 +1,8 @@
 """Changes: what a quantity is set to, at which heads and positions, and how it is put in place.
 
-A tensor replaces the quantity of the whole text: it is as long as the text, or broadcasts. While a text grows
-(`generate`, with or without a cache), it touches the tokens of the prompt and no later ones. A function is called on
-what is there, in every forward.
+A tensor replaces the quantity of the whole text: it is as long as the text, or as the positions that change, or it
+broadcasts. While a text grows (`generate`, with or without a cache), it touches the tokens of the prompt and no later
+ones. A function is called on what is there, in every forward.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -57,6 +57,7 @@ class Change:
         part = before.index_select(axis, index)
         if callable(value):
             return before.index_copy(axis, index, self._fitted(value(part), part))
+        value = self._of_positions(value, positions, before.ndim - axis, window)
         shape = list(part.shape)
         shape[axis] = len(positions)
         keys = self._keys(value, before, window)
@@ -68,6 +69,13 @@ class Change:
             rest = part[..., keys:] if self.quantity.name != "pattern" else torch.zeros_like(part[..., keys:])
             after = torch.cat([after, rest], dim=-1)
         return before.index_copy(axis, index, after)
+
+    def _of_positions(self, value: Tensor, positions: Sequence[int], from_end: int, window: Window) -> Tensor:
+        """A tensor of the whole text at the positions that change; one of these positions alone as it is."""
+        is_tensor = isinstance(value, Tensor) and value.ndim >= from_end
+        if not is_tensor or self.positions is None or value.shape[-from_end] != window.prompt:
+            return value
+        return value.index_select(value.ndim - from_end, torch.tensor(list(positions), device=value.device))
 
     def _keys(self, value: Tensor, before: Tensor, window: Window) -> int | None:
         """How many keys a map of the prompt has, where the text has grown since; None where it has not."""

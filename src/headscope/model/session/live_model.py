@@ -16,6 +16,7 @@ from headscope.core.site import Site
 from headscope.errors import CaptureError
 from headscope.model.session.attention_calls import AttentionCalls
 from headscope.model.session.captures import QUANTITIES, Quantity, quantities_named
+from headscope.model.session.path_patches import PathPatches
 from headscope.model.session.place_taps import PlaceTaps
 from headscope.model.session.registered import Registered
 from headscope.model.session.text_windows import TextWindows
@@ -45,6 +46,7 @@ class LiveModel:
         self.windows = TextWindows(ForwardPosition(self.hf))
         self.attention_calls = AttentionCalls(self.registered, self.windows)
         self.taps = PlaceTaps(model, self.registered, self.windows, self.attention_calls.z, self.is_live)
+        self.paths = PathPatches(model, self.windows, self.attention_calls, self.is_live, self.suspended)
         self._suspended = 0
         self._depth = 0
         self._stack = ExitStack()
@@ -58,6 +60,7 @@ class LiveModel:
     def close(self) -> None:
         """Leave the model as it was."""
         self.taps.close()
+        self.paths.rewind(0)
         self._stack.close()
 
     def _open(self, stack: ExitStack) -> None:
@@ -129,6 +132,7 @@ class LiveModel:
         """A forward ended, maybe in the middle: nothing of it is left."""
         self._depth = 0
         self.taps.unwind()
+        self.paths.unwind()
 
     def new_forward(self) -> None:
         """A forward begins."""
@@ -136,6 +140,7 @@ class LiveModel:
         self.reader.forget()
         self.attention_calls.begin()
         self.taps.begin()
+        self.paths.begin()
         for capture in self.registered.captures:
             capture.begin()
         for stream in self.registered.streams:

@@ -4,6 +4,7 @@ A tap hands each tensor to the function that it was made with, and puts what com
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,6 +129,28 @@ class AdditionTap(AdditionWatch):
         expected = max((number + 1 for module, number in self._watched if module == name), default=0)
         if additions < expected and self._is_live():
             raise CaptureError(f"{name} adds differently on this text than on the tokens of the probe")
+
+
+def attached(
+    hf: Any, entries: Sequence[Watched], passer: Passer, is_live: Callable[[], bool], stack: ExitStack
+) -> list[ModuleTap | AdditionTap]:
+    """Taps for what is watched, in this order at each module; closing the stack removes them."""
+    by_side: dict[tuple[str, str], list[Watched]] = {}
+    additions = [entry for entry in entries if entry.spot.side in ("sum", "operand")]
+    for entry in entries:
+        for module in () if entry in additions else entry.spot.modules:
+            by_side.setdefault((module, entry.spot.side), []).append(entry)
+    taps: list[ModuleTap | AdditionTap] = []
+    for (module, side), there in by_side.items():
+        tap = ModuleTap(module, there, passer, is_live)
+        stack.callback(tap.attach(hf.get_submodule(module), side).remove)
+        taps.append(tap)
+    if additions:
+        blocks = tuple(dict.fromkeys(entry.spot.block for entry in additions))
+        addition_tap = AdditionTap(hf, blocks, additions, passer, is_live)
+        addition_tap.open(stack)
+        taps.append(addition_tap)
+    return taps
 
 
 def first_tensor(values: Iterable[Any]) -> Tensor | None:

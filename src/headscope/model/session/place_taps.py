@@ -12,7 +12,7 @@ from headscope.core.site import Site
 from headscope.model.session.attention_calls import with_heads
 from headscope.model.session.captures import QUANTITIES, Passage, WatchedQuantity
 from headscope.model.session.changes import Change
-from headscope.model.session.module_taps import AdditionTap, ModuleTap, Watched
+from headscope.model.session.module_taps import AdditionTap, ModuleTap, Watched, attached
 from headscope.model.session.places import Spot
 from headscope.model.session.recorder import Capture
 from headscope.model.session.registered import Registered
@@ -57,23 +57,7 @@ class PlaceTaps:
         order = list(QUANTITIES)
         # What is a part of another quantity comes before it: a change of the whole goes by its changed parts.
         entries.sort(key=lambda entry: order.index(entry.quantity.name) if entry.quantity.name in order else len(order))
-        by_side: dict[tuple[str, str], list[Watched]] = {}
-        additions: list[Watched] = []
-        for entry in entries:
-            if entry.spot.side in ("sum", "operand"):
-                additions.append(entry)
-                continue
-            for module in entry.spot.modules:
-                by_side.setdefault((module, entry.spot.side), []).append(entry)
-        for (module, side), there in by_side.items():
-            tap = ModuleTap(module, there, self._passed, self._is_live)
-            self._attached.callback(tap.attach(self._model.hf.get_submodule(module), side).remove)
-            self._taps.append(tap)
-        if additions:
-            blocks = tuple(dict.fromkeys(entry.spot.block for entry in additions))
-            addition_tap = AdditionTap(self._model.hf, blocks, additions, self._passed, self._is_live)
-            addition_tap.open(self._attached)
-            self._taps.append(addition_tap)
+        self._taps = attached(self._model.hf, entries, self._passed, self._is_live, self._attached)
 
     def unwind(self) -> None:
         """Leave additions that a broken forward was in."""
@@ -114,6 +98,13 @@ class PlaceTaps:
     def _passed(self, watched: Watched, tensor: Tensor, given: Tensor | None, module: str) -> Tensor:
         """Change the tensor of a place, let captures have it, and pass it on."""
         quantity, site, spot = watched.quantity, watched.site, watched.spot
+        n_texts = self._windows.position.n_texts
+        if n_texts and tensor.ndim == 2 and len(quantity.axes) == 3:
+            # Some families read all texts as one long list of tokens.
+            texts = tensor.view(n_texts, -1, tensor.shape[-1])
+            given_texts = None if given is None else given.view(n_texts, -1, given.shape[-1])
+            after = self._passed(watched, texts, given_texts, module)
+            return tensor if after is texts else after.reshape(tensor.shape)
         if module != spot.module:
             before, after = self._stand_ins.get((quantity.name, site), (None, tensor))
             return after if before is tensor else self._changed(watched, tensor, given)[0].tensor

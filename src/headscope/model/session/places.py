@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from headscope.core.site import Site
 from headscope.model.tracing.norms import Norm
-from headscope.model.transformers.layers import enclosing_layer, last_layer
+from headscope.model.transformers.layers import enclosing_layer, last_layer, list_elements
 
 if TYPE_CHECKING:
     from headscope.model.model import Model
@@ -94,9 +94,16 @@ def attention_outputs(model: "Model") -> Spots:
 
 def layer_outputs(model: "Model") -> Spots:
     """What each layer gives."""
-    modules = {site: (enclosing_layer(model.hf, site.module),) for site in first_of_layers(model)}
-    spots = _inputs(modules)
+    spots = _inputs({site: (_whole_layer(model, site),) for site in first_of_layers(model)})
     return Spots({site: _at_output(spot) for site, spot in spots.items()})
+
+
+def _whole_layer(model: "Model", site: Site) -> str:
+    """The outermost element of a module list around a site that holds no other layer (T5 has lists inside layers)."""
+    others = [other.module for other in model.sites if (other.stack, other.layer) != (site.stack, site.layer)]
+    elements = list(list_elements(model.hf, site.module))
+    alone = [name for name in elements if not any(other.startswith(f"{name}.") for other in others)]
+    return alone[-1] if alone else enclosing_layer(model.hf, site.module)
 
 
 def stack_outputs(model: "Model") -> Spots:

@@ -32,8 +32,10 @@ from headscope.model.session.changes import Change, NewValue, as_positions
 from headscope.model.session.early_stop import stopping_at
 from headscope.model.session.hook_names import expanded_hooks
 from headscope.model.session.live_model import LiveModel
+from headscope.model.session.path_patches import PathPatch, check_order, reader_named, writer_named
 from headscope.model.session.recorder import Capture, Stream
 from headscope.model.session.registered import Mark, Replacement
+from headscope.model.session.written_stream import WrittenStream
 from headscope.model.transformers.model_state import restored
 from headscope.model.transformers.probe_inputs import forward_options
 
@@ -53,6 +55,7 @@ class Session:
         self._hf: Any = model.hf
         self._live: LiveModel | None = None
         self._mark: Mark = (0, 0, 0, ())
+        self._n_paths = 0
 
     def __repr__(self) -> str:
         state = "not open" if self._live is None else "open"
@@ -62,7 +65,7 @@ class Session:
         if self._live is not None:
             raise UsageError("this session is open already", hint="open another one with model.session()")
         self._live = self._model.enter_session()
-        self._mark = self._live.registered.mark()
+        self._mark, self._n_paths = self._live.registered.mark(), len(self._live.paths.patches)
         return self
 
     def __exit__(
@@ -72,6 +75,7 @@ class Session:
             live, self._live = self._live, None
             live.interrupted()
             live.registered.rewind(self._mark)
+            live.paths.rewind(self._n_paths)
             self._model.leave_session(live)
 
     @property
@@ -160,6 +164,33 @@ class Session:
         change = Change(selected, quantity, _value(value, quantity, selected), as_positions(positions), order)
         live.registered.add_change(change)
         live.refresh()
+
+    def patch_path(
+        self,
+        writer: str,
+        reader: str | tuple[str, str],
+        value: Tensor | Callable[[Tensor], Tensor] | WrittenStream | str = "zero",
+        *,
+        frozen: bool = False,
+        positions: int | slice | Sequence[int] | None = None,
+    ) -> None:
+        """Change what one reader receives from one writer, and nothing else.
+
+        A writer is `embed`, a head (`L3.H2`), the whole attention of a layer (`L3.attn`) or its feed-forward part
+        (`L3.mlp`); a reader is `("L5.H1", "q")` (or k, v), `("L5", "mlp")` or `"logits"`. The value is what the writer
+        adds to the stream (batch × tokens × d_model): a tensor, a function of it, "zero", or the stream of another text
+        (`model.written(text)`). `frozen`: the norm before the reader keeps the scale of the unchanged stream.
+
+        Raises:
+            VariantRefused: The stream of this family is not a sum of what its parts write.
+        """
+        live = self.live
+        source, target = writer_named(self._model, writer), reader_named(self._model, reader)
+        check_order(self._model, self._model.stream_sum(source.site.stack), source, target)
+        written = value[writer] if isinstance(value, WrittenStream) else value
+        new_value = _value(written, QUANTITIES["attn_add"], {})
+        with self._model.lock:
+            live.paths.add(PathPatch(source, target, new_value, frozen, as_positions(positions)))
 
     def run(
         self,

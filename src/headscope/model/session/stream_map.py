@@ -18,16 +18,19 @@ from headscope.model.session.places import (
     first_of_layers,
     first_of_stacks,
     last_of_stacks,
+    layer_inputs,
     query_inputs,
     stack_outputs,
 )
 from headscope.model.tracing.feed_forward import find_feed_forward
 from headscope.model.tracing.norms import recognise
 from headscope.model.tracing.skip_connections import Branches, Join
-from headscope.model.tracing.tensor_trail import Key, Step, Sum, TensorTrail, follow
+from headscope.model.tracing.tensor_trail import Key, Step, Sum, TensorTrail, constant_factor, follow
 
 if TYPE_CHECKING:
     from headscope.model.model import Model
+
+_STREAM_AXES = 3  # batch, tokens, d_model
 
 
 class StreamMap:
@@ -143,7 +146,47 @@ class StreamMap:
         """The tensors of an addition in the forward that was followed."""
         return self.trail.sums[join.place, join.call]
 
+    def reads_the_stream(self, site: Site, read: str) -> bool:
+        """Whether a reader of a layer (`x` or `mlp_in`) is given the stream itself, without a norm."""
+        if read == "x":
+            spot = query_inputs(self._model).by_site.get(site)
+            stream = self.trail.step(*self._entry(site))
+            return spot is not None and stream is not None and self._given(spot) == stream.given
+        return read == "mlp_in" and self._given(self._feed_forward_input(site)) == self._sum_before(site)
+
+    def factor_before_logits(self, site: Site) -> float:
+        """What the output head's input is of what the last norm gives: 1, or the factor between them (T5).
+
+        Raises:
+            CaptureError: Something else stands between the last norm and the output head.
+        """
+        norm = self._norm_after(stack_outputs(self._model).by_site[site])
+        head = self.logits().by_site[site]
+        normed, read = self.trail.step(norm.module, norm.call), self.trail.step(head.module, head.call)
+        if normed is not None and read is not None and normed.gave is not None and read.given is not None:
+            factor = (
+                1.0
+                if normed.gave == read.given
+                else constant_factor(self.trail.tensor(normed.gave), self.trail.tensor(read.given))
+            )
+            if factor is not None:
+                return factor
+        raise CaptureError("something stands between the norm after the last layer and the output head")
+
     # -- how places are found
+
+    def _entry(self, site: Site) -> tuple[str, int]:
+        spot = layer_inputs(self._model).by_site[site]
+        return spot.module, spot.call
+
+    def _given(self, spot: Spot) -> Key | None:
+        step = self.trail.step(spot.module, spot.call)
+        return None if step is None else step.given
+
+    def _sum_before(self, site: Site) -> Key | None:
+        """The stream after the attention of a site's layer."""
+        join = self.attention_join(site)
+        return self.sum_of(join).result if join.only else None
 
     def _stack_module(self, site: Site) -> object:
         if site.stack == "enc":
@@ -185,7 +228,7 @@ class StreamMap:
                 "its layer adds the attention and the feed-forward part together, so there is no stream between them"
             )
         result = self.sum_of(join).result
-        readers = self.trail.readers(result, join.block)
+        readers = [step for step in self.trail.readers(result, join.block) if step.n_axes[0] == _STREAM_AXES]
         view = self._at(readers[:1], "input") if readers else None
         return self._addition(join, "sum", view)
 

@@ -2,7 +2,8 @@
 
 A place of a model (the stream between two parts, what the feed-forward part adds) is one tensor of a forward. Where a
 module is given that very tensor, or gives it, a hook on the module shows the place in every later forward. Tensors are
-the same when they are the same object in the same version: an addition in place makes a new one.
+the same when they hold the same memory in the same version: a view with other axes is the same tensor, and an addition
+in place makes a new one.
 """
 
 from collections import Counter
@@ -14,20 +15,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headscope.model.rounding import agreement
 from headscope.model.tracing.skip_connections import AdditionWatch, Place
 from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
 
-Key = tuple[int, int]  # identity and version of a tensor
+Key = tuple[int, int, int]  # address, version and size of a tensor
 
 
 @dataclass(frozen=True)
 class Step:
-    """One call of a module: the first tensor it was given and the first it gave, where there are any."""
+    """One call of a module: the first tensor it was given and the first it gave, where there are any.
+
+    `n_axes`: of what it was given, and of what it gave.
+    """
 
     module: str
     call: int
     given: Key | None
     gave: Key | None
+    n_axes: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -45,12 +51,19 @@ class TensorTrail:
     steps: list[Step] = field(default_factory=list)
     sums: dict[tuple[Place, int], Sum] = field(default_factory=dict)
     n_calls: Counter[str] = field(default_factory=Counter)
-    _alive: list[Tensor] = field(default_factory=list)
+    tensors: dict[Key, Tensor] = field(default_factory=dict)
 
     def key(self, tensor: Tensor) -> Key:
         """The name of a tensor; it is kept alive, so that no other one can have it."""
-        self._alive.append(tensor)
-        return id(tensor), tensor._version
+        is_plain = tensor.is_contiguous()
+        key = tensor.data_ptr() if is_plain else id(tensor), tensor._version, tensor.numel() if is_plain else -1
+        self.tensors[key] = tensor
+        return key
+
+    def tensor(self, key: Key) -> Tensor | None:
+        """The numbers of a tensor; None where they were overwritten later."""
+        tensor = self.tensors.get(key)
+        return tensor if tensor is not None and tensor._version == key[1] else None
 
     def step(self, module: str, call: int = 0) -> Step | None:
         """One call of a module."""
@@ -86,7 +99,7 @@ class _Follower:
 
     def __init__(self, trail: TensorTrail, name: str) -> None:
         self._trail, self._name = trail, name
-        self._given: list[Key | None] = []
+        self._given: list[tuple[Key | None, int]] = []
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._given.append(self._first((*args, *kwargs.values())))
@@ -94,11 +107,12 @@ class _Follower:
     def leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         call = self._trail.n_calls[self._name]
         self._trail.n_calls[self._name] += 1
-        self._trail.steps.append(Step(self._name, call, self._given.pop(), self._first(values_of(output))))
+        (given, n_given), (gave, n_gave) = self._given.pop(), self._first(values_of(output))
+        self._trail.steps.append(Step(self._name, call, given, gave, (n_given, n_gave)))
 
-    def _first(self, values: Iterable[Any]) -> Key | None:
+    def _first(self, values: Iterable[Any]) -> tuple[Key | None, int]:
         tensor = next((value for value in values if isinstance(value, Tensor)), None)
-        return None if tensor is None else self._trail.key(tensor)
+        return (None, 0) if tensor is None else (self._trail.key(tensor), tensor.ndim)
 
 
 class _Additions(AdditionWatch):
@@ -124,6 +138,16 @@ def values_of(output: Any) -> Iterator[Any]:
         yield from output
     else:
         yield output
+
+
+def constant_factor(before: Tensor | None, after: Tensor | None) -> float | None:
+    """c where `after` is c times `before`; None where it is not."""
+    if before is None or after is None or before.numel() != after.numel():
+        return None
+    a, b = before.double().flatten(), after.double().flatten()
+    factor = float((a * b).sum() / a.square().sum())
+    difference = float((b - factor * a).abs().max())
+    return factor if difference <= agreement(after.dtype, 1) * float(b.abs().max()) else None
 
 
 def _is_inside(module: str, part: str) -> bool:

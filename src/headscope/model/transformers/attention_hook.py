@@ -136,6 +136,20 @@ def tapped(model: nn.Module, handler: Handler) -> Iterator[None]:
         _open.handlers.update(before)
 
 
+@contextmanager
+def handled(module: nn.Module, handler: Handler) -> Iterator[None]:
+    """Send the attention calls of one module to another handler, while a tap is open on its model."""
+    before = _open.handlers.get(id(module))
+    _open.handlers[id(module)] = handler
+    try:
+        yield
+    finally:
+        if before is None:
+            _open.handlers.pop(id(module), None)
+        else:
+            _open.handlers[id(module)] = before
+
+
 @dataclass
 class _Switch:
     """The attention implementation of one config: the model's own, and those that stand in for it, newest last."""

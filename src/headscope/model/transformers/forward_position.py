@@ -22,6 +22,7 @@ class ForwardPosition:
         self._real: dict[Stack, Tensor | None] = {}
         self._tokens: Tensor | None = None
         self.continues = False
+        self.n_texts = 0
 
     def read_model(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Read the arguments of a forward of the whole model."""
@@ -38,6 +39,8 @@ class ForwardPosition:
         """Whether the forward goes on with the text of the one before: through a cache, or by reading it again."""
         name = "decoder_input_ids" if self._two_stacks else "input_ids"
         tokens, before = arguments.get(name), self._tokens
+        read = next((arguments[key] for key in ("input_ids", "inputs_embeds") if arguments.get(key) is not None), None)
+        self.n_texts = len(read) if isinstance(read, Tensor) else 0
         self._tokens = tokens if isinstance(tokens, Tensor) else None
         self.continues = self._cached_tokens > 0 or _is_longer(before, self._tokens)
 
