@@ -288,7 +288,7 @@ BY_HAND: dict[str, Row | tuple[Row, Row]] = {
         "first mlp_act": "mlp.down_proj in",
     },
     "dbrx": {
-        **_GPT2,
+        **_without(_GPT2, "mlp_act"),
         "layer": "transformer.blocks.{i}",
         "x": "norm_attn_norm.attn.Wqkv in",
         "x_scale": "norm_attn_norm.norm_1",
@@ -312,6 +312,7 @@ BY_HAND: dict[str, Row | tuple[Row, Row]] = {
     "opt": _OPT,
     "opt_post_norm": {
         **_without(_OPT, "x_scale", "final_scale"),
+        "first x_scale": "",
         "x_scale": "/model.decoder.layers.{p}.final_layer_norm",
         "resid_mid": "self_attn_layer_norm in",
         "mlp_scale": "self_attn_layer_norm",
@@ -464,6 +465,7 @@ BY_HAND: dict[str, Row | tuple[Row, Row]] = {
     "deberta_v2": {
         **_renamed(_BERT, "bert.", "deberta."),
         "x": "attention.self.query_proj attention.self.key_proj attention.self.value_proj in",
+        "first x_scale": "",  # what the norm gives is masked first
     },
     "big_bird": _BERT,
 }  # fmt: skip
@@ -518,9 +520,7 @@ def _own_resid(row: Row) -> Row:
 def _entry(row: Row, site: Site, place: str) -> str:
     if site.kind == "cross":
         return row.get(f"cross {place}", row["resid"] if place == "resid" else "")
-    return row.get(f"first {place}", row.get(place, "")) if site.layer == 0 and "{p}" in row.get(place, "{p}") else (
-        row.get(place, "")
-    )
+    return row.get(f"first {place}", row.get(place, "")) if site.layer == 0 else row.get(place, "")
 
 
 def _spot(entry: str, layer: str, number: int) -> Spot:
@@ -593,7 +593,7 @@ def recorded(hf: Any, spot: Spot) -> Iterator[list[Tensor]]:
 
 def scale_by_hand(norm: Any, stream: Tensor, is_rms: bool) -> Tensor:
     """What a norm divides by, from its formula in float64."""
-    eps = next(value for name in ("eps", "variance_epsilon") if (value := getattr(norm, name, None)) is not None)
+    eps = next((value for name in ("eps", "variance_epsilon") if (value := getattr(norm, name, None))), 1e-5)
     x = stream.double()
     x = x if is_rms else x - x.mean(-1, keepdim=True)
     return (x.square().mean(-1, keepdim=True) + eps).sqrt()
