@@ -78,8 +78,8 @@ def query_inputs(model: "Model") -> Spots:
     return Spots(_inputs(modules), missing)
 
 
-def attention_outputs(model: "Model") -> Spots:
-    """What the output projection of each site gives, where it is known."""
+def projection_outputs(letter: Literal["q", "k", "v", "o"], model: "Model") -> Spots:
+    """What one projection of each site gives, where it is known."""
     spots: dict[Site, Spot] = {}
     missing: dict[Site, str] = {}
     calls = _calls({site: model.plan(site).projections for site in model.sites})
@@ -88,8 +88,13 @@ def attention_outputs(model: "Model") -> Spots:
         if plan.projections is None:
             missing[site] = plan.status.reason
         else:
-            spots[site] = Spot((plan.projections.o.module,), "output", *calls[site])
+            spots[site] = Spot((getattr(plan.projections, letter).module,), "output", *calls[site])
     return Spots(spots, missing)
+
+
+def attention_outputs(model: "Model") -> Spots:
+    """What the output projection of each site gives, where it is known."""
+    return projection_outputs("o", model)
 
 
 def layer_outputs(model: "Model") -> Spots:

@@ -325,7 +325,7 @@ class SoftmaxModel(LiveModel):
     def _record(self, site: Site, softmax: Softmax) -> None:
         masked, pattern = self._as_map(site, softmax.reached), self._as_map(site, softmax.pattern)
         for capture in self.registered.captures:
-            for quantity in capture.quantities if site in capture.at else ():
+            for quantity in capture.quantities_at(site):
                 if isinstance(quantity, MapQuantity) and quantity.cut is not None:
                     stored = pattern if quantity.of == "pattern" else self._scores(site, softmax)
                     tensor = quantity.cut(stored)
