@@ -80,7 +80,7 @@ def writer_named(model: "Model", name: str) -> Writer:
     if match is None:
         raise UsageError(f"no writer is called {name!r}", hint="write embed, L3.H2, L3.attn or L3.mlp")
     part = match["part"]
-    site = next(iter(Selection.of(name if part.startswith("H") else match["at"]).resolve(model.sites)))
+    site, _ = Selection.of(name if part.startswith("H") else match["at"]).one_site(model.sites)
     if part.startswith("H"):
         return Writer(name, site, "attn", int(part[1:]))
     return Writer(name, site, "mlp" if part == "mlp" else "attn")
@@ -93,12 +93,11 @@ def reader_named(model: "Model", reader: str | tuple[str, str]) -> StreamReader:
     if isinstance(reader, str) or len(reader) != 2 or reader[1] not in ("q", "k", "v", "mlp"):
         raise UsageError(f"no reader is called {reader!r}", hint='write ("L5.H1", "q"), ("L5", "mlp") or "logits"')
     at, letter = reader
-    selected = Selection.of(at).resolve(model.sites)
-    site, heads = next(iter(selected.items()))
+    site, heads = Selection.of(at).one_site(model.sites)
     if letter == "mlp":
         return StreamReader(f"{site.label}.mlp", site, "mlp")
-    if len(selected) > 1 or len(heads) > 1:
-        raise UsageError(f"{at} names several heads, expected one", hint='write ("L5.H1", "q")')
+    if len(heads) > 1:
+        raise UsageError(f"{at} names {len(heads)} heads, expected one", hint='write ("L5.H1", "q")')
     if site.kind == "cross" and letter != "q":
         raise CaptureError(f"{site.label}: the keys and values of cross-attention read the stream of the encoder")
     return StreamReader(f"{site.head_label(heads[0])}.{letter}", site, _letter(letter), heads[0])
