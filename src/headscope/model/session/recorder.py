@@ -76,7 +76,7 @@ class Capture:
 
     `captures.QUANTITIES` says what each quantity is and which axes its tensor has. The heads axis holds the selected
     heads in order, an axis of key/value heads those that the selected heads read. `sites_by_quantity` holds the sites
-    of quantities that not every site shows. With `positions` only these tokens are stored. With `gradient` the tensors
+    of quantities that are not stored at every site. With `positions` only these tokens are stored. With `gradient` the tensors
     stay in torch's graph, and `gradients(number)` gives the gradient of a number with respect to each of them.
     """
 
@@ -96,6 +96,13 @@ class Capture:
         """The sites at which a quantity is stored."""
         shown = self.sites_by_quantity.get(quantity.name)
         return tuple(site for site in self.at if shown is None or site in shown)
+
+    def quantities_at(self, site: Site) -> tuple[Quantity, ...]:
+        """What is stored of a site."""
+        if site not in self.at:
+            return ()
+        by_name = self.sites_by_quantity
+        return tuple(entry for entry in self.quantities if entry.name not in by_name or site in by_name[entry.name])
 
     def begin(self) -> None:
         """A forward begins."""
