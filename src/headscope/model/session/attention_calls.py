@@ -133,14 +133,20 @@ class AttentionCalls:
 
     def _capture_maps(self, site: Site, call: Call) -> None:
         for capture in self._registered.captures:
+            raw: Tensor | None = None
             for quantity in () if capture.gradient else capture.quantities_at(site):
                 if isinstance(quantity, MapQuantity):
                     heads = capture.at[site]
-                    tensor = self._map(site, call, heads, quantity)
+                    tensor = self._map(site, call, heads, quantity, raw)
+                    raw = tensor if quantity.name == "scores" else raw
                     capture.keep_own(quantity, site, tensor, self._window(quantity, site, tensor))
 
-    def _map(self, site: Site, call: Call, heads: Heads, quantity: MapQuantity) -> Tensor:
+    def _map(self, site: Site, call: Call, heads: Heads, quantity: MapQuantity, raw: Tensor | None = None) -> Tensor:
+        """A quantity of the map of some heads; `raw` are their scores, where they are known."""
         parts = self._parts(site, call, heads)
+        if len(parts) == 1 and not self._map_changes(site):
+            part, _ = parts[0]
+            return pattern_of(raw, part) if raw is not None and quantity.name == "pattern" else quantity.compute(part)
         joined = torch.cat([self._map_of_part(site, part, group, quantity) for part, group in parts], dim=1)
         order = [head for _, group in parts for head in group]
         return joined if order == list(heads) else joined[:, [order.index(head) for head in heads]]
