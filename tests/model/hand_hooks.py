@@ -33,6 +33,8 @@ MORE = (
     _family("gpt2_wide", "GPT2", {**GPT2, "n_inner": 16}, "a feed-forward part narrower than the stream", head="LMHeadModel"),
 )  # fmt: skip
 FAMILIES = {family.name: family for family in (*DISPATCHING, *OUTSIDE, DBRX, *MORE)}
+# Families that compute their attention themselves.
+OUTSIDE_NAMES = (*(family.name for family in OUTSIDE), "falcon_sequential")
 
 Row = Mapping[str, str]
 
@@ -597,3 +599,13 @@ def scale_by_hand(norm: Any, stream: Tensor, is_rms: bool) -> Tensor:
     x = stream.double()
     x = x if is_rms else x - x.mean(-1, keepdim=True)
     return (x.square().mean(-1, keepdim=True) + eps).sqrt()
+
+
+def output_projection(name: str, model: Model, site: Site) -> Any:
+    """The module that reads what the heads of a site give."""
+    return model.hf.get_submodule(spots_by_hand(name, model)["attn_out"][site].modules[0][0])
+
+
+def output_matrix(linear: Any) -> Tensor:
+    """Its matrix as it acts on rows; transformers' Conv1D stores it that way round."""
+    return linear.weight.detach() if type(linear).__name__ == "Conv1D" else linear.weight.detach().T
