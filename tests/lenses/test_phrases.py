@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from headscope.experiments.fewshot import sentences as fewshot
-from headscope.lenses.angles import sentences as angular
 from headscope.lenses.gaussian import sentences as residual
 from headscope.lenses.shared.phrases import detectable_effect
 from headscope.lenses.transport import sentences as mixed
@@ -20,14 +19,6 @@ def test_detectable_effect_is_that_of_the_median_row():
     assert detectable_effect(rows) == pytest.approx(expected)
     assert detectable_effect(rows, scale="size") == pytest.approx(expected / 2)
     assert detectable_effect(rows.tail(1)) is None
-
-
-def test_angles_limit_is_of_the_correlation_that_is_tested():
-    rows = pl.DataFrame(
-        {"low": [0.0], "high": [0.2], "given_low": [-0.4], "given_high": [0.4], "windows": [16]}, strict=False
-    )
-    size = float(detectable(torch.tensor(0.4, dtype=torch.float64), 16))
-    assert f"one test detects {size:.2g} " in angular._detectable(rows)
 
 
 def test_information_reaches_no_further_than_the_first_gap():

@@ -70,10 +70,10 @@ def batch_of(variant: str, rate: float, start: float = 2.0, first: float | None 
 def finding_of(*batches: Batch, model: Planted | None = None, **options: int):
     params = Params(**{"skip": 0, **options})
     source = model or planted()
-    state = begin(LENS, params, source.spec, SITES)
+    fold = begin(LENS, params, source.spec, SITES)
     for batch in batches:
-        state = update(LENS, state, batch)
-    return finish(LENS, state, source)
+        fold = update(LENS, fold, batch)
+    return finish(LENS, fold, source)
 
 
 def value(table: pl.DataFrame, quantity: str, column: str = "value", **where: object) -> float:

@@ -76,7 +76,7 @@ def test_no_other_reader_receives_anything_else(name: str) -> None:
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("name", PRE_NORM)
 def test_the_reader_receives_what_the_changed_stream_gives(name: str, frozen: bool) -> None:
-    """Against a run in which the whole stream before the reader's layer is changed: the reader's input is that of it."""
+    """Against a run in which the whole stream before the layer is changed: the reader is given that."""
     model = opened(name)
     written = model.written(tokens())
     part = written["L0.H1"]
@@ -173,7 +173,7 @@ def test_paths_that_do_not_exist_are_refused() -> None:
             session.patch_path("heads", "logits")
         with pytest.raises(UsageError, match="no reader is called 'L1'"):
             session.patch_path("embed", "L1")
-        with pytest.raises(UsageError, match="names several heads"):
+        with pytest.raises(UsageError, match="L1 names 4 heads"):
             session.patch_path("embed", ("L1", "q"))
         session.patch_path("L0.H2", ("L0", "mlp"))  # the feed-forward part follows the attention
     parallel = opened("gpt_neox")

@@ -110,6 +110,23 @@ class Selection:
             )
         return heads_by_site
 
+    def one_site(self, sites: Iterable[Site]) -> tuple[Site, tuple[int, ...]]:
+        """The one selected site with its selected heads; `dec.L0` is the self-attention of a layer with two.
+
+        Raises `UsageError` where several sites are selected.
+        """
+        heads_by_site = self.resolve(sites)
+        labelled = {site: heads for site, heads in heads_by_site.items() if self._is_label(site)} or heads_by_site
+        if len(labelled) > 1:
+            labels = ", ".join(site.label for site in list(labelled)[:4]) + (" …" if len(labelled) > 4 else "")
+            raise UsageError(
+                f"{_shortened(self.text)} names {len(labelled)} sites, expected one", hint=f"one of {labels}"
+            )
+        return next(iter(labelled.items()))
+
+    def _is_label(self, site: Site) -> bool:
+        return self.text in (site.label, *(site.head_label(head) for head in range(site.n_heads)))
+
 
 def _parse_term(part: str, selection: str) -> Term:
     if part in ("all", "*"):

@@ -53,15 +53,10 @@ class Cache:
             if len(by_site) != 1:
                 raise UsageError(f"{name} is there at {len(by_site)} sites", hint=f'say which: cache["L0", "{name}"]')
             return next(iter(by_site.values()))
-        selected = Selection.of(at).resolve(self.heads)
-        sites = [site for site in selected if site in by_site]
-        if len(sites) != 1:
-            labels = ", ".join(site.label for site in list(by_site)[:6]) + (" …" if len(by_site) > 6 else "")
-            raise UsageError(
-                f"{at} names {len(sites)} sites with {name}, expected one", hint=f"{name} is there at {labels}"
-            )
-        names_heads = any(term.heads is not None for term in Selection.of(at).terms)
-        return self._of_selection(name, sites[0], selected[sites[0]], names_heads)
+        selection = Selection.of(at)
+        site, heads = selection.one_site([site for site in self.heads if site in by_site])
+        names_heads = any(term.heads is not None for term in selection.terms)
+        return self._of_selection(name, site, heads, names_heads)
 
     def of_heads(self, quantity: Quantity, site: Site, heads: Heads) -> Tensor:
         """The tensor of a quantity at some heads, with the axis of heads."""

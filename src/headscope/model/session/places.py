@@ -94,11 +94,11 @@ def attention_outputs(model: "Model") -> Spots:
 
 def layer_outputs(model: "Model") -> Spots:
     """What each layer gives."""
-    spots = _inputs({site: (_whole_layer(model, site),) for site in first_of_layers(model)})
+    spots = _inputs({site: (whole_layer(model, site),) for site in first_of_layers(model)})
     return Spots({site: _at_output(spot) for site, spot in spots.items()})
 
 
-def _whole_layer(model: "Model", site: Site) -> str:
+def whole_layer(model: "Model", site: Site) -> str:
     """The outermost element of a module list around a site that holds no other layer (T5 has lists inside layers)."""
     others = [other.module for other in model.sites if (other.stack, other.layer) != (site.stack, site.layer)]
     elements = list(list_elements(model.hf, site.module))

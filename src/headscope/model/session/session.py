@@ -127,13 +127,13 @@ class Session:
     def replace(self, at: Where, mechanism: Mechanism) -> None:
         """Let the selected heads attend through another mechanism."""
         live = self.live
-        live.check_change(f"replaced by {mechanism!r}")
+        live.check_replacement(mechanism)
         live.registered.replacements.append(Replacement(self._resolve(at), mechanism))
 
     def ablate(self, at: Where) -> None:
         """Zero the output (z) of the selected heads."""
         live = self.live
-        live.check_change("ablated")
+        live.check_change("ablated", QUANTITIES["z"])
         live.registered.replacements.append(Replacement(self._resolve(at), None))
 
     def patch(

@@ -24,6 +24,7 @@ from headscope.model.session.places import (
     layer_outputs,
     query_inputs,
     stack_outputs,
+    whole_layer,
 )
 from headscope.model.tracing.norms import recognise
 from headscope.model.tracing.skip_connections import Branches, Join
@@ -121,12 +122,14 @@ class StreamMap:
         spots: dict[Site, Spot] = {}
         missing = dict(inputs.missing)
         for site, spot in inputs.by_site.items():
-            self._into(spots, missing, site, partial(self._norm_before, spot))
+            self._into(spots, missing, site, partial(self._norm_before, spot, whole_layer(self._model, site)))
         return Spots(spots, missing)
 
     def feed_forward_norms(self) -> Spots:
         """The norm before the feed-forward part of each layer."""
-        return self._by_layer(lambda site: self._norm_before(self._feed_forward_input(site)))
+        return self._by_layer(
+            lambda site: self._norm_before(self._feed_forward_input(site), whole_layer(self._model, site))
+        )
 
     def final_norms(self) -> Spots:
         """The norm after the last layer of each stack."""
@@ -355,10 +358,10 @@ class StreamMap:
         linears = self._linears(site)
         return self._at([self._part(site) if linears is None else linears[1]], "output")
 
-    def _norm_before(self, spot: Spot) -> Spot:
-        """The norm that gives the input of a part."""
+    def _norm_before(self, spot: Spot, layer: str) -> Spot:
+        """The norm of the layer that gives the input of a part; one before the layer is part of the stream."""
         entered = self.trail.step(spot.module, spot.call)
-        givers = [] if entered is None else self.trail.givers(entered.given)
+        givers = [] if entered is None else self.trail.givers(entered.given, layer)
         norm = next((norm for step in givers if (norm := self._norm(step))), None)
         if norm is None:
             raise CaptureError("no norm stands directly before it")

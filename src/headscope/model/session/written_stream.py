@@ -13,7 +13,7 @@ and QK-norm.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,6 @@ from headscope.model.tracing.norms import Norm
 if TYPE_CHECKING:
     from headscope.model.model import Model
 
-Letter = Literal["q", "k", "v"]
 EMBED, REST = "embed", "the norm's and the reader's own biases"
 
 
@@ -124,22 +123,18 @@ class WrittenStream:
         """The sum of the writers before a place: `resid` or `resid_mid` of a layer, or the final stream."""
         return torch.stack(list(self._written_before(self._point(at, place)).values())).sum(0)
 
-    def reader(
-        self, at: str, letter: Letter | Literal["mlp"] | None = None, tokens: Sequence[int] | None = None
-    ) -> Reader:
+    def reader(self, at: str, letter: str | None = None, tokens: Sequence[int] | None = None) -> Reader:
         """A reader: `("L5.H1", "q")`, `("L5", "mlp")` or `"logits"`, of the latter only some tokens on request."""
         if at == "logits":
             return self._logits_reader(tokens)
-        selected = Selection.of(at).resolve(self._model.sites)
-        site, heads = next(iter(selected.items()))
-        is_layer = letter == "mlp" and len({other.layer for other in selected}) == 1
-        if not is_layer and (len(selected) > 1 or len(heads) != 1):
-            raise UsageError(f"{at} names several readers, expected one", hint='write ("L5.H1", "q") or ("L5", "mlp")')
+        site, heads = Selection.of(at).one_site(self._model.sites)
         if letter == "mlp":
             sight = self._sight("mlp_scale", "mlp_in", site)
             return Reader(f"{_layer(site)}.mlp", self._written_before((site, "mlp")), sight)
         if letter not in ("q", "k", "v"):
             raise UsageError(f"cannot read as {letter!r}", hint="a head reads as q, k or v, a layer as mlp")
+        if len(heads) != 1:
+            raise UsageError(f"{at} names {len(heads)} heads, expected one", hint='write ("L5.H1", "q")')
         if site.kind == "cross" and letter != "q":
             raise CaptureError(f"{site.label}: the keys and values of cross-attention read the stream of the encoder")
         sight = self._sight("x_scale", "x", site)
@@ -219,7 +214,7 @@ class WrittenStream:
             return None
         if place not in ("resid", "resid_mid"):
             raise UsageError(f"the stream has no place {place!r}", hint="resid or resid_mid")
-        site = next(iter(Selection.of(at).resolve(self._model.sites)))
+        site, _ = Selection.of(at).one_site(self._model.sites)
         if site.stack != self._sum.stack:
             raise UsageError(f"{site.label} is in another stack: this is the stream of {self._sum.stack}")
         return site, "attn" if place == "resid" else "mid"
