@@ -2,8 +2,8 @@
 
 A row of `BY_HAND` maps a place to modules: `"self_attn.o_proj out"` is what that module gives, `"mlp in"` what it is
 given; several modules after each other are given the same tensor. Paths are relative to the layer; a leading slash makes
-them absolute, `{i}` is the number of the layer and `{p}` that of the one before it. `#{i}` names the call of a module that
-runs several times, `*0.3` a factor that the layer's own code puts on the tensor. A norm is named without a side: its
+them absolute, `{i}` is the number of the layer. `#{i}` names the call of a module that runs several times, `*0.3` a factor
+that the layer's own code puts on the tensor. A norm is named without a side: its
 scale is a formula of what it is given. `first …` holds at layer 0 alone, `cross …` at the cross-attention of a layer.
 A place that a row does not name cannot be hooked: `MISSING` says why.
 """
@@ -33,6 +33,8 @@ MORE = (
     _family("gpt2_wide", "GPT2", {**GPT2, "n_inner": 16}, "a feed-forward part narrower than the stream", head="LMHeadModel"),
 )  # fmt: skip
 FAMILIES = {family.name: family for family in (*DISPATCHING, *OUTSIDE, DBRX, *MORE)}
+# Families that compute their attention themselves.
+OUTSIDE_NAMES = (*(family.name for family in OUTSIDE), "falcon_sequential")
 
 Row = Mapping[str, str]
 
@@ -103,8 +105,6 @@ _BERT: Row = {
     "layer": "bert.encoder.layer.{i}",
     "embed": "/bert.embeddings.word_embeddings out",
     "x": "attention.self.query attention.self.key attention.self.value in",
-    "first x_scale": "/bert.embeddings.LayerNorm",
-    "x_scale": "/bert.encoder.layer.{p}.output.LayerNorm",
     "attn_out": "attention.output.dense out",
     "attn_add": "attention.output.dense out",
     "resid_mid": "attention.output.LayerNorm in",
@@ -131,8 +131,6 @@ _BART_ENCODER: Row = {
     **_BART,
     "layer": "model.encoder.layers.{i}",
     "embed": "/model.encoder.embed_tokens out",
-    "first x_scale": "/model.encoder.layernorm_embedding",
-    "x_scale": "/model.encoder.layers.{p}.final_layer_norm",
     "resid_mid": "self_attn_layer_norm in",
     "mlp_scale": "self_attn_layer_norm",
 }
@@ -140,8 +138,6 @@ _BART_DECODER: Row = {
     **_BART,
     "layer": "model.decoder.layers.{i}",
     "embed": "/model.decoder.embed_tokens out",
-    "first x_scale": "/model.decoder.layernorm_embedding",
-    "x_scale": "/model.decoder.layers.{p}.final_layer_norm",
     "resid_mid": "self_attn_layer_norm in",
     "cross x_scale": "self_attn_layer_norm",
     "cross resid_mid": "encoder_attn_layer_norm in",
@@ -150,7 +146,6 @@ _BART_DECODER: Row = {
 }
 _PEGASUS_ENCODER: Row = {
     **_BART_ENCODER,
-    "first x_scale": "self_attn_layer_norm",
     "x_scale": "self_attn_layer_norm",
     "resid_mid": "final_layer_norm in",
     "mlp_scale": "final_layer_norm",
@@ -158,7 +153,6 @@ _PEGASUS_ENCODER: Row = {
 }
 _PEGASUS_DECODER: Row = {
     **_BART_DECODER,
-    "first x_scale": "self_attn_layer_norm",
     "x_scale": "self_attn_layer_norm",
     "resid_mid": "encoder_attn_layer_norm in",
     "cross x_scale": "encoder_attn_layer_norm",
@@ -312,20 +306,16 @@ BY_HAND: dict[str, Row | tuple[Row, Row]] = {
     "opt": _OPT,
     "opt_post_norm": {
         **_without(_OPT, "x_scale", "final_scale"),
-        "first x_scale": "",
-        "x_scale": "/model.decoder.layers.{p}.final_layer_norm",
         "resid_mid": "self_attn_layer_norm in",
         "mlp_scale": "self_attn_layer_norm",
     },
     "bert": _BERT,
     "roberta": {**_renamed(_BERT, "bert.", "roberta."), "logits": "/lm_head.decoder out"},
-    "electra": _without(_renamed({**_BERT, "first x_scale": ""}, "bert.", ""), "logits"),
+    "electra": _without(_renamed(_BERT, "bert.", ""), "logits"),
     "distilbert": {
         "layer": "distilbert.transformer.layer.{i}",
         "embed": "/distilbert.embeddings.word_embeddings out",
         "x": "attention.q_lin attention.k_lin attention.v_lin in",
-        "first x_scale": "/distilbert.embeddings.LayerNorm",
-        "x_scale": "/distilbert.transformer.layer.{p}.output_layer_norm",
         "attn_out": "attention.out_lin out",
         "attn_add": "attention out",
         "resid_mid": "sa_layer_norm in",
@@ -340,8 +330,6 @@ BY_HAND: dict[str, Row | tuple[Row, Row]] = {
         "layer": f"{_ALBERT_LAYER}#{{i}}",
         "embed": "/albert.embeddings.word_embeddings out",
         "x": "attention.query#{i} attention.key#{i} attention.value#{i} in",
-        "first x_scale": "",
-        "x_scale": "full_layer_layer_norm#{p}",
         "attn_out": "attention.dense#{i} out",
         "attn_add": "attention.dense#{i} out",
         "resid_mid": "attention.LayerNorm#{i} in",
@@ -356,7 +344,7 @@ BY_HAND: dict[str, Row | tuple[Row, Row]] = {
         "layer": "model.layers.{i}",
         "embed": "/model.embeddings.tok_embeddings out",
         "x": "attn.Wqkv in",
-        "first x_scale": "/model.embeddings.norm",
+        "first x_scale": "",  # the norm of the embeddings is before the layer
         "x_scale": "attn_norm",
         "attn_out": "attn.Wo out",
         "attn_add": "attn out",
@@ -386,7 +374,7 @@ BY_HAND: dict[str, Row | tuple[Row, Row]] = {
     "t5": (_T5_ENCODER, _T5_DECODER),
     "mt5": (_T5_ENCODER, _T5_DECODER),
     "bart": (_BART_ENCODER, _BART_DECODER),
-    "marian": ({**_BART_ENCODER, "first x_scale": ""}, {**_BART_DECODER, "first x_scale": ""}),
+    "marian": (_BART_ENCODER, _BART_DECODER),
     "pegasus": (_PEGASUS_ENCODER, _PEGASUS_DECODER),
     "mbart": (_PEGASUS_ENCODER, _PEGASUS_DECODER),
     "blenderbot": (_PEGASUS_ENCODER, _PEGASUS_DECODER),
@@ -465,7 +453,6 @@ BY_HAND: dict[str, Row | tuple[Row, Row]] = {
     "deberta_v2": {
         **_renamed(_BERT, "bert.", "deberta."),
         "x": "attention.self.query_proj attention.self.key_proj attention.self.value_proj in",
-        "first x_scale": "",  # what the norm gives is masked first
     },
     "big_bird": _BERT,
 }  # fmt: skip
@@ -532,7 +519,7 @@ def _spot(entry: str, layer: str, number: int) -> Spot:
     for word in words:
         path, _, own_call = word.partition("#")
         whole = layer if path == "layer" else path[1:] if path.startswith("/") else f"{stem}.{path}#{own_call}"
-        path, _, own_call = whole.format(i=number, p=number - 1).partition("#")
+        path, _, own_call = whole.format(i=number).partition("#")
         modules.append((path, int(own_call or 0)))
     return Spot(tuple(modules), side, factor)
 
@@ -597,3 +584,13 @@ def scale_by_hand(norm: Any, stream: Tensor, is_rms: bool) -> Tensor:
     x = stream.double()
     x = x if is_rms else x - x.mean(-1, keepdim=True)
     return (x.square().mean(-1, keepdim=True) + eps).sqrt()
+
+
+def output_projection(name: str, model: Model, site: Site) -> Any:
+    """The module that reads what the heads of a site give."""
+    return model.hf.get_submodule(spots_by_hand(name, model)["attn_out"][site].modules[0][0])
+
+
+def output_matrix(linear: Any) -> Tensor:
+    """Its matrix as it acts on rows; transformers' Conv1D stores it that way round."""
+    return linear.weight.detach() if type(linear).__name__ == "Conv1D" else linear.weight.detach().T

@@ -24,7 +24,6 @@ from headscope.model.session.places import (
     layer_outputs,
     query_inputs,
     stack_outputs,
-    whole_layer,
 )
 from headscope.model.tracing.norms import recognise
 from headscope.model.tracing.skip_connections import Branches, Join
@@ -122,14 +121,12 @@ class StreamMap:
         spots: dict[Site, Spot] = {}
         missing = dict(inputs.missing)
         for site, spot in inputs.by_site.items():
-            self._into(spots, missing, site, partial(self._norm_before, spot, whole_layer(self._model, site)))
+            self._into(spots, missing, site, partial(self._norm_before, spot, site))
         return Spots(spots, missing)
 
     def feed_forward_norms(self) -> Spots:
         """The norm before the feed-forward part of each layer."""
-        return self._by_layer(
-            lambda site: self._norm_before(self._feed_forward_input(site), whole_layer(self._model, site))
-        )
+        return self._by_layer(lambda site: self._norm_before(self._feed_forward_input(site), site))
 
     def final_norms(self) -> Spots:
         """The norm after the last layer of each stack."""
@@ -262,6 +259,16 @@ class StreamMap:
             )
         return joins[0]
 
+    @cached_property
+    def _layers(self) -> dict[tuple[str, int], Spot]:
+        """The module and the call of each layer."""
+        return {(site.stack, site.layer): spot for site, spot in layer_outputs(self._model).by_site.items()}
+
+    def _layer_steps(self, site: Site) -> list[Step]:
+        """The calls inside the layer of a site."""
+        layer = self._layers[site.stack, site.layer]
+        return self.trail.steps_of(layer.module, layer.call)
+
     def _completed(self, known: Spots, spot_of: Callable[[Site], Spot]) -> Spots:
         """The spots that are known, and those that the forward shows."""
         spots, missing = dict(known.by_site), dict[Site, str]()
@@ -275,7 +282,7 @@ class StreamMap:
     def _attention_input(self, site: Site) -> Spot:
         """What the first matrices of the attention read."""
         inside = f"{site.module}."
-        steps = [step for step in self.trail.steps_of(*self._entry(site)) if step.module.startswith(inside)]
+        steps = [step for step in self._layer_steps(site) if step.module.startswith(inside)]
         matrices = [step for step in steps if self._is_matrix(step)]
         if not matrices:
             raise CaptureError("its attention has no matrix")
@@ -303,12 +310,11 @@ class StreamMap:
 
         None where the layer has other matrices outside its attention (experts have a router), or none.
         """
-        layer = layer_outputs(self._model).by_site[site]
         sites = [other for other in self._model.sites if (other.stack, other.layer) == (site.stack, site.layer)]
         outputs = self._attention_matrices
         steps = [
             step
-            for step in self.trail.steps_of(layer.module, layer.call)
+            for step in self._layer_steps(site)
             if self._is_matrix(step)
             and step.module not in outputs
             and not any(step.module.startswith(f"{other.module}.") for other in sites)
@@ -358,10 +364,11 @@ class StreamMap:
         linears = self._linears(site)
         return self._at([self._part(site) if linears is None else linears[1]], "output")
 
-    def _norm_before(self, spot: Spot, layer: str) -> Spot:
+    def _norm_before(self, spot: Spot, site: Site) -> Spot:
         """The norm of the layer that gives the input of a part; one before the layer is part of the stream."""
         entered = self.trail.step(spot.module, spot.call)
-        givers = [] if entered is None else self.trail.givers(entered.given, layer)
+        steps = [] if entered is None or entered.given is None else self._layer_steps(site)
+        givers = [step for step in steps if entered is not None and step.gave == entered.given]
         norm = next((norm for step in givers if (norm := self._norm(step))), None)
         if norm is None:
             raise CaptureError("no norm stands directly before it")
