@@ -276,6 +276,7 @@ class AttentionCalls:
         if ablated := self._registered.ablated(site):
             out = with_heads(out, ablated, torch.zeros((), dtype=out.dtype, device=out.device))
         out = self._capture_output(site, out)
+        self.z.clear()  # its output passes before the next site attends: the memory of a forward is one site's
         self.z[site] = out
         return out
 
