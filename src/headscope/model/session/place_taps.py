@@ -175,5 +175,5 @@ def _for_reading(spot: Spot, capture: Capture) -> Spot:
 
 
 def _in_graph(tensor: Tensor) -> Tensor:
-    """The tensor, where it has a graph behind it; otherwise a leaf, at which a gradient begins."""
-    return tensor if tensor.requires_grad else tensor.detach().requires_grad_()
+    """A node that only this place passes on; where nothing is behind the tensor, a leaf at which a gradient begins."""
+    return tensor.view_as(tensor) if tensor.requires_grad else tensor.detach().requires_grad_()
