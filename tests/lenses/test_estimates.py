@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headscope.lenses.shared.estimates import (
     apart,
+    compared,
     countable_effect,
     counted,
     estimate,
@@ -19,6 +20,7 @@ from headscope.lenses.shared.estimates import (
     no_detection,
     part_of,
     significant,
+    untested,
 )
 from headscope.maths.resampling.jackknife import detectable_among
 
@@ -81,10 +83,14 @@ def test_numbers_have_no_powers_of_ten_and_no_minus_zero():
     assert apart(1.0021, 1.0, 2) == ("1.002", "1.000")
     assert apart(1.02, 1.0, 2) == ("1.02", "1.00")
     assert apart(1.0, 1.0, 2) == apart(1.0 + 1e-9, 1.0, 2) == ("1.00", "1.00")
+    assert compared(2.738, 5.991, 3) == ("2.74", "5.99")
+    assert compared(99.98, 100.0) == ("99.98", "100.00")
+    assert compared(100.0, 100.0) == ("100.0", "100.0")
 
 
 def test_counts_agree_with_their_nouns_and_verbs():
     assert [counted(number, "head") for number in (0, 1, 2)] == ["0 heads", "1 head", "2 heads"]
+    assert [untested(windows) for windows in (1, 2)] == ["one window cannot test it", "2 windows cannot test it"]
     assert [part_of(*parts) for parts in ((0, 3), (1, 3), (1, 1), (0, 1))] == [
         *("none of 3 heads", "1 of 3 heads", "the only head", "none of 1 head")
     ]

@@ -32,7 +32,7 @@ from headscope.model.session.cache import Cache, Forward
 from headscope.model.session.captures import QUANTITIES, WatchedQuantity
 from headscope.model.session.live_model import LiveModel
 from headscope.model.session.places import Spots
-from headscope.model.session.session import Session, Where
+from headscope.model.session.session import Filter, Session, Where
 from headscope.model.session.softmax_model import SoftmaxModel
 from headscope.model.session.stream_map import StreamMap
 from headscope.model.session.stream_sum import StreamSum, find_stream_sum
@@ -215,19 +215,19 @@ class Model(Shown):
     def run(
         self,
         text: str | Tensor,
-        *quantities: str,
+        *quantities: str | Filter,
         at: Where = None,
         positions: int | slice | Sequence[int] | None = None,
     ) -> Forward:
         """Run a text (or tokens) once: the logits, and a cache of what was captured.
 
-        Without names of quantities everything is captured that is not a part of something else.
+        Quantities are named as in `Session.capture`; without any, everything is captured that is not a part of
+        something else.
         """
-        tokens = self.encode(text)[None] if isinstance(text, str) else text
         with self.session() as session:
             names = quantities or session.everything(at)
             capture = session.capture(*names, at=at, positions=positions)
-            answer = session.run(tokens)
+            answer = session.run(text)
         return Forward(getattr(answer, "logits", None), Cache(capture.take(), capture.at))
 
     def edit(self) -> Edit:

@@ -26,6 +26,7 @@ from headscope.lenses.shared.estimates import (
     no_detection,
     part_of,
     significant,
+    untested,
 )
 from headscope.lenses.shared.phrases import detectable_effect
 from headscope.lenses.shared.plots import label_of
@@ -176,7 +177,7 @@ def _ranks_short(rows: pl.DataFrame) -> _Short:
         null = _median(rows, "null")
         shuffled = "" if null is None else f" (shuffled {_two_decimals(null)})"
         correlation = f"attention and likeness have a rank correlation of {_two_decimals(_median(rows))}{shuffled}"
-        return f"In the median head {correlation}; {counted(windows, 'window')} cannot test it.", None
+        return f"In the median head {correlation}; {untested(windows)}.", None
     clear = tested.filter(pl.col("adjusted") < FALSE_DISCOVERIES)
     if clear.is_empty():
         limit = countable_effect(tested, 0, ("given_low", "given_high"))
@@ -267,7 +268,7 @@ def _linear_short(rows: pl.DataFrame, target: str) -> _Short:
     if chance is None or not detected:
         null = "" if chance is None else f" (shuffled {_percent(chance)})"
         explained = f"Two tokens' angle explains {_percent(share)} of the median head's {target} variance{null}"
-        return f"{explained}; {counted(windows, 'window')} cannot test it.", None
+        return f"{explained}; {untested(windows)}.", None
     effect = majority_effect(share_effect(share, chance), detected)
     if effect == 0.0 and any(detected):
         return (
@@ -359,7 +360,7 @@ def _arcs_short(rows: pl.DataFrame, name: str) -> _Short:
         return no_detection("departure from the law of divergence along arcs", size, written, windows), effect
     diverge = f"Between {between}, softmaxes diverge {_times(rows, detected)} times as much as"
     if effect is None:
-        return f"{diverge} random vectors would by the law; {counted(windows, 'window')} cannot test it.", effect
+        return f"{diverge} random vectors would by the law; {untested(windows)}.", effect
     return f"{diverge} the law for random vectors predicts.", effect
 
 

@@ -24,6 +24,7 @@ from headscope.lenses.shared.estimates import (
     no_detection,
     part_of,
     significant,
+    untested,
 )
 from headscope.lenses.shared.phrases import detectable_effect
 from headscope.lenses.shared.plots import label_of
@@ -260,7 +261,7 @@ def _nearness_short(near: pl.DataFrame, median: float, effect: float | None) -> 
     correlation = f"attention and nearness have a rank correlation of {fixed(median, 2)}"
     detected, windows = excludes_null(near, "null"), _windows(near)
     if effect is None:
-        return f"In the median head {correlation}; {counted(windows, 'window')} cannot test it."
+        return f"In the median head {correlation}; {untested(windows)}."
     if effect > 0.0:
         return f"The median head prefers {'near' if median > 0 else 'far'} keys: {correlation}; chance: 0."
     if any(detected):

@@ -7,7 +7,7 @@ from headscope.core import Headline
 from headscope.lenses.focus.figures import tokens
 from headscope.lenses.lens import Tables
 from headscope.lenses.shared.effects import share_effect
-from headscope.lenses.shared.estimates import apart, counted, estimate, part_of, significant
+from headscope.lenses.shared.estimates import compared, counted, estimate, part_of
 from headscope.lenses.shared.plots import label_of
 
 
@@ -62,9 +62,8 @@ def _above_half(rows: pl.DataFrame) -> str:
 
 def _medians(rows: pl.DataFrame) -> tuple[str, str]:
     """The median share and the mean uniform share in percent, told apart."""
-    median, uniform = (100 * share for share in _shares(rows))
-    texts = significant(median), significant(uniform)
-    return texts if texts[0] != texts[1] else apart(median, uniform, 1)
+    median, uniform = _shares(rows)
+    return compared(100 * median, 100 * uniform)
 
 
 def _shares(rows: pl.DataFrame) -> tuple[float, float]:

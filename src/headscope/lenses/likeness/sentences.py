@@ -10,7 +10,15 @@ from scipy import stats
 from headscope.core import Headline
 from headscope.lenses.lens import Tables
 from headscope.lenses.shared.effects import difference_effect, mean_effect, share_effect
-from headscope.lenses.shared.estimates import countable_effect, counted, estimate, no_detection, part_of, significant
+from headscope.lenses.shared.estimates import (
+    countable_effect,
+    counted,
+    estimate,
+    no_detection,
+    part_of,
+    significant,
+    untested,
+)
 from headscope.lenses.shared.plots import label_of
 from headscope.lenses.shared.window_tests import FALSE_DISCOVERIES
 
@@ -120,7 +128,7 @@ def _scores_short(rows: pl.DataFrame, related: str, unrelated: str) -> str:
     if tested.is_empty():
         median = _median(rows)
         size = f"{significant(abs(median))} score spreads {'below' if median < 0 else 'above'} {unrelated}"
-        return f"The median head scores {related} {size}; {counted(_windows(rows), 'window')} cannot test it."
+        return f"The median head scores {related} {size}; {untested(_windows(rows))}."
     above, below = _sides(rows)
     if clear.is_empty():
         limit = countable_effect(tested, 0, scale="spread")

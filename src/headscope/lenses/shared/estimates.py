@@ -103,6 +103,12 @@ def apart(value: float, reference: float, decimals: int) -> tuple[str, str]:
     return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
 
 
+def compared(value: float, reference: float, digits: int = 2) -> tuple[str, str]:
+    """Two numbers, each with so many significant digits; told apart where these look equal."""
+    texts = significant(value, digits), significant(reference, digits)
+    return texts if texts[0] != texts[1] else apart(value, reference, 1)
+
+
 def counted(number: int, noun: str) -> str:
     """`1 head`, `3 heads`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
@@ -118,6 +124,11 @@ def intervals_leave(detected: Sequence[bool], noun: str = "head") -> str:
     number = sum(detected)
     plural, verb = ("s", "leave") if number > 1 else ("", "leaves")
     return f"the interval{plural} of {part_of(number, len(detected), noun)} {verb}"
+
+
+def untested(windows: int) -> str:
+    """The end of a short form whose number has no interval."""
+    return f"{'one window' if windows == 1 else counted(windows, 'window')} cannot test it"
 
 
 def no_detection(subject: str, size: float | None, written: str, windows: int, *, most: float = inf) -> str:

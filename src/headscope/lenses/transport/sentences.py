@@ -315,8 +315,7 @@ def _causes(heads: pl.DataFrame, layers: pl.DataFrame) -> Headline | None:
     effect = majority_effect(share_effect(median), excludes_null(rows, 0.0, _SHARE_ENDS))
     if effect == 0.0:
         subject, size = "error of covariances from weights that follow the text", detectable_effect(rows, _SHARE_ENDS)
-        write, windows = (lambda share: f"{_percent(share)} of it"), most_windows(rows)
-        return Headline(full, absence(subject, size, write, windows=windows, reach=1.0), effect)
+        return Headline(full, absence(subject, size, _percent, windows=most_windows(rows), reach=1.0), effect)
     null = "constant weights: 0 %" if effect is not None else "no interval"
     share = f"{_percent(median)} of the squared error of predicted covariances"
     short = f"Weights that follow the text make up {share}; {null}."

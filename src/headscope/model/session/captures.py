@@ -191,6 +191,34 @@ def _head_parts(passage: Passage) -> Tensor:
     return torch.matmul(passage.z, output_matrices(passage.model, passage.site))
 
 
+def _projected(name: str, letter: Literal["q", "k"], meaning: str, shape: tuple[Axis, ...]) -> WatchedQuantity:
+    """What a projection gives, head by head: some columns of the output of a matrix, which may hold others besides."""
+
+    def columns(passage: Passage) -> Tensor:
+        projections = passage.model.plan(passage.site).projections
+        if projections is None:
+            raise WeightsRefused(f"{passage.site.label}: it is not known which matrix its {name} comes from")
+        rows = projections.q if letter == "q" else projections.k
+        return rows.row.to(passage.tensor.device)
+
+    def by_head(passage: Passage, tensor: Tensor) -> Tensor:
+        return tensor[..., columns(passage)].transpose(1, 2)
+
+    def write(passage: Passage, before: Tensor, after: Tensor) -> Tensor:
+        return passage.tensor.index_copy(-1, columns(passage).flatten(), after.transpose(1, 2).flatten(2))
+
+    return WatchedQuantity(
+        name=name,
+        meaning=meaning,
+        axes=shape,
+        place=partial(places.projection_outputs, letter),
+        needs="weights",
+        read=lambda passage: by_head(passage, passage.tensor),
+        write=write,
+        gradient=by_head,
+    )
+
+
 def _norm(passage: Passage) -> tuple[Norm, Tensor]:
     """The norm that a tensor comes from, and what it was given."""
     if passage.spot.norm is None or passage.given is None:
@@ -362,6 +390,18 @@ _ENTRIES: tuple[Quantity, ...] = (
         write=_at_scale,
         gradient=_scale_gradient,
     ),
+    _projected(
+        "q_proj",
+        "q",
+        "What the projection of the queries gives, before rotary positions, norms and factors.",
+        (axes.BATCH, axes.HEADS, axes.QUERIES, axes.D_HEAD),
+    ),
+    _projected(
+        "k_proj",
+        "k",
+        "What the projection of the keys gives, before rotary positions and norms; each key/value head once.",
+        (axes.BATCH, axes.KV_HEADS, axes.KEYS, axes.D_HEAD),
+    ),
     WatchedQuantity(
         name="head_out",
         meaning="The part of each head in what the output projection gives: z of the head times its W_O.",
@@ -460,7 +500,8 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="logits",
-        meaning="What the output head gives: a number for each token of the vocabulary; at the last self-attention.",
+        meaning="What the output head gives, before a softcap where the family has one: a number for each token of the "
+        "vocabulary; at the last self-attention.",
         axes=(axes.BATCH, axes.TOKENS, axes.VOCABULARY),
         place=_of_stream(StreamMap.logits),
         needs="layers",

@@ -78,18 +78,24 @@ def query_inputs(model: "Model") -> Spots:
     return Spots(_inputs(modules), missing)
 
 
-def attention_outputs(model: "Model") -> Spots:
-    """What the output projection of each site gives, where it is known."""
+def projection_outputs(letter: Literal["q", "k", "v", "o"], model: "Model") -> Spots:
+    """What one projection of each site gives, where it is known."""
     spots: dict[Site, Spot] = {}
     missing: dict[Site, str] = {}
     calls = _calls(model.sites)
     for site in model.sites:
         plan = model.plan(site)
-        if plan.output is None:
+        rows = plan.output if letter == "o" else getattr(plan.projections, letter, None)
+        if rows is None:
             missing[site] = plan.status.reason
         else:
-            spots[site] = Spot((plan.output.module,), "output", *calls[site])
+            spots[site] = Spot((rows.module,), "output", *calls[site])
     return Spots(spots, missing)
+
+
+def attention_outputs(model: "Model") -> Spots:
+    """What the output projection of each site gives, where it is known."""
+    return projection_outputs("o", model)
 
 
 def layer_outputs(model: "Model") -> Spots:

@@ -90,7 +90,7 @@ class SoftmaxCalls(AttentionCalls, AttentionHandler):
             return quantity.read(call) is not call.v
 
         call = self._patched_inputs(site, call, is_read)
-        self._capture_inputs(site, call, is_read)
+        call = self._capture_inputs(site, call, is_read)
         self._attending = _Attending(call)
         return call.q, self._with_own_heads(site, "k", call.k) if call.groups > 1 else call.k
 
@@ -127,7 +127,7 @@ class SoftmaxCalls(AttentionCalls, AttentionHandler):
             return quantity.read(call) is call.v
 
         call = self._patched_inputs(site, call, is_read)
-        self._capture_inputs(site, call, is_read)
+        call = self._capture_inputs(site, call, is_read)
         self._attending.call = call
         return self._with_own_heads(site, "v", call.v) if call.groups > 1 else call.v
 
@@ -184,8 +184,8 @@ class SoftmaxCalls(AttentionCalls, AttentionHandler):
         return [
             (capture, quantity)
             for capture in self._registered.captures
-            if site in capture.at and capture.gradient == gradient
-            for quantity in capture.quantities
+            if capture.gradient == gradient
+            for quantity in capture.quantities_at(site)
             if isinstance(quantity, MapQuantity)
         ]
 
@@ -229,8 +229,8 @@ class SoftmaxCalls(AttentionCalls, AttentionHandler):
         return any(
             isinstance(quantity, kind)
             for capture in self._registered.captures
-            if capture.gradient and site in capture.at
-            for quantity in capture.quantities
+            if capture.gradient
+            for quantity in capture.quantities_at(site)
         )
 
     def _bare_call(self, site: Site, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Call:
