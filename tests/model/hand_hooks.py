@@ -33,8 +33,6 @@ MORE = (
     _family("gpt2_wide", "GPT2", {**GPT2, "n_inner": 16}, "a feed-forward part narrower than the stream", head="LMHeadModel"),
 )  # fmt: skip
 FAMILIES = {family.name: family for family in (*DISPATCHING, *OUTSIDE, DBRX, *MORE)}
-# Families that compute their attention themselves.
-OUTSIDE_NAMES = (*(family.name for family in OUTSIDE), "falcon_sequential")
 
 Row = Mapping[str, str]
 
@@ -462,6 +460,13 @@ RMS = {
     "llama_mha", "llama_gqa", "llama_mqa", "llama_bias", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "glm",
     "glm4", "granite", "granite_scaled", "phi3", "olmo2", "mixtral", "gpt_oss", "qwen3_moe", "olmoe", "llama4",
     "deepseek_v3", "t5", "mt5",
+}  # fmt: skip
+
+# Families in which the module that the table names is the only reader of the stream after the attention: a hook there
+# changes the stream itself. In the others the next addition reads it too, beside the norm.
+ONLY_READER_OF_MID = {
+    "albert", "bart", "bert", "big_bird", "bloom", "deberta_v2", "distilbert", "electra", "marian", "mpnet", "mt5", "mvp",
+    "opt_post_norm", "roberta", "t5",
 }  # fmt: skip
 
 # Places of the whole stack, which stand at its first or last self-attention, and of a whole layer, at its first site.
