@@ -12,11 +12,16 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from headscope.core.card import Card, Shown
 from headscope.core.model_spec import ModelSpec
+from headscope.core.model_summary import model_card
+from headscope.core.selection import Selection
 from headscope.core.site import Site, Stack
+from headscope.core.token_map import TokenMap
 from headscope.core.weights import HeadWeights, WeightSource, WeightStatus
 from headscope.errors import CaptureError, CheckpointError, HeadscopeError, UsageError, WeightsRefused
 from headscope.model import language as texts
+from headscope.model import token_maps
 from headscope.model.devices import device_named
 from headscope.model.edit import Edit
 from headscope.model.formats.completeness import check_file
@@ -28,6 +33,7 @@ from headscope.model.session.captures import QUANTITIES, WatchedQuantity
 from headscope.model.session.live_model import LiveModel
 from headscope.model.session.places import Spots
 from headscope.model.session.session import Filter, Session, Where
+from headscope.model.session.softmax_model import SoftmaxModel
 from headscope.model.session.stream_map import StreamMap
 from headscope.model.session.stream_sum import StreamSum, find_stream_sum
 from headscope.model.session.written_stream import WrittenStream, written_stream
@@ -39,16 +45,12 @@ from headscope.model.tracing.projections import Plan, make_blueprint
 from headscope.model.tracing.random_codes import coded
 from headscope.model.tracing.skip_connections import Branches, find_branches
 from headscope.model.transformers.adapter_merge import plain_model
+from headscope.model.transformers.attention_products import AttentionProducts
 from headscope.model.transformers.classes import model_class
 from headscope.model.transformers.library_messages import quiet, reason
 from headscope.model.transformers.model_state import Change, restored
 from headscope.model.transformers.probe_inputs import read_by, unavailable_inputs
-from headscope.model.transformers.softmax_watch import (
-    SoftmaxModel,
-    SoftmaxSites,
-    find_softmax_sites,
-    softmaxes_observed,
-)
+from headscope.model.transformers.softmax_watch import SoftmaxSites, find_softmax_sites, softmaxes_observed
 from headscope.model.weight_reader import FileMatrices, ModelMatrices, OtherWeights, PlannedWeights, file_sources
 from headscope.progress import Step
 
@@ -64,7 +66,7 @@ _BUILD_IT = "`headscope report` builds the model itself: it may be able to read 
 NOT_DISPATCHING = "the family does not compute attention through transformers' attention interface"
 
 
-class Model:
+class Model(Shown):
     """A transformer opened for measuring: its sites, weights, sessions, edits and text.
 
     Open one with `headscope.open`. `hf` is the transformers model itself, which is never changed for good. `origin` is
@@ -95,8 +97,8 @@ class Model:
         self._live: dict[int, LiveModel] = {}
         self.lock = threading.RLock()
 
-    def __repr__(self) -> str:
-        return f"<headscope model {self.spec.name}: {self.spec.architecture}, {len(self.sites)} attention sites>"
+    def _card(self) -> Card:
+        return model_card(self.spec, self.sites)
 
     @property
     def reads_text(self) -> bool:
@@ -115,8 +117,9 @@ class Model:
     def plan(self, site: Site) -> Plan:
         """Where the weights of a site are; traced once, when first asked for."""
         if self._plans is None:
+            products = None if self._softmax is None else self._softmax.products
             with self.outside_sessions():
-                self._plans = self._refused_plans() if self._softmax else _traced(self.hf, self.sites)
+                self._plans = _traced(self.hf, self.sites, products)
         return self._plans[site]
 
     def branches(self) -> Branches:
@@ -235,6 +238,14 @@ class Model:
         """The tokens of a text, with the special ones that the tokenizer adds."""
         return texts.encode(self, text)
 
+    def tokens(self, text: str) -> list[str]:
+        """The tokens of a text as strings, special ones included."""
+        return token_maps.token_texts(self, text)
+
+    def pattern(self, text: str, at: Selection | str) -> TokenMap:
+        """The attention pattern of one head (`"L1.H3"`) on a text, as a map that shows itself in a notebook."""
+        return token_maps.head_pattern(self, text, at)
+
     def perplexity(self, text: str, *, window: int = 1024, stride: int | None = None) -> texts.Perplexity:
         """How well the model predicts a text: tokens, nats per token and an interval."""
         return texts.perplexity(self, text, window=window, stride=stride)
@@ -252,9 +263,6 @@ class Model:
         return texts.generate(
             self, prompt, max_new_tokens=max_new_tokens, temperature=temperature, cache=cache, seed=seed
         )
-
-    def _refused_plans(self) -> dict[Site, Plan]:
-        return {site: Plan(WeightStatus("refused", NOT_DISPATCHING)) for site in self.sites}
 
 
 def open_model(
@@ -437,11 +445,11 @@ def _probed(hf: Any) -> tuple[tuple[Site, ...], SoftmaxSites | None, tuple[str, 
     return softmax.sites, softmax, ()
 
 
-def _traced(hf: Any, sites: tuple[Site, ...]) -> dict[Site, Plan]:
+def _traced(hf: Any, sites: tuple[Site, ...], products: AttentionProducts | None) -> dict[Site, Plan]:
     with quiet():
         try:
             with restored(hf):
-                return make_blueprint(hf, sites)
+                return make_blueprint(hf, sites, products)
         except Exception as error:  # noqa: BLE001  a family may do anything with codes; its maps can still be read
             why = WeightStatus("refused", f"the model could not be run on codes ({reason(error)})")
             return {site: Plan(why) for site in sites}

@@ -5,7 +5,7 @@ maps, or the model's own); patches of the output (z); ablation; captures of the 
 the call really computes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -23,6 +23,8 @@ from headscope.model.session.past_queries import PastQueries
 from headscope.model.session.registered import Registered
 from headscope.model.session.text_windows import TextWindows
 from headscope.model.transformers.attention_hook import own_attention
+
+InputFilter = Callable[[InputQuantity], bool]
 
 
 class AttentionCalls:
@@ -55,12 +57,13 @@ class AttentionCalls:
         # round otherwise, and every number behind it would depend on who is watching. A gradient with respect to a map
         # is the exception: there must be a map to differentiate by.
         out = self._attended(site, call) if maps is None else _mixed_by(maps[1], call)
-        return self._finished(site, call, out)
+        return self._finished(site, self._with_changed_maps(site, call, out))
 
-    def _patched_inputs(self, site: Site, call: Call) -> Call:
+    def _patched_inputs(self, site: Site, call: Call, is_read: InputFilter = lambda quantity: True) -> Call:
+        """The call with its inputs patched: those that are there, where not all of them are."""
         for change in self._registered.changes_at(site, InputQuantity):
             quantity = change.quantity
-            if isinstance(quantity, InputQuantity) and quantity.write is not None:
+            if isinstance(quantity, InputQuantity) and quantity.write is not None and is_read(quantity):
                 before = quantity.read(call)
                 call = quantity.write(call, self._patched(before, site, change, self._window(quantity, site, before)))
         return call
@@ -93,11 +96,11 @@ class AttentionCalls:
     def _window(self, quantity: Quantity, site: Site, tensor: Tensor) -> Window:
         return self._windows.of(quantity, site, tensor)
 
-    def _capture_inputs(self, site: Site, call: Call) -> Call:
+    def _capture_inputs(self, site: Site, call: Call, is_read: InputFilter = lambda quantity: True) -> Call:
         """Store inputs of the call; it goes on with tensors that gradients lead to, where these are followed."""
         for capture in self._registered.captures:
             for quantity in capture.quantities_at(site):
-                if isinstance(quantity, InputQuantity):
+                if isinstance(quantity, InputQuantity) and is_read(quantity):
                     tensor = quantity.read(call)
                     window = self._window(quantity, site, tensor)
                     if capture.gradient and quantity.write is not None:
@@ -130,14 +133,20 @@ class AttentionCalls:
 
     def _capture_maps(self, site: Site, call: Call) -> None:
         for capture in self._registered.captures:
+            raw: Tensor | None = None
             for quantity in () if capture.gradient else capture.quantities_at(site):
                 if isinstance(quantity, MapQuantity):
                     heads = capture.at[site]
-                    tensor = self._map(site, call, heads, quantity)
+                    tensor = self._map(site, call, heads, quantity, raw)
+                    raw = tensor if quantity.name == "scores" else raw
                     capture.keep_own(quantity, site, tensor, self._window(quantity, site, tensor))
 
-    def _map(self, site: Site, call: Call, heads: Heads, quantity: MapQuantity) -> Tensor:
+    def _map(self, site: Site, call: Call, heads: Heads, quantity: MapQuantity, raw: Tensor | None = None) -> Tensor:
+        """A quantity of the map of some heads; `raw` are their scores, where they are known."""
         parts = self._parts(site, call, heads)
+        if len(parts) == 1 and not self._map_changes(site):
+            part, _ = parts[0]
+            return pattern_of(raw, part) if raw is not None and quantity.name == "pattern" else quantity.compute(part)
         joined = torch.cat([self._map_of_part(site, part, group, quantity) for part, group in parts], dim=1)
         order = [head for _, group in parts for head in group]
         return joined if order == list(heads) else joined[:, [order.index(head) for head in heads]]
@@ -244,16 +253,20 @@ class AttentionCalls:
         full_call = self._past.full_call(site, mechanism, call, self._windows.position.offset(site.stack))
         return mechanism(full_call).out[:, :, -call.q.shape[2] :]
 
-    def _finished(self, site: Site, call: Call, out: Tensor) -> Tensor:
-        changed_heads = {head for change in self._map_changes(site) for head in change.at[site]}
-        if changed_heads:
-            heads = tuple(sorted(changed_heads))
-            joined = [
-                _mixed_by(self._changed_map(site, part, group, "pattern"), call.heads(group))
-                for part, group in self._parts(site, call, heads)
-            ]
-            order = [head for _, group in self._parts(site, call, heads) for head in group]
-            out = with_heads(out, tuple(order), torch.cat(joined, dim=1))
+    def _with_changed_maps(self, site: Site, call: Call, out: Tensor) -> Tensor:
+        """The output, where heads with patched scores or patterns mix their values by these."""
+        heads = tuple(sorted({head for change in self._map_changes(site) for head in change.at[site]}))
+        if not heads:
+            return out
+        parts = self._parts(site, call, heads)
+        joined = [
+            _mixed_by(self._changed_map(site, part, group, "pattern"), call.heads(group)) for part, group in parts
+        ]
+        order = tuple(head for _, group in parts for head in group)
+        return with_heads(out, order, torch.cat(joined, dim=1))
+
+    def _finished(self, site: Site, out: Tensor) -> Tensor:
+        """The output after its patches and ablation, captured."""
         for change in self._registered.changes_at(site, OutputQuantity):
             quantity = change.quantity
             if isinstance(quantity, OutputQuantity) and quantity.write is not None:
@@ -263,6 +276,7 @@ class AttentionCalls:
         if ablated := self._registered.ablated(site):
             out = with_heads(out, ablated, torch.zeros((), dtype=out.dtype, device=out.device))
         out = self._capture_output(site, out)
+        self.z.clear()  # its output passes before the next site attends: the memory of a forward is one site's
         self.z[site] = out
         return out
 

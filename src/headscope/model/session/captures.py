@@ -180,13 +180,12 @@ class WatchedQuantity(Quantity):
 def output_matrices(model: "Model", site: Site) -> Tensor:
     """W_O of each head of a site, as the built model holds it now: heads × d_value × d_model."""
     plan = model.plan(site)
-    projections = plan.projections
-    if projections is None:
+    if plan.output is None:
         raise WeightsRefused(f"{site.label} has no output matrix: {plan.status.reason}")
-    linear = model.hf.get_submodule(projections.o.module)
+    linear = model.hf.get_submodule(plan.output.module)
     # Linear stores [out, in], Conv1D [in, out].
     matrix: Tensor = linear.weight.T if isinstance(linear, torch.nn.Linear) else linear.weight
-    index = projections.o.row.to(matrix.device)
+    index = plan.output.row.to(matrix.device)
     return matrix[index.flatten()].reshape(*index.shape, matrix.shape[1])
 
 
@@ -384,11 +383,10 @@ _ENTRIES: tuple[Quantity, ...] = (
     WatchedQuantity(
         name="x",
         group="around the attention",
-        meaning="The input of the query projection, at the sites whose weights are known: what the norm before it "
-        "gives.",
+        meaning="The input of the query projection: what the norm before it gives.",
         axes=_STREAM_AXES,
-        place=places.query_inputs,
-        needs="weights",
+        place=_of_stream(StreamMap.attention_inputs),
+        needs="additions",
     ),
     WatchedQuantity(
         name="x_scale",
@@ -396,7 +394,7 @@ _ENTRIES: tuple[Quantity, ...] = (
         meaning="The scale of the norm before the attention: what it divides each vector by.",
         axes=_SCALE_AXES,
         place=_of_stream(StreamMap.attention_norms),
-        needs="weights",
+        needs="additions",
         read=_norm_scale,
         write=_at_scale,
         gradient=_scale_gradient,
@@ -430,8 +428,8 @@ _ENTRIES: tuple[Quantity, ...] = (
         group="around the attention",
         meaning="What the output projection of the attention gives: the sum of `head_out`, and its bias.",
         axes=_STREAM_AXES,
-        place=places.attention_outputs,
-        needs="weights",
+        place=_of_stream(StreamMap.attention_outputs),
+        needs="additions",
     ),
     WatchedQuantity(
         name="attn_add",

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headscope.core.selection import Selection
 from headscope.core.site import Site
 from headscope.errors import UsageError
 

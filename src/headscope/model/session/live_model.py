@@ -6,12 +6,13 @@ other threads do not see it.
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from headscope.attention.mechanism import Mechanism
 from headscope.core.site import Site
 from headscope.errors import CaptureError
 from headscope.model.session.attention_calls import AttentionCalls
@@ -20,12 +21,16 @@ from headscope.model.session.path_patches import PathPatches
 from headscope.model.session.place_taps import PlaceTaps
 from headscope.model.session.registered import Registered
 from headscope.model.session.text_windows import TextWindows
-from headscope.model.transformers.attention_hook import as_transformers, plain_attention, tapped
+from headscope.model.transformers.attention_hook import as_transformers, handled, plain_attention, tapped
 from headscope.model.transformers.call_reader import RawCall, Reader
 from headscope.model.transformers.forward_position import ForwardPosition
 
 if TYPE_CHECKING:
     from headscope.model.model import Model
+
+
+class Reached(Exception):
+    """The second run of an attention module has come to its attention."""
 
 
 class LiveModel:
@@ -44,12 +49,17 @@ class LiveModel:
         self._calls: Counter[str] = Counter()
         self.reader = Reader()
         self.windows = TextWindows(ForwardPosition(self.hf))
-        self.attention_calls = AttentionCalls(self.registered, self.windows)
+        self.attention_calls = self._answers()
         self.taps = PlaceTaps(model, self.registered, self.windows, self.attention_calls.z, self.is_live)
-        self.paths = PathPatches(model, self.windows, self.attention_calls, self.is_live, self.suspended)
+        self.paths = PathPatches(
+            model, self.windows, self.attention_calls, self.is_live, self.suspended, self.inputs_of
+        )
         self._suspended = 0
         self._depth = 0
         self._stack = ExitStack()
+
+    def _answers(self) -> AttentionCalls:
+        return AttentionCalls(self.registered, self.windows)
 
     def open(self) -> None:
         """Put the hooks of attention in place."""
@@ -98,8 +108,28 @@ class LiveModel:
         """The entries of these names; raises where the model does not show one of them."""
         return quantities_named(names)
 
-    def check_change(self, verb: str, quantity: Quantity | None = None) -> None:
-        """Raise where the model's attention cannot be changed in this way."""
+    def check_change(self, verb: str, quantity: Quantity) -> None:
+        """Raise where a quantity cannot be changed."""
+
+    def check_replacement(self, mechanism: Mechanism) -> None:
+        """Raise where heads cannot attend through another mechanism."""
+
+    def inputs_of(
+        self, site: Site, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Mapping[str, Tensor]:
+        """Queries, keys and values of a second run of the module that attends, by letter."""
+        calls: list[RawCall] = []
+
+        def reached(raw: RawCall) -> Tensor:
+            calls.append(raw)
+            raise Reached
+
+        with self.suspended(), handled(module, reached):
+            try:
+                module(*args, **kwargs)
+            except Reached:
+                return {"q": calls[0].query, "k": calls[0].key, "v": calls[0].value}
+        raise CaptureError(f"{site.label}: its module does not attend")
 
     def refresh(self) -> None:
         """What is registered has changed."""

@@ -13,7 +13,7 @@ So all other readers are computed from the same tensors as without the change, b
 
 import copy
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,8 +30,6 @@ from headscope.model.session.module_taps import AdditionTap, ModuleTap, Watched,
 from headscope.model.session.places import last_of_stacks
 from headscope.model.session.stream_sum import StreamSum
 from headscope.model.session.text_windows import TextWindows
-from headscope.model.transformers.attention_hook import handled
-from headscope.model.transformers.call_reader import RawCall
 
 if TYPE_CHECKING:
     from headscope.model.model import Model
@@ -150,10 +148,6 @@ class _Reading:
     other: Tensor | None = None
 
 
-class _Reached(Exception):
-    """The second run of an attention module has come to its attention call."""
-
-
 @dataclass
 class PathPatches:
     """The path patches of a thread's sessions, and their taps."""
@@ -163,6 +157,7 @@ class PathPatches:
     attention_calls: AttentionCalls
     is_live: Callable[[], bool]
     suspended: Callable[[], Any]
+    inputs_of: Callable[[Site, nn.Module, tuple[Any, ...], dict[str, Any]], Mapping[str, Tensor]]
     patches: list[PathPatch] = field(default_factory=list)
     _readings: dict[StreamReader, _Reading] = field(default_factory=dict)
     _taps: list[ModuleTap | AdditionTap] = field(default_factory=list)
@@ -324,29 +319,15 @@ class _SecondRun:
         if not reads:
             raise CaptureError(f"{self.reader.label}: its attention is not given what the norm before it gives")
         changed = _for_reader(reading, reads[0])
-        raw = self._run(
+        inputs = self.patches.inputs_of(
+            self.reader.site,
             module,
             tuple(changed if value is reads[0] else _own_cache(value) for value in args),
             {name: changed if value is reads[0] else _own_cache(value) for name, value in kwargs.items()},
         )
         letter = self.reader.letter
-        tensor = {"q": raw.query, "k": raw.key, "v": raw.value}[letter]
-        inputs = self.patches.attention_calls.path_inputs
-        inputs.setdefault(self.reader.site, []).append((letter, self.reader.head, tensor))
-
-    def _run(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RawCall:
-        calls: list[RawCall] = []
-
-        def reached(raw: RawCall) -> Tensor:
-            calls.append(raw)
-            raise _Reached
-
-        with self.patches.suspended(), handled(module, reached):
-            try:
-                module(*args, **kwargs)
-            except _Reached:
-                return calls[0]
-        raise CaptureError(f"{self.reader.label}: its module does not attend")
+        path_inputs = self.patches.attention_calls.path_inputs
+        path_inputs.setdefault(self.reader.site, []).append((letter, self.reader.head, inputs[letter]))
 
 
 def _for_reader(reading: _Reading, tensor: Tensor) -> Tensor:

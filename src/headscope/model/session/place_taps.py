@@ -172,4 +172,3 @@ def _for_reading(spot: Spot, capture: Capture) -> Spot:
         return spot
     reading = spot if spot.view is None else spot.view
     return replace(reading, modules=reading.modules[:1])
-

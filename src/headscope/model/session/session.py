@@ -14,6 +14,7 @@ one attention call. Sessions nest: an inner one adds to what the outer one does,
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from headscope.core.selection import Selection
 from headscope.core.site import Site
 from headscope.errors import CaptureError, UsageError
 from headscope.model.session.cache import Cache
+from headscope.model.session.capture_files import MEMORY, CaptureFiles
 from headscope.model.session.captures import QUANTITIES, Heads, Quantity, WatchedQuantity, patchable_quantity
 from headscope.model.session.changes import Change, NewValue, as_positions
 from headscope.model.session.early_stop import stopping_at
@@ -89,13 +91,16 @@ class Session:
         at: Where = None,
         positions: int | slice | Sequence[int] | None = None,
         gradient: bool = False,
+        folder: str | Path | None = None,
+        above: int = MEMORY,
     ) -> Capture:
         """Store quantities of the selected heads in every forward from now on.
 
         A quantity is a name of `captures.QUANTITIES`, a hook of TransformerLens (`blocks.5.attn.hook_pattern`), or a
         function of names like `L5.pattern` that says which of them are stored. `positions`: only these tokens; negative
         ones count from the end. `gradient`: the tensors stay in torch's graph, and `gradients` of the capture
-        differentiates by them; only what can be patched can be differentiated by.
+        differentiates by them; only what can be patched can be differentiated by. With a `folder`, tensors go to files
+        there (safetensors) once the capture holds more than `above` bytes; they read as any other tensor.
         """
         live = self.live
         named = self._named(quantities, at, gradient=gradient)
@@ -110,7 +115,10 @@ class Session:
         for entry in entries:
             if isinstance(entry, WatchedQuantity):
                 sites[entry.name] = self._sites_of(entry, _only(selected, named, entry))
-        capture = Capture(entries, selected, sites, as_positions(positions), gradient)
+        if gradient and folder is not None:
+            raise UsageError("tensors in torch's graph stay in memory", hint="leave out folder=, or gradient=True")
+        files = None if folder is None else CaptureFiles(Path(folder), above)
+        capture = Capture(entries, selected, sites, as_positions(positions), gradient, files)
         live.registered.captures.append(capture)
         live.refresh()
         return capture
@@ -135,13 +143,13 @@ class Session:
     def replace(self, at: Where, mechanism: Mechanism) -> None:
         """Let the selected heads attend through another mechanism."""
         live = self.live
-        live.check_change(f"replaced by {mechanism!r}")
+        live.check_replacement(mechanism)
         live.registered.replacements.append(Replacement(self._resolve(at), mechanism))
 
     def ablate(self, at: Where) -> None:
         """Zero the output (z) of the selected heads."""
         live = self.live
-        live.check_change("ablated")
+        live.check_change("ablated", QUANTITIES["z"])
         live.registered.replacements.append(Replacement(self._resolve(at), None))
 
     def patch(
@@ -213,8 +221,8 @@ class Session:
 
         The text may be given as numbers of tokens (batch × tokens) or as vectors in their place (batch × tokens ×
         d_model). Without `head` only the body runs. `stop_at`: the forward ends where this layer begins, and what would
-        enter it is returned. `each` is called after every attention call: who drains captures and streams there never holds those
-        of more than one site. What the last layers give comes after the last call.
+        enter it is returned. `each` is called after every attention call: who drains captures and streams there never
+        holds those of more than one site. What the last layers give comes after the last call.
         """
         live = self.live
         module = self._hf if head else self._hf.base_model
