@@ -97,13 +97,13 @@ def _counts(rows: pl.DataFrame, scored: str) -> str:
     )
 
 
-def _further(tested: pl.DataFrame, counted_heads: int) -> str:
+def _further(rows: pl.DataFrame, counted_heads: int) -> str:
     """With which effect one more head would be counted, in spreads of its scores."""
-    limit = countable_effect(tested, counted_heads, scale="spread")
-    if limit is None or counted_heads == tested.height:
+    limit = countable_effect(rows, counted_heads, scale="spread")
+    if limit is None or counted_heads == rows.height:
         return ""
     if limit >= LARGEST:
-        return f"; {windows_phrase(tested)} are too few to count one more"
+        return f"; {windows_phrase(rows)} are too few to count one more"
     return f"; one more would be counted in four of five texts at {significant(limit)}"
 
 
