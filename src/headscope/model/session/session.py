@@ -100,6 +100,8 @@ class Session:
         live = self.live
         names, at_hooks = self._named(quantities, at)
         entries = live.entries(names)
+        for entry in entries if gradient else ():
+            live.check_gradient(entry)
         selected = self._resolve(at_hooks)
         sites = {entry.name: self._sites_of(entry, selected) for entry in entries if isinstance(entry, WatchedQuantity)}
         capture = Capture(entries, selected, sites, as_positions(positions), gradient)
