@@ -239,10 +239,10 @@ def _filled(template: str, **tables: str) -> str:
 
 def _without_interface(quantity: Quantity) -> str:
     if isinstance(quantity, WatchedQuantity):
-        return "where the order of layers is known" if quantity.needs == "layers" else ""
+        return "where the weights are known" if quantity.needs == "weights" else "where the order of layers is known"
     if isinstance(quantity, MapQuantity) and quantity.off_map:
         return "where the mask is understood" if quantity.of == "scores" else "yes"
-    return ""
+    return "where the products are understood"
 
 
 def _own_mechanisms() -> dict[str, Any]:
