@@ -301,8 +301,8 @@ def _mixed_by(weights: Tensor, call: Call) -> Tensor:
 
 
 def in_graph(tensor: Tensor) -> Tensor:
-    """The tensor, where it has a graph behind it; otherwise a leaf, at which a gradient begins."""
-    return tensor if tensor.requires_grad else tensor.detach().requires_grad_()
+    """A node that nobody else reads; where no graph is behind the tensor, a leaf, at which a gradient begins."""
+    return tensor.view_as(tensor) if tensor.requires_grad else tensor.detach().requires_grad_()
 
 
 def with_heads(tensor: Tensor, heads: Sequence[int], value: Tensor) -> Tensor:
