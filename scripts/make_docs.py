@@ -238,11 +238,12 @@ def _filled(template: str, **tables: str) -> str:
 
 
 def _without_interface(quantity: Quantity) -> str:
+    """When a family that computes its attention itself shows a quantity."""
     if isinstance(quantity, WatchedQuantity):
-        return "where the weights are known" if quantity.needs == "weights" else "where the order of layers is known"
+        return "with the weights" if quantity.needs == "weights" else "with the order of layers"
     if isinstance(quantity, MapQuantity) and quantity.off_map:
-        return "where the mask is understood" if quantity.of == "scores" else "yes"
-    return "where the products are understood"
+        return "with the mask" if quantity.of == "scores" else "always"
+    return "with the products"
 
 
 def _own_mechanisms() -> dict[str, Any]:

@@ -198,7 +198,9 @@ def test_what_enters_the_layer_is_its_hidden_state(done: dict[str, Namespace], p
 
 def test_the_loss_is_that_of_the_perplexity(done: dict[str, Namespace], prompts: Namespace) -> None:
     loss = done["The loss at every position"]["loss"]
-    assert float(loss.mean()) == pytest.approx(prompts["model"].perplexity(prompts["clean"]).nats_per_token, abs=AGREEMENT)
+    assert float(loss.mean()) == pytest.approx(
+        prompts["model"].perplexity(prompts["clean"]).nats_per_token, abs=AGREEMENT
+    )
 
 
 def test_the_code_of_the_captures_page_runs() -> None:

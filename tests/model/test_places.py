@@ -121,9 +121,7 @@ def test_values_are_those_of_hooks_written_by_hand(name: str) -> None:
 @pytest.mark.parametrize("name", BY_HAND)
 def test_heads_give_what_the_output_projection_reads_and_sum_to_what_it_gives(name: str) -> None:
     model = opened(name)
-    read = {
-        site: Spot(spot.modules, "in") for site, spot in spots_by_hand(name, model)["attn_out"].items()
-    }
+    read = {site: Spot(spot.modules, "in") for site, spot in spots_by_hand(name, model)["attn_out"].items()}
     with torch.no_grad(), ExitStack() as stack:
         noted = {site: stack.enter_context(recorded(model.hf, spot)) for site, spot in read.items()}
         capture = stack.enter_context(model.session()).capture("z", "head_out", "attn_out")

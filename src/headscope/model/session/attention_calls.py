@@ -48,7 +48,8 @@ class AttentionCalls:
     def answer(self, site: Site, call: Call) -> Tensor:
         """What the heads of a site give."""
         call = self._patched_inputs(site, self._with_own_inputs(site, call, shared=True))
-        call = self._capture_inputs(site, call)
+        call = self._with_inputs_in_graph(site, call)
+        self._capture_inputs(site, call)
         call = self._with_own_inputs(site, call, shared=False)
         maps = self._maps_in_graph(site, call)
         self._capture_maps(site, call)
@@ -96,20 +97,25 @@ class AttentionCalls:
     def _window(self, quantity: Quantity, site: Site, tensor: Tensor) -> Window:
         return self._windows.of(quantity, site, tensor)
 
-    def _capture_inputs(self, site: Site, call: Call) -> Call:
-        """Store inputs of the call; it goes on with tensors that gradients lead to, where these are followed."""
+    def _with_inputs_in_graph(self, site: Site, call: Call) -> Call:
+        """The call with inputs that gradients lead to, where these are followed."""
+        for capture in self._registered.captures:
+            for quantity in capture.quantities_at(site) if capture.gradient else ():
+                if isinstance(quantity, InputQuantity) and quantity.write is not None:
+                    call = quantity.write(call, in_graph(quantity.read(call)))
+        return call
+
+    def _capture_inputs(self, site: Site, call: Call) -> None:
+        """Store inputs of the call; those that a gradient is followed by are in its graph already."""
         for capture in self._registered.captures:
             for quantity in capture.quantities_at(site):
                 if isinstance(quantity, InputQuantity):
                     tensor = quantity.read(call)
                     window = self._window(quantity, site, tensor)
                     if capture.gradient and quantity.write is not None:
-                        tensor = in_graph(tensor)
-                        call = quantity.write(call, tensor)
                         capture.keep_in_graph(quantity, site, tensor, window, tensor)
                     else:
                         capture.keep(quantity, site, tensor, window)
-        return call
 
     def _maps_in_graph(self, site: Site, call: Call) -> tuple[Tensor, Tensor] | None:
         """Scores and pattern of all heads, where a gradient with respect to one of them is followed."""

@@ -118,7 +118,7 @@ class SoftmaxCalls(AttentionCalls, AttentionHandler):
             return v
         call = replace(before, v=own)
         call = self._patched_inputs(site, call, lambda quantity: quantity.read(before) is before.v)
-        call = self._capture_inputs(site, call)
+        self._capture_inputs(site, call)
         self._attending.call = call
         return self._with_own_heads(site, "v", call.v) if call.groups > 1 else call.v
 
