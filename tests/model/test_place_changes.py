@@ -106,39 +106,128 @@ def patched_logits(model: Model, site: Site, place: str, value: Any, **options: 
         return session.run(tokens()).logits
 
 
+Case = tuple[Any, dict[str, Any], Act]  # the value of a patch, its options, and what a hook does by hand
+
+
+def cases_of(model: Model, site: Site, place: str, number: int) -> list[Case]:
+    """Two of four kinds of patches; over places and families all of them meet."""
+    if number % 2:
+        return [("zero", {}, torch.zeros_like), (bent, {"positions": POSITIONS}, by_text(at_positions(bent)))]
+    value = noise(2, len(POSITIONS), captured(model, site, place).shape[-1])
+    return [(bent, {}, bent), (value, {"positions": POSITIONS}, by_text(at_positions(lambda part: value)))]
+
+
+def captured(model: Model, site: Site, what: str) -> Tensor:
+    with model.session() as session:
+        capture = session.capture(what, at=site)
+        session.run(tokens())
+        return capture.take()[what][site]
+
+
 @pytest.mark.parametrize("name", CHANGED)
 def test_patches_equal_hooks_that_change_the_same_tensor(name: str) -> None:
     model = opened(name)
     spots = spots_by_hand(name, model)
-    plain = logits(model)
     # What a row names is all that passes there, but for the stream after the attention, which the next addition reads too.
     places = [place for place in spots if place not in SCALES and (place != "resid_mid" or name in ONLY_READER_OF_MID)]
-    with no_trace(model):
-        for place in places:
+    with no_trace(model), model.session() as session:
+        plain = session.run(tokens()).logits
+        for number, place in enumerate(places, start=CHANGED.index(name)):
             for site in last_sites(spots[place]):
                 spot = spots[place][site]
-                width = model.hf.get_submodule("lm_head").out_features if place == "never" else None
-                assert width is None
-                cases: list[tuple[Any, dict[str, Any], Act]] = [("zero", {}, torch.zeros_like)]
-                if spot.factor == 1.0:
-                    cases += [
-                        (bent, {}, bent),
-                        (bent, {"positions": POSITIONS}, by_text(at_positions(bent))),
-                    ]
-                    cases.append(tensor_case(model, site, place))
+                # Before a factor only a zero and a doubling are the same thing as after it.
+                factor_cases: list[Case] = [("zero", {}, torch.zeros_like), (doubled, {}, doubled)]
+                cases = cases_of(model, site, place, number) if spot.factor == 1.0 else factor_cases
                 for value, options, act in cases:
                     patched = patched_logits(model, site, place, value, **options)
                     with hooked(model.hf, spot, act):
-                        by_hand = logits(model)
+                        by_hand = session.run(tokens()).logits
                     assert torch.equal(patched, by_hand), (place, site.label, value, options)
-                    assert place == "final" or not torch.equal(patched, plain), (place, site.label, value)
+                    assert not torch.equal(patched, plain), (place, site.label, value, options)
 
 
-def tensor_case(model: Model, site: Site, place: str) -> tuple[Tensor, dict[str, Any], Act]:
-    """A tensor for two positions."""
-    with model.session() as session:
-        capture = session.capture(place, at=site)
-        session.run(tokens())
-        width = capture.take()[place][site].shape[-1]
-    value = noise(2, len(POSITIONS), width)
-    return value, {"positions": POSITIONS}, by_text(at_positions(lambda part: value))
+@pytest.mark.parametrize("name", ["llama_gqa", "gpt2", "bert", "t5", "bloom"])
+def test_patches_of_scales_equal_the_norm_with_another_scale(name: str) -> None:
+    """g ⊙ d / σ + b with σ twice as large and a half more, written out; the gain of the norm is estimated, so not to the bit."""
+    model = opened(name)
+    spots = spots_by_hand(name, model)
+    with no_trace(model), model.session() as session:
+        for place in SCALES:
+            for site in last_sites(spots[place]):
+                modules = spots[place][site].modules
+                norm = model.hf.get_submodule(modules[0][0])
+                entering: list[Tensor] = []
+
+                def note(stream: Tensor, entering: list[Tensor] = entering) -> Tensor:
+                    entering.append(stream)
+                    return stream
+
+                def rescaled(normed: Tensor, norm: Any = norm, entering: list[Tensor] = entering) -> Tensor:
+                    scale = scale_by_hand(norm, entering[0], name in RMS)
+                    bias = 0 if getattr(norm, "bias", None) is None else norm.bias.double()
+                    return ((normed.double() - bias) * scale / (2 * scale + 0.5) + bias).float()
+
+                patched = patched_logits(model, site, place, lambda scale: 2 * scale + 0.5)
+                with hooked(model.hf, Spot(modules, "in"), note), hooked(model.hf, Spot(modules, "out"), rescaled):
+                    by_hand = session.run(tokens()).logits
+                assert relative_error(patched, by_hand) <= SAME_FUNCTION, (place, site.label)
+
+
+def doubled(tensor: Tensor) -> Tensor:
+    return tensor * 2
+
+
+@contextmanager
+def changed_middle(layer: Any, act: Act) -> Iterator[None]:
+    """The layer of Llama, written out, with its stream changed between attention and feed-forward part."""
+
+    def forward(hidden_states: Tensor, **options: Any) -> Tensor:
+        attended, _ = layer.self_attn(hidden_states=layer.input_layernorm(hidden_states), **options)
+        middle = act(hidden_states + attended)
+        return middle + layer.mlp(layer.post_attention_layernorm(middle))
+
+    layer.forward = forward
+    try:
+        yield
+    finally:
+        del layer.forward
+
+
+def test_patches_of_the_stream_between_the_parts_reach_both_of_its_readers() -> None:
+    model = opened("llama_gqa")
+    layer = model.hf.get_submodule("model.layers.0")
+    value = noise(2, N_TOKENS, 32)
+    cases: list[Case] = [
+        (bent, {}, bent),
+        (value, {}, lambda middle: value),
+        ("zero", {"positions": POSITIONS}, at_positions(torch.zeros_like)),
+    ]
+    with no_trace(model), model.session() as session:
+        with changed_middle(layer, lambda middle: middle):
+            assert torch.equal(session.run(tokens()).logits, logits(model))
+        for new_value, options, act in cases:
+            with changed_middle(layer, act):
+                by_hand = session.run(tokens()).logits
+            assert torch.equal(patched_logits(model, model.sites[0], "resid_mid", new_value, **options), by_hand)
+
+
+@pytest.mark.parametrize("name", ["llama_gqa", "gemma2", "granite_scaled", "mixtral", "gpt2", "falcon_sequential"])
+def test_a_stream_of_zeros_between_the_parts_is_attention_that_takes_all_away(name: str) -> None:
+    """x + (−x) is 0 to the last bit, so a hook on what the attention adds can say the same."""
+    model = opened(name)
+    spots = spots_by_hand(name, model)
+    site = model.sites[0]
+    entering: list[Tensor] = []
+
+    def note(stream: Tensor) -> Tensor:
+        entering[:] = [stream]
+        return stream
+
+    factor = spots["attn_add"][site].factor
+    with no_trace(model), model.session() as session:
+        patched = patched_logits(model, site, "resid_mid", "zero")
+        with hooked(model.hf, spots["resid"][site], note):
+            with hooked(model.hf, spots["attn_add"][site], lambda added: -entering[0] / factor):
+                by_hand = session.run(tokens()).logits
+    # Divided by a factor and multiplied by it again, a number may round.
+    assert relative_error(patched, by_hand) <= (0.0 if factor == 1.0 else SAME_FUNCTION)

@@ -19,7 +19,6 @@ from headscope.lenses.shared.effects import (
 from headscope.lenses.shared.estimates import (
     apart,
     countable_effect,
-    counted,
     estimate,
     fixed,
     intervals_leave,
@@ -27,8 +26,9 @@ from headscope.lenses.shared.estimates import (
     part_of,
     significant,
     untested,
+    window_count,
 )
-from headscope.lenses.shared.phrases import detectable_effect
+from headscope.lenses.shared.phrases import detectable_effect, windows_phrase
 from headscope.lenses.shared.plots import label_of
 from headscope.lenses.shared.window_tests import FALSE_DISCOVERIES
 
@@ -91,10 +91,6 @@ def _median(rows: pl.DataFrame, column: str = "value") -> float | None:
     return float(np.median(numbers)) if len(numbers) else None
 
 
-def _windows(rows: pl.DataFrame) -> int:
-    return max(rows["windows"].to_list())
-
-
 def _median_of(rows: pl.DataFrame, noun: str = "head") -> str:
     return f"the median of {rows.height} {noun}s" if rows.height > 1 else f"the only {noun}"
 
@@ -104,7 +100,7 @@ def _ranks_headline(heads: pl.DataFrame) -> Headline | None:
     rows = _of(heads, "input_rank")
     if rows.is_empty():
         return None
-    windows = counted(_windows(rows), "window")
+    windows = windows_phrase(rows)
     embedded = _of(heads, "embedding_rank")
     embeddings = (
         ""
@@ -149,7 +145,7 @@ def _preferences(rows: pl.DataFrame) -> str:
     """How many heads look at tokens like their own, or away from them, given the distance."""
     tested = rows.filter(pl.col("adjusted").is_finite())
     if tested.is_empty():
-        return f"With {counted(_windows(rows), 'window')} no head could be tested given the distance."
+        return f"With {windows_phrase(rows)} no head could be tested given the distance."
     clear = tested.filter(pl.col("adjusted") < FALSE_DISCOVERIES)
     toward, away = (clear.filter(test).height for test in (pl.col("given_distance") > 0, pl.col("given_distance") < 0))
     limit = countable_effect(tested, clear.height, ("given_low", "given_high"))
@@ -158,7 +154,7 @@ def _preferences(rows: pl.DataFrame) -> str:
     elif limit < 1:
         further = f"; one more would be counted in four of five texts at {significant(limit)}"
     else:
-        further = f"; {counted(_windows(rows), 'window')} are too few to count one more"
+        further = f"; {windows_phrase(rows)} are too few to count one more"
     verb = "look" if toward > 1 else "looks"
     return (
         f"Given the distance, {part_of(toward, tested.height)} {verb} at tokens with similar inputs and "
@@ -172,7 +168,7 @@ _Short = tuple[str, float | None]  # the short form of a headline, and its effec
 def _ranks_short(rows: pl.DataFrame) -> _Short:
     """How many heads look at tokens like their own, or away from them, given the distance."""
     tested = rows.filter(pl.col("adjusted").is_finite())
-    windows = _windows(rows)
+    windows = window_count(rows)
     if tested.is_empty():
         null = _median(rows, "null")
         shuffled = "" if null is None else f" (shuffled {_two_decimals(null)})"
@@ -211,7 +207,7 @@ def _linear_headline(heads: pl.DataFrame) -> Headline | None:
     slope = _median(rows, "slope")
     change = "" if slope is None else f" From cosine 0 to 1 the {target} changes by {significant(slope, signed=True)}."
     full = (
-        f"Over {counted(_windows(rows), 'window')}, the cosine of two layer inputs explains "
+        f"Over {windows_phrase(rows)}, the cosine of two layer inputs explains "
         f"{' and '.join(shares.values())} in {_median_of(rows)}.{change} {_largest_share(rows, target)}"
     )
     short, effect = _linear_short(rows, target)
@@ -263,7 +259,7 @@ def _largest_share(rows: pl.DataFrame, target: str) -> str:
 
 def _linear_short(rows: pl.DataFrame, target: str) -> _Short:
     """Which share of the variance of the score (or weight) the cosine explains, compared with shuffled tokens."""
-    share, chance, windows = _explained(rows), _by_chance(rows), _windows(rows)
+    share, chance, windows = _explained(rows), _by_chance(rows), window_count(rows)
     detected = excludes_null(rows, "null")
     if chance is None or not detected:
         null = "" if chance is None else f" (shuffled {_percent(chance)})"
@@ -317,7 +313,7 @@ _RATIO_ENDS = ("ratio_low", "ratio_high")
 def _law_clause(rows: pl.DataFrame, noun: str) -> str:
     """Measured over predicted in the median row, how many intervals leave 1 out, and how far the curve strays."""
     detected = excludes_null(rows, 1.0, _RATIO_ENDS)
-    windows = counted(_windows(rows), "window")
+    windows = windows_phrase(rows)
     judged = f"{intervals_leave(detected, noun)} 1 out, by chance one in twenty" if detected else "no interval"
     size = _detectable_ratio(rows)
     if size is not None and 2 * sum(detected) < len(detected):
@@ -345,7 +341,7 @@ def _detectable_ratio(rows: pl.DataFrame) -> float | None:
 
 def _arcs_short(rows: pl.DataFrame, name: str) -> _Short:
     """How far softmaxes between inputs diverge, compared with the law; rows of attention where no input is there."""
-    ratio, windows = float(np.median(rows["ratio"].to_numpy())), _windows(rows)
+    ratio, windows = float(np.median(rows["ratio"].to_numpy())), window_count(rows)
     detected = excludes_null(rows, 1.0, _RATIO_ENDS)
     effect = majority_effect(ratio_effect(ratio, 1.0), detected)
     between, noun = ("attention rows", "head") if name == "row" else ("inputs", "layer")

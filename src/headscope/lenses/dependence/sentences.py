@@ -25,8 +25,9 @@ from headscope.lenses.shared.estimates import (
     part_of,
     significant,
     untested,
+    window_count,
 )
-from headscope.lenses.shared.phrases import detectable_effect
+from headscope.lenses.shared.phrases import detectable_effect, windows_phrase
 from headscope.lenses.shared.plots import label_of
 from headscope.lenses.shared.token_pairs import PairSample
 from headscope.lenses.shared.window_tests import FALSE_DISCOVERIES
@@ -95,10 +96,6 @@ def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[Headline, ...]:
     """Sentences on the joint effect, single heads and scores, with interval, null and windows."""
     headlines = (_joint_headline(tables["joint"]), _single_headline(tables["heads"]), _further_headline(tables))
     return tuple(headline for headline in headlines if headline is not None)
-
-
-def _windows(rows: pl.DataFrame) -> int:
-    return max(rows["windows"].to_list())
 
 
 def _of(table: pl.DataFrame, quantity: str, column: str = "value") -> pl.DataFrame:
@@ -175,7 +172,7 @@ def _single_headline(heads: pl.DataFrame) -> Headline | None:
     if judged.is_empty():
         return None
     clear = judged.filter(pl.col("adjusted") < FALSE_DISCOVERIES)
-    windows = _windows(judged)
+    windows = window_count(judged)
     ends = ("excess_low", "excess_high")
     limit = countable_effect(judged, clear.height, ends)
     full = (
@@ -259,7 +256,7 @@ def _further_headline(tables: Mapping[str, pl.DataFrame]) -> Headline | None:
 
 def _nearness_short(near: pl.DataFrame, median: float, effect: float | None) -> str:
     correlation = f"attention and nearness have a rank correlation of {fixed(median, 2)}"
-    detected, windows = excludes_null(near, "null"), _windows(near)
+    detected, windows = excludes_null(near, "null"), window_count(near)
     if effect is None:
         return f"In the median head {correlation}; {untested(windows)}."
     if effect > 0.0:
@@ -287,7 +284,7 @@ def _compared(heads: pl.DataFrame) -> str:
     parts = [_with_null(rows, _MEASURES[name]) for name, rows in rows_by_name.items() if not rows.is_empty()]
     if not parts:
         return ""
-    windows = max(_windows(rows) for rows in rows_by_name.values() if not rows.is_empty())
+    windows = max(window_count(rows) for rows in rows_by_name.values() if not rows.is_empty())
     detected = excludes_null(rows_by_name["nearness"], "null")
     judged = f" For nearness, {intervals_leave(detected)} the null out, by chance one in twenty." if detected else ""
     return (
@@ -340,7 +337,7 @@ def _scores_sentence(pairs: pl.DataFrame) -> str:
         lines.append(
             f"Mean scores of {words} are higher than with queries of other windows in {part_of(up, rows.height)} and "
             f"lower in {down or 'none'} (false discovery rate 5 %{_countable_shift(rows, clear.height)}; "
-            f"{counted(_windows(rows), 'window')})."
+            f"{windows_phrase(rows)})."
         )
     return " ".join(lines)
 

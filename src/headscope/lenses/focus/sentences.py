@@ -7,7 +7,8 @@ from headscope.core import Headline
 from headscope.lenses.focus.figures import tokens
 from headscope.lenses.lens import Tables
 from headscope.lenses.shared.effects import share_effect
-from headscope.lenses.shared.estimates import compared, counted, estimate, part_of
+from headscope.lenses.shared.estimates import compared, estimate, part_of
+from headscope.lenses.shared.phrases import windows_phrase
 from headscope.lenses.shared.plots import label_of
 
 
@@ -37,12 +38,12 @@ def _half_headline(table: pl.DataFrame, quantity: str, where: str) -> Headline |
     if rows.height == 1:
         full = (
             f"The only head, {label_of(top)}, puts {largest.value} of its mass {where} ({largest.interval}; "
-            f"{_windows(rows)}; uniform attention: {uniform} %)."
+            f"{windows_phrase(rows)}; uniform attention: {uniform} %)."
         )
     else:
         full = (
             f"The median of {rows.height} heads puts {median} % of its mass {where} (uniform attention: {uniform} %; "
-            f"{_windows(rows)}). {_above_half(rows)} {label_of(top)} puts the most there, {largest}."
+            f"{windows_phrase(rows)}). {_above_half(rows)} {label_of(top)} puts the most there, {largest}."
         )
     short = f"The median head puts {median} % of its mass {where}; uniform attention puts {uniform} %."
     return Headline(full, short, _effect(rows))
@@ -74,10 +75,6 @@ def _effect(rows: pl.DataFrame) -> float | None:
     return share_effect(*_shares(rows))
 
 
-def _windows(rows: pl.DataFrame) -> str:
-    return counted(max(rows["windows"].to_list()), "window")
-
-
 def _entropy_headline(table: pl.DataFrame) -> Headline | None:
     rows = table.filter(pl.col("quantity") == "entropy_share").sort("value", maintain_order=True)
     if rows.is_empty():
@@ -88,12 +85,12 @@ def _entropy_headline(table: pl.DataFrame) -> Headline | None:
         entropy = estimate(sharpest, null=1.0, percent=True)
         full = (
             f"The only head, {label_of(sharpest)}, has {entropy.value} of the largest possible entropy "
-            f"({entropy.interval}; {_windows(rows)}; uniform attention: {uniform} %)."
+            f"({entropy.interval}; {windows_phrase(rows)}; uniform attention: {uniform} %)."
         )
     else:
         full = (
             f"The median of {rows.height} heads has {median} % of the largest possible entropy (uniform attention: "
-            f"{uniform} %; {_windows(rows)}). The sharpest is {label_of(sharpest)} with "
+            f"{uniform} %; {windows_phrase(rows)}). The sharpest is {label_of(sharpest)} with "
             f"{estimate(sharpest, percent=True)}, the flattest {label_of(flattest)} with "
             f"{estimate(flattest, null=1.0, percent=True)}."
         )

@@ -22,8 +22,9 @@ from headscope.lenses.shared.estimates import (
     part_of,
     significant,
     untested,
+    window_count,
 )
-from headscope.lenses.shared.phrases import detectable_effect
+from headscope.lenses.shared.phrases import detectable_effect, windows_phrase
 from headscope.maths.gaussians import normality
 
 
@@ -93,10 +94,6 @@ def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[Headline, ...]:
 _ENDS = ("low", "high")
 
 
-def _windows(rows: pl.DataFrame) -> int:
-    return max(rows["windows"].to_list())
-
-
 def _of(table: pl.DataFrame, quantity: str) -> pl.DataFrame:
     """The rows of a quantity that were measured."""
     return table.filter(pl.col("quantity") == quantity, pl.col("value").is_finite())
@@ -136,7 +133,7 @@ def _kurtosis_headline(table: pl.DataFrame) -> Headline | None:
     layer = "the median layer" if most.height > 1 else "the only layer"
     full = (
         f"{_tails_verdict(most)}: in {layer}, {_where(median)}, Mardia's kurtosis differs from that of Gaussian "
-        f"samples by {' and by '.join(effects)} ({counted(_windows(rows), 'window')}). {_tails_span(most, sizes[-1])}"
+        f"samples by {' and by '.join(effects)} ({windows_phrase(rows)}). {_tails_span(most, sizes[-1])}"
     )
     return Headline(full.strip(), _kurtosis_short(most, median), _kurtosis_size(most, median))
 
@@ -149,7 +146,7 @@ def _sides(most: pl.DataFrame) -> tuple[int, int]:
 def _tails_verdict(most: pl.DataFrame) -> str:
     heavier, lighter = _sides(most)
     if not _has_intervals(most):
-        windows = "One window" if _windows(most) == 1 else counted(_windows(most), "window")
+        windows = "One window" if window_count(most) == 1 else windows_phrase(most)
         return f"{windows} cannot tell the tails of residual streams from those of a Gaussian"
     if heavier > most.height / 2:
         return "Residual streams have heavier tails than a Gaussian"
@@ -182,7 +179,7 @@ def _tails_span(most: pl.DataFrame, components: int) -> str:
 
 
 def _kurtosis_short(most: pl.DataFrame, median: Mapping[str, Any]) -> str:
-    value, windows = median["value"], _windows(most)
+    value, windows = median["value"], window_count(most)
     heavier, lighter = _sides(most)
     if not _has_intervals(most):
         differs = f"differs from a Gaussian's by {_percent(value, signed=True)}"
@@ -232,7 +229,7 @@ def _dimension_headline(table: pl.DataFrame) -> Headline | None:
         )
     full = (
         f"The effective dimension of token vectors {span}, of {least['dimensions']} (as many isotropic samples: "
-        f"{significant(least['null'], 3)}; {counted(_windows(rows), 'window')}).{_entropy_sentence(table)}"
+        f"{significant(least['null'], 3)}; {windows_phrase(rows)}).{_entropy_sentence(table)}"
         f"{_first_sentence(table)}"
     )
     return _dimension_size(full, rows[[rows.height // 2]])
@@ -295,7 +292,7 @@ def _information_headline(tables: Mapping[str, pl.DataFrame]) -> Headline | None
     shared = estimate(near)
     lines = (
         f"In {counted(near['dimensions'], 'principal component')} of {_where(place)}, tokens at distance "
-        f"{near['distance']} share {shared.value} nats ({shared.interval}; {counted(_windows(layer), 'window')}) "
+        f"{near['distance']} share {shared.value} nats ({shared.interval}; {windows_phrase(layer)}) "
         f"{_beyond(near)}.",
         _curve_sentence(tables["components"], place, near),
         _reach_sentence(layer),

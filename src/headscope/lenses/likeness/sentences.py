@@ -18,7 +18,9 @@ from headscope.lenses.shared.estimates import (
     part_of,
     significant,
     untested,
+    window_count,
 )
+from headscope.lenses.shared.phrases import windows_phrase
 from headscope.lenses.shared.plots import label_of
 from headscope.lenses.shared.window_tests import FALSE_DISCOVERIES
 
@@ -47,17 +49,13 @@ def _sides(rows: pl.DataFrame) -> tuple[int, int]:
     return clear.filter(pl.col("value") > 0).height, clear.filter(pl.col("value") < 0).height
 
 
-def _windows(rows: pl.DataFrame) -> int:
-    return max(rows["windows"].to_list())
-
-
 def _itself_headline(table: pl.DataFrame) -> Headline | None:
     rows = table.filter(pl.col("distance") == 0).sort("effect", maintain_order=True)
     if rows.is_empty():
         return None
     full = (
         f"On the text, the score of a token with itself differs from that of an unrelated token in its place by "
-        f"{_typical(rows)} ({counted(_windows(rows), 'window')}, each compared with the one before it).{_span(rows)} "
+        f"{_typical(rows)} ({windows_phrase(rows)}, each compared with the one before it).{_span(rows)} "
         f"{_counts(rows, 'it')}"
     )
     return Headline(full, _scores_short(rows, "a token with itself", "an unrelated one"), _scores_effect(rows))
@@ -89,7 +87,7 @@ def _counts(rows: pl.DataFrame, scored: str) -> str:
     """How many heads score clearly higher or lower, and what one more would need."""
     tested = _tested(rows)
     if tested.is_empty():
-        return f"With {counted(_windows(rows), 'window')} no head could be tested."
+        return f"With {windows_phrase(rows)} no head could be tested."
     above, below = _sides(rows)
     score = "score" if above > 1 else "scores"
     further = _further(tested, above + below)
@@ -99,13 +97,13 @@ def _counts(rows: pl.DataFrame, scored: str) -> str:
     )
 
 
-def _further(tested: pl.DataFrame, counted_heads: int) -> str:
+def _further(rows: pl.DataFrame, counted_heads: int) -> str:
     """With which effect one more head would be counted, in spreads of its scores."""
-    limit = countable_effect(tested, counted_heads, scale="spread")
-    if limit is None or counted_heads == tested.height:
+    limit = countable_effect(rows, counted_heads, scale="spread")
+    if limit is None or counted_heads == rows.height:
         return ""
     if limit >= LARGEST:
-        return f"; {counted(_windows(tested), 'window')} are too few to count one more"
+        return f"; {windows_phrase(rows)} are too few to count one more"
     return f"; one more would be counted in four of five texts at {significant(limit)}"
 
 
@@ -128,13 +126,13 @@ def _scores_short(rows: pl.DataFrame, related: str, unrelated: str) -> str:
     if tested.is_empty():
         median = _median(rows)
         size = f"{significant(abs(median))} score spreads {'below' if median < 0 else 'above'} {unrelated}"
-        return f"The median head scores {related} {size}; {untested(_windows(rows))}."
+        return f"The median head scores {related} {size}; {untested(window_count(rows))}."
     above, below = _sides(rows)
     if clear.is_empty():
         limit = countable_effect(tested, 0, scale="spread")
         size = "" if limit is None else f"{significant(limit)} score spreads"
         subject = f"head that scores {related} unlike {unrelated}"
-        return no_detection(subject, limit, size, _windows(rows), most=LARGEST)
+        return no_detection(subject, limit, size, window_count(rows), most=LARGEST)
     size = significant(float(np.median(np.abs(clear["effect"].to_numpy()))))
     side = "higher than" if not below else "lower than" if not above else "differently from"
     score, by = ("score", "typically by") if clear.height > 1 else ("scores", "by")
@@ -191,7 +189,7 @@ def _distance_headline(table: pl.DataFrame) -> Headline | None:
     rate = "" if all(_tested(rows).is_empty() for rows in rows_by_distance.values()) else "; false discovery rate 5 %"
     full = (
         f"At other distances, in tokens, {heads} scores related tokens otherwise than unrelated ones by "
-        f"{'; '.join(parts)} (in spreads of its scores{rate}; {counted(_windows(nearest), 'window')})."
+        f"{'; '.join(parts)} (in spreads of its scores{rate}; {windows_phrase(nearest)})."
     )
     related = "neighbouring tokens" if distance == 1 else f"tokens {distance} tokens apart"
     return Headline(full, _scores_short(nearest, related, "unrelated ones"), _scores_effect(nearest))

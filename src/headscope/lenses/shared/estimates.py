@@ -114,6 +114,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def window_count(rows: pl.DataFrame) -> int:
+    """How many windows the rows rest on: the largest number of any row."""
+    return max(int(number) for number in rows["windows"].to_list())
+
+
 def part_of(number: int, total: int, noun: str = "head") -> str:
     """`3 of 32 heads`, `none of 32 heads`; `the only head` where that is all there is."""
     return f"the only {noun}" if number == total == 1 else f"{number or 'none'} of {counted(total, noun)}"

@@ -10,7 +10,7 @@ from headscope.core import Headline
 from headscope.lenses.lens import AS_IS
 from headscope.lenses.shared.absences import absence, limit_clause
 from headscope.lenses.shared.effects import clear_effect, correlation_effect, ratio_effect, share_effect
-from headscope.lenses.shared.written_numbers import counted, interval, percents, side_by_side, significant
+from headscope.lenses.shared.written_numbers import counted, decimals_of, interval, percents, side_by_side, significant
 from headscope.lenses.uniformity.rates import (
     ATTENTION_ALONE,
     INITIALISED,
@@ -251,6 +251,9 @@ def _causes_headline(full: str, ends: Mapping[str, _Row]) -> Headline:
         short = absence(subject, max(sizes, default=None), _points, windows=windows, reach=1.0)
         return Headline(full, short, 0.0)
     without, as_trained = _shares_apart(ends[top], usual)
+    if ends[top]["value"] is None and usual["value"] is None:
+        both = f"As trained and {names[top]}, {without}"
+        return Headline(full, f"{both} of vectors' length distinguishes tokens at the end: rounding.", effects[top])
     short = (
         f"{_capitalised(names[top])}, {without} of vectors' length distinguishes tokens at the end; as trained "
         f"{as_trained}{' (no interval)' if effects[top] is None else ''}."
@@ -371,7 +374,8 @@ def _factor_short(name: str, row: _Row) -> str:
 
 def _factor(row: _Row) -> str:
     """A measured factor with its interval, and the predicted one."""
-    value, low, high, predicted = side_by_side(_known(row, "value", "low", "high", "predicted"))
+    numbers = _known(row, "value", "low", "high", "predicted")
+    value, low, high, predicted = side_by_side(numbers, decimals=decimals_of(_number(row, "value"), 3))
     ends = f"{interval(low, high, _window_count([row]))}; " if low else ""
     return f"{value} ({ends}predicted {predicted})"
 
@@ -380,7 +384,8 @@ def _verdict(row: _Row) -> str:
     """Whether measured over predicted can be 1, window by window."""
     if row["ratio_low"] is None:
         return "cannot be compared with averaging without an interval"
-    ratio, low, high, _ = side_by_side((*_known(row, "ratio", "ratio_low", "ratio_high"), 1.0))
+    numbers = (*_known(row, "ratio", "ratio_low", "ratio_high"), 1.0)
+    ratio, low, high, _ = side_by_side(numbers, decimals=decimals_of(_number(row, "ratio"), 3))
     times = f"{ratio} times the prediction ({interval(low, high, _window_count([row]))}"
     if _number(row, "ratio_low") <= 1 <= _number(row, "ratio_high"):
         limit = limit_clause(_detectable(row, "ratio"), _percent_of_prediction)

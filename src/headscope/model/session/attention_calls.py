@@ -59,11 +59,11 @@ class AttentionCalls:
         out = self._attended(site, call) if maps is None else _mixed_by(maps[1], call)
         return self._finished(site, self._with_changed_maps(site, call, out))
 
-    def _patched_inputs(self, site: Site, call: Call, is_read: InputFilter = lambda quantity: True) -> Call:
-        """The call with its inputs patched: those that are there, where not all of them are."""
+    def _patched_inputs(self, site: Site, call: Call, is_there: InputFilter = lambda quantity: True) -> Call:
+        """The call with its inputs patched; `is_there` says which, where not all of them are there yet."""
         for change in self._registered.changes_at(site, InputQuantity):
             quantity = change.quantity
-            if isinstance(quantity, InputQuantity) and quantity.write is not None and is_read(quantity):
+            if isinstance(quantity, InputQuantity) and quantity.write is not None and is_there(quantity):
                 before = quantity.read(call)
                 call = quantity.write(call, self._patched(before, site, change, self._window(quantity, site, before)))
         return call
@@ -96,11 +96,11 @@ class AttentionCalls:
     def _window(self, quantity: Quantity, site: Site, tensor: Tensor) -> Window:
         return self._windows.of(quantity, site, tensor)
 
-    def _capture_inputs(self, site: Site, call: Call, is_read: InputFilter = lambda quantity: True) -> Call:
+    def _capture_inputs(self, site: Site, call: Call) -> Call:
         """Store inputs of the call; it goes on with tensors that gradients lead to, where these are followed."""
         for capture in self._registered.captures:
             for quantity in capture.quantities_at(site):
-                if isinstance(quantity, InputQuantity) and is_read(quantity):
+                if isinstance(quantity, InputQuantity):
                     tensor = quantity.read(call)
                     window = self._window(quantity, site, tensor)
                     if capture.gradient and quantity.write is not None:
@@ -276,6 +276,7 @@ class AttentionCalls:
         if ablated := self._registered.ablated(site):
             out = with_heads(out, ablated, torch.zeros((), dtype=out.dtype, device=out.device))
         out = self._capture_output(site, out)
+        self.z.clear()  # its output passes before the next site attends: the memory of a forward is one site's
         self.z[site] = out
         return out
 

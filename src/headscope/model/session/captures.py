@@ -39,14 +39,17 @@ if TYPE_CHECKING:
 Heads = tuple[int, ...]
 _POSITIONS = (axes.TOKENS, axes.QUERIES, axes.KEYS)
 MapName = Literal["scores", "pattern"]
+# Where quantities are, in the order of the documentation.
+Group = Literal["attention call", "around the attention", "feed-forward part", "stream", "whole model"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quantity:
     """One entry of the registry.
 
-    `meaning` is one sentence. With `of_size` the name may be followed by a number, as in `corner:256`. `part_of_all`:
-    who asks for everything gets it; what is only a part of another quantity is left out.
+    `meaning` is one sentence, `group` says where in a model it is. With `of_size` the name may be followed by a number,
+    as in `corner:256`. `part_of_all`: who asks for everything gets it; what is only a part of another quantity is left
+    out.
     """
 
     name: str
@@ -54,6 +57,7 @@ class Quantity:
     axes: tuple[Axis, ...]
     of_size: Callable[[int], "Quantity"] | None = None
     part_of_all: bool = True
+    group: Group = "attention call"
 
     @property
     def token_axis(self) -> int | None:
@@ -211,6 +215,7 @@ def _projected(name: str, letter: Literal["q", "k"], meaning: str, shape: tuple[
         name=name,
         meaning=meaning,
         axes=shape,
+        group="around the attention",
         place=partial(places.projection_outputs, letter),
         needs="weights",
         read=lambda passage: by_head(passage, passage.tensor),
@@ -360,6 +365,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="embed",
+        group="whole model",
         meaning="The vectors of the tokens as the table of tokens gives them, before anything is added; at the first "
         "self-attention of the stack.",
         axes=_STREAM_AXES,
@@ -368,6 +374,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="resid",
+        group="stream",
         meaning="The residual stream that enters the layer.",
         axes=_STREAM_AXES,
         place=places.layer_inputs,
@@ -375,6 +382,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="x",
+        group="around the attention",
         meaning="The input of the query projection: what the norm before it gives.",
         axes=_STREAM_AXES,
         place=_of_stream(StreamMap.attention_inputs),
@@ -382,6 +390,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="x_scale",
+        group="around the attention",
         meaning="The scale of the norm before the attention: what it divides each vector by.",
         axes=_SCALE_AXES,
         place=_of_stream(StreamMap.attention_norms),
@@ -404,6 +413,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="head_out",
+        group="around the attention",
         meaning="The part of each head in what the output projection gives: z of the head times its W_O.",
         axes=(axes.BATCH, axes.HEADS, axes.QUERIES, axes.D_MODEL),
         place=places.attention_outputs,
@@ -415,6 +425,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="attn_out",
+        group="around the attention",
         meaning="What the output projection of the attention gives: the sum of `head_out`, and its bias.",
         axes=_STREAM_AXES,
         place=_of_stream(StreamMap.attention_outputs),
@@ -422,6 +433,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="attn_add",
+        group="around the attention",
         meaning="What the attention adds to the stream: `attn_out`, after a norm or a factor where the family has one.",
         axes=_STREAM_AXES,
         place=_of_stream(StreamMap.attention_additions),
@@ -429,6 +441,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="resid_mid",
+        group="stream",
         meaning="The stream after the attention was added, before the next part of the layer.",
         axes=_STREAM_AXES,
         place=_of_stream(StreamMap.sums_after_attention),
@@ -436,6 +449,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="mlp_in",
+        group="feed-forward part",
         meaning="The input of the feed-forward part: what the norm before it gives.",
         axes=_STREAM_AXES,
         place=_of_stream(StreamMap.feed_forward_inputs),
@@ -443,6 +457,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="mlp_scale",
+        group="feed-forward part",
         meaning="The scale of the norm before the feed-forward part: what it divides each vector by.",
         axes=_SCALE_AXES,
         place=_of_stream(StreamMap.feed_forward_norms),
@@ -453,6 +468,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="mlp_act",
+        group="feed-forward part",
         meaning="The activations of the feed-forward part: the input of the matrix that leads back to the stream.",
         axes=(axes.BATCH, axes.TOKENS, axes.D_MLP),
         place=_of_stream(StreamMap.feed_forward_activations),
@@ -460,6 +476,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="mlp_out",
+        group="feed-forward part",
         meaning="What the feed-forward part gives.",
         axes=_STREAM_AXES,
         place=_of_stream(StreamMap.feed_forward_outputs),
@@ -467,6 +484,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="mlp_add",
+        group="feed-forward part",
         meaning="What the feed-forward part adds to the stream: `mlp_out`, after a norm or a factor where the family "
         "has one.",
         axes=_STREAM_AXES,
@@ -475,6 +493,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="resid_post",
+        group="stream",
         meaning="The residual stream that leaves the layer.",
         axes=_STREAM_AXES,
         place=places.layer_outputs,
@@ -482,6 +501,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="final",
+        group="whole model",
         meaning="The residual stream that leaves the last layer of each stack, before any norm that follows; it is "
         "stored at the last self-attention of the stack.",
         axes=_STREAM_AXES,
@@ -490,6 +510,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="final_scale",
+        group="whole model",
         meaning="The scale of the norm after the last layer; at the last self-attention of the stack.",
         axes=_SCALE_AXES,
         place=_of_stream(StreamMap.final_norms),
@@ -500,6 +521,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="logits",
+        group="whole model",
         meaning="What the output head gives, before a softcap where the family has one: a number for each token of the "
         "vocabulary; at the last self-attention.",
         axes=(axes.BATCH, axes.TOKENS, axes.VOCABULARY),

@@ -25,24 +25,25 @@ class Hook:
     differs: str = ""
 
 
-_PROJECTED = "one tensor per key/value head, as there without `ungroup_grouped_query_attention`"
+_GROUPED = "each key/value head once, as there without `ungroup_grouped_query_attention`"
+_NOT_ROTARY = "also where positions are not rotary"
 # By hook inside a block: the quantity of the same meaning.
 BLOCK_HOOKS: dict[str, Hook] = {
     "hook_resid_pre": Hook("resid"),
     "ln1.hook_scale": Hook("x_scale"),
-    "ln1.hook_out": Hook("x"),
+    "ln1.hook_out": Hook("x", "a change reaches the attention alone, also where the feed-forward part reads the same norm"),
     "attn.hook_q": Hook("q_proj"),
-    "attn.hook_k": Hook("k_proj", _PROJECTED),
-    "attn.hook_v": Hook("v", _PROJECTED),
-    "attn.hook_rot_q": Hook("q", "also in models without rotary positions"),
-    "attn.hook_rot_k": Hook("k", "also in models without rotary positions"),
-    "attn.hook_attn_scores": Hook("scores", "before the mask: hidden pairs have their scores, there −∞"),
+    "attn.hook_k": Hook("k_proj", _GROUPED),
+    "attn.hook_v": Hook("v", _GROUPED),
+    "attn.hook_rot_q": Hook("q", _NOT_ROTARY),
+    "attn.hook_rot_k": Hook("k", f"{_NOT_ROTARY}; {_GROUPED}"),
+    "attn.hook_attn_scores": Hook("scores", "before the mask: hidden pairs have scores too, there −∞"),
     "attn.hook_pattern": Hook("pattern"),
     "attn.hook_z": Hook("z"),
     "attn.hook_result": Hook("head_out", "needs no `use_attn_result`"),
     "attn.hook_out": Hook("attn_out"),
     "hook_attn_out": Hook("attn_add"),
-    "hook_resid_mid": Hook("resid_mid", "a patch changes the stream for all who read it"),
+    "hook_resid_mid": Hook("resid_mid", "a change reaches all later readers; with `TransformerBridge` the next norm alone"),
     "ln2.hook_scale": Hook("mlp_scale"),
     "ln2.hook_out": Hook("mlp_in"),
     "mlp.hook_in": Hook("mlp_in"),

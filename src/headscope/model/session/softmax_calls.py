@@ -78,19 +78,14 @@ class SoftmaxCalls(AttentionCalls, AttentionHandler):
         return bool(is_called) and any(place is not None and place.adds != "nothing" for place in self._scores.values())
 
     def inputs(self, site: Site, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Patch and capture queries and keys."""
+        """Patch queries and keys; they are captured when all inputs are known."""
         place = self._scores[site]
         follows = self._follows_gradient(site, InputQuantity)
         own_q, own_k = (in_graph(q), in_graph(k)) if follows else (q, k)
         own_q = self._with_own_heads(site, "q", own_q)
         own_k = own_k if own_k.shape[1] < site.n_heads else self._with_own_heads(site, "k", own_k)
         call = self._bare_call(site, own_q, own_k, own_k[..., :0], 1.0 if place is None else place.scale)
-
-        def is_read(quantity: InputQuantity) -> bool:
-            return quantity.read(call) is not call.v
-
-        call = self._patched_inputs(site, call, is_read)
-        call = self._capture_inputs(site, call, is_read)
+        call = self._patched_inputs(site, call, lambda quantity: quantity.read(call) is not call.v)
         self._attending = _Attending(call)
         return call.q, self._with_own_heads(site, "k", call.k) if call.groups > 1 else call.k
 
@@ -110,7 +105,7 @@ class SoftmaxCalls(AttentionCalls, AttentionHandler):
         return softmax.pattern
 
     def values(self, site: Site, v: Tensor) -> Tensor:
-        """Patch and capture the values."""
+        """Patch the values, and capture all inputs."""
         own = in_graph(v) if self._follows_gradient(site, InputQuantity) else v
         own = own if own.shape[1] < site.n_heads else self._with_own_heads(site, "v", own)
         before, softmax = self._attending.call, self._attending.softmax
@@ -122,12 +117,8 @@ class SoftmaxCalls(AttentionCalls, AttentionHandler):
         if before is None:
             return v
         call = replace(before, v=own)
-
-        def is_read(quantity: InputQuantity) -> bool:
-            return quantity.read(call) is call.v
-
-        call = self._patched_inputs(site, call, is_read)
-        call = self._capture_inputs(site, call, is_read)
+        call = self._patched_inputs(site, call, lambda quantity: quantity.read(before) is before.v)
+        call = self._capture_inputs(site, call)
         self._attending.call = call
         return self._with_own_heads(site, "v", call.v) if call.groups > 1 else call.v
 
