@@ -3,9 +3,8 @@
 And what a patch leaves behind: nothing, whatever happens inside it.
 """
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -13,22 +12,18 @@ import torch
 from torch import Tensor
 
 from headscope.core.site import Site
-from headscope.errors import CaptureError, UsageError
-from headscope.model.language import generate_tokens
 from headscope.model.model import Model, open_model
 from tests.model.hand_hooks import (
     FAMILIES,
     ONLY_READER_OF_MID,
+    RMS,
     SCALES,
     Act,
     Spot,
     hooked,
-    output_matrix,
-    output_projection,
     scale_by_hand,
     spots_by_hand,
 )
-from tests.model.hand_hooks import RMS
 from tests.model.test_fidelity import relative_error
 from tests.model.test_session import assert_untouched, state_of
 from tests.tolerances import SAME_FUNCTION
@@ -36,8 +31,19 @@ from tests.tolerances import SAME_FUNCTION
 # Pre-norm with grouped queries, fused projections, sandwich norms, factors, parallel blocks, experts, post-norm, shared
 # layers, cross-attention, and two that compute their attention themselves.
 CHANGED = (
-    "llama_gqa", "gpt2", "gemma2", "granite_scaled", "gpt_neox", "mixtral", "bert", "albert", "t5", "bart", "bloom", "falcon",
-)  # fmt: skip
+    "llama_gqa",
+    "gpt2",
+    "gemma2",
+    "granite_scaled",
+    "gpt_neox",
+    "mixtral",
+    "bert",
+    "albert",
+    "t5",
+    "bart",
+    "bloom",
+    "falcon",
+)
 N_TOKENS = 6
 POSITIONS = (1, -1)
 _OPENED: dict[str, Model] = {}
@@ -128,7 +134,7 @@ def captured(model: Model, site: Site, what: str) -> Tensor:
 def test_patches_equal_hooks_that_change_the_same_tensor(name: str) -> None:
     model = opened(name)
     spots = spots_by_hand(name, model)
-    # What a row names is all that passes there, but for the stream after the attention, which the next addition reads too.
+    # What a row names is all that passes there, but for the stream after the attention: the next addition reads it too.
     places = [place for place in spots if place not in SCALES and (place != "resid_mid" or name in ONLY_READER_OF_MID)]
     with no_trace(model), model.session() as session:
         plain = session.run(tokens()).logits
@@ -148,7 +154,7 @@ def test_patches_equal_hooks_that_change_the_same_tensor(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["llama_gqa", "gpt2", "bert", "t5", "bloom"])
 def test_patches_of_scales_equal_the_norm_with_another_scale(name: str) -> None:
-    """g ⊙ d / σ + b with σ twice as large and a half more, written out; the gain of the norm is estimated, so not to the bit."""
+    """g ⊙ d / σ + b with σ twice as large and a half more, written out; the gain is estimated, so not to the bit."""
     model = opened(name)
     spots = spots_by_hand(name, model)
     with no_trace(model), model.session() as session:
@@ -226,8 +232,8 @@ def test_a_stream_of_zeros_between_the_parts_is_attention_that_takes_all_away(na
     factor = spots["attn_add"][site].factor
     with no_trace(model), model.session() as session:
         patched = patched_logits(model, site, "resid_mid", "zero")
-        with hooked(model.hf, spots["resid"][site], note):
-            with hooked(model.hf, spots["attn_add"][site], lambda added: -entering[0] / factor):
-                by_hand = session.run(tokens()).logits
+        minus_the_stream = hooked(model.hf, spots["attn_add"][site], lambda added: -entering[0] / factor)
+        with hooked(model.hf, spots["resid"][site], note), minus_the_stream:
+            by_hand = session.run(tokens()).logits
     # Divided by a factor and multiplied by it again, a number may round.
     assert relative_error(patched, by_hand) <= (0.0 if factor == 1.0 else SAME_FUNCTION)

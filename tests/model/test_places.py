@@ -1,7 +1,7 @@
 """Every place of the registry against hooks written by hand: values, what is missing, and gradients.
 
-`hand_hooks` has the table of modules. Inside the session a place is read and hooked by hand in one forward, so that both
-see the same tensor, to the last bit.
+`hand_hooks` has the table of modules. Inside the session a place is read and hooked by hand in one forward, so that
+both see the same tensor, to the last bit.
 """
 
 import sys
@@ -33,8 +33,8 @@ from tests.model.hand_hooks import (
 )
 from tests.model.test_fidelity import relative_error
 
-# A scale in float32 against its formula in float64; parts of heads, scores and maps in float32 against the same products
-# taken in another order; gradients in float64, which round at 1e-16 and pass two layers.
+# A scale in float32 against its formula in float64; parts of heads, scores and maps in float32 against the same
+# products taken in another order; gradients in float64, which round at 1e-16 and pass two layers.
 AGREEMENT = 1e-6
 
 # Why a place is missing where the table has no module for it.
@@ -165,9 +165,9 @@ ROTARY = (
 UNROTATED = ("bert", "distilbert", "albert", "electra", "t5", "bart", "marian", "vit", "gpt_neo", "mpnet")
 
 
-@pytest.mark.parametrize("name", (*ROTARY, *UNROTATED))
+@pytest.mark.parametrize("name", [*ROTARY, *UNROTATED])
 def test_queries_keys_and_values_are_those_of_their_modules(name: str) -> None:
-    """Projections and values to the last bit; so are queries and keys, after norm and rotation as the family does them."""
+    """Projections and values to the last bit; so are queries and keys, after the family's own norm and rotation."""
     model, rotations = opened(name), dict[Site, tuple[Tensor, Tensor]]()
     sites = [site for site in model.sites if site.kind == "self"]
     places_of_projections(model)
@@ -210,8 +210,19 @@ def test_queries_keys_and_values_are_those_of_their_modules(name: str) -> None:
 # Pre-norm with grouped queries, fused projections, sandwich norms, factors, parallel blocks, experts, post-norm, shared
 # layers, cross-attention, and two that compute their attention themselves, one of them with additions in place.
 DIFFERENTIATED = (
-    "llama_gqa", "gpt2", "gemma2", "granite_scaled", "gpt_neox", "mixtral", "bert", "albert", "t5", "bart", "bloom", "falcon",
-)  # fmt: skip
+    "llama_gqa",
+    "gpt2",
+    "gemma2",
+    "granite_scaled",
+    "gpt_neox",
+    "mixtral",
+    "bert",
+    "albert",
+    "t5",
+    "bart",
+    "bloom",
+    "falcon",
+)
 
 
 def inputs_of(model: Model) -> dict[str, Tensor]:
