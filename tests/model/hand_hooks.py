@@ -3,8 +3,9 @@
 A row of `BY_HAND` maps a place to modules: `"self_attn.o_proj out"` is what that module gives, `"mlp in"` what it is
 given; several modules after each other are given the same tensor. Paths are relative to the layer; a leading slash
 makes them absolute, `{i}` is the number of the layer. `#{i}` names the call of a module that runs several times, `*0.3`
-a factor that the layer's own code puts on the tensor. A norm is named without a side: its scale is a formula of what it is given. `first …` holds at layer 0 alone, `cross …` at the cross-attention of a layer.
-A place that a row does not name cannot be hooked: `MISSING` says why.
+a factor that the layer's own code puts on the tensor. A norm is named without a side: its scale is a formula of what it
+is given. `first …` holds at layer 0 alone, `cross …` at the cross-attention of a layer. A place that a row does not
+name cannot be hooked: `MISSING` says why.
 """
 
 from collections import Counter
