@@ -57,10 +57,10 @@ def batch_of(seed: int, n: int = 40, x: torch.Tensor | None = None, windows: int
 
 
 def folded(*parts: Batch, **params):
-    state = begin(LENS, Params(**params), planted(OF).spec, (OF,))
+    fold = begin(LENS, Params(**params), planted(OF).spec, (OF,))
     for part in parts:
-        state = update(LENS, state, part)
-    return state
+        fold = update(LENS, fold, part)
+    return fold
 
 
 def finding_of(*parts: Batch):

@@ -55,15 +55,15 @@ def batch_of(x, scores, q=None, k=None, causal=True, seed=5):
     return Batch(AS_IS, tokens, real, {}, {}, {name: {of: value} for name, value in found.items()})
 
 
-def state_of(*batches, params=PARAMS):
-    state = begin(LENS, params, replace(SPEC, d_model=D), tuple(batches[0].captures["resid"]))
+def fold_of(*batches, params=PARAMS):
+    fold = begin(LENS, params, replace(SPEC, d_model=D), tuple(batches[0].captures["resid"]))
     for batch in batches:
-        state = update(LENS, state, batch)
-    return state
+        fold = update(LENS, fold, batch)
+    return fold
 
 
 def finding_of(*batches, params=PARAMS):
-    return finish(LENS, state_of(*batches, params=params), None)
+    return finish(LENS, fold_of(*batches, params=params), None)
 
 
 def rows_of(finding, quantity, table="heads"):
@@ -267,10 +267,11 @@ def test_windows_of_other_length_are_told():
 
 
 def test_cross_attention_is_left_out_with_the_reason():
-    state = begin(LENS, PARAMS, SPEC, (site(stack="dec"), site(stack="dec", kind="cross", causal=False)))
+    state = begin(LENS, PARAMS, SPEC, (site(stack="dec"), site(stack="dec", kind="cross", causal=False))).state
     assert [one.kind for one in state.sites] == ["self"]
     x = autoregressive(3, 20)
-    finding = finish(LENS, replace(state_of(batch_of(x, planted_scores(x))), crossed=state.crossed), None)
+    fold = fold_of(batch_of(x, planted_scores(x)))
+    finding = finish(LENS, replace(fold, state=replace(fold.state, crossed=state.crossed)), None)
     assert any("dec.L0.cross" in warning for warning in finding.warnings)
 
 
@@ -295,7 +296,7 @@ def test_any_split_keeps_the_same_windows(cut):
 
 def test_large_models_are_measured_in_some_layers_only():
     sites = tuple(site(layer=layer, n_heads=32, n_kv_heads=32, d_head=128) for layer in range(32))
-    state = begin(LENS, Params(), replace(SPEC, d_model=4096), sites)
+    state = begin(LENS, Params(), replace(SPEC, d_model=4096), sites).state
     assert 1 < state.step < 8
     assert state.room >= 16
 

@@ -21,10 +21,10 @@ N = 12
 
 def finding_of(*parts, sites=None, params=None):
     sites = sites or tuple(parts[0].statistics)
-    state = begin(LENS, params or Params(), SPEC, sites)
+    fold = begin(LENS, params or Params(), SPEC, sites)
     for part in parts:
-        state = update(LENS, state, part)
-    return finish(LENS, state, None)
+        fold = update(LENS, fold, part)
+    return finish(LENS, fold, None)
 
 
 def cell(finding, quantity, head=0, column="value"):
@@ -198,8 +198,8 @@ def test_bands_that_cannot_be_read(bad):
 
 def test_other_variants_are_not_counted():
     part = batch_of(PLANTED, site(n_kv_heads=4), REQUEST)
-    state = begin(LENS, Params(), SPEC, tuple(part.statistics))
-    assert update(LENS, state, replace(part, variant="initialised")) == state
+    fold = begin(LENS, Params(), SPEC, tuple(part.statistics))
+    assert update(LENS, fold, replace(part, variant="initialised")) == fold
 
 
 def test_one_token_is_not_applicable():
