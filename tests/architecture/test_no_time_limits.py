@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-LIMITS = re.compile(r"\btimeout\s*=|perf_counter\(|monotonic\(|\btime\.sleep\(")
+# A timeout of 0 or None is the absence of one.
+LIMITS = re.compile(r"\btimeout\s*=\s*(?!0\b|None\b)|perf_counter\(|monotonic\(|\btime\.sleep\(")
 
 
 def test_no_test_measures_or_limits_time() -> None:

@@ -1,6 +1,5 @@
 """Fetching texts with clients of our own making, keeping them, and one for real."""
 
-import threading
 from collections import Counter
 from dataclasses import replace
 
@@ -18,6 +17,7 @@ from headscope.errors import ResourceError, UsageError
 from headscope.fetch import package_clients
 from headscope.files import sha256_of
 from tests.corpora.packages import bringing, deb, tarball
+from tests.meeting import Meeting
 
 N_PAGES = 40
 
@@ -162,27 +162,15 @@ def test_damage_that_sizes_do_not_show(demo):
 
 def test_many_at_once_get_one_whole_folder(demo, monkeypatch):
     source, made = demo
-    meeting = threading.Barrier(3)
+    meeting = Meeting(3)
 
     def run(command, scratch, watch):
         meeting.wait()  # all of them are past the look into the cache
         return bringing(made)(command, scratch, watch)
 
     monkeypatch.setattr(package_clients, "run", run)
-    found = []
-
-    def bring():
-        try:
-            found.append(cached_text(source))
-        finally:
-            meeting.abort()  # nobody waits for a thread that has ended
-
-    threads = [threading.Thread(target=bring) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [found[0]] * 3
+    texts = meeting.results(lambda: cached_text(source))
+    assert texts == [texts[0]] * 3
     assert list(folder_of(source.package).parent.iterdir()) == [folder_of(source.package)]
 
 

@@ -7,6 +7,7 @@ import os
 import tempfile
 import threading
 import tracemalloc
+from functools import partial
 
 import pytest
 
@@ -126,16 +127,15 @@ def test_a_writer_that_says_nothing_ends(tmp_path):
         os.close(both)
 
 
-def test_a_pipe_that_delivers_is_read(tmp_path):
+def test_a_pipe_that_delivers_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "file_bytes", partial(file_bytes, patience_s=-1.0))  # the writer may be slow to start
     path = tmp_path / "pipe"
     os.mkfifo(path)
     content = "words on the wire\n" * 20_000  # more than a pipe holds
-    writer = threading.Thread(target=path.write_text, args=(content,))
+    writer = threading.Thread(target=path.write_text, args=(content,), daemon=True)
     writer.start()
-    try:
-        assert read_text(path).documents == (content.strip("\n"),)
-    finally:
-        writer.join()
+    assert read_text(path).documents == (content.strip("\n"),)
+    writer.join()
 
 
 def test_long_input_is_not_held_and_is_read_as_a_short_one(monkeypatch, tmp_path):

@@ -79,15 +79,15 @@ def test_previous_token_attention(planted):
 
 def test_headlines_count_and_name_the_heads(planted):
     first, entropy, band = (headline.full for headline in planted.headlines)
-    assert first.startswith("1 of 4 heads puts more than half of its mass on the first token")
-    assert "L0.H2 has the most, 100 %" in first
-    assert "the flattest, L0.H0, 100 %" in entropy
+    assert first.startswith("The median of 4 heads puts 14 % of its mass on the first token")
+    assert "1 of 4 heads puts more than half of its mass there. L0.H2 puts the most there, 100 %" in first
+    assert "the flattest L0.H0 with 100 %" in entropy
     assert "within 8 tokens" in band
 
 
 def test_no_head_on_the_first_token_reads_well():
     finding = finding_of(batch_of(pattern_of(*[UNIFORM] * 4), site(n_kv_heads=4), REQUEST))
-    assert finding.headlines[0].full.startswith("None of 4 heads puts more than half of its mass on the first token")
+    assert "None of 4 heads puts more than half of its mass there." in finding.headlines[0].full
 
 
 def test_rows_with_one_visible_key_are_left_out(planted):

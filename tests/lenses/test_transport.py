@@ -121,7 +121,10 @@ def test_short_headlines_of_constant_weights_have_no_effect():
     finding = finding_of(batch_of(x, v, causal(torch.zeros(8, HEADS, N, N, dtype=torch.float64))))
     assert finding.headlines[0].effect == pytest.approx(0, abs=1e-9)
     assert [headline.effect for headline in finding.headlines[1:]] == [0, 0]
-    assert all(" was detected; " in headline.short for headline in finding.headlines)
+    answer, causes, through = (headline.short for headline in finding.headlines)
+    assert answer.startswith("No error of averaged weights in a head's output entropy ")
+    assert causes == "No error of covariances from weights that follow the text in any of 8 windows."
+    assert " was detected; " in through
 
 
 def test_gaussian_tokens_leave_no_error_of_shape(planted_case):

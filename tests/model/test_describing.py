@@ -1,5 +1,7 @@
 """What a model is said to be: how it tells positions apart, and how many parameters it has."""
 
+import itertools
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from headscope.model.look import look
+from headscope.model.look import look, measured_speed
 from headscope.model.model import open_model, open_weights
 from headscope.model.tracing.position_kinds import is_sinusoidal
 from tests.model.families import BART, ENCODER_DECODERS, OUTSIDE, SMALL
@@ -101,3 +103,9 @@ def test_shared_weights_count_once(tied: bool, tmp_path: Path) -> None:
     wanted = sum(distinct.values())
     assert open_model(hf).spec.n_parameters == look(tmp_path).spec.n_parameters == wanted
     assert (wanted - head == sum(w.numel() for w in hf.model.parameters())) is not tied  # type: ignore[attr-defined]
+
+
+def test_the_speed_is_known_where_the_time_passes_before_the_first_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(step=10.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    assert measured_speed(size=8, seconds=0.2) == pytest.approx(2 * 8**3 / 10 / 1e9)

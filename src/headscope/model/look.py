@@ -102,11 +102,12 @@ def measured_speed(size: int = 768, seconds: float = 0.2) -> float:
     """Gflop/s of float32 matrix products here and now."""
     a = torch.ones(size, size)
     a @ a
-    runs, start = 0, time.perf_counter()
-    while time.perf_counter() - start < seconds:
+    runs, passed, start = 0, 0.0, time.perf_counter()
+    while passed < seconds:  # at least once, also where a busy machine lets the time pass before the first product
         a @ a
         runs += 1
-    return 2 * size**3 * runs / (time.perf_counter() - start) / 1e9
+        passed = time.perf_counter() - start
+    return 2 * size**3 * runs / passed / 1e9
 
 
 def _stored(source: Source) -> StoredNumbers:
