@@ -1,5 +1,7 @@
 """Sessions: what they show, what they change, and that they leave nothing behind."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
@@ -462,3 +464,29 @@ def test_a_model_in_training_mode_is_refused() -> None:
     with pytest.raises(UsageError, match="training mode"):
         open_model(hf)
     assert hf.training
+
+
+def test_captures_on_disk_are_the_same(tmp_path: Path) -> None:
+    """Tensors beyond the stated size are in files; all of them read as they would from memory."""
+    model = opened("llama_gqa")
+    with model.session() as session:
+        in_memory = session.capture("z", "pattern", "resid_mid")
+        on_disk = session.capture("z", "pattern", "resid_mid", folder=tmp_path / "all", above=0)
+        in_part = session.capture("z", "pattern", "resid_mid", folder=tmp_path / "some", above=3000)
+        for _ in range(2):
+            session.run(tokens(model))
+        expected = in_memory.take_all()
+        for capture in (on_disk, in_part):
+            for frame, there in zip(capture.take_all(), expected, strict=True):
+                for name, by_site in there.items():
+                    assert all(torch.equal(frame[name][site], tensor) for site, tensor in by_site.items())
+    n_tensors = sum(len(by_site) for frame in expected for by_site in frame.values())
+    assert len(list((tmp_path / "all").glob("*.safetensors"))) == n_tensors
+    in_files = sum(path.stat().st_size for path in (tmp_path / "some").iterdir())
+    size = sum(t.nbytes for frame in expected for by_site in frame.values() for t in by_site.values())
+    assert 0 < size - 3000 <= in_files < size
+    with model.session() as session:
+        with pytest.raises(UsageError, match="stay in memory"):
+            session.capture("z", folder=tmp_path, gradient=True)
+        with pytest.raises(UsageError, match="all holds tensors already"):
+            session.capture("z", folder=tmp_path / "all", above=0)

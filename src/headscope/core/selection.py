@@ -82,12 +82,20 @@ class Selection:
         return cls((Term(stack, kind, layer_set, head_set),), _describe(stack, kind, layer_set, head_set))
 
     @classmethod
-    def of(cls, selector: "Selection | str | Site | None") -> "Selection":
-        """Anything that names heads, as a Selection; None selects everything."""
+    def of(cls, selector: object) -> "Selection":
+        """A text, a Site or a Selection as a Selection; None selects everything.
+
+        Raises `UsageError` where it is anything else.
+        """
         if selector is None:
             return cls((Term(),))
         if isinstance(selector, Site):
             return cls.at(layers=selector.layer, stack=selector.stack, kind=selector.kind)
+        if not isinstance(selector, str | Selection):
+            raise UsageError(
+                f"heads are selected by a text like L3.H7 or by a Selection, got {selector!r}",
+                hint=f'write "L{selector}"' if isinstance(selector, int) else "",
+            )
         return cls.parse(selector) if isinstance(selector, str) else selector
 
     def heads_of(self, site: Site) -> tuple[int, ...]:

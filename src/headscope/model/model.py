@@ -12,11 +12,16 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from headscope.core.card import Card, Shown
 from headscope.core.model_spec import ModelSpec
+from headscope.core.model_summary import model_card
+from headscope.core.selection import Selection
 from headscope.core.site import Site, Stack
+from headscope.core.token_map import TokenMap
 from headscope.core.weights import HeadWeights, WeightSource, WeightStatus
 from headscope.errors import CaptureError, CheckpointError, HeadscopeError, UsageError, WeightsRefused
 from headscope.model import language as texts
+from headscope.model import token_maps
 from headscope.model.devices import device_named
 from headscope.model.edit import Edit
 from headscope.model.formats.completeness import check_file
@@ -27,7 +32,7 @@ from headscope.model.session.cache import Cache, Forward
 from headscope.model.session.captures import QUANTITIES, WatchedQuantity
 from headscope.model.session.live_model import LiveModel
 from headscope.model.session.places import Spots
-from headscope.model.session.session import Session, Where
+from headscope.model.session.session import Filter, Session, Where
 from headscope.model.session.softmax_model import SoftmaxModel
 from headscope.model.session.stream_map import StreamMap
 from headscope.model.session.stream_sum import StreamSum, find_stream_sum
@@ -61,7 +66,7 @@ _BUILD_IT = "`headscope report` builds the model itself: it may be able to read 
 NOT_DISPATCHING = "the family does not compute attention through transformers' attention interface"
 
 
-class Model:
+class Model(Shown):
     """A transformer opened for measuring: its sites, weights, sessions, edits and text.
 
     Open one with `headscope.open`. `hf` is the transformers model itself, which is never changed for good. `origin` is
@@ -92,8 +97,8 @@ class Model:
         self._live: dict[int, LiveModel] = {}
         self.lock = threading.RLock()
 
-    def __repr__(self) -> str:
-        return f"<headscope model {self.spec.name}: {self.spec.architecture}, {len(self.sites)} attention sites>"
+    def _card(self) -> Card:
+        return model_card(self.spec, self.sites)
 
     @property
     def reads_text(self) -> bool:
@@ -210,19 +215,19 @@ class Model:
     def run(
         self,
         text: str | Tensor,
-        *quantities: str,
+        *quantities: str | Filter,
         at: Where = None,
         positions: int | slice | Sequence[int] | None = None,
     ) -> Forward:
         """Run a text (or tokens) once: the logits, and a cache of what was captured.
 
-        Without names of quantities everything is captured that is not a part of something else.
+        Quantities are named as in `Session.capture`; without any, everything is captured that is not a part of
+        something else.
         """
-        tokens = self.encode(text)[None] if isinstance(text, str) else text
         with self.session() as session:
             names = quantities or session.everything(at)
             capture = session.capture(*names, at=at, positions=positions)
-            answer = session.run(tokens)
+            answer = session.run(text)
         return Forward(getattr(answer, "logits", None), Cache(capture.take(), capture.at))
 
     def edit(self) -> Edit:
@@ -232,6 +237,14 @@ class Model:
     def encode(self, text: str) -> Int[Tensor, " tokens"]:
         """The tokens of a text, with the special ones that the tokenizer adds."""
         return texts.encode(self, text)
+
+    def tokens(self, text: str) -> list[str]:
+        """The tokens of a text as strings, special ones included."""
+        return token_maps.token_texts(self, text)
+
+    def pattern(self, text: str, at: Selection | str) -> TokenMap:
+        """The attention pattern of one head (`"L1.H3"`) on a text, as a map that shows itself in a notebook."""
+        return token_maps.head_pattern(self, text, at)
 
     def perplexity(self, text: str, *, window: int = 1024, stride: int | None = None) -> texts.Perplexity:
         """How well the model predicts a text: tokens, nats per token and an interval."""

@@ -48,7 +48,7 @@ class AttentionCalls:
     def answer(self, site: Site, call: Call) -> Tensor:
         """What the heads of a site give."""
         call = self._patched_inputs(site, self._with_own_inputs(site, call, shared=True))
-        self._capture_inputs(site, call)
+        call = self._capture_inputs(site, call)
         call = self._with_own_inputs(site, call, shared=False)
         maps = self._maps_in_graph(site, call)
         self._capture_maps(site, call)
@@ -96,51 +96,57 @@ class AttentionCalls:
     def _window(self, quantity: Quantity, site: Site, tensor: Tensor) -> Window:
         return self._windows.of(quantity, site, tensor)
 
-    def _capture_inputs(self, site: Site, call: Call) -> None:
+    def _capture_inputs(self, site: Site, call: Call) -> Call:
+        """Store inputs of the call; it goes on with tensors that gradients lead to, where these are followed."""
         for capture in self._registered.captures:
-            for quantity in capture.quantities if site in capture.at else ():
+            for quantity in capture.quantities_at(site):
                 if isinstance(quantity, InputQuantity):
                     tensor = quantity.read(call)
                     window = self._window(quantity, site, tensor)
-                    if capture.gradient:
+                    if capture.gradient and quantity.write is not None:
+                        tensor = in_graph(tensor)
+                        call = quantity.write(call, tensor)
                         capture.keep_in_graph(quantity, site, tensor, window, tensor)
                     else:
                         capture.keep(quantity, site, tensor, window)
+        return call
 
     def _maps_in_graph(self, site: Site, call: Call) -> tuple[Tensor, Tensor] | None:
         """Scores and pattern of all heads, where a gradient with respect to one of them is followed."""
-        captures = [capture for capture in self._registered.captures if capture.gradient and site in capture.at]
         followed = [
             (capture, quantity)
-            for capture in captures
-            for quantity in capture.quantities
-            if isinstance(quantity, MapQuantity)
+            for capture in self._registered.captures
+            for quantity in capture.quantities_at(site)
+            if capture.gradient and isinstance(quantity, MapQuantity)
         ]
         if not followed:
             return None
         heads = tuple(range(site.n_heads))
         if self._registered.mechanisms(site):
             raise CaptureError(f"{site.label}: gradients of the map of replaced heads cannot be followed")
-        raw = self._patched_map(site, scores(call), heads, "scores")
+        raw = in_graph(self._patched_map(site, scores(call), heads, "scores"))
         weights = self._patched_map(site, pattern_of(raw, call), heads, "pattern")
         for capture, quantity in followed:
-            if quantity.is_whole:
-                tensor = raw if quantity.of == "scores" else weights
-                capture.keep_in_graph(quantity, site, tensor, self._window(quantity, site, tensor), tensor)
-            else:
-                raise CaptureError(f"the gradient of {quantity.name} is not followed: capture scores or pattern")
+            tensor = raw if quantity.of == "scores" else weights
+            capture.keep_in_graph(quantity, site, tensor, self._window(quantity, site, tensor), tensor)
         return raw, weights
 
     def _capture_maps(self, site: Site, call: Call) -> None:
         for capture in self._registered.captures:
-            for quantity in capture.quantities if site in capture.at and not capture.gradient else ():
+            raw: Tensor | None = None
+            for quantity in () if capture.gradient else capture.quantities_at(site):
                 if isinstance(quantity, MapQuantity):
                     heads = capture.at[site]
-                    tensor = self._map(site, call, heads, quantity)
+                    tensor = self._map(site, call, heads, quantity, raw)
+                    raw = tensor if quantity.name == "scores" else raw
                     capture.keep_own(quantity, site, tensor, self._window(quantity, site, tensor))
 
-    def _map(self, site: Site, call: Call, heads: Heads, quantity: MapQuantity) -> Tensor:
+    def _map(self, site: Site, call: Call, heads: Heads, quantity: MapQuantity, raw: Tensor | None = None) -> Tensor:
+        """A quantity of the map of some heads; `raw` are their scores, where they are known."""
         parts = self._parts(site, call, heads)
+        if len(parts) == 1 and not self._map_changes(site):
+            part, _ = parts[0]
+            return pattern_of(raw, part) if raw is not None and quantity.name == "pattern" else quantity.compute(part)
         joined = torch.cat([self._map_of_part(site, part, group, quantity) for part, group in parts], dim=1)
         order = [head for _, group in parts for head in group]
         return joined if order == list(heads) else joined[:, [order.index(head) for head in heads]]
@@ -269,27 +275,34 @@ class AttentionCalls:
                 out = quantity.write(out, self._patched(before, site, change, window))
         if ablated := self._registered.ablated(site):
             out = with_heads(out, ablated, torch.zeros((), dtype=out.dtype, device=out.device))
-        self._capture_output(site, out)
+        out = self._capture_output(site, out)
+        self.z.clear()  # its output passes before the next site attends: the memory of a forward is one site's
         self.z[site] = out
         return out
 
-    def _capture_output(self, site: Site, out: Tensor) -> None:
+    def _capture_output(self, site: Site, out: Tensor) -> Tensor:
+        """Store what the heads give, or parts of it; the output goes on from what gradients lead to."""
         for capture in self._registered.captures:
-            for quantity in capture.quantities if site in capture.at else ():
+            for quantity in capture.quantities_at(site):
                 if isinstance(quantity, OutputQuantity):
+                    out = in_graph(out) if capture.gradient else out
                     tensor = quantity.read(out)
                     window = self._window(quantity, site, tensor)
-                    if not capture.gradient:
-                        capture.keep(quantity, site, tensor, window)
-                    elif quantity.write is None:
-                        raise CaptureError(f"the gradient of {quantity.name} is not followed: capture z")
+                    if capture.gradient:
+                        capture.keep_in_graph(quantity, site, tensor, window, out)
                     else:
-                        capture.keep_in_graph(quantity, site, tensor, window, tensor)
+                        capture.keep(quantity, site, tensor, window)
+        return out
 
 
 def _mixed_by(weights: Tensor, call: Call) -> Tensor:
     """The values mixed by a map."""
     return weights.to(call.v.dtype) @ call.v.repeat_interleave(call.groups, dim=1)
+
+
+def in_graph(tensor: Tensor) -> Tensor:
+    """A node that nobody else reads; where no graph is behind the tensor, a leaf, at which a gradient begins."""
+    return tensor.view_as(tensor) if tensor.requires_grad else tensor.detach().requires_grad_()
 
 
 def with_heads(tensor: Tensor, heads: Sequence[int], value: Tensor) -> Tensor:

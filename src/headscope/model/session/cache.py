@@ -32,7 +32,7 @@ class Cache:
     def __contains__(self, key: Any) -> bool:
         try:
             self[key]
-        except (UsageError, TypeError):
+        except UsageError:
             return False
         return True
 
@@ -43,8 +43,8 @@ class Cache:
     def __len__(self) -> int:
         return sum(len(by_site) for by_site in self.tensors.values())
 
-    def __getitem__(self, key: str | tuple[Any, str]) -> Tensor:
-        at, name = (None, key) if isinstance(key, str) else key
+    def __getitem__(self, key: Any) -> Tensor:
+        at, name = _site_and_name(key)
         hook = quantity_of_hook(name)
         if hook is not None:
             name, at = hook[0], at if hook[1] is None else f"L{hook[1]}"
@@ -102,6 +102,15 @@ class Cache:
             return tensor
         selected = self.of_heads(quantity, site, heads)
         return selected[:, 0] if len(heads) == 1 else selected
+
+
+def _site_and_name(key: Any) -> tuple[Any, str]:
+    """The two parts of a key."""
+    if isinstance(key, str):
+        return None, key
+    if not isinstance(key, tuple) or len(key) != 2 or not isinstance(key[1], str):
+        raise UsageError(f"cannot look up {key!r}", hint='write cache["L1", "pattern"] or cache["L1.H3", "pattern"]')
+    return key
 
 
 class Forward(NamedTuple):

@@ -39,14 +39,17 @@ if TYPE_CHECKING:
 Heads = tuple[int, ...]
 _POSITIONS = (axes.TOKENS, axes.QUERIES, axes.KEYS)
 MapName = Literal["scores", "pattern"]
+# Where quantities are, in the order of the documentation.
+Group = Literal["attention call", "around the attention", "feed-forward part", "stream", "whole model"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quantity:
     """One entry of the registry.
 
-    `meaning` is one sentence. With `of_size` the name may be followed by a number, as in `corner:256`. `part_of_all`:
-    who asks for everything gets it; what is only a part of another quantity is left out.
+    `meaning` is one sentence, `group` says where in a model it is. With `of_size` the name may be followed by a number,
+    as in `corner:256`. `part_of_all`: who asks for everything gets it; what is only a part of another quantity is left
+    out.
     """
 
     name: str
@@ -54,6 +57,7 @@ class Quantity:
     axes: tuple[Axis, ...]
     of_size: Callable[[int], "Quantity"] | None = None
     part_of_all: bool = True
+    group: Group = "attention call"
 
     @property
     def token_axis(self) -> int | None:
@@ -176,13 +180,12 @@ class WatchedQuantity(Quantity):
 def output_matrices(model: "Model", site: Site) -> Tensor:
     """W_O of each head of a site, as the built model holds it now: heads × d_value × d_model."""
     plan = model.plan(site)
-    projections = plan.projections
-    if projections is None:
+    if plan.output is None:
         raise WeightsRefused(f"{site.label} has no output matrix: {plan.status.reason}")
-    linear = model.hf.get_submodule(projections.o.module)
+    linear = model.hf.get_submodule(plan.output.module)
     # Linear stores [out, in], Conv1D [in, out].
     matrix: Tensor = linear.weight.T if isinstance(linear, torch.nn.Linear) else linear.weight
-    index = projections.o.row.to(matrix.device)
+    index = plan.output.row.to(matrix.device)
     return matrix[index.flatten()].reshape(*index.shape, matrix.shape[1])
 
 
@@ -190,6 +193,35 @@ def _head_parts(passage: Passage) -> Tensor:
     if passage.z is None:
         raise CaptureError(f"{passage.site.label}: what its heads give is not known where its output passes")
     return torch.matmul(passage.z, output_matrices(passage.model, passage.site))
+
+
+def _projected(name: str, letter: Literal["q", "k"], meaning: str, shape: tuple[Axis, ...]) -> WatchedQuantity:
+    """What a projection gives, head by head: some columns of the output of a matrix, which may hold others besides."""
+
+    def columns(passage: Passage) -> Tensor:
+        projections = passage.model.plan(passage.site).projections
+        if projections is None:
+            raise WeightsRefused(f"{passage.site.label}: it is not known which matrix its {name} comes from")
+        rows = projections.q if letter == "q" else projections.k
+        return rows.row.to(passage.tensor.device)
+
+    def by_head(passage: Passage, tensor: Tensor) -> Tensor:
+        return tensor[..., columns(passage)].transpose(1, 2)
+
+    def write(passage: Passage, before: Tensor, after: Tensor) -> Tensor:
+        return passage.tensor.index_copy(-1, columns(passage).flatten(), after.transpose(1, 2).flatten(2))
+
+    return WatchedQuantity(
+        name=name,
+        meaning=meaning,
+        axes=shape,
+        group="around the attention",
+        place=partial(places.projection_outputs, letter),
+        needs="weights",
+        read=lambda passage: by_head(passage, passage.tensor),
+        write=write,
+        gradient=by_head,
+    )
 
 
 def _norm(passage: Passage) -> tuple[Norm, Tensor]:
@@ -333,6 +365,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="embed",
+        group="whole model",
         meaning="The vectors of the tokens as the table of tokens gives them, before anything is added; at the first "
         "self-attention of the stack.",
         axes=_STREAM_AXES,
@@ -341,6 +374,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="resid",
+        group="stream",
         meaning="The residual stream that enters the layer.",
         axes=_STREAM_AXES,
         place=places.layer_inputs,
@@ -348,24 +382,38 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="x",
-        meaning="The input of the query projection, at the sites whose weights are known: what the norm before it "
-        "gives.",
+        group="around the attention",
+        meaning="The input of the query projection: what the norm before it gives.",
         axes=_STREAM_AXES,
-        place=places.query_inputs,
-        needs="weights",
+        place=_of_stream(StreamMap.attention_inputs),
+        needs="additions",
     ),
     WatchedQuantity(
         name="x_scale",
+        group="around the attention",
         meaning="The scale of the norm before the attention: what it divides each vector by.",
         axes=_SCALE_AXES,
         place=_of_stream(StreamMap.attention_norms),
-        needs="weights",
+        needs="additions",
         read=_norm_scale,
         write=_at_scale,
         gradient=_scale_gradient,
     ),
+    _projected(
+        "q_proj",
+        "q",
+        "What the projection of the queries gives, before rotary positions, norms and factors.",
+        (axes.BATCH, axes.HEADS, axes.QUERIES, axes.D_HEAD),
+    ),
+    _projected(
+        "k_proj",
+        "k",
+        "What the projection of the keys gives, before rotary positions and norms; each key/value head once.",
+        (axes.BATCH, axes.KV_HEADS, axes.KEYS, axes.D_HEAD),
+    ),
     WatchedQuantity(
         name="head_out",
+        group="around the attention",
         meaning="The part of each head in what the output projection gives: z of the head times its W_O.",
         axes=(axes.BATCH, axes.HEADS, axes.QUERIES, axes.D_MODEL),
         place=places.attention_outputs,
@@ -377,13 +425,15 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="attn_out",
+        group="around the attention",
         meaning="What the output projection of the attention gives: the sum of `head_out`, and its bias.",
         axes=_STREAM_AXES,
-        place=places.attention_outputs,
-        needs="weights",
+        place=_of_stream(StreamMap.attention_outputs),
+        needs="additions",
     ),
     WatchedQuantity(
         name="attn_add",
+        group="around the attention",
         meaning="What the attention adds to the stream: `attn_out`, after a norm or a factor where the family has one.",
         axes=_STREAM_AXES,
         place=_of_stream(StreamMap.attention_additions),
@@ -391,6 +441,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="resid_mid",
+        group="stream",
         meaning="The stream after the attention was added, before the next part of the layer.",
         axes=_STREAM_AXES,
         place=_of_stream(StreamMap.sums_after_attention),
@@ -398,6 +449,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="mlp_in",
+        group="feed-forward part",
         meaning="The input of the feed-forward part: what the norm before it gives.",
         axes=_STREAM_AXES,
         place=_of_stream(StreamMap.feed_forward_inputs),
@@ -405,6 +457,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="mlp_scale",
+        group="feed-forward part",
         meaning="The scale of the norm before the feed-forward part: what it divides each vector by.",
         axes=_SCALE_AXES,
         place=_of_stream(StreamMap.feed_forward_norms),
@@ -415,6 +468,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="mlp_act",
+        group="feed-forward part",
         meaning="The activations of the feed-forward part: the input of the matrix that leads back to the stream.",
         axes=(axes.BATCH, axes.TOKENS, axes.D_MLP),
         place=_of_stream(StreamMap.feed_forward_activations),
@@ -422,6 +476,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="mlp_out",
+        group="feed-forward part",
         meaning="What the feed-forward part gives.",
         axes=_STREAM_AXES,
         place=_of_stream(StreamMap.feed_forward_outputs),
@@ -429,6 +484,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="mlp_add",
+        group="feed-forward part",
         meaning="What the feed-forward part adds to the stream: `mlp_out`, after a norm or a factor where the family "
         "has one.",
         axes=_STREAM_AXES,
@@ -437,6 +493,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="resid_post",
+        group="stream",
         meaning="The residual stream that leaves the layer.",
         axes=_STREAM_AXES,
         place=places.layer_outputs,
@@ -444,6 +501,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="final",
+        group="whole model",
         meaning="The residual stream that leaves the last layer of each stack, before any norm that follows; it is "
         "stored at the last self-attention of the stack.",
         axes=_STREAM_AXES,
@@ -452,6 +510,7 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="final_scale",
+        group="whole model",
         meaning="The scale of the norm after the last layer; at the last self-attention of the stack.",
         axes=_SCALE_AXES,
         place=_of_stream(StreamMap.final_norms),
@@ -462,7 +521,9 @@ _ENTRIES: tuple[Quantity, ...] = (
     ),
     WatchedQuantity(
         name="logits",
-        meaning="What the output head gives: a number for each token of the vocabulary; at the last self-attention.",
+        group="whole model",
+        meaning="What the output head gives, before a softcap where the family has one: a number for each token of the "
+        "vocabulary; at the last self-attention.",
         axes=(axes.BATCH, axes.TOKENS, axes.VOCABULARY),
         place=_of_stream(StreamMap.logits),
         needs="layers",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headscope.core.site import Site
-from headscope.model.session.attention_calls import with_heads
+from headscope.model.session.attention_calls import in_graph, with_heads
 from headscope.model.session.captures import QUANTITIES, Passage, WatchedQuantity
 from headscope.model.session.changes import Change
 from headscope.model.session.module_taps import AdditionTap, ModuleTap, Watched, attached
@@ -76,11 +76,11 @@ class PlaceTaps:
     def _entries(self) -> list[Watched]:
         entries: dict[tuple[str, Site], Watched] = {}
         for capture in self._registered.captures:
-            for quantity in capture.quantities:
-                if isinstance(quantity, WatchedQuantity):
-                    for site, spot in self._model.spots(quantity).by_site.items():
-                        if site in capture.at:
-                            self._add(entries, quantity, site, _for_reading(spot, capture))
+            for site in capture.at:
+                for quantity in capture.quantities_at(site):
+                    if isinstance(quantity, WatchedQuantity):
+                        spot = self._model.spots(quantity).by_site[site]
+                        self._add(entries, quantity, site, _for_reading(spot, capture))
         for change in self._registered.changes:
             if isinstance(change.quantity, WatchedQuantity):
                 spots = self._model.spots(change.quantity).by_site
@@ -99,7 +99,7 @@ class PlaceTaps:
         """Change the tensor of a place, let captures have it, and pass it on."""
         quantity, site, spot = watched.quantity, watched.site, watched.spot
         n_texts = self._windows.position.n_texts
-        if n_texts and tensor.ndim == 2 and len(quantity.axes) == 3:
+        if n_texts and tensor.ndim == 2 and len(quantity.axes) >= 3:
             # Some families read all texts as one long list of tokens.
             texts = tensor.view(n_texts, -1, tensor.shape[-1])
             given_texts = None if given is None else given.view(n_texts, -1, given.shape[-1])
@@ -138,7 +138,7 @@ class PlaceTaps:
         return [
             capture
             for capture in self._registered.captures
-            if site in capture.at and any(entry.name == quantity.name for entry in capture.quantities)
+            if any(entry.name == quantity.name for entry in capture.quantities_at(site))
         ]
 
     def _captured(self, capture: Capture, watched: Watched, passage: Passage, value: Tensor | None) -> Passage:
@@ -147,7 +147,7 @@ class PlaceTaps:
             tensor = quantity.read(passage) if value is None else value
             capture.keep(quantity, site, tensor, self._windows.of(quantity, site, tensor))
             return passage
-        passage = replace(passage, tensor=_in_graph(passage.tensor))
+        passage = replace(passage, tensor=in_graph(passage.tensor))
         tensor = quantity.read(passage) if value is None else value
         window = self._windows.of(quantity, site, tensor)
         capture.keep_in_graph(quantity, site, tensor, window, passage.tensor, _Turn(quantity, passage))
@@ -172,8 +172,3 @@ def _for_reading(spot: Spot, capture: Capture) -> Spot:
         return spot
     reading = spot if spot.view is None else spot.view
     return replace(reading, modules=reading.modules[:1])
-
-
-def _in_graph(tensor: Tensor) -> Tensor:
-    """The tensor, where it has a graph behind it; otherwise a leaf, at which a gradient begins."""
-    return tensor if tensor.requires_grad else tensor.detach().requires_grad_()

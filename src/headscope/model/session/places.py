@@ -8,7 +8,7 @@ The places here follow from names of modules and from where the weights are; tho
 found by `stream_map.StreamMap`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -78,18 +78,24 @@ def query_inputs(model: "Model") -> Spots:
     return Spots(_inputs(modules), missing)
 
 
-def attention_outputs(model: "Model") -> Spots:
-    """What the output projection of each site gives, where it is known."""
+def projection_outputs(letter: Literal["q", "k", "v", "o"], model: "Model") -> Spots:
+    """What one projection of each site gives, where it is known."""
     spots: dict[Site, Spot] = {}
     missing: dict[Site, str] = {}
-    calls = _calls({site: model.plan(site).projections for site in model.sites})
+    calls = _calls(model.sites)
     for site in model.sites:
         plan = model.plan(site)
-        if plan.projections is None:
+        rows = plan.output if letter == "o" else getattr(plan.projections, letter, None)
+        if rows is None:
             missing[site] = plan.status.reason
         else:
-            spots[site] = Spot((plan.projections.o.module,), "output", *calls[site])
+            spots[site] = Spot((rows.module,), "output", *calls[site])
     return Spots(spots, missing)
+
+
+def attention_outputs(model: "Model") -> Spots:
+    """What the output projection of each site gives, where it is known."""
+    return projection_outputs("o", model)
 
 
 def layer_outputs(model: "Model") -> Spots:
@@ -140,9 +146,8 @@ def _at_output(spot: Spot) -> Spot:
     return Spot(spot.modules, "output", spot.call, spot.calls_per_forward)
 
 
-def _calls(named: Mapping[Site, object]) -> dict[Site, tuple[int, int]]:
+def _calls(sites: Sequence[Site]) -> dict[Site, tuple[int, int]]:
     """For each site the call of its module, and how many there are."""
-    sites = list(named)
     calls: dict[Site, tuple[int, int]] = {}
     for site in sites:
         numbers = sorted({other.call for other in sites if other.module == site.module})

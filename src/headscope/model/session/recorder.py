@@ -10,6 +10,7 @@ from torch import Tensor
 from headscope.attention.statistics import Request, RowStatistics
 from headscope.core.site import Site
 from headscope.errors import UsageError
+from headscope.model.session.capture_files import CaptureFiles
 from headscope.model.session.captures import Heads, Quantity
 from headscope.model.session.changes import Positions, Window, resolved
 
@@ -76,8 +77,9 @@ class Capture:
 
     `captures.QUANTITIES` says what each quantity is and which axes its tensor has. The heads axis holds the selected
     heads in order, an axis of key/value heads those that the selected heads read. `sites_by_quantity` holds the sites
-    of quantities that not every site shows. With `positions` only these tokens are stored. With `gradient` the tensors
-    stay in torch's graph, and `gradients(number)` gives the gradient of a number with respect to each of them.
+    of quantities that are not stored at every site. With `positions` only these tokens are stored. With `gradient` the
+    tensors stay in torch's graph, and `gradients(number)` gives the gradient of a number with respect to each of them.
+    With `files` the tensors beyond a size are on disk.
     """
 
     quantities: tuple[Quantity, ...]
@@ -85,6 +87,7 @@ class Capture:
     sites_by_quantity: Mapping[str, frozenset[Site]] = field(default_factory=dict)
     positions: Positions | None = None
     gradient: bool = False
+    files: CaptureFiles | None = None
     frames: Frames[dict[str, dict[Site, Tensor]]] = field(default_factory=lambda: Frames(dict))
     _paths: dict[tuple[str, Site], GradientPath] = field(default_factory=dict)
 
@@ -96,6 +99,13 @@ class Capture:
         """The sites at which a quantity is stored."""
         shown = self.sites_by_quantity.get(quantity.name)
         return tuple(site for site in self.at if shown is None or site in shown)
+
+    def quantities_at(self, site: Site) -> tuple[Quantity, ...]:
+        """What is stored of a site."""
+        if site not in self.at:
+            return ()
+        by_name = self.sites_by_quantity
+        return tuple(entry for entry in self.quantities if entry.name not in by_name or site in by_name[entry.name])
 
     def begin(self) -> None:
         """A forward begins."""
@@ -165,7 +175,8 @@ class Capture:
         )
 
     def _store(self, quantity: Quantity, site: Site, tensor: Tensor) -> None:
-        self.frames.current().setdefault(quantity.name, {})[site] = tensor
+        stored = tensor if self.files is None else self.files.keep(f"{site.label}.{quantity.name}", tensor)
+        self.frames.current().setdefault(quantity.name, {})[site] = stored
 
     def _select_heads(self, quantity: Quantity, site: Site, tensor: Tensor) -> Tensor:
         index = quantity.tensor_heads(site, self.at[site])

@@ -13,7 +13,8 @@ What can be captured and patched is in `captures.QUANTITIES`; `attention_calls` 
 one attention call. Sessions nest: an inner one adds to what the outer one does, until it ends.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +28,11 @@ from headscope.core.selection import Selection
 from headscope.core.site import Site
 from headscope.errors import CaptureError, UsageError
 from headscope.model.session.cache import Cache
+from headscope.model.session.capture_files import MEMORY, CaptureFiles
 from headscope.model.session.captures import QUANTITIES, Heads, Quantity, WatchedQuantity, patchable_quantity
 from headscope.model.session.changes import Change, NewValue, as_positions
 from headscope.model.session.early_stop import stopping_at
-from headscope.model.session.hook_names import expanded_hooks
+from headscope.model.session.hook_names import Named, expanded_names
 from headscope.model.session.live_model import LiveModel
 from headscope.model.session.path_patches import PathPatch, check_order, reader_named, writer_named
 from headscope.model.session.recorder import Capture, Stream
@@ -89,22 +91,36 @@ class Session:
         at: Where = None,
         positions: int | slice | Sequence[int] | None = None,
         gradient: bool = False,
+        folder: str | Path | None = None,
+        above: int = MEMORY,
     ) -> Capture:
         """Store quantities of the selected heads in every forward from now on.
 
         A quantity is a name of `captures.QUANTITIES`, a hook of TransformerLens (`blocks.5.attn.hook_pattern`), or a
         function of names like `L5.pattern` that says which of them are stored. `positions`: only these tokens; negative
         ones count from the end. `gradient`: the tensors stay in torch's graph, and `gradients` of the capture
-        differentiates by them.
+        differentiates by them; only what can be patched can be differentiated by. With a `folder`, tensors go to files
+        there (safetensors) once the capture holds more than `above` bytes; they read as any other tensor.
         """
         live = self.live
-        names, at_hooks = self._named(quantities, at)
-        entries = live.entries(names)
+        named = self._named(quantities, at, gradient=gradient)
+        entries = live.entries(named.names)
+        if gradient and (cut := [entry.name for entry in entries if not entry.patchable]):
+            raise UsageError(
+                f"the gradient of {cut[0]} is not followed",
+                hint=f"one of {', '.join(quantity.name for quantity in QUANTITIES.values() if quantity.patchable)}",
+            )
         for entry in entries if gradient else ():
             live.check_gradient(entry)
-        selected = self._resolve(at_hooks)
-        sites = {entry.name: self._sites_of(entry, selected) for entry in entries if isinstance(entry, WatchedQuantity)}
-        capture = Capture(entries, selected, sites, as_positions(positions), gradient)
+        selected = self._selected(named, at)
+        sites = dict(named.sites)
+        for entry in entries:
+            if isinstance(entry, WatchedQuantity):
+                sites[entry.name] = self._sites_of(entry, _only(selected, named, entry))
+        if gradient and folder is not None:
+            raise UsageError("tensors in torch's graph stay in memory", hint="leave out folder=, or gradient=True")
+        files = None if folder is None else CaptureFiles(Path(folder), above)
+        capture = Capture(entries, selected, sites, as_positions(positions), gradient, files)
         live.registered.captures.append(capture)
         live.refresh()
         return capture
@@ -156,10 +172,10 @@ class Session:
         changes the prompt only.
         """
         live = self.live
-        names, at_hooks = self._named((what,), at)
-        quantity = patchable_quantity(names[0])
+        named = self._named((what,), at)
+        quantity = patchable_quantity(named.names[0])
         live.check_change("patched", quantity)
-        selected = self._resolve(at_hooks)
+        selected = self._selected(named, at)
         if isinstance(quantity, WatchedQuantity):
             shown = self._sites_of(quantity, selected)
             selected = {site: heads for site, heads in selected.items() if site in shown}
@@ -196,7 +212,7 @@ class Session:
 
     def run(
         self,
-        tokens: Tensor,
+        text: str | Tensor,
         real: Bool[Tensor, "batch tokens"] | None = None,
         *,
         head: bool = True,
@@ -205,14 +221,14 @@ class Session:
     ) -> Any:
         """One forward of the model; returns what the model gives. An encoder–decoder reads the text on both sides.
 
-        `tokens` are numbers of tokens (batch × tokens) or vectors in their place (batch × tokens × d_model). Without
-        `head` only the body runs. `stop_at`: the forward ends where this layer begins, and what would enter it is
-        returned. `each` is called after every attention call: who drains captures and streams there never holds those
-        of more than one site. What the last layers give comes after the last call.
+        The text may be given as numbers of tokens (batch × tokens) or as vectors in their place (batch × tokens ×
+        d_model). Without `head` only the body runs. `stop_at`: the forward ends where this layer begins, and what would
+        enter it is returned. `each` is called after every attention call: who drains captures and streams there never
+        holds those of more than one site. What the last layers give comes after the last call.
         """
         live = self.live
         module = self._hf if head else self._hf.base_model
-        inputs = self._inputs(tokens, real)
+        inputs = self._inputs(self._model.encode(text) if isinstance(text, str) else text, real)
         follows_gradients = live.registered.wants_gradients()
         if follows_gradients and torch.is_inference_mode_enabled():
             raise UsageError(
@@ -263,9 +279,29 @@ class Session:
     def _resolve(self, at: Where) -> dict[Site, Heads]:
         return Selection.of(at).resolve(self.live.model.sites)
 
-    def _named(self, quantities: Sequence[str | Filter], at: Where) -> tuple[tuple[str, ...], Where]:
+    def _named(self, quantities: Sequence[str | Filter], at: Where, *, gradient: bool = False) -> Named:
         """Names of the registry for what was asked, and where."""
-        return expanded_hooks(quantities, at, self._model.sites, self.live.shown)
+        return expanded_names(quantities, at, self._model.sites, lambda: self._places(gradient))
+
+    def _selected(self, named: Named, at: Where) -> dict[Site, Heads]:
+        """The heads that were asked for; where every name says its sites, these sites and no others."""
+        selected = self._resolve(at)
+        if set(named.names) - set(named.sites):
+            return selected
+        wanted = frozenset().union(*named.sites.values())
+        return {site: heads for site, heads in selected.items() if site in wanted}
+
+    def _places(self, gradient: bool) -> Iterator[tuple[Site, str]]:
+        """What a function may choose: all that the model has, but for cuttings of maps."""
+        quantities = [
+            quantity
+            for name, quantity in QUANTITIES.items()
+            if name in self.live.shown and (quantity.patchable or (quantity.part_of_all and not gradient))
+        ]
+        for site in self._model.sites:
+            for quantity in quantities:
+                if not isinstance(quantity, WatchedQuantity) or site in self._model.spots(quantity).by_site:
+                    yield site, quantity.name
 
     def _sites_of(self, quantity: WatchedQuantity, selected: Mapping[Site, Heads]) -> frozenset[Site]:
         """The selected sites that have a place.
@@ -293,6 +329,12 @@ class Session:
             f"{reasons[0] if reasons else 'this family has no such place'}",
             hint=f"what there may be: {others}",
         )
+
+
+def _only(selected: Mapping[Site, Heads], named: Named, quantity: Quantity) -> dict[Site, Heads]:
+    """The selected sites at which a quantity was asked for."""
+    wanted = named.sites.get(quantity.name)
+    return {site: heads for site, heads in selected.items() if wanted is None or site in wanted}
 
 
 def _value(value: Patch, quantity: Quantity, selected: Mapping[Site, Heads]) -> NewValue:

@@ -8,22 +8,23 @@ from collections.abc import Callable
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+from torch import Tensor, nn
+
 from headscope.core.site import Site
-from headscope.core.weights import FeedForward
 from headscope.errors import CaptureError, HeadscopeError, VariantRefused
 from headscope.model.session.places import (
     Side,
     Spot,
     Spots,
+    attention_outputs,
     first_of_layers,
     first_of_stacks,
     last_of_stacks,
     layer_inputs,
+    layer_outputs,
     query_inputs,
     stack_outputs,
-    whole_layer,
 )
-from headscope.model.tracing.feed_forward import find_feed_forward
 from headscope.model.tracing.norms import recognise
 from headscope.model.tracing.skip_connections import Branches, Join
 from headscope.model.tracing.tensor_trail import Key, Step, Sum, TensorTrail, constant_factor, follow
@@ -54,15 +55,6 @@ class StreamMap:
         branches = self._branches
         return follow(self._hf, () if isinstance(branches, str) else branches.blocks)
 
-    @cached_property
-    def _matrices(self) -> dict[tuple[str, int], tuple[FeedForward, ...]]:
-        plans = {site: self._model.plan(site) for site in self._model.sites}
-        by_layer: dict[tuple[str, int], tuple[FeedForward, ...]] = {}
-        for matrix in find_feed_forward(self._hf, plans).matrices:
-            layer = (matrix.stack, matrix.layer)
-            by_layer[layer] = (*by_layer.get(layer, ()), matrix)
-        return by_layer
-
     def embeddings(self) -> Spots:
         """The vectors of the tokens, at the first self-attention of each stack that reads tokens."""
         spots: dict[Site, Spot] = {}
@@ -71,7 +63,8 @@ class StreamMap:
         for site in first_of_stacks(self._model):
             stack = self._stack_module(site)
             table = getattr(stack, "get_input_embeddings", lambda: None)()
-            name = names.get(id(table))
+            # Images and sounds enter by convolutions, which are no table.
+            name = names.get(id(table)) if isinstance(table, nn.Embedding) else None
             calls = 0 if name is None else self.trail.n_calls[name]
             if name is None or not calls:
                 missing[site] = "no table of token vectors is read"
@@ -114,20 +107,26 @@ class StreamMap:
         """What the feed-forward part of each layer gives."""
         return self._by_layer(self._feed_forward_output)
 
+    def attention_inputs(self) -> Spots:
+        """What enters the projections of each site, also where the weights are not known by head."""
+        return self._completed(query_inputs(self._model), self._attention_input)
+
+    def attention_outputs(self) -> Spots:
+        """What the output projection of each site gives, also where the weights are not known by head."""
+        return self._completed(attention_outputs(self._model), self._attention_output)
+
     def attention_norms(self) -> Spots:
         """The norm before the attention of each site."""
-        inputs = query_inputs(self._model)
+        inputs = self.attention_inputs()
         spots: dict[Site, Spot] = {}
         missing = dict(inputs.missing)
         for site, spot in inputs.by_site.items():
-            self._into(spots, missing, site, partial(self._norm_before, spot, whole_layer(self._model, site)))
+            self._into(spots, missing, site, partial(self._norm_before, spot, site))
         return Spots(spots, missing)
 
     def feed_forward_norms(self) -> Spots:
         """The norm before the feed-forward part of each layer."""
-        return self._by_layer(
-            lambda site: self._norm_before(self._feed_forward_input(site), whole_layer(self._model, site))
-        )
+        return self._by_layer(lambda site: self._norm_before(self._feed_forward_input(site), site))
 
     def final_norms(self) -> Spots:
         """The norm after the last layer of each stack."""
@@ -260,19 +259,79 @@ class StreamMap:
             )
         return joins[0]
 
+    @cached_property
+    def _layers(self) -> dict[tuple[str, int], Spot]:
+        """The module and the call of each layer."""
+        return {(site.stack, site.layer): spot for site, spot in layer_outputs(self._model).by_site.items()}
+
+    def _layer_steps(self, site: Site) -> list[Step]:
+        """The calls inside the layer of a site."""
+        layer = self._layers[site.stack, site.layer]
+        return self.trail.steps_of(layer.module, layer.call)
+
+    def _completed(self, known: Spots, spot_of: Callable[[Site], Spot]) -> Spots:
+        """The spots that are known, and those that the forward shows."""
+        spots, missing = dict(known.by_site), dict[Site, str]()
+        for site, reason in known.missing.items():
+            try:
+                spots[site] = spot_of(site)
+            except HeadscopeError:
+                missing[site] = reason
+        return Spots({site: spots[site] for site in self._model.sites if site in spots}, missing)
+
+    def _attention_input(self, site: Site) -> Spot:
+        """What the first matrices of the attention read."""
+        inside = f"{site.module}."
+        steps = [step for step in self._layer_steps(site) if step.module.startswith(inside)]
+        matrices = [step for step in steps if self._is_matrix(step)]
+        if not matrices:
+            raise CaptureError("its attention has no matrix")
+        return self._at([step for step in matrices if step.given == matrices[0].given], "input")
+
+    def _attention_output(self, site: Site) -> Spot:
+        """What the last matrix of the attention gives; a norm or dropout may stand behind it."""
+        join = self.attention_join(site)
+        key: Key | None = self.sum_of(join).operands[join.operand]
+        while givers := self.trail.givers(key, join.block):
+            if self._is_matrix(givers[0]):
+                return self._at(givers[:1], "output")
+            is_container = next(self._hf.get_submodule(givers[0].module).children(), None) is not None
+            key = None if is_container or givers[0].given == key else givers[0].given
+        raise CaptureError("no matrix gives what its attention adds to the stream")
+
+    def _is_matrix(self, step: Step) -> bool:
+        """Whether a module multiplies by a matrix, in whatever way."""
+        module = self._hf.get_submodule(step.module)
+        weight = getattr(module, "weight", None)
+        return isinstance(weight, Tensor) and weight.ndim == 2 and not isinstance(module, nn.Embedding)
+
     def _linears(self, site: Site) -> tuple[list[Step], Step] | None:
-        """The calls of the matrices that read the stream, and of the one that leads back; None unless there is one."""
-        matrices = {matrix.module: matrix for matrix in self._matrices.get((site.stack, site.layer), ())}
-        call = site.call if any(self.trail.n_calls[name] > 1 for name in matrices) else 0
-        steps = [step for step in self.trail.steps if step.module in matrices and step.call == call]
-        width = self._model.spec.d_model
-        if len(steps) != len(matrices) or len(steps) < 2:
+        """The calls of the matrices that read the stream, and of the one that leads back.
+
+        None where the layer has other matrices outside its attention (experts have a router), or none.
+        """
+        sites = [other for other in self._model.sites if (other.stack, other.layer) == (site.stack, site.layer)]
+        outputs = self._attention_matrices
+        steps = [
+            step
+            for step in self._layer_steps(site)
+            if self._is_matrix(step)
+            and step.module not in outputs
+            and not any(step.module.startswith(f"{other.module}.") for other in sites)
+        ]
+        if len(steps) < 2:
             return None
         *wider, back = steps
-        is_pair = matrices[back.module].sizes[1] == width and all(
-            matrices[step.module].sizes[0] == width and step.given == wider[0].given for step in wider
+        width, inner = self._model.spec.d_model, back.widths[0]
+        is_pair = back.widths[1] == width and all(
+            step.given == wider[0].given and step.widths in ((width, inner), (width, 2 * inner)) for step in wider
         )
         return (wider, back) if is_pair else None
+
+    @cached_property
+    def _attention_matrices(self) -> frozenset[str]:
+        """The modules of the output projections: in some families they stand outside the attention module."""
+        return frozenset(spot.module for spot in self.attention_outputs().by_site.values())
 
     def _part(self, site: Site) -> Step:
         """The module that is the whole feed-forward part, where it is one: its output is what is added.
@@ -305,10 +364,11 @@ class StreamMap:
         linears = self._linears(site)
         return self._at([self._part(site) if linears is None else linears[1]], "output")
 
-    def _norm_before(self, spot: Spot, layer: str) -> Spot:
+    def _norm_before(self, spot: Spot, site: Site) -> Spot:
         """The norm of the layer that gives the input of a part; one before the layer is part of the stream."""
         entered = self.trail.step(spot.module, spot.call)
-        givers = [] if entered is None else self.trail.givers(entered.given, layer)
+        steps = [] if entered is None or entered.given is None else self._layer_steps(site)
+        givers = [step for step in steps if entered is not None and step.gave == entered.given]
         norm = next((norm for step in givers if (norm := self._norm(step))), None)
         if norm is None:
             raise CaptureError("no norm stands directly before it")

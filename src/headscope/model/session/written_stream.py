@@ -4,7 +4,7 @@ r"""Writers and readers: the stream of a text as an exact sum, and what each rea
     written["L3.H2"]                       # what one head writes
     written.stream("L5")                   # the sum of all writers before layer 5: what enters it
     written.reader("L5.H1", "q").received()    # by writer, what the queries of that head receive
-    written.reader("logits").received(tokens=[262])
+    written.reader("logits", tokens=[262]).received()
 
 A reader sees the stream through a norm. With the norm's scale held at that of the text (`frozen`), the norm is linear,
 and what the writers contribute adds up to what the reader receives. Queries and keys are those before rotary positions

@@ -59,11 +59,13 @@ class Projections:
 class Plan:
     """What is known about the weights of one site.
 
-    `limits` holds the sizes at which q, k or v are cut off after the projection.
+    `output`: the columns that read its output, which may be known where the others are not. `limits` holds the sizes at
+    which q, k or v are cut off after the projection.
     """
 
     status: WeightStatus
     projections: Projections | None = None
+    output: Rows | None = None
     limits: Limits = field(default_factory=dict)
 
 
@@ -77,7 +79,7 @@ class ProjectionTracer:
     def __init__(self, sites: tuple[Site, ...]) -> None:
         self._sites = sites
         self._recent: list[CodedCall] = []
-        self._awaiting: tuple[Site, tuple[Rows, Rows, Rows], WeightStatus, Tensor] | None = None
+        self._awaiting: tuple[Site, tuple[Rows, Rows, Rows] | None, WeightStatus, Tensor] | None = None
         self._generator = torch.Generator().manual_seed(1)
         self.plans: dict[Site, Plan] = {}
 
@@ -86,20 +88,20 @@ class ProjectionTracer:
         self._recent.append(call)
         if self._awaiting is None:
             return
-        site, (q, k, v), status, z = self._awaiting
+        site, rows, status, z = self._awaiting
         traced = trace(CodedCall(call.module, call.read, z, call.dtype), call.read)
         if traced is None or len(traced.row) != z.shape[1]:
             return
         self._awaiting = None
         gain = traced.gain()
         if gain is None or not torch.allclose(gain, torch.ones_like(gain), rtol=1e-4):
-            self._refuse(site, f"its output is gated, scaled or normalised before {call.module}")
+            self._refuse(site, status, f"its output is gated, scaled or normalised before {call.module}")
             return
         # trace.row[c] is the channel of z that column c of the output module reads: invert it.
         column = torch.empty_like(traced.row)
         column[traced.row] = torch.arange(len(traced.row))
         o = Rows(call.module, column.reshape(site.n_heads, site.d_value), torch.ones(site.n_heads, site.d_value))
-        self.plans[site] = Plan(status, Projections(q, k, v, o))
+        self.plans[site] = Plan(status, None if rows is None else Projections(*rows, o), o)
 
     def __call__(self, site: Site | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Trace the inputs of a call and return codes."""
@@ -123,12 +125,12 @@ class ProjectionTracer:
         return (code * magnitude).to(v.device, v.dtype)
 
     def _trace_inputs(self, site: Site, inputs: tuple[Tensor, Tensor, Tensor], out: Tensor) -> None:
+        rows: tuple[Rows, Rows, Rows] | None = None
         try:
             rows, status = self._trace_projections(site, *inputs)
         except _Refusal as refusal:
-            self._refuse(site, str(refusal))
-        else:
-            self._awaiting = (site, rows, status, channels_of(out))
+            status = WeightStatus("refused", str(refusal))
+        self._awaiting = (site, rows, status, channels_of(out))
 
     def _trace_projections(
         self, site: Site, query: Tensor, key: Tensor, value: Tensor
@@ -170,11 +172,13 @@ class ProjectionTracer:
 
     def _give_up_waiting(self) -> None:
         if self._awaiting is not None:
-            self._refuse(self._awaiting[0], "no single linear module reads its output")
+            site, _, status, _ = self._awaiting
+            self._refuse(site, status, "no single linear module reads its output")
             self._awaiting = None
 
-    def _refuse(self, site: Site, reason: str) -> None:
-        self.plans[site] = Plan(WeightStatus("refused", reason))
+    def _refuse(self, site: Site, status: WeightStatus, reason: str) -> None:
+        """Refuse a site for what is wrong with its output, unless its inputs were refused before."""
+        self.plans[site] = Plan(status if status.status == "refused" else WeightStatus("refused", reason))
 
 
 def make_blueprint(model: Any, sites: tuple[Site, ...], products: AttentionProducts | None = None) -> dict[Site, Plan]:

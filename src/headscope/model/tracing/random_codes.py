@@ -68,22 +68,22 @@ def coded(model: nn.Module, note: Callable[[CodedCall], None], *, seed: int = 0,
     with ExitStack() as undo:
         for name, module in model.named_modules():
             if is_linear(module):
-                patch(module, _coded_forward(name, module, note, generator, size), undo)
+                patch(module, _CodedForward(name, out_features(module), note, generator, size), undo)
         yield
 
 
 def patch(module: nn.Module, forward: Callable[..., Any], undo: ExitStack) -> None:
     """Replace the forward of a module until `undo` closes."""
-    before = module.__dict__.get("forward")
+    undo.callback(_set_forward, module, module.__dict__.get("forward"))
+    _set_forward(module, forward)
 
-    def restore() -> None:
-        if before is None:
-            module.__dict__.pop("forward", None)
-        else:
-            module.__dict__["forward"] = before
 
-    module.__dict__["forward"] = forward
-    undo.callback(restore)
+def _set_forward(module: nn.Module, forward: Callable[..., Any] | None) -> None:
+    """Give a module a forward of its own; None leaves it that of its class."""
+    if forward is None:
+        module.__dict__.pop("forward", None)
+    else:
+        module.__dict__["forward"] = forward
 
 
 def trace(call: CodedCall, channels: Float[Tensor, "samples channels"]) -> Trace | None:
@@ -161,18 +161,21 @@ def channels_of(states: Float[Tensor, "batch heads positions width"]) -> Float[T
     return states.float().cpu().transpose(1, 2).reshape(batch * positions, heads * width)
 
 
-def _coded_forward(
-    name: str, module: nn.Module, note: Callable[[CodedCall], None], generator: torch.Generator, size: float
-) -> Callable[..., Tensor]:
-    width = out_features(module)
+@dataclass(frozen=True)
+class _CodedForward:
+    """Returns codes in place of what a linear module computes."""
 
-    def forward(x: Tensor, *_: Any, **__: Any) -> Tensor:
+    name: str
+    width: int
+    note: Callable[[CodedCall], None]
+    generator: torch.Generator
+    size: float
+
+    def __call__(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
         samples = x.shape[:-1].numel()
-        code = nonzero(torch.randn(samples, width, generator=generator))
-        code *= size * (torch.rand(samples, 1, generator=generator) * 1.5 + 0.5)
+        code = nonzero(torch.randn(samples, self.width, generator=self.generator))
+        code *= self.size * (torch.rand(samples, 1, generator=self.generator) * 1.5 + 0.5)
         rounded_code = nonzero(code.to(x.dtype))
         # A copy is recorded: some families clip the output of a projection in place.
-        note(CodedCall(name, x.reshape(samples, -1).float().cpu(), rounded_code.float().clone(), x.dtype))
-        return rounded_code.reshape(*x.shape[:-1], width).to(x.device)
-
-    return forward
+        self.note(CodedCall(self.name, x.reshape(samples, -1).float().cpu(), rounded_code.float().clone(), x.dtype))
+        return rounded_code.reshape(*x.shape[:-1], self.width).to(x.device)

@@ -10,11 +10,13 @@ its number there. A model with attention outside a skip connection is refused.
 """
 
 import re
+import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -134,15 +136,22 @@ class AdditionMode(TorchFunctionMode):
         return func(*args, **options)
 
 
+class _OfThread(threading.local):
+    """What one thread is running: a model may be run by several at once."""
+
+    def __init__(self) -> None:
+        self.modules: list[tuple[str, Counter[str]]] = []  # the innermost last, with what it has counted
+        self.modes: list[Any] = []
+        self.streams: list[int] = []  # the sizes of the streams that the blocks were given
+        self.calls: Counter[str] = Counter()
+
+
 class AdditionWatch(ABC):
     """Tracks whose code runs inside the blocks, and counts additions of stream width."""
 
     def __init__(self, hf: Any, blocks: Sequence[str]) -> None:
         self._hf, self._blocks = hf, frozenset(blocks)
-        self._running: list[tuple[str, Counter[str]]] = []
-        self._modes: list[Any] = []
-        self.streams: list[int] = []
-        self.calls: Counter[str] = Counter()
+        self._running = _OfThread()
 
     def open(self, stack: ExitStack) -> None:
         """Add hooks to every module inside the blocks; closing the stack removes them."""
@@ -152,56 +161,57 @@ class AdditionWatch(ABC):
             for name, module in self._hf.get_submodule(block).named_modules(prefix=block):
                 if id(module) not in hooked_ids:
                     hooked_ids.add(id(module))
-                    enter, leave = self._hooks(name)
+                    enter, leave = partial(self._enter, name), partial(self._leave, name)
                     stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
                     stack.callback(module.register_forward_hook(leave, always_call=True).remove)
 
     def unwind(self) -> None:
         """Leave the blocks that are running: torch calls no hook when a forward is interrupted from the keyboard."""
-        self._running.clear()
-        self.streams.clear()
-        while self._modes:
-            self._modes.pop().__exit__(None, None, None)
+        self._running.modules.clear()
+        self._running.streams.clear()
+        while self._running.modes:
+            self._running.modes.pop().__exit__(None, None, None)
 
-    def _hooks(self, name: str) -> tuple[Any, Any]:
-        is_block = name in self._blocks
+    @property
+    def calls(self) -> Counter[str]:
+        """How often each block was called."""
+        return self._running.calls
 
-        def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if is_block:
-                tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-                self.streams.append(tensors[0].numel() if tensors else -1)
-                self.calls[name] += 1
-                self._modes.append(AdditionMode(self._add))
-                self._modes[-1].__enter__()
-            self._running.append((name, Counter()))
+    def _enter(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if name in self._blocks:
+            tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+            self._running.streams.append(tensors[0].numel() if tensors else -1)
+            self.calls[name] += 1
+            self._running.modes.append(AdditionMode(self._add))
+            self._running.modes[-1].__enter__()
+        self._running.modules.append((name, Counter()))
 
-        def leave(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            # Also called after an error, even one in `enter` itself.
-            while self._running and self._running[-1][0] != name:
-                self._running.pop()
-            if not self._running:
-                return
-            _, counts = self._running.pop()
-            if is_block:
-                self._modes.pop().__exit__(None, None, None)
-                self.streams.pop()
-            if output is not None:
-                self.left(name, counts["additions"])
-
-        return enter, leave
+    def _leave(self, name: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        # Also called after an error, even one in `_enter` itself.
+        modules = self._running.modules
+        while modules and modules[-1][0] != name:
+            modules.pop()
+        if not modules:
+            return
+        _, counts = modules.pop()
+        if name in self._blocks:
+            self._running.modes.pop().__exit__(None, None, None)
+            self._running.streams.pop()
+        if output is not None:
+            self.left(name, counts["additions"])
 
     def _add(self, func: Any, a: Tensor, b: Tensor, kwargs: dict[str, Any]) -> Tensor:
-        if not self._running or answering() or a.numel() != self.streams[-1]:
+        if not self._running.modules or answering() or a.numel() != self._running.streams[-1]:
             done: Tensor = func(a, b, **kwargs)
             return done
-        name, counts = self._running[-1]
+        name, counts = self._running.modules[-1]
         number = counts["additions"]
         counts["additions"] += 1
         return self.added((name, number), func, a, b, kwargs)
 
     def block_call(self) -> int:
         """The number of the running call of the outermost block, from 0."""
-        return next((self.calls[name] - 1 for name, _ in self._running if name in self._blocks), 0)
+        return next((self.calls[name] - 1 for name, _ in self._running.modules if name in self._blocks), 0)
 
     @abstractmethod
     def added(self, place: Place, func: Any, a: Tensor, b: Tensor, kwargs: dict[str, Any]) -> Tensor:
@@ -259,7 +269,7 @@ class _Probe(AdditionWatch):
         return result
 
     def _call(self) -> tuple[str, int]:
-        for name, _ in self._running:
+        for name, _ in self._running.modules:
             if name in self._blocks:
                 return name, self.calls[name]
         return "", 0

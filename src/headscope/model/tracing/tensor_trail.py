@@ -26,7 +26,7 @@ Key = tuple[int, int, int]  # address, version and size of a tensor
 class Step:
     """One call of a module: the first tensor it was given and the first it gave, where there are any.
 
-    `n_axes`: of what it was given, and of what it gave.
+    `n_axes` and `widths`: of what it was given, and of what it gave. A width is the length of the last axis.
     """
 
     module: str
@@ -34,6 +34,7 @@ class Step:
     given: Key | None
     gave: Key | None
     n_axes: tuple[int, int] = (0, 0)
+    widths: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,15 @@ class TensorTrail:
         """One call of a module."""
         return next((step for step in self.steps if (step.module, step.call) == (module, call)), None)
 
+    def steps_of(self, module: str, call: int = 0) -> list[Step]:
+        """The calls inside one call of a module, which is the last of them."""
+        ends = [number for number, step in enumerate(self.steps) if step.module == module]
+        if call >= len(ends):
+            return []
+        start = ends[call - 1] + 1 if call else 0
+        steps = self.steps[start : ends[call] + 1]
+        return [step for step in steps if step.module == module or _is_inside(step.module, module)]
+
     def givers(self, key: Key | None, inside: str = "") -> list[Step]:
         """The calls that gave a tensor, innermost first: a module ends before the one around it."""
         return [step for step in self.steps if step.gave == key and key is not None and _is_inside(step.module, inside)]
@@ -99,7 +109,7 @@ class _Follower:
 
     def __init__(self, trail: TensorTrail, name: str) -> None:
         self._trail, self._name = trail, name
-        self._given: list[tuple[Key | None, int]] = []
+        self._given: list[tuple[Key | None, int, int]] = []
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._given.append(self._first((*args, *kwargs.values())))
@@ -107,12 +117,13 @@ class _Follower:
     def leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         call = self._trail.n_calls[self._name]
         self._trail.n_calls[self._name] += 1
-        (given, n_given), (gave, n_gave) = self._given.pop(), self._first(values_of(output))
-        self._trail.steps.append(Step(self._name, call, given, gave, (n_given, n_gave)))
+        (given, n_given, from_width), (gave, n_gave, to_width) = self._given.pop(), self._first(values_of(output))
+        step = Step(self._name, call, given, gave, (n_given, n_gave), (from_width, to_width))
+        self._trail.steps.append(step)
 
-    def _first(self, values: Iterable[Any]) -> tuple[Key | None, int]:
+    def _first(self, values: Iterable[Any]) -> tuple[Key | None, int, int]:
         tensor = next((value for value in values if isinstance(value, Tensor)), None)
-        return (None, 0) if tensor is None else (self._trail.key(tensor), tensor.ndim)
+        return (None, 0, 0) if tensor is None else (self._trail.key(tensor), tensor.ndim, (1, *tensor.shape)[-1])
 
 
 class _Additions(AdditionWatch):

@@ -7,7 +7,7 @@ silently passes no mask at all.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -124,11 +124,12 @@ def tapped(model: nn.Module, handler: Handler) -> Iterator[None]:
     A tap inside another one takes its place until it closes. The model is restored on exit, whatever happens.
     """
     register()
-    names = [id(module) for module in model.modules()]
+    modules = list(model.modules())
+    names = [id(module) for module in modules]
     before = {name: _open.handlers[name] for name in names if name in _open.handlers}
     try:
         _open.handlers.update(dict.fromkeys(names, handler))
-        with implementation(model, NAME if getattr(model, "_supports_sdpa", False) else EAGER_NAME):
+        with _implementation(modules, NAME if getattr(model, "_supports_sdpa", False) else EAGER_NAME):
             yield
     finally:
         for name in names:
@@ -177,7 +178,13 @@ def _own_implementation(module: nn.Module) -> Any:
 @contextmanager
 def implementation(model: nn.Module, name: str) -> Iterator[None]:
     """Run `model` with another attention implementation ("eager", "sdpa", ours)."""
-    configs, opened = _configs(model), object()
+    with _implementation(list(model.modules()), name):
+        yield
+
+
+@contextmanager
+def _implementation(modules: Sequence[nn.Module], name: str) -> Iterator[None]:
+    configs, opened = _configs(modules), object()
     try:
         with _switching:
             for config in configs:
@@ -200,10 +207,10 @@ def _close(config: Any, opened: object) -> None:
             del _switches[id(config)]
 
 
-def _configs(model: nn.Module) -> list[Any]:
+def _configs(modules: Sequence[nn.Module]) -> list[Any]:
     """Every config in which a module may look up its attention, nested ones included."""
     configs: dict[int, Any] = {}
-    queue = [getattr(module, "config", None) for module in model.modules()]
+    queue = list({id(config): config for module in modules if (config := module.__dict__.get("config"))}.values())
     while queue:
         config = queue.pop()
         if not hasattr(config, "_attn_implementation_internal") or id(config) in configs:
