@@ -231,11 +231,19 @@ def test_queries_that_are_read_twice_are_shown_but_not_changed(name: str) -> Non
         assert not capture.take()["z"][model.sites[0]].any()
 
 
-def test_scores_that_are_lost_are_refused_and_the_rest_works() -> None:
+def test_scores_that_are_lost_are_computed_from_queries_and_keys() -> None:
+    """OpenAI's GPT multiplies hidden scores by 0; nothing is added to them, so that they are known all the same."""
     model = opened(FAMILIES["openai"])
     with model.session() as session:
-        with pytest.raises(CaptureError, match="masks its scores in a way that headscope does not follow"):
-            session.capture("scores")
+        capture = session.capture("scores", "q", "k", "scale")
+        session.run(tokens())
+        taken = capture.take()
+        with pytest.raises(CaptureError, match="the scores of openai-gpt models cannot be patched: the family masks"):
+            session.patch("L0", "scores", "zero")
+    for site in model.sites:
+        q, k = taken["q"][site].double(), taken["k"][site].double()
+        assert close(taken["scores"][site].double(), taken["scale"][site] * q @ k.mT, WEIGHT_AGREEMENT)
+    with model.session() as session:
         session.replace("all", attention.window())
         assert close(logits(model), logits_without(model), SAME_FUNCTION)
 

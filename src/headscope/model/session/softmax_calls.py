@@ -22,12 +22,11 @@ from headscope.model.session.registered import Registered
 from headscope.model.session.text_windows import TextWindows
 from headscope.model.transformers.attention_products import (
     AttentionHandler,
-    AttentionProducts,
     ScoreProduct,
     Softmax,
 )
 from headscope.model.transformers.call_reader import visibility_of
-from headscope.model.transformers.softmax_watch import NOT_FOLLOWED
+from headscope.model.transformers.softmax_watch import NOT_FOLLOWED, SoftmaxSites
 from headscope.model.transformers.unmasked_scores import HIDING
 
 
@@ -46,14 +45,16 @@ class SoftmaxCalls(AttentionCalls, AttentionHandler):
         self,
         registered: Registered,
         windows: TextWindows,
-        products: AttentionProducts,
+        softmax_sites: SoftmaxSites,
         attended_to: Callable[[], None],
     ) -> None:
         super().__init__(registered, windows)
+        products = softmax_sites.products
         places = {site: products.products.get(number) for number, site in products.sites.items()}
         self._scores: dict[Site, ScoreProduct | None] = {
             site: None if place is None else place.scores for site, place in places.items()
         }
+        self._has_scores = not softmax_sites.scores
         self._mixes = {site for site, place in places.items() if place is not None}
         self._attended_to = attended_to
         self._attending = _Attending()
@@ -72,10 +73,13 @@ class SoftmaxCalls(AttentionCalls, AttentionHandler):
     def _wants_scores(self) -> bool:
         quantities = [quantity for capture in self._registered.captures for quantity in capture.quantities]
         quantities += [change.quantity for change in self._registered.changes]
-        if any(isinstance(quantity, MapQuantity) and quantity.of == "scores" for quantity in quantities):
+        if self._has_scores and any(isinstance(entry, MapQuantity) and entry.of == "scores" for entry in quantities):
             return True
-        is_called = any(self._needs_call(quantity) for quantity in quantities) or self._registered.replacements
-        return bool(is_called) and any(place is not None and place.adds != "nothing" for place in self._scores.values())
+        is_called = any(self._needs_call(quantity) for quantity in quantities)
+        is_replaced = any(entry.mechanism is not None for entry in self._registered.replacements)
+        return (is_called or is_replaced) and any(
+            place is not None and place.adds != "nothing" for place in self._scores.values()
+        )
 
     def inputs(self, site: Site, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Patch queries and keys; they are captured when all inputs are known."""
@@ -183,25 +187,27 @@ class SoftmaxCalls(AttentionCalls, AttentionHandler):
     def _capture_stored(self, site: Site, softmax: Softmax) -> None:
         """Captures of what can be read off the map that the model computes."""
         for capture, quantity in self._map_captures(site, gradient=False):
-            if quantity.cut is not None:
+            if quantity.cut is not None and not self._needs_call(quantity):
                 stored = softmax.pattern if quantity.of == "pattern" else _known_scores(site, softmax)
                 tensor = quantity.cut(stored)
                 capture.keep(quantity, site, tensor, self._window(quantity, site, tensor))
 
     def _capture_computed(self, site: Site) -> None:
         """Captures of what is computed from the call."""
-        quantities = [(capture, quantity) for capture, quantity in self._map_captures(site, gradient=False)]
+        quantities = self._map_captures(site, gradient=False)
         if not any(self._needs_call(quantity) for _, quantity in quantities):
             return
         call = self._whole_call(site)
         for capture, quantity in quantities:
-            if quantity.cut is None:
+            if self._needs_call(quantity):
                 tensor = self._map(site, call, capture.at[site], quantity)
                 capture.keep_own(quantity, site, tensor, self._window(quantity, site, tensor))
 
-    @staticmethod
-    def _needs_call(quantity: Quantity) -> bool:
-        return isinstance(quantity, MapQuantity) and quantity.cut is None
+    def _needs_call(self, quantity: Quantity) -> bool:
+        """Whether a quantity cannot be read off the map that the model computes."""
+        if not isinstance(quantity, MapQuantity):
+            return False
+        return quantity.cut is None or (quantity.of == "scores" and not self._has_scores)
 
     def _stream_stored(self, site: Site, softmax: Softmax) -> None:
         """Every stream on this site takes the statistics of the map."""

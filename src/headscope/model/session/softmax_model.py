@@ -38,7 +38,7 @@ class SoftmaxModel(LiveModel):
         super().__init__(model)
 
     def _answers(self) -> AttentionCalls:
-        calls = SoftmaxCalls(self.registered, self.windows, self._products, self.attended_to)
+        calls = SoftmaxCalls(self.registered, self.windows, self._softmax_sites, self.attended_to)
         self._watch = ProductWatch(self._products, calls, self.model.spec.family, self.is_live)
         return calls
 
@@ -84,9 +84,9 @@ class SoftmaxModel(LiveModel):
         return "" if spots.by_site else next(iter(spots.missing.values()), "the family has no such place")
 
     def _map_obstacle(self, quantity: MapQuantity) -> str:
-        if quantity.cut is None:
+        if quantity.cut is None or (quantity.of == "scores" and self._softmax_sites.scores):
             return self._call_obstacle()
-        return self._softmax_sites.scores if quantity.of == "scores" else ""
+        return ""
 
     def _call_obstacle(self) -> str:
         """Why not all that shapes the scores is known."""
@@ -110,7 +110,7 @@ class SoftmaxModel(LiveModel):
         if isinstance(quantity, InputQuantity) and axes.D_VALUE not in quantity.axes:
             why = why or self._products.change_refusal
         if isinstance(quantity, MapQuantity):
-            why = why or self._products.refusal
+            why = why or self._products.refusal or (self._softmax_sites.scores if quantity.of == "scores" else "")
         if why and not isinstance(quantity, WatchedQuantity):
             raise self._refusal(f"the {quantity.name}", verb, why)
 

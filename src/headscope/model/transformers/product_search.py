@@ -88,8 +88,8 @@ def _value_product(plain: ProbeForward, number: int, site: Site) -> ValueProduct
     channel = next(letter for letter in values if letter not in attention)
     v, z = layout(values, stack + key + channel, site.n_heads), layout(result, stack + query + channel, site.n_heads)
     v = v.with_copies(_copies(v.read(operand), site))
-    by_head = pattern.reshape(-1, site.n_heads, *pattern.shape[-2:]).double()
-    if not _agree(by_head @ _for_queries(v.read(operand), site), z.read(step.result), step.result.dtype):
+    by_head = _exact(pattern.reshape(-1, site.n_heads, *pattern.shape[-2:]))
+    if not _agree(by_head @ _for_queries(v.read(operand), site), _exact(z.read(step.result)), step.result.dtype):
         raise Unclear("its outputs are not its pattern times its values")
     return ValueProduct(index, is_left, v, z)
 
@@ -110,7 +110,12 @@ def _for_queries(states: Tensor, site: Site) -> Tensor:
     """Key or value heads in float64, each for every query head that reads it."""
     if site.n_heads % states.shape[1]:
         raise Unclear(f"{site.n_heads} heads of queries cannot share {states.shape[1]} heads of keys or values")
-    return _repeated(states.double(), site.n_heads // states.shape[1])
+    return _repeated(_exact(states), site.n_heads // states.shape[1])
+
+
+def _exact(values: Tensor) -> Tensor:
+    """The numbers in float64, on the CPU: not every device has it."""
+    return values.cpu().double()
 
 
 def _agree(ours: Tensor, theirs: Tensor, dtype: torch.dtype) -> bool:
@@ -173,11 +178,9 @@ def _scaled(
     step = plain.products[number][place.number]
     left, right = step.product.left, step.product.right
     q_operand, k_operand = (left, right) if place.q_is_left else (right, left)
-    q = place.q.read(q_operand).double()
+    q = _exact(place.q.read(q_operand))
     products = q @ _for_queries(place.k.read(k_operand), site).mT
-    reached, bias = (
-        forward.softmaxes[number].reached.double().reshape(products.shape) for forward in (plain, silenced)
-    )
+    reached, bias = (_exact(forward.softmaxes[number].reached).reshape(products.shape) for forward in (plain, silenced))
     visible = (reached > HIDING) & (bias > HIDING)
     reached, bias, products = (torch.where(visible, values, 0.0) for values in (reached, bias, products))
     if not bool(products.any()):

@@ -165,7 +165,8 @@ class _ScoreCheck(AttentionHandler):
 
     def inputs(self, site: Site, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Multiply queries and keys."""
-        self._products = q.double() @ k.double().repeat_interleave(q.shape[1] // k.shape[1], dim=1).mT
+        exact_q, exact_k = (states.cpu().double() for states in (q, k))  # not every device has float64
+        self._products = exact_q @ exact_k.repeat_interleave(q.shape[1] // k.shape[1], dim=1).mT
         return q, k
 
     def pattern(self, site: Site, softmax: Softmax) -> Tensor:
@@ -174,7 +175,7 @@ class _ScoreCheck(AttentionHandler):
         if scores is not None and (place is None or place.adds != "nothing" or products is None):
             self.sites.add(site)
         elif scores is not None and place is not None and products is not None:
-            error = float((scores - place.scale * products).abs().max() / scores.abs().max())
+            error = float((scores.cpu() - place.scale * products).abs().max() / scores.abs().max())
             if error <= agreement(scores.dtype, 1):
                 self.sites.add(site)
         self._products = None
