@@ -36,7 +36,7 @@ def done() -> dict[str, Namespace]:
     for title, blocks in jobs().items():
         for library, code in blocks:
             if library == "headscope":
-                exec(code, namespace)  # noqa: S102
+                exec(code, namespace)
         after[title] = dict(namespace)
     return after
 
@@ -198,14 +198,16 @@ def test_what_enters_the_layer_is_its_hidden_state(done: dict[str, Namespace], p
 
 def test_the_loss_is_that_of_the_perplexity(done: dict[str, Namespace], prompts: Namespace) -> None:
     loss = done["The loss at every position"]["loss"]
-    assert float(loss.mean()) == pytest.approx(prompts["model"].perplexity(prompts["clean"]).nats_per_token, abs=AGREEMENT)
+    assert float(loss.mean()) == pytest.approx(
+        prompts["model"].perplexity(prompts["clean"]).nats_per_token, abs=AGREEMENT
+    )
 
 
 def test_the_code_of_the_captures_page_runs() -> None:
     """Its three ways to use a quantity give what the comments say."""
     namespace: Namespace = {}
     for _, code in BLOCK.findall((DOCS / "captures.md").read_text(encoding="utf-8")):
-        exec(code, namespace)  # noqa: S102
+        exec(code, namespace)
     model, text, n_tokens = namespace["model"], namespace["text"], len(namespace["model"].encode(namespace["text"]))
     assert namespace["cache"]["L1.H3", "pattern"].shape == (1, n_tokens, n_tokens)
     assert {site for site, _ in namespace["last"]} == {"L0", "L1"}

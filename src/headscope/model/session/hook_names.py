@@ -31,7 +31,9 @@ _NOT_ROTARY = "also where positions are not rotary"
 BLOCK_HOOKS: dict[str, Hook] = {
     "hook_resid_pre": Hook("resid"),
     "ln1.hook_scale": Hook("x_scale"),
-    "ln1.hook_out": Hook("x", "a change reaches the attention alone, also where the feed-forward part reads the same norm"),
+    "ln1.hook_out": Hook(
+        "x", "a change reaches the attention alone, also where the feed-forward part reads the same norm"
+    ),
     "attn.hook_q": Hook("q_proj"),
     "attn.hook_k": Hook("k_proj", _GROUPED),
     "attn.hook_v": Hook("v", _GROUPED),
@@ -43,7 +45,9 @@ BLOCK_HOOKS: dict[str, Hook] = {
     "attn.hook_result": Hook("head_out", "needs no `use_attn_result`"),
     "attn.hook_out": Hook("attn_out"),
     "hook_attn_out": Hook("attn_add"),
-    "hook_resid_mid": Hook("resid_mid", "a change reaches all later readers; with `TransformerBridge` the next norm alone"),
+    "hook_resid_mid": Hook(
+        "resid_mid", "a change reaches all later readers; with `TransformerBridge` the next norm alone"
+    ),
     "ln2.hook_scale": Hook("mlp_scale"),
     "ln2.hook_out": Hook("mlp_in"),
     "mlp.hook_in": Hook("mlp_in"),
