@@ -41,7 +41,7 @@ def test_a_hook_is_its_quantity(name: str, tiny: Model) -> None:
 
 
 def by_module(model: Model) -> dict[str, tuple[Tensor, Tensor]]:
-    """What every module of the model was given and gave on the text."""
+    """What every module of the model was given and gave on the text, with the attention that sessions compute."""
     passed: dict[str, tuple[Tensor, Tensor]] = {}
 
     def note(name: str, args: Any, kwargs: Any, output: Any) -> None:
@@ -56,7 +56,7 @@ def by_module(model: Model) -> dict[str, tuple[Tensor, Tensor]]:
         for name, module in model.hf.named_modules()
     ]
     try:
-        with torch.no_grad():
+        with torch.no_grad(), model.session():
             model.hf(model.encode(TEXT)[None])
     finally:
         for hook in hooks:
