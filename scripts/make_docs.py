@@ -239,8 +239,8 @@ def _filled(template: str, **tables: str) -> str:
 
 def _without_interface(quantity: Quantity) -> str:
     """When a family that computes its attention itself shows a quantity."""
-    if isinstance(quantity, WatchedQuantity) and quantity.needs != "weights":
-        return "with the order of layers"
+    if isinstance(quantity, WatchedQuantity):
+        return "with the weights" if quantity.needs == "weights" else "with the order of layers"
     if isinstance(quantity, MapQuantity) and quantity.off_map:
         return "with the mask" if quantity.of == "scores" else "always"
     return "with the products"

@@ -50,8 +50,9 @@ B-22 B-23 B-24 B-25 B-26 B-27 P-1
 
 def test_every_id_is_there_once() -> None:
     ids = [name for claim in CLAIMS for name in claim.ids]
-    assert not {*ids} - {*IDS}, "a new claim: add its id to IDS above, in the order of the work"
-    assert not {*IDS} - {*ids}, "a statement of the works has lost its claim"
+    new, gone = sorted({*ids} - {*IDS}), sorted({*IDS} - {*ids})
+    assert not new, f"add {new} to IDS above, in the order of the work"
+    assert not gone, f"these statements of the works have lost their claims: {gone}"
     twice = sorted(name for name, count in Counter([*ids, *IDS]).items() if count > 2)
     assert not twice, f"two claims have one id, or IDS names it twice: {twice}"
 

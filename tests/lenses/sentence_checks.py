@@ -39,6 +39,7 @@ def assert_well_formed(headline: Headline) -> None:
     for sentence in (headline.full, headline.short):
         assert sentence[0].isupper() or sentence[0].isdigit(), sentence
         assert sentence.endswith("."), sentence
+        assert re.search(r"\d", sentence), sentence
         assert not re.search(r"\b(nan|None(?! of)|inf)\b|\d[eE][-+]?\d|(?<![\d.])-0(?:\.0+)?(?![\d.])", sentence), (
             sentence
         )

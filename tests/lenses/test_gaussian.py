@@ -160,7 +160,7 @@ def test_short_headlines_state_what_was_planted(planted):
     assert f"effectively use {value:.3g} of {D} dimensions; random vectors would use {null:.3g}." in dimension.short
     assert dimension.effect == pytest.approx(1 - value / null)
     nats = planted.tables["information"].filter(pl.col("layer") == 1, pl.col("distance") == 1)["value"].item()
-    assert information.short.startswith(f"Neighbouring tokens share {nats:.2g} nats of information")
+    assert information.short.startswith(f"Neighbouring tokens share {nats:.1f} nats of information")
     assert information.effect == pytest.approx(RHO, abs=0.01)
 
 

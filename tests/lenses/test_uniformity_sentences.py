@@ -165,6 +165,12 @@ def test_parts_of_which_none_has_an_effect(half, short):
     assert causes.effect == 0
 
 
+def test_a_part_that_was_tested_speaks_before_one_that_was_not():
+    causes = said(ends=ENDS | {"without skips": (0.194, 0.034, None, None)})[1]
+    assert causes.short.startswith("Without attention, 75 % of vectors' length")
+    assert causes.effect == pytest.approx((0.75 - 0.727) / 0.727)
+
+
 def test_attention_alone_speaks_where_no_part_was_left_out():
     causes = said(ends={name: ENDS[name] for name in (AS_IS, "attention alone")})[1]
     assert_states(causes.full, WINDOWS, 72.7, 95, 72.3, 73.1, 11, 95, 9.9, 12.1)

@@ -1,11 +1,11 @@
 """Where a person would hook each place of many families, written by hand, and the hooks themselves.
 
 A row of `BY_HAND` maps a place to modules: `"self_attn.o_proj out"` is what that module gives, `"mlp in"` what it is
-given; several modules after each other are given the same tensor. Paths are relative to the layer; a leading slash makes
-them absolute, `{i}` is the number of the layer. `#{i}` names the call of a module that runs several times, `*0.3` a factor
-that the layer's own code puts on the tensor. A norm is named without a side: its
-scale is a formula of what it is given. `first …` holds at layer 0 alone, `cross …` at the cross-attention of a layer.
-A place that a row does not name cannot be hooked: `MISSING` says why.
+given; several modules after each other are given the same tensor. Paths are relative to the layer; a leading slash
+makes them absolute, `{i}` is the number of the layer. `#{i}` names the call of a module that runs several times, `*0.3`
+a factor that the layer's own code puts on the tensor. A norm is named without a side: its scale is a formula of what it
+is given. `first …` holds at layer 0 alone, `cross …` at the cross-attention of a layer. A place that a row does not
+name cannot be hooked: `MISSING` says why.
 """
 
 from collections import Counter
@@ -22,16 +22,40 @@ from tests.model.families import BART, DBRX, DISPATCHING, GPT2, GROUPED, OUTSIDE
 
 MORE = (
     _family("granite_scaled", "Granite", {**GROUPED, "residual_multiplier": 0.3}, "a factor on each branch"),
-    _family("qwen3_moe", "Qwen3Moe", {**GROUPED, "head_dim": 8, "moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2}, "experts"),
-    _family("olmoe", "Olmoe", {**GROUPED, "num_experts": 4, "num_experts_per_tok": 2}, "experts, QK-norm over all heads"),
-    _family("neox_sequential", "GPTNeoX", {**SMALL, "use_parallel_residual": False}, "the same family, one part after the other"),
-    _family("opt_post_norm", "OPT", {**SMALL, "ffn_dim": 48, "word_embed_proj_dim": 32, "do_layer_norm_before": False}, "post-norm decoder"),
-    _family("falcon_sequential", "Falcon", {**SMALL, "num_kv_heads": 4, "alibi": False, "parallel_attn": False}, "outside, one part after the other"),
+    _family(
+        "qwen3_moe",
+        "Qwen3Moe",
+        {**GROUPED, "head_dim": 8, "moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2},
+        "experts",
+    ),
+    _family(
+        "olmoe", "Olmoe", {**GROUPED, "num_experts": 4, "num_experts_per_tok": 2}, "experts, QK-norm over all heads"
+    ),
+    _family(
+        "neox_sequential",
+        "GPTNeoX",
+        {**SMALL, "use_parallel_residual": False},
+        "the same family, one part after the other",
+    ),
+    _family(
+        "opt_post_norm",
+        "OPT",
+        {**SMALL, "ffn_dim": 48, "word_embed_proj_dim": 32, "do_layer_norm_before": False},
+        "post-norm decoder",
+    ),
+    _family(
+        "falcon_sequential",
+        "Falcon",
+        {**SMALL, "num_kv_heads": 4, "alibi": False, "parallel_attn": False},
+        "outside, one part after the other",
+    ),
     _family("glm4", "Glm4", {**GROUPED, "head_dim": 8}, "sandwich norms"),
     _family("cohere2", "Cohere2", {**GROUPED, "head_dim": 8, "sliding_window": 4}, "parallel block"),
     _family("blenderbot", "Blenderbot", BART, "pre-norm encoder–decoder", head="ForConditionalGeneration"),
-    _family("gpt2_wide", "GPT2", {**GPT2, "n_inner": 16}, "a feed-forward part narrower than the stream", head="LMHeadModel"),
-)  # fmt: skip
+    _family(
+        "gpt2_wide", "GPT2", {**GPT2, "n_inner": 16}, "a feed-forward part narrower than the stream", head="LMHeadModel"
+    ),
+)
 FAMILIES = {family.name: family for family in (*DISPATCHING, *OUTSIDE, DBRX, *MORE)}
 
 Row = Mapping[str, str]
@@ -457,17 +481,51 @@ BY_HAND: dict[str, Row | tuple[Row, Row]] = {
 
 # The norms that divide by the root mean square; the others take the mean away first.
 RMS = {
-    "llama_mha", "llama_gqa", "llama_mqa", "llama_bias", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "glm",
-    "glm4", "granite", "granite_scaled", "phi3", "olmo2", "mixtral", "gpt_oss", "qwen3_moe", "olmoe", "llama4",
-    "deepseek_v3", "t5", "mt5",
-}  # fmt: skip
+    "llama_mha",
+    "llama_gqa",
+    "llama_mqa",
+    "llama_bias",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "glm",
+    "glm4",
+    "granite",
+    "granite_scaled",
+    "phi3",
+    "olmo2",
+    "mixtral",
+    "gpt_oss",
+    "qwen3_moe",
+    "olmoe",
+    "llama4",
+    "deepseek_v3",
+    "t5",
+    "mt5",
+}
 
 # Families in which the module that the table names is the only reader of the stream after the attention: a hook there
 # changes the stream itself. In the others the next addition reads it too, beside the norm.
 ONLY_READER_OF_MID = {
-    "albert", "bart", "bert", "big_bird", "bloom", "deberta_v2", "distilbert", "electra", "marian", "mpnet", "mt5", "mvp",
-    "opt_post_norm", "roberta", "t5",
-}  # fmt: skip
+    "albert",
+    "bart",
+    "bert",
+    "big_bird",
+    "bloom",
+    "deberta_v2",
+    "distilbert",
+    "electra",
+    "marian",
+    "mpnet",
+    "mt5",
+    "mvp",
+    "opt_post_norm",
+    "roberta",
+    "t5",
+}
 
 # Places of the whole stack, which stand at its first or last self-attention, and of a whole layer, at its first site.
 _OF_FIRST, _OF_LAST = ("embed",), ("final", "final_scale", "logits")
@@ -519,7 +577,7 @@ def _spot(entry: str, layer: str, number: int) -> Spot:
     words = entry.split()
     factor = float(words.pop().removeprefix("*")) if words[-1].startswith("*") else 1.0
     side = words.pop() if words[-1] in ("in", "out") else ""
-    stem, _, call = layer.partition("#")
+    stem = layer.partition("#")[0]
     modules = []
     for word in words:
         path, _, own_call = word.partition("#")

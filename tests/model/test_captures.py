@@ -24,7 +24,7 @@ from headscope.model.session.module_taps import ModuleTap, Watched
 from headscope.model.session.places import Spot, Spots
 from headscope.model.transformers.layers import enclosing_layer
 from headscope.shapes import AXES
-from tests.model.families import DISPATCHING, OUTSIDE
+from tests.model.families import DISPATCHING, OTHER_OUTSIDE, OUTSIDE
 
 BATCH = 2
 LEFT = QUANTITIES["resid"]
@@ -59,10 +59,6 @@ def captured(model: Model, *names: str, at: str = "all", length: int = 9) -> dic
         return capture.take()
 
 
-def is_watched_at_its_softmax(model: Model) -> bool:
-    return model.spec.family in {"bloom", "gpt_neo"}
-
-
 def test_a_quantity_of_the_map_is_one_entry(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is captured, shown, spelled and described, and no other line is written for it."""
     monkeypatch.setitem(QUANTITIES, "peak", PEAK)
@@ -95,18 +91,12 @@ def test_a_quantity_of_the_scores_is_one_entry(model: Model, monkeypatch: pytest
         assert torch.allclose(means[site], whole[site].mean((-1, -2)), atol=1e-5)
 
 
-def test_a_quantity_without_a_cut_is_refused_where_only_maps_are_stored(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quantity_without_a_cut_is_computed_from_the_call(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     uncut = MapQuantity(name="peak", meaning=PEAK.meaning, axes=PEAK.axes, compute=PEAK.compute, of="pattern")
     monkeypatch.setitem(QUANTITIES, "peak", uncut)
-    if not is_watched_at_its_softmax(model):
-        assert set(captured(model, "peak")["peak"]) == set(model.sites)
-        return
-    with model.session() as session:
-        assert "peak" not in session.shown
-        with pytest.raises(CaptureError, match="cannot be captured as peak"):
-            session.capture("peak")
+    taken = captured(model, "pattern", "peak")
+    for site in model.sites:
+        assert torch.allclose(taken["peak"][site], taken["pattern"][site].amax(-1), atol=1e-6)
 
 
 def test_a_quantity_of_the_inputs_is_one_entry(tiny: Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,14 +108,15 @@ def test_a_quantity_of_the_inputs_is_one_entry(tiny: Model, monkeypatch: pytest.
         read=lambda call: call.k.norm(dim=-1),
     )
     monkeypatch.setitem(QUANTITIES, "key_lengths", lengths)
-    for model in (tiny, open_model(next(family for family in DISPATCHING if family.name == "llama_gqa").build())):
+    families = [family for family in DISPATCHING + OTHER_OUTSIDE if family.name in ("llama_gqa", "falcon_grouped")]
+    for model in (tiny, *(open_model(family.build()) for family in families)):
         taken = captured(model, "k", "key_lengths", at="L1.H2-3")
         for site, k in taken["k"].items():
             assert torch.equal(taken["key_lengths"][site], k.norm(dim=-1))
             assert k.shape[1] == len({site.kv_head(2), site.kv_head(3)}) < site.n_kv_heads
 
 
-def test_a_quantity_of_the_output_is_one_entry(tiny: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quantity_of_the_output_is_one_entry(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = OutputQuantity(
         name="z_lengths",
         meaning="The lengths of what the heads give.",
@@ -133,7 +124,8 @@ def test_a_quantity_of_the_output_is_one_entry(tiny: Model, monkeypatch: pytest.
         read=lambda out: out.norm(dim=-1),
     )
     monkeypatch.setitem(QUANTITIES, "z_lengths", lengths)
-    taken = captured(tiny, "z", "z_lengths", at="L1.H1-2")
+    stack = "dec." if model.spec.kind == "encoder-decoder" else ""
+    taken = captured(model, "z", "z_lengths", at=f"{stack}L1.H1-2")
     for site, z in taken["z"].items():
         assert torch.allclose(taken["z_lengths"][site], z.norm(dim=-1))
 

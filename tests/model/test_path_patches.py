@@ -7,16 +7,19 @@ from torch import Tensor
 from headscope.errors import UsageError, VariantRefused
 from headscope.model.model import Model, open_model
 from headscope.model.session.written_stream import WrittenStream
-from tests.model.families import DISPATCHING
+from tests.model.families import DISPATCHING, OTHER_OUTSIDE, OUTSIDE
 
-# Grouped queries, LayerNorm with biases, norms after the parts, a factor, parallel parts, flattened texts, experts.
-PRE_NORM = ["llama_gqa", "gpt2", "gemma2", "granite", "gpt_neox", "opt", "mixtral"]
+# Grouped queries, LayerNorm with biases, norms after the parts, a factor, parallel parts, flattened texts, experts. The
+# last three compute their attention themselves: with rotary positions, ALiBi, and a key head for all queries.
+PRE_NORM = ["llama_gqa", "gpt2", "gemma2", "granite", "gpt_neox", "opt", "mixtral", "gptj", "bloom", "falcon"]
+PARALLEL = ("gpt_neox", "gptj", "falcon")
 _models: dict[str, Model] = {}
 
 
 def opened(name: str) -> Model:
     if name not in _models:
-        _models[name] = open_model(next(family for family in DISPATCHING if family.name == name).build())
+        families = DISPATCHING + OUTSIDE + OTHER_OUTSIDE
+        _models[name] = open_model(next(family for family in families if family.name == name).build())
     return _models[name]
 
 
@@ -61,7 +64,7 @@ def test_no_other_reader_receives_anything_else(name: str) -> None:
         assert not changed(plain, after)
         assert not torch.equal(other, logits)
         after, other = readers_of(model, (writer, (f"{last}.H1", "q"), {}))
-        parallel = name in ("gpt_neox",)
+        parallel = name in PARALLEL
         expected = {f"{last}.1.q", f"{last}.1.z"} | (set() if parallel else {f"{last}.mlp"})
         assert changed(plain, after) == expected
         after, other = readers_of(model, (writer, (last, "mlp"), {}))

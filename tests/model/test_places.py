@@ -1,7 +1,7 @@
 """Every place of the registry against hooks written by hand: values, what is missing, and gradients.
 
-`hand_hooks` has the table of modules. Inside the session a place is read and hooked by hand in one forward, so that both
-see the same tensor, to the last bit.
+`hand_hooks` has the table of modules. Inside the session a place is read and hooked by hand in one forward, so that
+both see the same tensor, to the last bit.
 """
 
 import sys
@@ -33,8 +33,8 @@ from tests.model.hand_hooks import (
 )
 from tests.model.test_fidelity import relative_error
 
-# A scale in float32 against its formula in float64; parts of heads, scores and maps in float32 against the same products
-# taken in another order; gradients in float64, which round at 1e-16 and pass two layers.
+# A scale in float32 against its formula in float64; parts of heads, scores and maps in float32 against the same
+# products taken in another order; gradients in float64, which round at 1e-16 and pass two layers.
 AGREEMENT = 1e-6
 
 # Why a place is missing where the table has no module for it.
@@ -76,7 +76,7 @@ def labels(by_site: Any) -> list[str]:
 
 def test_the_table_names_every_family_and_every_place() -> None:
     assert set(BY_HAND) == set(FAMILIES)
-    outside = {"head_out"}  # computed from z and the weights, and compared with them
+    outside = {"head_out", "q_proj", "k_proj"}  # parts of single heads: see the tests of heads
     assert {name for name, entry in QUANTITIES.items() if isinstance(entry, WatchedQuantity)} == set(PLACES) | outside
 
 
@@ -121,9 +121,7 @@ def test_values_are_those_of_hooks_written_by_hand(name: str) -> None:
 @pytest.mark.parametrize("name", BY_HAND)
 def test_heads_give_what_the_output_projection_reads_and_sum_to_what_it_gives(name: str) -> None:
     model = opened(name)
-    read = {
-        site: Spot(spot.modules, "in") for site, spot in spots_by_hand(name, model)["attn_out"].items()
-    }
+    read = {site: Spot(spot.modules, "in") for site, spot in spots_by_hand(name, model)["attn_out"].items()}
     with torch.no_grad(), ExitStack() as stack:
         noted = {site: stack.enter_context(recorded(model.hf, spot)) for site, spot in read.items()}
         capture = stack.enter_context(model.session()).capture("z", "head_out", "attn_out")
@@ -141,11 +139,90 @@ def test_heads_give_what_the_output_projection_reads_and_sum_to_what_it_gives(na
         assert relative_error(parts.sum(1) + bias, taken["attn_out"][site]) <= AGREEMENT
 
 
+def by_head(tensor: Tensor, width: int) -> Tensor:
+    """What a projection gives, as batch × heads × tokens × width."""
+    return tensor.unflatten(-1, (-1, width)).transpose(1, 2)
+
+
+def normed_by_head(normed: Tensor, states: Tensor) -> Tensor:
+    """What a norm of queries or keys gives; it sees all heads as one vector, or each before or after transposition."""
+    if normed.ndim == 3:
+        return by_head(normed, states.shape[-1])
+    return normed if normed.shape == states.shape else normed.transpose(1, 2)
+
+
+def places_of_projections(model: Model) -> None:
+    """Look them up: the forwards that do so pass the hooks too."""
+    for place in ("q_proj", "k_proj"):
+        assert labels(spots_of(model, place).by_site) == labels(model.sites)
+
+
+# Families with a module for each of q, k and v: with rotary positions, some with norms before them, and without.
+ROTARY = (
+    "llama_gqa", "llama_bias", "mistral", "mixtral", "qwen2", "qwen3", "gemma2", "gemma3", "gpt_oss", "olmo", "olmo2",
+    "cohere", "granite",
+)  # fmt: skip
+UNROTATED = ("bert", "distilbert", "albert", "electra", "t5", "bart", "marian", "vit", "gpt_neo", "mpnet")
+
+
+@pytest.mark.parametrize("name", [*ROTARY, *UNROTATED])
+def test_queries_keys_and_values_are_those_of_their_modules(name: str) -> None:
+    """Projections and values to the last bit; so are queries and keys, after the family's own norm and rotation."""
+    model, rotations = opened(name), dict[Site, tuple[Tensor, Tensor]]()
+    sites = [site for site in model.sites if site.kind == "self"]
+    places_of_projections(model)
+    with torch.no_grad(), ExitStack() as stack:
+        noted = {}
+        for site in sites:
+            attention = model.hf.get_submodule(site.module)
+
+            def note(_: Any, args: Any, kwargs: Any, site: Site = site) -> None:
+                rotations[site] = kwargs.get("position_embeddings")
+
+            stack.callback(attention.register_forward_pre_hook(note, with_kwargs=True).remove)
+            modules = dict(zip("qkv", spots_by_hand(name, model)["x"][site].modules, strict=True))
+            for letter, module in modules.items():
+                noted[letter, site] = stack.enter_context(recorded(model.hf, Spot((module,), "out")))
+                normed = (f"{site.module}.{letter}_norm", site.call)
+                if hasattr(attention, f"{letter}_norm"):
+                    noted[f"{letter}_norm", site] = stack.enter_context(recorded(model.hf, Spot((normed,), "out")))
+        capture = stack.enter_context(model.session()).capture("q_proj", "k_proj", "q", "k", "v", "scores", "scale")
+        forward(model)
+    taken = capture.take()
+    for site in sites:
+        widths = {"q": site.d_head, "k": site.d_head, "v": site.d_value}
+        q, k, v = (by_head(noted[letter, site][0], width) for letter, width in widths.items())
+        assert torch.equal(taken["q_proj"][site], q)
+        assert torch.equal(taken["k_proj"][site], k)
+        assert torch.equal(taken["v"][site], v)
+        if ("q_norm", site) in noted:
+            q, k = (normed_by_head(noted[f"{letter}_norm", site][0], states) for letter, states in (("q", q), ("k", k)))
+        if name in ROTARY:
+            attention = model.hf.get_submodule(site.module)
+            q, k = sys.modules[type(attention).__module__].apply_rotary_pos_emb(q, k, *rotations[site])
+        assert torch.equal(taken["q"][site], q)
+        assert torch.equal(taken["k"][site], k)
+        if not set(site.extras) & {"bias", "softcap"}:
+            product = float(taken["scale"][site]) * q @ k.repeat_interleave(site.n_heads // site.n_kv_heads, 1).mT
+            assert relative_error(taken["scores"][site], product) <= AGREEMENT
+
+
 # Pre-norm with grouped queries, fused projections, sandwich norms, factors, parallel blocks, experts, post-norm, shared
 # layers, cross-attention, and two that compute their attention themselves, one of them with additions in place.
 DIFFERENTIATED = (
-    "llama_gqa", "gpt2", "gemma2", "granite_scaled", "gpt_neox", "mixtral", "bert", "albert", "t5", "bart", "bloom", "falcon",
-)  # fmt: skip
+    "llama_gqa",
+    "gpt2",
+    "gemma2",
+    "granite_scaled",
+    "gpt_neox",
+    "mixtral",
+    "bert",
+    "albert",
+    "t5",
+    "bart",
+    "bloom",
+    "falcon",
+)
 
 
 def inputs_of(model: Model) -> dict[str, Tensor]:
@@ -248,16 +325,17 @@ def test_gradients_inside_the_attention_follow_from_that_of_its_output(name: str
     """z = P v, P = softmax(S), S = scale · q kᵀ (and a bias): the derivatives, written out."""
     model = open_model(FAMILIES[name].build().double())
     with model.session() as session:
-        capture = session.capture("q", "k", "v", "scale", "scores", "pattern", "z", gradient=True)
+        capture = session.capture("q", "k", "v", "scores", "pattern", "z", gradient=True)
+        scales = session.capture("scale")
         number = one_number(session.run(inputs_of(model)["input_ids"]).logits)
-        gradients, taken = capture.gradients(number), capture.take()
+        gradients, taken, scale_by_site = capture.gradients(number), capture.take(), scales.take()["scale"]
     for site in model.sites:
-        q, k, v, weights = (taken[letter][site].detach() for letter in ("q", "k", "v", "pattern"))
+        q, k, v, weights = (taken[what][site].detach().double() for what in ("q", "k", "v", "pattern"))
         groups = site.n_heads // site.n_kv_heads
         of_z = gradients["z"][site]
         of_pattern = of_z @ v.repeat_interleave(groups, 1).mT
         of_scores = weights * (of_pattern - (weights * of_pattern).sum(-1, keepdim=True))
-        scale = float(taken["scale"][site])
+        scale = float(scale_by_site[site])
 
         def per_group(heads: Tensor, groups: int = groups) -> Tensor:
             return heads.unflatten(1, (-1, groups)).sum(2)

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from headscope.core import Selection, Site
 from headscope.errors import CaptureError, CheckpointError, UsageError
-from headscope.model.capture_card import capture_card
+from headscope.model.capture_card import cache_card, capture_card
 from headscope.model.model import Model, open_model
 from headscope.model.token_spelling import spelled_tokens
 from tests.html_page import Page
@@ -217,6 +217,11 @@ def test_a_capture_shows_its_places_and_shapes(tiny: Model) -> None:
     both = capture_card(axes, capture.at, forwards).text()
     assert f"1 × 8 × {n} × {n} (3 tensors); 1 × 8 × 2 × 2 (3 tensors)" in both
     assert both.endswith("2 forwards have run: `take_all()` hands their tensors over.")
+    cache = cache_card(axes, capture.at, forwards[0]).text().splitlines()
+    assert cache[0] == "cache of pattern, z: 24 heads at 3 sites"
+    assert cache[2].endswith(f"1 × 8 × {n} × {n} (3 tensors)")
+    assert cache[-1] == '  0.0 MiB; `cache["L0", "pattern"]` is one of them.'
+    assert cache_card({}, {}, {}).text().splitlines()[-1] == "  0.0 MiB."
     nothing = capture_card(axes, dict.fromkeys(tiny.sites, (0,)), [])
     assert nothing.text().splitlines()[1:3] == ["  L0 … L3", "  pattern  batch × heads × queries × keys"]
     assert "Nothing has run" in "".join(Page(nothing.html()).text)

@@ -1,4 +1,4 @@
-"""The card of a capture: which places it holds, of what shapes, and what to do next."""
+"""The cards of a capture and of a cache: which places they hold, of what shapes, and what to do next."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -21,11 +21,30 @@ def capture_card(
         at: The selected sites with their selected heads.
         forwards: What each forward since the last `take` showed: quantity → site → tensor.
     """
+    return _card("capture", axes, at, forwards, _next_step(len(forwards)))
+
+
+def cache_card(
+    axes: Mapping[str, Sequence[str]], at: Mapping[Site, Sequence[int]], tensors: Mapping[str, Mapping[Site, Tensor]]
+) -> Card:
+    """The card of the tensors of one forward, by quantity and site; the arguments are those of `capture_card`."""
+    size = sum(tensor.nbytes for by_site in tensors.values() for tensor in by_site.values())
+    keys = [(site.label, name) for name, by_site in tensors.items() for site in by_site]
+    example = f'; `cache["{keys[0][0]}", "{keys[0][1]}"]` is one of them' if keys else ""
+    return _card("cache", axes, at, [tensors], f"{size / 2**20:.1f} MiB{example}.")
+
+
+def _card(
+    noun: str,
+    axes: Mapping[str, Sequence[str]],
+    at: Mapping[Site, Sequence[int]],
+    forwards: Sequence[Mapping[str, Mapping[Site, Tensor]]],
+    end: str,
+) -> Card:
     n_heads = sum(map(len, at.values()))
-    title = f"capture of {listed(list(axes))}: {counted(n_heads, 'head')} at {counted(len(at), 'site')}"
-    facts = [(name, " × ".join(axes[name])) for name in axes]
-    facts = [(name, "; ".join([text, *_shapes(name, forwards)])) for name, text in facts]
-    return Card(title, lead=(_span(list(at)),), facts=tuple(facts), end=(_next_step(len(forwards)),))
+    title = f"{noun} of {listed(list(axes))}: {counted(n_heads, 'head')} at {counted(len(at), 'site')}"
+    facts = [(name, "; ".join([" × ".join(axes[name]), *_shapes(name, forwards)])) for name in axes]
+    return Card(title, lead=(_span(list(at)),), facts=tuple(facts), end=(end,))
 
 
 def _shapes(name: str, forwards: Sequence[Mapping[str, Mapping[Site, Tensor]]]) -> Iterator[str]:

@@ -9,10 +9,11 @@ from scipy import stats
 from headscope.core import Headline
 from headscope.lenses.lens import Tables
 from headscope.lenses.shared.effects import correlation_effect, majority_effect, mean_effect, share_effect
-from headscope.lenses.shared.estimates import apart, counted, fixed, part_of, significant
+from headscope.lenses.shared.estimates import apart, fixed, how_many, rounded
 from headscope.lenses.shared.phrases import undetected
 from headscope.lenses.shared.plots import label_of
 from headscope.lenses.shared.window_tests import FALSE_DISCOVERIES
+from headscope.lenses.shared.written_numbers import counted
 from headscope.maths.resampling.jackknife import POWER
 
 
@@ -46,7 +47,7 @@ def _trace_headline(heads: pl.DataFrame) -> Headline | None:
     full = (
         f"In the weights{'' if stored else ', rounding noise included'}, the trace of W_QK is "
         f"{fixed(median_share, 3, signed=True)} of its largest possible value in {_median_head(rows)} (one side turned "
-        f"at random: 0, standard deviation {significant(spread)}).{span} {_beyond_chance(rows, 1.0, '')} What the "
+        f"at random: 0, standard deviation {rounded(spread)}).{span} {_beyond_chance(rows, 1.0, '')} What the "
         "heads do on a text is measured by the lens likeness."
     )
     is_sure = _is_sure(rows)
@@ -70,13 +71,13 @@ def _median_head(rows: pl.DataFrame) -> str:
 
 def _trace_short(rows: pl.DataFrame, sure: pl.DataFrame) -> str:
     if sure.is_empty():
-        size = significant(_countable(rows, 0))
+        size = rounded(_countable(rows, 0))
         return undetected("head whose weights match or avoid like tokens", f"{size} of the maximum")
     signs = set(np.sign(sure["value"].to_numpy()))
     verb = "match" if signs == {1.0} else "avoid" if signs == {-1.0} else "match or avoid"
     size = fixed(float(np.median(np.abs(sure["value"].to_numpy()))), 2)
     by = "typically by" if sure.height > 1 else "by"
-    heads = part_of(sure.height, rows.height)
+    heads = how_many(sure.height, rows.height)
     return f"The weights of {heads} {verb} like tokens beyond chance, {by} {size} of the maximum."
 
 
@@ -99,7 +100,7 @@ def _beyond_chance(rows: pl.DataFrame, factor: float, unit: str) -> str:
     """How many heads lie above and below their null, and which distance one more of them would need."""
     sure = rows.filter(_is_sure(rows))
     above, below = (sure.filter(side).height for side in (pl.col("z") > 0, pl.col("z") < 0))
-    limit = f"{significant(factor * _countable(rows, sure.height))}{unit}"
+    limit = f"{rounded(factor * _countable(rows, sure.height))}{unit}"
     if rows.height == 1:
         if sure.is_empty():
             return f"Chance could give as much: it takes {limit} to be detected four times in five."
@@ -109,8 +110,8 @@ def _beyond_chance(rows: pl.DataFrame, factor: float, unit: str) -> str:
         f"; one more would be counted four times in five if it differed by {limit}" if sure.height < rows.height else ""
     )
     return (
-        f"{part_of(above, rows.height).capitalize()} {verb} above and {below or 'none'} below what chance gives (false "
-        f"discovery rate {100 * FALSE_DISCOVERIES:.0f} %{missing})."
+        f"{how_many(above, rows.height).capitalize()} {verb} above and {below or 'none'} below what chance gives "
+        f"(false discovery rate {100 * FALSE_DISCOVERIES:.0f} %{missing})."
     )
 
 
@@ -137,7 +138,7 @@ def _share_headline(heads: pl.DataFrame) -> Headline | None:
 
 def _chance(rows: pl.DataFrame) -> str:
     """The null in brackets, then how many heads lie beyond it; where chance has no play, that."""
-    null, spread = fixed(100 * _median(rows, "null"), 1), significant(100 * _median(rows, "sd"))
+    null, spread = fixed(100 * _median(rows, "null"), 1), rounded(100 * _median(rows, "sd"))
     tested = rows.filter(pl.col("z").is_finite())
     if tested.is_empty():
         return f" (one side turned at random: always {null} %)."
@@ -157,11 +158,11 @@ def _minority_short(rows: pl.DataFrame, name: str, deviation: tuple[str, str]) -
         return f"Whatever the weights, heads of this size have {fixed(100 * _median(rows, 'value'), 1)} % {name}."
     sure = tested.filter(_is_sure(tested))
     if sure.is_empty():
-        return undetected(f"difference from chance in the {name}", f"{significant(100 * _countable(tested, 0))} points")
+        return undetected(f"difference from chance in the {name}", f"{rounded(100 * _countable(tested, 0))} points")
     size = float(np.median(np.abs((sure["value"] - sure["null"]).to_numpy())))
     verb, thing = deviation
     verb, by = (verb, "typically by") if sure.height > 1 else ({"have": "has"}.get(verb, f"{verb}s"), "by")
-    return f"{part_of(sure.height, tested.height)} {verb} {thing}, {by} {significant(100 * size)} points."
+    return f"{how_many(sure.height, tested.height)} {verb} {thing}, {by} {rounded(100 * size)} points."
 
 
 def _layer_headline(layers: pl.DataFrame, heads: pl.DataFrame) -> Headline | None:
@@ -190,13 +191,13 @@ def _layers_sentence(traces: pl.DataFrame) -> str:
     size, random = (float(np.sqrt(np.mean(np.square(traces[name].to_numpy())))) for name in ("value", "sd"))
     if traces.height == 1:
         return (
-            f"Summed over the heads of {_layer_label(low)}, the trace of W_QK is {significant(low['value'], 3)} (one "
-            f"side turned at random: 0, standard deviation {significant(random, 3)})."
+            f"Summed over the heads of {_layer_label(low)}, the trace of W_QK is {rounded(low['value'], 3)} (one "
+            f"side turned at random: 0, standard deviation {rounded(random, 3)})."
         )
     return (
-        f"Summed over the heads of a layer, the trace of W_QK runs from {significant(low['value'], 3)} in "
-        f"{_layer_label(low)} to {significant(high['value'], 3)} in {_layer_label(high)}; its root mean square is "
-        f"{significant(size, 3)} (one side turned at random: {significant(random, 3)})."
+        f"Summed over the heads of a layer, the trace of W_QK runs from {rounded(low['value'], 3)} in "
+        f"{_layer_label(low)} to {rounded(high['value'], 3)} in {_layer_label(high)}; its root mean square is "
+        f"{rounded(size, 3)} (one side turned at random: {rounded(random, 3)})."
     )
 
 

@@ -21,10 +21,10 @@ from headscope.lenses.shared.estimates import (
     countable_effect,
     estimate,
     fixed,
+    how_many,
     intervals_leave,
     no_detection,
-    part_of,
-    significant,
+    rounded,
     untested,
     window_count,
 )
@@ -152,12 +152,12 @@ def _preferences(rows: pl.DataFrame) -> str:
     if limit is None or clear.height == tested.height:
         further = ""
     elif limit < 1:
-        further = f"; one more would be counted in four of five texts at {significant(limit)}"
+        further = f"; one more would be counted in four of five texts at {rounded(limit)}"
     else:
         further = f"; {windows_phrase(rows)} are too few to count one more"
     verb = "look" if toward > 1 else "looks"
     return (
-        f"Given the distance, {part_of(toward, tested.height)} {verb} at tokens with similar inputs and "
+        f"Given the distance, {how_many(toward, tested.height)} {verb} at tokens with similar inputs and "
         f"{away or 'none'} away from them (false discovery rate 5 %{further})."
     )
 
@@ -177,14 +177,14 @@ def _ranks_short(rows: pl.DataFrame) -> _Short:
     clear = tested.filter(pl.col("adjusted") < FALSE_DISCOVERIES)
     if clear.is_empty():
         limit = countable_effect(tested, 0, ("given_low", "given_high"))
-        size = "" if limit is None else f"a rank correlation of {significant(limit)}"
+        size = "" if limit is None else f"a rank correlation of {rounded(limit)}"
         return no_detection("preference for similar tokens beyond distance", limit, size, windows, most=1.0), 0.0
     size = fixed(float(np.median(np.abs(clear["given_distance"].to_numpy()))), 2)
     signs = set(np.sign(clear["given_distance"].to_numpy()))
     side = "at" if signs == {1.0} else "away from" if signs == {-1.0} else "at, or away from,"
     look, typical = ("look", "typical ") if clear.height > 1 else ("looks", "")
     short = (
-        f"Distance aside, {part_of(clear.height, tested.height)} {look} {side} similar tokens, with a {typical}rank "
+        f"Distance aside, {how_many(clear.height, tested.height)} {look} {side} similar tokens, with a {typical}rank "
         f"correlation of {size}."
     )
     return short, mean_effect(
@@ -205,7 +205,7 @@ def _linear_headline(heads: pl.DataFrame) -> Headline | None:
         return None
     target, rows = next((target, rows) for target, rows in rows_by_target.items() if not rows.is_empty())
     slope = _median(rows, "slope")
-    change = "" if slope is None else f" From cosine 0 to 1 the {target} changes by {significant(slope, signed=True)}."
+    change = "" if slope is None else f" From cosine 0 to 1 the {target} changes by {rounded(slope, signed=True)}."
     full = (
         f"Over {windows_phrase(rows)}, the cosine of two layer inputs explains "
         f"{' and '.join(shares.values())} in {_median_of(rows)}.{change} {_largest_share(rows, target)}"
@@ -268,7 +268,7 @@ def _linear_short(rows: pl.DataFrame, target: str) -> _Short:
     effect = majority_effect(share_effect(share, chance), detected)
     if effect == 0.0 and any(detected):
         return (
-            f"In {part_of(sum(detected), len(detected))} the tokens' angle explains part of the {target}'s variance; "
+            f"In {how_many(sum(detected), len(detected))} the tokens' angle explains part of the {target}'s variance; "
             "chance gives one in twenty."
         ), effect
     if effect == 0.0:
@@ -347,7 +347,7 @@ def _arcs_short(rows: pl.DataFrame, name: str) -> _Short:
     between, noun = ("attention rows", "head") if name == "row" else ("inputs", "layer")
     if effect == 0.0 and any(detected):
         return (
-            f"In {part_of(sum(detected), len(detected), noun)} softmaxes between {between} depart from the law for "
+            f"In {how_many(sum(detected), len(detected), noun)} softmaxes between {between} depart from the law for "
             "random vectors; chance gives one in twenty."
         ), effect
     if effect == 0.0:
@@ -362,7 +362,7 @@ def _arcs_short(rows: pl.DataFrame, name: str) -> _Short:
 
 def _percent(share: float) -> str:
     """Two digits, and no powers of ten."""
-    return f"{significant(100 * share)} %"
+    return f"{rounded(100 * share)} %"
 
 
 def _two_decimals(value: float | None) -> str:

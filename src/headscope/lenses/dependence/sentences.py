@@ -17,13 +17,12 @@ from headscope.lenses.shared.effects import (
 )
 from headscope.lenses.shared.estimates import (
     countable_effect,
-    counted,
     estimate,
     fixed,
+    how_many,
     intervals_leave,
     no_detection,
-    part_of,
-    significant,
+    rounded,
     untested,
     window_count,
 )
@@ -31,6 +30,7 @@ from headscope.lenses.shared.phrases import detectable_effect, windows_phrase
 from headscope.lenses.shared.plots import label_of
 from headscope.lenses.shared.token_pairs import PairSample
 from headscope.lenses.shared.window_tests import FALSE_DISCOVERIES
+from headscope.lenses.shared.written_numbers import counted
 
 # Fewer windows than these are called few.
 FEW = 8
@@ -127,7 +127,7 @@ def _joint_headline(joint: pl.DataFrame) -> Headline | None:
         verdict = f"{counted(row['windows'], 'window')} are too few to detect any {_RELATION}"
     stack = "" if row["stack"] == "only" else f" of {row['stack']}"
     heads = f"in the mean of {row['heads']} heads{stack}" if row["heads"] > 1 else f"in the only head{stack}"
-    limit = significant(row["detectable"])
+    limit = rounded(row["detectable"])
     is_detected = not row["low"] <= 0 <= row["high"]
     is_missed = not is_detected and row["detectable"] < 1
     missed = f" A mean of {limit} would have been detected in four of five texts." if is_missed else ""
@@ -142,7 +142,7 @@ def _joint_headline(joint: pl.DataFrame) -> Headline | None:
         return Headline(full, no_detection(_RELATION, row["detectable"], size, row["windows"], most=1.0), effect)
     more, above = ("more", "above") if row["value"] > 0 else ("less", "below")
     short = (
-        f"Keys that depend on the query get {more} attention: rank correlation {significant(abs(row['value']))} "
+        f"Keys that depend on the query get {more} attention: rank correlation {rounded(abs(row['value']))} "
         f"{above} chance, distance held fixed."
     )
     return Headline(full, short, effect)
@@ -156,7 +156,7 @@ def _with_windows(row: Mapping[str, object]) -> str:
 
 def _positive(number: int, heads: int) -> str:
     """How many heads lie above 0, with the verb."""
-    return f"{part_of(number, heads)} {'lie' if number > 1 else 'lies'}"
+    return f"{how_many(number, heads)} {'lie' if number > 1 else 'lies'}"
 
 
 def _cosine_sentence(rows: pl.DataFrame, stack: str) -> str:
@@ -182,7 +182,7 @@ def _single_headline(heads: pl.DataFrame) -> Headline | None:
     )
     if clear.is_empty():
         subject = f"relation beyond distance in any of {judged.height} heads" if judged.height > 1 else _LONE_SUBJECT
-        size = "" if limit is None else f"a rank correlation of {significant(limit)}"
+        size = "" if limit is None else f"a rank correlation of {rounded(limit)}"
         return Headline(full, no_detection(subject, limit, size, windows, most=1.0), 0.0)
     effects = [
         correlation_effect(row["excess"]) if row["adjusted"] < FALSE_DISCOVERIES else 0.0
@@ -195,10 +195,10 @@ def _single_short(clear: pl.DataFrame, heads: int) -> str:
     """How many heads are counted, on which side, and by how much they differ."""
     signs = set(np.sign(clear["excess"].to_numpy()))
     side = "more" if signs == {1.0} else "less" if signs == {-1.0} else "differently"
-    size = significant(float(np.median(np.abs(clear["excess"].to_numpy()))))
+    size = rounded(float(np.median(np.abs(clear["excess"].to_numpy()))))
     verb, typical = ("attend", "typical ") if clear.height > 1 else ("attends", "")
     return (
-        f"Beyond distance, {part_of(clear.height, heads)} {verb} {side} to keys that depend on the query; "
+        f"Beyond distance, {how_many(clear.height, heads)} {verb} {side} to keys that depend on the query; "
         f"{typical}rank correlation {size}."
     )
 
@@ -211,7 +211,7 @@ def _sides(clear: pl.DataFrame, heads: int) -> str:
     more, less = (clear.filter(test).height for test in (pl.col("excess") > 0, pl.col("excess") < 0))
     verb = "attend" if more > 1 else "attends"
     return (
-        f"Taken one by one, {part_of(more, heads)} {verb} more to keys that depend on the query, and {less or 'none'} "
+        f"Taken one by one, {how_many(more, heads)} {verb} more to keys that depend on the query, and {less or 'none'} "
         "less, than with another window's query"
     )
 
@@ -222,7 +222,7 @@ def _further(clear: pl.DataFrame, judged: pl.DataFrame, limit: float | None, win
         return ""
     if limit >= 1:
         return f"; {counted(windows, 'window')} are too few to count one more"
-    return f"; one more would be counted in four of five texts at a rank correlation of {significant(limit)}"
+    return f"; one more would be counted in four of five texts at a rank correlation of {rounded(limit)}"
 
 
 def _excess_span(judged: pl.DataFrame, ends: tuple[str, str]) -> str:
@@ -232,7 +232,7 @@ def _excess_span(judged: pl.DataFrame, ends: tuple[str, str]) -> str:
     low, high = (str(estimate(row, "excess", ends, signed=True)) for row in (least, most))
     if judged.height == 1:
         return f"The difference is {low} in {label_of(least)}."
-    typical = significant(float(np.median(np.abs(judged["excess"].to_numpy()))))
+    typical = rounded(float(np.median(np.abs(judged["excess"].to_numpy()))))
     return (
         f"The differences run from {low} in {label_of(least)} to {high} in {label_of(most)}; their median size is "
         f"{typical}."
@@ -262,10 +262,10 @@ def _nearness_short(near: pl.DataFrame, median: float, effect: float | None) -> 
     if effect > 0.0:
         return f"The median head prefers {'near' if median > 0 else 'far'} keys: {correlation}; chance: 0."
     if any(detected):
-        heads = part_of(sum(detected), len(detected))
+        heads = how_many(sum(detected), len(detected))
         return f"In {heads} attention prefers near or far keys; chance gives one in twenty."
     size = detectable_effect(near)
-    written = "" if size is None else f"a rank correlation of {significant(size)}"
+    written = "" if size is None else f"a rank correlation of {rounded(size)}"
     return no_detection("relation of attention and nearness", size, written, windows, most=1.0)
 
 
@@ -318,7 +318,7 @@ def _scores_short(pairs: pl.DataFrame) -> str:
         rows = _of(pairs, name, "adjusted")
         if not rows.is_empty():
             clear = rows.filter(pl.col("adjusted") < FALSE_DISCOVERIES).height
-            score = f"{part_of(clear, rows.height)} {'score' if clear > 1 else 'scores'}"
+            score = f"{how_many(clear, rows.height)} {'score' if clear > 1 else 'scores'}"
             return (
                 f"{score[0].upper()}{score[1:]} {words} unlike tokens of different windows; false discovery rate 5 %."
             )
@@ -335,7 +335,7 @@ def _scores_sentence(pairs: pl.DataFrame) -> str:
         clear = rows.filter(pl.col("adjusted") < FALSE_DISCOVERIES)
         up, down = (clear.filter(test).height for test in (pl.col("shift") > 0, pl.col("shift") < 0))
         lines.append(
-            f"Mean scores of {words} are higher than with queries of other windows in {part_of(up, rows.height)} and "
+            f"Mean scores of {words} are higher than with queries of other windows in {how_many(up, rows.height)} and "
             f"lower in {down or 'none'} (false discovery rate 5 %{_countable_shift(rows, clear.height)}; "
             f"{windows_phrase(rows)})."
         )
@@ -348,7 +348,7 @@ def _countable_shift(rows: pl.DataFrame, counted_heads: int) -> str:
     limit = countable_effect(spread, counted_heads, ("shift_low", "shift_high"), scale="spread")
     if limit is None or counted_heads == rows.height:
         return ""
-    return f"; one more would be counted in four of five texts at {significant(limit)} standard deviations of its score"
+    return f"; one more would be counted in four of five texts at {rounded(limit)} standard deviations of its score"
 
 
 def _variance_sentence(pairs: pl.DataFrame) -> str:

@@ -12,8 +12,9 @@ from headscope.core import Headline, WeightSource
 from headscope.lenses.embeddings.meaning import ALL
 from headscope.lenses.embeddings.shape import Summary
 from headscope.lenses.shared.effects import correlation_effect, ratio_effect, share_effect
-from headscope.lenses.shared.estimates import apart, counted, estimate, fixed, significant
+from headscope.lenses.shared.estimates import apart, estimate, fixed, rounded
 from headscope.lenses.shared.phrases import undetected
+from headscope.lenses.shared.written_numbers import counted
 from headscope.maths.resampling.jackknife import LEVEL, POWER, detectable
 
 # Up to this relative spread lengths are called nearly equal.
@@ -121,7 +122,7 @@ def _sphere_headline(shape: pl.DataFrame) -> Headline | None:
     by_covariance = "" if gaussian is None else f"; a Gaussian with their covariance: {fixed(100 * gaussian, 1)} %"
     full = (
         f"The lengths of {counted(spread['rows'], 'token vector')} spread by {value} % around "
-        f"{significant(mean['value'], 3)} (random vectors in {spread['dimensions']} dimensions: {null} %"
+        f"{rounded(mean['value'], 3)} (random vectors in {spread['dimensions']} dimensions: {null} %"
         f"{by_covariance}): {_thickness(spread)}.{_output_sentence(shape)}"
     )
     return Headline(full, *_sphere_short(spread))
@@ -150,8 +151,9 @@ def _sphere_short(spread: Mapping[str, Any]) -> _Short:
     if _is_chance(spread):
         limit = _detectable(spread)
         if not limit:
-            return "Token vectors have lengths that spread exactly as those of random vectors.", 0.0
-        size = f"{significant(100 * limit)} points"
+            spread_of_both = fixed(100 * spread["value"], 1)
+            return f"Lengths of token vectors spread by {spread_of_both} %, exactly as those of random vectors.", 0.0
+        size = f"{rounded(100 * limit)} points"
         return undetected("spread of token lengths other than that of random vectors", size), 0.0
     value, null = apart(100 * spread["value"], 100 * spread["null"], 1)
     short = f"Lengths of token vectors spread by {value} % of their mean; those of random vectors by {null} %."
@@ -200,9 +202,10 @@ def _directions_short(square: Mapping[str, Any]) -> _Short:
     if _is_chance(square):
         limit = _detectable(square)
         if not limit:
-            return "Token vectors have cosines exactly as large as those of random vectors.", 0.0
+            cosine = fixed(sqrt(square["null"]), 3)
+            return f"Two token vectors have a cosine of typically {cosine}, exactly as two random vectors.", 0.0
         # The square root stretches a small distance from the null by 1/(2√null).
-        size = f"a cosine larger by {significant(limit / (2 * sqrt(square['null'])))}"
+        size = f"a cosine larger by {rounded(limit / (2 * sqrt(square['null'])))}"
         return undetected("difference of token vectors from random directions", size), 0.0
     value, null = _roots(square)
     short = f"Two token vectors have a cosine of typically {value}; two random vectors of {null}."
@@ -258,7 +261,7 @@ def _likeness_verdict(row: Mapping[str, Any]) -> str:
     limit = _detectable_cosine(row)
     if limit >= 1 - row["null"]:
         return "there are too few pairs to detect any likeness"
-    return f"no likeness was detected; a cosine larger by {significant(limit)} would have been"
+    return f"no likeness was detected; a cosine larger by {rounded(limit)} would have been"
 
 
 def _detectable_cosine(row: Mapping[str, Any]) -> float:
@@ -272,7 +275,7 @@ def _related_short(row: Mapping[str, Any]) -> _Short:
         limit = _detectable_cosine(row)
         if limit >= 1 - row["null"]:
             return f"{counted(row['pairs'], 'pair')} are too few to detect any likeness of related words.", 0.0
-        return undetected("likeness of related words", f"a cosine larger by {significant(limit)}"), 0.0
+        return undetected("likeness of related words", f"a cosine larger by {rounded(limit)}"), 0.0
     value, null = apart(row["value"], row["null"], 2)
     short = f"Related words have a mean cosine of {value}; the same words paired otherwise {null}."
     return short, correlation_effect(row["value"], row["null"])
@@ -302,7 +305,7 @@ def _addition_verdict(row: Mapping[str, Any]) -> str:
     limit = _detectable_gain(row)
     if limit >= 1:
         return "there are too few pairs of words to tell whether directions add up"
-    return f"that directions add up was not detected; a difference of {significant(100 * limit)} points would have been"
+    return f"that directions add up was not detected; a difference of {rounded(100 * limit)} points would have been"
 
 
 def _detectable_gain(row: Mapping[str, Any]) -> float:
@@ -321,14 +324,14 @@ def _analogies_short(row: Mapping[str, Any]) -> _Short:
         limit = _detectable_gain(row)
         if limit >= 1:
             return f"{row['analogies']} analogies are too few to detect any gain from adding word vectors.", 0.0
-        size = f"a gain of {significant(100 * limit)} points"
+        size = f"a gain of {rounded(100 * limit)} points"
         return undetected("gain from adding word vectors in analogies", size), 0.0
     short = f"Adding word vectors solves {solved} of the analogies; the third word alone solves {baseline}."
     return short, share_effect(row["value"], row["baseline"])
 
 
 def _percent(share: float) -> str:
-    return f"{significant(100 * share)} %"
+    return f"{rounded(100 * share)} %"
 
 
 def _positions(near: Mapping[str, Any], shape: pl.DataFrame) -> str:
@@ -349,6 +352,6 @@ def _positions_short(near: Mapping[str, Any]) -> _Short:
         limit = _detectable(near)
         if not limit:
             return "Neighbouring positions have a mean cosine of 0, as random vectors have.", 0.0
-        return undetected("likeness of neighbouring positions", f"a cosine of {significant(limit)}"), 0.0
+        return undetected("likeness of neighbouring positions", f"a cosine of {rounded(limit)}"), 0.0
     short = f"Vectors of neighbouring positions have a mean cosine of {_from_zero(near, 2)}; random vectors have 0."
     return short, correlation_effect(near["value"])

@@ -7,7 +7,7 @@ from headscope.core import Headline
 from headscope.lenses.focus.figures import tokens
 from headscope.lenses.lens import Tables
 from headscope.lenses.shared.effects import share_effect
-from headscope.lenses.shared.estimates import compared, estimate, part_of
+from headscope.lenses.shared.estimates import compared, estimate, how_many
 from headscope.lenses.shared.phrases import windows_phrase
 from headscope.lenses.shared.plots import label_of
 
@@ -53,7 +53,7 @@ def _above_half(rows: pl.DataFrame) -> str:
     """How many heads have more than half of their mass there, and of how many the interval says so too."""
     above, surely = (rows.filter(pl.col(column) > 0.5).height for column in ("value", "low"))
     own = ("put", "their") if above > 1 else ("puts", "its")
-    heads = f"{part_of(above, rows.height).capitalize()} {own[0]} more than half of {own[1]} mass there"
+    heads = f"{how_many(above, rows.height).capitalize()} {own[0]} more than half of {own[1]} mass there"
     if not above or not rows["low"].count():
         return f"{heads}."
     if above == 1:

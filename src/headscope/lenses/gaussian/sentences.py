@@ -15,16 +15,16 @@ from headscope.lenses.gaussian.stream import PER_DIMENSION, Layer
 from headscope.lenses.shared.effects import clear_effect, information_effect, ratio_effect
 from headscope.lenses.shared.estimates import (
     compared,
-    counted,
     estimate,
     fixed,
+    how_many,
     no_detection,
-    part_of,
-    significant,
+    rounded,
     untested,
     window_count,
 )
 from headscope.lenses.shared.phrases import detectable_effect, windows_phrase
+from headscope.lenses.shared.written_numbers import counted
 from headscope.maths.gaussians import normality
 
 
@@ -113,7 +113,7 @@ def _has_intervals(rows: pl.DataFrame) -> bool:
 
 
 def _percent(value: float, *, signed: bool = False) -> str:
-    return f"{significant(100 * value, signed=signed)} %"
+    return f"{rounded(100 * value, signed=signed)} %"
 
 
 def _kurtosis_headline(table: pl.DataFrame) -> Headline | None:
@@ -154,7 +154,7 @@ def _tails_verdict(most: pl.DataFrame) -> str:
         return "Residual streams have lighter tails than a Gaussian"
     if heavier + lighter:
         return (
-            f"Tails unlike a Gaussian's were detected in {part_of(heavier + lighter, most.height, 'residual stream')}"
+            f"Tails unlike a Gaussian's were detected in {how_many(heavier + lighter, most.height, 'residual stream')}"
         )
     return "No tails unlike a Gaussian's were detected"
 
@@ -171,7 +171,7 @@ def _tails_span(most: pl.DataFrame, components: int) -> str:
     parts = [span] if most.height > 1 else []
     heavier, lighter = _sides(most)
     if _has_intervals(most):
-        lie = f"{part_of(heavier, most.height, 'layer')} {'lie' if heavier > 1 else 'lies'}"
+        lie = f"{how_many(heavier, most.height, 'layer')} {'lie' if heavier > 1 else 'lies'}"
         parts.append(f"{lie} above 0 and {lighter or 'none'} below, intervals included (chance: one in forty each)")
     if _has_intervals(most) and not heavier + lighter and (size := detectable_effect(most)) is not None:
         parts.append(f"{_percent(size)} would have been detected in four of five texts")
@@ -194,7 +194,7 @@ def _kurtosis_short(most: pl.DataFrame, median: Mapping[str, Any]) -> str:
             f"Token vectors have {kind} tails than a Gaussian: their kurtosis is {_percent(abs(value))} {side} in the "
             "median layer."
         )
-    layers = part_of(heavier + lighter, most.height, "layer")
+    layers = how_many(heavier + lighter, most.height, "layer")
     return f"Tails unlike a Gaussian's were detected in {layers}; chance gives one in twenty."
 
 
@@ -229,7 +229,7 @@ def _dimension_headline(table: pl.DataFrame) -> Headline | None:
         )
     full = (
         f"The effective dimension of token vectors {span}, of {least['dimensions']} (as many isotropic samples: "
-        f"{significant(least['null'], 3)}; {windows_phrase(rows)}).{_entropy_sentence(table)}"
+        f"{rounded(least['null'], 3)}; {windows_phrase(rows)}).{_entropy_sentence(table)}"
         f"{_first_sentence(table)}"
     )
     return _dimension_size(full, rows[[rows.height // 2]])
@@ -244,7 +244,7 @@ def _entropy_sentence(table: pl.DataFrame) -> str:
     layer = "the median layer" if rows.height > 1 else "the only layer"
     side = "above" if gap < 0 else "below"
     return (
-        f" The entropy of {layer} lies {significant(abs(gap))} nats per dimension {side} that of the isotropic "
+        f" The entropy of {layer} lies {rounded(abs(gap))} nats per dimension {side} that of the isotropic "
         "Gaussian with its variance."
     )
 
@@ -258,7 +258,7 @@ def _dimension_size(full: str, median_row: pl.DataFrame) -> Headline:
         # The interval ends where dimensions do, so its wider side counts.
         half = pl.max_horizontal(pl.col("high") - pl.col("value"), pl.col("value") - pl.col("low"))
         limit = detectable_effect(median_row.with_columns(low=pl.col("value") - half, high=pl.col("value") + half))
-        fewer = "" if limit is None else f"{significant(limit)} dimensions fewer"
+        fewer = "" if limit is None else f"{rounded(limit)} dimensions fewer"
         subject = "narrowing of token vectors in the median layer"
         return Headline(full, no_detection(subject, limit, fewer, median["windows"], most=median["null"]), effect)
     value, null = compared(median["value"], median["null"], 3)
@@ -308,19 +308,19 @@ def _beyond(near: Mapping[str, Any]) -> str:
     """What the information is counted from."""
     if near["null"] is None:
         return "less the bias of independent pairs, since one window cannot be shuffled"
-    return f"beyond tokens of different windows, which seem to share {significant(near['null'])}"
+    return f"beyond tokens of different windows, which seem to share {rounded(near['null'])}"
 
 
 def _information_short(nearest: pl.DataFrame, place: Mapping[str, object]) -> str:
     near = nearest.row(0, named=True)
     tokens = "neighbouring tokens" if near["distance"] == 1 else f"tokens {near['distance']} tokens apart"
     components = f"{counted(near['dimensions'], 'component')} of {_where(place)}"
-    value = f"{tokens.capitalize()} share {significant(near['value'])} nats"
+    value = f"{tokens.capitalize()} share {rounded(near['value'])} nats"
     if not _has_intervals(nearest):
         return f"{value} in {components}; {untested(near['windows'])}."
     if near["low"] <= 0:
         size = _detectable_information(nearest)
-        written = "" if size is None else f"{significant(size)} nats"
+        written = "" if size is None else f"{rounded(size)} nats"
         subject = f"information shared by {tokens} in {_where(place)}"
         return no_detection(subject, size, written, near["windows"])
     return f"{value} of information beyond unrelated tokens, in {components}."
@@ -336,7 +336,7 @@ def _curve_sentence(table: pl.DataFrame, place: Mapping[str, object], near: Mapp
     rows = _of_layer(_of(table, "information_nats"), place)
     rows = rows.filter(pl.col("dimensions") != near["dimensions"]).sort("dimensions")
     ends = rows[[0, -1]] if rows.height > 1 else rows
-    values = [f"{significant(row['value'])} nats in {row['dimensions']}" for row in ends.iter_rows(named=True)]
+    values = [f"{rounded(row['value'])} nats in {row['dimensions']}" for row in ends.iter_rows(named=True)]
     return f"The number depends on how many components are used: {' and '.join(values)}." if values else ""
 
 
@@ -357,7 +357,7 @@ def _reach_sentence(layer: pl.DataFrame) -> str:
             f"{following['distance']}: {shared.value} nats ({shared.interval})."
         )
     size = _detectable_information(layer[:1])
-    would = "" if size is None else f"; {significant(size)} nats would have been in four of five texts"
+    would = "" if size is None else f"; {rounded(size)} nats would have been in four of five texts"
     return f"Nothing was detected even at the nearest distance{would}."
 
 
@@ -373,7 +373,7 @@ def _fall_sentence(rows: pl.DataFrame) -> str:
         return ""
     falling = sum(correlation < 0 for correlation in correlations)
     return (
-        f"It falls with distance in {part_of(falling, len(correlations), 'layer')} (the theory assumes all, chance "
+        f"It falls with distance in {how_many(falling, len(correlations), 'layer')} (the theory assumes all, chance "
         f"gives half); the median rank correlation is {fixed(float(np.median(correlations)), 2)}."
     )
 

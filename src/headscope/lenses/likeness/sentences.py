@@ -12,17 +12,17 @@ from headscope.lenses.lens import Tables
 from headscope.lenses.shared.effects import difference_effect, mean_effect, share_effect
 from headscope.lenses.shared.estimates import (
     countable_effect,
-    counted,
     estimate,
+    how_many,
     no_detection,
-    part_of,
-    significant,
+    rounded,
     untested,
     window_count,
 )
 from headscope.lenses.shared.phrases import windows_phrase
 from headscope.lenses.shared.plots import label_of
 from headscope.lenses.shared.window_tests import FALSE_DISCOVERIES
+from headscope.lenses.shared.written_numbers import counted
 
 # An effect of so many spreads of a head's scores is larger than any that there is.
 LARGEST = 10.0
@@ -64,7 +64,7 @@ def _itself_headline(table: pl.DataFrame) -> Headline | None:
 def _typical(rows: pl.DataFrame) -> str:
     """The median effect; of a single head its interval."""
     if rows.height > 1:
-        size = significant(_median(rows), signed=True)
+        size = rounded(_median(rows), signed=True)
         return f"{size} times the spread of a head's scores in the median of {rows.height} heads"
     row = rows.row(0, named=True)
     return f"{_estimate(row)} times the spread of its scores in the only head, {label_of(row)}"
@@ -92,19 +92,19 @@ def _counts(rows: pl.DataFrame, scored: str) -> str:
     score = "score" if above > 1 else "scores"
     further = _further(tested, above + below)
     return (
-        f"{part_of(above, tested.height).capitalize()} {score} {scored} higher and {below or 'none'} lower (false "
+        f"{how_many(above, tested.height).capitalize()} {score} {scored} higher and {below or 'none'} lower (false "
         f"discovery rate 5 %{further})."
     )
 
 
-def _further(tested: pl.DataFrame, counted_heads: int) -> str:
+def _further(rows: pl.DataFrame, counted_heads: int) -> str:
     """With which effect one more head would be counted, in spreads of its scores."""
-    limit = countable_effect(tested, counted_heads, scale="spread")
-    if limit is None or counted_heads == tested.height:
+    limit = countable_effect(rows, counted_heads, scale="spread")
+    if limit is None or counted_heads == rows.height:
         return ""
     if limit >= LARGEST:
-        return f"; {windows_phrase(tested)} are too few to count one more"
-    return f"; one more would be counted in four of five texts at {significant(limit)}"
+        return f"; {windows_phrase(rows)} are too few to count one more"
+    return f"; one more would be counted in four of five texts at {rounded(limit)}"
 
 
 def _median(rows: pl.DataFrame) -> float:
@@ -125,18 +125,18 @@ def _scores_short(rows: pl.DataFrame, related: str, unrelated: str) -> str:
     tested, clear = _tested(rows), _clear(rows)
     if tested.is_empty():
         median = _median(rows)
-        size = f"{significant(abs(median))} score spreads {'below' if median < 0 else 'above'} {unrelated}"
+        size = f"{rounded(abs(median))} score spreads {'below' if median < 0 else 'above'} {unrelated}"
         return f"The median head scores {related} {size}; {untested(window_count(rows))}."
     above, below = _sides(rows)
     if clear.is_empty():
         limit = countable_effect(tested, 0, scale="spread")
-        size = "" if limit is None else f"{significant(limit)} score spreads"
+        size = "" if limit is None else f"{rounded(limit)} score spreads"
         subject = f"head that scores {related} unlike {unrelated}"
         return no_detection(subject, limit, size, window_count(rows), most=LARGEST)
-    size = significant(float(np.median(np.abs(clear["effect"].to_numpy()))))
+    size = rounded(float(np.median(np.abs(clear["effect"].to_numpy()))))
     side = "higher than" if not below else "lower than" if not above else "differently from"
     score, by = ("score", "typically by") if clear.height > 1 else ("scores", "by")
-    heads = part_of(clear.height, tested.height)
+    heads = how_many(clear.height, tested.height)
     return f"{heads[0].upper()}{heads[1:]} {score} {related} {side} {unrelated}, {by} {size} score spreads."
 
 
@@ -197,10 +197,10 @@ def _distance_headline(table: pl.DataFrame) -> Headline | None:
 
 def _distance_clause(distance: int, rows: pl.DataFrame) -> str:
     """The median effect at a distance, and how many heads clearly have one."""
-    effect = f"{significant(_median(rows), signed=True)} at {distance}"
+    effect = f"{rounded(_median(rows), signed=True)} at {distance}"
     tested = _tested(rows)
     if tested.is_empty():
         return f"{effect} (not tested)"
     above, below = _sides(rows)
     further = _further(tested, above + below)
-    return f"{effect} ({part_of(above, tested.height)} above 0 and {below or 'none'} below{further})"
+    return f"{effect} ({how_many(above, tested.height)} above 0 and {below or 'none'} below{further})"

@@ -8,6 +8,7 @@ import polars as pl
 import torch
 
 from headscope.lenses.shared.phrases import undetected
+from headscope.lenses.shared.written_numbers import counted, decimals_of
 from headscope.maths.resampling.jackknife import detectable_among
 
 # Decimals that are added at most, to keep an end of an interval on its side of the null or to tell two numbers apart.
@@ -52,11 +53,11 @@ def estimate(
     if value is None:
         return Estimate("not measured", "no interval")
     if low is None or high is None:
-        return Estimate(f"{significant(value, digits, signed=signed)}{unit}", "no interval: too few windows")
+        return Estimate(f"{rounded(value, digits, signed=signed)}{unit}", "no interval: too few windows")
     if high - low <= AGREEMENT * max(abs(low), abs(high)):
         windows = row.get("windows")
         agree = f"the same in all {windows} windows" if isinstance(windows, int) else "no spread"
-        return Estimate(f"{significant(value, digits, signed=signed)}{unit}", agree)
+        return Estimate(f"{rounded(value, digits, signed=signed)}{unit}", agree)
     places = _decimals((high - low) / 2, (low, high), null * factor)
     texts = [f"{fixed(number, places, signed=signed)}{unit}" for number in (value, low, high)]
     return Estimate(texts[0], f"95 % interval {texts[1]} to {texts[2]}")
@@ -86,15 +87,13 @@ def _side(number: float, null: float) -> int:
 
 def fixed(value: float, decimals: int, *, signed: bool = False) -> str:
     """A number with so many decimals, and never −0."""
-    rounded = round(value, decimals) + 0.0
-    return f"{rounded:+.{decimals}f}" if signed and rounded else f"{rounded:.{decimals}f}"
+    number = round(value, decimals) + 0.0
+    return f"{number:+.{decimals}f}" if signed and number else f"{number:.{decimals}f}"
 
 
-def significant(value: float, digits: int = 2, *, signed: bool = False) -> str:
-    """A number with at least so many significant digits, without a power of ten."""
-    if not value:
-        return "0"
-    return fixed(value, max(0, digits - 1 - floor(log10(abs(value)))), signed=signed)
+def rounded(value: float, digits: int = 2, *, signed: bool = False) -> str:
+    """A number with so many significant digits, without a power of ten; with its sign if asked."""
+    return fixed(value, decimals_of(value, digits), signed=signed)
 
 
 def apart(value: float, reference: float, decimals: int) -> tuple[str, str]:
@@ -105,13 +104,8 @@ def apart(value: float, reference: float, decimals: int) -> tuple[str, str]:
 
 def compared(value: float, reference: float, digits: int = 2) -> tuple[str, str]:
     """Two numbers, each with so many significant digits; told apart where these look equal."""
-    texts = significant(value, digits), significant(reference, digits)
+    texts = rounded(value, digits), rounded(reference, digits)
     return texts if texts[0] != texts[1] else apart(value, reference, 1)
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 head`, `3 heads`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def window_count(rows: pl.DataFrame) -> int:
@@ -119,7 +113,7 @@ def window_count(rows: pl.DataFrame) -> int:
     return max(int(number) for number in rows["windows"].to_list())
 
 
-def part_of(number: int, total: int, noun: str = "head") -> str:
+def how_many(number: int, total: int, noun: str = "head") -> str:
     """`3 of 32 heads`, `none of 32 heads`; `the only head` where that is all there is."""
     return f"the only {noun}" if number == total == 1 else f"{number or 'none'} of {counted(total, noun)}"
 
@@ -128,7 +122,7 @@ def intervals_leave(detected: Sequence[bool], noun: str = "head") -> str:
     """`the intervals of 3 of 32 heads leave`, in the singular where it is one or none."""
     number = sum(detected)
     plural, verb = ("s", "leave") if number > 1 else ("", "leaves")
-    return f"the interval{plural} of {part_of(number, len(detected), noun)} {verb}"
+    return f"the interval{plural} of {how_many(number, len(detected), noun)} {verb}"
 
 
 def untested(windows: int) -> str:

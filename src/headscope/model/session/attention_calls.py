@@ -48,7 +48,8 @@ class AttentionCalls:
     def answer(self, site: Site, call: Call) -> Tensor:
         """What the heads of a site give."""
         call = self._patched_inputs(site, self._with_own_inputs(site, call, shared=True))
-        call = self._capture_inputs(site, call)
+        call = self._with_inputs_in_graph(site, call)
+        self._capture_inputs(site, call)
         call = self._with_own_inputs(site, call, shared=False)
         maps = self._maps_in_graph(site, call)
         self._capture_maps(site, call)
@@ -59,11 +60,11 @@ class AttentionCalls:
         out = self._attended(site, call) if maps is None else _mixed_by(maps[1], call)
         return self._finished(site, self._with_changed_maps(site, call, out))
 
-    def _patched_inputs(self, site: Site, call: Call, is_read: InputFilter = lambda quantity: True) -> Call:
-        """The call with its inputs patched: those that are there, where not all of them are."""
+    def _patched_inputs(self, site: Site, call: Call, is_there: InputFilter = lambda quantity: True) -> Call:
+        """The call with its inputs patched; `is_there` says which, where not all of them are there yet."""
         for change in self._registered.changes_at(site, InputQuantity):
             quantity = change.quantity
-            if isinstance(quantity, InputQuantity) and quantity.write is not None and is_read(quantity):
+            if isinstance(quantity, InputQuantity) and quantity.write is not None and is_there(quantity):
                 before = quantity.read(call)
                 call = quantity.write(call, self._patched(before, site, change, self._window(quantity, site, before)))
         return call
@@ -96,20 +97,25 @@ class AttentionCalls:
     def _window(self, quantity: Quantity, site: Site, tensor: Tensor) -> Window:
         return self._windows.of(quantity, site, tensor)
 
-    def _capture_inputs(self, site: Site, call: Call, is_read: InputFilter = lambda quantity: True) -> Call:
-        """Store inputs of the call; it goes on with tensors that gradients lead to, where these are followed."""
+    def _with_inputs_in_graph(self, site: Site, call: Call) -> Call:
+        """The call with inputs that gradients lead to, where these are followed."""
+        for capture in self._registered.captures:
+            for quantity in capture.quantities_at(site) if capture.gradient else ():
+                if isinstance(quantity, InputQuantity) and quantity.write is not None:
+                    call = quantity.write(call, in_graph(quantity.read(call)))
+        return call
+
+    def _capture_inputs(self, site: Site, call: Call) -> None:
+        """Store inputs of the call; those that a gradient is followed by are in its graph already."""
         for capture in self._registered.captures:
             for quantity in capture.quantities_at(site):
-                if isinstance(quantity, InputQuantity) and is_read(quantity):
+                if isinstance(quantity, InputQuantity):
                     tensor = quantity.read(call)
                     window = self._window(quantity, site, tensor)
                     if capture.gradient and quantity.write is not None:
-                        tensor = in_graph(tensor)
-                        call = quantity.write(call, tensor)
                         capture.keep_in_graph(quantity, site, tensor, window, tensor)
                     else:
                         capture.keep(quantity, site, tensor, window)
-        return call
 
     def _maps_in_graph(self, site: Site, call: Call) -> tuple[Tensor, Tensor] | None:
         """Scores and pattern of all heads, where a gradient with respect to one of them is followed."""
@@ -301,8 +307,8 @@ def _mixed_by(weights: Tensor, call: Call) -> Tensor:
 
 
 def in_graph(tensor: Tensor) -> Tensor:
-    """The tensor, where it has a graph behind it; otherwise a leaf, at which a gradient begins."""
-    return tensor if tensor.requires_grad else tensor.detach().requires_grad_()
+    """A node that nobody else reads; where no graph is behind the tensor, a leaf, at which a gradient begins."""
+    return tensor.view_as(tensor) if tensor.requires_grad else tensor.detach().requires_grad_()
 
 
 def with_heads(tensor: Tensor, heads: Sequence[int], value: Tensor) -> Tensor:

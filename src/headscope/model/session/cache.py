@@ -6,16 +6,18 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from headscope.core.card import Card, Shown
 from headscope.core.selection import Selection
 from headscope.core.site import Site
 from headscope.errors import UsageError
+from headscope.model.capture_card import cache_card
 from headscope.model.session import axes
 from headscope.model.session.captures import Heads, Quantity, find_quantity
 from headscope.model.session.hook_names import quantity_of_hook
 
 
-@dataclass(frozen=True)
-class Cache:
+@dataclass(frozen=True, repr=False)
+class Cache(Shown):
     """Tensors by quantity and site.
 
     `cache["L1", "pattern"]` holds all heads of a site, `cache["L1.H3", "pattern"]` one head without the axis of heads,
@@ -25,9 +27,10 @@ class Cache:
     tensors: Mapping[str, Mapping[Site, Tensor]]
     heads: Mapping[Site, Heads]
 
-    def __repr__(self) -> str:
-        size = sum(tensor.nbytes for by_site in self.tensors.values() for tensor in by_site.values())
-        return f"<cache of {', '.join(self.tensors)} at {len(self.heads)} sites, {size / 2**20:.1f} MiB>"
+    def _card(self) -> Card:
+        entries = {name: find_quantity(name) for name in self.tensors}
+        axis_names = {name: [axis.name for axis in entry.axes] if entry else [] for name, entry in entries.items()}
+        return cache_card(axis_names, self.heads, self.tensors)
 
     def __contains__(self, key: Any) -> bool:
         try:

@@ -111,6 +111,9 @@ class LiveModel:
     def check_change(self, verb: str, quantity: Quantity) -> None:
         """Raise where a quantity cannot be changed."""
 
+    def check_gradient(self, quantity: Quantity) -> None:
+        """Raise where the gradient by a quantity cannot be followed."""
+
     def check_replacement(self, mechanism: Mechanism) -> None:
         """Raise where heads cannot attend through another mechanism."""
 

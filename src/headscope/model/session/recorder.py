@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from headscope.attention.statistics import Request, RowStatistics
+from headscope.core.card import Card, Shown
 from headscope.core.site import Site
 from headscope.errors import UsageError
+from headscope.model.capture_card import capture_card
 from headscope.model.session.capture_files import CaptureFiles
 from headscope.model.session.captures import Heads, Quantity
 from headscope.model.session.changes import Positions, Window, resolved
@@ -33,6 +35,11 @@ class Frames(Generic[T]):
     def count(self) -> int:
         """The number of forwards since the last take."""
         return len(self._frames)
+
+    @property
+    def pending(self) -> tuple[T, ...]:
+        """What the forwards since the last take showed; nothing is taken."""
+        return tuple(self._frames)
 
     def current(self) -> T:
         """The frame of the forward that is running."""
@@ -71,8 +78,8 @@ class GradientPath:
     turn: Callable[[Tensor], Tensor]
 
 
-@dataclass
-class Capture:
+@dataclass(repr=False)
+class Capture(Shown):
     """Stored tensors: `take()` gives name → site → tensor of the one forward that ran.
 
     `captures.QUANTITIES` says what each quantity is and which axes its tensor has. The heads axis holds the selected
@@ -91,9 +98,9 @@ class Capture:
     frames: Frames[dict[str, dict[Site, Tensor]]] = field(default_factory=lambda: Frames(dict))
     _paths: dict[tuple[str, Site], GradientPath] = field(default_factory=dict)
 
-    def __repr__(self) -> str:
-        places = [f"{quantity.name} at {len(self.sites_of(quantity))} sites" for quantity in self.quantities]
-        return f"<capture of {', '.join(places)}; {self.frames.count} forwards to take>"
+    def _card(self) -> Card:
+        axes = {quantity.name: [axis.name for axis in quantity.axes] for quantity in self.quantities}
+        return capture_card(axes, self.at, self.frames.pending)
 
     def sites_of(self, quantity: Quantity) -> tuple[Site, ...]:
         """The sites at which a quantity is stored."""

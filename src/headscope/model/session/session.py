@@ -110,6 +110,8 @@ class Session:
                 f"the gradient of {cut[0]} is not followed",
                 hint=f"one of {', '.join(quantity.name for quantity in QUANTITIES.values() if quantity.patchable)}",
             )
+        for entry in entries if gradient else ():
+            live.check_gradient(entry)
         selected = self._selected(named, at)
         sites = dict(named.sites)
         for entry in entries:

@@ -15,7 +15,7 @@ from headscope.attention.call import Call
 from headscope.attention.statistics import pattern_statistics, uniform_statistics
 from headscope.core.site import Site
 from headscope.errors import CaptureError
-from headscope.model.session.attention_calls import AttentionCalls, with_heads
+from headscope.model.session.attention_calls import AttentionCalls, in_graph, with_heads
 from headscope.model.session.captures import InputQuantity, MapName, MapQuantity, OutputQuantity, Quantity
 from headscope.model.session.recorder import Capture
 from headscope.model.session.registered import Registered
@@ -78,19 +78,14 @@ class SoftmaxCalls(AttentionCalls, AttentionHandler):
         return bool(is_called) and any(place is not None and place.adds != "nothing" for place in self._scores.values())
 
     def inputs(self, site: Site, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Patch and capture queries and keys."""
+        """Patch queries and keys; they are captured when all inputs are known."""
         place = self._scores[site]
         follows = self._follows_gradient(site, InputQuantity)
-        own_q, own_k = (on_path(q), on_path(k)) if follows else (q, k)
+        own_q, own_k = (in_graph(q), in_graph(k)) if follows else (q, k)
         own_q = self._with_own_heads(site, "q", own_q)
         own_k = own_k if own_k.shape[1] < site.n_heads else self._with_own_heads(site, "k", own_k)
         call = self._bare_call(site, own_q, own_k, own_k[..., :0], 1.0 if place is None else place.scale)
-
-        def is_read(quantity: InputQuantity) -> bool:
-            return quantity.read(call) is not call.v
-
-        call = self._patched_inputs(site, call, is_read)
-        call = self._capture_inputs(site, call, is_read)
+        call = self._patched_inputs(site, call, lambda quantity: quantity.read(call) is not call.v)
         self._attending = _Attending(call)
         return call.q, self._with_own_heads(site, "k", call.k) if call.groups > 1 else call.k
 
@@ -110,8 +105,8 @@ class SoftmaxCalls(AttentionCalls, AttentionHandler):
         return softmax.pattern
 
     def values(self, site: Site, v: Tensor) -> Tensor:
-        """Patch and capture the values."""
-        own = on_path(v) if self._follows_gradient(site, InputQuantity) else v
+        """Patch the values, and capture all inputs."""
+        own = in_graph(v) if self._follows_gradient(site, InputQuantity) else v
         own = own if own.shape[1] < site.n_heads else self._with_own_heads(site, "v", own)
         before, softmax = self._attending.call, self._attending.softmax
         if before is None and softmax is not None:  # queries and keys are not known
@@ -122,18 +117,14 @@ class SoftmaxCalls(AttentionCalls, AttentionHandler):
         if before is None:
             return v
         call = replace(before, v=own)
-
-        def is_read(quantity: InputQuantity) -> bool:
-            return quantity.read(call) is call.v
-
-        call = self._patched_inputs(site, call, is_read)
-        call = self._capture_inputs(site, call, is_read)
+        call = self._patched_inputs(site, call, lambda quantity: quantity.read(before) is before.v)
+        self._capture_inputs(site, call)
         self._attending.call = call
         return self._with_own_heads(site, "v", call.v) if call.groups > 1 else call.v
 
     def output(self, site: Site, z: Tensor) -> Tensor:
         """Replace, patch, ablate and capture what the heads give."""
-        out = on_path(z) if self._follows_gradient(site, OutputQuantity) else z
+        out = in_graph(z) if self._follows_gradient(site, OutputQuantity) else z
         if self._registered.mechanisms(site):
             out = self._replaced(site, out)
         else:
@@ -173,7 +164,7 @@ class SoftmaxCalls(AttentionCalls, AttentionHandler):
             (capture, quantity) for capture, quantity in self._map_captures(site, gradient=True) if quantity.of == name
         ]
         if followed:
-            changed = on_path(changed)
+            changed = in_graph(changed)
         for capture, quantity in followed:
             if not quantity.is_whole:
                 raise CaptureError(f"the gradient of {quantity.name} is not followed: capture scores or pattern")
@@ -274,11 +265,6 @@ class SoftmaxCalls(AttentionCalls, AttentionHandler):
             mask=visible.mask,
             bias=bias,
         )
-
-
-def on_path(tensor: Tensor) -> Tensor:
-    """A tensor that the output will depend on, and by which it can be differentiated."""
-    return tensor.view_as(tensor) if tensor.requires_grad else tensor.detach().requires_grad_()
 
 
 def _known_scores(site: Site, softmax: Softmax) -> Tensor:

@@ -114,6 +114,10 @@ class SoftmaxModel(LiveModel):
         if why and not isinstance(quantity, WatchedQuantity):
             raise self._refusal(f"the {quantity.name}", verb, why)
 
+    def check_gradient(self, quantity: Quantity) -> None:
+        """Raise where the gradient by a quantity cannot be followed: where it could not be changed."""
+        self.check_change("followed by a gradient", quantity)
+
     def check_replacement(self, mechanism: Mechanism) -> None:
         """Raise where heads cannot attend through another mechanism."""
         if why := self._call_obstacle():

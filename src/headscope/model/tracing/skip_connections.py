@@ -141,7 +141,7 @@ class _OfThread(threading.local):
 
     def __init__(self) -> None:
         self.modules: list[tuple[str, Counter[str]]] = []  # the innermost last, with what it has counted
-        self.modes: list[AdditionMode] = []
+        self.modes: list[Any] = []
         self.streams: list[int] = []  # the sizes of the streams that the blocks were given
         self.calls: Counter[str] = Counter()
 

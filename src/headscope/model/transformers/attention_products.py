@@ -239,8 +239,8 @@ class ProductWatch(TorchFunctionMode):
         q, k = place.q.read(own[0]), place.k.read(own[1])
         changed_q, changed_k = self._handler.inputs(site, q, k)
         operands = (
-            own[0] if changed_q is q else place.q.write(changed_q),
-            own[1] if changed_k is k else place.k.write(changed_k),
+            own[0] if changed_q is q else _in_memory_of(own[0], place.q.write(changed_q)),
+            own[1] if changed_k is k else _in_memory_of(own[1], place.k.write(changed_k)),
         )
         return product.compute(*_ordered(*operands, place.q_is_left))
 
@@ -252,7 +252,7 @@ class ProductWatch(TorchFunctionMode):
         self._check_layouts((own,), (place.v,))
         v = place.v.read(own)
         changed_v = self._handler.values(site, v)
-        operand = own if changed_v is v else place.v.write(changed_v)
+        operand = own if changed_v is v else _in_memory_of(own, place.v.write(changed_v))
         result = product.compute(*_ordered(pattern, operand, place.pattern_is_left))
         z = place.z.read(result)
         changed_z = self._handler.output(site, z)
@@ -282,3 +282,17 @@ def is_same_map(operand: Tensor, softmax_result: Tensor) -> bool:
 
 def _ordered(first: Tensor, second: Tensor, is_left: bool) -> tuple[Tensor, Tensor]:
     return (first, second) if is_left else (second, first)
+
+
+def _in_memory_of(own: Tensor, changed: Tensor) -> Tensor:
+    """A changed operand in the order of memory of the model's own.
+
+    Another order would be summed in another order too, and heads that nobody changes would round otherwise.
+    """
+    model = own if own.shape == changed.shape else own.expand(changed.shape)
+    if model.stride() == changed.stride():
+        return changed
+    # A head that several queries share is copied by torch, batch by batch, into memory without gaps.
+    is_copied = model is not own and model.shape[0] > 1
+    order = torch.contiguous_format if is_copied else torch.preserve_format
+    return torch.empty_like(model, dtype=changed.dtype, memory_format=order).copy_(changed)

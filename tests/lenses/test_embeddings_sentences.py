@@ -94,7 +94,7 @@ def test_lengths_as_of_random_vectors():
     assert sphere.short.startswith("No spread of token lengths other than that of random vectors was detected; ")
     assert sphere.effect == 0
     equal, _ = said(SHAPE | {"length_spread": (0.063, 0.063, 0.0)})
-    assert equal.short == "Token vectors have lengths that spread exactly as those of random vectors."
+    assert equal.short == "Lengths of token vectors spread by 6.3 %, exactly as those of random vectors."
     assert equal.effect == 0
 
 
@@ -133,7 +133,7 @@ def test_directions_as_of_random_vectors():
     assert directions.short.startswith("No difference of token vectors from random directions was detected; ")
     assert directions.effect == 0
     _, equal = said(SHAPE | {"cosine_square": (0.015625, 0.015625, 0.0)})
-    assert equal.short == "Token vectors have cosines exactly as large as those of random vectors."
+    assert equal.short == "Two token vectors have a cosine of typically 0.125, exactly as two random vectors."
 
 
 def test_words_and_positions():
