@@ -1,15 +1,19 @@
 """Names of hooks and filters: what is captured and changed by them, and what they refuse."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from headscope.errors import UsageError
 from headscope.model.model import Model, open_model
 from headscope.model.session.captures import QUANTITIES
 from headscope.model.session.hook_names import BLOCK_HOOKS, MODEL_HOOKS, OTHER_HOOKS
 from tests.model.families import DISPATCHING
-from tests.tolerances import WEIGHT_AGREEMENT
+from tests.model.test_fidelity import relative_error
+from tests.tolerances import SAME_FUNCTION, WEIGHT_AGREEMENT
 
 TEXT = "God said unto Moses, and Moses said unto"
 FULL_NAMES = {f"blocks.1.{name}": hook for name, hook in BLOCK_HOOKS.items()} | MODEL_HOOKS
@@ -34,6 +38,101 @@ def test_a_hook_is_its_quantity(name: str, tiny: Model) -> None:
     expected = by_quantity[quantity] if site is None else by_quantity[site, quantity]
     assert torch.equal(cache[name], expected)
     assert torch.equal(by_quantity[name], expected)
+
+
+def by_module(model: Model) -> dict[str, tuple[Tensor, Tensor]]:
+    """What every module of the model was given and gave on the text, with the attention that sessions compute."""
+    passed: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def note(name: str, args: Any, kwargs: Any, output: Any) -> None:
+        given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        gave = output if isinstance(output, Tensor) else next(iter(output))
+        passed[name] = (given[0] if given else torch.empty(0), gave if isinstance(gave, Tensor) else torch.empty(0))
+
+    hooks = [
+        module.register_forward_hook(
+            lambda module, args, kwargs, output, name=name: note(name, args, kwargs, output), with_kwargs=True
+        )
+        for name, module in model.hf.named_modules()
+    ]
+    try:
+        with torch.no_grad(), model.session():
+            model.hf(model.encode(TEXT)[None])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return passed
+
+
+def test_hooks_mean_what_they_mean_in_transformer_lens(tiny: Model) -> None:
+    """Each hook written out from the modules of the model, in the axes of this library.
+
+    TransformerLens is no dependency: these are its definitions, by which HookedTransformer computes.
+    """
+    passed = by_module(tiny)
+    layer, epsilon = "model.layers.1", tiny.hf.config.rms_norm_eps
+
+    def given(name: str) -> Tensor:
+        return passed[f"{layer}.{name}"][0]
+
+    def gave(name: str) -> Tensor:
+        return passed[f"{layer}.{name}"][1]
+
+    def heads(tensor: Tensor) -> Tensor:
+        return tensor.unflatten(-1, (-1, tiny.spec.d_head)).transpose(1, 2)
+
+    def scale(stream: Tensor) -> Tensor:
+        return (stream.square().mean(-1, keepdim=True) + epsilon).sqrt()
+
+    stream, attended = given("input_layernorm"), gave("self_attn.o_proj")
+    middle, added = stream + attended, gave("mlp.down_proj")
+    q, k, v = (heads(gave(f"self_attn.{letter}_proj")) for letter in "qkv")
+    positions = torch.arange(stream.shape[1])[None]
+    turned_q, turned_k = apply_rotary_pos_emb(q, k, *tiny.hf.model.rotary_emb(v, positions))
+    keys = turned_k.repeat_interleave(tiny.spec.n_heads // tiny.spec.n_kv_heads, dim=1)
+    scores = turned_q @ keys.mT / tiny.spec.d_head**0.5
+    pattern = scores.masked_fill(torch.ones_like(scores).triu(1).bool(), -torch.inf).softmax(-1)
+    z = heads(given("self_attn.o_proj"))
+    output = tiny.hf.model.layers[1].self_attn.o_proj.weight.T.unflatten(0, (tiny.spec.n_heads, -1))
+    expected = {
+        "hook_resid_pre": stream,
+        "hook_in": stream,
+        "ln1.hook_scale": scale(stream),
+        "ln1.hook_out": gave("input_layernorm"),
+        "attn.hook_q": q,
+        "attn.hook_k": k,
+        "attn.hook_v": v,
+        "attn.hook_rot_q": turned_q,
+        "attn.hook_rot_k": turned_k,
+        "attn.hook_attn_scores": scores,
+        "attn.hook_pattern": pattern,
+        "attn.hook_z": z,
+        "attn.hook_result": z @ output,
+        "attn.hook_out": attended,
+        "hook_attn_out": attended,
+        "hook_resid_mid": middle,
+        "ln2.hook_scale": scale(middle),
+        "ln2.hook_out": gave("post_attention_layernorm"),
+        "mlp.hook_in": given("mlp"),
+        "mlp.hook_post": given("mlp.down_proj"),
+        "mlp.hook_out": added,
+        "hook_mlp_out": added,
+        "hook_resid_post": middle + added,
+        "hook_out": middle + added,
+    }
+    assert set(expected) == set(BLOCK_HOOKS)
+    whole = {
+        "hook_embed": passed["model.embed_tokens"][1],
+        "embed.hook_out": passed["model.embed_tokens"][1],
+        "ln_final.hook_scale": scale(passed["model.norm"][0]),
+        "unembed.hook_out": passed["lm_head"][1],
+        "hook_unembed": passed["lm_head"][1],
+    }
+    assert set(whole) == set(MODEL_HOOKS)
+    for name, tensor in {**{f"blocks.1.{name}": tensor for name, tensor in expected.items()}, **whole}.items():
+        captured = tiny.run(TEXT, name).cache[name]
+        assert captured.shape == tensor.shape, name
+        assert relative_error(captured, tensor) <= SAME_FUNCTION, name
 
 
 @pytest.mark.parametrize("name", FULL_NAMES)
