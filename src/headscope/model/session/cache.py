@@ -66,13 +66,13 @@ class Cache(Shown):
         by_site = self._of(quantity.name)
         if site not in by_site:
             raise UsageError(f"the cache holds no {quantity.name} of {site.label}", hint="capture it in the other run")
-        wanted = quantity.tensor_heads(site, heads)
+        wanted_heads = quantity.tensor_heads(site, heads)
         stored = quantity.tensor_heads(site, self.heads[site])
-        if wanted is None or stored is None or wanted == stored:
+        if wanted_heads is None or stored is None or wanted_heads == stored:
             return by_site[site]
-        if missing := [head for head in wanted if head not in stored]:
+        if missing := [head for head in wanted_heads if head not in stored]:
             raise UsageError(f"the cache holds no {quantity.name} of {site.label}, head {missing[0]}")
-        return by_site[site][:, [stored.index(head) for head in wanted]]
+        return by_site[site][:, [stored.index(head) for head in wanted_heads]]
 
     def mean(self) -> "Cache":
         """The mean of every tensor over its texts and tokens: one vector that stands for the reference text."""

@@ -152,7 +152,7 @@ class Passage:
     site: Site
     spot: Spot
     tensor: Tensor
-    given: Tensor | None = None
+    incoming: Tensor | None = None
     z: Tensor | None = None
 
 
@@ -226,9 +226,9 @@ def _projected(name: str, letter: Literal["q", "k"], meaning: str, shape: tuple[
 
 def _norm(passage: Passage) -> tuple[Norm, Tensor]:
     """The norm that a tensor comes from, and what it was given."""
-    if passage.spot.norm is None or passage.given is None:
+    if passage.spot.norm is None or passage.incoming is None:
         raise CaptureError(f"{passage.site.label}: {passage.spot.module} is not known as a norm")
-    return passage.spot.norm, passage.given
+    return passage.spot.norm, passage.incoming
 
 
 def _norm_scale(passage: Passage) -> Tensor:

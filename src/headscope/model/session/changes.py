@@ -50,10 +50,10 @@ class Change:
     ) -> Tensor:
         n_tokens = before.shape[axis]
         positions = range(window.prompt) if self.positions is None else resolved(self.positions, window, self.quantity)
-        here = [number for number, p in enumerate(positions) if window.offset <= p < window.offset + n_tokens]
-        if not here:
+        numbers_here = [number for number, p in enumerate(positions) if window.offset <= p < window.offset + n_tokens]
+        if not numbers_here:
             return before
-        index = torch.tensor([positions[number] - window.offset for number in here], device=before.device)
+        index = torch.tensor([positions[number] - window.offset for number in numbers_here], device=before.device)
         part = before.index_select(axis, index)
         if callable(value):
             return before.index_copy(axis, index, self._fitted(value(part), part))
@@ -63,11 +63,11 @@ class Change:
         keys = self._keys(value, before, window)
         if keys is not None:
             shape[-1] = keys
-        whole = self._expanded(value, shape).to(before.device, before.dtype)
-        after = whole.index_select(axis, torch.tensor(here, device=before.device))
+        whole_tensor = self._expanded(value, shape).to(before.device, before.dtype)
+        after = whole_tensor.index_select(axis, torch.tensor(numbers_here, device=before.device))
         if keys is not None:
-            rest = part[..., keys:] if self.quantity.name != "pattern" else torch.zeros_like(part[..., keys:])
-            after = torch.cat([after, rest], dim=-1)
+            remainder = part[..., keys:] if self.quantity.name != "pattern" else torch.zeros_like(part[..., keys:])
+            after = torch.cat([after, remainder], dim=-1)
         return before.index_copy(axis, index, after)
 
     def _of_positions(self, value: Tensor, positions: Sequence[int], from_end: int, window: Window) -> Tensor:

@@ -149,9 +149,9 @@ def _of_name(name: str, sites: Sequence[Site]) -> _Located:
 
 def _of_function(chooses: Callable[[str], bool], places: Iterable[tuple[Site, str]]) -> list[_Located]:
     offered = [(f"{site.label}.{name}", site, name) for site, name in places]
-    chosen: list[_Located] = [(name, frozenset([site])) for label, site, name in offered if chooses(label)]
-    if not chosen:
+    chosen_places: list[_Located] = [(name, frozenset([site])) for label, site, name in offered if chooses(label)]
+    if not chosen_places:
         raise UsageError(
             "the function chose no place", hint=f"it was asked about {len(offered)} names like {offered[0][0]}"
         )
-    return chosen
+    return chosen_places

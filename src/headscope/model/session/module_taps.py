@@ -74,7 +74,7 @@ class ModuleTap:
         after = self._passed(tensor, first_tensor((*args, *kwargs.values())))
         return None if after is tensor or after is None else _replaced(output, tensor, after)
 
-    def _passed(self, tensor: Tensor | None, given: Tensor | None) -> Tensor | None:
+    def _passed(self, tensor: Tensor | None, incoming: Tensor | None) -> Tensor | None:
         number = self._n_calls
         self._n_calls += 1
         for watched in self._watched:
@@ -84,7 +84,7 @@ class ModuleTap:
                         f"{watched.site.label}: {self._name} has no tensor that could be captured as "
                         f"{watched.quantity.name}"
                     )
-                tensor = self._passer(watched, tensor, given, self._name)
+                tensor = self._passer(watched, tensor, incoming, self._name)
         return tensor
 
 
@@ -141,8 +141,8 @@ def attached(
         for module in () if entry in additions else entry.spot.modules:
             by_side.setdefault((module, entry.spot.side), []).append(entry)
     taps: list[ModuleTap | AdditionTap] = []
-    for (module, side), there in by_side.items():
-        tap = ModuleTap(module, there, passer, is_live)
+    for (module, side), entries_there in by_side.items():
+        tap = ModuleTap(module, entries_there, passer, is_live)
         stack.callback(tap.attach(hf.get_submodule(module), side).remove)
         taps.append(tap)
     if additions:

@@ -205,10 +205,12 @@ class PathPatches:
         for writer in writers:
             self._tap(places[writer.part], writer.site, _Written(self, writer))
         for reader in readers:
-            seen = {"mlp": ("mlp_scale", "mlp_in"), "logits": ("final_scale", "")}.get(reader.letter, ("x_scale", "x"))
-            if reader.site in _spots(self.model, seen[0]):
-                self._tap(seen[0], reader.site, _Normed(self, reader))
-            elif not seen[1] or not self.model.stream_map.reads_the_stream(reader.site, seen[1]):
+            seen_places = {"mlp": ("mlp_scale", "mlp_in"), "logits": ("final_scale", "")}.get(
+                reader.letter, ("x_scale", "x")
+            )
+            if reader.site in _spots(self.model, seen_places[0]):
+                self._tap(seen_places[0], reader.site, _Normed(self, reader))
+            elif not seen_places[1] or not self.model.stream_map.reads_the_stream(reader.site, seen_places[1]):
                 raise CaptureError(
                     f"{reader.label}: no norm stands directly before it, and it does not read the stream"
                 )
@@ -225,9 +227,9 @@ class PathPatches:
             raise CaptureError(f"{site.label}: {place} is not known, so its path cannot be changed")
         self._taps += attached(self.model.hf, [Watched(quantity, site, spot)], passer, self.is_live, self._attached)
 
-    def written(self, writer: Writer, tensor: Tensor, given: Tensor | None) -> None:
+    def written(self, writer: Writer, tensor: Tensor, incoming: Tensor | None) -> None:
         """A writer has written: every reader that is to receive something else is told the difference."""
-        value = self._value_of(writer, tensor, given)
+        value = self._value_of(writer, tensor, incoming)
         for patch in self.patches:
             if patch.writer == writer:
                 quantity = QUANTITIES["attn_add"]
@@ -237,7 +239,7 @@ class PathPatches:
                 difference = after - value
                 reading.change = difference if reading.change is None else reading.change + difference
 
-    def _value_of(self, writer: Writer, tensor: Tensor, given: Tensor | None) -> Tensor:
+    def _value_of(self, writer: Writer, tensor: Tensor, incoming: Tensor | None) -> Tensor:
         if writer.head is None:
             return tensor
         route = self.model.stream_sum(writer.site.stack).routes[writer.site]
@@ -246,7 +248,7 @@ class PathPatches:
         part = (
             self.attention_calls.z[writer.site][:, writer.head] @ output_matrices(self.model, writer.site)[writer.head]
         )
-        return route.followed(part.reshape(tensor.shape), tensor if given is None else given, tensor)
+        return route.followed(part.reshape(tensor.shape), tensor if incoming is None else incoming, tensor)
 
     def reading(self, reader: StreamReader) -> _Reading | None:
         """A reader whose stream differs in this forward."""
@@ -272,8 +274,8 @@ class _Written:
     patches: PathPatches
     writer: Writer
 
-    def __call__(self, watched: Watched, tensor: Tensor, given: Tensor | None, module: str) -> Tensor:
-        self.patches.written(self.writer, tensor, given)
+    def __call__(self, watched: Watched, tensor: Tensor, incoming: Tensor | None, module: str) -> Tensor:
+        self.patches.written(self.writer, tensor, incoming)
         return tensor
 
 
@@ -282,11 +284,11 @@ class _Normed:
     patches: PathPatches
     reader: StreamReader
 
-    def __call__(self, watched: Watched, tensor: Tensor, given: Tensor | None, module: str) -> Tensor:
+    def __call__(self, watched: Watched, tensor: Tensor, incoming: Tensor | None, module: str) -> Tensor:
         reading = self.patches.reading(self.reader)
-        if reading is None or given is None:
+        if reading is None or incoming is None:
             return tensor
-        other = self.patches.changed_norm(reading, watched, given, tensor)
+        other = self.patches.changed_norm(reading, watched, incoming, tensor)
         if self.reader.letter == "logits":
             return other
         reading.normed, reading.other = tensor, other
@@ -298,7 +300,7 @@ class _Handed:
     patches: PathPatches
     reader: StreamReader
 
-    def __call__(self, watched: Watched, tensor: Tensor, given: Tensor | None, module: str) -> Tensor:
+    def __call__(self, watched: Watched, tensor: Tensor, incoming: Tensor | None, module: str) -> Tensor:
         reading = self.patches.reading(self.reader)
         return tensor if reading is None else _for_reader(reading, tensor)
 

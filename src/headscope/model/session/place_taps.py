@@ -95,30 +95,30 @@ class PlaceTaps:
         if before is None or (before.spot.side == "input" and (spot.side != "input" or len(spot.modules) > 1)):
             entries[quantity.name, site] = Watched(quantity, site, spot)
 
-    def _passed(self, watched: Watched, tensor: Tensor, given: Tensor | None, module: str) -> Tensor:
+    def _passed(self, watched: Watched, tensor: Tensor, incoming: Tensor | None, module: str) -> Tensor:
         """Change the tensor of a place, let captures have it, and pass it on."""
         quantity, site, spot = watched.quantity, watched.site, watched.spot
         n_texts = self._windows.position.n_texts
         if n_texts and tensor.ndim == 2 and len(quantity.axes) >= 3:
             # Some families read all texts as one long list of tokens.
             texts = tensor.view(n_texts, -1, tensor.shape[-1])
-            given_texts = None if given is None else given.view(n_texts, -1, given.shape[-1])
+            given_texts = None if incoming is None else incoming.view(n_texts, -1, incoming.shape[-1])
             after = self._passed(watched, texts, given_texts, module)
             return tensor if after is texts else after.reshape(tensor.shape)
         if module != spot.module:
             before, after = self._stand_ins.get((quantity.name, site), (None, tensor))
-            return after if before is tensor else self._changed(watched, tensor, given)[0].tensor
-        passage, value = self._changed(watched, tensor, given)
+            return after if before is tensor else self._changed(watched, tensor, incoming)[0].tensor
+        passage, value = self._changed(watched, tensor, incoming)
         for capture in self._captures(quantity, site):
             passage = self._captured(capture, watched, passage, value)
         if len(spot.modules) > 1 and passage.tensor is not tensor:
             self._stand_ins[quantity.name, site] = tensor, passage.tensor
         return passage.tensor
 
-    def _changed(self, watched: Watched, tensor: Tensor, given: Tensor | None) -> tuple[Passage, Tensor | None]:
+    def _changed(self, watched: Watched, tensor: Tensor, incoming: Tensor | None) -> tuple[Passage, Tensor | None]:
         """The passage after all changes, and the changed quantity; None where nothing changes it."""
         quantity, site = watched.quantity, watched.site
-        passage = Passage(self._model, site, watched.spot, tensor, given, self._z.get(site))
+        passage = Passage(self._model, site, watched.spot, tensor, incoming, self._z.get(site))
         changes = self._registered.changes_of(site, quantity)
         if not changes:
             return passage, None

@@ -106,9 +106,9 @@ def layer_outputs(model: "Model") -> Spots:
 
 def whole_layer(model: "Model", site: Site) -> str:
     """The outermost element of a module list around a site that holds no other layer (T5 has lists inside layers)."""
-    others = [other.module for other in model.sites if (other.stack, other.layer) != (site.stack, site.layer)]
+    other_modules = [other.module for other in model.sites if (other.stack, other.layer) != (site.stack, site.layer)]
     elements = list(list_elements(model.hf, site.module))
-    alone = [name for name in elements if not any(other.startswith(f"{name}.") for other in others)]
+    alone = [name for name in elements if not any(other.startswith(f"{name}.") for other in other_modules)]
     return alone[-1] if alone else enclosing_layer(model.hf, site.module)
 
 

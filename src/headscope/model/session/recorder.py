@@ -194,8 +194,8 @@ class Capture(Shown):
         if self.positions is None or axis is None:
             return tensor
         numbers = [number - window.offset for number in resolved(self.positions, window, quantity)]
-        here = [number for number in numbers if 0 <= number < tensor.shape[axis]]
-        return tensor.index_select(axis, torch.tensor(here, dtype=torch.long, device=tensor.device))
+        numbers_here = [number for number in numbers if 0 <= number < tensor.shape[axis]]
+        return tensor.index_select(axis, torch.tensor(numbers_here, dtype=torch.long, device=tensor.device))
 
 
 @dataclass

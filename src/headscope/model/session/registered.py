@@ -93,11 +93,11 @@ class Registered:
 
 def _overlap(a: Change, b: Change) -> str:
     """The first site where two changes meet; empty where they do not."""
-    apart = a.positions is not None and b.positions is not None and not set(a.positions) & set(b.positions)
-    if a.quantity.name != b.quantity.name or apart:
+    are_apart = a.positions is not None and b.positions is not None and not set(a.positions) & set(b.positions)
+    if a.quantity.name != b.quantity.name or are_apart:
         return ""
     for site in a.at:
-        mine, others = a.quantity.tensor_heads(site, a.at[site]), b.quantity.tensor_heads(site, b.at.get(site, ()))
-        if site in b.at and (mine is None or others is None or set(mine) & set(others)):
+        mine, other_heads = a.quantity.tensor_heads(site, a.at[site]), b.quantity.tensor_heads(site, b.at.get(site, ()))
+        if site in b.at and (mine is None or other_heads is None or set(mine) & set(other_heads)):
             return site.label
     return ""

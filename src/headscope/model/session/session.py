@@ -288,8 +288,8 @@ class Session:
         selected = self._resolve(at)
         if set(named.names) - set(named.sites):
             return selected
-        wanted = frozenset().union(*named.sites.values())
-        return {site: heads for site, heads in selected.items() if site in wanted}
+        wanted_heads = frozenset().union(*named.sites.values())
+        return {site: heads for site, heads in selected.items() if site in wanted_heads}
 
     def _places(self, gradient: bool) -> Iterator[tuple[Site, str]]:
         """What a function may choose: all that the model has, but for cuttings of maps."""
@@ -323,18 +323,18 @@ class Session:
             labels = ", ".join(site.label for site in list(by_site)[:4]) + (" …" if len(by_site) > 4 else "")
             return CaptureError(f"{label} has no {quantity.name}", hint=f"it is at {labels}")
         reasons = [] if spots is None else [spots.missing[site] for site in selected if site in spots.missing]
-        others = ", ".join(sorted(self.live.shown - {quantity.name}))
+        other_names = ", ".join(sorted(self.live.shown - {quantity.name}))
         return CaptureError(
             f"{quantity.name} of {self._model.spec.family} models cannot be read at {label}: "
             f"{reasons[0] if reasons else 'this family has no such place'}",
-            hint=f"what there may be: {others}",
+            hint=f"what there may be: {other_names}",
         )
 
 
 def _only(selected: Mapping[Site, Heads], named: Named, quantity: Quantity) -> dict[Site, Heads]:
     """The selected sites at which a quantity was asked for."""
-    wanted = named.sites.get(quantity.name)
-    return {site: heads for site, heads in selected.items() if wanted is None or site in wanted}
+    wanted_heads = named.sites.get(quantity.name)
+    return {site: heads for site, heads in selected.items() if wanted_heads is None or site in wanted_heads}
 
 
 def _value(value: Patch, quantity: Quantity, selected: Mapping[Site, Heads]) -> NewValue:

@@ -110,17 +110,21 @@ class SoftmaxCalls(AttentionCalls, AttentionHandler):
 
     def values(self, site: Site, v: Tensor) -> Tensor:
         """Patch the values, and capture all inputs."""
-        own = in_graph(v) if self._follows_gradient(site, InputQuantity) else v
-        own = own if own.shape[1] < site.n_heads else self._with_own_heads(site, "v", own)
+        own_tensor = in_graph(v) if self._follows_gradient(site, InputQuantity) else v
+        own_tensor = own_tensor if own_tensor.shape[1] < site.n_heads else self._with_own_heads(site, "v", own_tensor)
         before, softmax = self._attending.call, self._attending.softmax
         if before is None and softmax is not None:  # queries and keys are not known
             queries = softmax.pattern.shape[2]
             before = self._bare_call(
-                site, own.new_empty(own.shape[0], site.n_heads, queries, 0), own[..., :0], own[..., :0], 1.0
+                site,
+                own_tensor.new_empty(own_tensor.shape[0], site.n_heads, queries, 0),
+                own_tensor[..., :0],
+                own_tensor[..., :0],
+                1.0,
             )
         if before is None:
             return v
-        call = replace(before, v=own)
+        call = replace(before, v=own_tensor)
         call = self._patched_inputs(site, call, lambda quantity: quantity.read(before) is before.v)
         self._capture_inputs(site, call)
         self._attending.call = call

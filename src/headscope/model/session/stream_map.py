@@ -153,7 +153,7 @@ class StreamMap:
         if read == "x":
             spot = query_inputs(self._model).by_site.get(site)
             stream = self.trail.step(*self._entry(site))
-            return spot is not None and stream is not None and self._given(spot) == stream.given
+            return spot is not None and stream is not None and self._given(spot) == stream.incoming
         return read == "mlp_in" and self._given(self._feed_forward_input(site)) == self._sum_before(site)
 
     def factor_before_logits(self, site: Site) -> float:
@@ -165,11 +165,11 @@ class StreamMap:
         norm = self._norm_after(stack_outputs(self._model).by_site[site])
         head = self.logits().by_site[site]
         normed, read = self.trail.step(norm.module, norm.call), self.trail.step(head.module, head.call)
-        if normed is not None and read is not None and normed.gave is not None and read.given is not None:
+        if normed is not None and read is not None and normed.gave is not None and read.incoming is not None:
             factor = (
                 1.0
-                if normed.gave == read.given
-                else constant_factor(self.trail.tensor(normed.gave), self.trail.tensor(read.given))
+                if normed.gave == read.incoming
+                else constant_factor(self.trail.tensor(normed.gave), self.trail.tensor(read.incoming))
             )
             if factor is not None:
                 return factor
@@ -183,7 +183,7 @@ class StreamMap:
 
     def _given(self, spot: Spot) -> Key | None:
         step = self.trail.step(spot.module, spot.call)
-        return None if step is None else step.given
+        return None if step is None else step.incoming
 
     def _sum_before(self, site: Site) -> Key | None:
         """The stream after the attention of a site's layer."""
@@ -218,9 +218,9 @@ class StreamMap:
         return Spots(spots, missing)
 
     @staticmethod
-    def _into(spots: dict[Site, Spot], missing: dict[Site, str], site: Site, found: Callable[[], Spot]) -> None:
+    def _into(spots: dict[Site, Spot], missing: dict[Site, str], site: Site, find_spot: Callable[[], Spot]) -> None:
         try:
-            spots[site] = found()
+            spots[site] = find_spot()
         except HeadscopeError as refusal:
             missing[site] = refusal.message
 
@@ -269,10 +269,10 @@ class StreamMap:
         layer = self._layers[site.stack, site.layer]
         return self.trail.steps_of(layer.module, layer.call)
 
-    def _completed(self, known: Spots, spot_of: Callable[[Site], Spot]) -> Spots:
+    def _completed(self, known_keys: Spots, spot_of: Callable[[Site], Spot]) -> Spots:
         """The spots that are known, and those that the forward shows."""
-        spots, missing = dict(known.by_site), dict[Site, str]()
-        for site, reason in known.missing.items():
+        spots, missing = dict(known_keys.by_site), dict[Site, str]()
+        for site, reason in known_keys.missing.items():
             try:
                 spots[site] = spot_of(site)
             except HeadscopeError:
@@ -286,7 +286,7 @@ class StreamMap:
         matrices = [step for step in steps if self._is_matrix(step)]
         if not matrices:
             raise CaptureError("its attention has no matrix")
-        return self._at([step for step in matrices if step.given == matrices[0].given], "input")
+        return self._at([step for step in matrices if step.incoming == matrices[0].incoming], "input")
 
     def _attention_output(self, site: Site) -> Spot:
         """What the last matrix of the attention gives; a norm or dropout may stand behind it."""
@@ -296,7 +296,7 @@ class StreamMap:
             if self._is_matrix(givers[0]):
                 return self._at(givers[:1], "output")
             is_container = next(self._hf.get_submodule(givers[0].module).children(), None) is not None
-            key = None if is_container or givers[0].given == key else givers[0].given
+            key = None if is_container or givers[0].incoming == key else givers[0].incoming
         raise CaptureError("no matrix gives what its attention adds to the stream")
 
     def _is_matrix(self, step: Step) -> bool:
@@ -324,7 +324,7 @@ class StreamMap:
         *wider, back = steps
         width, inner = self._model.spec.d_model, back.widths[0]
         is_pair = back.widths[1] == width and all(
-            step.given == wider[0].given and step.widths in ((width, inner), (width, 2 * inner)) for step in wider
+            step.incoming == wider[0].incoming and step.widths in ((width, inner), (width, 2 * inner)) for step in wider
         )
         return (wider, back) if is_pair else None
 
@@ -342,10 +342,10 @@ class StreamMap:
         key: Key | None = self.sum_of(join).operands[join.operand]
         names = [name for name, _ in self._hf.named_modules()]
         while givers := self.trail.givers(key, join.block):
-            whole = givers[-1]
-            if any(name.startswith(f"{whole.module}.") for name in names):
-                return whole
-            key = givers[0].given if givers[0].given != key else None
+            whole_part = givers[-1]
+            if any(name.startswith(f"{whole_part.module}.") for name in names):
+                return whole_part
+            key = givers[0].incoming if givers[0].incoming != key else None
         raise CaptureError("no module is the whole feed-forward part of its layer")
 
     def _feed_forward_input(self, site: Site) -> Spot:
@@ -367,8 +367,8 @@ class StreamMap:
     def _norm_before(self, spot: Spot, site: Site) -> Spot:
         """The norm of the layer that gives the input of a part; one before the layer is part of the stream."""
         entered = self.trail.step(spot.module, spot.call)
-        steps = [] if entered is None or entered.given is None else self._layer_steps(site)
-        givers = [step for step in steps if entered is not None and step.gave == entered.given]
+        steps = [] if entered is None or entered.incoming is None else self._layer_steps(site)
+        givers = [step for step in steps if entered is not None and step.gave == entered.incoming]
         norm = next((norm for step in givers if (norm := self._norm(step))), None)
         if norm is None:
             raise CaptureError("no norm stands directly before it")

@@ -80,11 +80,11 @@ class _SumFinder:
         for first, sites in zip(first_sites, self.layers, strict=True):
             entered = self._trail.step(inputs[first].module, inputs[first].call)
             left = self._trail.step(outputs[first].module, outputs[first].call)
-            if entered is None or left is None or entered.given is None or left.gave is None:
+            if entered is None or left is None or entered.incoming is None or left.gave is None:
                 raise self._refusal(first, "no tensor of the stream was seen there")
-            if before is not None and entered.given != before:
+            if before is not None and entered.incoming != before:
                 raise self._refusal(first, "something happens to the stream between two layers")
-            self._check_layer(first, sites, entered.given, left.gave)
+            self._check_layer(first, sites, entered.incoming, left.gave)
             routes |= {site: self._route(site) for site in sites}
             before = left.gave
         return routes
@@ -102,12 +102,12 @@ class _SumFinder:
         if sorted(terms) != sorted(expected):
             raise self._refusal(first, "it adds something else than its attention and its feed-forward part")
 
-    def _leaves(self, key: Key, known: frozenset[Key]) -> list[Key]:
+    def _leaves(self, key: Key, known_keys: frozenset[Key]) -> list[Key]:
         """The summands of a tensor: additions are opened until a known one, or something that is no sum, is reached."""
-        if key in known or key not in self._terms:
+        if key in known_keys or key not in self._terms:
             return [key]
         a, b = self._terms[key]
-        return [*self._leaves(a, known), *self._leaves(b, known)]
+        return [*self._leaves(a, known_keys), *self._leaves(b, known_keys)]
 
     def _route(self, site: Site) -> Route | None:
         """What is between the output projection of a site and the stream; None where the projection is not known."""
@@ -116,17 +116,17 @@ class _SumFinder:
             return None
         join = self._map.attention_join(site)
         added = self._map.sum_of(join).operands[join.operand]
-        given = self._trail.step(projections.o.module, join.call)
-        if given is None or given.gave is None:
+        incoming = self._trail.step(projections.o.module, join.call)
+        if incoming is None or incoming.gave is None:
             raise self._refusal(site, "the output of its attention was not seen")
-        if given.gave == added:
+        if incoming.gave == added:
             return Route()
         for step in self._trail.givers(added, join.block):
-            if step.given == given.gave:
+            if step.incoming == incoming.gave:
                 norm = recognise(step.module, self._model.hf.get_submodule(step.module), self._model.spec.d_model)
                 if norm is not None:
                     return Route(norm=norm)
-        factor = constant_factor(self._trail.tensor(given.gave), self._trail.tensor(added))
+        factor = constant_factor(self._trail.tensor(incoming.gave), self._trail.tensor(added))
         if factor is None:
             raise self._refusal(site, "what happens to the output of its attention before it is added is not known")
         return Route(factor)

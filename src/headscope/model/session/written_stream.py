@@ -66,8 +66,8 @@ class Reader:
         shift = torch.zeros_like(next(iter(self.writers.values()))[:1, :1])
         if self.sight is not None:
             shift = shift + self.sight.norm.bias
-        rest = self._read(shift)
-        received[REST] = rest if self.bias is None else rest + self.bias
+        remainder = self._read(shift)
+        received[REST] = remainder if self.bias is None else remainder + self.bias
         return received
 
     def input(self, writers: Iterable[str] | None = None, *, frozen: bool = True) -> Tensor:

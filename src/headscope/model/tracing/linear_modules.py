@@ -44,9 +44,9 @@ def _only_multiplies(module: nn.Linear) -> bool:
             result = type(module).forward(stand_in, inputs)
         except Exception:  # noqa: BLE001  whatever it needs beyond w and b, it is not linear
             return False
-        wanted = nn.functional.linear(inputs, weight, bias_or_none)
-        if not isinstance(result, Tensor) or result.shape != wanted.shape:
+        wanted_heads = nn.functional.linear(inputs, weight, bias_or_none)
+        if not isinstance(result, Tensor) or result.shape != wanted_heads.shape:
             return False
-        if not torch.allclose(result, wanted, rtol=1e-5, atol=1e-5):
+        if not torch.allclose(result, wanted_heads, rtol=1e-5, atol=1e-5):
             return False
     return True

@@ -31,7 +31,7 @@ class Step:
 
     module: str
     call: int
-    given: Key | None
+    incoming: Key | None
     gave: Key | None
     n_axes: tuple[int, int] = (0, 0)
     widths: tuple[int, int] = (0, 0)
@@ -86,7 +86,7 @@ class TensorTrail:
     def readers(self, key: Key | None, inside: str = "") -> list[Step]:
         """The calls that were given a tensor."""
         return [
-            step for step in self.steps if step.given == key and key is not None and _is_inside(step.module, inside)
+            step for step in self.steps if step.incoming == key and key is not None and _is_inside(step.module, inside)
         ]
 
 
@@ -117,8 +117,8 @@ class _Follower:
     def leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         call = self._trail.n_calls[self._name]
         self._trail.n_calls[self._name] += 1
-        (given, n_given, from_width), (gave, n_gave, to_width) = self._given.pop(), self._first(values_of(output))
-        step = Step(self._name, call, given, gave, (n_given, n_gave), (from_width, to_width))
+        (incoming, n_given, from_width), (gave, n_gave, to_width) = self._given.pop(), self._first(values_of(output))
+        step = Step(self._name, call, incoming, gave, (n_given, n_gave), (from_width, to_width))
         self._trail.steps.append(step)
 
     def _first(self, values: Iterable[Any]) -> tuple[Key | None, int, int]:

@@ -205,13 +205,13 @@ class ProductWatch(TorchFunctionMode):
                 reached = torch.where(reached <= HIDING, reached, scores)
                 args, options = ((reached, *args[1:]), options) if args else (args, {**options, "input": reached})
         result: Tensor = func(*args, **options)
-        seen = Softmax(
+        seen_tensor = Softmax(
             self._by_head(site, reached),
             self._by_head(site, result),
             None if scores is None else self._by_head(site, scores),
         )
-        pattern = self._handler.pattern(site, seen)
-        if pattern is not seen.pattern:
+        pattern = self._handler.pattern(site, seen_tensor)
+        if pattern is not seen_tensor.pattern:
             result = pattern.to(result.dtype).reshape(result.shape).contiguous()
         self._pattern = None if products is None else result
         return result
