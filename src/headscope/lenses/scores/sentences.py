@@ -119,17 +119,17 @@ def _variance_headline(table: pl.DataFrame) -> Headline:
         return Headline(nothing, nothing)
     ratios = rows["value"] / rows["predicted"]
     median, top = _median(ratios), rows.row(int(ratios.to_numpy().argmax()), named=True)
-    tested_heads = rows.filter(pl.col("low").is_not_null())
-    effect = majority_effect(ratio_effect(median, 1.0), excludes_null(tested_heads, "predicted"))
+    judged = rows.filter(pl.col("low").is_not_null())
+    effect = majority_effect(ratio_effect(median, 1.0), excludes_null(judged, "predicted"))
     ratio, _ = side_by_side((median, 1.0), decimals=2)
     full = (
         f"Over {windows_phrase(rows)}, the variance of scores within a row is {ratio} times that of independent tokens "
         f"in the median of {counted(rows.height, 'head')}, and most in {label_of(top)}: "
-        f"{_ratio(top)}.{_variance_tests(tested_heads)}"
+        f"{_ratio(top)}.{_variance_tests(judged)}"
     )
     short = f"In the median head the variance of a query's scores is {ratio} times that of independent tokens"
     if effect == 0.0:
-        return Headline(full, _variance_absence(tested_heads), effect)
+        return Headline(full, _variance_absence(judged), effect)
     return Headline(full, f"{short}{_unsure(effect)}.", effect)
 
 
@@ -140,31 +140,31 @@ def _ratio(row: Mapping[str, Any]) -> str:
     return f"{value} times ({interval(low, high, row['windows'])})"
 
 
-def _variance_tests(tested_heads: pl.DataFrame) -> str:
+def _variance_tests(judged: pl.DataFrame) -> str:
     """How many heads vary more or less than independent tokens, and what one test detects."""
-    if tested_heads.is_empty():
+    if judged.is_empty():
         return ""
-    more, less = _sides(tested_heads, "predicted")
-    limit = limit_clause(uncut_effect(tested_heads, scale="predicted"), percent)
+    more, less = _sides(judged, "predicted")
+    limit = limit_clause(uncut_effect(judged, scale="predicted"), percent)
     return (
-        f" By the 95 % intervals it is larger in {part_of(more, tested_heads.height, 'head')} and smaller in {less} (by "
-        f"chance: one in forty each), and {tested_heads.height - more - less} cannot be told from independence"
+        f" By the 95 % intervals it is larger in {part_of(more, judged.height, 'head')} and smaller in {less} (by "
+        f"chance: one in forty each), and {judged.height - more - less} cannot be told from independence"
         f"{limit and f'; in the median head {limit}'}."
     )
 
 
-def _variance_absence(tested_heads: pl.DataFrame) -> str:
+def _variance_absence(judged: pl.DataFrame) -> str:
     size, subject = (
-        uncut_effect(tested_heads, scale="predicted"),
+        uncut_effect(judged, scale="predicted"),
         "difference of score variance from independent tokens",
     )
-    unclear = tested_heads.height - sum(_sides(tested_heads, "predicted"))
-    return _in_heads(unclear, tested_heads, absence(subject, size, percent, windows=most_windows(tested_heads)))
+    unclear = judged.height - sum(_sides(judged, "predicted"))
+    return _in_heads(unclear, judged, absence(subject, size, percent, windows=most_windows(judged)))
 
 
-def _in_heads(unclear: int, tested_heads: pl.DataFrame, sentence: str) -> str:
+def _in_heads(unclear: int, judged: pl.DataFrame, sentence: str) -> str:
     """The sentence about the heads in which nothing was detected."""
-    return f"In {part_of(unclear, tested_heads.height, 'head')} {sentence[0].lower()}{sentence[1:]}"
+    return f"In {part_of(unclear, judged.height, 'head')} {sentence[0].lower()}{sentence[1:]}"
 
 
 def _points(share: float) -> str:
@@ -176,20 +176,20 @@ def _entropy_headline(table: pl.DataFrame) -> Headline | None:
     if rows.is_empty():
         return None
     median, expected = _median(rows["value"]), _median(rows["predicted"])
-    tested_heads = rows.filter(pl.col("low").is_not_null())
-    effect = majority_effect(share_effect(median, expected), excludes_null(tested_heads, "predicted"))
+    judged = rows.filter(pl.col("low").is_not_null())
+    effect = majority_effect(share_effect(median, expected), excludes_null(judged, "predicted"))
     value, predicted = percents((median, expected))
     (gap,) = side_by_side((100 * _median(rows["value"] - rows["predicted"]),), decimals=1)
     full = (
         f"Over {windows_phrase(rows)}, the median of {counted(rows.height, 'head')} has {value} of the largest "
         f"entropy, and Gaussian scores of the same variance would have {predicted}; head by head the median difference "
-        f"is {gap} points{_entropy_tests(tested_heads)}. {_frozen(table)}{_normality(table)}"
+        f"is {gap} points{_entropy_tests(judged)}. {_frozen(table)}{_normality(table)}"
     )
     if effect == 0.0:
-        size, reach = uncut_effect(tested_heads), max(expected, 1.0 - expected)
-        subject, windows = "entropy unlike Gaussian scores'", most_windows(tested_heads)
-        unclear = tested_heads.height - sum(_sides(tested_heads, "predicted"))
-        short = _in_heads(unclear, tested_heads, absence(subject, size, _points, windows=windows, reach=reach))
+        size, reach = uncut_effect(judged), max(expected, 1.0 - expected)
+        subject, windows = "entropy unlike Gaussian scores'", most_windows(judged)
+        unclear = judged.height - sum(_sides(judged, "predicted"))
+        short = _in_heads(unclear, judged, absence(subject, size, _points, windows=windows, reach=reach))
     else:
         short = (
             f"The median head has {value} of the largest entropy, Gaussian scores of equal variance have "
@@ -198,13 +198,13 @@ def _entropy_headline(table: pl.DataFrame) -> Headline | None:
     return Headline(full, short, effect)
 
 
-def _entropy_tests(tested_heads: pl.DataFrame) -> str:
-    if tested_heads.is_empty():
+def _entropy_tests(judged: pl.DataFrame) -> str:
+    if judged.is_empty():
         return " (no interval)"
-    more, less = _sides(tested_heads, "predicted")
-    limit = limit_clause(uncut_effect(tested_heads), _points)
+    more, less = _sides(judged, "predicted")
+    limit = limit_clause(uncut_effect(judged), _points)
     return (
-        f", and the 95 % interval lies above the prediction in {part_of(more, tested_heads.height, 'head')}, below it in "
+        f", and the 95 % interval lies above the prediction in {part_of(more, judged.height, 'head')}, below it in "
         f"{less}{limit and f' (in the median head {limit})'}"
     )
 
@@ -223,14 +223,14 @@ def _frozen(table: pl.DataFrame) -> str:
     rows = _rows_of(table, "freezing")
     expected = rows.filter(pl.col("predicted").is_not_null())
     null = f" (independent tokens: {expected.filter(pl.col('predicted') > 1).height})" if expected.height else ""
-    tested_heads = rows.filter(pl.col("low").is_not_null())
-    if tested_heads.is_empty():
+    judged = rows.filter(pl.col("low").is_not_null())
+    if judged.is_empty():
         beyond = rows.filter(pl.col("value") > 1).height
         return f"The freezing number is above 1 in {part_of(beyond, rows.height, 'head')}{null}, without an interval."
-    beyond, below = _sides(tested_heads, 1.0)
+    beyond, below = _sides(judged, 1.0)
     return (
-        f"By its 95 % interval the freezing number is above 1 in {part_of(beyond, tested_heads.height, 'head')}{null}, and "
-        f"{tested_heads.height - beyond - below} cannot be told."
+        f"By its 95 % interval the freezing number is above 1 in {part_of(beyond, judged.height, 'head')}{null}, and "
+        f"{judged.height - beyond - below} cannot be told."
     )
 
 
