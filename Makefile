@@ -8,6 +8,9 @@ OUT := out/tiny
 
 FUZZ := 2000
 
+# Compiled modules are kept, whatever the environment says: tests start many interpreters, and each would compile again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo fmt lint type quick test fuzz bench docs mutate clean
 

@@ -1,11 +1,15 @@
-"""Compare streaming statistics with a plain forward in time and peak memory.
+"""Compare sessions with a plain forward in time and peak memory.
 
     python -m benchmarks.session [--model smollm2] [--tokens 2048] [--repeats 3] [--transformer-lens PYTHON]
+    python -m benchmarks.session --ablations [--model smollm2] [--tokens 128]
 
-Stored maps and TransformerLens are measured too. Each way of running the model has its own process, so that its peak
-memory is its own; the ways take turns, and the table holds medians of ratios to the plain forward of the same turn.
-Times are CPU seconds. TransformerLens needs other versions than headscope: pass the Python of an environment that has
-it.
+Streaming statistics, a session that captures nothing, one that captures every place, stored maps and TransformerLens.
+Each way of running the model has its own process, so that its peak memory is its own; the ways take turns, and the
+table holds medians of ratios to the plain forward of the same turn. In each process the model runs once on a short text
+before it is timed. Times are CPU seconds. TransformerLens needs other versions than headscope: pass the Python of an
+environment that has it.
+
+`--ablations` ablates every head in turn, and runs a plain forward after each: the ratio of the two sums.
 """
 
 import argparse
@@ -18,7 +22,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-WAYS = ("plain sdpa forward", "headscope stream", "output_attentions", "run_with_cache (TransformerLens)")
+PLAIN, STREAM, STORED = "plain sdpa forward", "headscope stream", "output_attentions"
+EMPTY, EVERYTHING = "headscope, nothing captured", "headscope, every place captured"
+LENS = "run_with_cache (TransformerLens)"
+WAYS = (PLAIN, STREAM, EMPTY, EVERYTHING, STORED, LENS)
 
 TRANSFORMER_LENS = """
 import json, sys, time, torch
@@ -36,7 +43,7 @@ loaded = peak_kib()
 with torch.no_grad():
     bridge.run_with_cache(tokens[:, :64])
     start = time.process_time()
-    bridge.run_with_cache(tokens, return_type=None)
+    kept = bridge.run_with_cache(tokens)
     seconds = time.process_time() - start
 peak = peak_kib()
 print(json.dumps({"seconds": seconds, "peak": peak * 1024, "loaded": loaded * 1024}))
@@ -64,12 +71,20 @@ def measure_here(way: str, folder: str, n: int, threads: int) -> dict[str, float
 
     model = open_model(folder)
     body = model.hf.base_model
+    model.run(torch.randint(3, 1000, (1, 8)))  # where places are is looked up once in a model's life
     tokens = torch.randint(3, 1000, (1, n), generator=torch.Generator().manual_seed(0))
     loaded = peak_kib()
 
     def plain(ids: Any) -> None:
         with torch.no_grad():
-            body(input_ids=ids, use_cache=False)
+            model.hf(input_ids=ids, use_cache=False)
+
+    def empty(ids: Any) -> None:
+        with model.session() as session:
+            session.run(ids)
+
+    def everything(ids: Any) -> None:
+        kept.append(model.run(ids))
 
     def stored(ids: Any) -> None:
         from headscope.model.transformers.attention_hook import implementation
@@ -80,11 +95,14 @@ def measure_here(way: str, folder: str, n: int, threads: int) -> dict[str, float
     def streamed(ids: Any) -> None:
         with model.session() as session:
             rows = session.stream(Request(bands=(1, 8, 64)))
-            session.run(ids)
+            session.run(ids, head=False)
             rows.take()
 
-    run: Callable[[Any], None] = {WAYS[0]: plain, WAYS[1]: streamed, WAYS[2]: stored}[way]
+    kept: list[Any] = []  # what was captured stays in memory, as it does with a user
+    ways = {PLAIN: plain, STREAM: streamed, EMPTY: empty, EVERYTHING: everything, STORED: stored}
+    run: Callable[[Any], None] = ways[way]
     run(tokens[:, :64])
+    kept.clear()
     start = time.process_time()
     run(tokens)
     seconds = time.process_time() - start
@@ -94,7 +112,7 @@ def measure_here(way: str, folder: str, n: int, threads: int) -> dict[str, float
 
 def in_its_own_process(way: str, folder: str, n: int, threads: int, lens_python: str | None) -> dict[str, float] | None:
     """Measure one way in a fresh process; None where it cannot run."""
-    if way == WAYS[3]:
+    if way == LENS:
         if lens_python is None:
             return None
         command = [lens_python, "-c", TRANSFORMER_LENS, folder, str(n), str(threads)]
@@ -116,10 +134,14 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--transformer-lens", default=None, metavar="PYTHON")
+    parser.add_argument("--ablations", action="store_true", help="ablate every head in turn")
     parser.add_argument("--way", choices=WAYS, default=None, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.way is not None:
         print(json.dumps(measure_here(arguments.way, arguments.model, arguments.tokens, arguments.threads)))
+        return
+    if arguments.ablations:
+        ablations(arguments.model, arguments.tokens, arguments.threads)
         return
     with tempfile.TemporaryDirectory() as scratch:
         folder = save_plain(arguments.model, Path(scratch))
@@ -134,7 +156,7 @@ def main() -> None:
     print(f"{setting}, medians of {arguments.repeats} turns\n")
     print("| way | CPU time | peak memory | time ratio | memory ratio |\n|---|---|---|---|---|")
     for way in WAYS:
-        rows = [(turn[way], turn[WAYS[0]]) for turn in turns if turn[way] and turn[WAYS[0]]]
+        rows = [(turn[way], turn[PLAIN]) for turn in turns if turn[way] and turn[PLAIN]]
         if not rows:
             print(f"| {way} | not run | | | |")
             continue
@@ -143,6 +165,35 @@ def main() -> None:
         slower = statistics.median(row["seconds"] / plain["seconds"] for row, plain in rows)
         larger = statistics.median(row["peak"] / plain["peak"] for row, plain in rows)
         print(f"| {way} | {seconds:.2f} s | {peak / 2**20:.0f} MiB | {slower:.2f} × | {larger:.2f} × |")
+
+
+def ablations(name: str, n: int, threads: int) -> None:
+    """Ablate every head in turn, beside a plain forward each."""
+    import time
+
+    import torch
+
+    torch.set_num_threads(threads)
+    from headscope.model.model import open_model
+
+    model = open_model(name)
+    tokens = torch.randint(3, 1000, (1, n), generator=torch.Generator().manual_seed(0))
+    seconds = {"plain": 0.0, "ablated": 0.0}
+    heads = [site.head_label(head) for site in model.sites for head in range(site.n_heads)]
+    for number, label in enumerate([heads[0], *heads]):
+        start = time.process_time()
+        with torch.no_grad():
+            model.hf(input_ids=tokens, use_cache=False)
+        middle = time.process_time()
+        with model.session() as session:
+            session.ablate(label)
+            session.run(tokens)
+        if number:  # the first round warms up
+            seconds["plain"] += middle - start
+            seconds["ablated"] += time.process_time() - middle
+    ratio = seconds["ablated"] / seconds["plain"]
+    print(f"{name}, n = {n}, {threads} thread(s): {len(heads)} heads ablated one by one")
+    print(f"plain {seconds['plain']:.1f} s, ablated {seconds['ablated']:.1f} s, ratio {ratio:.3f}")
 
 
 def save_plain(model: str, folder: Path) -> str:

@@ -1,13 +1,14 @@
 """Write the pages of docs/ that are made from the code.
 
-They describe lenses, mechanisms, captures, formats, texts, experiments, the rule for verdicts and the index.
+They describe lenses, mechanisms, captures, the hooks of TransformerLens, formats, texts, experiments, the rule for
+verdicts and the index. Two of them begin as the pages beside this file.
 """
 
 import dataclasses
 import importlib
 import inspect
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import headscope
 from headscope import api
@@ -19,7 +20,8 @@ from headscope.experiments import command_of, experiment_members
 from headscope.lenses import lens_members
 from headscope.members import Member, setting_help
 from headscope.model.formats.format import described_forms, formats
-from headscope.model.session.captures import QUANTITIES, MapQuantity, Quantity, WatchedQuantity
+from headscope.model.session.captures import QUANTITIES, Group, MapQuantity, Quantity, WatchedQuantity
+from headscope.model.session.hook_names import BLOCK_HOOKS, MODEL_HOOKS, OTHER_HOOKS
 from headscope.shapes import AXES
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -30,23 +32,6 @@ MECHANISMS_HEAD = """# Mechanisms
 Every way of attending that headscope knows: to train with, to swap into a real model head by head
 (`session.replace`), to benchmark (`headscope bench attention`). This page is written by `make docs` from the
 mechanisms themselves; `headscope mechanisms NAME` tells the same, and `--draw` draws any of them with any parameters.
-"""
-CAPTURES_HEAD = """# Captures
-
-What can be read, and in part changed, while a model runs. Lenses ask for the same quantities by the same names.
-
-```python
-with model.session() as s:
-    captured = s.capture("pattern", "z", at="L3")  # stored in every forward from now on
-    s.patch("L2.H1", "v", lambda v: 0 * v)  # a tensor, or a function of what the quantity would be
-    s.run(tokens)
-    captured.take()["pattern"]  # site → tensor
-```
-
-An axis of heads holds the selected heads in order, an axis of key/value heads those that the selected heads read.
-*Patch* marks what `patch` can set. *Own attention* marks what can be captured in families that compute their attention
-themselves and not through the attention interface of transformers; `session.shown` says what a model shows. This page
-is written by `make docs` from the registry, `headscope.model.session.captures`.
 """
 # Modules of an experiment whose docstrings its page shows.
 EXPERIMENT_MODULES: dict[str, tuple[str, ...]] = {
@@ -126,6 +111,7 @@ def pages() -> dict[Path, str | bytes]:
         DOCS / "lenses.md": lens_page(),
         DOCS / "mechanisms.md": mechanism_page(),
         DOCS / "captures.md": capture_page(),
+        DOCS / "transformer-lens.md": transformer_lens_page(),
         DOCS / "texts.md": text_page(),
         DOCS / "index-of-documents.md": index_page(),
         **experiment_pages(),
@@ -202,30 +188,62 @@ def mechanism_page() -> str:
 
 
 def capture_page() -> str:
-    """The whole page of captures: the quantities and their axes."""
+    """The whole page of captures: how to use them, the quantities group by group, and their axes."""
+    groups = [f"### {group[0].upper()}{group[1:]}\n\n{_quantity_table(group)}" for group in get_args(Group)]
+    in_use = {axis.name for quantity in QUANTITIES.values() for axis in quantity.axes}
+    axes = _table("axis", None, [(name, meaning) for name, meaning in AXES.items() if name in in_use])
+    return _filled("captures_page.md", quantities="\n\n".join(groups), axes=axes)
+
+
+def _quantity_table(group: str) -> str:
     rows = [
         (
             ", ".join(f"`{spelling}`" for spelling in quantity.spellings),
-            " × ".join(axis.name for axis in quantity.axes) or "one number",
+            _shape(quantity),
             quantity.meaning,
             "yes" if quantity.patchable else "",
             _without_interface(quantity),
         )
         for quantity in QUANTITIES.values()
+        if quantity.group == group
     ]
-    titles = [("name", "shape", "meaning", "patch", "own attention"), ("---",) * 5]
+    titles = [("name", "shape", "meaning", "change", "own attention"), ("---",) * 5]
+    return "\n".join(f"| {' | '.join(map(_escaped, line))} |" for line in (*titles, *rows))
+
+
+def _shape(quantity: Quantity) -> str:
+    return " × ".join(axis.name for axis in quantity.axes) or "one number"
+
+
+def transformer_lens_page() -> str:
+    """The page for whoever comes from TransformerLens: jobs in both, and the hooks."""
+    hooks = {f"blocks.N.{name}": hook for name, hook in BLOCK_HOOKS.items()} | MODEL_HOOKS
+    rows = [
+        (f"`{name}`", f"`{hook.quantity}`", _shape(QUANTITIES[hook.quantity]), hook.differs)
+        for name, hook in hooks.items()
+    ]
+    titles = [("hook", "quantity", "axes here", "what differs"), ("---",) * 4]
     table = "\n".join(f"| {' | '.join(map(_escaped, line))} |" for line in (*titles, *rows))
-    in_use = {axis.name for quantity in QUANTITIES.values() for axis in quantity.axes}
-    axes = _table("axis", None, [(name, meaning) for name, meaning in AXES.items() if name in in_use])
-    return f"{CAPTURES_HEAD}\n{table}\n\n## Axes\n\n{axes}\n"
+    others = [("hook", "in its place"), ("---",) * 2, *((f"`{name}`", reason) for name, reason in OTHER_HOOKS.items())]
+    refused = "\n".join(f"| {' | '.join(map(_escaped, line))} |" for line in others)
+    return _filled("transformer_lens_page.md", hooks=table, other_hooks=refused)
+
+
+def _filled(template: str, **tables: str) -> str:
+    """A page of scripts/ with tables in the place of comments like `<!-- hooks -->`."""
+    page = (Path(__file__).parent / template).read_text(encoding="utf-8")
+    for name, table in tables.items():
+        page = page.replace(f"<!-- {name.replace('_', ' ')} -->", table)
+    return page
 
 
 def _without_interface(quantity: Quantity) -> str:
+    """When a family that computes its attention itself shows a quantity."""
     if isinstance(quantity, WatchedQuantity):
-        return "where the order of layers is known" if quantity.needs == "layers" else ""
+        return "with the weights" if quantity.needs == "weights" else "with the order of layers"
     if isinstance(quantity, MapQuantity) and quantity.off_map:
-        return "where the mask is understood" if quantity.of == "scores" else "yes"
-    return ""
+        return "with the mask" if quantity.of == "scores" else "always"
+    return "with the products"
 
 
 def _own_mechanisms() -> dict[str, Any]:

@@ -11,6 +11,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from tests import typechecker  # noqa: F401  pyproject.toml names it, and it must be there before the package
+
 # Two threads at most: tests run beside other work, and small matrices gain nothing from more. One per worker.
 torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else min(2, os.cpu_count() or 1))
 

@@ -59,9 +59,12 @@ def test_the_model_is_untouched_by_a_run(tiny):
     assert all(before[name].equal(parameter) for name, parameter in tiny.hf.named_parameters())
 
 
-def test_findings_and_runs_show_themselves_in_a_notebook(drawn_folder):
+def test_findings_and_runs_show_themselves_in_a_notebook(drawn_folder, tmp_path):
     run = hs.load(drawn_folder)
-    assert "<" in run._repr_html_()
+    assert run["focus"].headlines[0].short.split(";")[0] in run._repr_html_()
+    assert f"Stored in {drawn_folder}" in repr(run)
+    report = hs.report(run, out=tmp_path / "out")
+    assert f"Report: {report}" in repr(run)
     assert run["focus"].about.question in run["focus"]._repr_html_()
 
 

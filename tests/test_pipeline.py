@@ -534,6 +534,38 @@ def test_global_random_state_is_left_alone_and_lenses_draw_the_same_alone_or_tog
     assert alone.equals(together)
 
 
+@pytest.mark.parametrize(("d_model", "threads"), [(1023, 1), (1024, 3)], ids=["narrow", "wide"])
+def test_a_narrow_model_is_measured_on_one_thread_and_the_user_has_all_of_them_back(d_model, threads):
+    counted = []
+
+    def start(*_):
+        counted.append(torch.get_num_threads())
+        return []
+
+    def update(state, batch):
+        counted.append(torch.get_num_threads())
+        return [*state, batch]
+
+    def finish(state, weights):
+        counted.append(torch.get_num_threads())
+        return batch_table(state, weights)
+
+    lens = make_lens("counting", STATISTICS, start=start, update=update, finish=finish)
+    stopped = make_lens("stopped", Needs(weights=True), finish=raises(KeyboardInterrupt()))
+    model, before = FakeModel(spec=replace(SPEC, d_model=d_model)), torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        measure(model, text=TEXT, lenses=[lens])
+        assert torch.get_num_threads() == 3
+        with pytest.raises(KeyboardInterrupt):
+            measure(model, text=TEXT, lenses=[stopped])
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert counted == [threads] * len(counted)
+    assert len(counted) >= 4
+
+
 def test_unknown_lens_names_the_nearest():
     with pytest.raises(UsageError, match="no lens 'spectre'") as caught:
         measure(FakeModel(), text=TEXT, lenses=["spectre"])

@@ -29,6 +29,7 @@ from headscope.model.sources.hub_survey import check_outcomes, is_list, read_lis
 from headscope.model.sources.names import sources as models
 from headscope.model.verify import verify
 from headscope.pipeline import Progress, measure
+from headscope.pipeline.threads import fitting_threads
 from headscope.pipeline.versions import versions
 from headscope.progress import Silent
 from headscope.progress import Step as ProgressStep
@@ -154,7 +155,8 @@ def run_experiment(
         check_folder(Path(out))
     listener = progress or Silent()
     opened = open(model, hub=hub, device=device, seed=settings.seed, progress=listener.step)
-    finding, spec = experiment.run(opened, settings, listener.step)
+    with fitting_threads(opened.spec):
+        finding, spec = experiment.run(opened, settings, listener.step)
     run = Run(opened.spec, opened.sites, {finding.lens: finding}, spec, versions(), settings.seed)
     if out is not None:
         listener.step("writing the report", 0, 1)

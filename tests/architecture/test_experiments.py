@@ -10,7 +10,7 @@ import pytest
 from headscope.cli.command_lookup import command_at
 from headscope.experiments import ORDER, command_of, experiment_members, experiment_named
 from headscope.experiments.experiment import Experiment
-from tests.architecture.test_members import imports_of
+from tests.architecture.test_members import LIGHT, imports_of
 
 ROOT = Path(__file__).parents[2] / "src" / "headscope" / "experiments"
 EXPERIMENTS = sorted(path.parent.name for path in ROOT.glob("*/experiment.py"))
@@ -18,35 +18,39 @@ ROLES = ("__init__.py", "about.md", "settings.py", "experiment.py", "tables.py",
 
 
 def test_the_scan_finds_every_folder() -> None:
-    assert set(EXPERIMENTS) == set(ORDER) <= set(experiment_members())
+    assert set(ORDER) <= set(EXPERIMENTS) <= set(experiment_members())
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 @pytest.mark.parametrize("role", ROLES)
 def test_every_experiment_has_its_role_files(name: str, role: str) -> None:
-    assert (ROOT / name / role).is_file()
+    assert (ROOT / name / role).is_file(), f"experiments/{name}/ lacks {role} (CONTRIBUTING.md, Add an experiment)"
 
 
 def test_nothing_about_an_experiment_lies_elsewhere() -> None:
     folders = {path.name for path in ROOT.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert folders == set(EXPERIMENTS)
+    assert folders == set(EXPERIMENTS), f"folders without an experiment.py: {sorted(folders - set(EXPERIMENTS))}"
     assert {path.name for path in ROOT.glob("*.py")} == {"__init__.py", "command.py", "experiment.py", "function.py"}
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_settings_import_no_torch(name: str) -> None:
-    light = {"collections.abc", "dataclasses", "enum", "math", "typing", "headscope.errors", "headscope.shapes"}
-    assert imports_of(ROOT / name / "settings.py") <= {*light, "headscope.experiments.command"}
-    assert not imports_of(ROOT / name / "__init__.py")
+    heavy = imports_of(ROOT / name / "settings.py") - LIGHT - {"headscope.experiments.command"}
+    assert not heavy, (
+        f"experiments/{name}/settings.py may not import {sorted(heavy)}: help reads it and must be instant"
+    )
+    assert not imports_of(ROOT / name / "__init__.py"), (
+        f"experiments/{name}/__init__.py holds a docstring and no import"
+    )
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_settings_are_a_frozen_dataclass_with_help(name: str) -> None:
     settings = experiment_members()[name].settings
     assert settings.__dataclass_params__.frozen
-    assert settings().seed == 0
+    assert getattr(settings(), "seed", None) == 0, f"Params of {name} has a field `seed` with the default 0"
     for field in dataclasses.fields(settings):
-        assert field.metadata["help"], f"{name}.{field.name}"
+        assert field.metadata.get("help"), f"the setting {field.name} of {name} has no help in its metadata"
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -72,7 +76,7 @@ def test_every_option_is_in_the_command(name: str) -> None:
 
 def test_no_module_of_an_experiment_holds_prose() -> None:
     for path in ROOT.rglob("*.py"):
-        assert "About(" not in path.read_text(encoding="utf-8"), path
+        assert "About(" not in path.read_text(encoding="utf-8"), f"{path}: prose belongs to about.md"
 
 
 @pytest.mark.parametrize("words", [["intervene", "--help"], ["study", "fewshot", "--help"], ["study", "--help"]])

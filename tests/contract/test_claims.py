@@ -2,6 +2,7 @@
 
 import ast
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -14,9 +15,11 @@ import headscope.theory.chapters
 from headscope import api
 from headscope.core.verdict import Comparison, Evidence, verdict_of
 from headscope.errors import NumericsError
+from headscope.experiments import experiment_members
 from headscope.report.formula import formula
 from headscope.theory import claims, judged
 
+PROJECT = Path(__file__).parents[2]
 CLAIMS = claims()
 CHECKED = [claim for claim in CLAIMS if claim.check is not None]
 by_id = {"ids": lambda claim: claim.ids[0]}
@@ -47,29 +50,32 @@ B-22 B-23 B-24 B-25 B-26 B-27 P-1
 
 def test_every_id_is_there_once() -> None:
     ids = [name for claim in CLAIMS for name in claim.ids]
-    assert sorted(ids) == sorted(IDS)
-    assert len(set(IDS)) == len(IDS) == 303
+    new, gone = sorted({*ids} - {*IDS}), sorted({*IDS} - {*ids})
+    assert not new, f"add {new} to IDS above, in the order of the work"
+    assert not gone, f"these statements of the works have lost their claims: {gone}"
+    twice = sorted(name for name, count in Counter([*ids, *IDS]).items() if count > 2)
+    assert not twice, f"two claims have one id, or IDS names it twice: {twice}"
 
 
 @pytest.mark.parametrize("claim", CLAIMS, **by_id)
 def test_it_is_written_for_a_reader(claim) -> None:
     assert len(claim.statement) >= 20
     assert claim.statement.rstrip().endswith((".", "?", "!", "…", ")"))
-    assert claim.lesson.count(".") + claim.lesson.count("?") + claim.lesson.count("!") >= 2
+    assert claim.lesson.count(".") + claim.lesson.count("?") + claim.lesson.count("!") >= 2, "two sentences or more"
     for text in (claim.formula, claim.corrected):
         assert not text or "<svg" in formula(text), text
     # One of three ways to settle it, and a reason where it is not run here.
     assert (claim.check is None) == bool(claim.reason)
     assert not (claim.check and claim.waits)
     assert not claim.slip or claim.correction
-    assert set(claim.related) <= set(IDS) - set(claim.ids)
+    assert set(claim.related) <= set(IDS) - set(claim.ids), "`related` names ids of other claims"
 
 
 def test_every_lens_that_a_claim_names_exists() -> None:
-    existing = {*api.lenses(), "intervene", "fewshot"}
+    existing = {*api.lenses(), *experiment_members()}
     for claim in CLAIMS:
         assert {lens for lens in (claim.lens, *claim.also) if lens} <= existing, claim.ids
-        assert (claim.judge is None) == (not claim.lens), claim.ids
+        assert (claim.judge is None) == (not claim.lens), f"{claim.ids}: a lens and a judge come together"
 
 
 @cache
@@ -93,6 +99,22 @@ def test_its_numbers_decide(claim) -> None:
     elif entry.verdict != "open question":
         right = tuple(replace(c, predicted=reached(c)) for c in evidence.stated)
         assert changed(claim, replace(evidence, stated=right)) == "holds"
+
+
+def test_readme_counts_the_verdicts() -> None:
+    readme = " ".join((PROJECT / "README.md").read_text(encoding="utf-8").split())
+    count: Counter[str] = Counter()
+    for claim in CLAIMS:
+        entry = first(claim)
+        count[entry.verdict] += len(claim.ids)
+        count["slip"] += len(claim.ids) * (entry.verdict == "refuted" and claim.slip)
+    assert count["open question"] == 1, "the sentence below has no number of open questions"
+    sentence = (
+        f"Of {len(IDS)} statements {count['holds']} hold, {count['refuted']} are refuted ({count['slip']} of them "
+        f"slips), {count['approximate']} are approximate, {count['true but empty']} are true but empty, "
+        f"{count['needs a model']} need a model, {count['not testable']} cannot be tested, and one is an open question."
+    )
+    assert sentence in readme, f"write into README.md: {sentence}"
 
 
 def moved(

@@ -7,6 +7,8 @@ import random
 import re
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
+from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -37,7 +39,17 @@ from tests.lenses.planted import (
 from tests.prefix_matching import LENS as PREFIXES
 from tests.prefix_matching import NAME as MADE_NAME
 
-LENSES = lenses()
+EXAMPLES = Path(__file__).parents[1] / "packages" / "colour_members"
+
+
+def example_lens():
+    """The lens of the package that CONTRIBUTING.md gives as an example to copy."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(EXAMPLES))
+        return import_module("colour_members.colour.lens").LENS
+
+
+LENSES = {**lenses(), "colour": example_lens()}
 KEYS = {"stack", "kind", "layer", "head"}
 
 # Fold against definition, relative to the largest value of a quantity. Both are float64; what differs is the
@@ -74,22 +86,25 @@ def shown_to(lens, model: Planted, params, **options) -> list[Batch]:
 
 
 def read_by(needs: Needs, model: Planted, **options) -> list[Batch]:
-    """The text, and the windows that the lens makes, in one batch each."""
+    """The text, and the windows that the lens makes, in three batches each."""
     statistics = needs.statistics or Request()
     shown = batches(model, statistics, **options) if needs.reads_text else []
     subject = Subject(model.spec, model.sites, model, SimpleNamespace(tokenizer=None))
     for request in needs.made:
-        tokens = make_windows(request, subject, seed=0).full
-        (batch,) = batches(model, statistics, shapes=([tokens.shape[1]] * len(tokens),))
-        shown.append(replace(batch, tokens=tokens, made=request.name))
+        parts = make_windows(request, subject, seed=0).full.tensor_split(3)
+        shapes = [[tokens.shape[1]] * len(tokens) for tokens in parts]
+        made = zip(batches(model, statistics, shapes=shapes), parts, strict=True)
+        shown += [replace(batch, tokens=tokens, made=request.name) for batch, tokens in made]
+    absent = (needs.captures | needs.welcome) - shown[0].captures.keys() if shown else set()
+    assert not absent, f"planted models do not show {sorted(absent)}: add it to `batches` of tests/lenses/planted.py"
     return shown
 
 
 def folded(lens, params, model: Planted, parts):
-    state = begin(lens, params, model.spec, model.sites)
+    fold = begin(lens, params, model.spec, model.sites)
     for batch in parts:
-        state = update(lens, state, batch)
-    return state
+        fold = update(lens, fold, batch)
+    return fold
 
 
 def finding_of(name: str, model: Planted, parts=None):
@@ -135,13 +150,13 @@ def agree(ours: pl.DataFrame, theirs: pl.DataFrame, column: str, tolerance: floa
 
 def test_a_lens_that_makes_windows_is_shown_these():
     shown = shown_to(PREFIXES, MODELS["multi-head"], PREFIXES.params(count=3, length=100))
-    assert [(batch.made, batch.tokens.shape) for batch in shown] == [(MADE_NAME, (3, 64))]
+    assert [(batch.made, batch.tokens.shape) for batch in shown] == [(MADE_NAME, (1, 64))] * 3
     assert finish(PREFIXES, folded(PREFIXES, PREFIXES.params(), MODELS["multi-head"], shown), None).status == "ok"
 
 
 def test_scan_finds_the_lenses():
     assert {"spectra", "focus"} <= LENSES.keys()
-    assert list(lenses()) == list(LENSES)
+    assert [*lenses(), "colour"] == list(LENSES)
 
 
 @every_lens
@@ -151,7 +166,32 @@ def test_fold_equals_definition(name, shape):
     parts = shown_to(lens, model, params)
     finding = finish(lens, folded(lens, params, model, parts), model)
     assert finding.status == "ok", finding.reason
-    assert not differences(finding.tables, defined(lens, params, model, parts))
+    defined_tables = with_ends(defined(lens, params, model, parts), finding.tables)
+    assert not differences(finding.tables, defined_tables), "these columns of lens.py and definition.py differ"
+
+
+def with_ends(defined_tables, tables):
+    """The tables of a definition, with the ends of intervals of the fold in columns that it leaves empty.
+
+    A definition states the estimate. An interval of `maths/resampling` has a definition and tests of its own.
+    """
+    return {name: filled(table, tables.get(name)) for name, table in defined_tables.items()}
+
+
+def filled(table: pl.DataFrame, folded_table: pl.DataFrame | None) -> pl.DataFrame:
+    if folded_table is None or table.schema != folded_table.schema or table.height != folded_table.height:
+        return table
+    ends = [name for name in table.columns if re.fullmatch(r"(.+_)?(low|high)", name)]
+    empty = [name for name in ends if table[name].null_count() == table.height]
+    return table.with_columns(folded_table.select(empty))
+
+
+def test_only_the_ends_of_intervals_may_be_left_to_the_fold():
+    folded_table = pl.DataFrame({"value": [1.0, 2.0], "low": [0.5, 1.5], "high": [1.5, None]})
+    empty = {"t": folded_table.clear(2)}
+    assert differences({"t": folded_table}, with_ends(empty, {"t": folded_table})) == ["t.value"]
+    wrong = {"t": folded_table.with_columns(low=pl.Series([0.4, None]))}
+    assert differences({"t": folded_table}, with_ends(wrong, {"t": folded_table})) == ["t.low"]
 
 
 def perturbed_weights(model: Planted, tensor: str) -> Planted:
@@ -163,6 +203,9 @@ def perturbed_vectors(model: Planted, one: Embedding) -> Planted:
     return replace(model, vectors={**model.vectors, one: model.vectors[one] * PERTURBATION})
 
 
+STATISTICS = ("entropy_nats", "participation", "distance", "distance_sd", "diagonal", "first", "bands")
+
+
 def perturbed_statistics(parts, column: str):
     def changed(rows):
         value = getattr(rows, column)
@@ -172,43 +215,59 @@ def perturbed_statistics(parts, column: str):
     return [replace(part, statistics={of: changed(rows) for of, rows in part.statistics.items()}) for part in parts]
 
 
+def unevenly(x: torch.Tensor) -> torch.Tensor:
+    """Every second number changed, so that a ratio, a cosine or an order of numbers changes too."""
+    factors = torch.where(torch.arange(x.numel()) % 2 == 0, PERTURBATION, 1.0)
+    return x * factors.reshape(x.shape).to(x.dtype)
+
+
 @every_lens
 def test_one_percent_turns_the_comparison_red(name):
     lens, model, params = LENSES[name], MODELS["grouped queries"], LENSES[name].params()
     parts = shown_to(lens, model, params)
     needs = lens.needs(params)
-    expected = defined(lens, params, model, parts)
+    tables = finish(lens, folded(lens, params, model, parts), model).tables
+    defined_tables = defined(lens, params, model, parts)
     others = {tensor: perturbed_weights(model, tensor) for tensor in ("w_q", "w_k", "w_v", "w_o")}
     others |= {one.label: perturbed_vectors(model, one) for one in model.embeddings}
     others["vocabulary"] = replace(model, vocabulary=None)
-    read = [(tensor, off) for tensor, off in others.items() if differences(defined(lens, params, off, parts), expected)]
-    assert bool(read) == needs.weights, "a lens that needs weights reads some of them"
+    read = [
+        (tensor, off)
+        for tensor, off in others.items()
+        if differences(defined(lens, params, off, parts), defined_tables)
+    ]
+    assert bool(read) == needs.weights, "the definition reads weights if `needs` says so, and only then"
     for tensor, off in read:
-        assert differences(finish(lens, folded(lens, params, off, parts), off).tables, expected), tensor
-    columns = ("entropy_nats", "participation", "distance", "distance_sd", "diagonal", "first", "bands")
-    for column in columns if needs.statistics else ():
-        off = perturbed_statistics(parts, column)
-        assert differences(finish(lens, folded(lens, params, model, off), model).tables, expected), column
+        assert differences(finish(lens, folded(lens, params, off, parts), off).tables, tables), tensor
+    if needs.statistics is None:
+        return
+    read_statistics = {
+        column
+        for column in STATISTICS
+        if differences(
+            finish(lens, folded(lens, params, model, perturbed_statistics(parts, column)), model).tables, tables
+        )
+    }
+    assert read_statistics, "no table changes with any statistic of the rows: leave `statistics` out of `needs`"
+    assert name != "focus" or read_statistics == {*STATISTICS}, "focus shows all of them"
 
 
 @every_lens
 def test_one_percent_of_a_capture_turns_it_red(name):
     lens, model, params = LENSES[name], MODELS["grouped queries"], LENSES[name].params()
     parts = shown_to(lens, model, params)
-    expected = defined(lens, params, model, parts)
     needs = lens.needs(params)
+    tables = finish(lens, folded(lens, params, model, parts), model).tables
     for captured in sorted(needs.captures | needs.welcome):
         off = [
             replace(
                 part,
-                captures={
-                    **part.captures,
-                    captured: {of: x * PERTURBATION for of, x in part.captures[captured].items()},
-                },
+                captures={**part.captures, captured: {of: unevenly(x) for of, x in part.captures[captured].items()}},
             )
             for part in parts
         ]
-        assert differences(finish(lens, folded(lens, params, model, off), model).tables, expected), captured
+        changed = differences(finish(lens, folded(lens, params, model, off), model).tables, tables)
+        assert changed, f"no table changes with the capture {captured!r}: leave it out of `needs`"
 
 
 @every_lens
@@ -308,13 +367,17 @@ def window(batch: Batch, index: int) -> Batch:
         cut = {key: value[index : index + 1, :, :n] for key, value in one.items() if isinstance(value, torch.Tensor)}
         return replace(statistics, **cut, bands={w: x[index : index + 1, :, :n] for w, x in one["bands"].items()})
 
-    return Batch(
-        batch.variant, batch.tokens[index : index + 1, :n], batch.real[index : index + 1, :n],
-        {of: rows(statistics) for of, statistics in batch.statistics.items()},
-        {of: rows(statistics) for of, statistics in batch.uniform.items()},
-        {name: {of: cut(name, x, index, n) for of, x in parts.items()} for name, parts in batch.captures.items()},
-        tuple(spelling[:n] for spelling in batch.spelling[index : index + 1]),
-    )  # fmt: skip
+    return replace(
+        batch,
+        tokens=batch.tokens[index : index + 1, :n],
+        real=batch.real[index : index + 1, :n],
+        statistics={of: rows(statistics) for of, statistics in batch.statistics.items()},
+        uniform={of: rows(statistics) for of, statistics in batch.uniform.items()},
+        captures={
+            name: {of: cut(name, x, index, n) for of, x in parts.items()} for name, parts in batch.captures.items()
+        },
+        spelling=tuple(spelling[:n] for spelling in batch.spelling[index : index + 1]),
+    )
 
 
 def cut(name: str, x: torch.Tensor, index: int, n: int) -> torch.Tensor:
@@ -377,21 +440,19 @@ def test_declared_symmetries_hold(name, shape):
         tables = {key: value for key, value in changed.tables.items() if only in ("", key)}
         expected = {key: original.tables[key] for key in tables}
         if symmetry == "heads":
-            tables = {key: permuted(table, model) for key, table in tables.items()}
-        assert not differences(tables, expected, tolerance=1e-9), declared
+            tables = {key: permuted(table, expected[key], model) for key, table in tables.items()}
+        assert not differences(tables, expected, tolerance=1e-9), f"not invariant under {declared!r}"
 
 
-def permuted(table: pl.DataFrame, model: Planted) -> pl.DataFrame:
-    """The rows of each head under the number that it had before the permutation."""
+def permuted(table: pl.DataFrame, original: pl.DataFrame, model: Planted) -> pl.DataFrame:
+    """The rows of each head under the number that it had before the permutation, in the order of the original."""
     order = permutation(model.sites[0])[0]
-    order_before = pl.int_range(pl.len()).alias("order before")
     old = pl.col("head").replace_strict({new: old for new, old in enumerate(order)}, return_dtype=pl.Int64)
-    moved = table.with_columns(old)
-    names = ("stack", "kind", "layer", "head", "variant", "matrix", "component", "distance", "position", "tokens")
-    names += ("stage", "quantity", "table", "word", "place", "relation", "previous")
-    keys = [key for key in names if key in table.columns]
-    reference = table.select(keys).with_columns(order_before)
-    return reference.join(moved, on=keys, how="left", nulls_equal=True).sort("order before").select(table.columns)
+    # Words and counts must be equal in any case, so that they may tell the rows apart.
+    keys = [key for key, kind in original.schema.items() if not kind.is_float()]
+    assert not original.select(keys).is_duplicated().any(), f"{keys} do not tell the rows of a table apart"
+    reference = original.select(keys)
+    return reference.join(table.with_columns(old), on=keys, how="left", nulls_equal=True).select(original.columns)
 
 
 @every_lens
@@ -465,7 +526,10 @@ def test_a_lens_about_heads_offers_its_quantities(name):
         for table in finding.tables.values()
         if table.height and "head" in table.columns and table["head"].null_count() == 0
     ]
-    assert bool(finding.quantities) == bool(by_head), [*finding.tables]
+    assert bool(finding.quantities) == bool(by_head), (
+        f"tables with one row or more for each head: {len(by_head)}; quantities (`Measurement.quantities`): "
+        f"{len(finding.quantities)}; offer them if there are such tables, and only then"
+    )
 
 
 @every_lens
@@ -479,7 +543,8 @@ def test_a_headline_says_how_many_windows_it_rests_on(name):
         for number in re.findall(r"(\d+) windows?\b", " ".join(headline.full for headline in finding.headlines))
     }
     tables = [table for table in finding.tables.values() if "windows" in table.columns]
-    assert stated & {number for table in tables for number in table["windows"].to_list()}
+    counted = {number for table in tables for number in table["windows"].to_list()}
+    assert stated & counted, f"a full headline says one of {counted} windows, the column `windows` of its tables"
 
 
 @every_lens
@@ -503,8 +568,9 @@ def test_what_was_not_detected_is_said_with_what_would_have_been(name, shape):
 def test_tables_name_the_head_and_stand_in_the_glossary(name, shape):
     finding = finding_on(name, shape)
     for table in finding.tables.values():
-        assert set(table.columns) >= KEYS
-        assert set(table.columns) <= set(finding.about.columns), "every column is explained"
+        assert set(table.columns) >= KEYS, "every table has these columns; `head` is empty where a row is about a site"
+        unexplained = sorted(set(table.columns) - set(finding.about.columns))
+        assert not unexplained, f"about.md does not explain the columns {unexplained}"
         values = table["value"].drop_nulls().to_numpy() if "value" in table.columns else np.zeros(0)
         assert np.isfinite(values).all()
 
@@ -515,7 +581,7 @@ def test_about_is_complete_and_typesets(name):
     for text in (about.title, about.question, about.definition, about.reading, about.reference):
         assert len(text) > 10
     assert about.question.endswith("?")
-    assert about.formulas
+    assert about.formulas, "about.md of a lens has at least one formula"
     for formula in about.formulas:
         MathTextParser("agg").parse(f"${formula}$")
 
@@ -523,7 +589,7 @@ def test_about_is_complete_and_typesets(name):
 @every_lens
 def test_params_have_defaults_and_help(name):
     params = LENSES[name].params
-    assert all(field.metadata.get("help") for field in fields(params))
+    assert all(field.metadata.get("help") for field in fields(params)), "every field has help in its metadata"
     stated = finding_on(name, "one head").params
     assert stated == {field.name: getattr(params(), field.name) for field in fields(params)}
 
@@ -532,7 +598,7 @@ def test_params_have_defaults_and_help(name):
 @every_model
 def test_figures_are_drawable_data(name, shape):
     figures = finding_on(name, shape).figures
-    assert figures
+    assert figures, "a lens has at least one figure"
     assert len({figure.name for figure in figures}) == len(figures), "names of figures are unique"
     for figure in figures:
         assert figure.title
@@ -578,4 +644,5 @@ def test_one_token_is_no_reason_to_fail(name):
     parts = shown_to(lens, model, params, shapes=((1,),))
     finding = finish(lens, folded(lens, params, model, parts), model)
     assert finding.status in ("ok", "not applicable")
-    assert all(math.isfinite(x) for table in finding.tables.values() for x in table["value"].drop_nulls())
+    tables = [table for table in finding.tables.values() if "value" in table.columns]
+    assert all(math.isfinite(x) for table in tables for x in table["value"].drop_nulls())

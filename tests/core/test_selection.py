@@ -64,6 +64,13 @@ def test_nonsense_is_refused_with_the_grammar(text: str) -> None:
     assert "L10-19" in caught.value.hint
 
 
+@pytest.mark.parametrize(("selector", "hint"), [(2, 'write "L2"'), (2.5, ""), (["L2"], "")])
+def test_other_selectors_are_refused(selector: object, hint: str) -> None:
+    with pytest.raises(UsageError, match=r"by a text like L3\.H7 or by a Selection, got ") as refusal:
+        Selection.of(selector)
+    assert refusal.value.hint == hint
+
+
 def test_a_backward_range() -> None:
     with pytest.raises(UsageError, match="runs backwards") as caught:
         Selection.parse("L9-3")

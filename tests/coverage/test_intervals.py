@@ -309,11 +309,11 @@ def test_a_sample_of_windows_has_its_own_error():
         return update(LENS, begin(LENS, params, replace(SPEC, d_model=3), (site(),)), batch)
 
     every = folded(torch.arange(100))
-    priorities = [window.priority for window in every.kept[site()].sample.windows]
-    alone = [folded(torch.tensor([index])).kept[site()].sample.windows[0].priority for index in range(100)]
+    priorities = [window.priority for window in every.state.kept[site()].sample.windows]
+    alone = [folded(torch.tensor([index])).state.kept[site()].sample.windows[0].priority for index in range(100)]
     sampled = torch.tensor([index for index in range(100) if alone[index] in priorities])
     assert len(sampled) == 64
-    ours, theirs = (finish(LENS, state, None).tables["information"] for state in (every, folded(sampled)))
+    ours, theirs = (finish(LENS, fold, None).tables["information"] for fold in (every, folded(sampled)))
     for end in ("low", "high"):
         gap, expected = (float((table[end] - table["value"]).item()) for table in (ours, theirs))
         assert gap == pytest.approx(expected, rel=1e-9)

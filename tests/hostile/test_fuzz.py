@@ -209,7 +209,13 @@ def test_manifests(seeds: Seeds, tmp_path_factory: pytest.TempPathFactory, data:
     manifest = json.loads((seeds.run / "manifest.json").read_text())
     (run / "manifest.json").write_text(json.dumps(data.draw(json_like(manifest))))
     with refusing():
-        notebook_html(load(run))
+        _show(load(run))
+
+
+def _show(run: Run) -> str:
+    """The run and its findings as a terminal and a notebook show them."""
+    findings = list(run.findings.values())
+    return "".join([repr(run), run._repr_html_(), *map(repr, findings), *map(notebook_html, findings)])
 
 
 @fuzz(60)
@@ -231,6 +237,7 @@ def test_findings(seeds: Seeds, data: st.DataObject) -> None:
     with refusing():
         finding = finding_in({**contents, FINDING: json.dumps(changed).encode()}, LENS, Path("run"))
         notebook_html(finding)
+        repr((finding, finding.figures))
 
 
 @fuzz(30)
@@ -311,7 +318,7 @@ def test_a_sound_finding_passes_through_the_targets(seeds: Seeds) -> None:
     contents = {name: (seeds.run / name).read_bytes() for name in (FINDING, TABLE, ARRAYS)}
     assert finding_in(contents, LENS, Path("run")).figures[0].name == a_finding().figures[0].name
     assert load(seeds.run).findings.keys() == {LENS}
-    assert "<svg" in notebook_html(load(seeds.run))
+    assert "<svg" in _show(load(seeds.run))
     assert read_journal(seeds.run).keys() == {LENS}
     assert read_header(seeds.llama / WEIGHTS)
     assert read_gguf_header(seeds.gguf).n_numbers

@@ -1,6 +1,7 @@
-"""Ask a lens as the pipeline does, without a pipeline: a finding from a state, or from weights alone."""
+"""Ask a lens as the pipeline does, without a pipeline: a finding from a fold over batches, or from weights alone."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headscope.core import Finding, ModelSpec, Site, WeightSource
@@ -14,16 +15,24 @@ from headscope.pipeline.text_pass import restricted
 SIZE = TextSize(windows=32, tokens_per_window=512)
 
 
-def begin(lens: AnyLens, params: Any, spec: ModelSpec, sites: tuple[Site, ...], text: TextSize = SIZE) -> Any:
-    """The state before the first batch; a lens that reads weights alone has none but its parameters."""
-    return lens.start(params, spec, sites, text) if isinstance(lens, TextLens) else params
+@dataclass(frozen=True)
+class Fold:
+    """The settings of a lens, and its state so far: None for a lens that reads weights alone."""
+
+    params: Any
+    state: Any = None
 
 
-def update(lens: AnyLens, state: Any, batch: Batch) -> Any:
-    """The state after one more batch, if the lens is shown batches of this kind."""
-    if not isinstance(lens, TextLens) or not is_shown(batch, lens.needs(state.params)):
-        return state
-    return lens.update(state, batch)
+def begin(lens: AnyLens, params: Any, spec: ModelSpec, sites: tuple[Site, ...], text: TextSize = SIZE) -> Fold:
+    """The fold before the first batch."""
+    return Fold(params, lens.start(params, spec, sites, text) if isinstance(lens, TextLens) else None)
+
+
+def update(lens: AnyLens, fold: Fold, batch: Batch) -> Fold:
+    """The fold after one more batch, if the lens is shown batches of this kind."""
+    if not isinstance(lens, TextLens) or not is_shown(batch, lens.needs(fold.params)):
+        return fold
+    return replace(fold, state=lens.update(fold.state, batch))
 
 
 def assembled(lens: AnyLens, params: Any, sites: Sequence[Site], pieces: Sequence[Batch]) -> Iterable[Batch]:
@@ -41,17 +50,16 @@ def assembled(lens: AnyLens, params: Any, sites: Sequence[Site], pieces: Sequenc
             yield batch
 
 
-def merge(lens: AnyLens, a: Any, b: Any) -> Any:
-    """The state after the text of both."""
-    return lens.merge(a, b) if isinstance(lens, TextLens) else a
+def merge(lens: AnyLens, a: Fold, b: Fold) -> Fold:
+    """The fold after the text of both."""
+    return replace(a, state=lens.merge(a.state, b.state)) if isinstance(lens, TextLens) else a
 
 
-def finish(lens: AnyLens, state: Any, weights: WeightSource | None) -> Finding:
+def finish(lens: AnyLens, fold: Fold, weights: WeightSource | None) -> Finding:
     """The finding, as the pipeline makes it."""
-    params = state.params if isinstance(lens, TextLens) else state
-    question = Question(lens, params)
+    question = Question(lens, fold.params)
     try:
-        return finding_of(question, measurement_of(question, state, weights))
+        return finding_of(question, measurement_of(question, fold.state, weights))
     except NotApplicable as reason:
         return not_applicable(question, reason.message, reason.warnings)
 

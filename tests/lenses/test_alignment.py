@@ -51,7 +51,7 @@ def test_random_weights_show_nothing():
         assert 0.6 < np.sqrt(np.mean(z**2)) < 1.5, quantity
     for table, quantity in (("layers", "trace"), ("factors", "trace"), ("factors", "inner_overlap")):
         assert np.abs(column(finding, quantity, "z", table)).max() < 4, quantity
-    assert "0 heads are above and 0 below what chance gives" in finding.headlines[0].full
+    assert "None of 32 heads lies above and none below what chance gives" in finding.headlines[0].full
 
 
 def test_keys_equal_to_queries_are_found():
@@ -62,7 +62,7 @@ def test_keys_equal_to_queries_are_found():
     assert column(finding, "symmetric_share", "z").min() > 10
     assert column(finding, "largest_cosine", "z").min() > 10
     assert "+1.000 of its largest possible value" in finding.headlines[0].full
-    assert "4 heads are above and 0 below" in finding.headlines[0].full
+    assert "4 of 4 heads lie above and none below" in finding.headlines[0].full
     # Weights are told as weights, and nothing is ranked by z.
     assert finding.headlines[0].full.startswith("In the weights")
     assert "score" not in finding.headlines[0].full
@@ -74,7 +74,7 @@ def test_opposite_keys_are_found():
     finding = finding_of(model)
     assert column(finding, "trace_share") == pytest.approx(-np.ones(4))
     assert column(finding, "symmetric_share") == pytest.approx(np.ones(4))
-    assert "0 heads are above and 4 below" in finding.headlines[0].full
+    assert "None of 4 heads lies above and 4 below" in finding.headlines[0].full
 
 
 def test_antisymmetric_form_cancels_in_the_trace_but_not_in_the_overlaps():
@@ -108,7 +108,7 @@ def test_one_planted_head_stands_out():
     w_q = w.w_q.clone()
     w_q[5] += 0.8 * w.w_k[2]
     finding = finding_of(replace(model, weights_of=model.weights_of | {of: replace(w, w_q=w_q)}))
-    assert "1 heads are above and 0 below" in finding.headlines[0].full
+    assert "1 of 32 heads lies above and none below" in finding.headlines[0].full
     assert "in L2.H5." in finding.headlines[0].full
     trace_map = finding.figures[0]
     assert isinstance(trace_map, HeatMap)
@@ -195,7 +195,7 @@ def test_no_weights_is_an_error():
 def test_the_short_form_states_the_planted_trace():
     trace, symmetry, overlap = finding_of(changed(planted(site(n_kv_heads=4)), with_keys_as_queries)).headlines
     assert trace.short == (
-        "The weights of 4 of 4 heads match or avoid like tokens beyond chance, typically by 1.00 of the maximum."
+        "The weights of 4 of 4 heads match like tokens beyond chance, typically by 1.00 of the maximum."
     )
     assert trace.effect == pytest.approx(1)
     assert symmetry.short.startswith("100.0 % of the median head's scoring treats query and key alike")

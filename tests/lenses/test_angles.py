@@ -57,10 +57,10 @@ def batch_of(seed: int, n: int = 40, x: torch.Tensor | None = None, windows: int
 
 
 def folded(*parts: Batch, **params):
-    state = begin(LENS, Params(**params), planted(OF).spec, (OF,))
+    fold = begin(LENS, Params(**params), planted(OF).spec, (OF,))
     for part in parts:
-        state = update(LENS, state, part)
-    return state
+        fold = update(LENS, fold, part)
+    return fold
 
 
 def finding_of(*parts: Batch):
@@ -86,7 +86,7 @@ def test_a_head_that_compares_directions_is_found():
     # Random tokens: the shuffled ones are as good as any, whichever the head.
     assert abs(row(finding, FOLLOWS, "input_rank")["null"]) < 0.03
     assert 0 < row(finding, FOLLOWS, "input_rank")["null_sd"] < 0.05
-    assert "from -1.00 in L0.H1" in finding.headlines[0].full
+    assert "from -1.0 (the same in all 8 windows) in L0.H1" in finding.headlines[0].full
 
 
 def test_distance_is_told_from_angle():
@@ -184,7 +184,7 @@ def test_the_short_form_states_the_planted_correlation():
     sizes = [abs(row(finding, head, "input_rank")["given_distance"]) for head in (FOLLOWS, OPPOSES)]
     assert min(sizes) > 0.5
     assert ranks.short == (
-        "Distance aside, 2 of 4 heads look at, or away from, similar tokens; typical rank correlation "
+        "Distance aside, 2 of 4 heads look at, or away from, similar tokens, with a typical rank correlation of "
         f"{sum(sizes) / 2:.2f}."
     )
     assert ranks.effect == pytest.approx(sum(sizes) / 4)
@@ -194,7 +194,7 @@ def test_the_short_form_states_the_planted_correlation():
     assert following.effect == pytest.approx(1)
     chance = sentences({"heads": heads.filter(pl.col("head") == CHANCE)})
     assert chance[0].short.startswith("No preference for similar tokens beyond distance was detected;")
-    assert chance[1].short.startswith("No part of the score's variance that the tokens' angle explains was detected;")
+    assert chance[1].short.startswith("No part of the score's variance explained by the tokens' angle was detected;")
     assert [headline.effect for headline in chance] == [0, 0]
 
 

@@ -40,7 +40,7 @@ def test_random_vectors_are_their_own_null():
         assert abs(number(finding, quantity, "z")) < 4, quantity
     assert number(finding, "participation") == pytest.approx(number(finding, "participation", "null"), rel=0.01)
     assert "as thin as that of random vectors" in finding.headlines[0].full
-    assert "almost without preferred directions" in finding.headlines[1].full
+    assert "they have almost no preferred direction" in finding.headlines[1].full
     assert judged_as(finding)["W-2.3b"] == "needs a model"  # a Gaussian cloud spreads as one does: nothing is decided
     lengths_alike = torch.nn.functional.normalize(normal(3000, 64), dim=-1)
     assert judged_as(finding_of({TOKEN: lengths_alike}))["W-2.3b"] == "holds"
@@ -159,7 +159,7 @@ def test_the_short_form_states_the_planted_numbers():
     """Vectors of one length that share a third of its square, and analogies that hold."""
     units = torch.nn.functional.normalize(normal(2000, 199), dim=1)
     sphere, directions = finding_of({TOKEN: torch.cat((torch.full_like(units[:, :1], 0.5**0.5), units), 1)}).headlines
-    assert sphere.short == "Lengths of token vectors spread by 0.0 % of their mean; random vectors by 5.0 %."
+    assert sphere.short == "Lengths of token vectors spread by 0.0 % of their mean; those of random vectors by 5.0 %."
     assert sphere.effect == pytest.approx(1)
     # The root mean square: a common third, and random rest.
     cosine = (1 / 9 + (2 / 3) ** 2 / 199) ** 0.5

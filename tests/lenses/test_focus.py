@@ -21,10 +21,10 @@ N = 12
 
 def finding_of(*parts, sites=None, params=None):
     sites = sites or tuple(parts[0].statistics)
-    state = begin(LENS, params or Params(), SPEC, sites)
+    fold = begin(LENS, params or Params(), SPEC, sites)
     for part in parts:
-        state = update(LENS, state, part)
-    return finish(LENS, state, None)
+        fold = update(LENS, fold, part)
+    return finish(LENS, fold, None)
 
 
 def cell(finding, quantity, head=0, column="value"):
@@ -79,15 +79,15 @@ def test_previous_token_attention(planted):
 
 def test_headlines_count_and_name_the_heads(planted):
     first, entropy, band = (headline.full for headline in planted.headlines)
-    assert first.startswith("1 of 4 heads puts more than half of its mass on the first token")
-    assert "L0.H2 has the most, 100 %" in first
-    assert "the flattest, L0.H0, 100 %" in entropy
+    assert first.startswith("The median of 4 heads puts 14 % of its mass on the first token")
+    assert "1 of 4 heads puts more than half of its mass there. L0.H2 puts the most there, 100 %" in first
+    assert "the flattest L0.H0 with 100 %" in entropy
     assert "within 8 tokens" in band
 
 
 def test_no_head_on_the_first_token_reads_well():
     finding = finding_of(batch_of(pattern_of(*[UNIFORM] * 4), site(n_kv_heads=4), REQUEST))
-    assert finding.headlines[0].full.startswith("None of 4 heads puts more than half of its mass on the first token")
+    assert "None of 4 heads puts more than half of its mass there." in finding.headlines[0].full
 
 
 def test_rows_with_one_visible_key_are_left_out(planted):
@@ -198,8 +198,8 @@ def test_bands_that_cannot_be_read(bad):
 
 def test_other_variants_are_not_counted():
     part = batch_of(PLANTED, site(n_kv_heads=4), REQUEST)
-    state = begin(LENS, Params(), SPEC, tuple(part.statistics))
-    assert update(LENS, state, replace(part, variant="initialised")) == state
+    fold = begin(LENS, Params(), SPEC, tuple(part.statistics))
+    assert update(LENS, fold, replace(part, variant="initialised")) == fold
 
 
 def test_one_token_is_not_applicable():

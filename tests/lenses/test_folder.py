@@ -48,8 +48,8 @@ def test_one_folder_is_a_lens(folder):
 def test_lenses_come_in_the_order_of_the_report_and_others_by_name(folder):
     drop(folder, "aardvark")
     drop(folder, "zebra")
-    assert list(FOLDER.lenses()) == [*SHIPPED, "aardvark", "zebra"]
-    assert tuple(SHIPPED) == FOLDER.ORDER
+    unordered = sorted({*SHIPPED, "aardvark", "zebra"} - set(FOLDER.ORDER))
+    assert list(FOLDER.lenses()) == [*FOLDER.ORDER, *unordered]
 
 
 def test_folders_without_lens_are_passed_over(folder):

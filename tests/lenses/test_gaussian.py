@@ -39,15 +39,15 @@ def batch_of(*streams, seed=5):
     return Batch(AS_IS, tokens, real, {}, {}, captures)
 
 
-def state_of(*batches, params=PARAMS, d_model=D):
-    state = begin(LENS, params, replace(SPEC, d_model=d_model), tuple(batches[0].captures["resid"]))
+def fold_of(*batches, params=PARAMS, d_model=D):
+    fold = begin(LENS, params, replace(SPEC, d_model=d_model), tuple(batches[0].captures["resid"]))
     for batch in batches:
-        state = update(LENS, state, batch)
-    return state
+        fold = update(LENS, fold, batch)
+    return fold
 
 
 def finding_of(*batches, params=PARAMS):
-    return finish(LENS, state_of(*batches, params=params), None)
+    return finish(LENS, fold_of(*batches, params=params), None)
 
 
 def cell(finding, quantity, layer=0, column="value"):
@@ -147,7 +147,7 @@ def test_gaussian_samples_are_not_rejected(planted):
     assert rows["dimensions"].unique().to_list() == [4, 6]
     assert (rows["low"] < 0).all()
     assert (rows["high"] > 0).all()
-    assert planted.headlines[0].full.startswith("No tails that differ from a Gaussian were detected")
+    assert planted.headlines[0].full.startswith("No tails unlike a Gaussian's were detected: ")
     assert "would have been detected in four of five texts" in planted.headlines[0].full
 
 
@@ -160,7 +160,7 @@ def test_short_headlines_state_what_was_planted(planted):
     assert f"effectively use {value:.3g} of {D} dimensions; random vectors would use {null:.3g}." in dimension.short
     assert dimension.effect == pytest.approx(1 - value / null)
     nats = planted.tables["information"].filter(pl.col("layer") == 1, pl.col("distance") == 1)["value"].item()
-    assert information.short.startswith(f"Neighbouring tokens share {nats:.2g} nats of information")
+    assert information.short.startswith(f"Neighbouring tokens share {nats:.1f} nats of information")
     assert information.effect == pytest.approx(RHO, abs=0.01)
 
 
@@ -179,10 +179,10 @@ def test_tails_in_many_directions_are_seen_beside_few():
     x = torch.randn(40, 65, 32, generator=generator, dtype=torch.float64)
     x[..., 4:] *= 1 + 2 * (torch.rand(40, 65, 1, generator=generator, dtype=torch.float64) < 0.5)
     x = x * torch.cat((torch.full((4,), 20.0), torch.ones(28))).double()
-    state = update(
+    fold = update(
         LENS, begin(LENS, Params(components=4, distances="1"), replace(SPEC, d_model=32), (site(),)), batch_of(x)
     )
-    finding = finish(LENS, state, None)
+    finding = finish(LENS, fold, None)
     rows = finding.tables["components"].filter(pl.col("quantity") == "relative_kurtosis")
     few, many = rows.filter(pl.col("dimensions") == 4).row(0, named=True), rows.row(-1, named=True)
     assert few["low"] < 0 < few["high"]
@@ -202,8 +202,8 @@ def test_information_grows_with_the_components():
     for i in range(1, 129):
         x[:, i] = 0.5 * x[:, i - 1] + 0.75**0.5 * x[:, i]
     x = x * 2.0 ** -torch.arange(16)
-    state = update(LENS, begin(LENS, Params(distances="1,2"), replace(SPEC, d_model=16), (site(),)), batch_of(x))
-    finding = finish(LENS, state, None)
+    fold = update(LENS, begin(LENS, Params(distances="1,2"), replace(SPEC, d_model=16), (site(),)), batch_of(x))
+    finding = finish(LENS, fold, None)
     rows = finding.tables["components"].filter(pl.col("quantity") == "information_nats")
     assert rows["dimensions"].to_list() == [4, 8, 16]
     for row in rows.iter_rows(named=True):
@@ -274,7 +274,7 @@ def test_first_tokens_are_left_out_and_told():
     expected = 1 - 32 * float(SCALES.square().sum()) / (32 * float(SCALES.square().sum()) + D * 100**2)
     assert cell(finding, "first_share", column="low") < expected < cell(finding, "first_share", column="high")
     assert cell(finding, "effective_dimension") < 4
-    assert "the first tokens, which are left out, would be 9" in finding.headlines[1].full
+    assert "The first tokens, which are left out, would be 9" in finding.headlines[1].full
     everything = finding_of(batch_of(x), params=replace(PARAMS, skip=0))
     assert cell(everything, "first_share") == 0
     assert everything.tables["normality"].filter(pl.col("quantity") == "mardia_kurtosis")["z"].item() > 10
@@ -323,8 +323,8 @@ def test_a_stream_that_stands_still_is_no_error():
 
 def test_the_state_does_not_grow_with_the_text():
     def size(batches):
-        state = state_of(*[batch_of(autoregressive(16, 64, seed=seed), seed=seed) for seed in range(batches)])
-        sample = state.kept[site()].sample
+        fold = fold_of(*[batch_of(autoregressive(16, 64, seed=seed), seed=seed) for seed in range(batches)])
+        sample = fold.state.kept[site()].sample
         kept = sum(stream.rows.numel() for window in sample.windows for stream in window.streams.values())
         return kept, len(sample.windows), sample.seen
 
@@ -382,13 +382,13 @@ def test_no_window_has_more_than_its_share():
 
 def test_other_variants_are_not_counted():
     part = batch_of(autoregressive(3, 20))
-    before = state_of(part)
+    before = fold_of(part)
     assert update(LENS, before, replace(part, variant="initialised")) is before
 
 
 def test_large_models_are_measured_in_some_layers_only():
     sites = tuple(site(layer=layer) for layer in range(32))
-    state = begin(LENS, Params(), replace(SPEC, d_model=4096), sites)
+    state = begin(LENS, Params(), replace(SPEC, d_model=4096), sites).state
     assert [one.layer for one in state.sites][:3] == [0, 2, 4]
     assert state.plan.rows * len(state.sites) * 4096 * 4 <= 5 * 2**28
 

@@ -53,11 +53,11 @@ def test_known_covariances_are_found():
         assert (cell["adjusted"] < 0.05) == (truth != 0)
     # The rows of the wrong distance hold nothing.
     assert row(finding, 0, 4)["adjusted"] > 0.05
-    assert "1 heads score it higher and 1 lower" in finding.headlines[0].full
+    assert "1 of 4 heads scores it higher and 1 lower" in finding.headlines[0].full
     assert "23 windows" in finding.headlines[0].full
-    assert "one test detects" in finding.headlines[0].full
+    assert "one more would be counted in four of five texts at" in finding.headlines[0].full
     assert (
-        "4 (1 heads above 0, 0 below; one test detects"
+        " at 4 (1 of 4 heads above 0 and none below; one more would be counted"
         in finding.headlines[2 - ("trace" not in finding.headlines[1].full)].full
     )
 
@@ -85,7 +85,7 @@ def test_weights_may_say_the_opposite():
     assert cell["isotropic"] < 0
     assert cell["folded"] < 0
     assert cell["low"] > 0
-    assert "has its sign in 0" in finding.headlines[1].full
+    assert "has the right sign in 0 (" in finding.headlines[1].full
 
 
 def test_intervals_cover():
@@ -130,12 +130,12 @@ def test_unrelated_tokens_have_no_effect():
 
 def test_a_prediction_is_compared_with_guessing():
     assert _prediction_short(22, 26) == (
-        "The weights alone predict whether a head favours the token itself in 22 of 26 cases; guessing gives 13.",
+        "The weights tell whether a head favours the token itself in 22 of 26 cases; guessing gives 13.",
         pytest.approx(2 * 22 / 26 - 1),
     )
     short, effect = _prediction_short(14, 26)
     assert short.endswith("in 14 of 26 cases; 19 would beat guessing.")
     assert effect == 0
     short, effect = _prediction_short(0, 1)
-    assert short.endswith("in 0 of 1 cases, too few to tell.")
+    assert short.endswith("in 0 of 1 case, too few to tell.")
     assert effect == 0

@@ -38,10 +38,10 @@ def batch_of(pattern: torch.Tensor) -> Batch:
 
 def finding_of(*parts: Batch):
     model = planted(OF)
-    state = begin(LENS, Params(), model.spec, (OF,))
+    fold = begin(LENS, Params(), model.spec, (OF,))
     for part in parts:
-        state = update(LENS, state, part)
-    return finish(LENS, state, model)
+        fold = update(LENS, fold, part)
+    return finish(LENS, fold, model)
 
 
 def row(finding, table: str, head: int, quantity: str, **also):
@@ -82,10 +82,10 @@ def test_growth_equals_its_definition(shape):
     """Windows long enough for three sizes, which those of the contract are not."""
     model, params = MODELS[shape], Params()
     parts = batches(model, Request(), shapes=((33,), (36,), (20,)))
-    state = begin(LENS, params, model.spec, model.sites)
+    fold = begin(LENS, params, model.spec, model.sites)
     for part in parts:
-        state = update(LENS, state, part)
-    finding = finish(LENS, state, model)
+        fold = update(LENS, fold, part)
+    finding = finish(LENS, fold, model)
     assert not differences(finding.tables, defined(LENS, params, model, parts))
     fits = finding.tables["growth"]
     assert set(fits["windows"]) == {2}  # the one of 20 tokens does not reach n = 32
@@ -108,7 +108,7 @@ def test_a_logarithm_is_told_from_a_power():
     assert fit["gain"] < 0
     assert fit["log_misfit"] < 0.5 * fit["power_misfit"]
     assert fit["law"] == "logarithm"
-    assert "4 a logarithm" in finding.headlines[3].full
+    assert "a logarithm in 4, neither in 0" in finding.headlines[3].full
 
 
 def sink(generator: torch.Generator, n: int = 64) -> torch.Tensor:
@@ -137,7 +137,7 @@ def test_popular_keys_are_told_from_low_rank():
     shared = row(finding, "components", 2, "components_90", tokens=64)
     assert shared["difference"] < -0.1 * shared["popular"]
     assert shared["adjusted"] < 0.001
-    assert "4 of 4 heads need fewer" in finding.headlines[1].full
+    assert "are detected in 4 of 4 heads, more in 0" in finding.headlines[1].full
 
 
 def test_heads_are_judged_together():
@@ -160,7 +160,7 @@ def test_neither_law_is_said_where_neither_fits():
     fit = row(finding, "growth", 0, "components_99")
     assert min(fit["power_misfit"], fit["log_misfit"]) > 0.1
     assert fit["law"] == "neither"
-    assert "4 neither" in finding.headlines[3].full
+    assert "neither in 4 (both miss by more than 10 %)" in finding.headlines[3].full
 
 
 def test_the_number_of_windows_is_said():
@@ -168,9 +168,9 @@ def test_the_number_of_windows_is_said():
     assert "over 3 windows" in finding.headlines[0].full
     assert "all 3 windows" in finding.method
     model, params = planted(OF), Params(windows=2)
-    state = update(LENS, begin(LENS, params, model.spec, (OF,)), batch_of(patterns(16)[None].expand(3, -1, -1, -1)))
-    assert "the first 2 windows" in finish(LENS, state, model).method
-    assert "1 more" in finish(LENS, state, model).method
+    fold = update(LENS, begin(LENS, params, model.spec, (OF,)), batch_of(patterns(16)[None].expand(3, -1, -1, -1)))
+    assert "the first 2 windows" in finish(LENS, fold, model).method
+    assert "1 more" in finish(LENS, fold, model).method
 
 
 def test_a_text_that_is_too_short_is_said_so():
@@ -216,7 +216,7 @@ def test_the_short_form_states_the_planted_rank():
     assert growth.effect > 0.9
     powers = [row(finding, "growth", head, "components_90")["law"] for head in range(4)].count("power")
     assert powers >= 3
-    assert laws.short.startswith(f"The components of {powers} of 4 heads grow like a power")
+    assert laws.short.startswith(f"With the length, components grow like a power in {powers} of 4 heads")
     assert laws.effect == powers / 4
     assert f"loses {100 * (1 - 5 / 64):.0f} % of the median pattern's energy" in beyond.short
     assert beyond.effect == pytest.approx(1 - 5 / 64)
@@ -234,14 +234,14 @@ def test_the_short_form_says_whether_popular_keys_explain_the_rank():
     assert finding.headlines[1].effect == pytest.approx(expected)
     # All at the first token: popularity is the whole reason.
     popular = finding_of(batch_of(patterns(64)[0].expand(3, 4, -1, -1))).headlines
-    assert popular[1].short.startswith("No rank other than popular keys explain was detected;")
+    assert popular[1].short == "No rank other than popular keys explain in any of 3 windows."
     assert popular[1].effect == 0
     assert popular[-1].effect == pytest.approx(0, abs=1e-12)
 
 
 def test_an_interval_without_width_is_given_as_the_number_of_windows():
     headline = finding_of(batch_of(patterns(64)[None].expand(3, -1, -1, -1))).headlines[0]
-    assert "L0.H0 needs 1 (in each of 3 windows)" in headline.full
+    assert "L0.H0 needs the fewest, 1 (in each of 3 windows)" in headline.full
     assert "(1 to 1)" not in headline.full
 
 

@@ -32,8 +32,8 @@ def batch_of(pattern: torch.Tensor, spelling=None, z: torch.Tensor | None = None
 
 def finding_of(batch: Batch, model: Planted | None = None, **params):
     model = model or planted(OF)
-    state = update(LENS, begin(LENS, Params(**params), model.spec, (OF,)), batch)
-    return finish(LENS, state, model)
+    fold = update(LENS, begin(LENS, Params(**params), model.spec, (OF,)), batch)
+    return finish(LENS, fold, model)
 
 
 def value(finding, quantity: str, table: str = "layers", head: int | None = None) -> float:
@@ -120,8 +120,8 @@ def test_a_layer_is_drawn_large_on_request():
     batch = batch_of(on_key([0, 1, 2, 3]))
     captures = {name: {**found, other: found[OF]} for name, found in batch.captures.items()}
     for at in ("L0", "L1"):
-        state = begin(LENS, Params(at=at), model.spec, (OF, other))
-        drawn = finish(LENS, update(LENS, state, replace(batch, captures=captures)), model).figures
+        fold = begin(LENS, Params(at=at), model.spec, (OF, other))
+        drawn = finish(LENS, update(LENS, fold, replace(batch, captures=captures)), model).figures
         assert any(figure.title.startswith(f"Map of {at}") for figure in drawn)
     with pytest.raises(UsageError, match="matches no head"):
         begin(LENS, Params(at="L7"), model.spec, (OF, other))
@@ -164,9 +164,11 @@ def test_the_short_form_states_what_the_average_hides():
     """Half of the rows have heads that share no key: three eighths of the mass, half of what is possible."""
     whole = torch.cat([on_key([0, 0, 0, 0])[:, :, :3], on_key([0, 1, 2, 3])[:, :, 3:]], dim=2).repeat(3, 1, 1, 1)
     hidden, _, largest = finding_of(batch_of(whole), leave_out="").headlines
-    assert hidden.short == "In the median layer an average over heads hides 38 % of the attention; equal heads: 0 %."
+    assert hidden.short == "An average over heads hides 38 % of the median layer's attention; equal heads: 0 %."
     assert hidden.effect == pytest.approx(0.5)
-    assert largest.short.endswith("is 1.00 in the median layer; in a single head it is 1.00.")
+    assert largest.short.endswith(
+        "the largest averaged weight is 1.00; in a single head it is 1.00 (intervals overlap)."
+    )
     assert largest.effect == 0
     # The first head alone writes: the weighted average is then that head.
     z = torch.ones(3, 4, 6, OF.d_value, dtype=torch.float64)
@@ -179,7 +181,7 @@ def test_the_short_form_states_what_the_average_hides():
 def test_equal_heads_have_no_effect():
     headlines = finding_of(batch_of(on_key([0, 0, 0, 0]).repeat(3, 1, 1, 1)), leave_out="").headlines
     assert headlines[0].effect == 0
-    assert "hides 0 % of the attention" in headlines[0].short
+    assert "hides 0 % of the median layer's attention" in headlines[0].short
     # One window has no interval: nothing is ranked.
     alone = finding_of(batch_of(on_key([0, 1, 2, 3])), leave_out="").headlines
     assert [headline.effect for headline in alone] == [None, None, None]

@@ -5,8 +5,6 @@ import pytest
 import torch
 
 from headscope.experiments.fewshot import sentences as fewshot
-from headscope.lenses.angles import sentences as angular
-from headscope.lenses.gaussian import sentences as residual
 from headscope.lenses.shared.phrases import detectable_effect
 from headscope.lenses.transport import sentences as mixed
 from headscope.maths.resampling.jackknife import detectable
@@ -20,23 +18,6 @@ def test_detectable_effect_is_that_of_the_median_row():
     assert detectable_effect(rows) == pytest.approx(expected)
     assert detectable_effect(rows, scale="size") == pytest.approx(expected / 2)
     assert detectable_effect(rows.tail(1)) is None
-
-
-def test_angles_limit_is_of_the_correlation_that_is_tested():
-    rows = pl.DataFrame(
-        {"low": [0.0], "high": [0.2], "given_low": [-0.4], "given_high": [0.4], "windows": [16]}, strict=False
-    )
-    size = float(detectable(torch.tensor(0.4, dtype=torch.float64), 16))
-    assert f"one test detects {size:.2g} " in angular._detectable(rows)
-
-
-def test_information_reaches_no_further_than_the_first_gap():
-    layer = pl.DataFrame(
-        {"distance": [1, 2, 4, 8], "low": [0.5, -0.1, 0.1, -0.2], "high": [0.9] * 4, "value": [0.4] * 4}
-    )
-    assert "at every distance up to 1 and not at the next" in residual._reach_clause(layer)
-    assert "not even at the nearest distance" in residual._reach_clause(layer.tail(1))
-    assert "at every distance up to 4" in residual._reach_clause(layer.with_columns(low=pl.lit(0.1)).head(3))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from headscope.lenses.preconditioning import lens as preconditioning
 from headscope.lenses.shared.row_sample import Plan, Sample, kept_positions
 from headscope.lenses.shared.window_sample import sample_warning
 from headscope.lenses.transport import lens as transport
-from tests.lenses.asking import begin, finish
+from tests.lenses.asking import begin, finish, update
 
 WINDOWS, LENGTH = 32, 512
 SMOLLM2 = ModelSpec("m", "f", "a", "A", "decoder-only", 30, 9, 3, 576, 64, 49152, 8192, 1, "float32")
@@ -20,14 +20,14 @@ SITES = tuple(Site("only", "self", layer, 9, 3, 64, 64, True) for layer in range
 
 @pytest.mark.parametrize("lens", [gaussian, preconditioning])
 def test_every_row_of_32_windows_of_a_model_of_30_layers_is_held(lens):
-    plan = begin(lens.LENS, lens.Params(), SMOLLM2, SITES).plan
+    plan = begin(lens.LENS, lens.Params(), SMOLLM2, SITES).state.plan
     assert plan.windows >= WINDOWS
     assert len(kept_positions(plan, LENGTH, plan.room(WINDOWS))) == LENGTH - plan.skip
 
 
 @pytest.mark.parametrize("lens", [dependence, transport])
 def test_32_windows_of_a_model_of_30_layers_are_held(lens):
-    state = begin(lens.LENS, lens.Params(), SMOLLM2, SITES)
+    state = begin(lens.LENS, lens.Params(), SMOLLM2, SITES).state
     assert state.room >= WINDOWS
     assert state.step == 1
 
@@ -58,8 +58,8 @@ def test_gaussian_warns_when_rows_do_not_fit(monkeypatch):
     batch = Batch(AS_IS, tokens, torch.ones_like(tokens, dtype=torch.bool), captures=captures)
 
     def warned():
-        state = begin(gaussian.LENS, gaussian.Params(components=2, tokens=2), spec, (site,))
-        finding = finish(gaussian.LENS, gaussian.LENS.update(state, batch), None)
+        fold = begin(gaussian.LENS, gaussian.Params(components=2, tokens=2), spec, (site,))
+        finding = finish(gaussian.LENS, update(gaussian.LENS, fold, batch), None)
         return [line for line in finding.warnings if "memory" in line]
 
     assert warned() == []

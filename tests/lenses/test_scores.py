@@ -49,8 +49,8 @@ def batch_of(x, model, scale=None, **changes):
 
 def finding_of(x, model, params=None, **changes):
     params = params or Params()
-    state = update(LENS, begin(LENS, params, model.spec, model.sites), batch_of(x, model, **changes))
-    return finish(LENS, state, model)
+    fold = update(LENS, begin(LENS, params, model.spec, model.sites), batch_of(x, model, **changes))
+    return finish(LENS, fold, model)
 
 
 def cell(finding, quantity, head=0, column="value", table="heads"):
@@ -100,7 +100,7 @@ def test_gaussian_tokens_are_explained(gaussian):
         assert 0 < low < predicted < high
         assert abs(cell(finding, "row_kurtosis", head)) < 0.1
     assert finding.headlines[0].full.startswith("Over 24 windows, the variance of scores within a row")
-    assert "2 of 2 heads are not told from independence" in finding.headlines[0].full
+    assert "and 2 cannot be told from independence" in finding.headlines[0].full
     assert "one test detects" in finding.headlines[0].full
     assert "Gaussian" not in finding.headlines[0].full  # a variance needs independence alone
     assert finding.headlines[0].short.startswith("In 2 of 2 heads no difference of score variance")
@@ -108,7 +108,7 @@ def test_gaussian_tokens_are_explained(gaussian):
     norm, uniform = (
         sum(cell(finding, "jacobian_trained", head, column) for head in range(2)) / 2 for column in ("value", "null")
     )
-    assert f"by up to {norm:.2g} times a small change of scores; uniform" in finding.headlines[2].short
+    assert f"change at most {norm:.2g} times as much as scores; uniform" in finding.headlines[2].short
     assert finding.headlines[2].effect == pytest.approx((norm - uniform) / (0.5 - uniform))
     assert len({quantity.key for quantity in finding.quantities}) == 6
 
@@ -129,7 +129,7 @@ def test_tokens_of_one_window_that_are_alike(gaussian):
     ratio = cell(finding, "row_variance") / cell(finding, "row_variance", column="predicted")
     assert ratio < 0.8
     assert cell(finding, "row_variance", column="high") < cell(finding, "row_variance", column="predicted")
-    assert "0 of 2 heads are not told from independence, 0 vary more and 2 less" in finding.headlines[0].full
+    assert "larger in 0 of 2 heads and smaller in 2" in finding.headlines[0].full
     both = (ratio + cell(finding, "row_variance", 1) / cell(finding, "row_variance", 1, "predicted")) / 2
     assert f"is {both:.2f} times that of independent tokens." in finding.headlines[0].short
     assert finding.headlines[0].effect == pytest.approx(1 - both)
@@ -145,7 +145,7 @@ def test_a_small_deviation_beyond_its_interval_is_one():
     heads = pl.DataFrame(rows, schema=HEADS)
     tables = {"heads": heads, "bounds": pl.DataFrame(schema=BOUNDS), "terms": pl.DataFrame(schema=TERMS)}
     sentence = sentences(tables)[0].full
-    assert "1 of 2 heads are not told from independence, 1 vary more and 0 less" in sentence
+    assert "larger in 1 of 2 heads and smaller in 0 (by chance: one in forty each), and 1 cannot be told" in sentence
 
 
 def test_positions_and_content_are_told_apart():

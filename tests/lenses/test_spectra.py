@@ -104,7 +104,9 @@ def test_planted_direction_is_found():
     assert fitted == pytest.approx(1, rel=0.1), "the spike swells the raw variance only"
     assert raw > 1.2
     # "2 of 4": W_Q and W_K hold the spike, W_V and W_O do not.
-    assert "in 2 of 4 projections" in finding.headlines[1].full, finding.headlines
+    assert "in the median of 4 projections, and beyond chance (Tracy–Widom, false discovery rate 5 %) in 2 of 4" in (
+        finding.headlines[1].full
+    ), finding.headlines
 
 
 def test_grouped_queries_pair_with_their_own_keys():
@@ -270,7 +272,7 @@ def test_planted_direction_in_a_feed_forward_matrix_is_found():
     assert value(finding, "feed_forward", "mlp.down", "largest_p_value") > 0.01
     assert value(finding, "feed_forward", "mlp.up", "bulk_variance") == pytest.approx(1, rel=0.1)
     assert finding.tables["feed_forward"]["shape"].unique(maintain_order=True).to_list() == ["96 × 160", "160 × 96"]
-    assert "in 1 of 2 feed-forward matrices" in finding.headlines[2].full, finding.headlines
+    assert "rate 5 %) in 1 of 2;" in finding.headlines[2].full, finding.headlines
     assert finding.arrays["L0.mlp.up"].shape == (96,)
     names = {figure.name for figure in finding.figures}
     assert {"feed_forward_stable_rank", "feed_forward_largest_square", "spectrum_mlp_up"} <= names

@@ -121,7 +121,10 @@ def test_short_headlines_of_constant_weights_have_no_effect():
     finding = finding_of(batch_of(x, v, causal(torch.zeros(8, HEADS, N, N, dtype=torch.float64))))
     assert finding.headlines[0].effect == pytest.approx(0, abs=1e-9)
     assert [headline.effect for headline in finding.headlines[1:]] == [0, 0]
-    assert all(" was detected; " in headline.short for headline in finding.headlines)
+    answer, causes, through = (headline.short for headline in finding.headlines)
+    assert answer.startswith("No error of averaged weights in a head's output entropy ")
+    assert causes == "No error of covariances from weights that follow the text in any of 8 windows."
+    assert " was detected; " in through
 
 
 def test_gaussian_tokens_leave_no_error_of_shape(planted_case):
@@ -176,18 +179,19 @@ def test_windows_are_drawn_and_their_halves_kept():
         captures = {name: {OF: value[OF][some]} for name, value in batch.captures.items()}
         return replace(batch, tokens=batch.tokens[some], real=batch.real[some], captures=captures)
 
-    def state(*parts):
-        found = replace(begin(LENS, Params(), model.spec, model.sites), room=6)
-        for one in parts:
-            found = update(LENS, found, one)
-        return found
+    def fold_of(*parts):
+        fold = begin(LENS, Params(), model.spec, model.sites)
+        fold = replace(fold, state=replace(fold.state, room=6))
+        for batch_part in parts:
+            fold = update(LENS, fold, batch_part)
+        return fold
 
-    whole = state(batch)
-    (sums,) = whole.sums_by_site[OF].values()
+    whole = fold_of(batch)
+    (sums,) = whole.state.sums_by_site[OF].values()
     assert sums.count == 9
     assert len(sums.parts) == 6
     assert torch.allclose(sums.weights[0], batch.captures["early"][OF][::2].sum(0))
-    split = merge(LENS, state(part(slice(0, 3))), state(part(slice(3, 9))))
+    split = merge(LENS, fold_of(part(slice(0, 3))), fold_of(part(slice(3, 9))))
     assert not differences(finish(LENS, whole, model).tables, finish(LENS, split, model).tables, tolerance=1e-9)
 
 

@@ -2,11 +2,14 @@
 
 import math
 
+import numpy as np
+import pytest
 import torch
 from scipy import stats
 
 from headscope.maths.resampling.jackknife import (
     detectable,
+    detectable_among,
     jackknife,
     jackknife_error,
     jackknife_p,
@@ -62,3 +65,22 @@ def test_detectable_effect():
     power = float((jackknife_p(left_out_means(values + size)) < 0.05).double().mean())
     # The noncentral t is a little wider than the shifted one: 0.80 to 0.83 for 12 units.
     assert abs(power - 0.81) < 4 * (0.8 * 0.2 / 400) ** 0.5
+
+
+@pytest.mark.parametrize(("units", "tests", "counted"), [(4, 1, 0), (4, 32, 0), (12, 1, 0), (12, 40, 0), (12, 40, 9)])
+def test_detectable_effect_among_tests(units, tests, counted):
+    """Counted in four of five samples where all others are noise, or where `counted` others are beyond doubt."""
+    samples = 400
+    half = torch.tensor(stats.t.ppf(0.975, units - 1) / units**0.5, dtype=torch.float64)
+    effects = torch.zeros(tests, samples, dtype=torch.float64)
+    effects[0] = detectable_among(half, units, tests, counted)
+    effects[1 : 1 + counted] = 1e6
+    p = jackknife_p(left_out_means(normal(units, tests, samples, seed=5) + effects)).numpy()
+    adjusted = np.stack([stats.false_discovery_control(sample) for sample in p.T], 1)
+    power = float((adjusted[0] < 0.05).mean())
+    # A false discovery now and then makes room for one more, which lifts the power a little.
+    assert abs(power - 0.805) < 4 * (0.8 * 0.2 / samples) ** 0.5
+
+
+def test_nothing_is_detectable_with_one_unit():
+    assert math.isnan(float(detectable_among(torch.tensor(1.0), 1, 3)))

@@ -70,15 +70,15 @@ def test_the_lens_is_listed_and_has_help(installed: Path) -> None:
     listed = json.loads(headscope(installed, "lenses", "--format", "json"))
     assert listed[-1]["lens"] == "colour"
     assert "token itself" in listed[-1]["question"]
-    assert "--shade" in headscope(installed, "lens", "colour", "--help")
+    assert "--keys" in headscope(installed, "lens", "colour", "--help")
 
 
 def test_the_lens_measures_a_model(installed: Path) -> None:
-    options = ["--shade", "2", "--first-tokens", "60", "--window", "30", "--format", "json"]
+    options = ["--keys", "3", "--first-tokens", "60", "--window", "30", "--format", "json"]
     answer = json.loads(headscope(installed, "lens", "colour", "tiny", *options))
     rows = answer["tables"]["heads"] if "tables" in answer else answer
     assert len(rows) == len({(row["layer"], row["head"]) for row in rows}) > 1
-    assert all(0 < row["value"] <= 2 for row in rows)
+    assert all(0 < row["value"] <= 1 for row in rows)
 
 
 def test_the_mechanism_is_listed_with_its_cost(installed: Path) -> None:
@@ -135,7 +135,7 @@ import inspect, sys, headscope as hs
 
 function = hs.repaint
 print("repaint" in dir(hs), list(inspect.signature(function).parameters)[:4], "torch" in sys.modules)
-print("Factors on the scores." in inspect.getdoc(function))
+print("Factors on W_Q." in inspect.getdoc(function))
 print(hs.repaint("tiny", strengths=[1, 4], tokens=8)["repaint"].table["strength"].to_list())
 """
     assert python(installed, code).splitlines() == [

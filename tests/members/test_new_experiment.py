@@ -25,19 +25,18 @@ def forget() -> None:
     command_lookup._named.cache_clear()
     vars(headscope).pop("repaint", None)
     for name in [*sys.modules]:
-        if name.startswith(("colour_members", f"{folder.__name__}.repaint")):
+        if name.startswith(f"{folder.__name__}.repaint"):
             sys.modules.pop(name)
 
 
 @pytest.fixture
 def new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of an experiment that stands in headscope for the length of a test."""
+    """The folder of the example, copied into headscope for the length of a test."""
     for file in (PACKAGE / "colour_members" / "repaint").glob("*.*"):
         target = tmp_path / "repaint" / file.name
         target.parent.mkdir(exist_ok=True)
         target.write_text(file.read_text().replace("colour_members.repaint", f"{folder.__name__}.repaint"))
     forget()
-    monkeypatch.syspath_prepend(str(PACKAGE))
     monkeypatch.setattr(folder, "__path__", [*folder.__path__, str(tmp_path)])
     yield target.parent
     forget()

@@ -173,6 +173,16 @@ OUTSIDE = (
     _family("big_bird", "BigBird", {**SMALL, "attention_type": "block_sparse", "block_size": 8, "num_random_blocks": 1}, "", head="ForMaskedLM"),
 )  # fmt: skip
 
+# More families that compute their attention themselves, by einsum, with grouped heads, or in ways of their own.
+OTHER_OUTSIDE = (
+    _family("falcon_grouped", "Falcon", {**SMALL, "num_kv_heads": 2, "new_decoder_architecture": True, "alibi": False}, "keys and values copied for each query head"),
+    _family("deberta", "Deberta", {**SMALL, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}, "biases outside the projection, terms of content and position", head="ForMaskedLM"),
+    _family("openai", "OpenAIGPT", GPT2, "hidden scores multiplied by 0", head="LMHeadModel"),
+    _family("flaubert", "Flaubert", {"vocab_size": 99, "emb_dim": 32, "n_layers": 2, "n_heads": 4, "max_position_embeddings": 64, "n_langs": 1}, "no order of layers", head="WithLMHeadModel"),
+    _family("xlnet", "XLNet", {"vocab_size": 99, "d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 48}, "einsum, positions before the batch, no linear modules", head="LMHeadModel", weights="refused"),
+    _family("convbert", "ConvBert", {**SMALL, "embedding_size": 32, "head_ratio": 2}, "outputs beside those of a convolution", head="ForMaskedLM", weights="refused"),
+)  # fmt: skip
+
 # Its experts are one matrix, which no feed-forward reader knows: not among the others.
 DBRX = _family("dbrx", "Dbrx", {"vocab_size": 99, "d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 64, "attn_config": {"kv_n_heads": 2, "clip_qkv": 0.5, "rope_theta": 10000.0}, "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 2, "moe_top_k": 1, "hidden_size": 32}}, "fused q, k, v, cut off", weights="clipped")  # fmt: skip
 

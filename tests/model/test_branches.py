@@ -288,7 +288,5 @@ def test_wrong_words_and_open_sessions() -> None:
         with pytest.raises(UsageError, match="nothing"):
             edit.without()
     fresh = open_model(_family("llama", "Llama", SMALL, "").build())
-    with fresh.session(), fresh.edit() as edit, pytest.raises(UsageError, match="session is already open"):
-        edit.skip(0.0)
-    with opened("mpnet").edit() as edit, pytest.raises(VariantRefused, match="attention interface"):
-        edit.skip(0.0)
+    with fresh.session(), fresh.edit() as edit:
+        edit.skip(0.0)  # the additions are looked up inside a session as well as outside

@@ -20,14 +20,14 @@ from headscope.model.session.captures import (
     WatchedQuantity,
     find_quantity,
 )
-from headscope.model.session.module_hooks import ModuleHook
-from headscope.model.session.places import Spot
-from headscope.model.session.recorder import Capture
+from headscope.model.session.module_taps import ModuleTap, Watched
+from headscope.model.session.places import Spot, Spots
 from headscope.model.transformers.layers import enclosing_layer
 from headscope.shapes import AXES
-from tests.model.families import DISPATCHING, OUTSIDE
+from tests.model.families import DISPATCHING, OTHER_OUTSIDE, OUTSIDE
 
 BATCH = 2
+LEFT = QUANTITIES["resid"]
 ALBERT = next(family for family in DISPATCHING if family.name == "albert")
 
 # A quantity that exists nowhere but in this file: the largest weight of each row.
@@ -57,10 +57,6 @@ def captured(model: Model, *names: str, at: str = "all", length: int = 9) -> dic
         capture = session.capture(*names, at=at)
         session.run(tokens(length))
         return capture.take()
-
-
-def is_watched_at_its_softmax(model: Model) -> bool:
-    return model.spec.family in {"bloom", "gpt_neo"}
 
 
 def test_a_quantity_of_the_map_is_one_entry(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,18 +91,12 @@ def test_a_quantity_of_the_scores_is_one_entry(model: Model, monkeypatch: pytest
         assert torch.allclose(means[site], whole[site].mean((-1, -2)), atol=1e-5)
 
 
-def test_a_quantity_without_a_cut_is_refused_where_only_maps_are_stored(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quantity_without_a_cut_is_computed_from_the_call(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     uncut = MapQuantity(name="peak", meaning=PEAK.meaning, axes=PEAK.axes, compute=PEAK.compute, of="pattern")
     monkeypatch.setitem(QUANTITIES, "peak", uncut)
-    if not is_watched_at_its_softmax(model):
-        assert set(captured(model, "peak")["peak"]) == set(model.sites)
-        return
-    with model.session() as session:
-        assert "peak" not in session.shown
-        with pytest.raises(CaptureError, match="cannot be captured as peak"):
-            session.capture("peak")
+    taken = captured(model, "pattern", "peak")
+    for site in model.sites:
+        assert torch.allclose(taken["peak"][site], taken["pattern"][site].amax(-1), atol=1e-6)
 
 
 def test_a_quantity_of_the_inputs_is_one_entry(tiny: Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,14 +108,15 @@ def test_a_quantity_of_the_inputs_is_one_entry(tiny: Model, monkeypatch: pytest.
         read=lambda call: call.k.norm(dim=-1),
     )
     monkeypatch.setitem(QUANTITIES, "key_lengths", lengths)
-    for model in (tiny, open_model(next(family for family in DISPATCHING if family.name == "llama_gqa").build())):
+    families = [family for family in DISPATCHING + OTHER_OUTSIDE if family.name in ("llama_gqa", "falcon_grouped")]
+    for model in (tiny, *(open_model(family.build()) for family in families)):
         taken = captured(model, "k", "key_lengths", at="L1.H2-3")
         for site, k in taken["k"].items():
             assert torch.equal(taken["key_lengths"][site], k.norm(dim=-1))
             assert k.shape[1] == len({site.kv_head(2), site.kv_head(3)}) < site.n_kv_heads
 
 
-def test_a_quantity_of_the_output_is_one_entry(tiny: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quantity_of_the_output_is_one_entry(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = OutputQuantity(
         name="z_lengths",
         meaning="The lengths of what the heads give.",
@@ -133,7 +124,8 @@ def test_a_quantity_of_the_output_is_one_entry(tiny: Model, monkeypatch: pytest.
         read=lambda out: out.norm(dim=-1),
     )
     monkeypatch.setitem(QUANTITIES, "z_lengths", lengths)
-    taken = captured(tiny, "z", "z_lengths", at="L1.H1-2")
+    stack = "dec." if model.spec.kind == "encoder-decoder" else ""
+    taken = captured(model, "z", "z_lengths", at=f"{stack}L1.H1-2")
     for site, z in taken["z"].items():
         assert torch.allclose(taken["z_lengths"][site], z.norm(dim=-1))
 
@@ -142,11 +134,10 @@ def test_a_quantity_of_the_output_is_one_entry(tiny: Model, monkeypatch: pytest.
 def test_a_watched_place_is_one_entry(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What leaves each layer is what enters the next one."""
 
-    def layer_outputs(model: Model) -> dict[object, Spot]:
+    def layer_outputs(model: Model) -> Spots:
         per_forward = len({site.call for site in model.sites})
-        return {
-            site: Spot(enclosing_layer(model.hf, site.module), "output", site.call, per_forward) for site in model.sites
-        }
+        layers = {site: (enclosing_layer(model.hf, site.module),) for site in model.sites}
+        return Spots({site: Spot(layers[site], "output", site.call, per_forward) for site in model.sites})
 
     entry = WatchedQuantity(
         name="left",
@@ -167,16 +158,22 @@ def test_a_watched_place_is_one_entry(name: str, monkeypatch: pytest.MonkeyPatch
 def test_axes_say_the_shape_of_every_capture(model: Model, is_long: bool) -> None:
     """In long windows not all tokens are in the pairs, among the sampled rows and, with room for 70, in the corner."""
     length = min(70, model.spec.context or 70) if is_long else 9
-    if not is_watched_at_its_softmax(model):
-        model.weight_source()
     with model.session() as session:
-        names = [*session.shown, "corner:5"]
+        places = {name: QUANTITIES[name] for name in session.shown}
+        shown = [
+            name
+            for name, quantity in places.items()
+            if not isinstance(quantity, WatchedQuantity) or model.spots(quantity).by_site
+        ]
+        names = [*shown, "corner:5"]
     for name, by_site in captured(model, *names, length=length).items():
         quantity = find_quantity(name)
         assert quantity is not None
         assert by_site, name
         for site, tensor in by_site.items():
-            extent = Extent(site, model.spec.d_model, queries=length, keys=length)
+            # T5's feed-forward width and the vocabulary are not in the spec of a site.
+            widths = {"d_mlp": (1, *tensor.shape)[-1], "vocabulary": (1, *tensor.shape)[-1]}
+            extent = Extent(site, model.spec.d_model, queries=length, keys=length, **widths)
             batch = BATCH if axes.BATCH in quantity.axes else 1
             lengths = [batch if axis is axes.BATCH else axis.length(extent) for axis in quantity.axes]
             assert list(tensor.shape) == lengths, name
@@ -217,15 +214,15 @@ def test_an_entry_says_whether_it_can_be_patched(name: str, tiny: Model) -> None
     assert quantity is not None
     with tiny.session() as session:
         if not quantity.patchable:
-            with pytest.raises(UsageError, match=rf"cannot patch '{name}'\n.*q, k, v, pattern, z$"):
+            with pytest.raises(UsageError, match=rf"cannot patch '{name}'\n.*q, k, v, scores, pattern, z, "):
                 session.patch("L0", name, torch.zeros(1))
             return
-        final = session.capture("final")
-        session.run(tokens())
-        session.patch("L0.H1", name, lambda value: value * 2)
-        session.run(tokens())
-        before, after = (next(iter(frame["final"].values())) for frame in final.take_all())
-    assert float((after - before).abs().max()) > 1e-4
+        before = session.run(tokens()).logits
+        place = "L3" if name in ("final", "final_scale", "logits") else "L0.H1"
+        session.patch(place, name, lambda value: value * 2)
+        after = session.run(tokens()).logits
+    # A norm follows `final`, so that its length does not matter.
+    assert float((after - before).abs().max()) > (1e-9 if name == "final" else 1e-4)
 
 
 def test_parts_of_a_patched_pattern(tiny: Model) -> None:
@@ -240,7 +237,7 @@ def test_parts_of_a_patched_pattern(tiny: Model) -> None:
         session.run(tokens())
         whole, parts = all_heads.take(), other_head.take()
         session.capture("early", at="L0")
-        with pytest.raises(CaptureError, match="the early part of a patched pattern cannot be captured"):
+        with pytest.raises(CaptureError, match="early cannot be captured where pattern is patched"):
             session.run(tokens())
     site = tiny.sites[0]
     assert torch.equal(whole["corner:5"][site], whole["pattern"][site][..., :5, :5])
@@ -280,18 +277,19 @@ def test_a_forward_that_broke_off_does_not_shift_the_next() -> None:
 
 def test_a_place_without_a_tensor_is_refused(tiny: Model) -> None:
     site, module = tiny.sites[0], torch.nn.Identity()
-    hook = ModuleHook(Capture((), {site: (0,)}), "left", {site: Spot("some.module", "output")})
-    hook.attach(module, "output")
-    with pytest.raises(CaptureError, match=r"^L0: some\.module has no tensor that could be captured as left$"):
-        module({"states": torch.zeros(1)})
+    watched = Watched(LEFT, site, Spot(("some.module",), "output"))
+    tap = ModuleTap("some.module", [watched], lambda watched, tensor, given, module: tensor, lambda: True)
+    tap.attach(module, "output")
+    with pytest.raises(CaptureError, match=r"^L0: some\.module has no tensor that could be captured as resid$"):
+        module({"states": 1})
 
 
 def test_a_refused_capture_leaves_no_hook() -> None:
     model = open_model(ALBERT.build())
     with model.session() as session:
         before = [len(module._forward_pre_hooks) for module in model.hf.modules()]
-        with pytest.raises(UsageError, match="not looked up yet"):
-            session.capture("resid", "x")
+        with pytest.raises(UsageError, match="matches no head"):
+            session.capture("resid", "x", at="L9")
         assert [len(module._forward_pre_hooks) for module in model.hf.modules()] == before
 
 

@@ -147,8 +147,17 @@ def test_an_unknown_file_brings_every_form(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("npz")
 def test_damage_of_a_new_format_is_a_checkpoint_error(saved: tuple[Path, Path]) -> None:
-    (saved[1] / "weights.npz").write_bytes(b"PK")
-    with pytest.raises(CheckpointError, match=r"weights\.npz is no whole npz file"):
+    file = saved[1] / "weights.npz"
+    for damaged in (b"PK", file.read_bytes()[:-8]):
+        file.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match=r"weights\.npz is no whole npz file"):
+            hs.open(saved[1])
+
+
+@pytest.mark.usefixtures("npz")
+def test_another_type_of_numbers_is_a_checkpoint_error(saved: tuple[Path, Path]) -> None:
+    np.savez(saved[1] / "weights.npz", **{"model.norm.weight": np.ones(3)})
+    with pytest.raises(CheckpointError, match=r"'model\.norm\.weight' holds float64, expected float32"):
         hs.open(saved[1])
 
 

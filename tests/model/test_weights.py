@@ -12,9 +12,11 @@ from headscope.core import Site, WeightStatus
 from headscope.errors import WeightsRefused
 from headscope.model.formats.safetensors_folder import open_checkpoint
 from headscope.model.model import Model, open_model, open_weights
+from headscope.model.tracing.linear_modules import is_linear
 from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
 from headscope.model.weight_reader import OtherWeights, file_sources
-from tests.model.families import DBRX, DISPATCHING, GROUPED, OUTSIDE, Family, _family
+from tests.model.families import DBRX, DISPATCHING, GROUPED, OTHER_OUTSIDE, OUTSIDE, Family, _family
+from tests.model.opened_families import opened
 from tests.model.test_fidelity import by_name
 from tests.tolerances import WEIGHT_AGREEMENT
 
@@ -140,10 +142,46 @@ def test_latent_attention_is_refused_with_the_reason() -> None:
         model.weights(site)
 
 
-def test_weights_of_a_family_outside_the_interface_are_refused() -> None:
-    model = open_model(next(f for f in OUTSIDE if f.name == "bloom").build())
-    with pytest.raises(WeightsRefused, match="attention interface"):
-        model.weights(model.sites[0])
+@pytest.mark.parametrize("family", [*OUTSIDE, *OTHER_OUTSIDE], ids=by_name)
+def test_weights_of_families_outside_the_interface_are_traced_where_they_are_linear(family: Family) -> None:
+    model = opened(family)
+    assert {model.weight_status(site).status for site in model.sites} == {family.weights}
+    if family.weights == "refused":
+        with pytest.raises(WeightsRefused, match="no single linear module"):
+            model.weights(model.sites[0])
+
+
+class Rounding(torch.nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, self.weight.round(), self.bias)
+
+
+class Routing(torch.nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).softmax(-1)
+
+
+class Limiting(torch.nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).clamp(-50, 50)
+
+
+class Separately(torch.nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = x @ self.weight.T
+        return out if self.bias is None else out + self.bias
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [(Rounding, False), (Routing, False), (Limiting, False), (Separately, True)]
+)
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_linear_module_with_its_own_forward_is_tried(kind: type[torch.nn.Linear], expected: bool, bias: bool) -> None:
+    module = kind(7, 9, bias=bias)
+    before = {name: parameter.clone() for name, parameter in module.named_parameters()}
+    assert is_linear(module) == expected
+    assert all(torch.equal(parameter, before[name]) for name, parameter in module.named_parameters())
+    assert is_linear(module.to("meta")) == expected
 
 
 def test_a_sum_of_two_projections_is_refused() -> None:

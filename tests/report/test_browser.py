@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from headscope.core import Run
+from headscope.core import Run, TokenMap
 from headscope.report.page import finding_html
 from tests.report.example import HEADS, HOSTILE, LAYERS
 
@@ -230,16 +231,41 @@ STYLES = """ids => ids.map((id) => {
 })"""
 
 
-def test_a_finding_leaves_the_notebook_around_it_alone(browser: Any, run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["finding", "run", "token map"])
+def test_what_shows_itself_leaves_the_notebook_around_it_alone(
+    browser: Any, run: Run, tmp_path: Path, kind: str
+) -> None:
+    hostile_map = TokenMap(np.eye(2), [HOSTILE, "b"], ["a", HOSTILE], HOSTILE)
+    output = {"finding": finding_html(run["focus"]), "run": run._repr_html_(), "token map": hostile_map._repr_html_()}
     around = "<!doctype html><html><body><h2 id=mine>Mine</h2><table><tr><td id=cell>1</td></tr></table>"
-    plain, with_finding = tmp_path / "plain.html", tmp_path / "notebook.html"
+    plain, with_output = tmp_path / "plain.html", tmp_path / "notebook.html"
     plain.write_text(around, encoding="utf-8")
-    with_finding.write_text(around + finding_html(run["focus"]), encoding="utf-8")
+    with_output.write_text(around + output[kind], encoding="utf-8")
     styles = []
-    for file in (plain, with_finding):
+    for file in (plain, with_output):
         page = Opened(browser, file)
         styles.append(page.js(STYLES, ["mine", "cell"]))
         assert page.complaints == []
         assert page.requests == [file.as_uri()]
         page.page.close()
     assert styles[0] == styles[1]
+
+
+def test_the_cells_of_a_token_map_lie_where_their_tokens_are(browser: Any, tmp_path: Path) -> None:
+    file = tmp_path / "map.html"
+    tokens = [" cat", "\n", "a very long token indeed", "漢字"]
+    html = TokenMap(np.eye(4), tokens, tokens, "identity")._repr_html_()
+    file.write_text(f"<!doctype html><html><body>{html}", encoding="utf-8")
+    page = Opened(browser, file)
+    boxes = """name => [...document.querySelectorAll(name)].map((element) => {
+      const box = element.getBoundingClientRect();
+      return [box.x + box.width / 2, box.y + box.height / 2, box.height];
+    })"""
+    columns, rows, cells = (page.js(boxes, name) for name in (".hs-top b", ".hs-side b", ".hs-cells i"))
+    assert len(cells) == 16
+    assert columns[2][2] > 3 * columns[0][2] / 2  # written upwards: the long token is taller
+    for index, (x, y, _) in enumerate(cells):
+        assert x == pytest.approx(columns[index % 4][0], abs=1.5)
+        assert y == pytest.approx(rows[index // 4][1], abs=1.5)
+    assert page.complaints == []
+    page.page.close()

@@ -7,7 +7,6 @@ import os
 import re
 from base64 import b64encode
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -18,44 +17,10 @@ from headscope.core import Curves, Finding, Headline, Run, Series, Site
 from headscope.errors import ResourceError
 from headscope.report import page as page_module
 from headscope.report import section as section_module
-from headscope.report.page import finding_html, notebook_html, render, run_html, write
+from headscope.report.page import figure_html, finding_html, notebook_html, render, write
 from headscope.report.table import json_for_html, table
+from tests.html_page import Page
 from tests.report.example import HOSTILE, example_run
-
-VOID = {"meta", "link", "br", "img", "input", "wbr", "hr"}
-
-
-class Page(HTMLParser):
-    """The parsed page: elements with attributes, text by element, and whether all is closed in order."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.elements: list[tuple[str, dict[str, str]]] = []
-        self.text: list[str] = []
-        self.scripts: list[tuple[dict[str, str], str]] = []
-        self.open: list[str] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, {key: value or "" for key, value in attrs}))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, {key: value or "" for key, value in attrs}))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] == "script":
-            self.scripts.append((self.elements[-1][1], data))
-        elif not self.open or self.open[-1] != "style":
-            self.text.append(data)
-
-    def all(self, attribute: str) -> list[str]:
-        return [attributes[attribute] for _, attributes in self.elements if attribute in attributes]
 
 
 @pytest.fixture(scope="module")
@@ -230,10 +195,35 @@ def test_a_finding_shows_itself_in_a_notebook_without_script_and_without_leaking
 
 def test_a_notebook_is_given_the_html_of_what_it_shows(run: Run) -> None:
     bare = replace(run["focus"], figures=run["focus"].figures[:1])
-    small = replace(run, findings={"focus": bare, "induction": run["induction"]})
     assert notebook_html(bare) == finding_html(bare)
-    assert notebook_html(small) == run_html(small)
-    assert Page(run_html(small)).open == []
+    assert notebook_html(bare.figures[0]) == figure_html(bare.figures[0])
+
+
+def test_a_finding_shows_its_conclusions_before_all_else(run: Run) -> None:
+    text = "".join(Page(finding_html(run["focus"])).text)
+    places = [
+        text.index(part) for part in ("141 of 270 heads look at the first token.", "Definition", "How to read it")
+    ]
+    assert places == sorted(places)
+    assert "effect 0.52" in text[: places[1]]
+
+
+def test_a_figure_shows_its_drawing_with_its_caption(run: Run) -> None:
+    figure = run["spectra"].figures[0]
+    page = Page(figure_html(figure))
+    assert page.open == []
+    assert "svg" in {tag for tag, _ in page.elements}
+    assert figure.title.split(" of ")[0] in "".join(page.text)
+    assert figure.caption in "".join(page.text)
+    assert not page.scripts
+
+
+def test_a_figure_that_cannot_be_drawn_says_so_in_a_notebook(run: Run) -> None:
+    broken = replace(run["spectra"].figures[0], values=np.zeros((2, 2)), caption=HOSTILE)
+    page = Page(figure_html(broken))
+    assert page.open == []
+    assert "could not be drawn" in "".join(page.text)
+    assert HOSTILE in "".join(page.text)
 
 
 def test_two_findings_of_one_lens_share_no_id(run: Run) -> None:

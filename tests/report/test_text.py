@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from headscope.report.numbers import SYMBOL, cell, count, decimals, number, ranges, visible
+from headscope.core.numbers import SYMBOL, cell, count, decimals, number, ranges, visible
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,12 @@ def pattern(call: Call) -> Float[Tensor, "batch heads queries keys"]:
         - rows sum to 1 without sinks, to less with them  (tested: test_pattern_rows_sum)
         - a row that sees no key is 0, never NaN  (tested: test_pattern_of_a_masked_row_is_zero)
     """
-    masked = scores(call).masked_fill(~call.visible(), -torch.inf)
+    return pattern_of(scores(call), call)
+
+
+def pattern_of(raw: Float[Tensor, "batch heads queries keys"], call: Call) -> Float[Tensor, "batch heads queries keys"]:
+    """The pattern that these scores give under the mask and the sinks of a call."""
+    masked = raw.masked_fill(~call.visible(), -torch.inf)
     if call.sinks is not None:
         sink = call.sinks.to(masked.dtype)[None, :, None, None].expand(*masked.shape[:3], 1)
         masked = torch.cat([masked, sink], dim=-1)

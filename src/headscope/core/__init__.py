@@ -7,6 +7,7 @@ from headscope.core.model_spec import ModelSpec
 from headscope.core.run import Run, TextSpec
 from headscope.core.selection import Selection
 from headscope.core.site import Site
+from headscope.core.token_map import TokenMap
 from headscope.core.verdict import MEANINGS, Comparison, Entry, Evidence, Ledger, Source, Trend, Verdict, verdict_of
 from headscope.core.weights import (
     AfterHeads,
@@ -45,6 +46,7 @@ __all__ = [
     "Site",
     "Source",
     "TextSpec",
+    "TokenMap",
     "Trend",
     "Verdict",
     "Vocabulary",

@@ -9,6 +9,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from headscope.core.card import Card, Shown, listed
+from headscope.core.numbers import counted, value_range
+from headscope.core.ports import render_html
+
 Array = NDArray[np.float64]
 
 
@@ -32,8 +36,27 @@ class Series:
     points: bool = False
 
 
-@dataclass(frozen=True)
-class HeatMap:
+class Picture(Shown):
+    """What all figures have in common: in a notebook they show their drawing and caption."""
+
+    name: str
+    title: str
+    caption: str
+
+    def content(self) -> str:
+        """What is drawn, in a few words."""
+        raise NotImplementedError
+
+    def _card(self) -> Card:
+        lines = tuple(line for line in (self.content(), self.caption) if line)
+        return Card(f"{type(self).__name__} {self.name}: {self.title}", lead=lines)
+
+    def _repr_html_(self) -> str:
+        return render_html(self)
+
+
+@dataclass(frozen=True, repr=False)
+class HeatMap(Picture):
     """A table of numbers as colours, e.g. layer × head.
 
     `reference` is the value under the null (uniform attention, zero, …); colours diverge from it. NaN cells stay empty.
@@ -54,9 +77,15 @@ class HeatMap:
     limits: tuple[float, float] | None = None
     panels: tuple[tuple[str, ...], tuple[str, ...]] | None = None
 
+    def content(self) -> str:
+        """Its axes, its size and the range of its values."""
+        size = f"{self.row_axis} × {self.column_axis}: {_size(self.values)}"
+        unit = f" {self.unit}" if self.unit else ""
+        return ", ".join(filter(None, (size, value_range(self.values)))) + unit
 
-@dataclass(frozen=True)
-class Curves:
+
+@dataclass(frozen=True, repr=False)
+class Curves(Picture):
     """Curves over one axis: measurements, theory and nulls."""
 
     name: str
@@ -68,9 +97,13 @@ class Curves:
     log_x: bool = False
     log_y: bool = False
 
+    def content(self) -> str:
+        """Its axes and the names of its curves."""
+        return f"{self.y_axis} against {self.x_axis}: {listed([series.label for series in self.series])}"
 
-@dataclass(frozen=True)
-class Histogram:
+
+@dataclass(frozen=True, repr=False)
+class Histogram(Picture):
     """A density of measured values, the laws that predict it, and marked positions."""
 
     name: str
@@ -83,9 +116,14 @@ class Histogram:
     marks: tuple[tuple[str, float], ...] = field(default=())
     log_y: bool = False
 
+    def content(self) -> str:
+        """Its axis, its bins and its laws."""
+        laws = f", with {listed([law.label for law in self.laws])}" if self.laws else ""
+        return f"{self.x_axis} in {self.density.size} bins{laws}"
 
-@dataclass(frozen=True)
-class Mosaic:
+
+@dataclass(frozen=True, repr=False)
+class Mosaic(Picture):
     """A map whose cells belong to kinds, e.g. the parts of an attention pattern.
 
     A cell holds 0 (nothing, drawn empty) or k, the number of its kind from 1 on. `ordered` kinds (1, 2, 3 layers)
@@ -101,9 +139,13 @@ class Mosaic:
     column_axis: str = "key"
     ordered: bool = False
 
+    def content(self) -> str:
+        """Its axes, its size and its kinds."""
+        return f"{self.row_axis} × {self.column_axis}: {_size(self.values)}, {listed(self.kinds)}"
 
-@dataclass(frozen=True)
-class Network:
+
+@dataclass(frozen=True, repr=False)
+class Network(Picture):
     """Nodes on a circle with edges between them.
 
     Each edge is (from, to, kind), kinds numbered from 1 on.
@@ -116,5 +158,13 @@ class Network:
     edges: Array
     kinds: tuple[str, ...]
 
+    def content(self) -> str:
+        """Its numbers of nodes and edges, and its kinds."""
+        return f"{counted(len(self.nodes), 'node')}, {counted(len(self.edges), 'edge')}: {listed(self.kinds)}"
+
 
 Figure = HeatMap | Curves | Histogram | Mosaic | Network
+
+
+def _size(values: Array) -> str:
+    return " × ".join(map(str, values.shape))

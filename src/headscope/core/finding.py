@@ -3,8 +3,8 @@
 It is complete enough to be drawn without the lens.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -12,7 +12,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from headscope.about import About
+from headscope.core.card import Card, Point, Shown, listed
 from headscope.core.figure import Figure
+from headscope.core.numbers import counted
 from headscope.core.ports import render_html
 from headscope.errors import UsageError
 
@@ -53,8 +55,8 @@ class Headline:
         return self.full
 
 
-@dataclass(frozen=True)
-class Finding:
+@dataclass(frozen=True, repr=False)
+class Finding(Shown):
     """The result of a lens: tidy tables with a null or a prediction for each value.
 
     Tables always have the columns stack, kind, layer, head where the row is about a head (head is null where
@@ -81,5 +83,31 @@ class Finding:
             raise UsageError(f"the finding of {self.lens!r} has no table: {self.status} ({self.reason})")
         return next(iter(self.tables.values()))
 
+    def points(self) -> tuple[Point, ...]:
+        """Its conclusions in short; where there are none, why not."""
+        if self.status != "ok":
+            return (Point(self.lens, f"{self.status}: {self.reason or 'no reason was given'}"),)
+        return tuple(Point(self.lens, headline.short, headline.effect) for headline in self.headlines)
+
+    def _card(self) -> Card:
+        return Card(
+            f"finding {self.lens}: {self.about.question}",
+            points=tuple(replace(point, name="") for point in self.points()),
+            facts=contents(self.tables, self.figures, self.warnings),
+        )
+
     def _repr_html_(self) -> str:
         return render_html(self)
+
+
+def contents(
+    tables: Mapping[str, pl.DataFrame], figures: Sequence[Figure], warnings: Sequence[str]
+) -> tuple[tuple[str, str], ...]:
+    """What a finding or a measurement holds: its tables and figures by name, and its warnings."""
+    table_names = [f"{name} ({counted(table.height, 'row')})" for name, table in tables.items()]
+    facts = (
+        ("tables", listed(table_names) if tables else ""),
+        ("figures", listed([figure.name for figure in figures]) if figures else ""),
+        ("warnings", " ".join(warnings)),
+    )
+    return tuple((name, text) for name, text in facts if text)

@@ -1,29 +1,30 @@
-"""Lets plain data show itself in a notebook and save itself.
+"""Lets findings and figures draw themselves in a notebook, and runs save themselves.
 
 `headscope.api` plugs in the renderer of the report and the store; data never imports them.
 """
 
-import html
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from headscope.core.html_text import escape
 
 _render: Callable[[Any], str] | None = None
 _save: Callable[[Any, Path], Path] | None = None
 
 
 def plug(*, render: Callable[[Any], str], save: Callable[[Any, Path], Path]) -> None:
-    """Use `render` to turn findings and runs into HTML, and `save` to write runs."""
+    """Use `render` to turn findings and figures into HTML, and `save` to write runs."""
     global _render, _save
     _render, _save = render, save
 
 
-def render_html(run_or_finding: object) -> str:
-    """The HTML of a finding or a run.
+def render_html(finding_or_figure: object) -> str:
+    """The HTML of a finding or a figure.
 
     Its escaped `repr` where no renderer is plugged in.
     """
-    return f"<pre>{html.escape(repr(run_or_finding))}</pre>" if _render is None else _render(run_or_finding)
+    return f"<pre>{escape(repr(finding_or_figure))}</pre>" if _render is None else _render(finding_or_figure)
 
 
 def save_run(run: object, folder: Path) -> Path:

@@ -3,13 +3,17 @@
 The store keeps times, dates and the machine separately.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headscope.core.card import Card, Point, Shown
 from headscope.core.finding import Finding
 from headscope.core.model_spec import ModelSpec
-from headscope.core.ports import render_html, save_run
+from headscope.core.model_summary import model_line
+from headscope.core.numbers import counted
+from headscope.core.ports import save_run
 from headscope.core.site import Site
 from headscope.errors import UsageError
 
@@ -34,8 +38,12 @@ class TextSpec:
     n_documents: int = 0
 
 
-@dataclass(frozen=True)
-class Run:
+REPORT = "report.html"  # in the folder of a run
+_RANKS = {"ok": 0, "not applicable": 1, "failed": 2}
+
+
+@dataclass(frozen=True, repr=False)
+class Run(Shown):
     """Findings by lens name, with their model, text, versions and seed."""
 
     model: ModelSpec
@@ -54,5 +62,46 @@ class Run:
         """Write the run folder: `manifest.json`, tables as parquet, arrays as safetensors."""
         return save_run(self, Path(folder))
 
-    def _repr_html_(self) -> str:
-        return render_html(self)
+    @property
+    def folder(self) -> Path | None:
+        """Where the run was last saved or loaded from, if anywhere.
+
+        It is no field: it is no part of what was found, and a copy with other findings is not in that folder.
+        """
+        return vars(self).get("_folder")
+
+    def note_folder(self, folder: Path) -> None:
+        """Remember that the run is in `folder`."""
+        object.__setattr__(self, "_folder", folder)
+
+    def _card(self) -> Card:
+        """The model, the conclusions of all lenses by their effect, and where the report is."""
+        text = f" on {self.text.name} ({counted(self.text.n_tokens, 'token')})" if self.text else ""
+        return Card(
+            f"run on {model_line(self.model)}",
+            lead=(f"{counted(len(self.findings), 'finding')}{text}",),
+            points=self._ranked_points(),
+            end=tuple(filter(None, (self.model.weight_warning, self._whereabouts()))),
+        )
+
+    def _ranked_points(self) -> tuple[Point, ...]:
+        """The largest effects first, then statements that compare nothing, then what gave no answer."""
+        ranked = [
+            (_RANKS[finding.status], -_size(point.effect), point)
+            for finding in self.findings.values()
+            for point in finding.points()
+        ]
+        return tuple(point for *_, point in sorted(ranked, key=lambda entry: entry[:2]))
+
+    def _whereabouts(self) -> str:
+        if self.folder is None:
+            return "`headscope.report(run)` writes the report."
+        report = self.folder / REPORT
+        if report.is_file():
+            return f"Report: {report}"
+        return f"Stored in {self.folder}; `headscope.report(run, out=…)` writes the report."
+
+
+def _size(effect: float | None) -> float:
+    """An effect as a rank; one that is missing or no number is below all others."""
+    return effect if effect is not None and math.isfinite(effect) else -1.0

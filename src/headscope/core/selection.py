@@ -82,12 +82,20 @@ class Selection:
         return cls((Term(stack, kind, layer_set, head_set),), _describe(stack, kind, layer_set, head_set))
 
     @classmethod
-    def of(cls, selector: "Selection | str | Site | None") -> "Selection":
-        """Anything that names heads, as a Selection; None selects everything."""
+    def of(cls, selector: object) -> "Selection":
+        """A text, a Site or a Selection as a Selection; None selects everything.
+
+        Raises `UsageError` where it is anything else.
+        """
         if selector is None:
             return cls((Term(),))
         if isinstance(selector, Site):
             return cls.at(layers=selector.layer, stack=selector.stack, kind=selector.kind)
+        if not isinstance(selector, str | Selection):
+            raise UsageError(
+                f"heads are selected by a text like L3.H7 or by a Selection, got {selector!r}",
+                hint=f'write "L{selector}"' if isinstance(selector, int) else "",
+            )
         return cls.parse(selector) if isinstance(selector, str) else selector
 
     def heads_of(self, site: Site) -> tuple[int, ...]:
@@ -109,6 +117,23 @@ class Selection:
                 hint="layers and heads count from zero; `headscope look MODEL` lists them",
             )
         return heads_by_site
+
+    def one_site(self, sites: Iterable[Site]) -> tuple[Site, tuple[int, ...]]:
+        """The one selected site with its selected heads; `dec.L0` is the self-attention of a layer with two.
+
+        Raises `UsageError` where several sites are selected.
+        """
+        heads_by_site = self.resolve(sites)
+        labelled = {site: heads for site, heads in heads_by_site.items() if self._is_label(site)} or heads_by_site
+        if len(labelled) > 1:
+            labels = ", ".join(site.label for site in list(labelled)[:4]) + (" …" if len(labelled) > 4 else "")
+            raise UsageError(
+                f"{_shortened(self.text)} names {len(labelled)} sites, expected one", hint=f"one of {labels}"
+            )
+        return next(iter(labelled.items()))
+
+    def _is_label(self, site: Site) -> bool:
+        return self.text in (site.label, *(site.head_label(head) for head in range(site.n_heads)))
 
 
 def _parse_term(part: str, selection: str) -> Term:

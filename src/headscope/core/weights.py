@@ -19,9 +19,9 @@ from headscope.core.site import Site, Stack
 class WeightStatus:
     """Whether a site's projections are known, and why not.
 
-    exact: the equation above holds. clipped: it holds up to a size at which q, k or v are cut off (`reason` names it).
-    normed: q and k are normalised after it (QK-norm), so W_QK is the form before normalisation. refused: there is no
-    such form; `reason` says why.
+    exact: the equation above holds; `reason` names terms of the scores that W_QK does not show, where there are any.
+    clipped: it holds up to a size at which q, k or v are cut off (`reason` names it). normed: q and k are normalised
+    after it (QK-norm), so W_QK is the form before normalisation. refused: there is no such form; `reason` says why.
     """
 
     status: Literal["exact", "clipped", "normed", "refused"]

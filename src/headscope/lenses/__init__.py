@@ -53,5 +53,6 @@ def _loaded(member: Member) -> "AnyLens":
 
     lens: object = member.load()
     if not isinstance(lens, (TextLens, WeightLens)) or lens.name != member.name:
-        raise member.error(f"it must bind LENS to a lens of the name {member.name!r}, found {lens!r}")
+        bound = f"one of the name {lens.name!r}" if isinstance(lens, (TextLens, WeightLens)) else repr(lens)
+        raise member.error(f"it must bind LENS to a lens of the name {member.name!r}, found {bound}")
     return lens

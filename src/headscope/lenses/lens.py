@@ -33,6 +33,8 @@ from torch import Tensor
 
 from headscope.attention.statistics import Request, RowStatistics
 from headscope.core import About, Figure, Headline, HeadQuantity, ModelSpec, Site, WeightSource, read_about
+from headscope.core.card import Card, Shown, listed
+from headscope.core.finding import contents
 from headscope.errors import LensError
 
 AS_IS = "as is"
@@ -50,8 +52,8 @@ class NotApplicable(LensError):
         self.warnings = warnings
 
 
-@dataclass(frozen=True)
-class Measurement:
+@dataclass(frozen=True, repr=False)
+class Measurement(Shown):
     """The numbers of a lens: tables of values with nulls or predictions, and the method.
 
     `quantities` are the columns that hold one number per head: whoever shows a model as a grid of heads reads them and
@@ -64,6 +66,12 @@ class Measurement:
     method: str = ""
     warnings: tuple[str, ...] = ()
     quantities: tuple[HeadQuantity, ...] = ()
+
+    def _card(self) -> Card:
+        labels = [quantity.label for quantity in self.quantities]
+        more = (("per head", listed(labels) if labels else ""), ("method", self.method))
+        facts = (*contents(self.tables, self.figures, self.warnings), *more)
+        return Card("measurement", facts=tuple((name, text) for name, text in facts if text))
 
 
 @dataclass(frozen=True)
@@ -164,7 +172,7 @@ class Batch:
         return captured if len(captured) == len(names) else None
 
 
-class Lens(ABC, Generic[P]):
+class Lens(Shown, ABC, Generic[P]):
     """A question about a model: what both kinds of lenses have in common.
 
     `params` is the frozen dataclass of `settings.py`: few fields, each with a default and `metadata={"help": …}`. They
@@ -189,6 +197,16 @@ class Lens(ABC, Generic[P]):
         """The prose of `about.md`, which lies in the lens's folder."""
         home = sys.modules[type(self).__module__].__file__
         return read_about(Path(str(home)).with_name("about.md"))
+
+    def _card(self) -> Card:
+        """Its question, the columns of its tables, and what can be chosen."""
+        settings = ", ".join(f"{name}={value!r}" for name, value in vars(self.params()).items())
+        return Card(
+            f"lens {self.name}: {self.about.title}",
+            lead=(self.about.question,),
+            facts=tuple(self.about.columns.items()),
+            end=(f"Settings: {settings or 'none'}", f'`headscope.measure(model, lenses=["{self.name}"])` asks it.'),
+        )
 
     @abstractmethod
     def needs(self, params: P) -> Needs:

@@ -1,7 +1,10 @@
 """Model: a real transformer opened for measuring, and the functions that open one."""
 
 import logging
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +12,31 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from headscope.core.card import Card, Shown
 from headscope.core.model_spec import ModelSpec
-from headscope.core.site import Site
+from headscope.core.model_summary import model_card
+from headscope.core.selection import Selection
+from headscope.core.site import Site, Stack
+from headscope.core.token_map import TokenMap
 from headscope.core.weights import HeadWeights, WeightSource, WeightStatus
-from headscope.errors import CaptureError, CheckpointError, HeadscopeError, UsageError, VariantRefused, WeightsRefused
+from headscope.errors import CaptureError, CheckpointError, HeadscopeError, UsageError, WeightsRefused
 from headscope.model import language as texts
+from headscope.model import token_maps
 from headscope.model.devices import device_named
 from headscope.model.edit import Edit
 from headscope.model.formats.completeness import check_file
 from headscope.model.load import load
 from headscope.model.model_builder import LoadedModel
 from headscope.model.rest_of_layer import RestOfLayer
-from headscope.model.session.session import Session
+from headscope.model.session.cache import Cache, Forward
+from headscope.model.session.captures import QUANTITIES, WatchedQuantity
+from headscope.model.session.live_model import LiveModel
+from headscope.model.session.places import Spots
+from headscope.model.session.session import Filter, Session, Where
+from headscope.model.session.softmax_model import SoftmaxModel
+from headscope.model.session.stream_map import StreamMap
+from headscope.model.session.stream_sum import StreamSum, find_stream_sum
+from headscope.model.session.written_stream import WrittenStream, written_stream
 from headscope.model.sources.names import Source, resolve
 from headscope.model.spec import describe
 from headscope.model.tracing.attention_sites import check_agreement, find_sites
@@ -29,11 +45,12 @@ from headscope.model.tracing.projections import Plan, make_blueprint
 from headscope.model.tracing.random_codes import coded
 from headscope.model.tracing.skip_connections import Branches, find_branches
 from headscope.model.transformers.adapter_merge import plain_model
+from headscope.model.transformers.attention_products import AttentionProducts
 from headscope.model.transformers.classes import model_class
 from headscope.model.transformers.library_messages import quiet, reason
 from headscope.model.transformers.model_state import Change, restored
 from headscope.model.transformers.probe_inputs import read_by, unavailable_inputs
-from headscope.model.transformers.softmax_watch import SoftmaxSession, SoftmaxSites, find_softmax_sites
+from headscope.model.transformers.softmax_watch import SoftmaxSites, find_softmax_sites, softmaxes_observed
 from headscope.model.weight_reader import FileMatrices, ModelMatrices, OtherWeights, PlannedWeights, file_sources
 from headscope.progress import Step
 
@@ -49,7 +66,7 @@ _BUILD_IT = "`headscope report` builds the model itself: it may be able to read 
 NOT_DISPATCHING = "the family does not compute attention through transformers' attention interface"
 
 
-class Model:
+class Model(Shown):
     """A transformer opened for measuring: its sites, weights, sessions, edits and text.
 
     Open one with `headscope.open`. `hf` is the transformers model itself, which is never changed for good. `origin` is
@@ -74,9 +91,14 @@ class Model:
         self._softmax = softmax
         self._plans: dict[Site, Plan] | None = None
         self._branches: Branches | None = None
+        self._spots: dict[str, Spots] = {}
+        self._stream_sums: dict[Stack, StreamSum] = {}
+        # The open sessions by thread. Who runs the model and then restores it, or changes its hooks, holds the lock.
+        self._live: dict[int, LiveModel] = {}
+        self.lock = threading.RLock()
 
-    def __repr__(self) -> str:
-        return f"<headscope model {self.spec.name}: {self.spec.architecture}, {len(self.sites)} attention sites>"
+    def _card(self) -> Card:
+        return model_card(self.spec, self.sites)
 
     @property
     def reads_text(self) -> bool:
@@ -88,25 +110,55 @@ class Model:
         """Whether the model can be run on token ids alone, whoever makes them."""
         return read_by(self.hf) == ("input_ids",)
 
+    def sites_of_stack(self, stack: Stack) -> tuple[Site, ...]:
+        """The sites of one stack, in order."""
+        return tuple(site for site in self.sites if site.stack == stack)
+
     def plan(self, site: Site) -> Plan:
         """Where the weights of a site are; traced once, when first asked for."""
         if self._plans is None:
-            self._plans = self._refused_plans() if self._softmax else _traced(self.hf, self.sites)
+            products = None if self._softmax is None else self._softmax.products
+            with self.outside_sessions():
+                self._plans = _traced(self.hf, self.sites, products)
         return self._plans[site]
 
     def branches(self) -> Branches:
         """Where its layers add, looked up once; raises `VariantRefused` where that is not understood."""
         if self._branches is None:
-            if self._softmax is not None:
-                raise VariantRefused(f"the layers of {self.spec.family} models cannot be changed: {NOT_DISPATCHING}")
-            with quiet(), restored(self.hf):
-                self._branches = find_branches(self.hf, self.sites)
+            observed = None if self._softmax is None else partial(softmaxes_observed, self.hf, self._softmax)
+            with self.outside_sessions(), quiet(), restored(self.hf):
+                self._branches = find_branches(self.hf, self.sites, observed)
         return self._branches
 
+    @cached_property
+    def stream_map(self) -> StreamMap:
+        """Where the tensors between the parts of its layers pass."""
+        return StreamMap(self)
+
+    def spots(self, quantity: WatchedQuantity) -> Spots:
+        """Where a quantity passes, looked up once; a registry that changes is asked anew."""
+        if QUANTITIES.get(quantity.name) is not quantity:
+            return quantity.place(self)
+        if quantity.name not in self._spots:
+            with self.outside_sessions(), quiet(), restored(self.hf):
+                self._spots[quantity.name] = quantity.place(self)
+        return self._spots[quantity.name]
+
+    def stream_sum(self, stack: Stack) -> StreamSum:
+        """The stream of a stack as a sum of what its parts write, checked once; refused where it is none."""
+        if stack not in self._stream_sums:
+            with self.outside_sessions(), quiet(), restored(self.hf):
+                self._stream_sums[stack] = find_stream_sum(self, stack)
+        return self._stream_sums[stack]
+
+    def written(self, text: str | Tensor, stack: Stack | None = None) -> WrittenStream:
+        """Run a text and take its stream apart: what each part writes, and what each reader receives from it."""
+        return written_stream(self, text, stack)
+
     @property
-    def traced(self) -> bool:
-        """Whether it is known where the weights are; inside a session it cannot be found out."""
-        return self._plans is not None
+    def dispatches(self) -> bool:
+        """Whether its attention goes through transformers' attention interface, where it can be changed."""
+        return self._softmax is None
 
     def weights(self, site: Site) -> HeadWeights:
         """The projections of one site in canonical form; raises `WeightsRefused` where there is none."""
@@ -127,7 +179,56 @@ class Model:
 
     def session(self) -> Session:
         """Read and change the attention while the model runs: `with model.session() as s:`."""
-        return Session(self) if self._softmax is None else SoftmaxSession(self, self._softmax)
+        return Session(self)
+
+    def enter_session(self) -> LiveModel:
+        """The open sessions of this thread, with one more."""
+        with self.lock:
+            live = self._live.get(threading.get_ident())
+            if live is None:
+                live = LiveModel(self) if self._softmax is None else SoftmaxModel(self, self._softmax)
+                live.open()
+                self._live[threading.get_ident()] = live
+            live.n_sessions += 1
+            return live
+
+    def leave_session(self, live: LiveModel) -> None:
+        """One session less; the last one leaves the model as it was."""
+        with self.lock:
+            live.n_sessions -= 1
+            if live.n_sessions:
+                live.refresh()
+                return
+            self._live = {thread: other for thread, other in self._live.items() if other is not live}
+            live.close()
+
+    @contextmanager
+    def outside_sessions(self) -> Iterator[None]:
+        """Run the model as if this thread had no session open."""
+        live = self._live.get(threading.get_ident())
+        if live is None:
+            yield
+            return
+        with self.lock, live.suspended():
+            yield
+
+    def run(
+        self,
+        text: str | Tensor,
+        *quantities: str | Filter,
+        at: Where = None,
+        positions: int | slice | Sequence[int] | None = None,
+    ) -> Forward:
+        """Run a text (or tokens) once: the logits, and a cache of what was captured.
+
+        Quantities are named as in `Session.capture`; without any, everything is captured that is not a part of
+        something else.
+        """
+        with self.session() as session:
+            names = quantities or session.everything(at)
+            capture = session.capture(*names, at=at, positions=positions)
+            answer = session.run(text)
+        return Forward(getattr(answer, "logits", None), Cache(capture.take(), capture.at))
 
     def edit(self) -> Edit:
         """Change the attention weights, undone on exit: `with model.edit() as e:`."""
@@ -136,6 +237,14 @@ class Model:
     def encode(self, text: str) -> Int[Tensor, " tokens"]:
         """The tokens of a text, with the special ones that the tokenizer adds."""
         return texts.encode(self, text)
+
+    def tokens(self, text: str) -> list[str]:
+        """The tokens of a text as strings, special ones included."""
+        return token_maps.token_texts(self, text)
+
+    def pattern(self, text: str, at: Selection | str) -> TokenMap:
+        """The attention pattern of one head (`"L1.H3"`) on a text, as a map that shows itself in a notebook."""
+        return token_maps.head_pattern(self, text, at)
 
     def perplexity(self, text: str, *, window: int = 1024, stride: int | None = None) -> texts.Perplexity:
         """How well the model predicts a text: tokens, nats per token and an interval."""
@@ -154,9 +263,6 @@ class Model:
         return texts.generate(
             self, prompt, max_new_tokens=max_new_tokens, temperature=temperature, cache=cache, seed=seed
         )
-
-    def _refused_plans(self) -> dict[Site, Plan]:
-        return {site: Plan(WeightStatus("refused", NOT_DISPATCHING)) for site in self.sites}
 
 
 def open_model(
@@ -339,13 +445,11 @@ def _probed(hf: Any) -> tuple[tuple[Site, ...], SoftmaxSites | None, tuple[str, 
     return softmax.sites, softmax, ()
 
 
-def _traced(hf: Any, sites: tuple[Site, ...]) -> dict[Site, Plan]:
+def _traced(hf: Any, sites: tuple[Site, ...], products: AttentionProducts | None) -> dict[Site, Plan]:
     with quiet():
         try:
             with restored(hf):
-                return make_blueprint(hf, sites)
-        except UsageError:
-            raise  # a session is open: it can be traced later
+                return make_blueprint(hf, sites, products)
         except Exception as error:  # noqa: BLE001  a family may do anything with codes; its maps can still be read
             why = WeightStatus("refused", f"the model could not be run on codes ({reason(error)})")
             return {site: Plan(why) for site in sites}

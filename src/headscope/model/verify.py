@@ -36,7 +36,6 @@ from headscope.model.transformers.fresh_copy import FreshCopy, differences, fres
 from headscope.model.transformers.library_messages import quiet, reason
 from headscope.model.transformers.model_state import restored
 from headscope.model.transformers.probe_inputs import forward_options, probe_inputs, read_by, vocabulary
-from headscope.model.transformers.softmax_watch import SoftmaxSession
 
 BEGINNING = 2**16  # characters of a text that are tokenised for its first tokens
 TOKENS = 128
@@ -143,16 +142,27 @@ def _in_float32(model: Model, fresh: FreshCopy) -> Model:
 
 def _checks(model: Model) -> Iterator[tuple[str, float, Comparison]]:
     yield "maps = transformers' eager attentions", MAPS, _maps
-    if isinstance(model.session(), SoftmaxSession):
-        return  # the rest needs a family that uses the attention interface
-    yield "streaming statistics = float64 of the same queries and keys", STATISTICS, _statistics
+    if model.dispatches:  # other families compute their own maps and outputs
+        yield "streaming statistics = float64 of the same queries and keys", STATISTICS, _statistics
     yield "output under our attention = transformers' own", OUTPUTS, _outputs
-    yield "output under an infinite window = transformers' own", OUTPUTS, _infinite_window
-    yield "dense mechanism = its float64 definition", DEFINITION, _definition
+    if _takes_mechanisms(model):
+        yield "output under an infinite window = transformers' own", OUTPUTS, _infinite_window
+    if model.dispatches:
+        yield "dense mechanism = its float64 definition", DEFINITION, _definition
     if any(_has_projections(model, site) for site in model.sites):
         yield "q = gain·(x w_q + b_q), and k, v", WEIGHTS, _projections
     if read_by(model.hf) == ("input_ids",) and model.spec.kind != "encoder" and model.hf.can_generate():
         yield "tokens generated with a cache = without", 0.0, _cache
+
+
+def _takes_mechanisms(model: Model) -> bool:
+    """Whether heads of the model can attend through another mechanism."""
+    with model.session() as session:
+        try:
+            session.replace("all", Window())
+        except CaptureError:
+            return False
+    return True
 
 
 def _run_check(name: str, tolerance: float, check: Comparison, subject: Subject) -> Check:
@@ -271,7 +281,7 @@ def _readable(model: Model, tokens: Int[Tensor, "1 tokens"]) -> Int[Tensor, "1 f
         try:
             with model.session() as session:
                 session.stream()
-                session.run(tokens)
+                session.run(tokens, head=False)
         except CaptureError:
             tokens = tokens[:, : tokens.shape[1] // 2]
         else:
@@ -343,7 +353,7 @@ def _statistics(subject: Subject) -> list[Deviation]:
     model, request = subject.model, Request(bands=BANDS)
     with model.session() as session:
         stream = session.stream(request)
-        reader = session._reader = _ReferenceReader(request)
+        reader = session.live.reader = _ReferenceReader(request)
         model.hf(**subject.inputs)
         measured, _ = stream.take()
     return [

@@ -17,8 +17,8 @@ from headscope.model.formats.checkpoint import Checkpoint
 from headscope.model.token_spelling import TokenizerVocabulary
 from headscope.model.tracing.embedding_tables import EmbeddingTables, find_tables
 from headscope.model.tracing.feed_forward import FeedForwardMatrices, find_feed_forward
+from headscope.model.tracing.linear_modules import is_linear
 from headscope.model.tracing.projections import Plan, Rows
-from headscope.model.tracing.random_codes import is_linear
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,8 @@ def _heads(matrices: Matrices, rows: Rows) -> Float[Tensor, "some_heads in width
 
 def _biases(matrices: Matrices, rows: Rows) -> Float[Tensor, "some_heads width"]:
     bias = matrices.bias(rows.module)
-    return torch.zeros(rows.row.shape) if bias is None else bias[rows.row]
+    own = torch.zeros(rows.row.shape) if bias is None else bias[rows.row]
+    return own if rows.extra_bias is None else own + rows.extra_bias
 
 
 def _output_bias(matrices: Matrices, module: str) -> Float[Tensor, " out"]:

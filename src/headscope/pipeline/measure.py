@@ -17,6 +17,7 @@ from headscope.pipeline.questions import LensPlan, Question, questions
 from headscope.pipeline.resume import Circumstances, Keeper
 from headscope.pipeline.subject import Subject, is_source, open_subject, windows_of
 from headscope.pipeline.text_pass import VARIANTS, observe
+from headscope.pipeline.threads import fitting_threads
 from headscope.pipeline.versions import versions
 from headscope.progress import Progress, Silent
 from headscope.store import check_folder
@@ -78,7 +79,7 @@ def measure(
     try:
         findings |= _earlier_findings(plans, keeper, listener)
         folds = [Fold(plan, seed) for plan in plans if plan.question.name not in findings]
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), fitting_threads(subject.spec):
             findings |= _answers(folds, subject, windows, keeper, listener)
         ordered = {question.name: findings[question.name] for question in questions_asked}
         return keeper.close(Run(subject.spec, subject.sites, ordered, text_spec, versions(), seed))

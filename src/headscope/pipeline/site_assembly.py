@@ -24,7 +24,7 @@ def expected_parts(
     Args:
         sites: The sites of the model, in the order of its forward.
         names: The captures that are recorded, and STATISTICS where these are.
-        places: The sites of captures that not every site shows, by name (`Capture.places`).
+        places: The sites of captures that not every site shows, by name (`Capture.sites_by_quantity`).
     """
     parts = {site: frozenset(name for name in names if name not in places or site in places[name]) for site in sites}
     return {site: part_names for site, part_names in parts.items() if part_names}

@@ -194,7 +194,7 @@ class _Recorder:
     def assembly(self, needs: Needs) -> SiteAssembly:
         """What waits, in one forward, until the sites are complete for a lens."""
         names = self._captures(needs) | ({STATISTICS} if needs.statistics is not None else set())
-        places = {} if self._capture is None else self._capture.places
+        places = {} if self._capture is None else self._capture.sites_by_quantity
         return SiteAssembly(expected_parts(self._sites, names, places), piecewise=needs.pieces)
 
     def _captures(self, needs: Needs) -> frozenset[str]:
@@ -231,9 +231,9 @@ def _show(recorder: _Recorder, blank: Batch, viewers: Sequence[Fold]) -> None:
                 fold.update(batch)
 
     if any(fold.plan.needs.pieces for fold in viewers):
-        recorder.session.run(blank.tokens, each=hand_over)
+        recorder.session.run(blank.tokens, head=False, each=hand_over)
     else:
-        recorder.session.run(blank.tokens)
+        recorder.session.run(blank.tokens, head=False)
     hand_over(over=True)
 
 

@@ -11,8 +11,8 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.path import Path as Outline
 from matplotlib.textpath import TextPath, text_to_path
 
+from headscope.core.numbers import visible
 from headscope.report.draw.canvas import settings
-from headscope.report.numbers import visible
 
 Point = tuple[float, float]
 _SIZE = 20.0  # points per em while setting; the page scales by em

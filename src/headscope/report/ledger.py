@@ -4,10 +4,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from headscope.core import MEANINGS, Comparison, Entry, Evidence, Ledger
+from headscope.core.html_text import escape
+from headscope.core.numbers import number
 from headscope.report.files import write_bytes
 from headscope.report.formula import formula
-from headscope.report.markup import escape, paragraphs, sentence
-from headscope.report.numbers import number
+from headscope.report.markup import paragraphs, sentence
 from headscope.report.page import document
 from headscope.report.section import figures, slug
 

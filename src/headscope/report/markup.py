@@ -3,11 +3,11 @@
 Blank lines separate paragraphs.
 """
 
-import html
 import re
 
+from headscope.core.html_text import escape
+from headscope.core.numbers import SYMBOL
 from headscope.report.formula import formula
-from headscope.report.numbers import SYMBOL, visible
 
 # A formula neither begins nor ends with a space, so that two prices in a sentence stay prices.
 _MARKUP = re.compile(
@@ -15,11 +15,6 @@ _MARKUP = re.compile(
     r"|`(?P<code>[^`\n]+)`"
     rf"|{SYMBOL.pattern}"
 )
-
-
-def escape(text: object) -> str:
-    """Escape `text` for an element or a quoted attribute."""
-    return html.escape("\n".join(map(visible, str(text).split("\n"))), quote=True)
 
 
 def sentence(text: str) -> str:

@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Sequence
 
 from headscope.core import ModelSpec, Run, Site, TextSpec
-from headscope.report.markup import escape
-from headscope.report.numbers import count, ranges
-
-_STACKS = {"enc": "encoder ", "dec": "decoder ", "only": "", "text": "text ", "image": "image ", "sound": "sound "}
+from headscope.core.html_text import escape
+from headscope.core.model_summary import amount, head_count, site_lines
+from headscope.core.numbers import count
 
 
 def card(run: Run) -> str:
@@ -34,26 +33,8 @@ def _model_facts(model: ModelSpec) -> Iterable[tuple[str, str]]:
 
 
 def _site_facts(sites: Sequence[Site]) -> Iterable[tuple[str, str]]:
-    """The attention sites; sites that differ only by layer share a line."""
-    alike: dict[tuple[str, str], list[int]] = {}
-    for site in sites:
-        alike.setdefault(_description(site), []).append(site.layer)
-    lines = [
-        f"{where} in {'layer' if len(set(layers)) == 1 else 'layers'} {ranges(layers)}: {features}"
-        for (where, features), layers in alike.items()
-    ]
-    if lines:
-        total = f"{count(sum(site.n_heads for site in sites))} heads at {count(len(sites))} sites"
-        yield "Attention", "<br>".join(map(escape, (total, *lines)))
-
-
-def _description(site: Site) -> tuple[str, str]:
-    kv_heads = f" on {site.n_kv_heads} key/value heads" if site.n_heads != site.n_kv_heads else ""
-    values = f", values {site.d_value}" if site.d_head != site.d_value else ""
-    sees = "causal" if site.causal else "sees everything" if site.window is None else ""
-    window = f"window {site.window}" if site.window is not None else ""
-    features = [f"{site.n_heads} heads{kv_heads} of size {site.d_head}{values}", sees, window, *site.extras]
-    return f"{_STACKS[site.stack]}{site.kind}-attention", ", ".join(part for part in features if part)
+    if sites:
+        yield "Attention", "<br>".join(map(escape, (head_count(sites), *site_lines(sites))))
 
 
 def _text_facts(text: TextSpec | None) -> Iterable[tuple[str, str]]:
@@ -87,11 +68,3 @@ def _origin_facts(run: Run) -> Iterable[tuple[str, str]]:
 
 def _hash(sha256: str) -> str:
     return f'<br><code class="hash">sha256 {escape(sha256)}</code>' if sha256 else ""
-
-
-def amount(n: int) -> str:
-    """A large number in words: `135 million`."""
-    for size, name in ((10**9, "billion"), (10**6, "million")):
-        if n >= size:
-            return f"{n / size:.3g} {name}"
-    return count(n)

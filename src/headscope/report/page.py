@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from headscope.core import Finding, Run
+from headscope.core import Figure, Finding, Run
+from headscope.core.html_text import escape
 from headscope.report.draw.palette import declarations, night, paper
 from headscope.report.files import write_bytes
-from headscope.report.markup import escape, sentence
+from headscope.report.markup import sentence
 from headscope.report.model_card import card
-from headscope.report.section import anchor, section
+from headscope.report.section import anchor, figures, section, slug
 
 _ICON = (
     "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'><path fill='%23440154' d='M0 0h8v8H0z'/>"
@@ -58,23 +59,20 @@ def write(run: Run, path: str | Path) -> Path:
 
 
 def finding_html(finding: Finding) -> str:
-    """A finding's section for a notebook: no script, and a style limited to it."""
-    return _fragment(section(finding, script=False, prefix=_prefix(finding)))
+    """A finding's section for a notebook, its headlines first: no script, and a style limited to it."""
+    return _fragment(section(finding, script=False, prefix=_prefix(finding), conclusions=_conclusions(finding)))
 
 
-def run_html(run: Run) -> str:
-    """A run for a notebook: the card, the headlines and every section."""
-    body = "".join(
-        section(finding, run.model.weight_warning, script=False, prefix=_prefix(finding))
-        for finding in run.findings.values()
-    )
-    heads = _headlines(run, linked=False)
-    return _fragment(f"<h1>Attention of {escape(run.model.name)}</h1>{card(run)}{heads}{body}")
+def figure_html(figure: Figure) -> str:
+    """A figure for a notebook: its drawing and its caption."""
+    return _fragment(figures((figure,), _digest(figure), slug(figure.name), script=False))
 
 
-def notebook_html(run_or_finding: Run | Finding) -> str:
-    """The HTML of a run or a finding, for `_repr_html_`."""
-    return run_html(run_or_finding) if isinstance(run_or_finding, Run) else finding_html(run_or_finding)
+def notebook_html(finding_or_figure: Finding | Figure) -> str:
+    """The HTML of a finding or a figure, for `_repr_html_`."""
+    if isinstance(finding_or_figure, Finding):
+        return finding_html(finding_or_figure)
+    return figure_html(finding_or_figure)
 
 
 @cache
@@ -95,16 +93,26 @@ def _front(run: Run, title: str) -> str:
     )
 
 
-def _headlines(run: Run, linked: bool = True) -> str:
+def _headlines(run: Run) -> str:
     """The headlines, each linked to its section."""
     items = []
     for finding in run.findings.values():
         name = f"<b>{escape(finding.lens)}</b>"
         for index, text in enumerate(_headline_texts(finding)):
-            body = f'<a href="#{anchor(finding)}">{sentence(text)}</a>' if linked else f"<span>{sentence(text)}</span>"
+            body = f'<a href="#{anchor(finding)}">{sentence(text)}</a>'
             kind = f"{finding.status.replace(' ', '-')}{'' if index else ' first'}"
             items.append(f'<li class="{kind}">{"<b></b>" if index else name}{body}</li>')
     return f'<ul class="headlines">{"".join(items)}</ul>' if items else "<p>No lens was run.</p>"
+
+
+def _conclusions(finding: Finding) -> str:
+    """The headlines of one finding in short, each with its effect."""
+    items = (
+        f'<li class="first"><b>{"" if headline.effect is None else f"effect {headline.effect:.2f}"}</b>'
+        f"<span>{sentence(headline.short)}</span></li>"
+        for headline in finding.headlines
+    )
+    return f'<ul class="headlines">{"".join(items)}</ul>' if finding.headlines else ""
 
 
 def _headline_texts(finding: Finding) -> tuple[str, ...]:
@@ -161,9 +169,12 @@ def _fragment(body: str) -> str:
 
 
 def _prefix(finding: Finding) -> str:
-    """A prefix for ids that no other output of a notebook has."""
-    digest = hashlib.sha256(_everything((finding.lens, finding.headlines, finding.figures)))
-    return f"hs{digest.hexdigest()[:12]}-"
+    return f"{_digest((finding.lens, finding.headlines, finding.figures))}-"
+
+
+def _digest(content: object) -> str:
+    """The beginning of ids that no other output of a notebook has."""
+    return f"hs{hashlib.sha256(_everything(content)).hexdigest()[:12]}"
 
 
 def _everything(node: object) -> bytes:

@@ -4,9 +4,10 @@ import re
 from collections.abc import Callable, Sequence
 
 from headscope.core import About, Figure, Finding
+from headscope.core.html_text import escape
 from headscope.report.draw.figure import page_svg
 from headscope.report.formula import formula
-from headscope.report.markup import escape, paragraphs, sentence
+from headscope.report.markup import paragraphs, sentence
 from headscope.report.table import table
 
 Draw = Callable[[Figure, str], str]
@@ -27,10 +28,10 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-zA-Z0-9_-]+", "-", text).strip("-") or "x"
 
 
-def section(finding: Finding, warning: str = "", script: bool = True, prefix: str = "") -> str:
+def section(finding: Finding, warning: str = "", script: bool = True, prefix: str = "", conclusions: str = "") -> str:
     """A finding as a section.
 
-    `warning` must appear with every number of this model.
+    `warning` must appear with every number of this model. `conclusions` follow the question.
     """
     about = finding.about
     name = prefix + anchor(finding)
@@ -38,6 +39,7 @@ def section(finding: Finding, warning: str = "", script: bool = True, prefix: st
         f'<h2>{escape(about.title)} <span class="lens">{escape(finding.lens)}</span></h2>',
         f'<p class="question">{sentence(about.question)}</p>',
         _status(finding),
+        conclusions,
         _part("Definition", paragraphs(about.definition) + _formulas(about)),
         _part("How to read it", paragraphs(about.reading)),
         "".join(f'<p class="warning">{sentence(text)}</p>' for text in _warnings(finding, warning)),

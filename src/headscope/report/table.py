@@ -11,8 +11,9 @@ from typing import Any
 
 import polars as pl
 
-from headscope.report.markup import escape, sentence
-from headscope.report.numbers import cell, count, decimals, visible
+from headscope.core.html_text import escape
+from headscope.core.numbers import cell, count, decimals, visible
+from headscope.report.markup import sentence
 
 ROWS_SHOWN = 12
 _LONG = 44  # characters; longer text wraps in a wide column (report.js has the same number)

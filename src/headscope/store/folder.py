@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headscope.core import Finding, Run
+from headscope.core.run import REPORT
 from headscope.errors import UsageError
 from headscope.files import shortened, sweep
 from headscope.store.files import disk_errors, read_json, write_json
@@ -21,8 +22,6 @@ from headscope.store.manifest import NAME as MANIFEST
 from headscope.store.manifest import read_manifest
 from headscope.store.names import PARTS
 from headscope.store.plain_json import to_json
-
-REPORT = "report.html"
 
 
 def save(run: Run, folder: str | Path) -> Path:
@@ -55,7 +54,9 @@ def load(folder: str | Path) -> Run:
             hint="make one with `headscope report --out FOLDER`",
         )
     findings = {lens: _read_finding(path, lens, manifest.files_of(lens)) for lens in manifest.lenses}
-    return replace(manifest.run, findings=findings)
+    run = replace(manifest.run, findings=findings)
+    run.note_folder(path)
+    return run
 
 
 def _read_finding(path: Path, lens: str, files: Mapping[str, str]) -> Finding:
@@ -177,6 +178,7 @@ class RunFolder:
         self.journal["findings"] = {lens: self.journal["findings"][lens] for lens in run.findings}
         self._write_journal()
         write_json(self.path / MANIFEST, manifest)
+        run.note_folder(self.path)
         self.release()
         return self.path
 

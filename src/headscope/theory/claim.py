@@ -1,6 +1,6 @@
 r"""A claim (a statement of the theory with a check), and chapters of claims.
 
-A chapter is one file in `claims/chapters/` that binds CHAPTER; a scan finds it. A claim is a function under the
+A chapter is one file in `theory/chapters/` that binds CHAPTER; a scan finds it. A claim is a function under the
 decorator `CHAPTER.claim(…)`, which is given a `Lab` and returns `Evidence`:
 
     CHAPTER = Chapter("Wertich", "Exploring the Hidden Structures …")

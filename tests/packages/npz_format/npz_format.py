@@ -35,6 +35,8 @@ class NpzFolder(Format):
 
     def checkpoint(self) -> "Checkpoint":
         """The arrays by name; none of them can be an object of Python, which would be pickle."""
+        from zipfile import BadZipFile
+
         import numpy as np
         import torch
 
@@ -42,16 +44,20 @@ class NpzFolder(Format):
 
         file = self.path / WEIGHTS
         try:
-            with np.load(file, allow_pickle=False) as arrays:
-                shapes = {name: arrays[name].shape for name in arrays.files}
-        except (OSError, ValueError) as error:
+            # Opened here, because numpy leaves a damaged file open.
+            with file.open("rb") as content, np.load(content, allow_pickle=False) as arrays:
+                facts = {name: (arrays[name].dtype, arrays[name].shape) for name in arrays.files}
+        except (OSError, ValueError, BadZipFile) as error:
             raise CheckpointError(f"{file} is no whole npz file: {error}", hint="copy it again") from error
+        for name, (dtype, _) in facts.items():
+            if dtype != np.float32:
+                raise CheckpointError(f"{file}: {name!r} holds {dtype}, expected float32", hint="convert the array")
 
         def read(name: str, entry: TensorEntry) -> torch.Tensor:
             with np.load(entry.file, allow_pickle=False) as arrays:
                 return torch.from_numpy(arrays[name])
 
-        entries = {name: TensorEntry(file, "F32", shape) for name, shape in shapes.items()}
+        entries = {name: TensorEntry(file, "F32", shape) for name, (_, shape) in facts.items()}
         return Checkpoint(self.path, (file,), entries, read)
 
 

@@ -108,7 +108,7 @@ def captured(model: Model, prompt: Prompt) -> dict[Site, Float[Tensor, "heads to
     """The maps of every site on one prompt."""
     with model.session() as session:
         capture = session.capture("pattern")
-        session.run(prompt.tokens[None])
+        session.run(prompt.tokens[None], head=False)
         return {site: pattern[0] for site, pattern in capture.take()["pattern"].items()}
 
 

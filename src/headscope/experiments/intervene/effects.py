@@ -117,7 +117,7 @@ class Observer:
                 if predicts:
                     sums.append(self._predicted(index, tokens))
                 else:
-                    session.run(tokens[None])
+                    session.run(tokens[None], head=False)
                 measured, uniform = stream.take()
                 everything = torch.ones(1, len(tokens), dtype=torch.bool)
                 state = FOCUS.update(state, Batch(AS_IS, tokens[None], everything, measured, uniform))
@@ -191,7 +191,7 @@ def mean_effects(draws: Sequence[Effects]) -> Effects:
 def _maps(session: Session, windows: Sequence[Tokens]) -> Iterator[Maps]:
     capture = session.capture("pattern")
     for tokens in windows:
-        session.run(tokens[None])
+        session.run(tokens[None], head=False)
         yield {site: maps[0] for site, maps in capture.take()["pattern"].items()}
 
 

@@ -16,12 +16,26 @@ from headscope.lenses.shared.effects import (
     ratio_effect,
     share_effect,
 )
-from headscope.lenses.shared.phrases import detectable_effect, undetected
-from headscope.lenses.shared.plots import Array, label_of
+from headscope.lenses.shared.estimates import (
+    apart,
+    countable_effect,
+    estimate,
+    fixed,
+    how_many,
+    intervals_leave,
+    no_detection,
+    rounded,
+    untested,
+    window_count,
+)
+from headscope.lenses.shared.phrases import detectable_effect, windows_phrase
+from headscope.lenses.shared.plots import label_of
+from headscope.lenses.shared.window_tests import FALSE_DISCOVERIES
 
-# Heads are counted below this adjusted p; correlations below these sizes are called almost none, and weak.
-LEVEL, NONE, WEAK = 0.05, 0.1, 0.3
+# Fewer windows than these are called few.
 FEW = 8
+# A ratio below this one is not written out.
+LEAST_RATIO = 0.01
 
 
 def method(windows_by_site: Mapping[Site, Sequence[Window]], windows_read: int, skipped: int) -> str:
@@ -59,194 +73,297 @@ def warnings(windows_by_site: Mapping[Site, Sequence[Window]], crossed: Sequence
 
 def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[Headline, ...]:
     """Up to three statements: rank correlations, linear fits, arcs."""
-    heads, arcs = tables["heads"], tables.get("arcs")
-    headlines = []
-    if full := _ranks(heads):
-        headlines.append(Headline(full, *_ranks_short(heads)))
-    if full := _linear(heads):
-        headlines.append(Headline(full, *_linear_short(heads)))
-    if arcs is not None and (full := _arcs(arcs)):
-        headlines.append(Headline(full, *_arcs_short(arcs)))
-    return tuple(headlines)
+    heads = tables["heads"]
+    headlines = [_ranks_headline(heads), _linear_headline(heads)]
+    if "arcs" in tables:
+        headlines.append(_arcs_headline(tables["arcs"]))
+    return tuple(headline for headline in headlines if headline is not None)
+
+
+def _of(table: pl.DataFrame, quantity: str, column: str = "value") -> pl.DataFrame:
+    """The rows of a quantity in which a column is a number."""
+    return table.filter(pl.col("quantity") == quantity, pl.col(column).is_finite())
+
+
+def _median(rows: pl.DataFrame, column: str = "value") -> float | None:
+    """The median of the numbers of a column; None where there is none."""
+    numbers = rows.filter(pl.col(column).is_finite())[column].to_numpy()
+    return float(np.median(numbers)) if len(numbers) else None
+
+
+def _median_of(rows: pl.DataFrame, noun: str = "head") -> str:
+    return f"the median of {rows.height} {noun}s" if rows.height > 1 else f"the only {noun}"
+
+
+def _ranks_headline(heads: pl.DataFrame) -> Headline | None:
+    """How the ranks of weights follow those of cosines, with distance and without it."""
+    rows = _of(heads, "input_rank")
+    if rows.is_empty():
+        return None
+    windows = windows_phrase(rows)
+    embedded = _of(heads, "embedding_rank")
+    embeddings = (
+        ""
+        if embedded.is_empty()
+        else f" With the angles between embeddings it is {_two_decimals(_median(embedded))}{_compared(embedded)}."
+    )
+    full = (
+        f"Over {windows}, attention and the angles between layer inputs have a rank correlation within rows of "
+        f"{_typical(rows)}{_compared(rows)}.{_span(rows)}{embeddings} {_preferences(rows)}"
+    )
+    short, effect = _ranks_short(rows)
+    return Headline(full, short, effect)
+
+
+def _compared(rows: pl.DataFrame) -> str:
+    """The median of shuffled tokens, and the median with the distance held fixed, as far as they were measured."""
+    numbers = {"shuffled tokens": _median(rows, "null"), "given the distance": _median(rows, "given_distance")}
+    clauses = [f"{words} {_two_decimals(number)}" for words, number in numbers.items() if number is not None]
+    return f" ({', '.join(clauses)})" if clauses else ""
+
+
+def _typical(rows: pl.DataFrame) -> str:
+    """The median of the heads; of a single head its interval."""
+    if rows.height > 1:
+        return f"{_two_decimals(_median(rows))} in the median of {rows.height} heads"
+    row = rows.row(0, named=True)
+    return f"{estimate(row)} in the only head, {label_of(row)}"
+
+
+def _span(rows: pl.DataFrame) -> str:
+    """The heads at both ends."""
+    if rows.height == 1:
+        return ""
+    ordered = rows.sort("value", maintain_order=True)
+    least, most = ordered.row(0, named=True), ordered.row(-1, named=True)
+    has_intervals = rows["low"].count() > 0
+    ends = [str(estimate(row)) if has_intervals else _two_decimals(row["value"]) for row in (least, most)]
+    return f" It runs from {ends[0]} in {label_of(least)} to {ends[1]} in {label_of(most)}."
+
+
+def _preferences(rows: pl.DataFrame) -> str:
+    """How many heads look at tokens like their own, or away from them, given the distance."""
+    tested = rows.filter(pl.col("adjusted").is_finite())
+    if tested.is_empty():
+        return f"With {windows_phrase(rows)} no head could be tested given the distance."
+    clear = tested.filter(pl.col("adjusted") < FALSE_DISCOVERIES)
+    toward, away = (clear.filter(test).height for test in (pl.col("given_distance") > 0, pl.col("given_distance") < 0))
+    limit = countable_effect(tested, clear.height, ("given_low", "given_high"))
+    if limit is None or clear.height == tested.height:
+        further = ""
+    elif limit < 1:
+        further = f"; one more would be counted in four of five texts at {rounded(limit)}"
+    else:
+        further = f"; {windows_phrase(rows)} are too few to count one more"
+    verb = "look" if toward > 1 else "looks"
+    return (
+        f"Given the distance, {how_many(toward, tested.height)} {verb} at tokens with similar inputs and "
+        f"{away or 'none'} away from them (false discovery rate 5 %{further})."
+    )
 
 
 _Short = tuple[str, float | None]  # the short form of a headline, and its effect
 
 
-def _ranks_short(heads: pl.DataFrame) -> _Short:
+def _ranks_short(rows: pl.DataFrame) -> _Short:
     """How many heads look at tokens like their own, or away from them, given the distance."""
-    rows = heads.filter(pl.col("quantity") == "input_rank", pl.col("value").is_not_null())
-    tested = rows.filter(pl.col("adjusted").is_not_null())
+    tested = rows.filter(pl.col("adjusted").is_finite())
+    windows = window_count(rows)
     if tested.is_empty():
-        value, null = (_two_decimals(median(rows, "input_rank", column)) for column in ("value", "null"))
-        return (
-            f"Attention follows likeness with rank correlation {value} in the median head; shuffled tokens {null}.",
-            None,
-        )
-    clear = tested.filter(pl.col("adjusted") < LEVEL)
+        null = _median(rows, "null")
+        shuffled = "" if null is None else f" (shuffled {_two_decimals(null)})"
+        correlation = f"attention and likeness have a rank correlation of {_two_decimals(_median(rows))}{shuffled}"
+        return f"In the median head {correlation}; {untested(windows)}.", None
+    clear = tested.filter(pl.col("adjusted") < FALSE_DISCOVERIES)
     if clear.is_empty():
-        limit = detectable_effect(tested, ("given_low", "given_high")) or 0.0
-        return undetected("preference for similar tokens beyond distance", f"a rank correlation of {limit:.2g}"), 0.0
-    size = float(np.median(np.abs(clear["given_distance"].to_numpy())))
+        limit = countable_effect(tested, 0, ("given_low", "given_high"))
+        size = "" if limit is None else f"a rank correlation of {rounded(limit)}"
+        return no_detection("preference for similar tokens beyond distance", limit, size, windows, most=1.0), 0.0
+    size = fixed(float(np.median(np.abs(clear["given_distance"].to_numpy()))), 2)
+    signs = set(np.sign(clear["given_distance"].to_numpy()))
+    side = "at" if signs == {1.0} else "away from" if signs == {-1.0} else "at, or away from,"
+    look, typical = ("look", "typical ") if clear.height > 1 else ("looks", "")
     short = (
-        f"Distance aside, {clear.height} of {rows.height} heads look at, or away from, similar tokens; typical rank "
-        f"correlation {size:.2f}."
+        f"Distance aside, {how_many(clear.height, tested.height)} {look} {side} similar tokens, with a {typical}rank "
+        f"correlation of {size}."
     )
     return short, mean_effect(
-        correlation_effect(partial) if p is not None and p < LEVEL else 0.0
+        correlation_effect(partial) if p is not None and p < FALSE_DISCOVERIES else 0.0
         for partial, p in rows.select("given_distance", "adjusted").iter_rows()
     )
 
 
-def _linear_short(heads: pl.DataFrame) -> _Short:
+def _linear_headline(heads: pl.DataFrame) -> Headline | None:
+    """Which share of the variance of scores and weights the cosine explains."""
+    rows_by_target = {target: _of(heads, f"input_{target}") for target in ("score", "weight")}
+    shares = {
+        target: _share_clause(rows, _of(heads, f"embedding_{target}"), target)
+        for target, rows in rows_by_target.items()
+        if not rows.is_empty()
+    }
+    if not shares:
+        return None
+    target, rows = next((target, rows) for target, rows in rows_by_target.items() if not rows.is_empty())
+    slope = _median(rows, "slope")
+    change = "" if slope is None else f" From cosine 0 to 1 the {target} changes by {rounded(slope, signed=True)}."
+    full = (
+        f"Over {windows_phrase(rows)}, the cosine of two layer inputs explains "
+        f"{' and '.join(shares.values())} in {_median_of(rows)}.{change} {_largest_share(rows, target)}"
+    )
+    short, effect = _linear_short(rows, target)
+    return Headline(full, short, effect)
+
+
+def _share_clause(rows: pl.DataFrame, embedded: pl.DataFrame, target: str) -> str:
+    """The explained share of the median head, that of shuffled tokens, and that of the embeddings' cosine."""
+    chance = _by_chance(rows)
+    clauses = [] if chance is None else [f"shuffled tokens {_percent(chance)}"]
+    if not embedded.is_empty():
+        clauses.append(f"embeddings {_percent(_explained(embedded))}")
+    compared = f" ({', '.join(clauses)})" if clauses else ""
+    return f"{_percent(_explained(rows))} of the variance of the {target} within rows{compared}"
+
+
+def _explained(rows: pl.DataFrame) -> float:
+    return float(np.median(np.square(rows["value"].to_numpy())))
+
+
+def _by_chance(rows: pl.DataFrame) -> float | None:
+    """What shuffled tokens explain, in the median head; None where they were not measured."""
+    measured = rows.filter(pl.col("null").is_finite(), pl.col("null_sd").is_finite())
+    if measured.is_empty():
+        return None
+    return float(np.median(np.square(measured["null"].to_numpy()) + np.square(measured["null_sd"].to_numpy())))
+
+
+def _largest_share(rows: pl.DataFrame, target: str) -> str:
+    """How many heads differ from shuffled tokens, and the head with the largest share."""
+    squares = rows.with_columns(
+        share=pl.col("value") ** 2,
+        # The interval of a square begins at 0 where that of the correlation holds 0.
+        least=pl.when(pl.col("low") * pl.col("high") > 0)
+        .then(pl.min_horizontal(pl.col("low") ** 2, pl.col("high") ** 2))
+        .when(pl.col("low").is_not_null())
+        .then(0.0),
+        most=pl.max_horizontal(pl.col("low") ** 2, pl.col("high") ** 2),
+    )
+    top = squares.sort("share", descending=True, maintain_order=True).row(0, named=True)
+    share = estimate(top, "share", ("least", "most"), percent=True)
+    largest = f"The {target} of {label_of(top)} is explained best, by {share}."
+    detected = excludes_null(rows, "null")
+    if not detected:
+        return largest
+    leave = intervals_leave(detected).replace("the", "The 95 %", 1)
+    return f"{leave} the correlation of shuffled tokens out, by chance one in twenty. {largest}"
+
+
+def _linear_short(rows: pl.DataFrame, target: str) -> _Short:
     """Which share of the variance of the score (or weight) the cosine explains, compared with shuffled tokens."""
-    target = "score" if len(sizes(heads, "input_score")) else "weight"
-    rows = heads.filter(pl.col("quantity") == f"input_{target}", pl.col("value").is_not_null())
-    share = float(np.median(np.square(rows["value"].to_numpy())))
-    by_chance = rows.select((pl.col("null") ** 2 + pl.col("null_sd").fill_null(0.0) ** 2).median()).item() or 0.0
-    effect = majority_effect(share_effect(share, by_chance), excludes_null(rows, "null"))
+    share, chance, windows = _explained(rows), _by_chance(rows), window_count(rows)
+    detected = excludes_null(rows, "null")
+    if chance is None or not detected:
+        null = "" if chance is None else f" (shuffled {_percent(chance)})"
+        explained = f"Two tokens' angle explains {_percent(share)} of the median head's {target} variance{null}"
+        return f"{explained}; {untested(windows)}.", None
+    effect = majority_effect(share_effect(share, chance), detected)
+    if effect == 0.0 and any(detected):
+        return (
+            f"In {how_many(sum(detected), len(detected))} the tokens' angle explains part of the {target}'s variance; "
+            "chance gives one in twenty."
+        ), effect
     if effect == 0.0:
-        size = _percent((detectable_effect(rows) or 0.0) ** 2)
-        return undetected(f"part of the {target}'s variance that the tokens' angle explains", size), effect
-    short = (
-        f"In the median head, two tokens' angle explains {_percent(share)} of their {target}'s variance; shuffled "
-        f"tokens' {_percent(by_chance)}."
-    )
-    return short, effect
-
-
-def _arcs_short(arcs: pl.DataFrame) -> _Short:
-    """How far softmaxes between inputs diverge, compared with the law; rows of attention where no input is there."""
-    ratios = arcs.filter(pl.col("ratio").is_not_null())
-    name = next(name for name in ("input", "unit", "row") if name in ratios["quantity"].to_list())
-    rows = ratios.filter(pl.col("quantity") == name)
-    ratio = float(np.median(rows["ratio"].to_numpy()))
-    effect = majority_effect(ratio_effect(ratio, 1.0), excludes_null(rows, 1.0, ("ratio_low", "ratio_high")))
-    if effect == 0.0:
-        size = _percent(detectable_effect(rows, ("ratio_low", "ratio_high")) or 0.0)
-        return undetected("departure from the law of divergence along arcs", size), effect
-    between = "attention rows" if name == "row" else "inputs"
+        size = detectable_effect(rows)
+        subject = f"part of the {target}'s variance explained by the tokens' angle"
+        return no_detection(subject, size, "" if size is None else _percent(size**2), windows, most=1.0), effect
     return (
-        f"Between {between}, softmaxes diverge {ratio:.2f} times as much as the law for random vectors predicts.",
-        effect,
+        f"In the median head, two tokens' angle explains {_percent(share)} of their {target}'s variance; shuffled "
+        f"tokens' {_percent(chance)}."
+    ), effect
+
+
+def _arcs_headline(arcs: pl.DataFrame) -> Headline | None:
+    """How far softmaxes diverge along arcs, compared with the law for random vectors."""
+    rows_by_name = {name: _of(arcs, name, "ratio") for name in ("input", "unit", "row")}
+    if all(rows.is_empty() for rows in rows_by_name.values()):
+        return None
+    starts = {
+        "input": "Along arcs between layer inputs, softmaxes",
+        "unit": "Along arcs between these inputs at length 1, they",
+        "row": "Along arcs between these inputs, attention rows",
+    }
+    lines = [
+        f"{starts[name]} diverge {_law_clause(rows, 'head' if name == 'row' else 'layer')}"
+        for name, rows in rows_by_name.items()
+        if not rows.is_empty()
+    ]
+    residual, line = (_median(rows_by_name["input"], column) for column in ("sinusoid", "line"))
+    if residual is not None and line is not None:
+        lines.append(
+            f"A single curve is a sinusoid within {_percent(residual)} of its range; a straight line would be one "
+            f"within {_percent(line)}."
+        )
+    name, rows = next((name, rows) for name, rows in rows_by_name.items() if not rows.is_empty())
+    short, effect = _arcs_short(rows, name)
+    return Headline(" ".join(lines), short, effect)
+
+
+_RATIO_ENDS = ("ratio_low", "ratio_high")
+
+
+def _law_clause(rows: pl.DataFrame, noun: str) -> str:
+    """Measured over predicted in the median row, how many intervals leave 1 out, and how far the curve strays."""
+    detected = excludes_null(rows, 1.0, _RATIO_ENDS)
+    windows = windows_phrase(rows)
+    judged = f"{intervals_leave(detected, noun)} 1 out, by chance one in twenty" if detected else "no interval"
+    size = _detectable_ratio(rows)
+    if size is not None and 2 * sum(detected) < len(detected):
+        judged += f"; {_percent(size)} would be detected in four of five texts"
+    misfit = _median(rows, "law_misfit")
+    strayed = "" if misfit is None else f" and stray from it by at most {_percent(misfit)} of its start"
+    return (
+        f"{_times(rows, detected)} times as much as the law B(1 − cos) predicts in {_median_of(rows, noun)} "
+        f"({judged}; {windows}){strayed}."
     )
+
+
+def _times(rows: pl.DataFrame, detected: Sequence[bool]) -> str:
+    """The median ratio, with as many decimals as tell it from 1 where most intervals do."""
+    ratio = float(np.median(rows["ratio"].to_numpy()))
+    if ratio < LEAST_RATIO:
+        return f"less than {LEAST_RATIO}"
+    return apart(ratio, 1.0, 2)[0] if detected and 2 * sum(detected) >= len(detected) else fixed(ratio, 2)
+
+
+def _detectable_ratio(rows: pl.DataFrame) -> float | None:
+    """Which departure from 1 one test detects; intervals end at 0, so their upper halves count."""
+    return detectable_effect(rows.with_columns(ratio_low=2 * pl.col("ratio") - pl.col("ratio_high")), _RATIO_ENDS)
+
+
+def _arcs_short(rows: pl.DataFrame, name: str) -> _Short:
+    """How far softmaxes between inputs diverge, compared with the law; rows of attention where no input is there."""
+    ratio, windows = float(np.median(rows["ratio"].to_numpy())), window_count(rows)
+    detected = excludes_null(rows, 1.0, _RATIO_ENDS)
+    effect = majority_effect(ratio_effect(ratio, 1.0), detected)
+    between, noun = ("attention rows", "head") if name == "row" else ("inputs", "layer")
+    if effect == 0.0 and any(detected):
+        return (
+            f"In {how_many(sum(detected), len(detected), noun)} softmaxes between {between} depart from the law for "
+            "random vectors; chance gives one in twenty."
+        ), effect
+    if effect == 0.0:
+        size = _detectable_ratio(rows)
+        written = "" if size is None else _percent(size)
+        return no_detection("departure from the law of divergence along arcs", size, written, windows), effect
+    diverge = f"Between {between}, softmaxes diverge {_times(rows, detected)} times as much as"
+    if effect is None:
+        return f"{diverge} random vectors would by the law; {untested(windows)}.", effect
+    return f"{diverge} the law for random vectors predicts.", effect
 
 
 def _percent(share: float) -> str:
     """Two digits, and no powers of ten."""
-    return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
+    return f"{rounded(100 * share)} %"
 
 
-def _two_decimals(value: float) -> str:
-    return f"{round(value, 2) + 0.0:.2f}"
-
-
-def median(table: pl.DataFrame, quantity: str, column: str = "value") -> float:
-    """The median of a column over the heads that have it; NaN where none has."""
-    values = table.filter(pl.col("quantity") == quantity)[column].drop_nulls().to_numpy()
-    return float(np.median(values)) if len(values) else float("nan")
-
-
-def sizes(table: pl.DataFrame, quantity: str) -> Array:
-    """Absolute values over heads."""
-    magnitudes: Array = np.abs(table.filter(pl.col("quantity") == quantity)["value"].drop_nulls().to_numpy())
-    return magnitudes
-
-
-def _ranks(heads: pl.DataFrame) -> str:
-    clauses = [
-        _related(heads, name, words) for name, words in (("embedding", "embeddings"), ("input", "layer's inputs"))
-    ]
-    rows = heads.filter(pl.col("quantity") == "input_rank", pl.col("value").is_not_null())
-    if rows.is_empty() or not all(clauses):
-        return ""
-    ordered = rows.sort("value", maintain_order=True)
-    least, most = ordered.row(0, named=True), ordered.row(-1, named=True)
-    clear = rows.filter(pl.col("adjusted") < LEVEL)
-    up, down = (clear.filter(test).height for test in (pl.col("given_distance") > 0, pl.col("given_distance") < 0))
-    return (
-        f"Over {rows['windows'][0]} windows: {clauses[0]}; {clauses[1]}, and goes from "
-        f"{_two_decimals(least['value'])} in {label_of(least)}{_ends(least)} to {_two_decimals(most['value'])} in "
-        f"{label_of(most)}{_ends(most)}. Given the "
-        f"distance {up} of {rows.height} heads look at tokens whose inputs are like their own and {down} away from "
-        f"them (false discoveries held at 5 %{_detectable(rows)})."
-    )
-
-
-def _ends(row: Mapping[str, object]) -> str:
-    """The 95 % interval of a row."""
-    low, high = row["low"], row["high"]
-    return f" ({low:.2f} to {high:.2f})" if isinstance(low, float) and isinstance(high, float) else ""
-
-
-def _detectable(rows: pl.DataFrame) -> str:
-    """The partial correlation that one test detects in the median head, as a clause."""
-    size = detectable_effect(rows, ("given_low", "given_high"))
-    return "" if size is None else f"; in the median head one test detects {size:.2g} in four of five texts"
-
-
-def _related(heads: pl.DataFrame, name: str, words: str) -> str:
-    """A clause about the rank correlation of one of the cosines with the weight."""
-    quantity = f"{name}_rank"
-    size = sizes(heads, quantity)
-    if not len(size):
-        return ""
-    typical = float(np.median(size))
-    verdict = "almost unrelated to" if typical < NONE else "weakly related to" if typical < WEAK else "related to"
-    partial = median(heads, quantity, "given_distance")
-    distance_clause = f", given the distance {_two_decimals(partial)}" if partial == partial else ""
-    return (
-        f"{'the angles of the' if name == 'embedding' else 'those of the'} {words} are {verdict} attention in the "
-        f"typical head: their rank correlation within rows is {_two_decimals(median(heads, quantity))} in the median "
-        f"head (in size {_two_decimals(typical)}, tokens shuffled "
-        f"{_two_decimals(median(heads, quantity, 'null'))}{distance_clause})"
-    )
-
-
-def _linear(heads: pl.DataFrame) -> str:
-    clauses = []
-    for target in ("score", "weight"):
-        size = sizes(heads, f"input_{target}")
-        if len(size):
-            clauses.append(
-                f"{_percent(float(np.median(size**2)))} of the variance of the {target} within rows "
-                f"(embedding {_percent(float(np.median(sizes(heads, f'embedding_{target}') ** 2)))})"
-            )
-    if not clauses:
-        return ""
-    slope = median(heads, "input_score", "slope")
-    return (
-        f"The cosine of the inputs explains {' and '.join(clauses)} in the median head, where a cosine of 1 in place "
-        f"of 0 changes the score by {slope:.2g}."
-    )
-
-
-def _arcs(arcs: pl.DataFrame) -> str:
-    clauses = []
-    for name, words in (
-        ("input", "between inputs at their own length"),
-        ("unit", "at length 1"),
-        ("row", "between attention rows"),
-    ):
-        rows = arcs.filter(pl.col("quantity") == name, pl.col("ratio").is_not_null())
-        if rows.height:
-            ratio, misfit = (float(np.median(rows[column].to_numpy())) for column in ("ratio", "law_misfit"))
-            beyond = rows.filter((pl.col("ratio_low") > 1) | (pl.col("ratio_high") < 1)).height
-            tested = rows.filter(pl.col("ratio_low").is_not_null()).height
-            size = detectable_effect(rows, ("ratio_low", "ratio_high"))
-            judged = (
-                ""
-                if size is None
-                else f" (the intervals of {beyond} of {tested} leave 1 out, by chance one in twenty; one test detects "
-                f"{_percent(size)} in four of five texts)"
-            )
-            clauses.append(
-                f"{words} it starts at {ratio:.2f} times the law{judged} and strays from it by {_percent(misfit)}"
-            )
-    if not clauses:
-        return ""
-    residual, line = (median(arcs, "input", column) for column in ("sinusoid", "line"))
-    return (
-        f"Divergence along arcs against B(1 − cos): {'; '.join(clauses)} (medians). A single curve is a sinusoid "
-        f"within {_percent(residual)} of its range, where a straight line would be one within {_percent(line)}."
-    )
+def _two_decimals(value: float | None) -> str:
+    return "" if value is None else fixed(value, 2)

@@ -15,12 +15,23 @@ from headscope.lenses.shared.effects import (
     majority_effect,
     mean_effect,
 )
-from headscope.lenses.shared.phrases import detectable_effect, interval_phrase, two_digits, undetected, windows_phrase
+from headscope.lenses.shared.estimates import (
+    countable_effect,
+    estimate,
+    fixed,
+    how_many,
+    intervals_leave,
+    no_detection,
+    rounded,
+    untested,
+    window_count,
+)
+from headscope.lenses.shared.phrases import detectable_effect, windows_phrase
 from headscope.lenses.shared.plots import label_of
 from headscope.lenses.shared.token_pairs import PairSample
+from headscope.lenses.shared.window_tests import FALSE_DISCOVERIES
+from headscope.lenses.shared.written_numbers import counted
 
-# The share of false discoveries among the heads that are counted.
-LEVEL = 0.05
 # Fewer windows than these are called few.
 FEW = 8
 
@@ -87,179 +98,269 @@ def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[Headline, ...]:
     return tuple(headline for headline in headlines if headline is not None)
 
 
-_ENDS = ("low", "high")
+def _of(table: pl.DataFrame, quantity: str, column: str = "value") -> pl.DataFrame:
+    """The rows of a quantity in which a column is a number."""
+    return table.filter(pl.col("quantity") == quantity, pl.col(column).is_finite())
+
+
+def _median(rows: pl.DataFrame, column: str = "value") -> float:
+    return float(np.median(rows[column].to_numpy()))
+
+
+_RELATION = "relation of attention and dependence beyond distance"
 
 
 def _joint_headline(joint: pl.DataFrame) -> Headline | None:
     """The mean over all heads, tested with windows as units."""
-    rows = joint.filter(pl.col("layer").is_null(), pl.col("low").is_not_null())
+    rows = joint.filter(pl.col("layer").is_null(), pl.col("low").is_finite(), pl.col("high").is_finite())
     pointwise = rows.filter(pl.col("quantity") == "pointwise")
     if pointwise.is_empty():
         return None
     row = pointwise.sort("heads", descending=True, maintain_order=True).row(0, named=True)
+    if row["low"] > 0:
+        verdict = "Keys that depend more on the query get more attention, beyond what distance explains"
+    elif row["high"] < 0:
+        verdict = "Keys that depend more on the query get less attention, beyond what distance explains"
+    elif row["detectable"] < 1:
+        verdict = f"No {_RELATION} was detected"
+    else:
+        verdict = f"{counted(row['windows'], 'window')} are too few to detect any {_RELATION}"
     stack = "" if row["stack"] == "only" else f" of {row['stack']}"
-    verdict = (
-        "Keys that depend more on the query get more attention, beyond what distance explains"
-        if row["low"] > 0
-        else "Keys that depend more on the query get less attention, beyond what distance explains"
-        if row["high"] < 0
-        else "No relation of attention and dependence beyond distance was detected"
-    )
-    missed = (
-        f"; a mean of {three_decimals(row['detectable'])} would have been detected in four of five texts"
-        if row["low"] <= 0 <= row["high"]
-        else ""
-    )
+    heads = f"in the mean of {row['heads']} heads{stack}" if row["heads"] > 1 else f"in the only head{stack}"
+    limit = rounded(row["detectable"])
+    is_detected = not row["low"] <= 0 <= row["high"]
+    is_missed = not is_detected and row["detectable"] < 1
+    missed = f" A mean of {limit} would have been detected in four of five texts." if is_missed else ""
     full = (
-        f"{verdict}: over all {row['heads']} heads{stack} the rank correlation with the pointwise mutual information "
-        f"at fixed positions exceeds that with another window's query by {three_decimals(row['value'])} in the mean "
-        f"({interval_phrase(row, three_decimals, _ENDS)}; {windows_phrase(pointwise)}), and {row['positive']} heads "
-        f"lie above 0{_cosine_clause(rows, row['stack'])}{missed}."
+        f"{verdict}: {heads}, the rank correlation of attention with the pointwise mutual information at fixed "
+        f"positions differs from that with another window's query by {_with_windows(row)}; "
+        f"{_positive(row['positive'], row['heads'])} above 0.{missed}{_cosine_sentence(rows, row['stack'])}"
     )
     effect = clear_effect(correlation_effect(row["value"]), row["low"], row["high"])
-    if row["low"] <= 0 <= row["high"]:
-        size = f"a rank correlation of {three_decimals(row['detectable'])}"
-        return Headline(full, undetected("relation of attention and dependence beyond distance", size), effect)
+    if not is_detected:
+        size = f"a rank correlation of {limit}"
+        return Headline(full, no_detection(_RELATION, row["detectable"], size, row["windows"], most=1.0), effect)
     more, above = ("more", "above") if row["value"] > 0 else ("less", "below")
     short = (
-        f"Keys that depend on the query get {more} attention: rank correlation {three_decimals(abs(row['value']))} "
+        f"Keys that depend on the query get {more} attention: rank correlation {rounded(abs(row['value']))} "
         f"{above} chance, distance held fixed."
     )
     return Headline(full, short, effect)
 
 
-def _cosine_clause(rows: pl.DataFrame, stack: str) -> str:
+def _with_windows(row: Mapping[str, object]) -> str:
+    """A mean difference with its interval and the number of windows."""
+    difference = estimate(row, signed=True)
+    return f"{difference.value} ({difference.interval}; {counted(int(str(row['windows'])), 'window')})"
+
+
+def _positive(number: int, heads: int) -> str:
+    """How many heads lie above 0, with the verb."""
+    return f"{how_many(number, heads)} {'lie' if number > 1 else 'lies'}"
+
+
+def _cosine_sentence(rows: pl.DataFrame, stack: str) -> str:
     cosine = rows.filter(pl.col("quantity") == "cosine", pl.col("stack") == stack)
     if cosine.is_empty():
         return ""
-    row = cosine.row(0, named=True)
-    return f" (cosine of the inputs: {three_decimals(row['value'])}, {interval_phrase(row, three_decimals, _ENDS)})"
-
-
-def three_decimals(value: float) -> str:
-    """Three decimals, and never −0.000."""
-    return f"{round(value, 3) + 0.0:.3f}"
+    return f" With the cosine of the inputs in its place the difference is {_with_windows(cosine.row(0, named=True))}."
 
 
 def _single_headline(heads: pl.DataFrame) -> Headline | None:
-    """How many single heads differ from their null, what one test detects, and what this leaves open."""
-    judged = heads.filter(pl.col("quantity") == "pointwise", pl.col("adjusted").is_not_null())
+    """How many single heads differ from their null, what one more would need, and what this leaves open."""
+    judged = _of(heads, "pointwise", "excess").filter(pl.col("adjusted").is_finite())
     if judged.is_empty():
         return None
-    clear = judged.filter(pl.col("adjusted") < LEVEL)
-    up, down = (clear.filter(test).height for test in (pl.col("excess") > 0, pl.col("excess") < 0))
-    effect, size = (float(np.median(judged[name].abs().to_numpy())) for name in ("excess", "detectable"))
-    ordered = judged.sort("excess", maintain_order=True)
-    least, most = ordered.row(0, named=True), ordered.row(-1, named=True)
+    clear = judged.filter(pl.col("adjusted") < FALSE_DISCOVERIES)
+    windows = window_count(judged)
     ends = ("excess_low", "excess_high")
+    limit = countable_effect(judged, clear.height, ends)
     full = (
-        f"Of {judged.height} single heads {up} lie above their null and {down} below it (false discoveries held at "
-        f"5 %, {windows_phrase(judged)}); the median size is {three_decimals(effect)}, and one test detects "
-        f"{three_decimals(size)} in four of five texts; the largest is {_two_decimals(most['excess'])} in "
-        f"{label_of(most)} ({interval_phrase(most, _two_decimals, ends)}), the smallest "
-        f"{_two_decimals(least['excess'])} in {label_of(least)}. The stream already holds what earlier layers copied, "
-        "so this does not show that dependence causes attention."
+        f"{_sides(clear, judged.height)} (false discovery rate 5 %{_further(clear, judged, limit, windows)}; "
+        f"{counted(windows, 'window')}). {_excess_span(judged, ends)} The stream already holds what earlier layers "
+        "copied, so this does not show that dependence causes attention."
     )
     if clear.is_empty():
-        subject = f"relation beyond distance in any of {judged.height} heads"
-        return Headline(full, undetected(subject, f"a rank correlation of {three_decimals(size)}"), 0.0)
-    short = (
-        f"{clear.height} of {judged.height} heads attend more or less to keys that depend on the query, beyond "
-        "distance; by chance none."
-    )
+        subject = f"relation beyond distance in any of {judged.height} heads" if judged.height > 1 else _LONE_SUBJECT
+        size = "" if limit is None else f"a rank correlation of {rounded(limit)}"
+        return Headline(full, no_detection(subject, limit, size, windows, most=1.0), 0.0)
     effects = [
-        correlation_effect(row["excess"]) if row["adjusted"] < LEVEL else 0.0 for row in judged.iter_rows(named=True)
+        correlation_effect(row["excess"]) if row["adjusted"] < FALSE_DISCOVERIES else 0.0
+        for row in judged.iter_rows(named=True)
     ]
-    return Headline(full, short, mean_effect(effects))
+    return Headline(full, _single_short(clear, judged.height), mean_effect(effects))
 
 
-def _two_decimals(value: float) -> str:
-    """Two decimals, and never −0.00."""
-    return f"{round(value, 2) + 0.0:.2f}"
+def _single_short(clear: pl.DataFrame, heads: int) -> str:
+    """How many heads are counted, on which side, and by how much they differ."""
+    signs = set(np.sign(clear["excess"].to_numpy()))
+    side = "more" if signs == {1.0} else "less" if signs == {-1.0} else "differently"
+    size = rounded(float(np.median(np.abs(clear["excess"].to_numpy()))))
+    verb, typical = ("attend", "typical ") if clear.height > 1 else ("attends", "")
+    return (
+        f"Beyond distance, {how_many(clear.height, heads)} {verb} {side} to keys that depend on the query; "
+        f"{typical}rank correlation {size}."
+    )
+
+
+_LONE_SUBJECT = "relation beyond distance in the only head"
+
+
+def _sides(clear: pl.DataFrame, heads: int) -> str:
+    """How many heads attend more to keys that depend on the query than to others, and how many less."""
+    more, less = (clear.filter(test).height for test in (pl.col("excess") > 0, pl.col("excess") < 0))
+    verb = "attend" if more > 1 else "attends"
+    return (
+        f"Taken one by one, {how_many(more, heads)} {verb} more to keys that depend on the query, and {less or 'none'} "
+        "less, than with another window's query"
+    )
+
+
+def _further(clear: pl.DataFrame, judged: pl.DataFrame, limit: float | None, windows: int) -> str:
+    """With which rank correlation one more head would be counted."""
+    if limit is None or clear.height == judged.height:
+        return ""
+    if limit >= 1:
+        return f"; {counted(windows, 'window')} are too few to count one more"
+    return f"; one more would be counted in four of five texts at a rank correlation of {rounded(limit)}"
+
+
+def _excess_span(judged: pl.DataFrame, ends: tuple[str, str]) -> str:
+    """The size of the median head, and the heads at both ends."""
+    ordered = judged.sort("excess", maintain_order=True)
+    least, most = (ordered.row(place, named=True) for place in (0, -1))
+    low, high = (str(estimate(row, "excess", ends, signed=True)) for row in (least, most))
+    if judged.height == 1:
+        return f"The difference is {low} in {label_of(least)}."
+    typical = rounded(float(np.median(np.abs(judged["excess"].to_numpy()))))
+    return (
+        f"The differences run from {low} in {label_of(least)} to {high} in {label_of(most)}; their median size is "
+        f"{typical}."
+    )
 
 
 def _further_headline(tables: Mapping[str, pl.DataFrame]) -> Headline | None:
     """Correlations with distance included, and scores; in short, nearness."""
-    full = " ".join(text for text in (_compared(tables["heads"]), _scores_sentence(tables["pairs"])) if text)
-    near = tables["heads"].filter(pl.col("quantity") == "nearness", pl.col("value").is_not_null())
+    lines = (_compared(tables["heads"]), _scores_sentence(tables["pairs"]), _variance_sentence(tables["pairs"]))
+    full = " ".join(text for text in lines if text)
+    if not full:
+        return None
+    near = _of(tables["heads"], "nearness")
     if near.is_empty():
-        return Headline(full, _scores_short(tables["pairs"])) if full else None
-    median = float(np.median(near["value"].to_numpy()))
+        short = _scores_short(tables["pairs"]) or _compared_short(tables["heads"])
+        return Headline(full, short) if short else None
+    median = _median(near)
     effect = majority_effect(correlation_effect(median), excludes_null(near, "null"))
     return Headline(full, _nearness_short(near, median, effect), effect)
 
 
 def _nearness_short(near: pl.DataFrame, median: float, effect: float | None) -> str:
-    correlation = f"attention and nearness have a rank correlation of {_two_decimals(median)}"
+    correlation = f"attention and nearness have a rank correlation of {fixed(median, 2)}"
+    detected, windows = excludes_null(near, "null"), window_count(near)
     if effect is None:
-        return f"In the median head {correlation}; one window gives no interval."
+        return f"In the median head {correlation}; {untested(windows)}."
     if effect > 0.0:
         return f"The median head prefers {'near' if median > 0 else 'far'} keys: {correlation}; chance: 0."
-    subject, size = "relation of attention and nearness in the median head", detectable_effect(near) or 0.0
-    if size >= 1.0:
-        return f"No {subject} was detected; {windows_phrase(near)} are too few."
-    return undetected(subject, f"a rank correlation of {_two_decimals(size)}")
+    if any(detected):
+        heads = how_many(sum(detected), len(detected))
+        return f"In {heads} attention prefers near or far keys; chance gives one in twenty."
+    size = detectable_effect(near)
+    written = "" if size is None else f"a rank correlation of {rounded(size)}"
+    return no_detection("relation of attention and nearness", size, written, windows, most=1.0)
+
+
+_MEASURES = {
+    "nearness": "nearness",
+    "information": "the mutual information at that distance",
+    "trace": "Tr(CΣ_ji)",
+    "cosine": "the cosine",
+    "pointwise": "the pointwise information",
+}
 
 
 def _compared(heads: pl.DataFrame) -> str:
-    """The median correlation of each measure, without any control."""
-    names = {
-        "nearness": "nearness",
-        "information": "the mutual information at that distance",
-        "trace": "Tr(CΣ_ji)",
-        "cosine": "the cosine",
-        "pointwise": "the pointwise information",
-    }
-    parts = []
-    for name, words in names.items():
-        rows = heads.filter(pl.col("quantity") == name, pl.col("value").is_not_null())
-        if rows.height:
-            null = rows["null"].drop_nulls().to_numpy()
-            chance = f" (null {_two_decimals(float(np.median(null)))})" if len(null) and name != "nearness" else ""
-            parts.append(f"{words} {_two_decimals(float(np.median(rows['value'].to_numpy())))}{chance}")
+    """The median correlation of each measure and of its null, without any control; how many heads show nearness."""
+    rows_by_name = {name: _of(heads, name) for name in _MEASURES}
+    parts = [_with_null(rows, _MEASURES[name]) for name, rows in rows_by_name.items() if not rows.is_empty()]
     if not parts:
         return ""
-    windows = windows_phrase(heads)
-    return f"With distance included, the rank correlation of the median head is: {', '.join(parts)} ({windows})."
+    windows = max(window_count(rows) for rows in rows_by_name.values() if not rows.is_empty())
+    detected = excludes_null(rows_by_name["nearness"], "null")
+    judged = f" For nearness, {intervals_leave(detected)} the null out, by chance one in twenty." if detected else ""
+    return (
+        f"With distance included, the rank correlation of attention in the median head over "
+        f"{counted(windows, 'window')} is {', '.join(parts)}.{judged}"
+    )
+
+
+def _with_null(rows: pl.DataFrame, words: str) -> str:
+    """The median correlation with a measure, and that of its null where there is one."""
+    nulls = rows.filter(pl.col("null").is_finite())
+    null = "" if nulls.is_empty() else f" (null {fixed(_median(nulls, 'null'), 2)})"
+    return f"{fixed(_median(rows), 2)} with {words}{null}"
+
+
+def _compared_short(heads: pl.DataFrame) -> str:
+    """The first measure that there is; empty without any."""
+    for name, words in _MEASURES.items():
+        rows = _of(heads, name)
+        if not rows.is_empty():
+            return f"In the median head attention has a rank correlation of {_with_null(rows, words)}."
+    return ""
+
+
+_PAIRS = {"dependent": "tokens 1 to 8 apart", "self": "a token with itself"}
 
 
 def _scores_short(pairs: pl.DataFrame) -> str:
-    """How many heads score pairs of one text otherwise; pairs were tested."""
-    words = {"dependent": "nearby tokens", "self": "a token with itself"}
-    rows_by_pair = {
-        name: pairs.filter(pl.col("quantity") == name, pl.col("adjusted").is_not_null())
-        for name in ("dependent", "self")
-    }
-    name, rows = next((name, rows) for name, rows in rows_by_pair.items() if rows.height)
-    clear = rows.filter(pl.col("adjusted") < LEVEL).height
-    return f"{clear} of {rows.height} heads score {words[name]} unlike tokens of different windows; by chance none."
+    """How many heads score pairs of one text otherwise; empty where no pair was tested."""
+    for name, words in _PAIRS.items():
+        rows = _of(pairs, name, "adjusted")
+        if not rows.is_empty():
+            clear = rows.filter(pl.col("adjusted") < FALSE_DISCOVERIES).height
+            score = f"{how_many(clear, rows.height)} {'score' if clear > 1 else 'scores'}"
+            return (
+                f"{score[0].upper()}{score[1:]} {words} unlike tokens of different windows; false discovery rate 5 %."
+            )
+    return ""
 
 
 def _scores_sentence(pairs: pl.DataFrame) -> str:
-    """How many heads score pairs of one text unlike pairs of different texts, and the variances."""
-    parts = []
-    for name, words in (("dependent", "tokens 1 to 8 apart"), ("self", "a token with itself")):
-        rows = pairs.filter(pl.col("quantity") == name, pl.col("adjusted").is_not_null())
+    """How many heads score pairs of one text unlike pairs of different texts."""
+    lines = []
+    for name, words in _PAIRS.items():
+        rows = _of(pairs, name, "adjusted")
         if rows.is_empty():
             continue
-        clear = rows.filter(pl.col("adjusted") < LEVEL)
+        clear = rows.filter(pl.col("adjusted") < FALSE_DISCOVERIES)
         up, down = (clear.filter(test).height for test in (pl.col("shift") > 0, pl.col("shift") < 0))
-        spread = rows.filter(pl.col("variance") > 0)  # a score that never changes has no unit to give an interval in
-        half = (spread["shift_high"] - spread["shift_low"]).to_numpy() / 2 / np.sqrt(spread["variance"].to_numpy())
-        limit = float(np.median(half[np.isfinite(half)])) if np.isfinite(half).any() else 0.0
-        parts.append(
-            f"for {words} in {up} of {rows.height} heads and lower in {down} (median half of an interval: "
-            f"{two_digits(limit)} standard deviations of the score)"
+        lines.append(
+            f"Mean scores of {words} are higher than with queries of other windows in {how_many(up, rows.height)} and "
+            f"lower in {down or 'none'} (false discovery rate 5 %{_countable_shift(rows, clear.height)}; "
+            f"{windows_phrase(rows)})."
         )
-    if not parts:
+    return " ".join(lines)
+
+
+def _countable_shift(rows: pl.DataFrame, counted_heads: int) -> str:
+    """With which shift one more head would be counted, in standard deviations of its score."""
+    spread = rows.with_columns(spread=pl.col("variance").sqrt())
+    limit = countable_effect(spread, counted_heads, ("shift_low", "shift_high"), scale="spread")
+    if limit is None or counted_heads == rows.height:
         return ""
-    judged = pairs.filter(pl.col("quantity") == "dependent", pl.col("predicted_variance") > 0, pl.col("variance") > 0)
-    ratio = ""
-    if judged.height:
-        shares = judged["variance"].to_numpy() / judged["predicted_variance"].to_numpy()
-        low, median, high = np.quantile(shares, (0.05, 0.5, 0.95))
-        ratio = (
-            f"; their variance is {median:.2f} times the Gaussian prediction in the median head ({low:.2f} to "
-            f"{high:.2f} in nine of ten heads)"
-        )
-    return f"Mean scores are higher than with queries of other windows {', '.join(parts)}{ratio}."
+    return f"; one more would be counted in four of five texts at {rounded(limit)} standard deviations of its score"
+
+
+def _variance_sentence(pairs: pl.DataFrame) -> str:
+    """The variance of the scores of near tokens over its Gaussian prediction."""
+    judged = _of(pairs, "dependent", "variance").filter(pl.col("predicted_variance") > 0, pl.col("variance") > 0)
+    if judged.is_empty():
+        return ""
+    shares = judged["variance"].to_numpy() / judged["predicted_variance"].to_numpy()
+    low, median, high = np.quantile(shares, (0.05, 0.5, 0.95))
+    span = f" ({fixed(low, 2)} to {fixed(high, 2)} in nine of ten heads)" if judged.height > 1 else ""
+    head = "the median head" if judged.height > 1 else "the only head"
+    return (
+        f"The variance of scores of tokens 1 to 8 apart is {fixed(median, 2)} times the Gaussian prediction in "
+        f"{head}{span}."
+    )

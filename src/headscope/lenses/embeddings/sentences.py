@@ -5,17 +5,24 @@ from math import sqrt
 from typing import Any
 
 import polars as pl
+import torch
 from scipy import stats
 
 from headscope.core import Headline, WeightSource
 from headscope.lenses.embeddings.meaning import ALL
 from headscope.lenses.embeddings.shape import Summary
 from headscope.lenses.shared.effects import correlation_effect, ratio_effect, share_effect
-from headscope.lenses.shared.phrases import percent, undetected
-from headscope.maths.resampling.jackknife import LEVEL, POWER
+from headscope.lenses.shared.estimates import apart, estimate, fixed, rounded
+from headscope.lenses.shared.phrases import undetected
+from headscope.lenses.shared.written_numbers import counted
+from headscope.maths.resampling.jackknife import LEVEL, POWER, detectable
 
 # Up to this relative spread lengths are called nearly equal.
 NEARLY = 0.1
+# A sphere is as thick as that of random vectors up to this factor, either way.
+ALIKE = 1.2
+# What a test of many units detects, over half of its 95 % interval; one of fewer units detects no less.
+DETECTABLE_HALVES = 1 + float(stats.norm.ppf(POWER) / stats.norm.ppf((1 + LEVEL) / 2))
 _LEFT_OUT = "Left out"
 
 
@@ -81,15 +88,17 @@ def _no_positions(positions: str) -> str:
 def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[Headline, ...]:
     """What stands out, in numbers."""
     shape = tables["tables"]
-    lines = (
-        Headline(_sphere(shape), *_sphere_short(shape)),
-        Headline(_directions(shape), *_directions_short(shape)),
-    )
-    last = " ".join(sentence for sentence in (_meaning(tables), _positions(tables)) if sentence)
-    return (*lines, Headline(last, *_meaning_short(tables))) if last else lines
+    headlines = (_sphere_headline(shape), _directions_headline(shape), _meaning_headline(tables))
+    return tuple(headline for headline in headlines if headline is not None)
 
 
 _Short = tuple[str, float | None]  # the short form of a headline, and its effect
+
+
+def _of(table: pl.DataFrame, quantity: str, name: str = "token") -> dict[str, Any] | None:
+    """The first row of a quantity of a table that is a number."""
+    rows = table.filter(pl.col("table") == name, pl.col("quantity") == quantity, pl.col("value").is_finite())
+    return rows.row(0, named=True) if rows.height else None
 
 
 def _is_chance(row: Mapping[str, Any]) -> bool:
@@ -103,150 +112,246 @@ def _detectable(row: Mapping[str, Any]) -> float:
     return float(stats.norm.ppf((1 + LEVEL) / 2) + stats.norm.ppf(POWER)) * sd
 
 
-def _sphere_short(shape: pl.DataFrame) -> _Short:
-    spread = _of(shape, "length_spread")
-    value, null = spread["value"], spread["null"]
-    if _is_chance(spread):
-        size = f"{100 * _detectable(spread):.2g} points"
-        return undetected("spread of token lengths other than that of random vectors", size), 0.0
-    short = (
-        f"Lengths of token vectors spread by {100 * value:.1f} % of their mean; random vectors by {100 * null:.1f} %."
-    )
-    return short, ratio_effect(value, null)
-
-
-def _directions_short(shape: pl.DataFrame) -> _Short:
-    square = _of(shape, "cosine_square")
-    value, null = sqrt(max(0.0, square["value"])), sqrt(square["null"])
-    if _is_chance(square):
-        # The square root stretches a small distance from the null by 1/(2√null).
-        size = f"a cosine larger by {_detectable(square) / (2 * null):.2g}"
-        return undetected("difference of token vectors from random directions", size), 0.0
-    short = f"Two token vectors have a cosine of typically {value:.3f}; two random vectors of {null:.3f}."
-    return short, correlation_effect(value, null)
-
-
-def _of(table: pl.DataFrame, quantity: str, name: str = "token") -> dict[str, Any]:
-    """The first row of a quantity of a table."""
-    rows = table.filter(pl.col("table") == name, pl.col("quantity") == quantity)
-    return rows.row(0, named=True) if rows.height else {}
-
-
-def _sphere(shape: pl.DataFrame) -> str:
+def _sphere_headline(shape: pl.DataFrame) -> Headline | None:
+    """How much the lengths of token vectors differ."""
     spread, mean = _of(shape, "length_spread"), _of(shape, "length_mean")
-    value, null, gaussian = spread["value"], spread["null"], spread["gaussian"]
-    times = value / null
-    if times <= 1.2:
-        says = "they lie on a sphere as thin as that of random vectors"
-    elif value <= NEARLY:
-        says = f"nearly a sphere, {times:.1f} times as thick as that of random vectors"
-    else:
-        says = f"no thin sphere, {times:.1f} times as thick as that of random vectors"
+    if spread is None or mean is None:
+        return None
+    value, null = apart(100 * spread["value"], 100 * spread["null"], 1)
+    gaussian = spread["gaussian"]
+    by_covariance = "" if gaussian is None else f"; a Gaussian with their covariance: {fixed(100 * gaussian, 1)} %"
+    full = (
+        f"The lengths of {counted(spread['rows'], 'token vector')} spread by {value} % around "
+        f"{rounded(mean['value'], 3)} (random vectors in {spread['dimensions']} dimensions: {null} %"
+        f"{by_covariance}): {_thickness(spread)}.{_output_sentence(shape)}"
+    )
+    return Headline(full, *_sphere_short(spread))
+
+
+def _thickness(spread: Mapping[str, Any]) -> str:
+    """What the spread of lengths says about a sphere."""
+    times = spread["value"] / spread["null"]
+    if times < 1 / ALIKE:
+        return f"a sphere that is thinner than that of random vectors, {fixed(times, 2)} times as thick"
+    if times <= ALIKE:
+        return f"a sphere about as thin as that of random vectors, {fixed(times, 2)} times as thick"
+    kind = "nearly a sphere" if spread["value"] <= NEARLY else "no thin sphere"
+    return f"{kind}, {fixed(times, 1)} times as thick as that of random vectors"
+
+
+def _output_sentence(shape: pl.DataFrame) -> str:
     output = _of(shape, "length_spread", "output")
-    other = (
-        f" The output head has a table of its own, with a spread of {100 * output['value']:.1f} %." if output else ""
-    )
-    return (
-        f"The {spread['rows']} token vectors have lengths that spread by {100 * value:.1f} % around "
-        f"{mean['value']:.3g} (random vectors in {spread['dimensions']} dimensions: {100 * null:.1f} %; a Gaussian "
-        f"with their covariance: {100 * gaussian:.1f} %): {says}.{other}"
-    )
+    if output is None:
+        return ""
+    value, null = apart(100 * output["value"], 100 * output["null"], 1)
+    return f" The output head has a table of its own, with a spread of {value} % (random vectors: {null} %)."
 
 
-def _directions(shape: pl.DataFrame) -> str:
+def _sphere_short(spread: Mapping[str, Any]) -> _Short:
+    if _is_chance(spread):
+        limit = _detectable(spread)
+        if not limit:
+            spread_of_both = fixed(100 * spread["value"], 1)
+            return f"Lengths of token vectors spread by {spread_of_both} %, exactly as those of random vectors.", 0.0
+        size = f"{rounded(100 * limit)} points"
+        return undetected("spread of token lengths other than that of random vectors", size), 0.0
+    value, null = apart(100 * spread["value"], 100 * spread["null"], 1)
+    short = f"Lengths of token vectors spread by {value} % of their mean; those of random vectors by {null} %."
+    return short, ratio_effect(spread["value"], spread["null"])
+
+
+def _directions_headline(shape: pl.DataFrame) -> Headline | None:
+    """Whether token vectors point everywhere alike, with their mean and without it."""
     mean, square = _of(shape, "cosine_mean"), _of(shape, "cosine_square")
-    around = _of(shape, "centred_cosine_square")
-    directions = _of(shape, "centred_participation")
-    centred = (
-        f"{sqrt(max(0.0, around['value'])):.3f} with their mean taken away, {directions['value']:.0f} effective "
-        f"directions of {directions['dimensions']} (random: {directions['null']:.0f})"
-        if around and directions
-        else "and nothing is left with their mean taken away"
+    if mean is None or square is None:
+        return None
+    value, null = _roots(square)
+    full = (
+        f"Two of {counted(square['rows'], 'token vector')} have a cosine of {_from_zero(mean, 3)} in the mean (random "
+        f"vectors: 0) and of {value} in root mean square (random vectors: {null}). {_centred_sentence(shape)}"
     )
-    close = around and directions and around["value"] < 2 * around["null"]
-    says = "almost without preferred directions" if close else "they do not point everywhere alike"
+    return Headline(full, *_directions_short(square))
+
+
+def _from_zero(row: Mapping[str, Any], decimals: int) -> str:
+    """A value, with as many decimals as tell it from 0 where chance does not give it."""
+    return fixed(row["value"], decimals) if _is_chance(row) else apart(row["value"], 0.0, decimals)[0]
+
+
+def _roots(square: Mapping[str, Any]) -> tuple[str, str]:
+    """Roots of a mean squared cosine and of its null, told apart."""
+    return apart(sqrt(max(0.0, square["value"])), sqrt(square["null"]), 3)
+
+
+def _centred_sentence(shape: pl.DataFrame) -> str:
+    """What is left of the directions with the mean vector taken away."""
+    around, directions = _of(shape, "centred_cosine_square"), _of(shape, "centred_participation")
+    if around is None or directions is None:
+        return "With their mean taken away nothing is left: all vectors are the same."
+    value, null = _roots(around)
+    has_directions = around["value"] >= 2 * around["null"]
+    verdict = "they prefer some directions" if has_directions else "they have almost no preferred direction"
+    effective, random = apart(directions["value"], directions["null"], 0)
     return (
-        f"Two token vectors have a mean cosine of {mean['value']:.3f} (random: 0) with root mean square "
-        f"{sqrt(max(0.0, square['value'])):.3f} (random: {sqrt(square['null']):.3f}), {centred}: {says}."
+        f"With their mean taken away the root mean square is {value} (random vectors: {null}), and {effective} of "
+        f"{directions['dimensions']} directions are effectively in use (random vectors: {random}): {verdict}."
     )
 
 
-def _meaning(tables: Mapping[str, pl.DataFrame]) -> str:
-    parts = []
-    if "related" in tables:
-        row = tables["related"].filter(pl.col("word") == ALL).row(0, named=True)
-        parts.append(
-            f"Related words have a mean cosine of {row['value']:.3f} (95 % interval {row['low']:.3f} to "
-            f"{row['high']:.3f}, {row['pairs']} pairs; the same words paired otherwise: {row['null']:.3f})."
-        )
-    if "analogies" in tables:
-        parts.append(_analogies(tables["analogies"].filter(pl.col("relation") == ALL).row(0, named=True)))
-    return " ".join(parts)
+def _directions_short(square: Mapping[str, Any]) -> _Short:
+    if _is_chance(square):
+        limit = _detectable(square)
+        if not limit:
+            cosine = fixed(sqrt(square["null"]), 3)
+            return f"Two token vectors have a cosine of typically {cosine}, exactly as two random vectors.", 0.0
+        # The square root stretches a small distance from the null by 1/(2√null).
+        size = f"a cosine larger by {rounded(limit / (2 * sqrt(square['null'])))}"
+        return undetected("difference of token vectors from random directions", size), 0.0
+    value, null = _roots(square)
+    short = f"Two token vectors have a cosine of typically {value}; two random vectors of {null}."
+    return short, correlation_effect(sqrt(max(0.0, square["value"])), sqrt(square["null"]))
 
 
-def _analogies(row: Mapping[str, Any]) -> str:
-    """How often the right answer is nearest, and what the two other words add to the third."""
-    if row["gain_low"] is None:
-        verdict, gain = "there are too few pairs of words for an interval", ""
-    else:
-        gain = f", 95 % interval of the difference {percent(row['gain_low'])} to {percent(row['gain_high'])}"
-        verdict = (
-            "directions add up"
-            if row["gain_low"] > 0
-            else "that directions add up was not detected; a difference of "
-            f"{percent((row['gain_high'] - row['gain_low']) / 2)} would have been"
-        )
+def _meaning_headline(tables: Mapping[str, pl.DataFrame]) -> Headline | None:
+    """Related words, analogies and positions; in short the analogies where there are any, else the others."""
+    related, analogies, near = _related_row(tables), _analogies_row(tables), _nearest_row(tables)
+    headlines = []
+    if related is not None:
+        headlines.append(Headline(_related(related), *_related_short(related)))
+    if analogies is not None:
+        headlines.insert(0, Headline(_analogies(analogies), *_analogies_short(analogies)))
+    if near is not None:
+        headlines.append(Headline(_positions(near, tables["tables"]), *_positions_short(near)))
+    if not headlines:
+        return None
+    return Headline(" ".join(headline.full for headline in headlines), headlines[0].short, headlines[0].effect)
+
+
+def _related_row(tables: Mapping[str, pl.DataFrame]) -> dict[str, Any] | None:
+    return _measured(tables["related"].filter(pl.col("word") == ALL)) if "related" in tables else None
+
+
+def _analogies_row(tables: Mapping[str, pl.DataFrame]) -> dict[str, Any] | None:
+    return _measured(tables["analogies"].filter(pl.col("relation") == ALL)) if "analogies" in tables else None
+
+
+def _nearest_row(tables: Mapping[str, pl.DataFrame]) -> dict[str, Any] | None:
+    return _measured(tables["positions"]) if "positions" in tables else None
+
+
+def _measured(rows: pl.DataFrame) -> dict[str, Any] | None:
+    """The first row whose value is a number."""
+    rows = rows.filter(pl.col("value").is_finite())
+    return rows.row(0, named=True) if rows.height else None
+
+
+def _related(row: Mapping[str, Any]) -> str:
+    cosine = estimate(row, null=row["null"])
     return (
-        f"In {percent(row['value'])} of {row['analogies']} analogies the right answer is nearest, median rank "
-        f"{row['rank']:.0f} of {2 * row['null_rank'] - 1:.0f} (nearest to the third word alone in "
-        f"{percent(row['baseline'])}{gain}; random token: {100 * row['null']:.2g} %): {verdict}."
+        f"Related words have a mean cosine of {cosine.value} ({cosine.interval}; {counted(row['pairs'], 'pair')}), the "
+        f"same words paired otherwise {fixed(row['null'], 3)}: {_likeness_verdict(row)}."
     )
 
 
-def _meaning_short(tables: Mapping[str, pl.DataFrame]) -> _Short:
-    """Of analogies where there are any, else of related words, else of positions."""
-    if "analogies" in tables:
-        return _analogies_short(tables["analogies"].filter(pl.col("relation") == ALL).row(0, named=True))
-    if "related" in tables:
-        return _related_short(tables["related"].filter(pl.col("word") == ALL).row(0, named=True))
-    near = tables["positions"].row(0, named=True)
-    if _is_chance(near):
-        return undetected("likeness of neighbouring positions", f"a cosine of {_detectable(near):.2g}"), 0.0
-    short = f"Vectors of neighbouring positions have a mean cosine of {near['value']:.2f}; random vectors have 0."
-    return short, correlation_effect(near["value"])
+def _likeness_verdict(row: Mapping[str, Any]) -> str:
+    if row["low"] > row["null"]:
+        return "related words are more alike"
+    if row["high"] < row["null"]:
+        return "related words are less alike"
+    limit = _detectable_cosine(row)
+    if limit >= 1 - row["null"]:
+        return "there are too few pairs to detect any likeness"
+    return f"no likeness was detected; a cosine larger by {rounded(limit)} would have been"
 
 
-def _analogies_short(row: Mapping[str, Any]) -> _Short:
-    solved, baseline = percent(row["value"]), percent(row["baseline"])
-    if row["gain_low"] is None:
-        return f"Adding word vectors solves {solved} of the few analogies; the third word alone {baseline}.", None
-    if row["gain_low"] <= 0:
-        size = percent((row["gain_high"] - row["gain_low"]) / 2)
-        return undetected("gain from adding word vectors in analogies", f"a gain of {size}"), 0.0
-    short = f"Adding word vectors solves {solved} of the analogies; the third word alone solves {baseline}."
-    return short, share_effect(row["value"], row["baseline"])
+def _detectable_cosine(row: Mapping[str, Any]) -> float:
+    """Which difference from the same words paired otherwise one test detects in four of five lists."""
+    half = torch.tensor((row["high"] - row["low"]) / 2, dtype=torch.float64)
+    return float(detectable(half, row["pairs"]))
 
 
 def _related_short(row: Mapping[str, Any]) -> _Short:
     if row["low"] <= row["null"] <= row["high"]:
-        size = f"a cosine larger by {(row['high'] - row['low']) / 2:.2g}"
-        return undetected("likeness of related words", size), 0.0
-    short = (
-        f"Related words have a mean cosine of {row['value']:.2f}; the same words paired otherwise {row['null']:.2f}."
-    )
+        limit = _detectable_cosine(row)
+        if limit >= 1 - row["null"]:
+            return f"{counted(row['pairs'], 'pair')} are too few to detect any likeness of related words.", 0.0
+        return undetected("likeness of related words", f"a cosine larger by {rounded(limit)}"), 0.0
+    value, null = apart(row["value"], row["null"], 2)
+    short = f"Related words have a mean cosine of {value}; the same words paired otherwise {null}."
     return short, correlation_effect(row["value"], row["null"])
 
 
-def _positions(tables: Mapping[str, pl.DataFrame]) -> str:
-    if "positions" not in tables:
-        return ""
-    near = tables["positions"].row(0, named=True)
-    token_cosine = _of(tables["tables"], "cosine_square", "position with token")
-    with_tokens = (
-        f"; with token vectors the root mean square cosine is {sqrt(token_cosine['value']):.3f} (random: "
-        f"{sqrt(token_cosine['null']):.3f})"
-        if token_cosine
-        else ""
+def _analogies(row: Mapping[str, Any]) -> str:
+    """How often the right answer is nearest, and what the two other words add to the third."""
+    gain, verdict = "", "there are too few pairs of words for an interval"
+    if row["gain_low"] is not None:
+        points = {name: 100 * row[name] for name in ("gain", "gain_low", "gain_high")}
+        difference = estimate(points, "gain", ("gain_low", "gain_high"), signed=True)
+        gain = f"; difference {difference.value} points, {difference.interval}"
+        verdict = _addition_verdict(row)
+    rank = fixed(row["rank"], 0 if row["rank"] % 1 == 0 else 1)
+    return (
+        f"In {_percent(row['value'])} of {row['analogies']} analogies the right answer is nearest, at the median rank "
+        f"{rank} of {2 * row['null_rank'] - 1:.0f} (nearest to the third word alone in {_percent(row['baseline'])}"
+        f"{gain}; a random token is right in {_percent(row['null'])}): {verdict}."
     )
-    formula = "" if near["sinusoid"] is None else f" (sinusoidal formula: {near['sinusoid']:.2f})"
-    return f"Vectors of neighbouring positions have a mean cosine of {near['value']:.2f}{formula}{with_tokens}."
+
+
+def _addition_verdict(row: Mapping[str, Any]) -> str:
+    if row["gain_low"] > 0:
+        return "directions add up"
+    if row["gain_high"] < 0:
+        return "adding directions makes answers worse"
+    limit = _detectable_gain(row)
+    if limit >= 1:
+        return "there are too few pairs of words to tell whether directions add up"
+    return f"that directions add up was not detected; a difference of {rounded(100 * limit)} points would have been"
+
+
+def _detectable_gain(row: Mapping[str, Any]) -> float:
+    """Which gain would be detected in four of five lists of words.
+
+    Intervals end at −1 and 1, so the wider side counts.
+    """
+    return DETECTABLE_HALVES * float(max(row["gain_high"] - row["gain"], row["gain"] - row["gain_low"]))
+
+
+def _analogies_short(row: Mapping[str, Any]) -> _Short:
+    solved, baseline = _percent(row["value"]), _percent(row["baseline"])
+    if row["gain_low"] is None:
+        return f"Adding word vectors solves {solved} of the few analogies; the third word alone {baseline}.", None
+    if row["gain_low"] <= 0 <= row["gain_high"]:
+        limit = _detectable_gain(row)
+        if limit >= 1:
+            return f"{row['analogies']} analogies are too few to detect any gain from adding word vectors.", 0.0
+        size = f"a gain of {rounded(100 * limit)} points"
+        return undetected("gain from adding word vectors in analogies", size), 0.0
+    short = f"Adding word vectors solves {solved} of the analogies; the third word alone solves {baseline}."
+    return short, share_effect(row["value"], row["baseline"])
+
+
+def _percent(share: float) -> str:
+    return f"{rounded(100 * share)} %"
+
+
+def _positions(near: Mapping[str, Any], shape: pl.DataFrame) -> str:
+    formula = "" if near["sinusoid"] is None else f"; sinusoidal formula: {fixed(near['sinusoid'], 2)}"
+    sentence = (
+        f"Vectors of neighbouring positions have a mean cosine of {_from_zero(near, 2)} (random vectors: 0{formula}; "
+        f"{counted(near['pairs'], 'pair')})."
+    )
+    with_tokens = _of(shape, "cosine_square", "position with token")
+    if with_tokens is None:
+        return sentence
+    value, null = _roots(with_tokens)
+    return f"{sentence} With token vectors their root mean square cosine is {value} (random vectors: {null})."
+
+
+def _positions_short(near: Mapping[str, Any]) -> _Short:
+    if _is_chance(near):
+        limit = _detectable(near)
+        if not limit:
+            return "Neighbouring positions have a mean cosine of 0, as random vectors have.", 0.0
+        return undetected("likeness of neighbouring positions", f"a cosine of {rounded(limit)}"), 0.0
+    short = f"Vectors of neighbouring positions have a mean cosine of {_from_zero(near, 2)}; random vectors have 0."
+    return short, correlation_effect(near["value"])

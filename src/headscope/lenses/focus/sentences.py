@@ -1,7 +1,5 @@
 """The sentences of the lens `focus`."""
 
-from collections.abc import Mapping
-
 import numpy as np
 import polars as pl
 
@@ -9,13 +7,14 @@ from headscope.core import Headline
 from headscope.lenses.focus.figures import tokens
 from headscope.lenses.lens import Tables
 from headscope.lenses.shared.effects import share_effect
-from headscope.lenses.shared.phrases import interval_phrase, percent, windows_phrase
+from headscope.lenses.shared.estimates import compared, estimate, how_many
+from headscope.lenses.shared.phrases import windows_phrase
 from headscope.lenses.shared.plots import label_of
 
 
 def sentences(tables: Tables) -> tuple[Headline, ...]:
     """Mass on the first token, sharpness, and mass near the token itself."""
-    table = tables["heads"]
+    table = tables["heads"].filter(pl.col("value").is_finite(), pl.col("uniform").is_finite())
     bands = sorted(
         (name for name in table["quantity"].unique().to_list() if name.startswith("band_")),
         key=lambda name: int(name.removeprefix("band_")),
@@ -30,40 +29,70 @@ def sentences(tables: Tables) -> tuple[Headline, ...]:
 
 def _half_headline(table: pl.DataFrame, quantity: str, where: str) -> Headline | None:
     """How many heads have more than half of their mass somewhere, and the head that has the most."""
-    rows = table.filter(pl.col("quantity") == quantity, pl.col("value").is_not_null())
+    rows = table.filter(pl.col("quantity") == quantity).sort("value", maintain_order=True)
     if rows.is_empty():
         return None
-    heads_above_half, surely = rows.filter(pl.col("value") > 0.5).height, rows.filter(pl.col("low") > 0.5).height
-    top = rows.sort("value", descending=True, maintain_order=True).row(0, named=True)
-    who = f"{heads_above_half or 'None'} of {rows.height} heads {'put' if heads_above_half > 1 else 'puts'}"
-    uniform = float(np.mean(rows["uniform"].to_numpy()))
-    median = float(np.median(rows["value"].to_numpy()))
-    clear = f"; in {surely} the whole interval lies above one half" if heads_above_half and rows["low"].count() else ""
-    full = (
-        f"{who} more than half of {'their' if heads_above_half > 1 else 'its'} mass {where} (uniform attention: "
-        f"{100 * uniform:.2g} %; {windows_phrase(rows)}){clear}; {label_of(top)} has the most, {_percent_of(top)}."
-    )
-    short = f"The median head puts {percent(median)} of its mass {where}; uniform attention puts {percent(uniform)}."
-    return Headline(full, short, share_effect(median, uniform))
+    median, uniform = _medians(rows)
+    top = rows.row(-1, named=True)
+    largest = estimate(top, null=0.5, percent=True)
+    if rows.height == 1:
+        full = (
+            f"The only head, {label_of(top)}, puts {largest.value} of its mass {where} ({largest.interval}; "
+            f"{windows_phrase(rows)}; uniform attention: {uniform} %)."
+        )
+    else:
+        full = (
+            f"The median of {rows.height} heads puts {median} % of its mass {where} (uniform attention: {uniform} %; "
+            f"{windows_phrase(rows)}). {_above_half(rows)} {label_of(top)} puts the most there, {largest}."
+        )
+    short = f"The median head puts {median} % of its mass {where}; uniform attention puts {uniform} %."
+    return Headline(full, short, _effect(rows))
 
 
-def _percent_of(row: Mapping[str, object]) -> str:
-    """A share with its interval."""
-    return f"{100 * float(str(row['value'])):.0f} % ({interval_phrase(row, percent, ('low', 'high'))})"
+def _above_half(rows: pl.DataFrame) -> str:
+    """How many heads have more than half of their mass there, and of how many the interval says so too."""
+    above, surely = (rows.filter(pl.col(column) > 0.5).height for column in ("value", "low"))
+    own = ("put", "their") if above > 1 else ("puts", "its")
+    heads = f"{how_many(above, rows.height).capitalize()} {own[0]} more than half of {own[1]} mass there"
+    if not above or not rows["low"].count():
+        return f"{heads}."
+    if above == 1:
+        return f"{heads}; its interval {'lies' if surely else 'does not lie'} above one half."
+    return f"{heads}; the interval lies above one half in {'all' if surely == above else surely or 'none'} of them."
 
 
-def _entropy_headline(table: pl.DataFrame) -> Headline:
+def _medians(rows: pl.DataFrame) -> tuple[str, str]:
+    """The median share and the mean uniform share in percent, told apart."""
+    median, uniform = _shares(rows)
+    return compared(100 * median, 100 * uniform)
+
+
+def _shares(rows: pl.DataFrame) -> tuple[float, float]:
+    return float(np.median(rows["value"].to_numpy())), float(np.mean(rows["uniform"].to_numpy()))
+
+
+def _effect(rows: pl.DataFrame) -> float | None:
+    return share_effect(*_shares(rows))
+
+
+def _entropy_headline(table: pl.DataFrame) -> Headline | None:
     rows = table.filter(pl.col("quantity") == "entropy_share").sort("value", maintain_order=True)
+    if rows.is_empty():
+        return None
     sharpest, flattest = rows.row(0, named=True), rows.row(-1, named=True)
-    median = float(np.median(rows["value"].to_numpy()))
-    uniform = float(np.mean(rows["uniform"].to_numpy()))
-    full = (
-        f"The median head has {100 * median:.0f} % of the largest possible entropy (uniform attention: "
-        f"{percent(uniform)}; {windows_phrase(rows)}); the sharpest, {label_of(sharpest)}, {_percent_of(sharpest)}, "
-        f"the flattest, {label_of(flattest)}, {_percent_of(flattest)}."
-    )
-    short = (
-        f"The median head has {percent(median)} of the largest possible entropy; uniform attention has "
-        f"{percent(uniform)}."
-    )
-    return Headline(full, short, share_effect(median, uniform))
+    median, uniform = _medians(rows)
+    if rows.height == 1:
+        entropy = estimate(sharpest, null=1.0, percent=True)
+        full = (
+            f"The only head, {label_of(sharpest)}, has {entropy.value} of the largest possible entropy "
+            f"({entropy.interval}; {windows_phrase(rows)}; uniform attention: {uniform} %)."
+        )
+    else:
+        full = (
+            f"The median of {rows.height} heads has {median} % of the largest possible entropy (uniform attention: "
+            f"{uniform} %; {windows_phrase(rows)}). The sharpest is {label_of(sharpest)} with "
+            f"{estimate(sharpest, percent=True)}, the flattest {label_of(flattest)} with "
+            f"{estimate(flattest, null=1.0, percent=True)}."
+        )
+    short = f"The median head has {median} % of the largest possible entropy; uniform attention has {uniform} %."
+    return Headline(full, short, _effect(rows))

@@ -1,6 +1,7 @@
 """The sentences of the lens `likeness`."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -9,54 +10,110 @@ from scipy import stats
 from headscope.core import Headline
 from headscope.lenses.lens import Tables
 from headscope.lenses.shared.effects import difference_effect, mean_effect, share_effect
-from headscope.lenses.shared.phrases import detectable_effect, undetected
+from headscope.lenses.shared.estimates import (
+    countable_effect,
+    estimate,
+    how_many,
+    no_detection,
+    rounded,
+    untested,
+    window_count,
+)
+from headscope.lenses.shared.phrases import windows_phrase
 from headscope.lenses.shared.plots import label_of
 from headscope.lenses.shared.window_tests import FALSE_DISCOVERIES
+from headscope.lenses.shared.written_numbers import counted
+
+# An effect of so many spreads of a head's scores is larger than any that there is.
+LARGEST = 10.0
 
 
 def sentences(tables: Tables) -> tuple[Headline, ...]:
     """Whether tokens score themselves higher, whether the weights say so, and other distances."""
-    table = tables["heads"]
+    table = tables["heads"].filter(pl.col("effect").is_finite())
     headlines = (_itself_headline(table), _weights_headline(table), _distance_headline(table))
     return tuple(headline for headline in headlines if headline is not None)
 
 
-def _clear(rows: pl.DataFrame) -> tuple[int, int]:
-    """Heads clearly above and clearly below 0."""
-    sure = rows.filter(pl.col("adjusted") < FALSE_DISCOVERIES)
-    return sure.filter(pl.col("value") > 0).height, sure.filter(pl.col("value") < 0).height
+def _tested(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.filter(pl.col("adjusted").is_finite())
 
 
-def _detectable(rows: pl.DataFrame) -> str:
-    """What one test detects in the median head, in standard deviations."""
-    size = detectable_effect(rows, scale="spread")
-    return "" if size is None else f"; one test detects {size:.2g} in four of five texts"
+def _clear(rows: pl.DataFrame) -> pl.DataFrame:
+    return _tested(rows).filter(pl.col("adjusted") < FALSE_DISCOVERIES)
+
+
+def _sides(rows: pl.DataFrame) -> tuple[int, int]:
+    """How many heads are clearly above 0, and how many clearly below."""
+    clear = _clear(rows)
+    return clear.filter(pl.col("value") > 0).height, clear.filter(pl.col("value") < 0).height
 
 
 def _itself_headline(table: pl.DataFrame) -> Headline | None:
-    rows = table.filter(pl.col("distance") == 0, pl.col("effect").is_not_null())
+    rows = table.filter(pl.col("distance") == 0).sort("effect", maintain_order=True)
     if rows.is_empty():
         return None
-    ordered = rows.sort("effect", maintain_order=True)
-    low, high = ordered.row(0, named=True), ordered.row(-1, named=True)
-    windows = max(rows["windows"].to_list())
-    text = (
-        f"On the text ({windows} windows, each beside the one before it) the score of a token with itself differs "
-        f"from that of an unrelated token in its place by {_median(rows, 'effect'):+.2g} times the spread of "
-        f"the head's scores, in the median of {rows.height} heads; most in {label_of(high)} ({_interval(high)}), least "
-        f"in {label_of(low)} ({_interval(low)})."
+    full = (
+        f"On the text, the score of a token with itself differs from that of an unrelated token in its place by "
+        f"{_typical(rows)} ({windows_phrase(rows)}, each compared with the one before it).{_span(rows)} "
+        f"{_counts(rows, 'it')}"
     )
-    short, effect = _scores_short(rows, "a token with itself", "an unrelated one"), _scores_effect(rows)
-    if windows < 2:
-        return Headline(text, short, effect)
-    above, below = _clear(rows)
-    full = f"{text} {above} heads score it higher and {below} lower (false discovery rate 5 %{_detectable(rows)})."
-    return Headline(full, short, effect)
+    return Headline(full, _scores_short(rows, "a token with itself", "an unrelated one"), _scores_effect(rows))
+
+
+def _typical(rows: pl.DataFrame) -> str:
+    """The median effect; of a single head its interval."""
+    if rows.height > 1:
+        size = rounded(_median(rows), signed=True)
+        return f"{size} times the spread of a head's scores in the median of {rows.height} heads"
+    row = rows.row(0, named=True)
+    return f"{_estimate(row)} times the spread of its scores in the only head, {label_of(row)}"
+
+
+def _span(rows: pl.DataFrame) -> str:
+    """The heads at both ends."""
+    if rows.height == 1:
+        return ""
+    low, high = rows.row(0, named=True), rows.row(-1, named=True)
+    return f" It runs from {_estimate(low)} in {label_of(low)} to {_estimate(high)} in {label_of(high)}."
+
+
+def _estimate(row: Mapping[str, Any]) -> str:
+    """The effect of a row with its interval."""
+    return str(estimate(row, scale=row["spread"], signed=True))
+
+
+def _counts(rows: pl.DataFrame, scored: str) -> str:
+    """How many heads score clearly higher or lower, and what one more would need."""
+    tested = _tested(rows)
+    if tested.is_empty():
+        return f"With {windows_phrase(rows)} no head could be tested."
+    above, below = _sides(rows)
+    score = "score" if above > 1 else "scores"
+    further = _further(tested, above + below)
+    return (
+        f"{how_many(above, tested.height).capitalize()} {score} {scored} higher and {below or 'none'} lower (false "
+        f"discovery rate 5 %{further})."
+    )
+
+
+def _further(rows: pl.DataFrame, counted_heads: int) -> str:
+    """With which effect one more head would be counted, in spreads of its scores."""
+    limit = countable_effect(rows, counted_heads, scale="spread")
+    if limit is None or counted_heads == rows.height:
+        return ""
+    if limit >= LARGEST:
+        return f"; {windows_phrase(rows)} are too few to count one more"
+    return f"; one more would be counted in four of five texts at {rounded(limit)}"
+
+
+def _median(rows: pl.DataFrame) -> float:
+    return float(np.median(rows["effect"].to_numpy()))
 
 
 def _scores_effect(rows: pl.DataFrame) -> float | None:
     """The mean over heads of the difference in units of the spread; a head without a clear difference counts as 0."""
-    tested = rows.filter(pl.col("adjusted").is_not_null())
+    tested = _tested(rows)
     return mean_effect(
         difference_effect(effect, 0.0, 1.0) if p < FALSE_DISCOVERIES else 0.0
         for effect, p in zip(tested["effect"], tested["adjusted"], strict=True)
@@ -65,52 +122,50 @@ def _scores_effect(rows: pl.DataFrame) -> float | None:
 
 def _scores_short(rows: pl.DataFrame, related: str, unrelated: str) -> str:
     """How many heads score related tokens clearly otherwise than unrelated ones, and by how much."""
-    above, below = _clear(rows)
-    if rows["adjusted"].null_count() == rows.height:
-        return f"The median head scores {related} {_median(rows, 'effect'):+.2g} score spreads above {unrelated}."
-    if not above + below:
-        size = detectable_effect(rows, scale="spread") or 0.0
-        return undetected(f"head that scores {related} unlike {unrelated}", f"{size:.2g} score spreads")
-    sure = rows.filter(pl.col("adjusted") < FALSE_DISCOVERIES)
-    size = float(np.median(np.abs(sure["effect"].to_numpy())))
+    tested, clear = _tested(rows), _clear(rows)
+    if tested.is_empty():
+        median = _median(rows)
+        size = f"{rounded(abs(median))} score spreads {'below' if median < 0 else 'above'} {unrelated}"
+        return f"The median head scores {related} {size}; {untested(window_count(rows))}."
+    above, below = _sides(rows)
+    if clear.is_empty():
+        limit = countable_effect(tested, 0, scale="spread")
+        size = "" if limit is None else f"{rounded(limit)} score spreads"
+        subject = f"head that scores {related} unlike {unrelated}"
+        return no_detection(subject, limit, size, window_count(rows), most=LARGEST)
+    size = rounded(float(np.median(np.abs(clear["effect"].to_numpy()))))
     side = "higher than" if not below else "lower than" if not above else "differently from"
-    return (
-        f"{above + below} of {rows.height} heads score {related} {side} {unrelated}, typically by {size:.2g} score "
-        "spreads."
-    )
-
-
-def _interval(row: Mapping[str, object]) -> str:
-    """The effect of a row with its interval."""
-    value, spread, low, high = (row[name] for name in ("effect", "spread", "low", "high"))
-    if not (isinstance(low, float) and isinstance(high, float) and isinstance(spread, float) and spread > 0):
-        return f"{value:+.2g}"
-    return f"{value:+.2g}, 95 % interval {low / spread:+.2g} to {high / spread:+.2g}"
-
-
-def _median(rows: pl.DataFrame, column: str) -> float:
-    return float(np.median(rows[column].to_numpy()))
+    score, by = ("score", "typically by") if clear.height > 1 else ("scores", "by")
+    heads = how_many(clear.height, tested.height)
+    return f"{heads[0].upper()}{heads[1:]} {score} {related} {side} {unrelated}, {by} {size} score spreads."
 
 
 def _weights_headline(table: pl.DataFrame) -> Headline | None:
-    rows = table.filter(
-        pl.col("distance") == 0, pl.col("isotropic").is_not_null(), pl.col("adjusted") < FALSE_DISCOVERIES
-    )
+    rows = _clear(table.filter(pl.col("distance") == 0, pl.col("isotropic").is_finite(), pl.col("folded").is_finite()))
     if rows.is_empty():
         return None
     agree = {name: rows.filter((pl.col(name) > 0) == (pl.col("value") > 0)).height for name in ("isotropic", "folded")}
+    score = "score" if rows.height > 1 else "scores"
     full = (
-        f"Of the {rows.height} heads with a clear effect, the trace of W_QK has its sign in {agree['isotropic']}, and "
-        f"in {agree['folded']} when each coordinate is weighted with its variance on the text, norm gains included."
+        f"Of {counted(rows.height, 'head')} that clearly {score} a token with itself higher or lower, the trace of "
+        f"W_QK has the right sign in {_cases(agree['isotropic'], rows.height)}; guessing gives {rows.height / 2:g}. "
+        "With each coordinate weighted by its variance on the text, norm gains included, "
+        f"the sign is right in {_cases(agree['folded'], rows.height)}."
     )
     return Headline(full, *_prediction_short(agree["isotropic"], rows.height))
 
 
+def _cases(right: int, cases: int) -> str:
+    """A number of cases with its 95 % interval (Clopper and Pearson)."""
+    interval = stats.binomtest(right, cases).proportion_ci()
+    return f"{right} (95 % interval {cases * interval.low:.1f} to {cases * interval.high:.1f})"
+
+
 def _prediction_short(right: int, cases: int) -> tuple[str, float | None]:
     """How often the weights predict the sign, compared with guessing; the effect is 0 where they are as good."""
-    predicted = f"The weights alone predict whether a head favours the token itself in {right} of {cases} cases"
+    predicted = f"The weights tell whether a head favours the token itself in {right} of {counted(cases, 'case')}"
     if _beats_guessing(right, cases):
-        return f"{predicted}; guessing gives {cases / 2:.3g}.", share_effect(right / cases, 0.5)
+        return f"{predicted}; guessing gives {cases / 2:g}.", share_effect(right / cases, 0.5)
     needed = next((count for count in range(cases // 2, cases + 1) if _beats_guessing(count, cases)), None)
     return f"{predicted}, too few to tell." if needed is None else f"{predicted}; {needed} would beat guessing.", 0.0
 
@@ -122,19 +177,30 @@ def _beats_guessing(right: int, cases: int) -> bool:
 
 
 def _distance_headline(table: pl.DataFrame) -> Headline | None:
-    parts = []
-    nearest: tuple[str, float | None] | None = None
-    for distance in sorted(set(table["distance"].to_list()) - {0}):
-        rows = table.filter(pl.col("distance") == distance, pl.col("effect").is_not_null())
-        if rows.is_empty():
-            continue
-        if nearest is None:
-            related = "neighbouring tokens" if distance == 1 else f"tokens {distance} tokens apart"
-            nearest = _scores_short(rows, related, "unrelated ones"), _scores_effect(rows)
-        above, below = _clear(rows)
-        parts.append(
-            f"{_median(rows, 'effect'):+.2g} at {distance} ({above} heads above 0, {below} below{_detectable(rows)})"
-        )
-    if nearest is None:
+    rows_by_distance = {
+        distance: table.filter(pl.col("distance") == distance)
+        for distance in sorted(set(table["distance"].to_list()) - {0})
+    }
+    if not rows_by_distance:
         return None
-    return Headline(f"At other distances, in tokens, the median effect is {'; '.join(parts)}.", *nearest)
+    distance, nearest = next(iter(rows_by_distance.items()))
+    parts = [_distance_clause(at, rows) for at, rows in rows_by_distance.items()]
+    heads = f"the median of {nearest.height} heads" if nearest.height > 1 else "the only head"
+    rate = "" if all(_tested(rows).is_empty() for rows in rows_by_distance.values()) else "; false discovery rate 5 %"
+    full = (
+        f"At other distances, in tokens, {heads} scores related tokens otherwise than unrelated ones by "
+        f"{'; '.join(parts)} (in spreads of its scores{rate}; {windows_phrase(nearest)})."
+    )
+    related = "neighbouring tokens" if distance == 1 else f"tokens {distance} tokens apart"
+    return Headline(full, _scores_short(nearest, related, "unrelated ones"), _scores_effect(nearest))
+
+
+def _distance_clause(distance: int, rows: pl.DataFrame) -> str:
+    """The median effect at a distance, and how many heads clearly have one."""
+    effect = f"{rounded(_median(rows), signed=True)} at {distance}"
+    tested = _tested(rows)
+    if tested.is_empty():
+        return f"{effect} (not tested)"
+    above, below = _sides(rows)
+    further = _further(tested, above + below)
+    return f"{effect} ({how_many(above, tested.height)} above 0 and {below or 'none'} below{further})"

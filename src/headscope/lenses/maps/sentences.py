@@ -2,13 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from math import nan
+from statistics import median
 
 import polars as pl
 
 from headscope.core import Headline
 from headscope.lenses.lens import Tables
+from headscope.lenses.shared.absences import absence, uncut_effect
 from headscope.lenses.shared.effects import excludes_null, majority_effect, ratio_effect, share_effect
-from headscope.lenses.shared.phrases import detectable_effect, percent, undetected
+from headscope.lenses.shared.phrases import percent
+from headscope.lenses.shared.table import most_windows
+from headscope.lenses.shared.written_numbers import counted, interval, part_of, percents, side_by_side
 
 
 def sentences(tables: Tables) -> tuple[Headline, ...]:
@@ -18,29 +22,47 @@ def sentences(tables: Tables) -> tuple[Headline, ...]:
     return tuple(headline for headline in headlines if headline is not None)
 
 
+_Row = Mapping[str, object]
+
+
 def _rows(layers: pl.DataFrame, quantity: str) -> list[dict[str, object]]:
     return layers.filter(pl.col("quantity") == quantity).to_dicts()
 
 
-def _number(row: Mapping[str, object], name: str = "value") -> float:
+def _number(row: _Row, name: str = "value") -> float:
     value = row[name]
     return float(value) if isinstance(value, (int, float)) else nan
 
 
-def _median(rows: Sequence[Mapping[str, object]]) -> float:
-    values = sorted(_number(row) for row in rows)
-    return (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2
+def _median(rows: Sequence[_Row]) -> float:
+    return median(_number(row) for row in rows)
 
 
-def _where(row: Mapping[str, object]) -> str:
+def _where(row: _Row) -> str:
     stack = "" if row["stack"] == "only" else f"{row['stack']}."
     return f"{stack}L{row['layer']}" + (".cross" if row["kind"] == "cross" else "")
 
 
-def _percent(row: Mapping[str, object], digits: int = 0) -> str:
-    """A share in percent, with its 95 % interval over windows."""
-    value, low, high = (f"{100 * _number(row, name):.{digits}f}" for name in ("value", "low", "high"))
-    return f"{value} %" if row["low"] is None else f"{value} % ({low} to {high})"
+def _window_count(rows: Sequence[_Row]) -> int:
+    return max(int(_number(row, "windows")) for row in rows)
+
+
+def _over_windows(rows: Sequence[_Row]) -> str:
+    return f"Over {counted(_window_count(rows), 'window')}"
+
+
+def _most_clause(rows: Sequence[_Row]) -> str:
+    """The layer with the most, with its interval; alone, it is the median layer."""
+    top = max(rows, key=_number)
+    value, low, high = percents([_number(top, name) for name in ("value", "low", "high")])
+    ends = interval(low, high, int(_number(top, "windows")))
+    return f", and most in {_where(top)}: {value} ({ends})" if len(rows) > 1 else f" ({_where(top)}; {ends})"
+
+
+def _tested(layers: pl.DataFrame, quantity: str) -> str:
+    """In how many layers the interval leaves 0 out."""
+    outside = excludes_null(layers.filter(pl.col("quantity") == quantity), 0.0)
+    return f", outside the 95 % interval in {part_of(sum(outside), len(outside), 'layer')}" if outside else ""
 
 
 def _effect(layers: pl.DataFrame, quantity: str) -> float | None:
@@ -50,33 +72,36 @@ def _effect(layers: pl.DataFrame, quantity: str) -> float | None:
     return None if share is None else majority_effect(share_effect(share), excludes_null(rows, 0.0))
 
 
-def _detectable(layers: pl.DataFrame, quantity: str) -> str:
-    return percent(detectable_effect(layers.filter(pl.col("quantity") == quantity)) or 0.0)
+def _absence(layers: pl.DataFrame, quantity: str, subject: str) -> str:
+    rows = layers.filter(pl.col("quantity") == quantity)
+    reach = max(rows["most"].to_list())
+    return absence(subject, uncut_effect(rows), percent, windows=most_windows(rows), reach=reach)
+
+
+def _unsure(effect: float | None) -> str:
+    return " (no interval)" if effect is None else ""
 
 
 def _hidden(layers: pl.DataFrame) -> Headline:
     rows = _rows(layers, "hidden")
-    top = max(rows, key=_number)
     most = max(_number(row, "most") for row in rows)
     shown_share = _median(_rows(layers, "shown"))
     if most == 0:
         full = "There is 1 head per layer: the average over heads is the head, and hides 0 % of the mass."
         return Headline(full, "There is 1 head per layer: an average over heads hides 0 % of its attention.")
-    windows = max(int(_number(row, "windows")) for row in rows)
     at_least = "" if shown_share > 0.5 else "at least "
+    hidden, equal, different = percents((_median(rows), 0.0, most))
     full = (
-        f"Over {windows} window{'' if windows == 1 else 's'}, the average over heads hides "
-        f"{at_least}{100 * _median(rows):.0f} % of the mass in the median layer (equal "
-        f"heads: 0 %, heads that share no key: {100 * most:.0f} %), and most in {_where(top)}: {_percent(top)}; "
-        f"{100 * shown_share:.0f} % of the mass lies between the tokens that are shown."
+        f"{_over_windows(rows)}, the average over heads hides {at_least}{hidden} of the mass in the median of "
+        f"{counted(len(rows), 'layer')} (equal heads: {equal}{_tested(layers, 'hidden')}; heads that share no key: "
+        f"{different}){_most_clause(rows)}; {percent(shown_share)} of the mass lies between the tokens that are shown."
     )
     effect = _effect(layers, "hidden")
     if effect == 0.0 and _median(rows) > 0.0:
-        subject = "attention that an average over heads hides"
-        return Headline(full, undetected(subject, _detectable(layers, "hidden")), effect)
+        return Headline(full, _absence(layers, "hidden", "attention that an average over heads hides"), effect)
     short = (
-        f"In the median layer an average over heads hides {at_least}{percent(_median(rows))} of the attention; "
-        "equal heads: 0 %."
+        f"An average over heads hides {at_least}{hidden} of the median layer's attention; equal heads: "
+        f"{equal}{_unsure(effect)}."
     )
     return Headline(full, short, effect)
 
@@ -85,38 +110,50 @@ def _weighted(layers: pl.DataFrame) -> Headline | None:
     gaps, heads = _rows(layers, "weighting"), _rows(layers, "effective_heads")
     if not gaps:
         return None
-    top = max(gaps, key=_number)
     count = max(_number(row, "null") for row in heads)
+    moved, equal = percents((_median(gaps), 0.0))
+    spread, every = side_by_side((_median(heads), count))
     full = (
-        f"Weighted by what each head writes through W_O the averaged map moves by {100 * _median(gaps):.1f} % of its "
-        f"mass in the median layer, most in {_where(top)}: {_percent(top, 1)}; the writing is shared as by "
-        f"{_median(heads):.1f} of {count:.0f} heads."
+        f"{_over_windows(gaps)}, weighting heads by what they write through W_O moves {moved} of the mass of the "
+        f"averaged map in the median of {counted(len(gaps), 'layer')} (equal weights: "
+        f"{equal}{_tested(layers, 'weighting')}){_most_clause(gaps)}; "
+        f"what is written is spread as over {spread} equal heads (equal weights: {every})."
     )
     effect = _effect(layers, "weighting")
     if effect == 0.0 and _median(gaps) > 0.0:
-        subject = "shift of the averaged map by what heads write"
-        return Headline(full, undetected(subject, _detectable(layers, "weighting")), effect)
+        return Headline(full, _absence(layers, "weighting", "shift of the averaged map by what heads write"), effect)
     short = (
-        f"Weighting heads by what they write moves {percent(_median(gaps))} of the averaged attention; equal "
-        "weights: 0 %."
+        f"Weighting heads by what they write moves {moved} of the averaged attention; equal weights: "
+        f"{equal}{_unsure(effect)}."
     )
     return Headline(full, short, effect)
 
 
 def _largest(layers: pl.DataFrame) -> Headline:
     average, single = _rows(layers, "largest_average"), _rows(layers, "largest_head")
-    top = max(average, key=_number)
-    full = (
-        f"The largest weight of an averaged map is {_median(average):.2f} in the median layer and {_number(top):.2f} "
-        f"in {_where(top)}, that of a single head {_median(single):.2f}."
-    )
-    short = (
-        f"The largest weight of an averaged map is {_median(average):.2f} in the median layer; in a single head it is "
-        f"{_median(single):.2f}."
-    )
     lower = tuple(
         _number(mean, "high") < _number(head, "low")
         for mean, head in zip(average, single, strict=True)
         if mean["high"] is not None and head["low"] is not None
     )
-    return Headline(full, short, majority_effect(ratio_effect(_median(average), _median(single)), lower))
+    averaged, alone = _median(average), _median(single)
+    effect = majority_effect(ratio_effect(averaged, alone), lower)
+    of_average, of_head = side_by_side((averaged, alone), decimals=2)
+    top = max(average, key=_number)
+    largest, low, high = side_by_side([_number(top, name) for name in ("value", "low", "high")], decimals=2)
+    ends = interval(low, high, int(_number(top, "windows")))
+    tests = (
+        f"the 95 % interval of the average lies below that of the head in {part_of(sum(lower), len(lower), 'layer')}"
+        if lower
+        else "one window gives no interval"
+    )
+    full = (
+        f"{_over_windows(average)}, the largest weight of an averaged map is {of_average} in the median of "
+        f"{counted(len(average), 'layer')}, and that of a single head {of_head}; {tests}. The largest of all averages "
+        f"is {largest} in {_where(top)} ({ends})."
+    )
+    unsure = _unsure(effect) if effect is None or effect > 0 else " (intervals overlap)"
+    short = (
+        f"In the median layer the largest averaged weight is {of_average}; in a single head it is {of_head}{unsure}."
+    )
+    return Headline(full, short, effect)

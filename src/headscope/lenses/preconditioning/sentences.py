@@ -1,6 +1,7 @@
 """What the lens `preconditioning` says in words: its method, its warnings and its headlines."""
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any
 
 import polars as pl
@@ -11,8 +12,10 @@ from headscope.lenses.preconditioning.conditional_gaussians import GROUPS as GAU
 from headscope.lenses.preconditioning.conditional_gaussians import PER_DIMENSION, ROWS, SHUFFLES, Stream
 from headscope.lenses.preconditioning.followers import DRAWS, FEW, GROUPS, Followers
 from headscope.lenses.preconditioning.pairs import Pairs
+from headscope.lenses.shared.absences import absence, limit_clause
 from headscope.lenses.shared.effects import clear_effect, ratio_effect, share_effect
-from headscope.lenses.shared.phrases import interval_phrase, percent, undetected, windows_phrase
+from headscope.lenses.shared.phrases import percent, windows_phrase
+from headscope.lenses.shared.written_numbers import counted, interval, percents, side_by_side, significant
 from headscope.maths.resampling.jackknife import detectable
 
 
@@ -80,85 +83,112 @@ def warnings(
 def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[Headline, ...]:
     """What the text tells and what it cannot, and the Gaussians; each with interval, null and windows."""
     text = {row["quantity"]: row for row in tables["text"].iter_rows(named=True)}
-    headlines = [_information_headline(text, windows_phrase(tables["text"])), _continuations_headline(text)]
+    windows = windows_phrase(tables["text"])
+    headlines = [_information_headline(text, windows), _continuations_headline(text, windows)]
     return (*headlines, _gaussian_headline(tables["layers"])) if "layers" in tables else tuple(headlines)
 
 
-_ENDS = ("low", "high")
 # A short headline has room for one number and its comparison: this one is a word there.
 _FEW_IN_WORDS = {5: "five"}[FEW]
+_Row = Mapping[str, Any]
 
 
 def _nats(value: float) -> str:
-    return f"{round(value, 2) + 0.0:.2f}"
+    return f"{significant(value, 2)} nats"
 
 
-def _information_headline(text: Mapping[str, Mapping[str, Any]], windows: str) -> Headline:
+def _information_texts(left: _Row, gain: _Row) -> tuple[str, str, str, str, str]:
+    """What is told with its interval, what is left, and the null; the first is the last less what is left.
+
+    The difference of two rounded numbers is off by one in its last digit at most, and where the interval has a width
+    its ends lie at least that far from the value as it is written.
+    """
+    _, low, high, zero = side_by_side((gain["value"], gain["low"], gain["high"], 0.0), decimals=2)
+    decimals = len(zero.partition(".")[2])
+    rest, null = (_fixed(left[name], decimals) for name in ("value", "null"))
+    return _fixed(float(null) - float(rest), decimals), low, high, rest, null
+
+
+def _fixed(value: float, decimals: int) -> str:
+    """So many decimals, and never −0."""
+    return f"{round(value, decimals) + 0.0:.{decimals}f}"
+
+
+def _information_headline(text: Mapping[str, _Row], windows: str) -> Headline:
     left, gain, share = (text[name] for name in ("conditional_entropy_nats", "information_nats", "counted_share"))
-    # Rounded first, so that the numbers of the sentence subtract.
-    difference = round(left["null"], 2) - round(left["value"], 2)
-    groups = f"{left['groups']} previous token{'s' if left['groups'] > 1 else ''}"
-    full = (
-        f"In the text, where nothing of the model enters, the last token tells {_nats(difference)} nats about the next "
-        f"({interval_phrase(gain, _nats, _ENDS)}; {windows}): {_nats(left['value'])} nats of entropy are left, and "
-        f"{_nats(left['null'])} for as many tokens drawn from the whole text. This is about the {groups} that are "
-        f"frequent enough, {percent(share['value'])} of the pairs."
-    )
-    size = share_effect(max(gain["value"], 0.0) / left["null"]) if left["null"] > 0 else None
-    short = _information_short(_nats(difference), _nats(left["null"]), gain)
-    return Headline(full, short, clear_effect(size, gain["low"], gain["high"]))
-
-
-def _information_short(difference: str, uncertainty: str, gain: Mapping[str, Any]) -> str:
-    if gain["low"] is None:
-        return (
-            f"In the text the last token tells {difference} of {uncertainty} nats about the next; there is no interval."
-        )
-    if gain["low"] <= 0:
-        return undetected("information of the last token about the next", f"{_nats(_detectable(gain))} nats")
-    removed = f"{difference} of the {uncertainty} nats of uncertainty"
-    return f"In the text alone, the last token removes {removed} about the next."
-
-
-def _detectable(row: Mapping[str, Any], units: str = "windows") -> float:
-    """The change that four of five texts would have shown; needs an interval."""
-    half = torch.tensor((row["high"] - row["low"]) / 2, dtype=torch.float64)
-    return float(detectable(half, row[units]))
-
-
-def _continuations_headline(text: Mapping[str, Mapping[str, Any]]) -> Headline:
-    carry, excluded, share = (text[name] for name in ("continuations_90", "five_excluded_90", "counted_share"))
-    decided = excluded["value"]
+    told, low, high, rest, null = _information_texts(left, gain)
+    # The interval reaches up by a bias as well: a test against 0 is about its lower half.
+    limit = None if gain["low"] is None else _detectable(gain["value"] - gain["low"], gain["windows"])
+    detected = gain["low"] is None or gain["low"] > 0
     verdict = (
-        f"{FEW} continuations cannot carry 90 % after the last token in at least {percent(decided)} of the pairs "
-        f"(drawn tokens: {percent(excluded['null'])}); for the other {percent(1 - decided)} this text does not decide"
-        if decided > 0
-        else f"That {FEW} continuations carry 90 % is excluded after no previous token (drawn tokens: "
-        f"{percent(excluded['null'])} of the pairs); it could have been for {percent(share['value'])} of the pairs"
+        f"the last token tells {told} nats about the next"
+        if detected
+        else f"no information of the last token about the next is detected: {told} nats"
     )
+    unseen = "" if detected else f", {limit_clause(limit, _nats, reach=left['null'])}"
     full = (
-        f"{verdict}. After the frequent tokens {carry['value']:.0f} of the continuations that were seen carry 90 % "
-        f"({interval_phrase(carry, lambda value: f'{value:.0f}', _ENDS)}; drawn tokens: {carry['null']:.0f}), a number "
-        "that grows with the text."
+        f"In the text, where nothing of the model enters, {verdict} ({interval(low, high, gain['windows'])}; "
+        f"{windows}){unseen}. The entropy of the next token is {rest} nats, and {null} for as many tokens drawn from "
+        f"the whole text. This is about the {counted(left['groups'], 'previous token')} frequent enough to be counted, "
+        f"{percent(share['value'])} of the pairs."
+    )
+    effect = share_effect(max(gain["value"], 0.0) / left["null"]) if left["null"] > 0 else None
+    if detected:
+        unsure = " (no interval)" if gain["low"] is None else ""
+        short = (
+            f"In the text alone, the last token removes {told} of {null} nats of uncertainty about the next{unsure}."
+        )
+    else:
+        subject = "information of the last token about the next"
+        short = absence(subject, limit, _nats, windows=gain["windows"], reach=left["null"])
+    return Headline(full, short, clear_effect(effect, gain["low"], gain["high"]))
+
+
+def _detectable(half: float, units: int) -> float:
+    """The effect that four of five texts would have shown."""
+    return float(detectable(torch.tensor(half, dtype=torch.float64), units))
+
+
+def _continuations_headline(text: Mapping[str, _Row], windows: str) -> Headline:
+    carry, excluded, share = (text[name] for name in ("continuations_90", "five_excluded_90", "counted_share"))
+    decided, by_chance = percents((excluded["value"], excluded["null"]))
+    tested = percent(share["value"])
+    verdict = (
+        f"In at least {decided} of the pairs the {FEW} likeliest continuations of the last token cannot carry 90 % "
+        f"(drawn tokens: {by_chance}); for the other {_complement(decided)} this text does not decide ({windows})"
+        if excluded["value"] > 0
+        else f"That {FEW} continuations carry 90 % is excluded in {decided} of the pairs (drawn tokens: {by_chance}); "
+        f"it was tested for {tested} ({windows})"
+    )
+    value, low, high, null = side_by_side([carry[name] for name in ("value", "low", "high", "null")], decimals=0)
+    full = (
+        f"{verdict}. After the frequent tokens {value} of the continuations that were seen carry 90 % "
+        f"({interval(low, high, carry['windows'])}; drawn tokens: {null}), a number that grows with the text."
     )
     short = (
-        f"After at least {percent(decided)} of tokens, the {_FEW_IN_WORDS} likeliest continuations cannot make up nine "
-        f"tenths; random draws: {percent(excluded['null'])}."
-        if decided > 0
-        else f"After {percent(0.0)} of tokens, {_FEW_IN_WORDS} continuations are too few to make up nine tenths; this "
-        f"text tests {percent(share['value'])}."
+        f"After at least {decided} of tokens, the {_FEW_IN_WORDS} likeliest continuations cannot make up nine tenths; "
+        f"random draws: {by_chance}."
+        if excluded["value"] > 0
+        else f"After {decided} of tokens, {_FEW_IN_WORDS} continuations are too few to make up nine tenths; this text "
+        f"tests {tested}."
     )
     # A longer text decides more pairs: the share that is excluded is no size of an effect.
     return Headline(full, short)
 
 
+def _complement(written: str) -> str:
+    """The rest to 100 %, as it follows from the rounded number."""
+    number = written.removesuffix(" %")
+    return f"{100 - float(number):.{len(number.partition('.')[2])}f} %"
+
+
 def _gaussian_headline(layers: pl.DataFrame) -> Headline:
     first, last = layers.row(0, named=True), layers.row(-1, named=True)
     parts = []
-    for where, row in (("at the embeddings", first), ("behind the last layer", last)):
+    for where, row in (("at the embeddings", first), ("after the last layer", last)):
         rows = layers.filter(pl.col("stack") == row["stack"], pl.col("layer") == row["layer"])
         parts.append(f"{where} {_narrowed({line['quantity']: line for line in rows.iter_rows(named=True)})}")
-    tokens = f"{first['groups']} previous tokens, {windows_phrase(layers)}"
+    tokens = f"{counted(first['groups'], 'previous token')}, {windows_phrase(layers)}"
     full = f"The Gaussian of a token's vector given the token before it has {'; '.join(parts)} ({tokens})."
     entering = layers.filter(pl.col("stack") == first["stack"], pl.col("layer") == first["layer"])
     size = entering.filter(pl.col("quantity") == "effective_dimension").row(0, named=True)
@@ -166,48 +196,87 @@ def _gaussian_headline(layers: pl.DataFrame) -> Headline:
     return Headline(full, _gaussian_short(size), clear_effect(effect, size["low"], size["high"], size["null"]))
 
 
-def _gaussian_short(size: Mapping[str, Any]) -> str:
+def _gaussian_short(size: _Row) -> str:
     """How many directions the embeddings use after one token, beside random groups."""
-    if _below(size) or size["high"] is None or size["groups"] < 2:
+    if _below(size) or not _is_tested(size):
         unsure = "" if _below(size) else " (no interval)"
+        value, null = side_by_side((size["value"], size["null"]), decimals=1)
         return (
-            f"After the same token, embeddings effectively use {size['value']:.1f} dimensions{unsure}; random groups "
-            f"of them use {size['null']:.1f}."
+            f"After the same token, embeddings effectively use {value} dimensions{unsure}; random groups of them use "
+            f"{null}."
         )
-    fewer = f"{_detectable(size, 'groups'):.2g} dimensions fewer"
-    return undetected("narrowing of the embeddings that follow the same token", fewer)
+    return absence(
+        "narrowing of the embeddings that follow the same token",
+        _group_limit(size),
+        lambda fewer: f"{significant(fewer, 2)} dimensions fewer",
+        windows=size["groups"],
+        reach=_narrowest(size),
+        unit="previous token",
+    )
 
 
-def _narrowed(numbers: Mapping[str, Mapping[str, Any]]) -> str:
+def _narrowed(numbers: Mapping[str, _Row]) -> str:
     """The size of a conditional Gaussian against random groups, and a verdict."""
     size, entropy = numbers["effective_dimension"], numbers.get("entropy_nats")
-    fewer, smaller = _below(size), entropy is not None and _below(entropy)
-    verdict = {
-        (True, True): "conditioning narrows it to fewer directions",
-        (True, False): "conditioning narrows it to fewer directions, but a smaller entropy was not detected"
-        f"{_limits(entropy=entropy)}",
-        (False, True): f"conditioning makes it smaller, but fewer directions were not detected{_limits(size)}",
-        (False, False): f"no narrowing was detected{_limits(size, entropy)}",
-    }[fewer, smaller]
-    gap = ""
+    value, low, high, null = side_by_side([size[name] for name in ("value", "low", "high", "null")], decimals=1)
+    dimensions = f"{value} effective dimensions ({_over_groups(low, high, size)}; random groups: {null})"
+    nats = ""
     if entropy is not None:
-        shifted = {end: None if entropy[end] is None else entropy[end] - entropy["null"] for end in _ENDS}
-        gap = f" and {entropy['value'] - entropy['null']:+.1f} nats of entropy from theirs ("
-        gap += f"{interval_phrase(shifted, lambda value: f'{value + 0.0:.1f}', _ENDS)})"
-    ends = interval_phrase(size, lambda value: f"{value:.1f}", _ENDS)
-    return f"{size['value']:.1f} effective dimensions ({ends}; random groups: {size['null']:.1f}){gap}: {verdict}"
+        gaps = [None if entropy[name] is None else entropy[name] - entropy["null"] for name in ("value", "low", "high")]
+        gap, low, high, _ = side_by_side((*gaps, 0.0), decimals=1)
+        nats = f" and an entropy that differs from theirs by {gap} nats ({_over_groups(low, high, entropy)})"
+    return f"{dimensions}{nats}: {_narrowing_verdict(size, entropy)}"
 
 
-def _limits(size: Mapping[str, Any] | None = None, entropy: Mapping[str, Any] | None = None) -> str:
-    """What would have been detected where nothing was."""
-    parts = []
-    for row, unit in ((size, "dimensions"), (entropy, "nats")):
-        if row is not None and row["low"] is not None and row["high"] is not None and row["groups"] > 1:
-            half = torch.tensor((row["high"] - row["low"]) / 2, dtype=torch.float64)
-            parts.append(f"{float(detectable(half, row['groups'])):.2g} {unit}")
-    return f" ({' and '.join(parts)} less would have been in four of five texts)" if parts else ": there is no interval"
+def _over_groups(low: str, high: str, row: _Row) -> str:
+    """The interval over previous tokens."""
+    return interval(low, high, row["groups"]).replace("window", "previous token") if low else "no interval"
 
 
-def _below(row: Mapping[str, Any]) -> bool:
+def _narrowing_verdict(size: _Row, entropy: _Row | None) -> str:
+    fewer, smaller = _below(size), entropy is not None and _below(entropy)
+    if fewer and smaller:
+        return "conditioning narrows it to fewer directions"
+    if fewer:
+        unseen = _unseen(entropy=entropy)
+        return f"conditioning narrows it to fewer directions{unseen and f', but a smaller entropy {unseen}'}"
+    unseen = _unseen(size) if smaller else _unseen(size, entropy)
+    return (
+        f"conditioning makes it smaller, but a narrowing to fewer directions {unseen}"
+        if smaller
+        else f"a narrowing {unseen}"
+    )
+
+
+def _unseen(size: _Row | None = None, entropy: _Row | None = None) -> str:
+    """Why something was not detected: it cannot be tested, or which difference would have been."""
+    rows = [(row, unit) for row, unit in ((size, "dimensions"), (entropy, "nats")) if row is not None]
+    tested = [(row, unit) for row, unit in rows if _is_tested(row)]
+    if not tested:
+        return "cannot be tested without an interval" if rows else ""
+    shown: list[str] = []
+    missed: list[str] = []
+    for row, unit in tested:
+        limit, reach = _group_limit(row), _narrowest(row) if unit == "dimensions" else inf
+        (shown if limit <= reach else missed).append(f"{significant(min(limit, reach), 2)} {unit}")
+    limits = [f"{' or '.join(shown)} less would have been in four of five texts"] if shown else []
+    limits += [f"even {text} less could have been missed" for text in missed]
+    return f"was not detected ({'; '.join(limits)})"
+
+
+def _narrowest(size: _Row) -> float:
+    """By how much the effective dimension can lie below its null: no Gaussian has less than one."""
+    return max(float(size["null"]) - 1.0, 0.0)
+
+
+def _is_tested(row: _Row) -> bool:
+    return row["low"] is not None and row["high"] is not None and row["groups"] > 1
+
+
+def _group_limit(row: _Row) -> float:
+    return _detectable((row["high"] - row["low"]) / 2, row["groups"])
+
+
+def _below(row: _Row) -> bool:
     """Whether the interval lies below the null."""
-    return row["high"] is not None and row["high"] < row["null"]
+    return row["high"] is not None and bool(row["high"] < row["null"])

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -12,10 +13,13 @@ from headscope.lenses.scores.row_sums import AT
 from headscope.lenses.scores.site_sums import SiteSums
 from headscope.lenses.scores.terms import NOT_ADDED
 from headscope.lenses.scores.window import bent
+from headscope.lenses.shared.absences import absence, limit_clause, uncut_effect
 from headscope.lenses.shared.effects import excludes_null, majority_effect, ratio_effect, share_effect
-from headscope.lenses.shared.phrases import detectable_effect, percent, two_digits, undetected
+from headscope.lenses.shared.phrases import percent, windows_phrase
 from headscope.lenses.shared.plots import label_of
+from headscope.lenses.shared.table import most_windows
 from headscope.lenses.shared.weight_notes import status_warnings
+from headscope.lenses.shared.written_numbers import counted, interval, part_of, percents, side_by_side, significant
 from headscope.maths.attention.softmax import LARGEST_VARIANCE
 
 # Samples per dimension below which a covariance is called poor.
@@ -91,91 +95,143 @@ def _rows_of(table: pl.DataFrame, quantity: str) -> pl.DataFrame:
     return table.filter(pl.col("quantity") == quantity, pl.col("value").is_not_null())
 
 
+def _median(values: pl.Series) -> float:
+    return float(np.median(values.to_numpy()))
+
+
+def _sides(rows: pl.DataFrame, null: str | float) -> tuple[int, int]:
+    """How many intervals lie above the null, and how many below."""
+    reference = pl.col(null) if isinstance(null, str) else pl.lit(null)
+    above, below = pl.col("low") > reference, pl.col("high") < reference
+    return rows.filter(above).height, rows.filter(below).height
+
+
+def _unsure(effect: float | None) -> str:
+    return " (no interval)" if effect is None else ""
+
+
 def _variance_headline(table: pl.DataFrame) -> Headline:
     """How many predictions lie inside the measured intervals. A variance needs no Gaussian, only independence."""
     rows = _rows_of(table, "row_variance").filter(pl.col("predicted") > 0)
     if rows.is_empty():
-        nothing = f"Scores of {_rows_of(table, 'mean').height} heads were seen, too few tokens to predict them."
+        heads = counted(_rows_of(table, "mean").height, "head")
+        nothing = f"Scores of {heads} were seen, too few tokens to predict them."
         return Headline(nothing, nothing)
-    ratio = (rows["value"] / rows["predicted"]).to_numpy()
-    top = rows.row(int(ratio.argmax()), named=True)
-    text = (
-        f"Over {_windows(rows)}, the variance of scores within a row is {np.median(ratio):.2f} times what independent "
-        f"tokens would have, in the median of {rows.height} heads; the most in {label_of(top)}, {ratio.max():.2g} times"
-    )
-    sure = rows.filter(pl.col("low").is_not_null())
-    median_ratio = f"{np.median(ratio):.2f} times that of independent tokens"
-    short = f"In the median head the variance of a query's scores is {median_ratio}"
-    if sure.is_empty():
-        return Headline(f"{text}. One window gives no interval.", f"{short} (no interval).")
-    inside = sure.filter(pl.col("predicted").is_between("low", "high")).height
-    more, less = (
-        sure.filter(side).height for side in (pl.col("low") > pl.col("predicted"), pl.col("high") < pl.col("predicted"))
-    )
-    size = detectable_effect(sure, scale="predicted")
-    limit = "" if size is None else f"; in the median head one test detects {100 * size:.0f} % in four of five texts"
+    ratios = rows["value"] / rows["predicted"]
+    median, top = _median(ratios), rows.row(int(ratios.to_numpy().argmax()), named=True)
+    judged = rows.filter(pl.col("low").is_not_null())
+    effect = majority_effect(ratio_effect(median, 1.0), excludes_null(judged, "predicted"))
+    ratio, _ = side_by_side((median, 1.0), decimals=2)
     full = (
-        f"{text} ({top['low'] / top['predicted']:.2g} to {top['high'] / top['predicted']:.2g}). By the 95 % intervals "
-        f"{inside} of {sure.height} heads are not told from independence, {more} vary more and {less} less (by chance: "
-        f"one in forty each{limit})."
+        f"Over {windows_phrase(rows)}, the variance of scores within a row is {ratio} times that of independent tokens "
+        f"in the median of {counted(rows.height, 'head')}, and most in {label_of(top)}: "
+        f"{_ratio(top)}.{_variance_tests(judged)}"
     )
-    effect = majority_effect(ratio_effect(float(np.median(ratio)), 1.0), excludes_null(sure, "predicted"))
+    short = f"In the median head the variance of a query's scores is {ratio} times that of independent tokens"
     if effect == 0.0:
-        short = (
-            f"In {inside} of {sure.height} heads no difference of score variance from independent tokens was detected; "
-            f"{percent(size or 0.0)} would have been"
-        )
-    return Headline(full, f"{short}.", effect)
+        return Headline(full, _variance_absence(judged), effect)
+    return Headline(full, f"{short}{_unsure(effect)}.", effect)
 
 
-def _windows(rows: pl.DataFrame) -> str:
-    count = max(rows["windows"].to_list())
-    return f"{count} window{'' if count == 1 else 's'}"
+def _ratio(row: Mapping[str, Any]) -> str:
+    """Measured over predicted, with the interval."""
+    ends = [None if row[name] is None else row[name] / row["predicted"] for name in ("value", "low", "high")]
+    value, low, high, _ = side_by_side((*ends, 1.0), decimals=2)
+    return f"{value} times ({interval(low, high, row['windows'])})"
+
+
+def _variance_tests(judged: pl.DataFrame) -> str:
+    """How many heads vary more or less than independent tokens, and what one test detects."""
+    if judged.is_empty():
+        return ""
+    more, less = _sides(judged, "predicted")
+    limit = limit_clause(uncut_effect(judged, scale="predicted"), percent)
+    return (
+        f" By the 95 % intervals it is larger in {part_of(more, judged.height, 'head')} and smaller in {less} (by "
+        f"chance: one in forty each), and {judged.height - more - less} cannot be told from independence"
+        f"{limit and f'; in the median head {limit}'}."
+    )
+
+
+def _variance_absence(judged: pl.DataFrame) -> str:
+    size, subject = (
+        uncut_effect(judged, scale="predicted"),
+        "difference of score variance from independent tokens",
+    )
+    unclear = judged.height - sum(_sides(judged, "predicted"))
+    return _in_heads(unclear, judged, absence(subject, size, percent, windows=most_windows(judged)))
+
+
+def _in_heads(unclear: int, judged: pl.DataFrame, sentence: str) -> str:
+    """The sentence about the heads in which nothing was detected."""
+    return f"In {part_of(unclear, judged.height, 'head')} {sentence[0].lower()}{sentence[1:]}"
+
+
+def _points(share: float) -> str:
+    return f"{significant(100 * share, 2)} points"
 
 
 def _entropy_headline(table: pl.DataFrame) -> Headline | None:
     rows = _rows_of(table, "entropy_share").filter(pl.col("predicted").is_not_null())
     if rows.is_empty():
         return None
-    value, predicted = rows["value"].to_numpy(), rows["predicted"].to_numpy()
-    gap = value - predicted
-    inside = rows.filter(pl.col("predicted").is_between("low", "high")).height
-    sure = rows.filter(pl.col("low").is_not_null()).height
-    judged = f"; {inside} of {sure} predictions lie inside the 95 % interval of the measurement" if sure else ""
-    tested = _rows_of(table, "rejected_share")["value"].to_numpy()
-    normal = ""
-    if len(tested):
-        normal = f" Normality of a row is rejected in {100 * np.median(tested):.0f} % of rows (chance: 5 %)."
+    median, expected = _median(rows["value"]), _median(rows["predicted"])
+    judged = rows.filter(pl.col("low").is_not_null())
+    effect = majority_effect(share_effect(median, expected), excludes_null(judged, "predicted"))
+    value, predicted = percents((median, expected))
+    (gap,) = side_by_side((100 * _median(rows["value"] - rows["predicted"]),), decimals=1)
     full = (
-        f"From the variance of a row alone Gaussian scores would have {100 * np.median(predicted):.0f} % of the "
-        f"largest entropy in the median head and {100 * np.median(value):.0f} % are measured, a median difference of "
-        f"{100 * np.median(gap):+.1f} points{judged}. {_frozen(table)}{normal}"
-    )
-    effect = majority_effect(
-        share_effect(float(np.median(value)), float(np.median(predicted))), excludes_null(rows, "predicted")
-    )
-    short = (
-        f"The median head has {100 * np.median(value):.0f} % of the largest entropy; Gaussian scores of the same "
-        f"variance would have {100 * np.median(predicted):.0f} %."
+        f"Over {windows_phrase(rows)}, the median of {counted(rows.height, 'head')} has {value} of the largest "
+        f"entropy, and Gaussian scores of the same variance would have {predicted}; head by head the median difference "
+        f"is {gap} points{_entropy_tests(judged)}. {_frozen(table)}{_normality(table)}"
     )
     if effect == 0.0:
-        size = 100 * (detectable_effect(rows) or 0.0)
+        size, reach = uncut_effect(judged), max(expected, 1.0 - expected)
+        subject, windows = "entropy unlike Gaussian scores'", most_windows(judged)
+        unclear = judged.height - sum(_sides(judged, "predicted"))
+        short = _in_heads(unclear, judged, absence(subject, size, _points, windows=windows, reach=reach))
+    else:
         short = (
-            f"In {inside} of {sure} heads no entropy unlike that of Gaussian scores was detected; {size:.2g} points "
-            "would have been."
+            f"The median head has {value} of the largest entropy, Gaussian scores of equal variance have "
+            f"{predicted}{_unsure(effect)}."
         )
     return Headline(full, short, effect)
+
+
+def _entropy_tests(judged: pl.DataFrame) -> str:
+    if judged.is_empty():
+        return " (no interval)"
+    more, less = _sides(judged, "predicted")
+    limit = limit_clause(uncut_effect(judged), _points)
+    return (
+        f", and the 95 % interval lies above the prediction in {part_of(more, judged.height, 'head')}, below it in "
+        f"{less}{limit and f' (in the median head {limit})'}"
+    )
+
+
+def _normality(table: pl.DataFrame) -> str:
+    """How many rows are not normal, in the median head."""
+    rows = _rows_of(table, "rejected_share")
+    if rows.is_empty():
+        return ""
+    rejected, level = percents((_median(rows["value"]), 0.05))
+    return f" Normality of a row is rejected in {rejected} of rows of the median head (chance: {level})."
 
 
 def _frozen(table: pl.DataFrame) -> str:
     """How many heads are beyond freezing, by their intervals where there are any."""
     rows = _rows_of(table, "freezing")
-    sure = rows.filter(pl.col("low").is_not_null())
-    if sure.is_empty():
-        return f"{rows.filter(pl.col('value') > 1).height} of {rows.height} heads are beyond freezing."
-    beyond = sure.filter(pl.col("low") > 1).height
-    unsure = sure.filter((pl.col("low") <= 1) & (pl.col("high") > 1)).height
-    return f"{beyond} of {sure.height} heads are beyond freezing by their 95 % intervals, and {unsure} cannot be told."
+    expected = rows.filter(pl.col("predicted").is_not_null())
+    null = f" (independent tokens: {expected.filter(pl.col('predicted') > 1).height})" if expected.height else ""
+    judged = rows.filter(pl.col("low").is_not_null())
+    if judged.is_empty():
+        beyond = rows.filter(pl.col("value") > 1).height
+        return f"The freezing number is above 1 in {part_of(beyond, rows.height, 'head')}{null}, without an interval."
+    beyond, below = _sides(judged, 1.0)
+    return (
+        f"By its 95 % interval the freezing number is above 1 in {part_of(beyond, judged.height, 'head')}{null}, and "
+        f"{judged.height - beyond - below} cannot be told."
+    )
 
 
 @dataclass(frozen=True)
@@ -184,6 +240,7 @@ class _Part:
 
     clause: str
     short: str
+    windows: int
     effect: float | None = None
 
 
@@ -192,57 +249,72 @@ def _last_headline(tables: Mapping[str, pl.DataFrame]) -> Headline | None:
     parts = [part for part in candidates if part is not None]
     if not parts:
         return None
+    windows = counted(max(part.windows for part in parts), "window")
     text = "; ".join(part.clause for part in parts)
-    return Headline(text[:1].upper() + text[1:] + ".", parts[0].short, parts[0].effect)
+    return Headline(f"Over {windows}, {text}.", parts[0].short, parts[0].effect)
 
 
 def _jacobian_part(heads: pl.DataFrame) -> _Part | None:
     trained, bare = (_rows_of(heads, f"jacobian_{name}") for name in ("trained", "unscaled"))
+    trained = trained.filter(pl.col("null").is_not_null())
     if trained.is_empty():
         return None
-    norm = float(np.median(trained["value"].to_numpy()))
-    clause = f"the softmax's Jacobian has a median norm of {norm:.2g}"
-    if not bare.is_empty():
-        clause += f" as trained and {np.median(bare['value'].to_numpy()):.2g} without scale"
-    uniform = float(np.median(trained["null"].to_numpy()))
+    median, null = _median(trained["value"]), _median(trained["null"])
+    norm, uniform = side_by_side((median, null), digits=2)
+    outside = excludes_null(trained, "null")
+    tests = f", outside the 95 % interval in {part_of(sum(outside), len(outside), 'head')}" if outside else ""
+    unscaled = f"; without the scale: {significant(_median(bare['value']), 2)}" if bare.height else ""
+    clause = (
+        f"the norm of the softmax's Jacobian is {norm} in the median of {counted(trained.height, 'head')} (uniform "
+        f"attention: {uniform}{tests}{unscaled})"
+    )
     # No softmax has a norm above one half: twice the norm is a share.
-    effect = majority_effect(share_effect(2 * norm, 2 * uniform), excludes_null(trained, "null"))
+    effect = majority_effect(share_effect(2 * median, 2 * null), outside)
     short = (
-        f"In the median head weights change by up to {two_digits(norm)} times a small change of scores; uniform "
-        f"attention: {two_digits(uniform)}."
+        f"In the median head weights change at most {norm} times as much as scores; uniform attention: "
+        f"{uniform}{_unsure(effect)}."
     )
     if effect == 0.0:
-        size = two_digits(detectable_effect(trained) or 0.0)
-        short = undetected("response of weights to scores unlike that of uniform attention", size)
-    return _Part(clause, short, effect)
+        subject, reach = "response of weights to scores unlike that of uniform attention", max(0.5 - null, null)
+        size, windows = uncut_effect(trained), most_windows(trained)
+        short = absence(subject, size, lambda norm: significant(norm, 2), windows=windows, reach=reach)
+    return _Part(clause, short, most_windows(trained), effect)
 
 
 def _bounds_part(bounds: pl.DataFrame) -> _Part | None:
-    if bounds.is_empty():
+    rows = bounds.filter(pl.col("value").is_not_null(), pl.col("bound") > 0)
+    if rows.is_empty():
         return None
-    reached = 100 * float(np.median((bounds["value"] / bounds["bound"]).to_numpy()))
-    clause = f"the largest score reaches {reached:.0f} % of its Cauchy–Schwarz bound in the median head"
-    stated = bounds["beyond"].drop_nulls().to_numpy()
+    (reached,) = percents((_median(rows["value"] / rows["bound"]),))
+    clause = (
+        f"the largest score reaches {reached} of its Cauchy–Schwarz bound in the median of "
+        f"{counted(rows.height, 'head')}"
+    )
+    stated = bounds["beyond"].drop_nulls()
     if len(stated):
-        clause += f" (with the cosine of the tokens in it the bound fails in {int((stated > 0).sum())} heads)"
-    short = f"The median head's largest score is {reached:.0f} % of what the lengths of its query and key allow."
-    return _Part(clause, short)
+        beyond = part_of(int((stated > 0).sum()), len(stated), "head")
+        clause += f" (with the cosine of the tokens in it the bound fails in {beyond})"
+    short = f"The median head's largest score is {reached} of what the lengths of its query and key allow."
+    return _Part(clause, short, most_windows(rows))
 
 
 def _terms_part(terms: pl.DataFrame) -> _Part | None:
-    if terms.is_empty():
+    mixed = terms.filter(
+        pl.col("quantity").is_in(["position_content", "content_position"]),
+        pl.col("share").is_not_null(),
+        pl.col("null").is_not_null(),
+    )
+    if mixed.is_empty():
         return None
-    mixed = terms.filter(pl.col("quantity").is_in(["position_content", "content_position"]))
     sums = mixed.group_by("stack", "layer", "head", maintain_order=True).agg(pl.col("share", "null").sum())
-    share, null = (100 * float(np.median(sums[name].to_numpy())) for name in ("share", "null"))
-    half = ((mixed["share_high"] - mixed["share_low"]) / 2).drop_nulls().to_numpy()
-    margin = f", ± {100 * float(np.median(half)):.1g} for one term of the median head" if len(half) else ""
+    share, null = percents([_median(sums[name]) for name in ("share", "null")])
+    outside = excludes_null(mixed, "null", ("share_low", "share_high"))
+    tests = f", outside the 95 % interval of {part_of(sum(outside), len(outside), 'term')}" if outside else ""
     clause = (
-        f"the mixed terms of content and position hold {share:.0f} % of the first layer's row "
-        f"variance{margin} (by the sizes of the parts alone {null:.0f} %)"
+        f"the mixed terms of content and position hold {share} of the first layer's row variance in the median of "
+        f"{counted(sums.height, 'head')} (by the sizes of the parts alone: {null}{tests})"
     )
     short = (
-        f"Mixed terms of content and position hold {share:.0f} % of the first layer's variance; random weights give "
-        f"{null:.0f} %."
+        f"Mixed terms of content and position hold {share} of the first layer's variance; random weights give {null}."
     )
-    return _Part(clause, short)
+    return _Part(clause, short, most_windows(mixed))

@@ -25,3 +25,8 @@ def with_values(quantities: Sequence[HeadQuantity], tables: Mapping[str, pl.Data
 def _values(quantity: HeadQuantity, table: pl.DataFrame) -> pl.Series:
     rows = table.filter(*(pl.col(column) == value for column, value in quantity.where.items()))
     return rows[quantity.column]
+
+
+def most_windows(rows: pl.DataFrame) -> int:
+    """How many windows the row with the most of them rests on."""
+    return max((int(count) for count in rows["windows"].to_list() if count is not None), default=0)

@@ -26,7 +26,7 @@ def gain_warning(gained: Sequence[Site], sites: Sequence[Site], projections: str
 
 
 def status_warnings(spec: ModelSpec, statuses: Mapping[Site, WeightStatus], normed: str) -> tuple[str, ...]:
-    """Warnings of rounding noise, of sites that normalise or clip, and of sites left out.
+    """Warnings of rounding noise, of sites that normalise, clip or add other terms, and of sites left out.
 
     `normed` says what normalisation means for the lens.
     """
@@ -45,6 +45,11 @@ def status_warnings(spec: ModelSpec, statuses: Mapping[Site, WeightStatus], norm
             f"In {len(clipped)} of {len(statuses)} sites (first {clipped[0][0].label}) {clipped[0][1]}: "
             "the numbers are those of the weights, without that."
         )
+    incomplete = {
+        site: status.reason for site, status in statuses.items() if status.status == "exact" and status.reason
+    }
+    for site, reason in list(incomplete.items())[:1]:
+        texts.append(f"In {len(incomplete)} of {len(statuses)} sites (first {site.label}) {reason}.")
     reasons: dict[str, list[Site]] = {}
     for site, weight_status in statuses.items():
         if weight_status.status == "refused":

@@ -7,8 +7,11 @@ import numpy as np
 import polars as pl
 
 from headscope.core import Headline, Site
+from headscope.lenses.shared.absences import absence, limit_clause
 from headscope.lenses.shared.effects import clear_effect, excludes_null, majority_effect, nats_effect, share_effect
-from headscope.lenses.shared.phrases import detectable_effect, interval_phrase, undetected, windows_phrase
+from headscope.lenses.shared.phrases import detectable_effect, windows_phrase
+from headscope.lenses.shared.table import most_windows
+from headscope.lenses.shared.written_numbers import counted, interval, part_of, percents, side_by_side, significant
 from headscope.lenses.transport.constant_weights import Counts
 from headscope.lenses.transport.half_laws import PER_DIMENSION
 from headscope.lenses.transport.sums import KEYS
@@ -127,10 +130,17 @@ def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[Headline, ...]:
     return tuple(headline for headline in candidates if headline is not None)
 
 
-def _middle(rows: pl.DataFrame, column: str) -> float:
-    """The median of what is known; 0 where nothing is."""
+_Row = Mapping[str, Any]
+
+
+def _middle(rows: pl.DataFrame, column: str) -> float | None:
+    """The median of what is known; None where nothing is."""
     values = rows[column].drop_nulls().to_numpy()
-    return float(np.median(values)) if len(values) else 0.0
+    return float(np.median(values)) if len(values) else None
+
+
+def _value(rows: pl.DataFrame) -> float:
+    return float(np.median(rows["value"].to_numpy()))
 
 
 def _of(table: pl.DataFrame, quantity: str) -> pl.DataFrame:
@@ -142,63 +152,83 @@ def _two(value: float) -> str:
     return f"{round(value, 2) + 0.0:.2f}"
 
 
+def _median_row(rows: pl.DataFrame, column: str = "value") -> dict[str, Any]:
+    """The row in the middle: a layer that there is, so that its interval belongs to it."""
+    return rows.sort(column, maintain_order=True).row(rows.height // 2, named=True)
+
+
 def _answer(heads: pl.DataFrame, layers: pl.DataFrame) -> Headline | None:
     entropy, rows = _of(heads, "entropy"), _of(heads, "covariance")
     if entropy.is_empty() or rows.is_empty():
         vectors = _of(heads, "vector")
         return None if vectors.is_empty() else _vector_headline(vectors)
-    median = _middle(entropy, "value")
-    verdict = (
-        f"carry the entropy of tokens through attention {_nearly(layers)}"
-        if abs(median) < SMALL
-        else "carry the entropy of tokens through attention only roughly"
-        if abs(median) < ROUGH
-        else "do not carry the entropy of tokens through attention"
-    )
-    flat = f"; with uniform attention: {_signed(_middle(entropy, 'null'))}" if entropy["null"].count() else ""
+    median, flat = _value(entropy), _middle(entropy, "null")
+    uniform = "" if flat is None else f"; with uniform attention {_off(flat)}"
     ratio = float(np.median(rows["predicted"].to_numpy() / np.maximum(rows["measured"].to_numpy(), 1e-300)))
     full = (
-        f"Constant weights {verdict}: for windows that they were not taken from, the entropy of a head's output is "
-        f"predicted {_signed(median)} per component in the median of {entropy.height} heads "
-        f"({windows_phrase(entropy)}{flat}){_pooled_clause(layers)}{_clear_clause(entropy)}; "
-        f"the mean is off by {_beside(_of(heads, 'mean'))} and the covariance by {_beside(rows)}, with {_two(ratio)} "
-        f"of the variance{_shared(heads)}."
+        f"Constant weights {_verdict(median, layers)}: for windows that they were not taken from, the entropy of a "
+        f"head's output is predicted {_off(median, ' nats per component')} in the median of "
+        f"{counted(entropy.height, 'head')} ({windows_phrase(entropy)}{uniform}).{_pooled_sentence(layers)}"
+        f"{_clear_sentence(entropy)} The mean is off by {_compared(_of(heads, 'mean'))} and the covariance by "
+        f"{_compared(rows)}; the predicted variance is {_two(ratio)} times the measured one{_shared(heads)}."
     )
     effect = majority_effect(nats_effect(median), excludes_null(entropy, 0.0))
     return Headline(full, _entropy_short(entropy, effect), effect)
 
 
+def _verdict(median: float, layers: pl.DataFrame) -> str:
+    """What the error of the median head says, as far as the interval over all heads of a layer goes."""
+    row = _pooled_row(layers)
+    if row is None:
+        return "carry the entropy of tokens through attention with an error of which too few windows give no interval"
+    if abs(median) < SMALL:
+        return f"carry the entropy of tokens through attention {_nearly(layers)}"
+    if row["low"] <= 0 <= row["high"]:
+        return "carry the entropy of tokens through attention with an error that these windows cannot tell from 0"
+    if abs(median) < ROUGH:
+        return "carry the entropy of tokens through attention only roughly"
+    return "do not carry the entropy of tokens through attention"
+
+
+def _nats_per_component(size: float) -> str:
+    return f"{significant(size, 2)} nats per component"
+
+
 def _entropy_short(entropy: pl.DataFrame, effect: float | None) -> str:
     """The error of the median head, next to that of uniform attention."""
     if effect == 0.0:
-        size = f"{_two(detectable_effect(entropy) or 0.0)} nats per component"
-        return undetected("error of averaged weights in a head's output entropy", size)
-    error = _off(_middle(entropy, "value"), " nats per component")
-    off = f"Weights averaged over texts predict a head's output entropy {error}"
+        subject, size = "error of averaged weights in a head's output entropy", detectable_effect(entropy)
+        return absence(subject, size, _nats_per_component, windows=most_windows(entropy))
+    error, flat = _off(_value(entropy), " nats per component"), _middle(entropy, "null")
+    text = f"Weights averaged over texts predict a head's output entropy {error}"
     if effect is None:
-        return f"{off} (no interval)."
-    return f"{off}; uniform ones {_off(_middle(entropy, 'null'))}." if entropy["null"].count() else f"{off}."
+        return f"{text} (no interval)."
+    return f"{text}." if flat is None else f"{text}; uniform ones {_off(flat)}."
 
 
 def _off(value: float, unit: str = "") -> str:
-    return f"{_two(abs(value))}{unit} too {'high' if value > 0 else 'low'}"
+    """How far off a prediction is, and to which side."""
+    (size,) = side_by_side((abs(value),), decimals=2)
+    return f"{size}{unit} too {'high' if value > 0 else 'low'}" if float(size) else f"{size}{unit} off"
 
 
 def _vector_headline(vectors: pl.DataFrame) -> Headline:
     """Single outputs, of which constant weights would have no error at all."""
-    off, flat = (_two(_middle(vectors, name)) for name in ("value", "null"))
+    error, uniform = side_by_side((_value(vectors), _middle(vectors, "null")), decimals=2)
     full = (
-        f"With mean weights a head's output is off by {off} of its spread in the median of {vectors.height} heads "
-        f"(uniform attention: {flat}; {windows_phrase(vectors)}); there are too few windows to say more."
+        f"With mean weights a head's output is off by {error} of its spread in the median of "
+        f"{counted(vectors.height, 'head')} ({uniform and f'uniform attention: {uniform}; '}"
+        f"{windows_phrase(vectors)}); there are too few windows to say more."
     )
-    short = f"Weights averaged over texts miss the median head's output by {off} of its spread; uniform ones by {flat}."
-    return Headline(full, short, share_effect(_middle(vectors, "value")))
+    compared = uniform and f"; uniform ones by {uniform}"
+    short = f"Weights averaged over texts miss the median head's output by {error} of its spread{compared}."
+    return Headline(full, short, share_effect(_value(vectors)))
 
 
 def _pooled_row(layers: pl.DataFrame) -> dict[str, Any] | None:
     """The error of the entropy over all heads of the median layer; None where no layer has an interval."""
     rows = _of(layers, "entropy").filter(pl.col("stage") == "heads", pl.col("low").is_not_null())
-    return rows.sort("value", maintain_order=True).row(rows.height // 2, named=True) if rows.height else None
+    return _median_row(rows) if rows.height else None
 
 
 def _nearly(layers: pl.DataFrame) -> str:
@@ -211,47 +241,53 @@ def _nearly(layers: pl.DataFrame) -> str:
     return "with a small error in the median head, but one that the windows do not bound as tightly"
 
 
-def _pooled_clause(layers: pl.DataFrame) -> str:
+def _pooled_sentence(layers: pl.DataFrame) -> str:
     """The error of the entropy over all heads of the median layer, with its interval."""
     row = _pooled_row(layers)
     if row is None:
         return ""
-    ends = interval_phrase(row, _two, ("low", "high"))
-    return f", over all heads of {_where(row)}, the median layer, {_two(row['value'])} ({ends})"
+    value, low, high, _ = side_by_side((row["value"], row["low"], row["high"], 0.0), decimals=2)
+    ends = interval(low, high, row["windows"])
+    return f" Over all heads of {_where(row)}, the median layer, the error is {value} nats ({ends})."
 
 
-def _clear_clause(entropy: pl.DataFrame) -> str:
-    """In how many heads the interval of the error leaves 0 out, and how wide it is."""
-    rows = entropy.filter(pl.col("low").is_not_null())
-    if rows.is_empty():
+def _clear_sentence(entropy: pl.DataFrame) -> str:
+    """In how many heads the interval of the error leaves 0 out, and what it would have taken."""
+    outside = excludes_null(entropy, 0.0)
+    if not outside:
         return ""
-    clear = rows.filter((pl.col("low") > 0) | (pl.col("high") < 0)).height
-    half = float(np.median((rows["high"] - rows["low"]).to_numpy())) / 2
+    limit = limit_clause(detectable_effect(entropy), lambda size: f"{significant(size, 2)} nats")
     return (
-        f"; the interval of {clear} of {rows.height} heads leaves 0 out (by chance: one in twenty; half of it is "
-        f"{_two(half)} nats in the median head)"
+        f" The 95 % interval of {part_of(sum(outside), len(outside), 'head')} leaves 0 out (by chance: one in twenty"
+        f"{limit and f'; in the median head {limit}'})."
     )
 
 
-def _beside(rows: pl.DataFrame) -> str:
-    """An error with what it is to be compared with."""
-    value, null, floor = (_two(_middle(rows, name)) for name in ("value", "null", "floor"))
-    return f"{value} of its size (uniform attention: {null}; what was measured in the other half: {floor})"
+def _compared(rows: pl.DataFrame) -> str:
+    """An error with what it is to be compared with, where that was measured."""
+    value, null, floor = side_by_side([_middle(rows, name) for name in ("value", "null", "floor")], decimals=2)
+    nulls = [
+        f"{name}: {text}"
+        for name, text in (("uniform attention", null), ("what was measured in the other half", floor))
+        if text
+    ]
+    compared = f" ({'; '.join(nulls)})" if nulls else ""
+    return f"{value} of its size{compared}"
 
 
 def _shared(heads: pl.DataFrame) -> str:
     rows = _of(heads, "information")
-    if rows.is_empty():
+    texts = side_by_side([_middle(rows, name) for name in ("before", "measured", "predicted")], decimals=2)
+    if not all(texts):
         return ""
-    before, measured, predicted = (_two(_middle(rows, name)) for name in ("before", "measured", "predicted"))
+    before, measured, predicted = texts
     return (
-        f"; mutual information of neighbours, {before} nats in the values, becomes {measured} where {predicted} are "
-        "predicted"
+        f"; the mutual information of two tokens, {before} nats in the values, becomes {measured} where {predicted} "
+        "are predicted"
     )
 
 
-def _signed(value: float) -> str:
-    return f"{_two(abs(value))} nats too {'high' if value > 0 else 'low'}"
+_SHARE_ENDS = ("share_low", "share_high")
 
 
 def _causes(heads: pl.DataFrame, layers: pl.DataFrame) -> Headline | None:
@@ -259,50 +295,57 @@ def _causes(heads: pl.DataFrame, layers: pl.DataFrame) -> Headline | None:
     rows, vectors = _of(heads, "covariance").filter(pl.col("share").is_not_null()), _of(heads, "vector")
     if rows.is_empty() or vectors.is_empty():
         return None
-    shares_of_error = []
-    entropy = _of(heads, "entropy").filter(pl.col("share").is_not_null())
-    if entropy.height:
-        share = _middle(entropy, "share")
-        shares_of_error.append(
-            f"{'all' if share > 0.995 else _percent(share)} of the error of the entropy in the median head"
-        )
-    low, median, high = np.quantile(rows["share"].to_numpy(), (0.05, 0.5, 0.95))
-    pooled = _of(layers, "covariance").filter(pl.col("stage") == "heads", pl.col("share_low").is_not_null())
-    inside = ""
-    if pooled.height:
-        ordered = pooled.sort("share", maintain_order=True)
-        row = ordered.row(ordered.height // 2, named=True)
-        inside = (
-            f"; all heads of {_where(row)}, the median layer: {_percent(row['share'])}, 95 % interval over windows "
-            f"{_percent(row['share_low'])} to {_percent(row['share_high'])}"
-        )
-    shares_of_error.append(
-        f"{_percent(median)} of the squared error of the covariance ({_percent(low)} to {_percent(high)} in nine of "
-        f"ten heads{inside})"
+    median = float(np.median(rows["share"].to_numpy()))
+    entropy = _middle(_of(heads, "entropy"), "share")
+    of_entropy = "" if entropy is None else f"{_percent(entropy)} of the error of the entropy and "
+    compared = rows.filter(pl.col("null").is_not_null())
+    better = compared.filter(pl.col("value") < pl.col("null")).height
+    pattern = (
+        f"the mean pattern predicts the covariance better than uniform attention in "
+        f"{part_of(better, compared.height, 'head')} (chance: half), and "
+        if compared.height
+        else "the mean pattern "
     )
-    better = rows.filter(pl.col("value") < pl.col("null")).height
-    missed = _middle(vectors, "value") ** 2
     full = (
-        f"Weights that depend on the data make up {' and '.join(shares_of_error)}, the rest is that windows differ; "
-        "the mean pattern predicts the covariance better than uniform attention in "
-        f"{better} of {rows.height} heads (chance: half), and "
-        f"leaves {_percent(missed)} of the variance of single outputs unexplained in the median one "
-        f"({windows_phrase(rows)})."
+        f"In the median of {counted(rows.height, 'head')}, weights that depend on the data make up {of_entropy}"
+        f"{_percent(median)} of the squared error of the covariance ({_share_spread(rows)}{_pooled_share(layers)}); "
+        f"the rest is that windows differ. Over {windows_phrase(rows)}, {pattern}leaves "
+        f"{_percent(_value(vectors) ** 2)} of the variance of single outputs unexplained."
     )
-    ends = ("share_low", "share_high")
-    effect = majority_effect(share_effect(float(median)), excludes_null(rows, 0.0, ends))
+    effect = majority_effect(share_effect(median), excludes_null(rows, 0.0, _SHARE_ENDS))
     if effect == 0.0:
-        size = f"{_percent(detectable_effect(rows, ends) or 0.0)} of it"
-        return Headline(full, undetected("error of covariances from weights that follow the text", size), effect)
-    short = (
-        f"Weights that follow the text make up {_percent(median)} of the squared error of predicted covariances; "
-        "constant weights: 0 %."
-    )
+        subject, size = "error of covariances from weights that follow the text", detectable_effect(rows, _SHARE_ENDS)
+        return Headline(full, absence(subject, size, _percent, windows=most_windows(rows), reach=1.0), effect)
+    null = "constant weights: 0 %" if effect is not None else "no interval"
+    share = f"{_percent(median)} of the squared error of predicted covariances"
+    short = f"Weights that follow the text make up {share}; {null}."
     return Headline(full, short, effect)
 
 
+def _share_spread(rows: pl.DataFrame) -> str:
+    """How far heads differ, and in how many the share is clear."""
+    outside = excludes_null(rows, 0.0, _SHARE_ENDS)
+    tests = (
+        f"its 95 % interval leaves 0 out in {part_of(sum(outside), len(outside), 'head')}" if outside else "no interval"
+    )
+    shares = rows["share"].to_numpy()
+    low, high = side_by_side([100 * float(share) for share in (shares.min(), shares.max())], decimals=0)
+    return f"{low} % to {high} % over heads; {tests}" if rows.height > 1 else tests
+
+
+def _pooled_share(layers: pl.DataFrame) -> str:
+    """The same over all heads of the median layer, with its interval."""
+    rows = _of(layers, "covariance").filter(pl.col("stage") == "heads", pl.col("share_low").is_not_null())
+    if rows.is_empty():
+        return ""
+    row = _median_row(rows, "share")
+    value, low, high, _ = percents([row["share"], *(row[end] for end in _SHARE_ENDS), 0.0])
+    return f"; over all heads of {_where(row)}, the median layer: {value}, {interval(low, high, row['windows'])}"
+
+
 def _percent(value: float) -> str:
-    return f"{100 * value + 0.0:.0f} %"
+    (text,) = percents((value,))
+    return text
 
 
 def _where(row: Mapping[str, object]) -> str:
@@ -311,41 +354,55 @@ def _where(row: Mapping[str, object]) -> str:
 
 
 def _through(layers: pl.DataFrame) -> Headline | None:
-    """The error behind each stage of the median layer, and what it is made of at the end."""
-    errors_by_stage, last = [], ""
-    for stage in STAGES[1:]:
-        rows = _of(layers, "covariance").filter(pl.col("stage") == stage)
-        if rows.height:
-            errors_by_stage.append(f"{_two(_middle(rows, 'value'))} behind {_NAMES[stage]}")
-            last = stage
+    """The error after each stage of the median layer, and what it is made of at the end."""
+    covariances = _of(layers, "covariance")
+    rows_by_stage = {stage: covariances.filter(pl.col("stage") == stage) for stage in STAGES[1:]}
+    errors_by_stage = {stage: _value(rows) for stage, rows in rows_by_stage.items() if rows.height}
     if not errors_by_stage:
         return None
-    rows = _of(layers, "covariance").filter(pl.col("stage") == last)
+    errors = ", ".join(
+        f"{_two(error)}{' of its size' if index == 0 else ''} after {_NAMES[stage]}"
+        for index, (stage, error) in enumerate(errors_by_stage.items())
+    )
+    last = [*errors_by_stage][-1]
+    rows = rows_by_stage[last]
+    row = _median_row(rows)
+    value, low, high, floor = side_by_side([row[name] for name in ("value", "low", "high", "floor")], decimals=2)
+    measured = floor and f"; what was measured in the other half: {floor}"
     parts = [
-        f"{words} {_two(_middle(rows, name))}"
+        f"{words} {_two(part)}"
         for name, words in (("weights", "weights"), ("sampling", "other windows"), ("shape", "tokens not Gaussian"))
-        if rows[name].count()
+        if (part := _middle(rows, name)) is not None
     ]
+    alone = f" Alone, the parts of the last error are: {', '.join(parts)}." if parts else ""
     entropy = _of(layers, "entropy").filter(pl.col("stage") == last)
-    nats = f"; entropy is predicted {_signed(_middle(entropy, 'value'))} per component" if entropy.height else ""
-    row = rows.sort("value", maintain_order=True).row(rows.height // 2, named=True)
-    ends = f"{interval_phrase(row, _two, ('low', 'high'))} in {_where(row)}, {windows_phrase(rows)}"
+    nats = (
+        f" Entropy is predicted {_off(_value(entropy), ' nats per component')} after {_NAMES[last]}."
+        if entropy.height
+        else ""
+    )
     full = (
-        f"Through a layer the covariance is off by {', '.join(errors_by_stage)} (median layer; {ends}); the parts at "
-        f"the end are {', '.join(parts)}{nats}."
+        f"Through a layer the predicted covariance is off by {errors} (medians of "
+        f"{counted(rows.height, 'layer')}, {windows_phrase(rows)}). In {_where(row)}, where the last error is the "
+        f"median one, it is {value} ({interval(low, high, row['windows'])}{measured}).{alone}{nats}"
     )
     return _through_headline(full, row, rows, _NAMES[last])
 
 
-def _through_headline(full: str, row: Mapping[str, Any], rows: pl.DataFrame, stage: str) -> Headline:
+def _through_headline(full: str, row: _Row, rows: pl.DataFrame, stage: str) -> Headline:
     """The last stage of the median layer, next to other windows as measured."""
-    value, floor = _middle(rows, "value"), _middle(rows, "floor")
-    effect = clear_effect(share_effect(value, min(floor, 1.0)), row["low"], row["high"], floor)
+    median, floor = _value(rows), _middle(rows, "floor")
+    null = 0.0 if floor is None else floor
+    effect = clear_effect(share_effect(median, min(null, 1.0)), row["low"], row["high"], null)
     if effect == 0.0:
-        subject = f"error of covariances behind {stage} beyond other windows'"
-        return Headline(full, undetected(subject, _two(detectable_effect(rows) or 0.0)), effect)
-    short = (
-        f"Behind {stage} the predicted covariance is off by {_two(value)} of its size; that of other windows by "
-        f"{_two(floor)}."
-    )
+        subject, size = f"error of covariances after {stage} beyond other windows'", detectable_effect(rows)
+        return Headline(full, absence(subject, size, _of_their_size, windows=most_windows(rows)), effect)
+    value, other = side_by_side((median, floor), decimals=2)
+    compared = other and f", other windows' by {other}"
+    unsure = " (no interval)" if effect is None else ""
+    short = f"After {stage} the predicted covariance is off by {value} of its size{compared}{unsure}."
     return Headline(full, short, effect)
+
+
+def _of_their_size(error: float) -> str:
+    return f"{significant(error, 2)} of their size"

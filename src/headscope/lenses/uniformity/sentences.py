@@ -1,14 +1,16 @@
 """What the lens `uniformity` says in sentences."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import ceil
 
 import polars as pl
 import torch
 
 from headscope.core import Headline
 from headscope.lenses.lens import AS_IS
+from headscope.lenses.shared.absences import absence, limit_clause
 from headscope.lenses.shared.effects import clear_effect, correlation_effect, ratio_effect, share_effect
-from headscope.lenses.shared.phrases import percent, two_digits, undetected
+from headscope.lenses.shared.written_numbers import counted, decimals_of, interval, percents, side_by_side, significant
 from headscope.lenses.uniformity.rates import (
     ATTENTION_ALONE,
     INITIALISED,
@@ -68,6 +70,9 @@ def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[Headline, ...]:
     return tuple(headline for headline in candidates if headline is not None)
 
 
+_Row = Mapping[str, object]
+
+
 def _stacks(table: pl.DataFrame) -> list[str]:
     return list(dict.fromkeys(table["stack"].to_list()))
 
@@ -81,20 +86,24 @@ def _course(table: pl.DataFrame, quantity: str, variant: str, stack: str) -> lis
     ).to_dicts()
 
 
-def _number(row: Mapping[str, object], name: str) -> float:
+def _number(row: _Row, name: str) -> float:
     value = row[name]
     return float(value) if isinstance(value, float) else float("nan")
 
 
-def _windows(rows: Sequence[Mapping[str, object]]) -> str:
-    count = max(int(str(row["windows"])) for row in rows)
-    return f"{count} window{'' if count == 1 else 's'}"
+def _known(row: _Row, *names: str) -> list[float | None]:
+    """Numbers of a row, None where there is none."""
+    return [value if isinstance(value, float) else None for value in (row[name] for name in names)]
 
 
-def _ends(row: Mapping[str, object]) -> str:
-    """A number with its 95 % interval."""
-    value = f"{_number(row, 'value'):.2f}"
-    return value if row["low"] is None else f"{value} ({_number(row, 'low'):.2f} to {_number(row, 'high'):.2f})"
+def _window_count(rows: Sequence[_Row]) -> int:
+    return max(int(str(row["windows"])) for row in rows)
+
+
+def _cosine(row: _Row) -> str:
+    """A mean cosine with its 95 % interval."""
+    value, low, high = side_by_side(_known(row, "value", "low", "high"), decimals=2)
+    return f"{value} ({interval(low, high, _window_count([row]))})" if low else value
 
 
 def _growth(streams: pl.DataFrame) -> Headline | None:
@@ -109,50 +118,68 @@ def _growth(streams: pl.DataFrame) -> Headline | None:
     course = {
         "more": "grow more alike with depth",
         "less": "grow less alike with depth",
-        "unclear": f"do not detectably change their likeness{_missed(last)}",
-        "untested": "cannot be told to grow more or less alike from one window",
+        "unclear": f"do not detectably change their likeness ({_limit(last, _cosines, 2.0)})",
+        "untested": "cannot be said to grow more or less alike without an interval",
     }[_direction(last)]
     where = "" if stack == "only" else f" of the {'decoder' if stack == 'dec' else stack}"
     peak = "" if top is last or top is first else f", at most {_number(top, 'value'):.2f} in L{top['layer']}"
     fresh = _course(streams, "mean_cosine", INITIALISED, stack)
     null = (
-        f"; freshly initialised {_number(fresh[0], 'value'):.2f} to {_number(fresh[-1], 'value'):.2f}" if fresh else ""
+        f"; freshly initialised: {_number(fresh[0], 'value'):.2f} at the first layer and "
+        f"{_number(fresh[-1], 'value'):.2f} after the last"
+        if fresh
+        else ""
     )
-    high, low = _end(shares, "high"), _end(shares, "low")
-    outcome = ", so they have become nearly one" if high < ONE else ", so they do not become one" if low > ONE else ""
     full = (
-        f"Over {_windows(cosines)}, tokens{where} {course}: two of them have a mean cosine of {_ends(first)} at the "
-        f"first layer and {_ends(last)} behind the last{peak} (independent tokens: 0{null}). "
-        f"{_share(shares)} of their length still distinguishes them{outcome}."
+        f"Over {counted(_window_count(cosines), 'window')}, tokens{where} {course}: two of them have a mean cosine of "
+        f"{_cosine(first)} at the first layer and {_cosine(last)} after the last{peak} (independent tokens: 0{null}). "
+        f"{_capitalised(_share(shares))} of their length still distinguishes them{_outcome(shares)}."
     )
     effect = correlation_effect(_number(last, "value"), _number(first, "value"))
     return Headline(full, _growth_short(first, last), _changed(effect, last))
 
 
-def _changed(
-    effect: float | None, row: Mapping[str, object], baseline: Mapping[str, object] | None = None
-) -> float | None:
+def _outcome(shares: _Row) -> str:
+    """Whether tokens have become one, where the interval tells."""
+    if shares["value"] is not None and shares["low"] is None:
+        return ""
+    if _end(shares, "high") < ONE:
+        return ", so they have become nearly one"
+    return ", so they do not become one" if _end(shares, "low") > ONE else ""
+
+
+def _changed(effect: float | None, row: _Row, baseline: _Row | None = None) -> float | None:
     """The effect if the row's change is clear; 0 if not, None without a test."""
     return {"more": effect, "less": effect, "unclear": 0.0, "untested": None}[_direction(row, baseline)]
 
 
-def _growth_short(first: Mapping[str, object], last: Mapping[str, object]) -> str:
-    start, end = (f"{_number(row, 'value'):.2f}" for row in (first, last))
+def _cosines(size: float) -> str:
+    return significant(size, 2)
+
+
+def _growth_short(first: _Row, last: _Row) -> str:
     direction = _direction(last)
     if direction == "unclear":
-        return undetected("change of the mean cosine of two tokens with depth", two_digits(_detectable(last)))
+        subject, windows = "change of the mean cosine of two tokens with depth", _window_count([last])
+        return absence(subject, _detectable(last), _cosines, windows=windows, reach=2.0)
+    start, end = side_by_side([_number(row, "value") for row in (first, last)], decimals=2)
     if direction == "untested":
-        return f"Two tokens have a mean cosine of {start} at the first layer and {end} behind the last (no interval)."
-    course = f"from {start} at the first layer to {end} behind the last"
+        return f"Two tokens have a mean cosine of {start} at the first layer and {end} after the last (no interval)."
+    course = f"from {start} at the first layer to {end} after the last"
     return f"Tokens grow {direction} alike: their mean cosine goes {course}."
 
 
-def _detectable(row: Mapping[str, object], name: str = "change") -> float:
-    """The change that four of five texts would have shown; 0 without an interval."""
+def _detectable(row: _Row, name: str = "change") -> float | None:
+    """The change that four of five texts would have shown; None without an interval."""
     low, high, windows = row[f"{name}_low"], row[f"{name}_high"], row["windows"]
     if not (isinstance(low, float) and isinstance(high, float) and isinstance(windows, int)):
-        return 0.0
+        return None
     return float(detectable(torch.tensor((high - low) / 2, dtype=torch.float64), windows))
+
+
+def _limit(row: _Row, write: Callable[[float], str], reach: float) -> str:
+    """What change would have been detected where none was."""
+    return limit_clause(_detectable(row), write, reach=reach) or "one of them can be rounding"
 
 
 def _last(table: pl.DataFrame, quantity: str, variant: str, stack: str) -> dict[str, object] | None:
@@ -163,19 +190,24 @@ def _last(table: pl.DataFrame, quantity: str, variant: str, stack: str) -> dict[
     return rows[-1] if rows else None
 
 
-def _end(row: Mapping[str, object], name: str) -> float:
+def _end(row: _Row, name: str) -> float:
     """An end of an interval; of a value below rounding 0 and the bound, without an interval the value."""
     if row["value"] is None:
         return _number(row, "rounding") if name == "high" else 0.0
     return _number(row, "value") if row[name] is None else _number(row, name)
 
 
-def _share(row: Mapping[str, object]) -> str:
+def _share(row: _Row) -> str:
     """A share in percent with its interval, or that it is below rounding."""
     if row["value"] is None:
-        return f"Less than {_percent(_number(row, 'rounding'))} (rounding)"
-    interval = "" if row["low"] is None else f" ({_percent(_end(row, 'low'))} to {_percent(_end(row, 'high'))})"
-    return f"{_percent(_number(row, 'value'))}{interval}"
+        return f"less than {_small_percent(_number(row, 'rounding'))} (rounding)"
+    value, low, high = percents(_known(row, "value", "low", "high"))
+    return f"{value} ({interval(low, high, _window_count([row]))})" if low else value
+
+
+def _small_percent(share: float) -> str:
+    """A bound in percent, rounded up to thousandths."""
+    return f"{max(ceil(1e5 * share), 1) / 1000} %"
 
 
 _PARTS = {WITHOUT_SKIPS: "skip connections", WITHOUT_MLP: "feed-forward parts", WITHOUT_ATTENTION: "attention"}
@@ -188,17 +220,21 @@ def _causes(streams: pl.DataFrame) -> Headline | None:
     ends = {name: row for name, row in rows.items() if row is not None}
     if AS_IS not in ends or len(ends) < 2:
         return None
-    left = [f"{name} {_lower(_share(row))}" for name, row in _renamed(ends)]
+    left = [f"{name} {_share(row)}" for name, row in _renamed(ends)]
     effects: dict[str, list[str]] = {}
     for name, part in _PARTS.items():
         if name in ends:
             effects.setdefault(_effect(ends[AS_IS], ends[name]), []).append(part)
     causes = [f"{_listed(parts)} {effect}" for effect, parts in effects.items()]
-    verdict = f". Compared window by window, {'; '.join(causes)}" if causes else ""
-    return _causes_headline(f"What would distinguish them at the end: {_listed(left)}{verdict}.", ends)
+    verdict = f" Compared window by window, {'; '.join(causes)}." if causes else ""
+    full = (
+        f"Over {counted(_window_count([*ends.values()]), 'window')}, {_share(ends[AS_IS])} of the vectors' length "
+        f"distinguishes tokens after the last layer of the model as it is; {_listed(left)}.{verdict}"
+    )
+    return _causes_headline(full, ends)
 
 
-def _causes_headline(full: str, ends: Mapping[str, Mapping[str, object]]) -> Headline:
+def _causes_headline(full: str, ends: Mapping[str, _Row]) -> Headline:
     """The part whose absence changes most; attention alone where there is none."""
     usual = ends[AS_IS]
     names = {variant: name for variant, name in _names().items() if variant in ends}
@@ -210,27 +246,37 @@ def _causes_headline(full: str, ends: Mapping[str, Mapping[str, object]]) -> Hea
     top = max(parts, key=lambda variant: (effects[variant] is not None, effects[variant] or 0.0))
     if effects[top] == 0.0:
         # The least certain part: what it would have taken holds for the others, too.
-        size = percent(max(_detectable(ends[variant]) for variant in parts))
-        return Headline(full, undetected("effect of any part on how far apart tokens end", size), 0.0)
-    unsure = " (no interval)" if effects[top] is None else ""
-    name = names[top]
+        sizes = [size for variant in parts if (size := _detectable(ends[variant])) is not None]
+        subject, windows = "effect of any part on how far apart tokens end", _window_count([*ends.values()])
+        short = absence(subject, max(sizes, default=None), _points, windows=windows, reach=1.0)
+        return Headline(full, short, 0.0)
+    without, as_trained = _shares_apart(ends[top], usual)
+    if ends[top]["value"] is None and usual["value"] is None:
+        both = f"As trained and {names[top]}, {without}"
+        return Headline(full, f"{both} of vectors' length distinguishes tokens at the end: rounding.", effects[top])
     short = (
-        f"{name[:1].upper()}{name[1:]}, {_brief(ends[top])} of the vectors' length distinguishes tokens at the end; as "
-        f"trained {_brief(usual)}{unsure}."
+        f"{_capitalised(names[top])}, {without} of vectors' length distinguishes tokens at the end; as trained "
+        f"{as_trained}{' (no interval)' if effects[top] is None else ''}."
     )
     return Headline(full, short, effects[top])
 
 
-def _brief(row: Mapping[str, object]) -> str:
-    """A share in percent, or that it is below rounding."""
-    return f"under {_percent(_number(row, 'rounding'))}" if row["value"] is None else _percent(_number(row, "value"))
+def _shares_apart(*rows: _Row) -> list[str]:
+    """Shares in percent, or that they are below rounding."""
+    written = percents([_known(row, "value")[0] for row in rows])
+    bounds = [f"under {_small_percent(_number(row, 'rounding'))}" if row["value"] is None else "" for row in rows]
+    return [text or bound for text, bound in zip(written, bounds, strict=True)]
 
 
-def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]
+def _points(share: float) -> str:
+    return f"{significant(100 * share, 2)} points"
 
 
-def _renamed(ends: Mapping[str, Mapping[str, object]]) -> list[tuple[str, Mapping[str, object]]]:
+def _capitalised(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _renamed(ends: Mapping[str, _Row]) -> list[tuple[str, _Row]]:
     return [(name, ends[variant]) for variant, name in _names().items() if variant in ends]
 
 
@@ -243,40 +289,29 @@ def _listed(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def _percent(share: float) -> str:
-    value = 100 * share
-    return f"{value:.0f} %" if value >= 10 else f"{value:.2g} %" if value >= 0.001 else "under 0.001 %"
-
-
-def _direction(row: Mapping[str, object], baseline: Mapping[str, object] | None = None) -> str:
+def _direction(row: _Row, baseline: _Row | None = None) -> str:
     """Whether a value is clearly more or less than its baseline, by the paired interval of the change.
 
-    Where one of them is below rounding there is no change; the other must then lie above the rounding.
+    Where one of them is below rounding there is no change; the interval of the other must then lie above the rounding.
     """
     low, high = row["change_low"], row["change_high"]
     if isinstance(low, float) and isinstance(high, float):
         return "more" if low > 0 else "less" if high < 0 else "unclear"
-    if baseline is not None and (row["value"] is None) != (baseline["value"] is None):
-        if row["value"] is None:
-            return "less" if _end(baseline, "low") > _end(row, "high") else "unclear"
-        return "more" if _end(row, "low") > _end(baseline, "high") else "unclear"
-    return "untested"
+    if baseline is None or (row["value"] is None) == (baseline["value"] is None):
+        return "untested"
+    small, large, side = (row, baseline, "less") if row["value"] is None else (baseline, row, "more")
+    if large["low"] is None:
+        return "untested"
+    return side if _end(large, "low") > _end(small, "high") else "unclear"
 
 
-def _missed(row: Mapping[str, object]) -> str:
-    """What change would have been detected where none was."""
-    if row["change_low"] is None:
-        return ""
-    return f" (one of {_detectable(row):.2g} would have been detected in four of five texts)"
-
-
-def _effect(unchanged: Mapping[str, object], without: Mapping[str, object]) -> str:
+def _effect(unchanged: _Row, without: _Row) -> str:
     """Whether a part keeps tokens apart: its absence leaves less."""
     return {
         "less": "kept them apart",
         "more": "brought them together",
-        "unclear": f"made no difference that was detected{_missed(without)}",
-        "untested": "cannot be judged",
+        "unclear": f"made no difference that was detected ({_limit(without, _points, 1.0)})",
+        "untested": "cannot be judged without an interval",
     }[_direction(without, unchanged)]
 
 
@@ -296,16 +331,19 @@ def _prediction(rates: pl.DataFrame) -> Headline | None:
         for name in (*_JUDGED, *_UNJUDGED)
         if (course := _course(rates, "factor_over_depth", name, stack)) and course[0]["predicted"] is not None
     }
+    if not rows:
+        return None
     judged = [
         f"{_factor(rows[name])} in {text}, which {_verdict(rows[name])}"
         for name, text in _JUDGED.items()
         if name in rows
     ]
     unjudged = [f"{_factor(rows[name])} in {text}" for name, text in _UNJUDGED.items() if name in rows]
-    if not rows:
-        return None
     where = " of the encoder" if stack == "enc" else ""
-    start = f"From layer to layer{where} their differences, in units of what they share, change by a factor of "
+    start = (
+        f"Over {counted(_window_count([*rows.values()]), 'window')}, from layer to layer{where} the differences of "
+        "tokens, in units of what they share, change by a factor of "
+    )
     if not judged:
         full = f"{start}{_listed(unjudged)}; the prediction leaves out feed-forward parts."
         return Headline(full, _factor_short(*next(iter(rows.items()))))
@@ -315,30 +353,41 @@ def _prediction(rates: pl.DataFrame) -> Headline | None:
     effect = clear_effect(ratio_effect(ratio, 1.0), low, high, 1.0)
     short = _factor_short(name, row)
     if effect == 0.0:
-        size = percent(_detectable(row, "ratio"))
-        short = undetected(f"difference of {_JUDGED[name]} from pure averaging", size)
+        subject, windows = f"difference of {_JUDGED[name]} from pure averaging", _window_count([row])
+        short = absence(subject, _detectable(row, "ratio"), _percent_of_prediction, windows=windows)
     return Headline(f"{start}{'; of '.join(judged)}.{with_mlp}", short, effect)
 
 
-def _factor_short(name: str, row: Mapping[str, object]) -> str:
+def _percent_of_prediction(size: float) -> str:
+    return f"{significant(100 * size, 2)} %"
+
+
+def _factor_short(name: str, row: _Row) -> str:
     form = {**_JUDGED, **_UNJUDGED}[name]
-    value, predicted = (f"{_number(row, column):.3g}" for column in ("value", "predicted"))
-    return f"In {form}, differences between tokens change {value}-fold per layer; averaging alone predicts {predicted}."
+    value, predicted = side_by_side(_known(row, "value", "predicted"))
+    unsure = " (no interval)" if row["low"] is None else ""
+    return (
+        f"In {form}, differences between tokens change {value}-fold per layer; averaging alone predicts "
+        f"{predicted}{unsure}."
+    )
 
 
-def _factor(row: Mapping[str, object]) -> str:
+def _factor(row: _Row) -> str:
     """A measured factor with its interval, and the predicted one."""
-    value = f"{_number(row, 'value'):.3g}"
-    interval = "" if row["low"] is None else f" ({_number(row, 'low'):.3g} to {_number(row, 'high'):.3g})"
-    return f"{value}{interval}, predicted {_number(row, 'predicted'):.3g},"
+    numbers = _known(row, "value", "low", "high", "predicted")
+    value, low, high, predicted = side_by_side(numbers, decimals=decimals_of(_number(row, "value"), 3))
+    ends = f"{interval(low, high, _window_count([row]))}; " if low else ""
+    return f"{value} ({ends}predicted {predicted})"
 
 
-def _verdict(row: Mapping[str, object]) -> str:
+def _verdict(row: _Row) -> str:
     """Whether measured over predicted can be 1, window by window."""
     if row["ratio_low"] is None:
-        return "one window cannot compare with averaging"
-    low, high = _number(row, "ratio_low"), _number(row, "ratio_high")
-    ratio = f"{_number(row, 'ratio'):.4g} times the prediction ({low:.4g} to {high:.4g})"
-    if low <= 1 <= high:
-        return f"is not told from averaging: {ratio}"
-    return f"is {'more' if low > 1 else 'less'} than averaging gives: {ratio}"
+        return "cannot be compared with averaging without an interval"
+    numbers = (*_known(row, "ratio", "ratio_low", "ratio_high"), 1.0)
+    ratio, low, high, _ = side_by_side(numbers, decimals=decimals_of(_number(row, "ratio"), 3))
+    times = f"{ratio} times the prediction ({interval(low, high, _window_count([row]))}"
+    if _number(row, "ratio_low") <= 1 <= _number(row, "ratio_high"):
+        limit = limit_clause(_detectable(row, "ratio"), _percent_of_prediction)
+        return f"is not told from averaging: {times}; {limit})"
+    return f"is {'more' if _number(row, 'ratio_low') > 1 else 'less'} than averaging gives: {times})"

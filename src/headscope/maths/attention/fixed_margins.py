@@ -56,10 +56,14 @@ def _fitted(
     total = columns.sum()
     a, b = torch.ones_like(rows), torch.ones_like(columns)
     misplaced = torch.zeros_like(total)
+    if not bool(total > 0):
+        return Fitted(torch.zeros_like(m), misplaced)
+    column_sums = a @ m  # of the matrix whose rows are scaled already
     for _ in range(ROUNDS):
-        b = _over(columns, a @ m)
+        b = _over(columns, column_sums)
         a = _over(rows, m @ b)
-        misplaced = ((a @ m) * b - columns).abs().sum() / (2 * total) if bool(total > 0) else misplaced
+        column_sums = a @ m
+        misplaced = (column_sums * b - columns).abs_().sum() / (2 * total)
         if bool(misplaced <= TOLERANCE):
             break
     return Fitted(a[:, None] * m * b, misplaced)
@@ -67,4 +71,4 @@ def _fitted(
 
 def _over(target_sums: Tensor, sums: Tensor) -> Tensor:
     """The factor that makes one sum the other; 0 where there is nothing to scale."""
-    return torch.where(sums > 0, target_sums / torch.where(sums > 0, sums, 1.0), 0.0)
+    return torch.where(sums > 0, target_sums / sums, 0.0)

@@ -38,14 +38,14 @@ def popular_placement(
     """
     pattern = pattern.to(torch.float64)
     columns = pattern.sum(0)
-    weights = torch.where(visible, pattern, -1.0).sort(-1, descending=True).values.clamp_min(0.0)
+    # numpy sorts rows of this size three times as fast as torch.
+    weights = torch.from_numpy(-np.sort(-torch.where(visible, pattern, 0.0).numpy(), axis=-1))
     strengths = (columns / visible.sum(0).clamp_min(1)).clamp_min(TRACE).log()
     visible_noise = torch.where(visible, noise.to(torch.float64), -torch.inf)
     placement, nearest = torch.zeros_like(pattern), torch.inf
     most = torch.where(visible, weights[:, :1], 0.0).sum(0)
     target_odds = _odds(columns, most)
     for _ in range(ROUNDS):
-        # numpy sorts rows of this size three times as fast.
         order = torch.from_numpy(np.argsort(-(visible_noise + strengths).numpy(), axis=-1, kind="stable"))
         dealt = torch.zeros_like(pattern).scatter(-1, order, weights)
         sums = dealt.sum(0)

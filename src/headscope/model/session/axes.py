@@ -10,12 +10,14 @@ from headscope.shapes import CORNER
 
 @dataclass(frozen=True)
 class Extent:
-    """What the length of an axis depends on: a site, the width of its stream, and the length of a window."""
+    """What the length of an axis depends on: a site, widths of its layer, the length of a window, the vocabulary."""
 
     site: Site
     d_model: int
     queries: int
     keys: int
+    d_mlp: int = 0
+    vocabulary: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,9 @@ TOKENS = Axis("tokens", lambda extent: extent.queries)
 D_HEAD = Axis("d_head", lambda extent: extent.site.d_head)
 D_VALUE = Axis("d_value", lambda extent: extent.site.d_value)
 D_MODEL = Axis("d_model", lambda extent: extent.d_model)
+D_MLP = Axis("d_mlp", lambda extent: extent.d_mlp)
+VOCABULARY = Axis("vocabulary", lambda extent: extent.vocabulary)
+SINGLE = Axis("single", lambda extent: 1)
 ROWS = Axis("sampled_rows", lambda extent: len(range(extent.queries)[sampled_rows(extent.queries)]))
 SAMPLED_QUERIES = Axis("sampled_queries", lambda extent: len(sampled_tokens(extent.queries)))
 SAMPLED_KEYS = Axis("sampled_keys", lambda extent: len(sampled_tokens(extent.keys)))

@@ -1,55 +1,43 @@
-"""A session: read and change the attention of a model while it runs, and leave nothing behind.
+"""A session: read, change and differentiate a model while it runs, and leave nothing behind.
 
     with model.session() as s:
         maps = s.capture("pattern", at="L3")
         rows = s.stream(Request(bands=(1, 8)))
         s.replace("L10-19", headscope.attention.window(left=256))
         s.ablate("L0.H2")
-        s.run(tokens)
+        s.patch("L4", "resid_mid", "zero", positions=-1)
+        answer = s.run(tokens)
         maps.take()["pattern"], rows.take()
 
-What can be captured and patched is in `captures.QUANTITIES`. Within one attention call things happen in this order:
-patches of the inputs (q, k, v); captures of inputs and maps, and the stream; the attention itself (replaced, or patched
-patterns, or the model's own); patches of the output (z); ablation; captures of the output. So captures and streams see
-what the call really computes.
+What can be captured and patched is in `captures.QUANTITIES`; `attention_calls` says in which order things happen within
+one attention call. Sessions nest: an inner one adds to what the outer one does, until it ends.
 """
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Bool, Int
-from torch import Tensor, nn
+from jaxtyping import Bool
+from torch import Tensor
 
-from headscope.attention.call import Call
-from headscope.attention.maps import pattern
 from headscope.attention.mechanism import Mechanism
-from headscope.attention.statistics import Request, RowStatistics, row_statistics, uniform_statistics
+from headscope.attention.statistics import Request
 from headscope.core.selection import Selection
 from headscope.core.site import Site
 from headscope.errors import CaptureError, UsageError
-from headscope.model.session.captures import (
-    QUANTITIES,
-    Heads,
-    InputQuantity,
-    MapQuantity,
-    OutputQuantity,
-    Quantity,
-    WatchedQuantity,
-    patchable_quantity,
-    quantities_named,
-)
-from headscope.model.session.module_hooks import ModuleHook, module_hooks
-from headscope.model.session.past_queries import PastQueries
-from headscope.model.session.places import Spots
+from headscope.model.session.cache import Cache
+from headscope.model.session.capture_files import MEMORY, CaptureFiles
+from headscope.model.session.captures import QUANTITIES, Heads, Quantity, WatchedQuantity, patchable_quantity
+from headscope.model.session.changes import Change, NewValue, as_positions
+from headscope.model.session.early_stop import stopping_at
+from headscope.model.session.hook_names import Named, expanded_names
+from headscope.model.session.live_model import LiveModel
+from headscope.model.session.path_patches import PathPatch, check_order, reader_named, writer_named
 from headscope.model.session.recorder import Capture, Stream
-from headscope.model.transformers.attention_hook import as_transformers, own_attention, tapped
-from headscope.model.transformers.call_reader import RawCall, Reader
-from headscope.model.transformers.forward_position import ForwardPosition
+from headscope.model.session.registered import Mark, Replacement
+from headscope.model.session.written_stream import WrittenStream
 from headscope.model.transformers.model_state import restored
 from headscope.model.transformers.probe_inputs import forward_options
 
@@ -57,16 +45,8 @@ if TYPE_CHECKING:
     from headscope.model.model import Model
 
 Where = Selection | str | Site | None
-Patch = Tensor | Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class _Change:
-    """One patch: which heads, which quantity, and the new value."""
-
-    heads: Heads
-    quantity: Quantity
-    value: Patch
+Patch = Tensor | Callable[[Tensor], Tensor] | Cache | str
+Filter = Callable[[str], bool]
 
 
 class Session:
@@ -75,337 +55,302 @@ class Session:
     def __init__(self, model: "Model") -> None:
         self._model = model
         self._hf: Any = model.hf
-        self._names = {id(module): name for name, module in self._hf.named_modules()}
-        self._sites = {(site.module, site.call): site for site in model.sites}
-        self._per_forward = Counter(site.module for site in model.sites)
-        self._calls: Counter[str] = Counter()
-        self._reader = Reader()
-        self._position = ForwardPosition(self._hf)
-        self._past = PastQueries()
-        self._uniform: dict[tuple[object, ...], tuple[Call, RowStatistics]] = {}
-        self._captures: list[Capture] = []
-        self._streams: list[Stream] = []
-        self._hooks: list[ModuleHook] = []
-        self._replaced: dict[Site, dict[int, Mechanism]] = {}
-        self._ablated: dict[Site, set[int]] = {}
-        self._changes: dict[Site, list[_Change]] = {}
-        self._after_call: Callable[[], None] | None = None
-        self._stack: ExitStack | None = None
+        self._live: LiveModel | None = None
+        self._mark: Mark = (0, 0, 0, ())
+        self._n_paths = 0
+
+    def __repr__(self) -> str:
+        state = "not open" if self._live is None else "open"
+        return f"<session on {self._model.spec.name}, {state}>"
 
     def __enter__(self) -> "Session":
-        with ExitStack() as stack:
-            self._open(stack)
-            self._stack = stack.pop_all()
+        if self._live is not None:
+            raise UsageError("this session is open already", hint="open another one with model.session()")
+        self._live = self._model.enter_session()
+        self._mark, self._n_paths = self._live.registered.mark(), len(self._live.paths.patches)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._stack is not None:
-            self._stack.close()
-            self._stack = None
-
-    def _open(self, stack: ExitStack) -> None:
-        stack.enter_context(tapped(self._hf, self._attention))
-        # The body may run without its head, and generation runs an encoder on its own, once.
-        for module in {id(m): m for m in (self._hf, self._hf.base_model)}.values():
-            stack.callback(module.register_forward_pre_hook(self._begin, with_kwargs=True).remove)
-        if self._hf.config.is_encoder_decoder:
-            encoder = self._hf.get_encoder()
-            stack.callback(encoder.register_forward_pre_hook(self._begin_encoder, with_kwargs=True).remove)
+        if self._live is not None:
+            live, self._live = self._live, None
+            live.interrupted()
+            live.registered.rewind(self._mark)
+            live.paths.rewind(self._n_paths)
+            self._model.leave_session(live)
 
     @property
     def shown(self) -> frozenset[str]:
-        """What can be captured of this model's attention."""
-        return frozenset(QUANTITIES)
+        """What can be captured of this model."""
+        return self.live.shown
 
-    def capture(self, *quantities: str, at: Where = None) -> Capture:
-        """Store quantities of the selected heads in every forward from now on."""
-        entries = self._entries(quantities)
-        spots = {entry.name: entry.place(self._model) for entry in entries if isinstance(entry, WatchedQuantity)}
-        capture = Capture(entries, self._resolve(at), {name: frozenset(by_site) for name, by_site in spots.items()})
-        self._captures.append(capture)
-        for name, spots_of_entry in spots.items():
-            self._watch(capture, name, spots_of_entry)
+    def capture(
+        self,
+        *quantities: str | Filter,
+        at: Where = None,
+        positions: int | slice | Sequence[int] | None = None,
+        gradient: bool = False,
+        folder: str | Path | None = None,
+        above: int = MEMORY,
+    ) -> Capture:
+        """Store quantities of the selected heads in every forward from now on.
+
+        A quantity is a name of `captures.QUANTITIES`, a hook of TransformerLens (`blocks.5.attn.hook_pattern`), or a
+        function of names like `L5.pattern` that says which of them are stored. `positions`: only these tokens; negative
+        ones count from the end. `gradient`: the tensors stay in torch's graph, and `gradients` of the capture
+        differentiates by them; only what can be patched can be differentiated by. With a `folder`, tensors go to files
+        there (safetensors) once the capture holds more than `above` bytes; they read as any other tensor.
+        """
+        live = self.live
+        named = self._named(quantities, at, gradient=gradient)
+        entries = live.entries(named.names)
+        if gradient and (cut := [entry.name for entry in entries if not entry.patchable]):
+            raise UsageError(
+                f"the gradient of {cut[0]} is not followed",
+                hint=f"one of {', '.join(quantity.name for quantity in QUANTITIES.values() if quantity.patchable)}",
+            )
+        for entry in entries if gradient else ():
+            live.check_gradient(entry)
+        selected = self._selected(named, at)
+        sites = dict(named.sites)
+        for entry in entries:
+            if isinstance(entry, WatchedQuantity):
+                sites[entry.name] = self._sites_of(entry, _only(selected, named, entry))
+        if gradient and folder is not None:
+            raise UsageError("tensors in torch's graph stay in memory", hint="leave out folder=, or gradient=True")
+        files = None if folder is None else CaptureFiles(Path(folder), above)
+        capture = Capture(entries, selected, sites, as_positions(positions), gradient, files)
+        live.registered.captures.append(capture)
+        live.refresh()
         return capture
+
+    def everything(self, at: Where = None) -> tuple[str, ...]:
+        """The names of all that can be captured at the selected heads and is not a part of something else."""
+        selected, live = self._resolve(at), self.live
+        return tuple(
+            name
+            for name, quantity in QUANTITIES.items()
+            if quantity.part_of_all
+            and name in live.shown
+            and (not isinstance(quantity, WatchedQuantity) or set(self._model.spots(quantity).by_site) & set(selected))
+        )
 
     def stream(self, request: Request | None = None, at: Where = None) -> Stream:
         """Compute row statistics of the selected sites in every forward from now on, without storing a map."""
         stream = Stream(request or Request(), self._resolve(at))
-        self._streams.append(stream)
+        self.live.registered.streams.append(stream)
         return stream
 
     def replace(self, at: Where, mechanism: Mechanism) -> None:
         """Let the selected heads attend through another mechanism."""
-        for site, heads in self._resolve(at).items():
-            self._replaced.setdefault(site, {}).update(dict.fromkeys(heads, mechanism))
+        live = self.live
+        live.check_replacement(mechanism)
+        live.registered.replacements.append(Replacement(self._resolve(at), mechanism))
 
     def ablate(self, at: Where) -> None:
         """Zero the output (z) of the selected heads."""
-        for site, heads in self._resolve(at).items():
-            self._ablated.setdefault(site, set()).update(heads)
+        live = self.live
+        live.check_change("ablated", QUANTITIES["z"])
+        live.registered.replacements.append(Replacement(self._resolve(at), None))
 
-    def patch(self, at: Where, what: str, value: Patch) -> None:
-        """Set a quantity of the selected heads to a tensor, or to a function of what it would be.
+    def patch(
+        self,
+        at: Where,
+        what: str,
+        value: Patch,
+        *,
+        positions: int | slice | Sequence[int] | None = None,
+        order: int | None = None,
+    ) -> None:
+        """Set a quantity of the selected heads to another value.
 
-        `captures.QUANTITIES` says which quantities can be patched. The tensor must broadcast to the quantity of the
-        selected heads. k and v are shared by the heads of a group: patching them changes every head that reads them.
+        The value is a tensor that broadcasts to the quantity of the selected heads, a function of what it would be,
+        "zero", or the `Cache` of another run (`cache.mean()` is its mean over texts and tokens). `positions`: only at
+        these tokens. A second patch of the same quantity needs an `order`. k and v are shared by the heads of a group:
+        patching them changes every head that reads them. While text is generated, a tensor as long as the prompt
+        changes the prompt only.
         """
-        quantity = patchable_quantity(what)
-        for site, heads in self._resolve(at).items():
-            self._changes.setdefault(site, []).append(_Change(heads, quantity, value))
+        live = self.live
+        named = self._named((what,), at)
+        quantity = patchable_quantity(named.names[0])
+        live.check_change("patched", quantity)
+        selected = self._selected(named, at)
+        if isinstance(quantity, WatchedQuantity):
+            shown = self._sites_of(quantity, selected)
+            selected = {site: heads for site, heads in selected.items() if site in shown}
+        change = Change(selected, quantity, _value(value, quantity, selected), as_positions(positions), order)
+        live.registered.add_change(change)
+        live.refresh()
+
+    def patch_path(
+        self,
+        writer: str,
+        reader: str | tuple[str, str],
+        value: Tensor | Callable[[Tensor], Tensor] | WrittenStream | str = "zero",
+        *,
+        frozen: bool = False,
+        positions: int | slice | Sequence[int] | None = None,
+    ) -> None:
+        """Change what one reader receives from one writer, and nothing else.
+
+        A writer is `embed`, a head (`L3.H2`), the whole attention of a layer (`L3.attn`) or its feed-forward part
+        (`L3.mlp`); a reader is `("L5.H1", "q")` (or k, v), `("L5", "mlp")` or `"logits"`. The value is what the writer
+        adds to the stream (batch × tokens × d_model): a tensor, a function of it, "zero", or the stream of another text
+        (`model.written(text)`). `frozen`: the norm before the reader keeps the scale of the unchanged stream.
+
+        Raises:
+            VariantRefused: The stream of this family is not a sum of what its parts write.
+        """
+        live = self.live
+        source, target = writer_named(self._model, writer), reader_named(self._model, reader)
+        check_order(self._model, self._model.stream_sum(source.site.stack), source, target)
+        written = value[writer] if isinstance(value, WrittenStream) else value
+        new_value = _value(written, QUANTITIES["attn_add"], {})
+        with self._model.lock:
+            live.paths.add(PathPatch(source, target, new_value, frozen, as_positions(positions)))
 
     def run(
         self,
-        tokens: Int[Tensor, "batch tokens"],
+        text: str | Tensor,
         real: Bool[Tensor, "batch tokens"] | None = None,
         *,
+        head: bool = True,
+        stop_at: Where = None,
         each: Callable[[], None] | None = None,
-    ) -> None:
-        """One forward of the model without its output head; an encoder–decoder reads the text on both sides.
+    ) -> Any:
+        """One forward of the model; returns what the model gives. An encoder–decoder reads the text on both sides.
 
-        `each` is called after every attention call: who drains captures and streams there never holds those of more
-        than one site. What the last layers give comes after the last call.
+        The text may be given as numbers of tokens (batch × tokens) or as vectors in their place (batch × tokens ×
+        d_model). Without `head` only the body runs. `stop_at`: the forward ends where this layer begins, and what would
+        enter it is returned. `each` is called after every attention call: who drains captures and streams there never
+        holds those of more than one site. What the last layers give comes after the last call.
         """
-        body, device = self._hf.base_model, self._hf.device
+        live = self.live
+        module = self._hf if head else self._hf.base_model
+        inputs = self._inputs(self._model.encode(text) if isinstance(text, str) else text, real)
+        follows_gradients = live.registered.wants_gradients()
+        if follows_gradients and torch.is_inference_mode_enabled():
+            raise UsageError(
+                "gradients cannot be followed in inference mode", hint="leave torch.inference_mode() first"
+            )
+        live.after_call = each
+        try:
+            with (
+                self._model.lock,
+                torch.set_grad_enabled(follows_gradients),
+                restored(self._hf),
+                stopping_at(self._model, stop_at) as stopped,
+            ):
+                answer = module(**inputs, **forward_options(module))
+        finally:
+            live.after_call = None
+            live.interrupted()
+        return answer if stopped.stream is None else stopped.stream
+
+    def _inputs(self, tokens: Tensor, real: Tensor | None) -> dict[str, Tensor]:
+        device = self._hf.device
         tokens = tokens.to(device)
-        inputs: dict[str, Tensor] = {"input_ids": tokens}
+        if tokens.ndim == 1:
+            tokens = tokens[None]
+        are_vectors = tokens.is_floating_point()
+        if tokens.ndim != 2 + are_vectors:
+            raise UsageError(
+                f"tokens have shape {tuple(tokens.shape)}",
+                hint="expected batch × tokens, or vectors in their place as batch × tokens × d_model",
+            )
+        name = "inputs_embeds" if are_vectors else "input_ids"
+        inputs = {name: tokens}
         if real is not None:
             inputs["attention_mask"] = real.to(device).long()
         if self._model.spec.kind == "encoder-decoder":
-            inputs["decoder_input_ids"] = tokens
+            inputs[f"decoder_{name}"] = tokens
             if real is not None:
                 inputs["decoder_attention_mask"] = inputs["attention_mask"]
-        self._after_call = each
-        try:
-            with torch.no_grad(), restored(self._hf):
-                body(**inputs, **forward_options(body))
-        finally:
-            self._after_call = None
+        return inputs
 
-    def _attended_to(self) -> None:
-        """One attention call is over, and all that it shows has been recorded."""
-        if self._after_call is not None:
-            self._after_call()
-
-    def _entries(self, names: tuple[str, ...]) -> tuple[Quantity, ...]:
-        """The entries of these names; raises where the model does not show one of them."""
-        return quantities_named(names)
-
-    def _live(self) -> ExitStack:
-        if self._stack is None:
+    @property
+    def live(self) -> LiveModel:
+        """The model with its open sessions."""
+        if self._live is None:
             raise UsageError("this session is not open", hint="use it inside `with model.session() as s:`")
-        return self._stack
+        return self._live
 
     def _resolve(self, at: Where) -> dict[Site, Heads]:
-        self._live()
-        return Selection.of(at).resolve(self._model.sites)
+        return Selection.of(at).resolve(self.live.model.sites)
 
-    def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._position.read_model(module, args, kwargs)
-        self._new_forward()
+    def _named(self, quantities: Sequence[str | Filter], at: Where, *, gradient: bool = False) -> Named:
+        """Names of the registry for what was asked, and where."""
+        return expanded_names(quantities, at, self._model.sites, lambda: self._places(gradient))
 
-    def _begin_encoder(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._position.read_encoder(module, args, kwargs)
-        self._new_forward()
+    def _selected(self, named: Named, at: Where) -> dict[Site, Heads]:
+        """The heads that were asked for; where every name says its sites, these sites and no others."""
+        selected = self._resolve(at)
+        if set(named.names) - set(named.sites):
+            return selected
+        wanted_heads = frozenset().union(*named.sites.values())
+        return {site: heads for site, heads in selected.items() if site in wanted_heads}
 
-    def _new_forward(self) -> None:
-        self._calls.clear()
-        self._reader.forget()
-        self._uniform.clear()
-        for capture in self._captures:
-            capture.frames.begin()
-        for stream in self._streams:
-            stream.frames.begin()
-        for hook in self._hooks:
-            hook.begin()
+    def _places(self, gradient: bool) -> Iterator[tuple[Site, str]]:
+        """What a function may choose: all that the model has, but for cuttings of maps."""
+        quantities = [
+            quantity
+            for name, quantity in QUANTITIES.items()
+            if name in self.live.shown and (quantity.patchable or (quantity.part_of_all and not gradient))
+        ]
+        for site in self._model.sites:
+            for quantity in quantities:
+                if not isinstance(quantity, WatchedQuantity) or site in self._model.spots(quantity).by_site:
+                    yield site, quantity.name
 
-    def _attention(self, raw: RawCall) -> Tensor:
-        site = self._site_of(raw.module)
-        call = self._reader.call(raw, query_offset=self._position.offset(site.stack), cross=site.kind == "cross")
-        call = self._patched_inputs(site, call)
-        self._capture_call(site, call)
-        self._stream_rows(site, call)
-        # The output never comes from a map or a pass that someone asked to see: another order of the same sums would
-        # round otherwise, and every number behind it would depend on who is watching.
-        finished = as_transformers(self._finished(site, call, self._attended(site, call)))
-        self._attended_to()
-        return finished
+    def _sites_of(self, quantity: WatchedQuantity, selected: Mapping[Site, Heads]) -> frozenset[Site]:
+        """The selected sites that have a place.
 
-    def _site_of(self, module: nn.Module) -> Site:
-        name = self._names[id(module)]
-        if name not in self._per_forward:
-            raise CaptureError(f"{name} attends now but did not when {self._model.spec.name} was opened")
-        # Calls are counted within a forward; the remainder covers parts that run on their own (an encoder).
-        number = self._calls[name] % self._per_forward[name]
-        self._calls[name] += 1
-        return self._sites[name, number]
+        Raises:
+            CaptureError: None of them has it.
+        """
+        spots = self._model.spots(quantity)
+        shown = frozenset(site for site in selected if site in spots.by_site)
+        if not shown:
+            raise self._missing(quantity, selected)
+        return shown
 
-    def _patched_inputs(self, site: Site, call: Call) -> Call:
-        for change in self._changes.get(site, ()):
-            quantity = change.quantity
-            if isinstance(quantity, InputQuantity) and quantity.write is not None:
-                call = quantity.write(call, _patched(quantity.read(call), site, change))
-        return call
+    def _missing(self, quantity: Quantity, selected: Mapping[Site, Heads]) -> CaptureError:
+        spots = self._model.spots(quantity) if isinstance(quantity, WatchedQuantity) else None
+        by_site = {} if spots is None else spots.by_site
+        label = next(iter(selected)).label
+        if by_site:
+            labels = ", ".join(site.label for site in list(by_site)[:4]) + (" …" if len(by_site) > 4 else "")
+            return CaptureError(f"{label} has no {quantity.name}", hint=f"it is at {labels}")
+        reasons = [] if spots is None else [spots.missing[site] for site in selected if site in spots.missing]
+        other_names = ", ".join(sorted(self.live.shown - {quantity.name}))
+        return CaptureError(
+            f"{quantity.name} of {self._model.spec.family} models cannot be read at {label}: "
+            f"{reasons[0] if reasons else 'this family has no such place'}",
+            hint=f"what there may be: {other_names}",
+        )
 
-    def _capture_call(self, site: Site, call: Call) -> None:
-        """Captures keep what comes from the call; what comes from the output follows later."""
-        for capture in self._captures:
-            heads = capture.at.get(site, ())
-            for quantity in capture.quantities if heads else ():
-                if isinstance(quantity, InputQuantity):
-                    capture.keep(quantity.name, site, _selected(quantity.read(call), quantity, site, heads))
-                elif isinstance(quantity, MapQuantity):
-                    capture.keep(quantity.name, site, self._map(site, call, heads, quantity))
 
-    def _map(self, site: Site, call: Call, heads: Heads, quantity: MapQuantity) -> Tensor:
-        parts = self._parts(site, call, heads)
-        joined = torch.cat([self._map_of_part(site, part, group, quantity) for part, group in parts], dim=1)
-        order = [head for _, group in parts for head in group]
-        return joined[:, [order.index(head) for head in heads]]
+def _only(selected: Mapping[Site, Heads], named: Named, quantity: Quantity) -> dict[Site, Heads]:
+    """The selected sites at which a quantity was asked for."""
+    wanted_heads = named.sites.get(quantity.name)
+    return {site: heads for site, heads in selected.items() if wanted_heads is None or site in wanted_heads}
 
-    def _map_of_part(self, site: Site, part: Call, heads: Heads, quantity: MapQuantity) -> Tensor:
-        changes = [change for change in self._pattern_changes(site) if set(change.heads) & set(heads)]
-        if not changes or quantity.of != "pattern":
-            return quantity.compute(part)
-        if quantity.cut is None:
-            raise CaptureError(
-                f"{site.label}: the {quantity.name} part of a patched pattern cannot be captured: capture the pattern"
+
+def _value(value: Patch, quantity: Quantity, selected: Mapping[Site, Heads]) -> NewValue:
+    """What a change puts in place: "zero" and other runs as tensors."""
+    if isinstance(value, Cache):
+        return {site: value.of_heads(quantity, site, heads) for site, heads in selected.items()}
+    if isinstance(value, str):
+        if value != "zero":
+            raise UsageError(
+                f"cannot set {quantity.name} to {value!r}",
+                hint='give a tensor, a function, "zero", or the cache of another run',
             )
-        return quantity.cut(_patched_pattern(part, heads, changes))
-
-    def _parts(self, site: Site, call: Call, heads: Heads) -> list[tuple[Call, Heads]]:
-        """The chosen heads grouped by mechanism, each group with the softmax call that it amounts to."""
-        parts: list[tuple[Call, Heads]] = []
-        for mechanism, group in self._groups(site, heads).items():
-            part = call if len(group) == site.n_heads else call.heads(group)
-            softmax_call = part if mechanism is None else mechanism.seen(part)
-            if softmax_call is None:
-                raise CaptureError(
-                    f"{site.label}: heads replaced by {mechanism!r} have no softmax map to capture or stream",
-                    hint="capture z instead, or leave these heads out of the selection",
-                )
-            parts.append((softmax_call, group))
-        return parts
-
-    def _groups(self, site: Site, heads: Heads) -> dict[Mechanism | None, Heads]:
-        replaced = self._replaced.get(site, {})
-        groups: dict[Mechanism | None, Heads] = {}
-        for head in heads:
-            groups[replaced.get(head)] = (*groups.get(replaced.get(head), ()), head)
-        return groups
-
-    def _stream_rows(self, site: Site, call: Call) -> None:
-        """Every stream on this site takes the statistics of its rows."""
-        for stream in self._streams:
-            heads = stream.at.get(site)
-            if heads is None:
-                continue
-            self._refuse_patched_patterns(site)
-            real = self._position.real_queries(site.stack, call.q.shape[2])
-            is_self = site.kind == "self"
-            groups = self._parts(site, call, heads)
-            rows = [row_statistics(part, stream.request, real_queries=real, positional=is_self) for part, _ in groups]
-            measured, uniform = stream.frames.current()
-            order = [head for _, group in groups for head in group]
-            measured[site] = RowStatistics.of_heads(rows, [order.index(head) for head in heads])
-            uniform[site] = self._uniform_of(call, stream.request, real, is_self)
-
-    def _pattern_changes(self, site: Site) -> list[_Change]:
-        return [change for change in self._changes.get(site, ()) if isinstance(change.quantity, MapQuantity)]
-
-    def _refuse_patched_patterns(self, site: Site) -> None:
-        if self._pattern_changes(site):
-            raise CaptureError(
-                f"{site.label}: a patched pattern is not the softmax of any scores, so it cannot be streamed",
-                hint="capture the pattern instead",
-            )
-
-    def _uniform_of(self, call: Call, request: Request, real: Tensor | None, positional: bool) -> RowStatistics:
-        """The null depends only on what is visible, which most sites of a forward share: computed once."""
-        places = (int(call.query_positions[0, 0]), call.q.shape[2], call.k.shape[2])
-        key = (call.left, call.right, id(call.key_padding), id(call.mask), *places, request, positional)
-        if key not in self._uniform:
-            rows = uniform_statistics(call, request, real_queries=real, positional=positional)
-            # The call is held too: while its masks live, no other mask can have their identity.
-            self._uniform[key] = call, rows
-        return self._uniform[key][1]
-
-    def _attended(self, site: Site, call: Call) -> Tensor:
-        groups = self._groups(site, tuple(range(site.n_heads)))
-        if len(groups) == 1:
-            return self._mixed(site, next(iter(groups)), call)
-        out = call.q.new_empty(*call.q.shape[:3], call.v.shape[3])
-        for mechanism, heads in groups.items():
-            out[:, list(heads)] = self._mixed(site, mechanism, call.heads(heads))
-        return out
-
-    def _mixed(self, site: Site, mechanism: Mechanism | None, call: Call) -> Tensor:
-        if mechanism is None:
-            return own_attention(call)
-        if not mechanism.needs_all_queries:
-            return mechanism(call).out
-        full_call = self._past.full_call(site, mechanism, call, self._position.offset(site.stack))
-        return mechanism(full_call).out[:, :, -call.q.shape[2] :]
-
-    def _finished(self, site: Site, call: Call, out: Tensor) -> Tensor:
-        for change in self._changes.get(site, ()):
-            quantity = change.quantity
-            if isinstance(quantity, MapQuantity):
-                part = call.heads(change.heads)
-                mixed = self._map(site, call, change.heads, quantity).to(part.v.dtype) @ part.v
-                out = _with_heads(out, change.heads, mixed)
-            elif isinstance(quantity, OutputQuantity) and quantity.write is not None:
-                out = quantity.write(out, _patched(quantity.read(out), site, change))
-        if site in self._ablated:
-            out = _with_heads(out, tuple(sorted(self._ablated[site])), torch.zeros((), dtype=out.dtype))
-        for capture in self._captures:
-            for quantity in capture.quantities if site in capture.at else ():
-                if isinstance(quantity, OutputQuantity):
-                    capture.keep(quantity.name, site, _selected(quantity.read(out), quantity, site, capture.at[site]))
-        return out
-
-    def _watch(self, capture: Capture, name: str, spots: Spots) -> None:
-        for (module, side), hook in module_hooks(capture, name, spots).items():
-            self._hooks.append(hook)
-            self._live().callback(hook.attach(self._hf.get_submodule(module), side).remove)
-
-
-def _selected(tensor: Tensor, quantity: Quantity, site: Site, heads: Heads) -> Tensor:
-    """A copy of the part of a quantity that belongs to these query heads."""
-    index = quantity.tensor_heads(site, heads)
-    return tensor.clone() if index is None else tensor[:, list(index)]
-
-
-def _patched_pattern(part: Call, heads: Heads, changes: Sequence[_Change]) -> Tensor:
-    """The pattern of these heads after all its patches."""
-    changed = pattern(part)
-    for change in changes:
-        shared = tuple(heads.index(head) for head in heads if head in change.heads)
-        changed = _with_heads(changed, shared, _new_value(changed[:, list(shared)], change))
-    return changed
-
-
-def _patched(tensor: Tensor, site: Site, change: _Change) -> Tensor:
-    """A tensor of all heads of a site, with that of the patched heads changed."""
-    heads = change.quantity.tensor_heads(site, change.heads)
-    if heads is None:
-        return _new_value(tensor, change)
-    return _with_heads(tensor, heads, _new_value(tensor[:, list(heads)], change))
-
-
-def _new_value(before: Tensor, change: _Change) -> Tensor:
-    value = change.value(before) if callable(change.value) else change.value
-    try:
-        return value.to(before.device, before.dtype).expand_as(before)
-    except RuntimeError as error:
+        return torch.zeros(())
+    if not isinstance(value, Tensor) and not callable(value):
         raise UsageError(
-            f"a patch of {change.quantity.name} has shape {tuple(value.shape)}, expected {tuple(before.shape)} or what "
-            f"broadcasts to it ({', '.join(axis.name for axis in change.quantity.axes)})"
-        ) from error
-
-
-def _with_heads(tensor: Tensor, heads: Heads, value: Tensor) -> Tensor:
-    changed = tensor.clone()
-    changed[:, list(heads)] = value
-    return changed
+            f"a patch of {quantity.name} is a tensor or a function, got {type(value).__name__}",
+            hint='or "zero", or the cache of another run: model.run(text).cache',
+        )
+    return value

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from headscope.core.site import Site
 from headscope.core.weights import FeedForward
+from headscope.model.tracing.linear_modules import is_linear
 from headscope.model.tracing.projections import Plan
-from headscope.model.tracing.random_codes import is_linear
 from headscope.model.transformers.layers import enclosing_names
 
 

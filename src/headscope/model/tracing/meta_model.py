@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headscope.errors import CheckpointError
-from headscope.model.tracing.random_codes import is_linear, out_features
+from headscope.model.tracing.linear_modules import is_linear, out_features
 
 SMALL = 1 << 22  # elements; the largest norm or convolution is far below, the smallest expert bank far above
 WIDEST = 1 << 21  # outputs of a linear module; the largest vocabularies are about half of this

@@ -12,11 +12,13 @@ Nothing is multiplied, so this works on a model without weights (the meta device
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+
+from headscope.model.tracing.linear_modules import is_linear, out_features
 
 SMALL = 1 / 32  # size of codes: below every limit that families put on queries, keys and values
 SIGNATURE_BITS = 62  # samples used to recognise a code: two of them agree by chance with probability 2^-61
@@ -34,11 +36,12 @@ class CodedCall:
 
 @dataclass(frozen=True)
 class Trace:
-    """The row of `call` for each channel, and the factor in each sample."""
+    """The row of `call` for each channel, the factor in each sample, and what is added afterwards."""
 
     call: CodedCall
     row: Int[Tensor, " channels"]
     ratio: Float[Tensor, "samples channels"]
+    shift: Float[Tensor, " channels"] | None = None
 
     def gain(self) -> Float[Tensor, " channels"] | None:
         """The factor of each channel, where it is the same in every sample.
@@ -55,23 +58,6 @@ class Trace:
         return median if bool(steady.all()) else None
 
 
-def is_linear(module: nn.Module) -> bool:
-    """Whether a module multiplies its input by one matrix.
-
-    True for torch's Linear and transformers' Conv1D. A Linear with its own forward (a router, a layer that rounds its
-    weights) does more than that.
-    """
-    if isinstance(module, nn.Linear):
-        return type(module).forward is nn.Linear.forward
-    return type(module).__name__ == "Conv1D"
-
-
-def out_features(module: nn.Module) -> int:
-    """The number of channels that a linear module returns."""
-    shape = cast(Tensor, module.weight).shape  # [out, in] in Linear, [in, out] in Conv1D
-    return int(shape[0] if isinstance(module, nn.Linear) else shape[1])
-
-
 @contextmanager
 def coded(model: nn.Module, note: Callable[[CodedCall], None], *, seed: int = 0, size: float = SMALL) -> Iterator[None]:
     """Let every linear module return codes and report each call to `note`.
@@ -82,22 +68,22 @@ def coded(model: nn.Module, note: Callable[[CodedCall], None], *, seed: int = 0,
     with ExitStack() as undo:
         for name, module in model.named_modules():
             if is_linear(module):
-                patch(module, _coded_forward(name, module, note, generator, size), undo)
+                patch(module, _CodedForward(name, out_features(module), note, generator, size), undo)
         yield
 
 
 def patch(module: nn.Module, forward: Callable[..., Any], undo: ExitStack) -> None:
     """Replace the forward of a module until `undo` closes."""
-    before = module.__dict__.get("forward")
+    undo.callback(_set_forward, module, module.__dict__.get("forward"))
+    _set_forward(module, forward)
 
-    def restore() -> None:
-        if before is None:
-            module.__dict__.pop("forward", None)
-        else:
-            module.__dict__["forward"] = before
 
-    module.__dict__["forward"] = forward
-    undo.callback(restore)
+def _set_forward(module: nn.Module, forward: Callable[..., Any] | None) -> None:
+    """Give a module a forward of its own; None leaves it that of its class."""
+    if forward is None:
+        module.__dict__.pop("forward", None)
+    else:
+        module.__dict__["forward"] = forward
 
 
 def trace(call: CodedCall, channels: Float[Tensor, "samples channels"]) -> Trace | None:
@@ -111,6 +97,43 @@ def trace(call: CodedCall, channels: Float[Tensor, "samples channels"]) -> Trace
         return None
     row = order.indices[place]
     return Trace(call, row, channels / call.code[:, row])
+
+
+def trace_shifted(call: CodedCall, channels: Float[Tensor, "samples channels"]) -> Trace | None:
+    """The rows of `call` for channels to which constants are added; None unless every channel has one.
+
+    A family may keep a bias outside its projection. It is the same in every sample, so the difference between a
+    channel and its mean over samples is a fixed multiple of that of its code. Signs of small differences are lost in
+    rounding: rows are recognised by correlation.
+    """
+    if call.code.shape[0] != channels.shape[0]:
+        return None
+    code, moved = (values.double() - values.double().mean(dim=0) for values in (call.code, channels))
+    row = _most_correlated(moved, code)
+    if row is None:
+        return None
+    gain = (moved * code[:, row]).sum(dim=0) / code[:, row].square().sum(dim=0)
+    shift = channels.double().mean(dim=0) - gain * call.code[:, row].double().mean(dim=0)
+    left_over = (moved - gain * code[:, row]).abs()
+    kind = torch.finfo(call.dtype)
+    tolerance = max(1e-4, 8 * kind.eps) * gain.abs() * code[:, row].abs().amax(dim=0) + 4 * kind.eps * shift.abs()
+    if not bool((left_over <= tolerance).all()):
+        return None
+    return Trace(call, row, gain.float().repeat(len(channels), 1), shift.float())
+
+
+def _most_correlated(
+    channels: Float[Tensor, "samples channels"], codes: Float[Tensor, "samples rows"]
+) -> Int[Tensor, " channels"] | None:
+    """The code of each channel; None where one has no code that it follows."""
+    units = [values / values.norm(dim=0).clamp_min(torch.finfo(values.dtype).tiny) for values in (channels, codes)]
+    rows = []
+    for part in units[0].split(1024, dim=1):  # a whole table of correlations may be large
+        best = (part.T @ units[1]).abs().max(dim=1)
+        if not bool((best.values > 0.99).all()):
+            return None
+        rows.append(best.indices)
+    return torch.cat(rows)
 
 
 def signature(channels: Float[Tensor, "samples channels"]) -> Int[Tensor, " channels"]:
@@ -138,18 +161,21 @@ def channels_of(states: Float[Tensor, "batch heads positions width"]) -> Float[T
     return states.float().cpu().transpose(1, 2).reshape(batch * positions, heads * width)
 
 
-def _coded_forward(
-    name: str, module: nn.Module, note: Callable[[CodedCall], None], generator: torch.Generator, size: float
-) -> Callable[..., Tensor]:
-    width = out_features(module)
+@dataclass(frozen=True)
+class _CodedForward:
+    """Returns codes in place of what a linear module computes."""
 
-    def forward(x: Tensor, *_: Any, **__: Any) -> Tensor:
+    name: str
+    width: int
+    note: Callable[[CodedCall], None]
+    generator: torch.Generator
+    size: float
+
+    def __call__(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
         samples = x.shape[:-1].numel()
-        code = nonzero(torch.randn(samples, width, generator=generator))
-        code *= size * (torch.rand(samples, 1, generator=generator) * 1.5 + 0.5)
+        code = nonzero(torch.randn(samples, self.width, generator=self.generator))
+        code *= self.size * (torch.rand(samples, 1, generator=self.generator) * 1.5 + 0.5)
         rounded_code = nonzero(code.to(x.dtype))
         # A copy is recorded: some families clip the output of a projection in place.
-        note(CodedCall(name, x.reshape(samples, -1).float().cpu(), rounded_code.float().clone(), x.dtype))
-        return rounded_code.reshape(*x.shape[:-1], width).to(x.device)
-
-    return forward
+        self.note(CodedCall(self.name, x.reshape(samples, -1).float().cpu(), rounded_code.float().clone(), x.dtype))
+        return rounded_code.reshape(*x.shape[:-1], self.width).to(x.device)

@@ -10,11 +10,13 @@ its number there. A model with attention outside a skip connection is refused.
 """
 
 import re
+import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -32,8 +34,8 @@ from headscope.model.transformers.probe_inputs import forward_options, probe_inp
 Part = Literal["attention", "mlp"]
 Place = tuple[str, int]  # the module whose code adds, and which of its additions it is
 
-_IN_PLACE = {Tensor.add_, Tensor.__iadd__}
-_ADDITIONS = {torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, *_IN_PLACE}
+IN_PLACE = {Tensor.add_, Tensor.__iadd__}
+_ADDITIONS = {torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, *IN_PLACE}
 # Nodes of torch's graph that multiply by a matrix.
 _PRODUCT = re.compile(r"^(Add|B|Baddb|_Grouped|GroupedM?)?mm|Linear|Convolution|Einsum|Matmul", re.IGNORECASE)
 PARTS: tuple[Part, ...] = ("attention", "mlp")
@@ -53,12 +55,32 @@ class Role:
 
 
 @dataclass(frozen=True)
+class Join:
+    """The addition at which a branch joins the stream: where it is, and which operand is the branch.
+
+    `call`: in which call of its block, from 0. `only`: nothing else joins there, and the other operand is the skip
+    connection of this branch alone, so that the result is the stream after it.
+    """
+
+    place: Place
+    operand: int
+    block: str
+    call: int
+    only: bool
+
+
+@dataclass(frozen=True)
 class Branches:
-    """The relevant additions by place, and why some branches are indistinguishable."""
+    """The relevant additions by place, and why some branches are indistinguishable.
+
+    `attention` holds the join of each site, `feed_forward` those of the other branches by block and call.
+    """
 
     blocks: tuple[str, ...]
     roles: dict[Place, Role]
     unknown: dict[Part, str]
+    attention: dict[Site, Join]
+    feed_forward: dict[tuple[str, int], tuple[Join, ...]]
 
 
 @dataclass(frozen=True)
@@ -69,10 +91,15 @@ class _Addition:
     call: tuple[str, int]  # the block in which it happens, and which of its calls
 
 
-def find_branches(hf: Any, sites: Sequence[Site]) -> Branches:
+# Calls the function it is given with each site and what its attention gives, while the model runs.
+Observer = Callable[[Callable[[Site, Tensor], None]], AbstractContextManager[None]]
+
+
+def find_branches(hf: Any, sites: Sequence[Site], observed: Observer | None = None) -> Branches:
     """Find the roles of a model's additions.
 
-    Raises `VariantRefused` where they are unclear.
+    `observed` shows the attention of families that do not use transformers' attention interface. Raises
+    `VariantRefused` where the roles are unclear.
     """
     lists = layer_lists(hf, sites)
     blocks = tuple(f"{name}.{index}" for name in lists for index in range(len(hf.get_submodule(name))))
@@ -80,7 +107,7 @@ def find_branches(hf: Any, sites: Sequence[Site]) -> Branches:
         raise VariantRefused(
             f"the layers of {type(hf).__name__} are not a list of modules, so headscope cannot find them"
         )
-    probe = _Probe(hf, sites, blocks)
+    probe = _Probe(hf, sites, blocks, observed)
     try:
         probe.run()
     except (HeadscopeError, MemoryError):
@@ -109,62 +136,82 @@ class AdditionMode(TorchFunctionMode):
         return func(*args, **options)
 
 
+class _OfThread(threading.local):
+    """What one thread is running: a model may be run by several at once."""
+
+    def __init__(self) -> None:
+        self.modules: list[tuple[str, Counter[str]]] = []  # the innermost last, with what it has counted
+        self.modes: list[Any] = []
+        self.streams: list[int] = []  # the sizes of the streams that the blocks were given
+        self.calls: Counter[str] = Counter()
+
+
 class AdditionWatch(ABC):
     """Tracks whose code runs inside the blocks, and counts additions of stream width."""
 
     def __init__(self, hf: Any, blocks: Sequence[str]) -> None:
         self._hf, self._blocks = hf, frozenset(blocks)
-        self._running: list[tuple[str, Counter[str]]] = []
-        self._modes: list[Any] = []
-        self.streams: list[int] = []
-        self.calls: Counter[str] = Counter()
+        self._running = _OfThread()
 
     def open(self, stack: ExitStack) -> None:
         """Add hooks to every module inside the blocks; closing the stack removes them."""
+        stack.callback(self.unwind)
         hooked_ids: set[int] = set()
         for block in self._blocks:
             for name, module in self._hf.get_submodule(block).named_modules(prefix=block):
                 if id(module) not in hooked_ids:
                     hooked_ids.add(id(module))
-                    enter, leave = self._hooks(name)
+                    enter, leave = partial(self._enter, name), partial(self._leave, name)
                     stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
                     stack.callback(module.register_forward_hook(leave, always_call=True).remove)
 
-    def _hooks(self, name: str) -> tuple[Any, Any]:
-        is_block = name in self._blocks
+    def unwind(self) -> None:
+        """Leave the blocks that are running: torch calls no hook when a forward is interrupted from the keyboard."""
+        self._running.modules.clear()
+        self._running.streams.clear()
+        while self._running.modes:
+            self._running.modes.pop().__exit__(None, None, None)
 
-        def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if is_block:
-                tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-                self.streams.append(tensors[0].numel() if tensors else -1)
-                self.calls[name] += 1
-                self._modes.append(AdditionMode(self._add))
-                self._modes[-1].__enter__()
-            self._running.append((name, Counter()))
+    @property
+    def calls(self) -> Counter[str]:
+        """How often each block was called."""
+        return self._running.calls
 
-        def leave(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            # Also called after an error, even one in `enter` itself.
-            while self._running and self._running[-1][0] != name:
-                self._running.pop()
-            if not self._running:
-                return
-            _, counts = self._running.pop()
-            if is_block:
-                self._modes.pop().__exit__(None, None, None)
-                self.streams.pop()
-            if output is not None:
-                self.left(name, counts["additions"])
+    def _enter(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if name in self._blocks:
+            tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+            self._running.streams.append(tensors[0].numel() if tensors else -1)
+            self.calls[name] += 1
+            self._running.modes.append(AdditionMode(self._add))
+            self._running.modes[-1].__enter__()
+        self._running.modules.append((name, Counter()))
 
-        return enter, leave
+    def _leave(self, name: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        # Also called after an error, even one in `_enter` itself.
+        modules = self._running.modules
+        while modules and modules[-1][0] != name:
+            modules.pop()
+        if not modules:
+            return
+        _, counts = modules.pop()
+        if name in self._blocks:
+            self._running.modes.pop().__exit__(None, None, None)
+            self._running.streams.pop()
+        if output is not None:
+            self.left(name, counts["additions"])
 
     def _add(self, func: Any, a: Tensor, b: Tensor, kwargs: dict[str, Any]) -> Tensor:
-        if not self._running or answering() or a.numel() != self.streams[-1]:
+        if not self._running.modules or answering() or a.numel() != self._running.streams[-1]:
             done: Tensor = func(a, b, **kwargs)
             return done
-        name, counts = self._running[-1]
+        name, counts = self._running.modules[-1]
         number = counts["additions"]
         counts["additions"] += 1
         return self.added((name, number), func, a, b, kwargs)
+
+    def block_call(self) -> int:
+        """The number of the running call of the outermost block, from 0."""
+        return next((self.calls[name] - 1 for name, _ in self._running.modules if name in self._blocks), 0)
 
     @abstractmethod
     def added(self, place: Place, func: Any, a: Tensor, b: Tensor, kwargs: dict[str, Any]) -> Tensor:
@@ -177,9 +224,10 @@ class AdditionWatch(ABC):
 class _Probe(AdditionWatch):
     """One short forward with gradients; keeps graph nodes of additions and attention."""
 
-    def __init__(self, hf: Any, sites: Sequence[Site], blocks: Sequence[str]) -> None:
+    def __init__(self, hf: Any, sites: Sequence[Site], blocks: Sequence[str], observed: Observer | None) -> None:
         super().__init__(hf, blocks)
         self.sites, self.blocks = tuple(sites), tuple(blocks)
+        self._observed = observed
         self._by_call = {(site.module, site.call): site for site in sites}
         self._names = {id(module): name for name, module in hf.named_modules()}
         self._attended: Counter[str] = Counter()
@@ -190,7 +238,10 @@ class _Probe(AdditionWatch):
         """Run the forward on a few random tokens."""
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
-            stack.enter_context(tapped(self._hf, self._attention))
+            if self._observed is None:
+                stack.enter_context(tapped(self._hf, self._attention))
+            else:
+                stack.enter_context(self._observed(self._note))
             self.open(stack)
             for module in self._hf.modules():
                 if isinstance(module, nn.Embedding):
@@ -203,8 +254,11 @@ class _Probe(AdditionWatch):
         self._attended[name] += 1
         out = plain_attention(raw)
         if site is not None:
-            self.attention[site] = (out.grad_fn, self._call())
+            self._note(site, out)
         return out
+
+    def _note(self, site: Site, attended: Tensor) -> None:
+        self.attention[site] = (attended.grad_fn, self._call())
 
     def added(self, place: Place, func: Any, a: Tensor, b: Tensor, kwargs: dict[str, Any]) -> Tensor:
         """Record the nodes of the operands and of the result."""
@@ -215,7 +269,7 @@ class _Probe(AdditionWatch):
         return result
 
     def _call(self) -> tuple[str, int]:
-        for name, _ in self._running:
+        for name, _ in self._running.modules:
             if name in self._blocks:
                 return name, self.calls[name]
         return "", 0
@@ -248,22 +302,25 @@ class _BranchFinder:
 
     def branches(self) -> Branches:
         roles: dict[Place, Role] = {}
-        inside: dict[Site, Part] = {}
-        with_mlp: set[tuple[str, int]] = set()
+        attention: dict[Site, Join] = {}
+        feed_forward: dict[tuple[str, int], tuple[Join, ...]] = {}
         for addition, role, parts in self._roles():
             before = roles.setdefault(addition.place, role)
             if before != role:
                 raise VariantRefused(f"{addition.place[0]} adds differently from call to call")
-            for source, node, part in parts:
+            block, call = addition.call[0], addition.call[1] - 1
+            only = role.skip is not None and role.alone and len(role.parts) == 1
+            for source, operand, part in parts:
+                join = Join(addition.place, operand, block, call, only)
                 if part == "mlp":
-                    with_mlp.add(addition.call)
-                for site, (attention_node, _) in self._probe.attention.items():
-                    if id(attention_node) in self._path(source, node).nodes:
-                        inside[site] = part
-        self._check(inside)
-        return Branches(self._probe.blocks, roles, self._unknown(with_mlp))
+                    feed_forward[block, call] = (*feed_forward.get((block, call), ()), join)
+                nodes = self._path(source, addition.operands[operand]).nodes
+                attention |= {site: join for site, (node, _) in self._probe.attention.items() if id(node) in nodes}
+        self._check(attention)
+        unknown = self._unknown({(block, call + 1) for block, call in feed_forward})
+        return Branches(self._probe.blocks, roles, unknown, attention, feed_forward)
 
-    def _check(self, inside: dict[Site, Part]) -> None:
+    def _check(self, inside: dict[Site, Join]) -> None:
         if labels_without := [site.label for site in self._probe.sites if site not in inside]:
             raise VariantRefused(
                 f"no skip connection was found around the attention of {', '.join(labels_without[:4])}"
@@ -281,8 +338,8 @@ class _BranchFinder:
         )
         return dict.fromkeys(PARTS, why)
 
-    def _roles(self) -> Iterator[tuple[_Addition, Role, list[tuple[Any, Any, Part]]]]:
-        """Each addition with its role, and its branches as source, node and kind."""
+    def _roles(self) -> Iterator[tuple[_Addition, Role, list[tuple[Any, int, Part]]]]:
+        """Each addition with its role, and its branches as source, operand and kind."""
         skips = [(addition, index) for addition in self._probe.additions if (index := self._skip(addition)) is not None]
         sources = {id(addition.result): addition.operands[index] for addition, index in skips}
         by_place: dict[int, tuple[_Addition, int | None, dict[int, tuple[Any, Part]]]] = {}
@@ -315,7 +372,7 @@ class _BranchFinder:
             source = None if index is None else addition.operands[index]
             alone = source is None or len(parts_by_source.get(id(source), ())) < 2
             part_by_operand = {operand: part for operand, (_, part) in parts.items()}
-            branches = [(origin, addition.operands[operand], part) for operand, (origin, part) in parts.items()]
+            branches = [(origin, operand, part) for operand, (origin, part) in parts.items()]
             yield addition, Role(index, part_by_operand, alone), branches
 
     def _skip(self, addition: _Addition) -> int | None:
@@ -417,10 +474,10 @@ class _RewiredAdditions(AdditionWatch):
         if role is not None:
             gone = [index for index, part in role.parts.items() if part in self._removed]
             for index in gone:
-                operands[index] = _scaled(operands[index], 0.0, func in _IN_PLACE and index == 0)
+                operands[index] = _scaled(operands[index], 0.0, func in IN_PLACE and index == 0)
             if role.skip is not None and not (gone and role.alone):
                 index = role.skip
-                operands[index] = _scaled(operands[index], self._strength, func in _IN_PLACE and index == 0)
+                operands[index] = _scaled(operands[index], self._strength, func in IN_PLACE and index == 0)
         result: Tensor = func(*operands, **kwargs)
         return result
 

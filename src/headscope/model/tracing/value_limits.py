@@ -5,7 +5,6 @@ of small codes, and is now less than half of that multiple, is limited. The larg
 configuration is read.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +13,8 @@ from torch import Tensor
 
 from headscope.core.site import Site
 from headscope.model.tracing.random_codes import SIGNATURE_BITS, CodedCall, channels_of, coded
-from headscope.model.transformers.attention_hook import as_transformers, tapped
-from headscope.model.transformers.call_reader import RawCall
+from headscope.model.transformers.attention_answers import answered
+from headscope.model.transformers.attention_products import AttentionProducts
 from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
 
 if TYPE_CHECKING:
@@ -33,10 +32,8 @@ class LimitProbe:
     It handles the attention calls of a model on such codes.
     """
 
-    def __init__(self, model: Any, rows_by_site: Mapping[Site, Mapping[str, "Rows"]]) -> None:
-        self._names = {id(module): name for name, module in model.named_modules()}
-        self._rows = {(site.module, site.call): (site, rows) for site, rows in rows_by_site.items()}
-        self._calls: Counter[str] = Counter()
+    def __init__(self, rows_by_site: Mapping[Site, Mapping[str, "Rows"]]) -> None:
+        self._rows = rows_by_site
         self._codes: dict[str, CodedCall] = {}
         self.limits: dict[Site, Limits] = {}
 
@@ -44,33 +41,38 @@ class LimitProbe:
         """Keep the last code of every module."""
         self._codes[call.module] = call
 
-    def __call__(self, raw: RawCall) -> Tensor:
+    def __call__(self, site: Site | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Compare q, k and v with their codes, and return zeros."""
-        name = self._names[id(raw.module)]
-        site, rows_by_letter = self._rows.get((name, self._calls[name]), (None, {}))
-        self._calls[name] += 1
-        states = {"q": raw.query, "k": raw.key, "v": raw.value}
-        for letter, rows in rows_by_letter.items():
-            limit = self._limit(states[letter], rows)
-            if site is not None and limit is not None:
-                self.limits.setdefault(site, {})[letter] = limit
-        batch, heads, queries, _ = raw.query.shape
-        return as_transformers(raw.query.new_zeros(batch, heads, queries, raw.value.shape[3]))
+        states = {"q": q, "k": k, "v": v}
+        if site is not None:
+            for letter, rows in self._rows.get(site, {}).items():
+                limit = self._limit(states[letter], rows)
+                if limit is not None:
+                    self.limits.setdefault(site, {})[letter] = limit
+        return v.new_zeros(*q.shape[:3], v.shape[3])
 
     def _limit(self, states: Tensor, rows: "Rows") -> float | None:
-        channels = channels_of(states).abs()
-        code = self._codes[rows.module].code[:, rows.row.flatten()] * rows.gain.flatten()
-        return float(channels.max()) if bool((channels < code.abs() / 2).any()) else None
+        channels, call = channels_of(states), self._codes[rows.module]
+        limit = float(channels.abs().max())
+        halves = (call.code[:, rows.row.flatten()] * rows.gain.flatten()).abs() / 2
+        if rows.extra_bias is not None:
+            # A bias that is added afterwards may be larger than a small code, and rounds it.
+            shift = (rows.extra_bias * rows.gain).flatten()
+            channels, halves = channels - shift, halves - 4 * torch.finfo(call.dtype).eps * shift.abs()
+        return limit if bool((channels.abs() < halves).any()) else None
 
 
-def find_limits(model: Any, rows_by_site: Mapping[Site, Mapping[str, "Rows"]]) -> dict[Site, Limits]:
+def find_limits(
+    model: Any, rows_by_site: Mapping[Site, Mapping[str, "Rows"]], products: AttentionProducts | None = None
+) -> dict[Site, Limits]:
     """The limits of the sites that have any.
 
     `rows_by_site` names the projections that were merely scaled.
     """
-    probe = LimitProbe(model, rows_by_site)
+    probe = LimitProbe(rows_by_site)
     inputs = probe_inputs(model, batch=SIGNATURE_BITS, single_token=True)
-    with torch.no_grad(), coded(model, probe.note, size=LARGE), tapped(model, probe):
+    attending = answered(model, tuple(rows_by_site), probe, products)
+    with torch.no_grad(), coded(model, probe.note, size=LARGE), attending:
         model(**inputs, **forward_options(model))
     return probe.limits
 

@@ -6,8 +6,10 @@ already projected, rotated and cached. The name is registered with the mask inte
 silently passes no mask at all.
 """
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,7 +19,6 @@ from torch import Tensor, nn
 from headscope.attention.call import Call
 from headscope.attention.maps import pattern
 from headscope.attention.mechanisms.dense import Dense
-from headscope.errors import UsageError
 from headscope.model.transformers.call_reader import RawCall, Reader
 
 # Two names, because families differ in what a missing mask means. Where transformers' own sdpa may be used, it goes by
@@ -33,16 +34,23 @@ DENSE = Dense()
 SMALL_MAP = 1 << 14
 Handler = Callable[[RawCall], Tensor]  # returns [batch, queries, heads, d_value], as transformers expects
 
-# The open tap of each attention module. Modules are keyed by identity and removed when the tap closes,
-# so nothing is written into the model and several models can be open at once.
-_handlers: dict[int, Handler] = {}
-# The number of attention calls being answered: computations meanwhile are ours, not the model's.
-_answering = [0]
+
+class _OfThisThread(threading.local):
+    """What one thread has open: another thread that runs the same model sees none of it."""
+
+    def __init__(self) -> None:
+        # The innermost tap of each attention module, by its identity: nothing is written into the model.
+        self.handlers: dict[int, Handler] = {}
+        # The number of attention calls being answered: computations meanwhile are ours, not the model's.
+        self.answering = 0
+
+
+_open = _OfThisThread()
 
 
 def answering() -> bool:
     """Whether an attention call is being answered, including lenses that read it."""
-    return _answering[0] > 0
+    return _open.answering > 0
 
 
 def _attention(
@@ -54,13 +62,19 @@ def _attention(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
+    handler = _open.handlers.get(id(module))
+    if handler is None and _own_implementation(module) == "sdpa":
+        # Another thread has a session on this model, or a model shares its config: it computes what it always does.
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+        out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
+        return out, None
     raw = RawCall(module, query, key, value, attention_mask, scaling, options)
-    # A second model that shares the config object of a tapped one also gets here: it computes as usual.
-    _answering[0] += 1
+    _open.answering += 1
     try:
-        return _handlers.get(id(module), plain_attention)(raw), None
+        return (handler or plain_attention)(raw), None
     finally:
-        _answering[0] -= 1
+        _open.answering -= 1
 
 
 def _eager_attention(
@@ -105,44 +119,98 @@ def register() -> None:
 
 @contextmanager
 def tapped(model: nn.Module, handler: Handler) -> Iterator[None]:
-    """Send every attention call of `model` to `handler`.
+    """Send every attention call that this thread makes of `model` to `handler`.
 
-    The model is restored on exit, whatever happens.
+    A tap inside another one takes its place until it closes. The model is restored on exit, whatever happens.
     """
     register()
     modules = list(model.modules())
-    if any(id(module) in _handlers for module in modules):
-        raise UsageError(
-            "a session is already open on this model",
-            hint="one session takes captures, streams, replacements, ablations and patches together",
-        )
+    names = [id(module) for module in modules]
+    before = {name: _open.handlers[name] for name in names if name in _open.handlers}
     try:
-        for module in modules:
-            _handlers[id(module)] = handler
-        with implementation(model, NAME if getattr(model, "_supports_sdpa", False) else EAGER_NAME):
+        _open.handlers.update(dict.fromkeys(names, handler))
+        with _implementation(modules, NAME if getattr(model, "_supports_sdpa", False) else EAGER_NAME):
             yield
     finally:
-        for module in modules:
-            _handlers.pop(id(module), None)
+        for name in names:
+            _open.handlers.pop(name, None)
+        _open.handlers.update(before)
+
+
+@contextmanager
+def handled(module: nn.Module, handler: Handler) -> Iterator[None]:
+    """Send the attention calls of one module to another handler, while a tap is open on its model."""
+    before = _open.handlers.get(id(module))
+    _open.handlers[id(module)] = handler
+    try:
+        yield
+    finally:
+        if before is None:
+            _open.handlers.pop(id(module), None)
+        else:
+            _open.handlers[id(module)] = before
+
+
+@dataclass
+class _Switch:
+    """The attention implementation of one config: the model's own, and those that stand in for it, newest last."""
+
+    config: Any
+    own: Any
+    stand_ins: list[tuple[object, str]] = field(default_factory=list)
+
+    def apply(self) -> None:
+        self.config._attn_implementation_internal = self.stand_ins[-1][1] if self.stand_ins else self.own
+
+
+# Threads may open and close on one config in any order, so each takes back its own switch and no other.
+_switches: dict[int, _Switch] = {}
+_switching = threading.Lock()
+
+
+def _own_implementation(module: nn.Module) -> Any:
+    """The implementation that a module's config names when nothing is open on it."""
+    config = getattr(module, "config", None)
+    switch = _switches.get(id(config))
+    return getattr(config, "_attn_implementation_internal", None) if switch is None else switch.own
 
 
 @contextmanager
 def implementation(model: nn.Module, name: str) -> Iterator[None]:
     """Run `model` with another attention implementation ("eager", "sdpa", ours)."""
-    implementations = [(config, config._attn_implementation_internal) for config in _configs(model)]
+    with _implementation(list(model.modules()), name):
+        yield
+
+
+@contextmanager
+def _implementation(modules: Sequence[nn.Module], name: str) -> Iterator[None]:
+    configs, opened = _configs(modules), object()
     try:
-        for config, _ in implementations:
-            config._attn_implementation_internal = name
+        with _switching:
+            for config in configs:
+                switch = _switches.setdefault(id(config), _Switch(config, config._attn_implementation_internal))
+                switch.stand_ins.append((opened, name))
+                switch.apply()
         yield
     finally:
-        for config, before in implementations:
-            config._attn_implementation_internal = before
+        with _switching:
+            for config in configs:
+                _close(config, opened)
 
 
-def _configs(model: nn.Module) -> list[Any]:
+def _close(config: Any, opened: object) -> None:
+    switch = _switches.get(id(config))
+    if switch is not None:
+        switch.stand_ins = [(by, name) for by, name in switch.stand_ins if by is not opened]
+        switch.apply()
+        if not switch.stand_ins:
+            del _switches[id(config)]
+
+
+def _configs(modules: Sequence[nn.Module]) -> list[Any]:
     """Every config in which a module may look up its attention, nested ones included."""
     configs: dict[int, Any] = {}
-    queue = [getattr(module, "config", None) for module in model.modules()]
+    queue = list({id(config): config for module in modules if (config := module.__dict__.get("config"))}.values())
     while queue:
         config = queue.pop()
         if not hasattr(config, "_attn_implementation_internal") or id(config) in configs:

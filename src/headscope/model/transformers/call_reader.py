@@ -94,8 +94,8 @@ class Reader:
         if version is None or key not in self._visibilities:
             expanded = allowed.expand(-1, -1, raw.query.shape[2], raw.key.shape[2])
             # The mask is kept with its translation: while it lives its address cannot be reused.
-            visibility = _structure(expanded, query_positions, key_positions, raw.key.shape[0])
-            self._visibilities[key] = (raw.mask, visibility)
+            described = visibility_of(expanded, query_positions, key_positions, raw.key.shape[0])
+            self._visibilities[key] = (raw.mask, described)
         return self._visibilities[key][1], bias
 
 
@@ -134,7 +134,7 @@ def _boolean(mask: Tensor) -> tuple[Tensor, Tensor | None]:
     return allowed, bias if bool(bias.any()) else None
 
 
-def _structure(
+def visibility_of(
     mask: Bool[Tensor, "mask_batch mask_heads queries keys"],
     query_positions: Int[Tensor, "1 queries"],
     key_positions: Int[Tensor, "1 keys"],

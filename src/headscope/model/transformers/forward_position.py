@@ -20,16 +20,29 @@ class ForwardPosition:
         self._two_stacks = bool(model.config.is_encoder_decoder)
         self._cached_tokens = 0
         self._real: dict[Stack, Tensor | None] = {}
+        self._tokens: Tensor | None = None
+        self.continues = False
+        self.n_texts = 0
 
     def read_model(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Read the arguments of a forward of the whole model."""
         arguments = _arguments(module, args, kwargs)
         cache = arguments.get("past_key_values")
         self._cached_tokens = 0 if cache is None else int(cache.get_seq_length())
+        self._read_tokens(arguments)
         first: Stack = "enc" if self._two_stacks else "only"
         self._real[first] = _two_dimensional(arguments.get("attention_mask"))
         self._real["text"] = self._real[first]
         self._real["dec"] = _two_dimensional(arguments.get("decoder_attention_mask"))
+
+    def _read_tokens(self, arguments: dict[str, Any]) -> None:
+        """Whether the forward goes on with the text of the one before: through a cache, or by reading it again."""
+        name = "decoder_input_ids" if self._two_stacks else "input_ids"
+        tokens, before = arguments.get(name), self._tokens
+        read = next((arguments[key] for key in ("input_ids", "inputs_embeds") if arguments.get(key) is not None), None)
+        self.n_texts = len(read) if isinstance(read, Tensor) else 0
+        self._tokens = tokens if isinstance(tokens, Tensor) else None
+        self.continues = self._cached_tokens > 0 or _is_longer(before, self._tokens)
 
     def read_encoder(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Read the arguments of an encoder's forward, which generation runs separately."""
@@ -53,3 +66,11 @@ def _arguments(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> di
 
 def _two_dimensional(mask: Any) -> Tensor | None:
     return mask if isinstance(mask, Tensor) and mask.ndim == 2 else None
+
+
+def _is_longer(before: Tensor | None, after: Tensor | None) -> bool:
+    """Whether `after` is `before` with more tokens at its end, as in generation without a cache."""
+    if before is None or after is None or before.ndim != 2 or after.ndim != 2 or len(before) != len(after):
+        return False
+    n_before = before.shape[1]
+    return n_before < after.shape[1] and bool((after[:, :n_before] == before.to(after.device)).all())

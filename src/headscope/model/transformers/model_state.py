@@ -9,9 +9,11 @@ the states of the random number generators. Weights are not copied: a forward th
 
 import random
 import types
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,9 @@ from torch import Tensor, nn
 from headscope.errors import CaptureError
 
 _MISSING = object()
+_EMPTY: dict[Any, Any] = {}
+_DICTIONARIES = frozenset({dict, OrderedDict})
+_UNCHANGING = frozenset({type(None), bool, int, float, str, bytes, torch.dtype, torch.device, nn.Parameter})
 
 
 @dataclass(frozen=True)
@@ -54,14 +59,19 @@ class ModelState:
         waiting: list[Any] = [model]
         while waiting:
             value = waiting.pop()
-            if id(value) in visited or isinstance(value, nn.Parameter):
+            # A model has thousands of attributes, most of them numbers, words and dictionaries without an entry: a
+            # forward must not wait for them.
+            kind = type(value)
+            if kind in _UNCHANGING or id(value) in visited:
                 continue
             visited.add(id(value))
-            if isinstance(value, Tensor):
-                self._tensors.append((value, value.detach().clone(), _version(value)))
-            elif isinstance(value, dict):
-                self._containers.append((value, dict(value)))
+            if kind in _DICTIONARIES or isinstance(value, dict):
+                self._containers.append((value, dict(value) if value else _EMPTY))
                 waiting += value.values()
+            elif isinstance(value, nn.Parameter):
+                continue
+            elif isinstance(value, Tensor):
+                self._tensors.append((value, value.detach().clone(), _version(value)))
             elif isinstance(value, list | set):
                 self._containers.append((value, value.copy()))
                 waiting += value
@@ -91,9 +101,11 @@ class ModelState:
         """
         changes: list[Change] = []
         for owner, before in self._attributes:
-            changes += _restore_attributes(owner, before)
+            if not _is_same(owner.__dict__, before):
+                changes += _restore_attributes(owner, before)
         for container, contents in self._containers:
-            _restore_container(container, contents)
+            if container or contents:
+                _restore_container(container, contents)
         with torch.no_grad():
             for tensor, numbers, version in self._tensors:
                 if version is None or _version(tensor) != version:
@@ -160,6 +172,13 @@ def _version(tensor: Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
 
 
+def _is_same(values: dict[Any, Any], before: dict[Any, Any]) -> bool:
+    """Whether a dictionary holds the same objects under the same names, in the same order."""
+    return (
+        len(values) == len(before) and all(map(is_, values, before)) and all(map(is_, values.values(), before.values()))
+    )
+
+
 def _restore_attributes(owner: Any, before: dict[str, Any]) -> Iterator[Change]:
     attributes = owner.__dict__
     for name in [name for name in attributes if name not in before]:
@@ -180,6 +199,6 @@ def _restore_container(container: Any, before: Any) -> None:
         if container != before:
             container.clear()
             container.update(before)
-    elif list(container) != list(before) or any(container[key] is not value for key, value in before.items()):
+    elif not _is_same(container, before):
         container.clear()
         container.update(before)

@@ -2,53 +2,39 @@
 
 While a model of such a family runs, every softmax it takes is watched. At opening, the maps so found are
 compared with what the model itself returns as attentions; only where they are the same, number by number, is
-the family opened. Then its statistics can be had, the stream between layers, and each quantity that can be read off a
-stored map (`session.captures`); nothing can be replaced or patched.
+the family opened. Then its statistics can be had, the places outside the attention, and each quantity that can be read
+off a stored map (`session.captures`); and where its products are known (`product_search`), all the rest.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from headscope.attention.call import Call
-from headscope.attention.mechanism import Mechanism
-from headscope.attention.statistics import pattern_statistics, uniform_statistics
 from headscope.core.site import Site
-from headscope.errors import CaptureError
 from headscope.model.rounding import agreement
-from headscope.model.session.captures import QUANTITIES, MapQuantity, Quantity, WatchedQuantity
-from headscope.model.session.session import Patch, Session, Where
 from headscope.model.tracing.attention_sites import first_tensor
 from headscope.model.transformers.attention_hook import implementation
+from headscope.model.transformers.attention_products import (
+    SOFTMAX,
+    AttentionHandler,
+    AttentionProducts,
+    ProductWatch,
+    Softmax,
+)
 from headscope.model.transformers.layers import enclosing_layer
 from headscope.model.transformers.library_messages import reason
 from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
+from headscope.model.transformers.product_search import find_products
 from headscope.model.transformers.unmasked_scores import MaskWatch
 
-if TYPE_CHECKING:
-    from headscope.model.model import Model
-
 TOLERANCE = 1e-6
-_NOT_FOLLOWED = "the family masks its scores in a way that headscope does not follow, so the hidden ones are not known"
-_SOFTMAX = {torch.nn.functional.softmax, torch.softmax, torch.Tensor.softmax}
-
-
-@dataclass(frozen=True)
-class Softmax:
-    """One softmax of a forward: what reached it, what it gave, and the scores before the mask.
-
-    `scores` is None where they were not followed, or where the way from them to the softmax is not understood.
-    """
-
-    reached: Tensor
-    pattern: Tensor
-    scores: Tensor | None
+NOT_FOLLOWED = "the family masks its scores in a way that headscope does not follow, so the hidden ones are not known"
 
 
 class SoftmaxWatch(TorchFunctionMode):
@@ -63,7 +49,7 @@ class SoftmaxWatch(TorchFunctionMode):
         options = kwargs or {}
         follows = self._follows()
         result = self._masks.run(func, args, options) if follows else func(*args, **options)
-        if func in _SOFTMAX:
+        if func in SOFTMAX:
             reached = args[0] if args else options["input"]
             self._note(Softmax(reached, result, self._masks.scores(reached) if follows else None))
         return result
@@ -75,13 +61,14 @@ class SoftmaxSites:
 
     `streams`: whether each layer is given what the one before it gave, and that as windows, tokens and features in this
     order; only then is it known what the stream between layers is. `scores`: why the scores before the mask cannot be
-    had; empty where they can.
+    had; empty where they can. `products` are those of queries and keys and of pattern and values.
     """
 
     sites: tuple[Site, ...]
-    ordinal: dict[int, Site]
+    ordinal: Mapping[int, Site]
     total: int
     streams: bool
+    products: AttentionProducts
     scores: str = ""
 
 
@@ -121,13 +108,15 @@ def find_softmax_sites(model: Any) -> SoftmaxSites | str:
             return "no softmax in it gives the maps that it returns"
         call = sum(site.module == inside[index] for site in ordinal.values())
         ordinal[index] = _site(model, layer, attention, inside[index], call)
-    sites = tuple(ordinal.values())
+    products = find_products(model, ordinal)
+    sites = tuple(products.sites.values())
     shape = (*next(iter(inputs.values())).shape[:2], int(model.config.get_text_config().hidden_size))
     layers = [passed[enclosing_layer(model, site.module)][site.call] for site in sites]
     streams = all(len(layer) == 2 and layer[0].shape == shape for layer in layers) and all(
         torch.equal(before[1], after[0]) for before, after in itertools.pairwise(layers)
     )
-    return SoftmaxSites(sites, ordinal, len(patterns), streams, _scores_obstacle(model, inputs, frozenset(ordinal)))
+    scores = _scores_obstacle(model, inputs, products)
+    return SoftmaxSites(sites, products.sites, len(patterns), streams, products, scores)
 
 
 def _disagreement(model: Any, eager: Any, inputs: dict[str, Tensor], options: dict[str, bool]) -> float:
@@ -141,20 +130,56 @@ def _disagreement(model: Any, eager: Any, inputs: dict[str, Tensor], options: di
     return float((own - under_eager).abs().max() / own.abs().max().clamp_min(torch.finfo(own.dtype).tiny))
 
 
-def _scores_obstacle(model: Any, inputs: dict[str, Tensor], places: frozenset[int]) -> str:
+def _scores_obstacle(model: Any, inputs: dict[str, Tensor], products: AttentionProducts) -> str:
     """Why the scores before the mask cannot be had, tried on a padded text; empty where they can."""
-    softmaxes: list[Softmax] = []
     padded = dict(inputs)
     if "input_ids" in inputs:
         padded["attention_mask"] = torch.ones_like(inputs["input_ids"])
         padded["attention_mask"][1, -2:] = 0
+    check = _ScoreCheck(products)
+    watch = ProductWatch(products, check, model.config.model_type)
     try:
-        with torch.no_grad(), implementation(model, "eager"), SoftmaxWatch(softmaxes.append, lambda: True):
+        with torch.no_grad(), implementation(model, "eager"), watch.on(model):
             model(**padded, **forward_options(model))
     except Exception as error:  # noqa: BLE001  a family may do anything with a mask; its maps can still be read
         return f"the model could not be run on a padded text ({reason(error)})"
-    places_without_scores = [place for place in places if place >= len(softmaxes) or softmaxes[place].scores is None]
-    return _NOT_FOLLOWED if places_without_scores else ""
+    return "" if check.sites == set(products.sites.values()) else NOT_FOLLOWED
+
+
+class _ScoreCheck(AttentionHandler):
+    """Collects the sites whose scores are known behind the mask too.
+
+    Where nothing is added to them, they must be the products of queries and keys everywhere: a family that multiplies
+    hidden scores by 0 leaves nothing of them.
+    """
+
+    def __init__(self, products: AttentionProducts) -> None:
+        places = {site: products.products.get(number) for number, site in products.sites.items()}
+        self._scores = {site: place.scores for site, place in places.items() if place is not None}
+        self._products: Tensor | None = None
+        self.sites: set[Site] = set()
+
+    def follows_scores(self) -> bool:
+        """Always."""
+        return True
+
+    def inputs(self, site: Site, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Multiply queries and keys."""
+        exact_q, exact_k = (states.cpu().double() for states in (q, k))  # not every device has float64
+        self._products = exact_q @ exact_k.repeat_interleave(q.shape[1] // k.shape[1], dim=1).mT
+        return q, k
+
+    def pattern(self, site: Site, softmax: Softmax) -> Tensor:
+        """Compare the products with the scores."""
+        place, products, scores = self._scores.get(site), self._products, softmax.scores
+        if scores is not None and (place is None or place.adds != "nothing" or products is None):
+            self.sites.add(site)
+        elif scores is not None and place is not None and products is not None:
+            error = float((scores.cpu() - place.scale * products).abs().max() / scores.abs().max())
+            if error <= agreement(scores.dtype, 1):
+                self.sites.add(site)
+        self._products = None
+        return softmax.pattern
 
 
 @contextmanager
@@ -204,143 +229,15 @@ def _site(model: Any, layer: int, attention: Tensor, module: str, call: int) -> 
     return Site("only", "self", layer, heads, heads, width, width, causal, module=module, call=call)
 
 
-class SoftmaxSession(Session):
-    """A session that can look but not touch."""
+@contextmanager
+def softmaxes_observed(hf: Any, softmax_sites: SoftmaxSites, note: Callable[[Site, Tensor], None]) -> Iterator[None]:
+    """Call `note` with each site and its pattern while the model runs one forward."""
+    numbers = itertools.count()
 
-    def __init__(self, model: "Model", softmax_sites: SoftmaxSites) -> None:
-        super().__init__(model)
-        self._softmax_sites = softmax_sites
-        self._n_softmaxes = 0
-        self._running = False
-        self._follows_scores = False
-
-    def _open(self, stack: ExitStack) -> None:
-        stack.enter_context(implementation(self._hf, "eager"))
-        # Either may run without the other: some heads call the parts of the body, not the body itself.
-        for module in {id(m): m for m in (self._hf, self._hf.base_model)}.values():
-            stack.callback(module.register_forward_pre_hook(self._begin, with_kwargs=True).remove)
-            stack.callback(module.register_forward_hook(self._end, always_call=True).remove)
-        stack.enter_context(SoftmaxWatch(self._note, self._wants_scores))
-
-    @property
-    def shown(self) -> frozenset[str]:
-        """What can be read off a stored map or off the stream between layers, where these are known."""
-        return frozenset(name for name, quantity in QUANTITIES.items() if self._shows(quantity))
-
-    def _shows(self, quantity: Quantity) -> bool:
-        if isinstance(quantity, MapQuantity):
-            return quantity.off_map and not self._obstacle(quantity)
-        return isinstance(quantity, WatchedQuantity) and quantity.needs == "layers" and self._softmax_sites.streams
-
-    def _obstacle(self, quantity: MapQuantity) -> str:
-        """Why the scores that a quantity is read off are not known; empty where they are, or where it needs none."""
-        return self._softmax_sites.scores if quantity.of == "scores" else ""
-
-    def replace(self, at: Where, mechanism: Mechanism) -> None:
-        """Refused: this family computes its attention itself."""
-        raise self._refusal(f"replaced by {mechanism!r}")
-
-    def ablate(self, at: Where) -> None:
-        """Refused: this family computes its attention itself."""
-        raise self._refusal("ablated")
-
-    def patch(self, at: Where, what: str, value: Patch) -> None:
-        """Refused: this family computes its attention itself."""
-        raise self._refusal("patched")
-
-    def _refusal(self, verb: str) -> CaptureError:
-        return CaptureError(
-            f"the attention of {self._model.spec.family} models cannot be {verb}: the family does not compute it "
-            "through the attention interface of transformers",
-            hint=f"what can be captured: {', '.join(name for name in QUANTITIES if name in self.shown)}",
-        )
-
-    def _entries(self, names: tuple[str, ...]) -> tuple[Quantity, ...]:
-        quantities = super()._entries(names)
-        for quantity in quantities:
-            if isinstance(quantity, MapQuantity) and quantity.off_map and (why := self._obstacle(quantity)):
-                raise CaptureError(
-                    f"the {quantity.name} of {self._model.spec.family} models cannot be captured: {why}",
-                    hint="capture the pattern, which is what the softmax gives",
-                )
-        if hidden := [quantity.name for quantity in quantities if not self._shows(quantity)]:
-            raise self._refusal(f"captured as {', '.join(hidden)}")
-        return quantities
-
-    def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        super()._begin(module, args, kwargs)
-        self._n_softmaxes = 0
-        self._running = True
-        quantities = [quantity for capture in self._captures for quantity in capture.quantities]
-        self._follows_scores = any(
-            isinstance(quantity, MapQuantity) and quantity.of == "scores" for quantity in quantities
-        )
-
-    def _end(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        self._running = False
-        if output is not None and self._n_softmaxes != self._softmax_sites.total:
-            raise self._changed_form()
-
-    def _wants_scores(self) -> bool:
-        return self._running and self._follows_scores
-
-    def _note(self, softmax: Softmax) -> None:
-        if not self._running:
-            return
-        site = self._softmax_sites.ordinal.get(self._n_softmaxes)
-        self._n_softmaxes += 1
+    def observe(softmax: Softmax) -> None:
+        site = softmax_sites.ordinal.get(next(numbers))
         if site is not None:
-            self._record(site, softmax)
-            self._attended_to()
+            note(site, softmax.pattern)
 
-    def _as_map(self, site: Site, tensor: Tensor) -> Tensor:
-        if tensor.shape[-1] != tensor.shape[-2] or tensor.ndim not in (3, 4):
-            raise self._changed_form()
-        return tensor.detach().reshape(-1, site.n_heads, *tensor.shape[-2:])
-
-    def _scores(self, site: Site, softmax: Softmax) -> Tensor:
-        if softmax.scores is None:
-            raise CaptureError(f"{site.label}: the scores before the mask cannot be captured: {_NOT_FOLLOWED}")
-        # At least float32, as the scores of every family.
-        scores = softmax.scores.to(torch.promote_types(softmax.scores.dtype, torch.float32))
-        return self._as_map(site, scores).clone()
-
-    def _changed_form(self) -> CaptureError:
-        return CaptureError(
-            f"{self._model.spec.family}: this input makes the model attend in another form than at opening "
-            "(block-sparse, or with a cache), which headscope cannot read",
-            hint="use a shorter text, without a cache",
-        )
-
-    def _record(self, site: Site, softmax: Softmax) -> None:
-        masked, pattern = self._as_map(site, softmax.reached), self._as_map(site, softmax.pattern)
-        for capture in self._captures:
-            for quantity in capture.quantities if site in capture.at else ():
-                if isinstance(quantity, MapQuantity) and quantity.cut is not None:
-                    stored = pattern if quantity.of == "pattern" else self._scores(site, softmax)
-                    capture.keep(quantity.name, site, quantity.cut(stored)[:, list(capture.at[site])])
-        for stream in self._streams:
-            if site in stream.at:
-                stream_heads = list(stream.at[site])
-                measured, uniform = stream.frames.current()
-                call = _as_call(masked[:, stream_heads])
-                real = self._position.real_queries(site.stack, masked.shape[2])
-                measured[site] = pattern_statistics(pattern[:, stream_heads], call, stream.request, real_queries=real)
-                uniform[site] = uniform_statistics(call, stream.request, real_queries=real)
-
-
-def _as_call(scores: Tensor) -> Call:
-    """The positions and the visible keys of a map whose masked scores are known, without its q, k and v."""
-    batch, heads, queries, keys = scores.shape
-    visible = scores > torch.finfo(scores.dtype).min / 2
-    real = visible.any(dim=1).any(dim=1)
-    return Call(
-        q=scores.new_zeros(batch, heads, queries, 1),
-        k=scores.new_zeros(batch, heads, keys, 1),
-        v=scores.new_zeros(batch, heads, keys, 1),
-        scale=1.0,
-        query_positions=torch.arange(queries, device=scores.device)[None],
-        key_positions=torch.arange(keys, device=scores.device)[None],
-        key_padding=real,
-        mask=visible,
-    )
+    with implementation(hf, "eager"), SoftmaxWatch(observe, lambda: False):
+        yield

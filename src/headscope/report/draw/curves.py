@@ -13,10 +13,10 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from headscope.core import Curves, Series
 from headscope.core.figure import Array
+from headscope.core.numbers import visible
 from headscope.errors import UsageError
 from headscope.report.draw.canvas import add_axes, dress, lettering, log_axis, name_axes, panel
 from headscope.report.draw.palette import Theme
-from headscope.report.numbers import visible
 
 SERIES = "series-"
 _SIZE = (232.0, 150.0)

@@ -11,6 +11,7 @@ from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure as Canvas
 
 from headscope.core import Curves, Figure, HeatMap, Histogram, Mosaic, Network
+from headscope.core.numbers import number, visible
 from headscope.errors import UsageError
 from headscope.report.draw import curves, heat_map, histogram, mosaic, network, svg
 from headscope.report.draw.canvas import lettering, settings
@@ -18,7 +19,6 @@ from headscope.report.draw.figure_check import check_figure
 from headscope.report.draw.heat_map import Scale
 from headscope.report.draw.palette import Theme, on_page, paper, stand_ins
 from headscope.report.files import write_bytes
-from headscope.report.numbers import number, visible
 
 FORMATS = ("svg", "pdf", "png")
 PIXELS = 1.3  # page pixels per point of a figure, so that 8-point labels are easy to read

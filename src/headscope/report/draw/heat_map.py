@@ -11,9 +11,9 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, ScalarFormatter
 
 from headscope.core import HeatMap
 from headscope.core.figure import Array
+from headscope.core.numbers import number, visible
 from headscope.report.draw.canvas import add_axes, lettering, name_axes, panel
 from headscope.report.draw.palette import LEVELS, Theme
-from headscope.report.numbers import number, visible
 
 CELLS, BAR = "cells", "bar"
 FRAME = "frame-of-"  # the panel's outline, which shows the extent of the cells even if some are empty

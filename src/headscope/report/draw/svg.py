@@ -10,7 +10,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG, RendererSVG
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from headscope.report.numbers import SYMBOL
+from headscope.core.numbers import SYMBOL
 
 _SVG = "{http://www.w3.org/2000/svg}"
 _XLINK = "{http://www.w3.org/1999/xlink}"

@@ -1,15 +1,37 @@
-"""The lens `colour` by its formula, on the stored maps, in float64."""
+"""The lens `colour` by its formula, row by row on the stored maps, in float64."""
+
+from collections.abc import Iterator, Sequence
 
 import polars as pl
+from torch import Tensor
+
+from colour_members.colour.settings import Params
+from colour_members.colour.tables import SCHEMA
+from headscope.core import Site
+from headscope.lenses.lens import Batch
 
 
-def definition(params, batches):
-    """The mean of the diagonal, head by head."""
-    rows = []
+def definition(params: Params, batches: Sequence[Batch]) -> dict[str, pl.DataFrame]:
+    """The means by head; the ends of the intervals stay empty."""
+    rows: list[dict[str, object]] = []
     for site in batches[0].captures["pattern"] if batches else ():
-        maps = [batch.captures["pattern"][site].double() for batch in batches]
-        for head in range(site.n_heads):
-            own = [float(window[head, i, i]) for batch in maps for window in batch for i in range(window.shape[-1])]
+        for head in range(site.n_heads if site.kind == "self" else 0):
+            windows = [
+                [*_rows(params, site, maps[head].double(), real)]
+                for batch in batches
+                for maps, real in zip(batch.captures["pattern"][site], batch.real, strict=True)
+            ]
+            masses = [pair for window in windows for pair in window]
             where = {"stack": site.stack, "kind": site.kind, "layer": site.layer, "head": head}
-            rows.append({**where, "value": params.shade * sum(own) / len(own)})
-    return {"heads": pl.DataFrame(rows)}
+            value, uniform = (sum(column) / len(masses) for column in zip(*masses, strict=True))
+            rows.append({**where, "value": value, "uniform": uniform, "windows": sum(map(bool, windows))})
+    return {"heads": pl.DataFrame(rows, schema=SCHEMA)}
+
+
+def _rows(params: Params, site: Site, pattern: Tensor, real: Tensor) -> Iterator[tuple[float, float]]:
+    """The mass on the token itself in each row that counts, measured and uniform."""
+    for i in range(len(pattern)):
+        visible = [j for j in range(len(pattern)) if bool(real[j]) and (j <= i or not site.causal)]
+        n_keys = len([j for j in visible if site.window is None or i - j < site.window])
+        if bool(real[i]) and n_keys >= params.keys:
+            yield float(pattern[i, i]), 1 / n_keys

@@ -1,15 +1,17 @@
 """The figure of the lens `colour`: a map of layers and heads."""
 
-import numpy as np
+from collections.abc import Sequence
 
-from headscope.core import HeatMap
+import polars as pl
+
+from headscope.core import Figure, Site
+from headscope.lenses.shared.plots import head_map
 
 
-def figures(table):
+def figures(table: pl.DataFrame, sites: Sequence[Site]) -> tuple[Figure, ...]:
     """Colours by layer and head."""
-    layers, heads = table["layer"].n_unique(), table["head"].n_unique()
-    values = np.full((layers, heads), np.nan)
-    for row in table.iter_rows(named=True):
-        values[row["layer"], row["head"]] = row["value"]
-    labels = tuple(map(str, range(layers))), tuple(map(str, range(heads)))
-    return (HeatMap("colour", "Colour of every head", "Mean mass on the token itself.", values, *labels),)
+    values = {
+        site: table.filter(stack=site.stack, kind=site.kind, layer=site.layer)["value"].to_list() for site in sites
+    }
+    title, caption = "Colour of every head", "Mean mass on the token itself."
+    return (head_map(values, name="colour", title=title, caption=caption, unit="share"),)

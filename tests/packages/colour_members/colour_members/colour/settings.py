@@ -7,4 +7,4 @@ from dataclasses import dataclass, field
 class Params:
     """What can be chosen."""
 
-    shade: float = field(default=1.0, metadata={"help": "factor on every colour"})
+    keys: int = field(default=2, metadata={"help": "rows that see fewer keys than this do not count", "min": 1})

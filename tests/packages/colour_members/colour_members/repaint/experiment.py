@@ -1,43 +1,43 @@
-"""Every head attends through `tint`, and the last hidden states are compared with the original's."""
+"""W_Q of every head is multiplied, and the last hidden states are compared with the original's."""
 
 import torch
+from torch import Tensor
 
 from colour_members.repaint.figures import figures
 from colour_members.repaint.sentences import sentences
 from colour_members.repaint.settings import COMMAND, Params
 from colour_members.repaint.tables import changes_table
-from colour_members.tint import Tint
 from headscope.core import Finding, TextSpec
 from headscope.corpora import shipped_text
 from headscope.errors import UsageError
 from headscope.experiments.experiment import Experiment
+from headscope.model.model import Model
+from headscope.progress import Step
 
 
-class Repaint(Experiment):
+class Repaint(Experiment[Params]):
     """How far does the model move when all of its heads attend more sharply or more evenly?"""
 
     name = "repaint"
     command = COMMAND.path
     params = Params
 
-    def check(self, params):
+    def check(self, params: Params) -> None:
         """Refuse factors that are no numbers above 0."""
         for strength in params.strengths:
-            try:
-                Tint(float(strength))
-            except ValueError:
-                raise UsageError(f"cannot read the strength {strength!r}", hint="write 2 or 0.5") from None
+            _number(strength)
 
-    def run(self, model, params, progress):
+    def run(self, model: Model, params: Params, progress: Step) -> tuple[Finding, TextSpec]:
         """The original, then every strength."""
         text = shipped_text()
         tokens = model.encode("\n\n".join(text.documents))[None, : params.tokens]
-        original = self._last_states(model, tokens)
-        changes = {}
-        for done, strength in enumerate(map(float, params.strengths)):
+        original = _last_states(model, tokens)
+        changes: dict[float, float] = {}
+        for done, strength in enumerate(map(_number, params.strengths)):
             progress("repainting", done, len(params.strengths))
-            states = self._last_states(model, tokens, Tint(strength))
-            changes[strength] = float((states - original).norm() / original.norm())
+            with model.edit() as edit:  # undone to the last bit when the block ends
+                edit.scale_spectrum("q", strength)
+                changes[strength] = float((_last_states(model, tokens) - original).norm() / original.norm())
         table = changes_table(changes)
         finding = Finding(
             self.name,
@@ -51,12 +51,21 @@ class Repaint(Experiment):
         count = tokens.shape[1]
         return finding, TextSpec(text.name, text.sha256, text.n_characters, count, 1, count)
 
-    @staticmethod
-    def _last_states(model, tokens, mechanism=None):
-        with model.session() as session, torch.no_grad():
-            if mechanism is not None:
-                session.replace(None, mechanism)
-            return model.hf.base_model(input_ids=tokens).last_hidden_state
+
+def _number(strength: str) -> float:
+    try:
+        number = float(strength)
+    except ValueError:
+        number = 0.0
+    if number <= 0:
+        raise UsageError(f"cannot read the strength {strength!r}: expected a number above 0", hint="write 2 or 0.5")
+    return number
+
+
+def _last_states(model: Model, tokens: Tensor) -> Tensor:
+    with torch.no_grad():
+        states: Tensor = model.hf.base_model(input_ids=tokens).last_hidden_state
+    return states
 
 
 EXPERIMENT = Repaint()

@@ -14,10 +14,10 @@ COMMAND = Command(
 
 @dataclass(frozen=True)
 class Params:
-    """How much the scores are multiplied, and on how many tokens it is measured."""
+    """How much W_Q is multiplied, and on how many tokens it is measured."""
 
     strengths: tuple[str, ...] = field(
-        default=("1", "2"), metadata={"help": "factors on the scores", "option": "strength", "metavar": "FACTOR"}
+        default=("1", "2"), metadata={"help": "factors on W_Q", "option": "strength", "metavar": "FACTOR"}
     )
     tokens: int = field(default=32, metadata={"help": "tokens of the text", "min": 2})
     seed: int = field(default=0, metadata={"help": "seed of everything that is drawn at random"})

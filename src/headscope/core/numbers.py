@@ -3,6 +3,10 @@
 import math
 import re
 from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 MINUS = "\u2212"
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -28,6 +32,11 @@ def count(value: int) -> str:
     """A whole number; from five digits on with thin spaces between thousands."""
     text = f"{abs(value):,}".replace(",", "\u202f") if abs(value) >= 10_000 else str(abs(value))
     return MINUS + text if value < 0 else text
+
+
+def counted(number: int, noun: str) -> str:
+    """A count with its noun: `1 site`, `30 sites`."""
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
 
 
 def decimals(values: Iterable[float | int]) -> int | None:
@@ -77,6 +86,13 @@ def ranges(indices: Iterable[int]) -> str:
         else:
             runs.append([index, index])
     return ", ".join(str(low) if low == high else f"{low}–{high}" for low, high in runs)
+
+
+def value_range(values: NDArray[Any]) -> str:
+    """What an array holds: `values 0 to 0.97, 3 NaN`; empty for an empty array."""
+    finite, n_missing = values[np.isfinite(values)], int(np.isnan(values).sum())
+    ends = f"values {number(float(finite.min()))} to {number(float(finite.max()))}" if finite.size else ""
+    return ", ".join(filter(None, (ends, f"{n_missing} NaN" if n_missing else "")))
 
 
 def visible(text: str) -> str:

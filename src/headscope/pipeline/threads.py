@@ -1,0 +1,26 @@
+"""The threads of torch during a measurement: one for narrow models.
+
+Lenses, and the layers of narrow models, make many small products. Two threads wait for each other at each of them and
+take twice the processor time of one. Wide models make products that are worth sharing.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from headscope.attention.bench.timing import one_thread
+from headscope.core import ModelSpec
+
+WIDE = 1024  # d_model from which on a model keeps the threads of its user
+
+
+@contextmanager
+def fitting_threads(model: ModelSpec) -> Iterator[None]:
+    """Run torch on one thread if the model is narrow; afterwards on as many as before.
+
+    The numbers of a narrow model then do not depend on how many threads there are: sums are never split among them.
+    """
+    if model.d_model >= WIDE:
+        yield
+        return
+    with one_thread():
+        yield

@@ -1,0 +1,93 @@
+"""Narrow models run on one thread of torch, wide ones on their user's; afterwards there are as many as before."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from headscope import api
+from headscope.core import About, Finding, ModelSpec, TextSpec
+from headscope.pipeline.threads import WIDE, fitting_threads
+
+NARROW, BROAD = (
+    ModelSpec("m", "test", "m", "M", "decoder-only", 1, 4, 4, width, 8, 300, 100, 1, "float32")
+    for width in (WIDE - 1, WIDE)
+)
+WIDTHS = pytest.mark.parametrize(("spec", "threads"), [(NARROW, 1), (BROAD, 3)], ids=["narrow", "wide"])
+
+
+@pytest.fixture(autouse=True)
+def three_threads():
+    """A number that neither the rule nor the workers of the tests set."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@WIDTHS
+def test_the_threads_of_a_model(spec, threads):
+    with fitting_threads(spec):
+        assert torch.get_num_threads() == threads
+    assert torch.get_num_threads() == 3
+
+
+@WIDTHS
+def test_they_are_restored_after_an_error(spec, threads):
+    with pytest.raises(KeyboardInterrupt), fitting_threads(spec):
+        assert torch.get_num_threads() == threads
+        raise KeyboardInterrupt
+    assert torch.get_num_threads() == 3
+
+
+def test_a_wide_model_within_a_measurement_of_a_narrow_one():
+    with fitting_threads(NARROW):
+        with fitting_threads(BROAD), fitting_threads(NARROW):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 3
+
+
+@dataclass(frozen=True)
+class Params:
+    seed: int = 0
+
+
+class Counting:
+    """An experiment that notes the threads it is run on, and may fail."""
+
+    params = Params
+
+    def __init__(self, error: Exception | None = None):
+        self.error, self.threads = error, []
+
+    def check(self, params):
+        self.threads.append(torch.get_num_threads())
+
+    def run(self, model, params, progress):
+        self.threads.append(torch.get_num_threads())
+        if self.error is not None:
+            raise self.error
+        about = About("T", "Q?", "D", (), "R", "nobody")
+        return Finding("counting", about), TextSpec("t", "", 1, 1, 1, 1, 0, 1, 1)
+
+
+@dataclass
+class Opened:
+    spec: ModelSpec
+    sites: tuple = ()
+
+
+@WIDTHS
+@pytest.mark.parametrize("error", [None, ValueError("broken")], ids=["success", "error"])
+def test_an_experiment_runs_on_them(spec, threads, error, monkeypatch):
+    experiment = Counting(error)
+    monkeypatch.setattr(api, "experiment_named", lambda name: experiment)
+    monkeypatch.setattr(api, "open", lambda model, **_: model)
+    if error is None:
+        api.run_experiment("counting", Opened(spec))
+    else:
+        with pytest.raises(ValueError, match="broken"):
+            api.run_experiment("counting", Opened(spec))
+    assert experiment.threads == [3, threads]
+    assert torch.get_num_threads() == 3
