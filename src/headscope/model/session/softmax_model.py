@@ -65,10 +65,18 @@ class SoftmaxModel(LiveModel):
     @property
     def shown(self) -> frozenset[str]:
         """What can be captured of this model."""
-        return frozenset(name for name, quantity in QUANTITIES.items() if not self._obstacle(quantity))
+        return frozenset(
+            name
+            for name, quantity in QUANTITIES.items()
+            if not self._obstacle(quantity)
+            and (not isinstance(quantity, WatchedQuantity) or self.model.spots(quantity).by_site)
+        )
 
     def _obstacle(self, quantity: Quantity) -> str:
-        """Why a quantity cannot be captured; empty where it can."""
+        """Why a quantity cannot be captured at any site; empty where it can.
+
+        Places say themselves at which sites they are missing.
+        """
         if isinstance(quantity, InputQuantity):
             # Values are known without queries and keys.
             return self._products.refusal if axes.D_VALUE in quantity.axes else self._products.score_refusal
@@ -80,8 +88,7 @@ class SoftmaxModel(LiveModel):
             return "it is not known where it could be read"
         if quantity.needs != "weights" and not self._softmax_sites.streams:
             return "its layers are not given what the ones before them gave, so the stream between them is not known"
-        spots = self.model.spots(quantity)
-        return "" if spots.by_site else next(iter(spots.missing.values()), "the family has no such place")
+        return ""
 
     def _map_obstacle(self, quantity: MapQuantity) -> str:
         if quantity.cut is None or (quantity.of == "scores" and self._softmax_sites.scores):
@@ -99,8 +106,7 @@ class SoftmaxModel(LiveModel):
         """The entries of these names; raises where the model does not show one of them."""
         quantities = super().entries(names)
         for quantity in quantities:
-            # Places say themselves at which sites they are missing.
-            if not isinstance(quantity, WatchedQuantity) and (why := self._obstacle(quantity)):
+            if why := self._obstacle(quantity):
                 raise self._refusal(f"the {quantity.name}", "captured", why)
         return quantities
 
@@ -111,7 +117,7 @@ class SoftmaxModel(LiveModel):
             why = why or self._products.change_refusal
         if isinstance(quantity, MapQuantity):
             why = why or self._products.refusal or (self._softmax_sites.scores if quantity.of == "scores" else "")
-        if why and not isinstance(quantity, WatchedQuantity):
+        if why:
             raise self._refusal(f"the {quantity.name}", verb, why)
 
     def check_gradient(self, quantity: Quantity) -> None:
