@@ -50,7 +50,7 @@ class Taken:
     model: "FakeModel"
     what: object
     captured: bool = False
-    places = MappingProxyType({})  # every site shows everything
+    sites_by_quantity = MappingProxyType({})  # every site shows everything
 
     def take(self):
         if self.captured:
@@ -84,7 +84,7 @@ class FakeSession:
             raise CaptureError(f"this family does not show {hidden[0]}")
         return Taken(self.model, what, captured=True)
 
-    def run(self, tokens, real=None):
+    def run(self, tokens, real=None, *, head=True):
         self.model.forwards.append((self.model.variant, tuple(tokens.shape)))
         self.model.seen.append(tokens)
 
@@ -250,7 +250,7 @@ def make_lens(name, needs, *, update=count, finish=batch_table, sentences=batch_
 
 
 def raises(error):
-    def function(*_):
+    def function(*_, **__):
         raise error
 
     return function
