@@ -5,9 +5,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from scripts.build_frontend import FRONTEND, INSTALL, build, npm
 
 from headscope.report.bundle import BUNDLE, SOURCES_HASH, source_hash
-from scripts.build_frontend import FRONTEND, INSTALL, build, npm
 
 
 def test_the_script_was_built_from_these_sources() -> None:
