@@ -18,15 +18,13 @@ _SERIES_DARK = ("#5aa9e6", "#ff8a4c", "#3fc49c", "#e79ac4", "#e6b845", "#9ad4f5"
 _DIVERGING = ("#0b3c6f", "#2a74b5", "#86b6da", "#e9e8e6", "#f0a985", "#cc4b37", "#7a0f22")
 _DIVERGING_DARK = ("#a9d6ff", "#4f97d6", "#2b5a8a", "#33363b", "#8f4231", "#e0694a", "#ffc7a8")
 # The colour map viridis of matplotlib at 64 equal steps.
-_VIRIDIS = tuple(
-    f"#{hex_}"
-    for hex_ in (
-        "440154 46075a 470d60 471365 48186a 481d6f 482374 482878 472d7b 46327e 453781 443b84 424086 404588 3e4989 3d4e8a "
-        "3a538b 38588c 365c8d 34608d 32648e 31688e 2f6c8e 2d708e 2c738e 2a778e 297b8e 277f8e 26828e 24868e 238a8d 218e8d "
-        "20928c 1f968b 1f9a8a 1f9e89 1fa187 21a585 23a983 26ad81 2ab07f 2fb47c 35b779 3bbb75 42be71 4ac16d 52c569 5ac864 "
-        "65cb5e 6ece58 77d153 81d34d 8bd646 95d840 a0da39 aadc32 b5de2b c0df25 cae11f d5e21a dfe318 eae51a f4e61e fde725 "
-    ).split()
-)  # fmt: skip
+_VIRIDIS_HEX = (
+    "44015446075a470d6047136548186a481d6f482374482878472d7b46327e453781443b844240864045883e49893d4e8a"
+    "3a538b38588c365c8d34608d32648e31688e2f6c8e2d708e2c738e2a778e297b8e277f8e26828e24868e238a8d218e8d"
+    "20928c1f968b1f9a8a1f9e891fa18721a58523a98326ad812ab07f2fb47c35b7793bbb7542be714ac16d52c5695ac864"
+    "65cb5e6ece5877d15381d34d8bd64695d840a0da39aadc32b5de2bc0df25cae11fd5e21adfe318eae51af4e61efde725"
+)
+_VIRIDIS = tuple(f"#{_VIRIDIS_HEX[start : start + 6]}" for start in range(0, 6 * LEVELS, 6))
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def _with_data(figure: Figure, id_: str, file: str) -> str:
 
 
 def _with_drawing(figure: Figure, id_: str) -> str:
-    from headscope.report.draw.figure import page_svg  # noqa: PLC0415 - only notebooks need matplotlib
+    from headscope.report.draw.figure import page_svg
 
     svg = page_svg(figure, f"{id_}-")
     width = re.match(r'<svg[^>]* width="(\d+)"', svg)

@@ -85,4 +85,4 @@ def _long(labels: Sequence[str]) -> float:
 
 
 def _is_upright(labels: Sequence[str], width: float) -> bool:
-    return max((len(label) for label in labels), default=1) > 3 and _long(labels) > width  # noqa: PLR2004
+    return max((len(label) for label in labels), default=1) > 3 and _long(labels) > width
