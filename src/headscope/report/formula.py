@@ -16,7 +16,8 @@ from headscope.report.formula_setting import Setting, setting_svg, unpacked
 
 PREPARED = Path(__file__).with_name("formulas.json")
 _FORMULA = re.compile(r'<svg class="tex".*?</svg>')
-_GLYPH = re.compile(r'<path d="(M[^"]{60,})"')  # a shorter one is shorter than a reference to it
+# A shorter outline, such as a minus sign, is shorter than a reference to it.
+_GLYPH = re.compile(r'<path d="(?P<outline>M[^"]{60,})"(?: transform="translate\((?P<x>-?\d+)(?: (?P<y>-?\d+))?\)")?/>')
 
 
 def formula(tex: str, display: bool = False) -> str:
@@ -63,8 +64,10 @@ def with_shared_glyphs(page: str) -> str:
     outlines: dict[str, int] = {}
 
     def refer(glyph: re.Match[str]) -> str:
-        return f'<use href="#glyph-{outlines.setdefault(glyph[1], len(outlines))}"'
+        number = outlines.setdefault(glyph["outline"], len(outlines))
+        place = "".join(f' {axis}="{glyph[axis]}"' for axis in ("x", "y") if glyph[axis])
+        return f'<use href="#tex{number}"{place}/>'
 
     page = _FORMULA.sub(lambda match: _GLYPH.sub(refer, match[0]), page)
-    shapes = "".join(f'<path id="glyph-{number}" d="{outline}"/>' for outline, number in outlines.items())
+    shapes = "".join(f'<path id="tex{number}" d="{outline}"/>' for outline, number in outlines.items())
     return f'<svg class="glyphs" aria-hidden="true"><defs>{shapes}</defs></svg>{page}' if outlines else page
