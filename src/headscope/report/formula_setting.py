@@ -72,7 +72,7 @@ def unpacked(content: Sequence[Any], outlines: Sequence[str]) -> Setting:
     box, glyphs, rules = content
     return Setting(
         tuple(box),
-        tuple(Glyph(outlines[number], x, y, scale) for number, x, y, scale in _fours(glyphs)),
+        tuple(Glyph(outlines[number], x, y, float(scale)) for number, x, y, scale in _fours(glyphs)),
         tuple((x, y, width, height) for x, y, width, height in _fours(rules)),
     )
 

@@ -1,6 +1,8 @@
 """Typesets TeX formulas with matplotlib's mathtext. Only formulas that are not prepared need it."""
 
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.font_manager import FontProperties
@@ -11,6 +13,8 @@ from headscope.report.draw.canvas import settings
 from headscope.report.formula_setting import EM, Glyph, Setting
 
 Point = tuple[float, float]
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+_UNIT = EM / text_to_path.FONT_SCALE
 _MARGIN = 0.06 * EM
 _INDEX = r"(?:\{[^{}]*\}|\\[a-zA-Z]+|\w)"
 _SUM = re.compile(rf"\\(?:sum|prod)(?![a-zA-Z])(?:\s*[_^]\s*{_INDEX})*")
@@ -27,25 +31,18 @@ def typeset(tex: str, display: bool = False) -> Setting:
     with settings():
         font = FontProperties(size=text_to_path.FONT_SCALE, math_fontfamily="stix")
         width, height, depth, _, _ = text_to_path.mathtext_parser.parse(dollars, text_to_path.DPI, font)
-        places, outlines, rules = text_to_path.get_glyphs_mathtext(font, dollars)
-    unit = EM / text_to_path.FONT_SCALE
-    shapes = {name: Outline(vertices * unit, codes) for name, (vertices, codes) in outlines.items()}
-    glyphs = tuple(
-        Glyph(path_data(shapes[name]), round(x * unit), -round(y * unit), round(scale, 3))
-        for name, x, y, scale in places
-        if len(shapes[name].vertices)  # a space has no outline
+        places, outlines, rule_outlines = text_to_path.get_glyphs_mathtext(font, dollars)
+    line = (0.0, (depth - height) * _UNIT, width * _UNIT, depth * _UNIT)
+    shapes = {name: Outline(vertices * _UNIT, codes) for name, (vertices, codes) in outlines.items()}
+    # A space has no outline.
+    glyphs = [(shapes[name], x * _UNIT, -y * _UNIT, float(scale)) for name, x, y, scale in places if len(shapes[name])]
+    rules = tuple(_rule(vertices) for vertices, _ in rule_outlines)
+    boxes = [line, *(_glyph_box(*glyph) for glyph in glyphs), *((x, y, x + w, y + h) for x, y, w, h in rules)]
+    return Setting(
+        _surrounding(boxes),
+        tuple(Glyph(path_data(shape), round(x), round(y), round(scale, 3)) for shape, x, y, scale in glyphs),
+        rules,
     )
-    boxes = [_rule(vertices, unit) for vertices, _ in rules]
-    corners = [
-        (0.0, (depth - height) * unit, width * unit, depth * unit),
-        *((x, y, x + w, y + h) for x, y, w, h in boxes),
-    ]
-    for name, x, y, scale in places:
-        if len(shapes[name].vertices):
-            (x0, y0), (x1, y1) = extents(shapes[name])
-            left, down = x * unit, -y * unit
-            corners.append((left + x0 * scale, down - y1 * scale, left + x1 * scale, down - y0 * scale))
-    return Setting(_box(corners), glyphs, tuple(boxes))
 
 
 def _with_spaces(tex: str, display: bool) -> str:
@@ -55,16 +52,22 @@ def _with_spaces(tex: str, display: bool) -> str:
     return re.sub(r"\\frac(?![a-zA-Z])", r"\\dfrac", tex) if display else tex
 
 
-def _rule(vertices: list[Point], unit: float) -> tuple[int, int, int, int]:
+def _rule(vertices: Sequence[tuple[Any, Any]]) -> tuple[int, int, int, int]:
     """A fraction bar or the like: x, y, width, height."""
     (x, y), _, (right, top), *_ = vertices
-    width, height = max(1, round((right - x) * unit)), max(1, round((top - y) * unit))
-    return round(x * unit), -round(top * unit), width, height
+    width, height = max(1, round((right - x) * _UNIT)), max(1, round((top - y) * _UNIT))
+    return round(x * _UNIT), -round(top * _UNIT), width, height
 
 
-def _box(corners: list[tuple[float, float, float, float]]) -> tuple[int, int, int, int]:
-    left, top = (round(min(corner[i] for corner in corners) - _MARGIN) for i in (0, 1))
-    right, bottom = (round(max(corner[i] for corner in corners) + _MARGIN) for i in (2, 3))
+def _glyph_box(shape: Outline, x: float, y: float, scale: float) -> Box:
+    (left, low), (right, high) = extents(shape)
+    return x + left * scale, y - high * scale, x + right * scale, y - low * scale
+
+
+def _surrounding(boxes: Sequence[tuple[Any, Any, Any, Any]]) -> tuple[int, int, int, int]:
+    """Left, top, width and height of the smallest box around boxes (left, top, right, bottom), with a margin."""
+    left, top = (round(min(box[i] for box in boxes) - _MARGIN) for i in (0, 1))
+    right, bottom = (round(max(box[i] for box in boxes) + _MARGIN) for i in (2, 3))
     return left, top, right - left, bottom - top
 
 
