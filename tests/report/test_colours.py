@@ -44,12 +44,11 @@ def test_every_variable_is_defined_in_both_themes() -> None:
 
 def test_a_report_is_written_without_matplotlib() -> None:
     code = (
-        "import sys\nfrom tests.report.example import example_run\nfrom headscope.report.page import render\n"
-        "from headscope.core import Run\nimport headscope.api\n"
-        "run = example_run()\nfindings = {name: run[name] for name in ('focus', 'alignment')}\n"
-        "from dataclasses import replace\n"
-        "findings['focus'] = replace(findings['focus'], about=replace(findings['focus'].about, formulas=(), definition=''))\n"
-        "render(Run(run.model, run.sites, findings, run.text))\n"
+        "import sys\nfrom dataclasses import replace\nimport headscope.api\nfrom headscope.core import Run\n"
+        "from headscope.report.page import render\nfrom tests.report.example import example_run\n"
+        "run = example_run()\nfocus = run['focus']\n"
+        "known = replace(focus, about=replace(focus.about, formulas=(), definition=''))\n"
+        "render(Run(run.model, run.sites, {'focus': known}, run.text))\n"
         "assert 'matplotlib' not in sys.modules, 'a report does not need matplotlib'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -22,7 +22,9 @@ def test_every_formula_of_lenses_experiments_and_claims_is_prepared() -> None:
     for form, sources in wanted.items():
         missing = [tex for tex in sources if tex not in prepared()[form]]
         assert not missing, f"call scripts/make_formulas.py: {missing[:3]}"
-        assert len(prepared()[form]) == len(sources), "call scripts/make_formulas.py: it holds formulas that nobody uses"
+        assert len(prepared()[form]) == len(sources), (
+            "call scripts/make_formulas.py: it holds formulas that nobody uses"
+        )
 
 
 def test_prepared_formulas_are_what_typesetting_gives() -> None:
@@ -81,4 +83,4 @@ def test_prepared_formulas_need_no_matplotlib_and_others_load_it() -> None:
 def test_a_setting_says_where_the_line_is() -> None:
     setting = typeset("y")
     assert setting.box[1] < 0 < setting.box[1] + setting.box[3]
-    assert 'vertical-align:-' in setting_svg(setting, "y")
+    assert "vertical-align:-" in setting_svg(setting, "y")
