@@ -1,4 +1,4 @@
-"""Patterns of every head in a run: the definition, what they cost, and what a stranger may put there."""
+"""Patterns and curves of every head in a run: the definition, what they cost, and what a stranger may put there."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from headscope.core import HeadPatterns, Site, SitePatterns
+from headscope.core import HeadCurve, HeadPatterns, Site, SitePatterns
 from headscope.core.head_patterns import LARGEST_LEVEL
 from headscope.errors import UsageError
 from headscope.lenses.lens import Needs
@@ -113,6 +113,14 @@ def test_maps_without_their_tokens_are_refused(text: int) -> None:
     patterns = SitePatterns("only", "self", 0, True, LEVELS, LARGEST, key_text=text)
     with pytest.raises(UsageError, match="does not name a token for each"):
         HeadPatterns((("a", "b", "c"), ("a", "b")), (patterns,))
+
+
+@pytest.mark.parametrize(("values", "law"), [((2, 2), None), ((1, 3), None), ((2, 3), (2, 2)), ((2, 3), (3, 3))])
+def test_curves_of_another_form_are_refused(values, law) -> None:
+    with pytest.raises(UsageError, match="the curves 'k'"):
+        HeadCurve(
+            "k", "", "", "", ("L0.H0", "L0.H1"), np.ones(3), np.ones(values), None if law is None else np.ones(law)
+        )
 
 
 def test_a_site_without_maps_has_none() -> None:

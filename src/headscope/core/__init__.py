@@ -3,6 +3,7 @@
 from headscope.about import About, read_about
 from headscope.core.figure import Curves, Figure, HeatMap, Histogram, Mosaic, Network, Series
 from headscope.core.finding import Finding, Headline, HeadQuantity
+from headscope.core.head_curve import HeadCurve
 from headscope.core.head_patterns import HeadPatterns, SitePatterns
 from headscope.core.model_spec import ModelSpec
 from headscope.core.run import Run, TextSpec
@@ -32,6 +33,7 @@ __all__ = [
     "FeedForward",
     "Figure",
     "Finding",
+    "HeadCurve",
     "HeadPatterns",
     "HeadQuantity",
     "HeadWeights",

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from headscope.about import About
 from headscope.core.card import Card, Point, Shown, listed
 from headscope.core.figure import Figure
+from headscope.core.head_curve import HeadCurve
 from headscope.core.head_patterns import HeadPatterns
 from headscope.core.numbers import counted
 from headscope.core.ports import render_html
@@ -62,7 +63,8 @@ class Finding(Shown):
 
     Tables always have the columns stack, kind, layer, head where the row is about a head (head is null where
     the row is about a whole site). `method` says how the numbers were obtained: exact, sampled, approximated.
-    `patterns` are attention maps of every head, where the lens keeps them.
+    `quantities` and `curves` are numbers and curves of each head, `patterns` attention maps of each head: grids, tables
+    and pages of heads read them.
     """
 
     lens: str
@@ -77,6 +79,7 @@ class Finding(Shown):
     method: str = ""
     warnings: tuple[str, ...] = ()
     params: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
+    curves: tuple[HeadCurve, ...] = ()
     patterns: HeadPatterns | None = None
 
     @property

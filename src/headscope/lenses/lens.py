@@ -35,6 +35,7 @@ from headscope.attention.statistics import Request, RowStatistics
 from headscope.core import (
     About,
     Figure,
+    HeadCurve,
     Headline,
     HeadPatterns,
     HeadQuantity,
@@ -67,7 +68,7 @@ class Measurement(Shown):
     """The numbers of a lens: tables of values with nulls or predictions, and the method.
 
     `quantities` are the columns that hold one number per head: whoever shows a model as a grid of heads reads them and
-    knows no lens by name. `patterns` are attention maps of every head, for whoever shows a head.
+    knows no lens by name. `curves` and `patterns` are curves and attention maps of every head, for the page of a head.
     """
 
     tables: Tables
@@ -76,6 +77,7 @@ class Measurement(Shown):
     method: str = ""
     warnings: tuple[str, ...] = ()
     quantities: tuple[HeadQuantity, ...] = ()
+    curves: tuple[HeadCurve, ...] = ()
     patterns: HeadPatterns | None = None
 
     def _card(self) -> Card:
