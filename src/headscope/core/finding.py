@@ -26,7 +26,9 @@ class HeadQuantity:
     """A column of a table that holds one number per head.
 
     Grids and tables of heads read it. A row counts where it equals `where`, e.g. {"quantity": "entropy_share"}. `null`
-    names the column of the null value; `notable` says which end of the scale stands out.
+    names the column of the null value; `notable` says which end of the scale stands out. `highest` and `lowest` name
+    the head at an end ("flattest", "sharpest"). `habit` says what heads with more than `habit_above` do, in the plural
+    ("look mostly at the first token").
     """
 
     key: str
@@ -38,6 +40,10 @@ class HeadQuantity:
     unit: str = ""
     scale: Literal["linear", "log"] = "linear"
     notable: Literal["high", "low", "both"] = "high"
+    highest: str = ""
+    lowest: str = ""
+    habit: str = ""
+    habit_above: float = 0.5
 
 
 @dataclass(frozen=True)
@@ -46,12 +52,18 @@ class Headline:
 
     `full` gives effect, interval, null and the number of windows. `short` has at most 20 words, one number and one
     comparison. `effect` runs from 0 (the null or the prediction itself) to 1 (as far from it as the measure can get),
-    so that statements of different lenses can be ranked; it is None where the statement compares nothing.
+    so that statements of different lenses can be ranked; it is None where the statement compares nothing. `answer` says
+    the same in a few words, `value` and `null` are its number and what that is compared with, `figure` names the figure
+    that shows it.
     """
 
     full: str
     short: str
     effect: float | None = None
+    answer: str = ""
+    value: str = ""
+    null: str = ""
+    figure: str = ""
 
     def __str__(self) -> str:
         return self.full

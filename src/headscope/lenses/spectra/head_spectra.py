@@ -32,7 +32,7 @@ def _form_spectra(form: str, heads: Mapping[Site, Mapping[str, list[Comparison]]
         x_axis="index",
         y_axis="σ / root mean square",
         heads=tuple(labelled),
-        x=indices + 1.0,
+        x=indices.astype(np.float64) + 1,
         values=np.stack([_padded(_scaled(comparison), longest)[indices] for comparison in labelled.values()]),
         law=np.stack(laws[:1] if same_shape else laws),
         law_label="random matrices of the same shape",
