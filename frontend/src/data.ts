@@ -49,9 +49,17 @@ export interface Patterns {
   readonly causal: readonly boolean[]; // by panel
 }
 
+/** A figure of `src/headscope/core/figure.py`, as `src/headscope/report/figure_data.py` writes it. */
+interface Picture {
+  readonly name: string;
+  readonly title: string;
+  readonly width: number; // pixels that the page reserves for the drawing
+  readonly height: number;
+}
+
 export interface Series {
   readonly label: string;
-  readonly x: Numbers;
+  readonly x: Numbers | number; // a number: the places are those of the series with this index
   readonly y: Numbers;
   readonly low: Numbers | null;
   readonly high: Numbers | null;
@@ -59,15 +67,18 @@ export interface Series {
   readonly points: boolean;
 }
 
-interface Picture {
-  readonly name: string;
-  readonly title: string;
-  readonly caption: string;
+/** A large map: 16-bit codes in base64, from 0 for `low` to 65534 for `high`; 65535 where there is no value. */
+export interface PackedMap {
+  readonly rows: number;
+  readonly columns: number;
+  readonly low: number;
+  readonly high: number;
+  readonly codes: string;
 }
 
 export interface HeatMap extends Picture {
   readonly type: "HeatMap";
-  readonly values: readonly Numbers[];
+  readonly values: readonly Numbers[] | PackedMap;
   readonly row_labels: readonly string[];
   readonly column_labels: readonly string[];
   readonly row_axis: string;
@@ -93,13 +104,13 @@ export interface Histogram extends Picture {
   readonly edges: Numbers;
   readonly density: Numbers;
   readonly laws: readonly Series[];
-  readonly marks: readonly (readonly [string, number])[];
+  readonly marks: readonly (readonly [string, number | null])[];
   readonly log_y: boolean;
 }
 
 export interface Mosaic extends Picture {
   readonly type: "Mosaic";
-  readonly values: readonly Numbers[];
+  readonly values: readonly string[]; // by row, one character for each cell: "0" empty, then "1", "2" and on for the kinds
   readonly kinds: readonly string[];
   readonly row_axis: string;
   readonly column_axis: string;
@@ -109,7 +120,7 @@ export interface Mosaic extends Picture {
 export interface Network extends Picture {
   readonly type: "Network";
   readonly nodes: readonly string[];
-  readonly edges: readonly Numbers[];
+  readonly edges: readonly Numbers[]; // from, to, kind from 1 on
   readonly kinds: readonly string[];
 }
 

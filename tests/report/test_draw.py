@@ -12,11 +12,11 @@ import pytest
 
 from headscope.core import Curves, Figure, HeatMap, Histogram, Series
 from headscope.errors import ResourceError, UsageError
+from headscope.report.colours import LEVELS, night, paper
 from headscope.report.draw.canvas import panel
 from headscope.report.draw.curves import draw_series
 from headscope.report.draw.figure import encode, page_svg, save
 from headscope.report.draw.heat_map import scale_of
-from headscope.report.draw.palette import LEVELS, night, paper
 
 X = np.linspace(0.1, 1, 40)
 NASTY = ("</text><script>alert(1)</script>", "$", "$x^2$", r"$\frac{1}$", "の🙂", "\x00\n", "&amp;")

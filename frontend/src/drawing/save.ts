@@ -1,6 +1,7 @@
 /** Saves drawings as files: SVG and PNG, always in the colours of paper and with their titles. */
 
-const NAMESPACE = "http://www.w3.org/2000/svg";
+import { NAMESPACE, setAttributes, svg, text, TRANSIENT } from "./svg";
+
 const FONT = "Helvetica, Arial, 'Liberation Sans', sans-serif";
 const TITLE = { size: 15, line: 20, glyph: 7.6 } as const; // pixels
 const PNG_SCALE = 3;
@@ -39,17 +40,14 @@ export async function savePng(drawing: SVGSVGElement, title: string, name: strin
 export function standalone(drawing: SVGSVGElement, title: string): string {
   const { width, height } = sizeOf(drawing);
   const lines = wrapped(title, Math.max(24, Math.floor(width / TITLE.glyph)));
-  const top = lines.length * TITLE.line + (lines.length > 0 ? MARGIN : 0);
-  const file = document.createElementNS(NAMESPACE, "svg");
-  const size = { width: width + 2 * MARGIN, height: height + top + 2 * MARGIN };
-  for (const [key, value] of Object.entries({ xmlns: NAMESPACE, ...size, viewBox: `0 0 ${size.width} ${size.height}` })) {
-    file.setAttribute(key, String(value));
-  }
-  file.setAttribute("font-family", FONT);
+  const top = MARGIN + (lines.length > 0 ? lines.length * TITLE.line + MARGIN : 0);
+  const size = { width: width + 2 * MARGIN, height: height + top + MARGIN };
+  const file = svg("svg", { xmlns: NAMESPACE, ...size, viewBox: `0 0 ${size.width} ${size.height}`, "font-family": FONT });
   lines.forEach((line, index) => file.append(titleLine(line, MARGIN + TITLE.size + index * TITLE.line)));
   const copy = drawing.cloneNode(true) as SVGSVGElement;
-  for (const [key, value] of Object.entries({ x: MARGIN, y: top + MARGIN, width, height })) copy.setAttribute(key, String(value));
+  for (const element of copy.querySelectorAll(`.${TRANSIENT}`)) element.remove();
   for (const key of ["class", "style", "role", "aria-label"]) copy.removeAttribute(key);
+  setAttributes(copy, { x: MARGIN, y: top, width, height });
   file.append(copy);
   return onPaper(new XMLSerializer().serializeToString(file));
 }
@@ -60,12 +58,7 @@ function sizeOf(drawing: SVGSVGElement): { width: number; height: number } {
 }
 
 function titleLine(words: string, y: number): SVGTextElement {
-  const line = document.createElementNS(NAMESPACE, "text");
-  for (const [key, value] of Object.entries({ x: MARGIN, y, "font-size": TITLE.size, "font-weight": 600, fill: "var(--hs-ink)" })) {
-    line.setAttribute(key, String(value));
-  }
-  line.textContent = words;
-  return line;
+  return text(words, { x: MARGIN, y, "font-size": TITLE.size, "font-weight": 600, fill: "var(--hs-ink)" });
 }
 
 function wrapped(words: string, longest: number): string[] {

@@ -11,11 +11,13 @@ import numpy as np
 
 from headscope.core import Figure, Finding, Run
 from headscope.core.html_text import escape
-from headscope.report.draw.palette import declarations, night, paper
+from headscope.report import bundle
+from headscope.report.colours import variables
+from headscope.report.figure_element import figures, slug
 from headscope.report.files import write_bytes
 from headscope.report.markup import sentence
 from headscope.report.model_card import card
-from headscope.report.section import anchor, figures, section, slug
+from headscope.report.section import anchor, section
 
 _ICON = (
     "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'><path fill='%23440154' d='M0 0h8v8H0z'/>"
@@ -38,7 +40,7 @@ def render(run: Run, *, ledger: bool = False) -> str:
 
 def document(title: str, body: str) -> str:
     """A self-contained page in the style of the report, with its own script."""
-    script = _asset("report.js")
+    script = f"{_asset('report.js')}\n{bundle.script()}"
     return (
         "<!doctype html>\n"
         '<html lang="en"><head><meta charset="utf-8">'
@@ -78,12 +80,7 @@ def notebook_html(finding_or_figure: Finding | Figure) -> str:
 @cache
 def style() -> str:
     """The style sheet with light and dark colours."""
-    dark = declarations(night(), beyond=paper())
-    return (
-        f".headscope{{{declarations(paper())}}}"
-        f"@media screen and (prefers-color-scheme:dark){{.headscope:not(.light){{{dark}}}}}\n"
-        f"{_asset('style.css')}"
-    )
+    return f"{variables()}{_asset('style.css')}\n{_asset('figures.css')}"
 
 
 def _front(run: Run, title: str) -> str:

@@ -110,7 +110,6 @@
     });
   };
 
-  /* Figures: save as SVG and PNG, always in the colours of paper. */
   const download = (blob, name) => {
     const link = document.createElement("a");
     link.href = URL.createObjectURL(blob);
@@ -118,62 +117,6 @@
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10000);
   };
-  const standalone = (svg) => {
-    const probe = document.createElement("div");
-    probe.className = "headscope light";
-    document.body.append(probe);
-    const colours = getComputedStyle(probe);
-    const copy = svg.cloneNode(true);
-    copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-    copy.setAttribute("font-family", "Helvetica, Arial, 'Liberation Sans', sans-serif");
-    const text = new XMLSerializer().serializeToString(copy)
-      .replace(/var\((--[\w-]+)\)/g, (_, name) => colours.getPropertyValue(name).trim());
-    probe.remove();
-    return text;
-  };
-  const png = (svg, name) => {
-    const image = new Image();
-    image.onload = () => {
-      const canvas = document.createElement("canvas");
-      const brush = canvas.getContext("2d");
-      canvas.width = svg.width.baseVal.value * 3;
-      canvas.height = svg.height.baseVal.value * 3;
-      brush.fillStyle = "#fff";
-      brush.fillRect(0, 0, canvas.width, canvas.height);
-      brush.drawImage(image, 0, 0, canvas.width, canvas.height);
-      canvas.toBlob((blob) => download(blob, name));
-    };
-    image.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(standalone(svg));
-  };
-  const equip = (figure) => {
-    const svg = figure.querySelector(".drawing svg"), file = figure.dataset.file;
-    figure.querySelector("button.svg")?.addEventListener("click", () => {
-      download(new Blob([standalone(svg)], { type: "image/svg+xml" }), `${file}.svg`);
-    });
-    figure.querySelector("button.png")?.addEventListener("click", () => png(svg, `${file}.png`));
-  };
-
-  /* Tooltips at once and under a finger too, in place of the browser's slow ones. */
-  const tooltips = () => {
-    for (const title of all(".drawing svg title")) {
-      title.parentNode.dataset.tip = title.textContent;
-      title.remove();
-    }
-    const tip = document.createElement("div");
-    tip.className = "tip";
-    tip.hidden = true;
-    document.body.append(tip);
-    document.addEventListener("pointermove", (event) => {
-      const target = event.target.closest?.("[data-tip]");
-      tip.hidden = !target;
-      if (!target) return;
-      tip.textContent = target.dataset.tip;
-      const left = Math.min(event.clientX + 12, document.documentElement.clientWidth - tip.offsetWidth - 4);
-      tip.style.left = `${Math.max(4, left)}px`;
-      tip.style.top = `${Math.max(4, event.clientY - tip.offsetHeight - 10)}px`;
-    });
-  };
-
   /* The ledger: show the claims that are asked for. */
   const filter = (bar) => {
     const claims = all(".claim"), rest = bar.querySelector(".rest");
@@ -201,6 +144,4 @@
 
   all(".table[data-name]").forEach(animate);
   all(".filters").forEach(filter);
-  all("figure").forEach(equip);
-  tooltips();
 })();

@@ -1,31 +1,16 @@
 """The section of one finding: prose, figures, tables, method, warnings."""
 
-import re
-from collections.abc import Callable, Sequence
-
-from headscope.core import About, Figure, Finding
+from headscope.core import About, Finding
 from headscope.core.html_text import escape
-from headscope.report.draw.figure import page_svg
+from headscope.report.figure_element import figures, slug
 from headscope.report.formula import formula
 from headscope.report.markup import paragraphs, sentence
 from headscope.report.table import table
-
-Draw = Callable[[Figure, str], str]
-_HALF = 450  # pixels; drawings up to this width share a row
-_BUTTONS = (
-    '<p class="tools"><button class="svg" aria-label="Save this figure as SVG">Save SVG</button>'
-    '<button class="png" aria-label="Save this figure as PNG">Save PNG</button></p>'
-)
 
 
 def anchor(finding: Finding) -> str:
     """The id of a finding's section."""
     return f"lens-{slug(finding.lens)}"
-
-
-def slug(text: str) -> str:
-    """`text` in a form that is valid in an id or a file name."""
-    return re.sub(r"[^a-zA-Z0-9_-]+", "-", text).strip("-") or "x"
 
 
 def section(finding: Finding, warning: str = "", script: bool = True, prefix: str = "", conclusions: str = "") -> str:
@@ -78,37 +63,6 @@ def _warnings(finding: Finding, warning: str) -> tuple[str, ...]:
 def _method(finding: Finding) -> str:
     params = ", ".join(f"{key} = {value}" for key, value in finding.params.items())
     return paragraphs(finding.method) + (f"<p>Parameters: <code>{escape(params)}</code></p>" if params else "")
-
-
-def figures(figures: Sequence[Figure], name: str, file: str, script: bool = True) -> str:
-    """Drawings side by side.
-
-    Their ids begin with `name`, the names of their files with `file`.
-    """
-    drawings = (
-        _figure(figure, f"{name}-{i}", f"{file}-{slug(figure.name)}", script) for i, figure in enumerate(figures)
-    )
-    return f'<div class="figures">{"".join(drawings)}</div>' if figures else ""
-
-
-def _figure(figure: Figure, prefix: str, file: str, script: bool) -> str:
-    try:
-        drawing = page_svg(figure, f"{prefix}-")
-    except Exception as error:  # noqa: BLE001 - one broken figure must not cost the reader the rest of the page
-        drawing = _note("This figure could not be drawn", f"{type(error).__name__}: {error}")
-        script = False
-    return (
-        f'<figure id="{prefix}" class="{_width(drawing)}" data-file="{escape(file)}">'
-        f'<div class="drawing">{drawing}</div>'
-        f"<figcaption><b>{sentence(figure.title)}.</b> {sentence(figure.caption)}</figcaption>"
-        f"{_BUTTONS if script else ''}</figure>"
-    )
-
-
-def _width(drawing: str) -> str:
-    """Whether a drawing has its own row or shares it."""
-    match = re.match(r'<svg[^>]* width="(\d+)"', drawing)
-    return "wide" if match and int(match[1]) > _HALF else "half"
 
 
 def _table(finding: Finding, key: str, script: bool) -> str:

@@ -13,11 +13,12 @@ from matplotlib.figure import Figure as Canvas
 from headscope.core import Curves, Figure, HeatMap, Histogram, Mosaic, Network
 from headscope.core.numbers import number, visible
 from headscope.errors import UsageError
+from headscope.report.colours import Theme, paper
 from headscope.report.draw import curves, heat_map, histogram, mosaic, network, svg
 from headscope.report.draw.canvas import lettering, settings
 from headscope.report.draw.figure_check import check_figure
 from headscope.report.draw.heat_map import Scale
-from headscope.report.draw.palette import Theme, on_page, paper, stand_ins
+from headscope.report.draw.palette import on_page, stand_ins
 from headscope.report.files import write_bytes
 
 FORMATS = ("svg", "pdf", "png")
