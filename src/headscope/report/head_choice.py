@@ -9,6 +9,7 @@ from headscope.core.numbers import count, number
 from headscope.report.head_grid import HeadColumn, HeadGrid
 
 MOST_CARDS = 8
+_FEW_CARDS = 4  # fewer named ones are filled up
 _MOST_HABITS = 4
 
 
@@ -33,9 +34,12 @@ def extremes(grid: HeadGrid, most: int = MOST_CARDS) -> dict[int, list[Extreme]]
     appears once.
     """
     chosen: dict[int, list[Extreme]] = {}
-    for extreme in (*_named_ends(grid.columns), *_other_ends(grid)):
+    for extreme in _named_ends(grid.columns):
         if extreme.head in chosen or len(chosen) < most:
             chosen.setdefault(extreme.head, []).append(extreme)
+    for extreme in _other_ends(grid):
+        if extreme.head not in chosen and len(chosen) < _FEW_CARDS:
+            chosen[extreme.head] = [extreme]
     return chosen
 
 

@@ -49,7 +49,10 @@ def atlas_json(run: Run, grid: HeadGrid) -> dict[str, Any]:
             {"title": panel.title, "layers": panel.layers, "columns": panel.columns, "causal": panel.causal}
             for panel in grid.panels
         ],
-        "heads": [[head.label, head.panel, head.site.layer, head.head] for head in grid.heads],
+        "heads": [
+            {"label": head.label, "panel": head.panel, "layer": head.site.layer, "head": head.head}
+            for head in grid.heads
+        ],
         "quantities": [_quantity_json(column) for column in grid.columns],
         "curves": [
             _curve_json(finding.lens, curve, grid.heads)
@@ -71,6 +74,7 @@ def _quantity_json(column: HeadColumn) -> dict[str, Any]:
         "meaning": column.question,
         "scale": quantity.scale,
         "notable": quantity.notable,
+        "ends": [quantity.lowest, quantity.highest],
         "values": numbers_json(column.values.tolist()),
         "nulls": numbers_json(nulls.tolist()) if isinstance(nulls, np.ndarray) else number_json(nulls),
     }
@@ -144,9 +148,9 @@ def _map_json(site: SitePatterns | None, head: Head, size: int | None) -> str | 
     return base64.b64encode(np.ascontiguousarray(levels).tobytes()).decode()
 
 
-def pattern_finding(run: Run) -> tuple[str, HeadPatterns] | None:
-    """The first finding that keeps patterns of heads, by name."""
-    return next(((name, f.patterns) for name, f in run.findings.items() if f.patterns is not None), None)
+def head_patterns(run: Run) -> HeadPatterns | None:
+    """The patterns of the first finding that keeps them."""
+    return next((finding.patterns for finding in run.findings.values() if finding.patterns is not None), None)
 
 
 def search_json(run: Run, anchors: Mapping[str, str]) -> list[dict[str, str]]:

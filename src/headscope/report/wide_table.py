@@ -183,7 +183,6 @@ class _Widened:
             nulls=None if null is not None or nulls is None or not any(map(_is_known, nulls)) else nulls,
             low=in_order(low) if low and part[low].null_count() < part.height else None,
             high=in_order(high) if high and part[high].null_count() < part.height else None,
-            meaning=self.meanings.get(_QUANTITY, ""),
         )
 
     def _null_name(self, part: pl.DataFrame, measure: str) -> str:
