@@ -15,7 +15,7 @@ from headscope.core.run import effect_size
 from headscope.report.head_choice import Extreme, habits, with_unit
 from headscope.report.head_grid import HeadGrid
 from headscope.report.markup import sentence
-from headscope.report.section import anchor, figure_anchor
+from headscope.report.section import anchor, answering, figure_anchor
 from headscope.report.table import table_element
 from headscope.report.wide_table import WideColumn, WideTable
 
@@ -137,7 +137,7 @@ def _verdict_cells(finding: Finding, grid: HeadGrid) -> str:
     if finding.status != "ok":
         reason = finding.reason or "no reason was given"
         return f"<td colspan=3>{escape(finding.status)}: {escape(reason)}</td>"
-    headline = finding.headlines[0] if finding.headlines else None
+    headline = answering(finding)
     answer = "–" if headline is None else headline.answer or headline.short
     value, null = ("", "") if headline is None else (headline.value, headline.null)
     if not value:

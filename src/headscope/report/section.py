@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from headscope.core import About, Finding
+from headscope.core import About, Finding, Headline
 from headscope.core.html_text import escape
 from headscope.report.figure_element import figure_element, slug
 from headscope.report.formula import formula
@@ -22,10 +22,15 @@ def figure_anchor(finding: Finding, name: str) -> str:
 
 
 def key_figure(finding: Finding) -> int:
-    """The place of the figure that shows the answer: the one that the first headline names, or the first."""
+    """The place of the figure that shows the answer, or the first."""
     names = [figure.name for figure in finding.figures]
-    named = (names.index(headline.figure) for headline in finding.headlines if headline.figure in names)
-    return next(named, 0)
+    headline = answering(finding)
+    return names.index(headline.figure) if headline is not None and headline.figure in names else 0
+
+
+def answering(finding: Finding) -> Headline | None:
+    """The headline that answers the question: the first with an answer in a few words, or the first."""
+    return next((headline for headline in finding.headlines if headline.answer), next(iter(finding.headlines), None))
 
 
 def section(finding: Finding, weight_warning: str = "", script: bool = True, prefix: str = "") -> str:
@@ -34,13 +39,14 @@ def section(finding: Finding, weight_warning: str = "", script: bool = True, pre
     The page says `weight_warning` once for all sections, so that no section repeats it.
     """
     about, name = finding.about, prefix + anchor(finding)
+    key, others = _figures(finding, name, script)
     parts = [
         f'<h2>{escape(about.title)} <span class="lens">{escape(finding.lens)}</span>{_copy_link(name, script)}</h2>',
         f'<p class="question">{sentence(about.question)}</p>',
         _status(finding),
-        _answers(finding),
+        f'<div class="answer">{_answers(finding)}{key}</div>',
         "".join(f'<p class="warning">{sentence(text)}</p>' for text in finding.warnings if text != weight_warning),
-        _figures(finding, name, script),
+        others,
         "".join(_tables(finding, name, script)),
         _explanations(finding),
     ]
@@ -72,7 +78,7 @@ def _answers(finding: Finding) -> str:
     return f'<ul class="answers">{"".join(items)}</ul>' if finding.headlines else ""
 
 
-def _figures(finding: Finding, name: str, script: bool) -> str:
+def _figures(finding: Finding, name: str, script: bool) -> tuple[str, str]:
     """The key figure, and the others side by side."""
     key, file = key_figure(finding), slug(finding.lens)
     elements = [
@@ -80,11 +86,10 @@ def _figures(finding: Finding, name: str, script: bool) -> str:
         for place, figure in enumerate(finding.figures)
     ]
     if not elements:
-        return ""
+        return "", ""
     others = "".join(element for place, element in enumerate(elements) if place != key)
-    return f'<div class="figures key">{elements[key]}</div>' + (
-        f'<div class="figures">{others}</div>' if others else ""
-    )
+    rest = f'<div class="figures">{others}</div>' if others else ""
+    return f'<div class="figures key">{elements[key]}</div>', rest
 
 
 def _tables(finding: Finding, name: str, script: bool) -> Iterator[str]:
