@@ -11,6 +11,7 @@ export interface Panel {
   readonly title: string;
   readonly layers: readonly number[];
   readonly columns: number; // the largest number of heads in one of its layers
+  readonly causal: boolean;
 }
 
 export interface Head {
@@ -24,13 +25,29 @@ export interface Head {
 export interface Quantity {
   readonly key: string; // "focus.entropy"
   readonly lens: string;
+  readonly lens_title: string;
   readonly label: string;
-  readonly unit: string;
+  readonly unit: string; // "share" is written in percent
   readonly meaning: string;
   readonly scale: "linear" | "log";
   readonly notable: "high" | "low" | "both";
+  readonly ends: readonly [string, string]; // what the lowest and the highest head are called; empty without a name
   readonly values: Numbers;
   readonly nulls: Numbers | number | null; // per head, one for all, or none
+}
+
+/** A curve per head, in the order of `Atlas.heads`; a law has one row for all heads or a row for each. */
+export interface HeadCurve {
+  readonly lens: string;
+  readonly label: string;
+  readonly x_axis: string;
+  readonly y_axis: string;
+  readonly x: Numbers;
+  readonly values: readonly (Numbers | null)[];
+  readonly law: readonly (Numbers | null)[] | null;
+  readonly law_label: string;
+  readonly log_x: boolean;
+  readonly log_y: boolean;
 }
 
 export interface Atlas {
@@ -38,15 +55,60 @@ export interface Atlas {
   readonly panels: readonly Panel[];
   readonly heads: readonly Head[];
   readonly quantities: readonly Quantity[];
+  readonly curves: readonly HeadCurve[];
 }
 
-/** Attention maps of one window: one byte per weight, 255 for the largest weight of the head. */
+export interface PanelTokens {
+  readonly queries: readonly string[]; // of the small maps
+  readonly keys: readonly string[];
+  readonly n_queries: number; // of the maps of cards
+  readonly n_keys: number;
+}
+
+/** Attention maps of one window: a byte is 255 times the root of a weight's share of the head's largest weight. */
 export interface Patterns {
-  readonly size: number; // tokens on each side
-  readonly tokens: readonly { readonly queries: readonly string[]; readonly keys: readonly string[] }[]; // by panel
+  readonly size: number; // tokens on each side of the small maps, at most
+  readonly tokens: readonly PanelTokens[]; // by panel
   readonly largest: Numbers; // by head: the weight that byte 255 means; null where there is no map
   readonly maps: readonly (string | null)[]; // by head: base64 of the rows, each up to the diagonal if causal
-  readonly causal: readonly boolean[]; // by panel
+  readonly cards: Readonly<Record<string, string | null>>; // the same on all tokens, by the place of some heads
+}
+
+/** A lens of the run, for the search. */
+export interface LensEntry {
+  readonly lens: string;
+  readonly title: string;
+  readonly question: string;
+  readonly anchor: string;
+}
+
+export interface TextColumn {
+  readonly label: string;
+  readonly number: false;
+  readonly values: readonly (string | null)[];
+}
+
+export interface NumberColumn {
+  readonly label: string;
+  readonly number: true;
+  readonly digits: number | null;
+  readonly values: Numbers;
+  readonly unit?: string;
+  readonly meaning?: string;
+  readonly null?: number; // of all rows
+  readonly nulls?: Numbers; // by row
+  readonly low?: Numbers; // the interval
+  readonly high?: Numbers;
+}
+
+export type TableColumn = TextColumn | NumberColumn;
+
+export interface TableData {
+  readonly rows: number; // that are shown at first
+  readonly shown: number; // columns that are shown at first
+  readonly heads: boolean; // whether labels are those of heads
+  readonly labels: readonly string[] | null;
+  readonly columns: readonly TableColumn[];
 }
 
 /** A figure of `src/headscope/core/figure.py`, as `src/headscope/report/figure_data.py` writes it. */

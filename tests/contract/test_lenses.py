@@ -95,7 +95,7 @@ def read_by(needs: Needs, model: Planted, **options) -> list[Batch]:
         shapes = [[tokens.shape[1]] * len(tokens) for tokens in parts]
         made = zip(batches(model, statistics, shapes=shapes), parts, strict=True)
         shown += [replace(batch, tokens=tokens, made=request.name) for batch, tokens in made]
-    absent = (needs.captures | needs.welcome) - shown[0].captures.keys() if shown else set()
+    absent = (needs.captures | needs.welcome | needs.opening) - shown[0].captures.keys() if shown else set()
     assert not absent, f"planted models do not show {sorted(absent)}: add it to `batches` of tests/lenses/planted.py"
     return shown
 

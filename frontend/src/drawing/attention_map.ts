@@ -6,6 +6,7 @@ import { tipOver } from "./tooltip";
 
 export interface AttentionMap {
   readonly bytes: Uint8Array; // row by row; 255 is the largest weight of the map
+  readonly power?: number; // a byte means the share (byte / 255) ** power of the largest weight; 1 where it is missing
   readonly queries: number;
   readonly keys: number;
   readonly causal: boolean; // then row q holds its first q + 1 keys and no more
@@ -20,6 +21,8 @@ export interface Place {
 export interface AttentionMapOptions {
   readonly queryTokens?: readonly string[];
   readonly keyTokens?: readonly string[];
+  /** A variable of the style sheet: weights are shades of its colour, over whatever lies below. */
+  readonly ink?: `--${string}`;
   /** What a weight's share of the largest becomes before it is coloured; the square root shows small weights better. */
   readonly tone?: (share: number) => number;
   /** Called with the cell under the pointer, and with null when the pointer leaves. */
@@ -46,7 +49,7 @@ export function byteIndex(map: AttentionMap, query: number, key: number): number
 /** The weight of a cell; null where the map is masked. */
 export function weightAt(map: AttentionMap, query: number, key: number): number | null {
   const index = byteIndex(map, query, key);
-  return index === null ? null : ((map.bytes[index] ?? 0) / 255) * map.largest;
+  return index === null ? null : ((map.bytes[index] ?? 0) / 255) ** (map.power ?? 1) * map.largest;
 }
 
 /** A new canvas with the map; its size on the page is up to the style sheet (`canvas.attention-map`). */
@@ -56,7 +59,7 @@ export function attentionMap(map: AttentionMap, options: AttentionMapOptions = {
   canvas.width = map.keys;
   canvas.height = map.queries;
   canvas.setAttribute("role", "img");
-  const paint = () => paintMap(canvas, map, options.tone ?? ((share) => share));
+  const paint = () => paintMap(canvas, map, options.tone ?? ((share) => share), options.ink);
   // Colours are known once the canvas is part of the page.
   requestAnimationFrame(paint);
   onColourChange(paint);
@@ -73,21 +76,33 @@ export function attentionMap(map: AttentionMap, options: AttentionMapOptions = {
   return canvas;
 }
 
-function paintMap(canvas: HTMLCanvasElement, map: AttentionMap, tone: (share: number) => number): void {
+function paintMap(canvas: HTMLCanvasElement, map: AttentionMap, tone: (share: number) => number, ink: string | undefined): void {
   const brush = canvas.getContext("2d");
   if (brush === null) return;
-  const colours = rgbTable(canvas, "v");
-  const levels = Uint8Array.from({ length: 256 }, (_, byte) => Math.min(LEVELS - 1, tone(byte / 255) * LEVELS));
+  const colours = byteColours(canvas, (byte) => tone((byte / 255) ** (map.power ?? 1)), ink);
   const picture = brush.createImageData(map.keys, map.queries);
+  const pixels = new Uint32Array(picture.data.buffer);
   for (let query = 0; query < map.queries; query++) {
     for (let key = 0; key < map.keys; key++) {
       const index = byteIndex(map, query, key);
       if (index === null) break; // the rest of the row is masked and stays transparent
-      const level = levels[map.bytes[index] ?? 0]!;
-      picture.data.set([colours[level * 3]!, colours[level * 3 + 1]!, colours[level * 3 + 2]!, 255], (query * map.keys + key) * 4);
+      pixels[query * map.keys + key] = colours[map.bytes[index] ?? 0]!;
     }
   }
   brush.putImageData(picture, 0, 0);
+}
+
+/** The pixel of each byte: a colour of the scale, or a shade of one colour. */
+function byteColours(canvas: HTMLCanvasElement, tone: (byte: number) => number, ink: string | undefined): Uint32Array {
+  const pixels = new Uint8ClampedArray(256 * 4);
+  const scale = ink === undefined ? rgbTable(canvas, "v") : null;
+  const hex = ink === undefined ? 0 : Number.parseInt(getComputedStyle(canvas).getPropertyValue(ink).trim().slice(1), 16);
+  for (let byte = 0; byte < 256; byte++) {
+    const level = Math.floor(Math.min(LEVELS - 1, tone(byte) * LEVELS));
+    const colour = scale === null ? [hex >> 16, (hex >> 8) & 255, hex & 255, 255 * tone(byte)] : [...scale.slice(level * 3, level * 3 + 3), 255];
+    pixels.set(colour, byte * 4);
+  }
+  return new Uint32Array(pixels.buffer);
 }
 
 /** The cell under the pointer; null outside and where the map is masked. */

@@ -3,6 +3,8 @@
 from headscope.about import About, read_about
 from headscope.core.figure import Curves, Figure, HeatMap, Histogram, Mosaic, Network, Series
 from headscope.core.finding import Finding, Headline, HeadQuantity
+from headscope.core.head_curve import HeadCurve
+from headscope.core.head_patterns import HeadPatterns, SitePatterns
 from headscope.core.model_spec import ModelSpec
 from headscope.core.run import Run, TextSpec
 from headscope.core.selection import Selection
@@ -31,6 +33,8 @@ __all__ = [
     "FeedForward",
     "Figure",
     "Finding",
+    "HeadCurve",
+    "HeadPatterns",
     "HeadQuantity",
     "HeadWeights",
     "Headline",
@@ -44,6 +48,7 @@ __all__ = [
     "Selection",
     "Series",
     "Site",
+    "SitePatterns",
     "Source",
     "TextSpec",
     "TokenMap",

@@ -59,13 +59,13 @@ def _map_size(figure: HeatMap) -> tuple[int, int]:
     if figure.panels is not None:
         side = min((_WIDEST - _BAR - _side(figure.panels[0])) / columns, (_TALLEST - _AXES) / rows, 11.0)
         width, height, left = side, side, _side(figure.panels[0])
-        bottom = _AXES
+        bottom: float = _AXES
     else:
         width, height = _cell_size(rows, columns)
         left = _side(figure.row_labels)
         bottom = 26 + (_long(figure.column_labels) if _is_upright(figure.column_labels, width) else 16)
-    whole = left + columns * width + _BAR, rows * height + bottom
-    return max(240, min(_WIDEST, round(whole[0]))), max(130, min(_TALLEST, round(whole[1])))
+    size = left + columns * width + _BAR, rows * height + bottom
+    return max(240, min(_WIDEST, round(size[0]))), max(130, min(_TALLEST, round(whole[1])))
 
 
 def _cell_size(rows: int, columns: int) -> tuple[float, float]:
