@@ -33,8 +33,7 @@ from headscope.pipeline.threads import fitting_threads
 from headscope.pipeline.versions import versions
 from headscope.progress import Silent
 from headscope.progress import Step as ProgressStep
-from headscope.report.draw.figure import encode as encoded_figure
-from headscope.report.draw.figure import save as save_figure
+from headscope.report.figure_file import encoded_figure, save_figure
 from headscope.report.ledger import write_ledger
 from headscope.report.page import notebook_html, write
 from headscope.store import check_folder, load

@@ -3,8 +3,6 @@
 import csv
 import io
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,70 +12,16 @@ import pytest
 from headscope.core import Run, TokenMap
 from headscope.report.page import finding_html
 from tests.report.example import HEADS, HOSTILE, LAYERS
+from tests.report.opened_page import Opened
 
 pytestmark = pytest.mark.browser
 
-QUIET = (
-    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
-    "--disable-sync", "--disable-default-apps", "--no-first-run", "--no-default-browser-check",
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """The system's Chromium; without one the tests are skipped."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    names = ("chromium", "chromium-browser", "google-chrome")
-    path = next((found for name in names if (found := shutil.which(name))), None)
-    if path is None:
-        pytest.skip(f"no browser: none of {', '.join(names)} is on the path")
-    with sync_api.sync_playwright() as playwright:
-        try:
-            browser = playwright.chromium.launch(executable_path=path, args=list(QUIET), timeout=0)
-        except sync_api.Error as error:
-            pytest.skip(f"{path} does not start: {error}")
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
-def report(text: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("report") / "report.html"
-    file.write_text(text, encoding="utf-8")
-    return file
-
-
-class Opened:
-    """A page, and everything it asked for or complained about."""
-
-    def __init__(self, browser: Any, file: Path, **options: Any) -> None:
-        self.page = browser.new_page(**{"viewport": {"width": 1280, "height": 800}, **options})
-        self.page.set_default_timeout(0)  # it waits for events, never for a clock
-        self.requests: list[str] = []
-        self.complaints: list[str] = []
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
-        self.page.goto(file.as_uri())
-
-    def js(self, code: str, argument: object = None) -> Any:
-        return self.page.evaluate(code, argument)
-
-
-@pytest.fixture
-def opened(browser: Any, report: Path) -> Iterator[Opened]:
-    """The report, which must stay silent whatever the test does with it."""
-    one = Opened(browser, report)
-    yield one
-    assert one.complaints == []
-    assert [url for url in one.requests if not url.startswith(("blob:", "data:"))] == [report.as_uri()]
-    one.page.close()
-
 
 def test_it_renders_every_figure_and_formula(opened: Opened) -> None:
+    for id_ in opened.js("[...document.querySelectorAll('[data-figure]')].map(figure => figure.id)"):
+        opened.figure(id_)
     sizes = opened.js(
-        "[...document.querySelectorAll('.drawing svg, svg.tex')].map(s => s.getBoundingClientRect().toJSON())"
+        "[...document.querySelectorAll('.drawing > svg, svg.tex')].map(s => s.getBoundingClientRect().toJSON())"
     )
     assert len(sizes) >= 7 + 6
     assert all(size["width"] > 4 and size["height"] > 4 for size in sizes)
@@ -160,32 +104,6 @@ def test_the_csv_holds_the_whole_table(opened: Opened, run: Run) -> None:
         assert float(line["distance"]) == pytest.approx(row["distance"], rel=1e-7)
 
 
-def test_figures_are_saved_as_svg_and_png_in_the_colours_of_paper(browser: Any, report: Path) -> None:
-    dark = Opened(browser, report, color_scheme="dark")
-    with dark.page.expect_download() as caught:
-        dark.page.click("#lens-focus-0 button.svg")
-    assert caught.value.suggested_filename == "focus-entropy.svg"
-    text = Path(caught.value.path()).read_text(encoding="utf-8")
-    assert "var(" not in text
-    assert "#1b1d21" in text
-    assert 'xmlns="http://www.w3.org/2000/svg"' in text
-    with dark.page.expect_download() as caught:
-        dark.page.click("#lens-spectra-2 button.png")
-    image = Path(caught.value.path()).read_bytes()
-    assert image.startswith(b"\x89PNG")
-    assert int.from_bytes(image[16:20], "big") > 900
-    assert dark.complaints == []
-    dark.page.close()
-
-
-def test_a_cell_tells_its_value_at_once(opened: Opened) -> None:
-    opened.page.hover("#lens-focus-0 rect[data-tip^='L3.H7:']")
-    tip = opened.page.inner_text(".tip")
-    assert re.fullmatch(r"L3\.H7: [\d.]+ nats", tip)
-    opened.page.hover("h1")
-    assert not opened.page.is_visible(".tip")
-
-
 LUMINANCE = """selector => {
   const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
   const light = (colour) => {
@@ -204,6 +122,7 @@ READ = ("h1", "p.question", ".part p", "td", "figcaption", ".drawing text", ".he
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_is_readable_in_light_and_dark(browser: Any, report: Path, scheme: str) -> None:
     page = Opened(browser, report, color_scheme=scheme)
+    page.figure("lens-spectra-0")
     for selector in READ:
         text, back = page.js(LUMINANCE, selector)
         assert (back > 0.8) == (scheme == "light")

@@ -1,13 +1,13 @@
 /** The bar that explains the colours of a map, with the null marked on it. */
 
 import { type ColourScale, LEVELS } from "./colour";
-import { linearTicks } from "./numbers";
+import { linearTicks, number } from "./numbers";
 import { fitted, FONT_SIZE, short, svg, text, textWidth } from "./svg";
 import { linearPlaces } from "./ticks";
 
 const WIDTH = 9;
 const TALLEST = 190;
-const UNDER_TITLE = 4;
+const BEFORE_UNIT = 4;
 
 export interface BarPlace {
   readonly x: number; // of the left side of the colours
@@ -28,7 +28,10 @@ export function drawColourBar(scale: ColourScale, place: BarPlace, unit: string,
     const under = level > first ? 0.6 : 0;
     bar.append(svg("rect", { x: place.x, y: top, width: WIDTH, height: bottom - top + under, fill: `var(--hs-${scale.family}${level})` }));
   }
-  drawTicks(bar, single === null ? linearPlaces(low, high, Math.max(2, height / 36)) : [single], place.x + WIDTH, y, unit, place.y, height);
+  const ticks = single === null ? linearPlaces(low, high, Math.max(3, height / 30)) : [single];
+  const labels = single === null ? linearTicks(ticks) : [number(single)];
+  const right = drawTicks(bar, ticks, labels, place.x + WIDTH, y);
+  if (unit) bar.append(unitOf(unit, right, place.y + height / 2, Math.max(height, 120)));
   if (scale.reference !== null) drawNull(bar, place.x, y(scale.reference));
   return bar;
 }
@@ -43,22 +46,23 @@ function lastLevel(scale: ColourScale): number {
   return level > 0 && scale.bound(level) >= scale.high - (scale.high - scale.low) * 1e-9 && level < LEVELS - 1 ? level - 1 : level;
 }
 
-function drawTicks(
-  bar: SVGGElement, places: readonly number[], x: number, y: (value: number) => number, unit: string, top: number, height: number,
-): void {
-  const labels = linearTicks(places);
-  places.forEach((place, index) => {
+/** Draws the ticks and returns where their labels end. */
+function drawTicks(bar: SVGGElement, ticks: readonly number[], labels: readonly string[], x: number, y: (value: number) => number): number {
+  ticks.forEach((tick, index) => {
     bar.append(
-      svg("path", { d: `M${short(x)},${short(y(place))}h3`, stroke: "var(--hs-muted)" }),
-      text(labels[index]!, { x: x + 6, y: y(place) + FONT_SIZE * 0.35, fill: "var(--hs-ink)" }),
+      svg("path", { d: `M${short(x)},${short(y(tick))}h3`, stroke: "var(--hs-muted)" }),
+      text(labels[index]!, { x: x + 6, y: y(tick) + FONT_SIZE * 0.35, fill: "var(--hs-ink)" }),
     );
   });
-  if (!unit) return;
-  const across = x + 6 + Math.max(...labels.map((label) => textWidth(label)), 0) + UNDER_TITLE + FONT_SIZE * 0.8;
-  const middle = top + height / 2;
-  bar.append(text(fitted(unit, Math.max(height, 120)), {
+  return x + 6 + Math.max(...labels.map((label) => textWidth(label)), 0);
+}
+
+/** The unit, written upwards to the right of the ticks. */
+function unitOf(unit: string, left: number, middle: number, room: number): SVGTextElement {
+  const across = left + BEFORE_UNIT + FONT_SIZE * 0.8;
+  return text(fitted(unit, room), {
     "text-anchor": "middle", transform: `translate(${short(across)},${short(middle)})rotate(-90)`, fill: "var(--hs-ink)",
-  }));
+  });
 }
 
 function drawNull(bar: SVGGElement, x: number, y: number): void {

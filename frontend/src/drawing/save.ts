@@ -1,9 +1,9 @@
 /** Saves drawings as files: SVG and PNG, always in the colours of paper and with their titles. */
 
-import { NAMESPACE, setAttributes, svg, text, TRANSIENT } from "./svg";
+import { NAMESPACE, setAttributes, svg, text, textWidth, TRANSIENT } from "./svg";
 
 const FONT = "Helvetica, Arial, 'Liberation Sans', sans-serif";
-const TITLE = { size: 15, line: 20, glyph: 7.6 } as const; // pixels
+const TITLE = { size: 14, line: 19, bold: 1.1 } as const; // pixels, and how much wider bold letters are
 const PNG_SCALE = 3;
 const MARGIN = 8;
 
@@ -39,7 +39,7 @@ export async function savePng(drawing: SVGSVGElement, title: string, name: strin
 /** The text of an SVG file: the drawing with its title, colours as numbers, nothing that needs the page. */
 export function standalone(drawing: SVGSVGElement, title: string): string {
   const { width, height } = sizeOf(drawing);
-  const lines = wrapped(title, Math.max(24, Math.floor(width / TITLE.glyph)));
+  const lines = wrapped(title, width);
   const top = MARGIN + (lines.length > 0 ? lines.length * TITLE.line + MARGIN : 0);
   const size = { width: width + 2 * MARGIN, height: height + top + MARGIN };
   const file = svg("svg", { xmlns: NAMESPACE, ...size, viewBox: `0 0 ${size.width} ${size.height}`, "font-family": FONT });
@@ -61,11 +61,12 @@ function titleLine(words: string, y: number): SVGTextElement {
   return text(words, { x: MARGIN, y, "font-size": TITLE.size, "font-weight": 600, fill: "var(--hs-ink)" });
 }
 
-function wrapped(words: string, longest: number): string[] {
+/** The lines of a title that are at most so wide; a single word may be wider. */
+function wrapped(title: string, width: number): string[] {
   const lines: string[] = [];
-  for (const word of words.split(/\s+/).filter(Boolean)) {
-    const last = lines[lines.length - 1];
-    if (last !== undefined && last.length + word.length < longest) lines[lines.length - 1] = `${last} ${word}`;
+  for (const word of title.split(/ +/).filter(Boolean)) {
+    const longer = lines.length > 0 ? `${lines.at(-1)} ${word}` : word;
+    if (lines.length > 0 && textWidth(longer, TITLE.size) * TITLE.bold <= width) lines[lines.length - 1] = longer;
     else lines.push(word);
   }
   return lines;

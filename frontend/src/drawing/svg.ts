@@ -55,13 +55,14 @@ export function text(words: string, attributes: Readonly<Record<string, Value>> 
 }
 
 let ruler: CanvasRenderingContext2D | null | undefined;
+let family: string | undefined;
 
 /** The width of words in the font of the figures, in pixels. */
 export function textWidth(words: string, size = FONT_SIZE): number {
   ruler ??= document.createElement("canvas").getContext("2d");
   if (!ruler) return words.length * size * 0.56; // without a canvas: the mean width of a character
-  const family = getComputedStyle(document.querySelector(".headscope") ?? document.body).getPropertyValue("--hs-sans");
-  ruler.font = `${size}px ${family.trim() || "sans-serif"}`;
+  family ??= getComputedStyle(document.querySelector(".headscope") ?? document.body).getPropertyValue("--hs-sans").trim();
+  ruler.font = `${size}px ${family || "sans-serif"}`;
   return ruler.measureText(visible(words)).width;
 }
 

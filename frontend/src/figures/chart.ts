@@ -78,7 +78,7 @@ function drawPanel(layer: SVGGElement, box: Box, { x, y, marks, flags = [] }: Ch
   const yPlaces = placesOf(y, (box.bottom - box.top) / 42);
   const yLabels = labelsOf(y, yPlaces);
   const left = Math.max(...yLabels.map((label) => textWidth(label)), 8) + TICK + FONT_SIZE + 14;
-  const right = 10;
+  const right = rightMargin(x, box.right - box.left - left);
   const placed = placedFlags(flags, x, box.left + left, box.right - right, box.right);
   const top = placed.reduce((most, flag) => Math.max(most, flag.row + 1), 0) * FLAG_LINE + 5;
   const bottom = FONT_SIZE * 2 + 18;
@@ -162,7 +162,7 @@ function titlesOf(box: Box, frame: Box, x: Axis, y: Axis): SVGElement[] {
   const [middle, centre] = [(frame.left + frame.right) / 2, (frame.top + frame.bottom) / 2];
   const style = { "text-anchor": "middle", fill: "var(--hs-ink)" };
   return [
-    text(fitted(x.label, frame.right - frame.left + 40), { ...style, x: middle, y: box.bottom - 5 }),
+    text(fitted(x.label, 2 * Math.min(middle - box.left, box.right - middle)), { ...style, x: middle, y: box.bottom - 5 }),
     text(fitted(y.label, box.bottom - box.top), {
       ...style, transform: `translate(${short(box.left + FONT_SIZE)},${short(centre)})rotate(-90)`,
     }),
@@ -175,6 +175,12 @@ function placesOf({ range: [low, high], log, whole = false }: Axis, amount: numb
 
 function labelsOf({ log }: Axis, places: readonly number[]): string[] {
   return log ? places.map(logTick) : linearTicks(places);
+}
+
+/** Room for the half of the last label that reaches beyond the panel. */
+function rightMargin(axis: Axis, room: number): number {
+  const last = labelsOf(axis, placesOf(axis, room / 52)).at(-1) ?? "";
+  return Math.max(10, textWidth(last) / 2 + 2);
 }
 
 function labelled(places: readonly number[], labels: readonly string[]): (place: number) => string {

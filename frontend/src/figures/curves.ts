@@ -43,7 +43,7 @@ export function drawCurves(figure: Curves, sheet: SVGSVGElement): void {
   const right = inOrder ? drawOrder(sheet, measured, figure.width, top, figure.height) : figure.width;
   const whole = !figure.log_x && places.every((point) => Number.isInteger(point.x));
   const chartOf = (range: Range | null): Chart => {
-    const inside = range === null ? places : places.filter((point) => point.x >= range[0] && point.x <= range[1]);
+    const inside = range === null ? places : curves.flatMap((curve) => reaching(curve.points, range));
     const heights = (inside.length > 0 ? inside : places).flatMap((point) => [point.y, point.low, point.high]);
     return {
       x: { label: figure.x_axis, log: figure.log_x, whole, range: range ?? padded(places.map((point) => point.x), figure.log_x, PADDING.x) },
@@ -120,7 +120,20 @@ export function marksOf(curve: Curve): Markish[] {
     }));
   }
   if (curve.hasPoints) marks.push(dot(curve.points, { ...at, fill: curve.colour, r: 3.2 }));
+  else marks.push(dot(lonely(curve.points), { ...at, fill: curve.colour, r: 1.8 }));
   return marks;
+}
+
+/** The points in a range, and those next to it: the lines to these cross the range. */
+function reaching(points: readonly Point[], [low, high]: Range): Point[] {
+  const isInside = (point: Point | undefined) => point !== undefined && point.x >= low && point.x <= high;
+  return points.filter((point, index) => isInside(point) || isInside(points[index - 1]) || isInside(points[index + 1]));
+}
+
+/** The points between two gaps, which a line would not show. */
+function lonely(points: readonly Point[]): Point[] {
+  const isThere = (point: Point | undefined) => point !== undefined && Number.isFinite(point.y);
+  return points.filter((point, index) => isThere(point) && !isThere(points[index - 1]) && !isThere(points[index + 1]));
 }
 
 /** The points of a curve for the pointer, within the range that is drawn. */
@@ -138,10 +151,13 @@ export function spotsOf(curve: Curve, xAxis: string, range: Range | null): Spot[
 export function legendOf(curves: readonly Curve[], inOrder = false): LegendEntry[] {
   if (curves.length === 1 && curves[0]!.role === "measured") return [];
   const entries = new Map<string, LegendEntry>();
-  curves.forEach((curve) => {
-    if ((inOrder && curve.role === "measured") || entries.has(curve.label)) return;
-    entries.set(curve.label, { label: curve.label, colour: curve.colour, form: curve.hasLine ? "line" : "point", dash: DASHES[curve.role] });
-  });
+  for (const curve of curves) {
+    if (inOrder && curve.role === "measured") continue;
+    const earlier = entries.get(curve.label);
+    // Curves of one name and several colours are named in the colour of the text.
+    const colour = earlier === undefined || earlier.colour === curve.colour ? curve.colour : "var(--hs-ink)";
+    entries.set(curve.label, { label: curve.label, colour, form: curve.hasLine ? "line" : "point", dash: DASHES[curve.role] });
+  }
   return [...entries.values()];
 }
 

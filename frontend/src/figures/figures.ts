@@ -34,6 +34,8 @@ export async function fill(element: HTMLElement, transport: Transport): Promise<
   try {
     const figure = await transport.figure(element.dataset["figure"] ?? "");
     const drawing = drawingOf(figure);
+    const content = place?.textContent?.trim();
+    drawing.setAttribute("aria-label", content ? `${figure.title}. ${content}` : figure.title);
     place?.replaceChildren(drawing);
     equip(element, drawing, figure.title);
   } catch (error) {
@@ -46,7 +48,7 @@ export async function fill(element: HTMLElement, transport: Transport): Promise<
 export function drawingOf(figure: Figure): SVGSVGElement {
   const sheet = svg("svg", {
     viewBox: `0 0 ${figure.width} ${figure.height}`, "font-size": FONT_SIZE, fill: "var(--hs-ink)",
-    role: "img", "aria-label": figure.title,
+    role: "img",
   });
   draw(figure, sheet);
   return sheet;

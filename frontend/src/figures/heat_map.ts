@@ -10,6 +10,7 @@ import { cellPaths, heatRows } from "./map_values";
 
 const LONGEST_LABEL = 150; // pixels
 const BAR_LABELS = 62; // room for the ticks and the unit of the colour bar
+const AIRY = 1.4;
 const STEPS = [1, 2, 4, 5, 10, 20, 50, 100, 200, 500, 1000];
 
 interface Frame {
@@ -101,9 +102,10 @@ function drawLabels(sheet: SVGSVGElement, figure: HeatMap, frame: Frame): void {
   }
 }
 
-/** The labelled positions: all, or every 2nd, 4th, 5th … so that labels do not overlap. */
+/** The labelled positions: all where they fit, or every 2nd, 4th, 5th … with air between them. */
 export function everySome(amount: number, size: number, spacing: number): number[] {
-  const step = STEPS.find((candidate) => candidate * size >= spacing) ?? amount;
+  if (size >= spacing) return Array.from({ length: amount }, (_, index) => index);
+  const step = STEPS.find((candidate) => candidate * size >= spacing * AIRY) ?? amount;
   return Array.from({ length: Math.ceil(amount / step) }, (_, index) => index * step);
 }
 

@@ -1,6 +1,6 @@
 /** A histogram with its predicted laws and the positions that theory marks. */
 
-import { type Markish, rect } from "@observablehq/plot";
+import { areaY, type Markish } from "@observablehq/plot";
 import type { Histogram } from "../data";
 import { seriesColour } from "../drawing/colour";
 import { drawLegend } from "../drawing/legend";
@@ -50,8 +50,18 @@ export function heightsOf(bars: readonly Bar[], laws: readonly number[], log: bo
   return [0, most > 0 ? most * 1.05 : 1];
 }
 
+/** The bars as one outline: separate rectangles would show lines where they meet. */
 function barMark(bars: readonly Bar[], bottom: number): Markish {
-  return rect(bars, { x1: "left", x2: "right", y1: () => bottom, y2: "density", fill: seriesColour(0), fillOpacity: 0.45, inset: 0, clip: true });
+  const corners = bars.flatMap((bar, index) => {
+    const isFirst = bars[index - 1]?.right !== bar.left;
+    const isLast = bars[index + 1]?.left !== bar.right;
+    return [
+      ...(isFirst ? [{ x: bar.left, y: bottom }] : []),
+      { x: bar.left, y: bar.density }, { x: bar.right, y: bar.density },
+      ...(isLast ? [{ x: bar.right, y: bottom }] : []),
+    ];
+  });
+  return areaY(corners, { x: "x", y1: () => bottom, y2: "y", fill: seriesColour(0), fillOpacity: 0.45, clip: true });
 }
 
 function spotsOfBars(bars: readonly Bar[], xAxis: string, [bottom, top]: Range, range: Range | null): Spot[] {

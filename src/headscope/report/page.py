@@ -17,6 +17,7 @@ from headscope.report.colours import variables
 from headscope.report.contents import contents
 from headscope.report.figure_element import figures, slug
 from headscope.report.files import write_bytes
+from headscope.report.formula import with_shared_glyphs
 from headscope.report.head_choice import extremes
 from headscope.report.head_grid import HeadGrid, head_grid
 from headscope.report.model_card import card
@@ -95,7 +96,7 @@ def document(title: str, body: str) -> str:
         '<meta name="color-scheme" content="light dark"><meta name="generator" content="headscope">'
         f'<title>{escape(title)}</title><link rel="icon" href="data:image/svg+xml,{_ICON}">'
         f'<style>{style()}</style></head>\n<body class="headscope page">\n'
-        f"<main>\n{body}</main>\n<script>{script}</script>\n</body></html>\n"
+        f"<main>\n{with_shared_glyphs(body)}</main>\n<script>{script}</script>\n</body></html>\n"
     )
 
 

@@ -69,6 +69,11 @@ class TensorTrail:
         tensor = self.tensors.get(key)
         return tensor if tensor is not None and tensor._version == key[1] else None
 
+    @property
+    def overwrites(self) -> bool:
+        """Whether the forward wrote over a tensor that a module was given or gave."""
+        return any(tensor._version != version for (_, version, _), tensor in self.tensors.items())
+
     def step(self, module: str, call: int = 0) -> Step | None:
         """One call of a module."""
         return next((step for step in self.steps if (step.module, step.call) == (module, call)), None)
