@@ -13,7 +13,7 @@ import { drawNetwork } from "./network";
 const NEAR = "800px"; // how far below and above the view figures are drawn in advance
 
 /** Draws every `<figure data-figure="ID">` when it comes near the view, and all of them before the page is printed. */
-export function drawFigures(page: Document, transport: Transport): void {
+export function drawFigures(page: Document, transport: Pick<Transport, "figure">): void {
   const waiting = new Set(page.querySelectorAll<HTMLElement>("figure[data-figure]"));
   const draw = (element: HTMLElement) => {
     if (!waiting.delete(element)) return;
@@ -29,7 +29,7 @@ export function drawFigures(page: Document, transport: Transport): void {
 }
 
 /** Puts the drawing into its figure, or a note that says why there is none. */
-export async function fill(element: HTMLElement, transport: Transport): Promise<void> {
+export async function fill(element: HTMLElement, transport: Pick<Transport, "figure">): Promise<void> {
   const place = element.querySelector(".drawing");
   try {
     const figure = await transport.figure(element.dataset["figure"] ?? "");
