@@ -65,7 +65,7 @@ def _map_size(figure: HeatMap) -> tuple[int, int]:
         left = _side(figure.row_labels)
         bottom = 26 + (_long(figure.column_labels) if _is_upright(figure.column_labels, width) else 16)
     size = left + columns * width + _BAR, rows * height + bottom
-    return max(240, min(_WIDEST, round(size[0]))), max(130, min(_TALLEST, round(whole[1])))
+    return max(240, min(_WIDEST, round(size[0]))), max(130, min(_TALLEST, round(size[1])))
 
 
 def _cell_size(rows: int, columns: int) -> tuple[float, float]:
