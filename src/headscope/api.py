@@ -6,18 +6,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from headscope.attention.bench.mechanism_bench import SHOWN_AT, growth
 from headscope.attention.bench.mechanism_bench import Setting as BenchSetting
 from headscope.attention.bench.mechanism_bench import bench as bench_attention
 from headscope.attention.compiled import use as use_compiled
 from headscope.attention.mechanism import mechanism_named, mechanisms
 from headscope.attention.mechanism_spelling import spelled
+from headscope.attention.mechanism_summary import D_HEAD, LENGTHS, SHOWN_AT, summary_of
 from headscope.attention.pictures import pictures
 from headscope.core import Entry, Ledger, Run, Trend
 from headscope.core.ports import plug
 from headscope.corpora import Text, spelled_text, texts
-from headscope.corpora import find as find_text
-from headscope.corpora import joined as joined_text
 from headscope.corpora.splits import SHARES as SPLIT_SHARES
 from headscope.errors import UsageError
 from headscope.experiments import experiment_members, experiment_named
@@ -25,13 +23,13 @@ from headscope.experiments.experiment import Display, Passage
 from headscope.lenses import lens_members, lens_named, lenses
 from headscope.model.look import look
 from headscope.model.model import open_model
-from headscope.model.sources.hub_survey import check_outcomes, is_list, read_list, survey
+from headscope.model.sources.hub_survey import check_outcomes, survey
 from headscope.model.sources.names import sources as models
 from headscope.model.verify import verify
 from headscope.pipeline import Progress, measure
 from headscope.pipeline.threads import fitting_threads
 from headscope.pipeline.versions import versions
-from headscope.progress import Silent
+from headscope.progress import WRITING, Silent
 from headscope.progress import Step as ProgressStep
 from headscope.report.draw.figure import encode as encoded_figure
 from headscope.report.draw.figure import save as save_figure
@@ -39,12 +37,13 @@ from headscope.report.ledger import write_ledger
 from headscope.report.page import notebook_html, write
 from headscope.store import check_folder, load
 from headscope.store import save as save_run
-from headscope.theory import ledger
-from headscope.theory.index import Item, Step, Way, document_of, documents, item_named, items, page, ways, why_not
-from headscope.theory.index.page import published_table
-from headscope.theory.ledger import claims, lenses_needed, meant_ids
+from headscope.theory.index import Item, Step, Way, document_of, documents, item_named, items, ways, why_not
+from headscope.theory.index.page import page, published_table
+from headscope.theory.ledger import claims, ledger, lenses_needed, meant_ids
 
 __all__ = [
+    "D_HEAD",
+    "LENGTHS",
     "SHOWN_AT",
     "SPLIT_SHARES",
     "BenchSetting",
@@ -60,12 +59,8 @@ __all__ = [
     "documents",
     "encoded_figure",
     "experiment_named",
-    "find_text",
-    "growth",
-    "is_list",
     "item_named",
     "items",
-    "joined_text",
     "judge_claims",
     "ledger_objects",
     "lens_named",
@@ -79,13 +74,13 @@ __all__ = [
     "open",
     "pictures",
     "published_table",
-    "read_list",
     "report",
     "reproduce",
     "run_experiment",
     "save_figure",
     "save_run",
     "spelled",
+    "summary_of",
     "survey",
     "text",
     "texts",
@@ -159,8 +154,9 @@ def run_experiment(
         finding, spec = experiment.run(opened, settings, listener.step)
     run = Run(opened.spec, opened.sites, {finding.lens: finding}, spec, versions(), settings.seed)
     if out is not None:
-        listener.step("writing the report", 0, 1)
+        listener.step(WRITING, 0, 1)
         report(run, out=out)
+        listener.step(WRITING, 1, 1)
     return run
 
 

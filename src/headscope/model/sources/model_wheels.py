@@ -29,6 +29,7 @@ class Carrier:
     description: str
     licence: str
     members: Mapping[str, str]
+    writes: bool = True  # whether it predicts the next token
 
     @property
     def folder(self) -> Path:
@@ -73,6 +74,7 @@ CARRIERS: dict[str, Carrier] = {
             "special_tokens_map.json",
             "vocab.txt",
         ),
+        writes=False,
     ),
 }
 
