@@ -98,6 +98,11 @@ def look(what: str | Path, *, hub: bool = False, progress: Step | None = None) -
     )
 
 
+def lens_seconds(spec: ModelSpec, sites: tuple[Site, ...], gigaflops: float) -> float:
+    """What all lenses together take on the default text, about; the drawing of a report is not counted."""
+    return _seconds(spec, sites, (), gigaflops) - SECONDS_OF_DRAWING
+
+
 def measured_speed(size: int = 768, seconds: float = 0.2) -> float:
     """Gflop/s of float32 matrix products here and now."""
     a = torch.ones(size, size)
