@@ -86,7 +86,7 @@ def test_a_head_that_compares_directions_is_found():
     # Random tokens: the shuffled ones are as good as any, whichever the head.
     assert abs(row(finding, FOLLOWS, "input_rank")["null"]) < 0.03
     assert 0 < row(finding, FOLLOWS, "input_rank")["null_sd"] < 0.05
-    assert "from -1.0 (the same in all 8 windows) in L0.H1" in finding.headlines[0].full
+    assert "from -1 (the same in all 8 windows) in L0.H1" in finding.headlines[0].full
 
 
 def test_distance_is_told_from_angle():

@@ -303,3 +303,55 @@ def docs_page() -> str:
     spec.loader.exec_module(module)
     page: str = module.capture_page()
     return page
+
+
+class _AddsInPlace(torch.nn.Module):
+    """A layer of a Llama that adds what it computes to the tensor it was given."""
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, hidden_states: Tensor, **options: object) -> Tensor:
+        return hidden_states.copy_(self.layer(hidden_states, **options))
+
+
+def test_what_a_model_writes_over_is_captured_as_it_was() -> None:
+    family = next(family for family in DISPATCHING if family.name == "llama_gqa")
+    hf = family.build()
+    plain = captured(open_model(hf), "resid", "resid_post")
+    for number, layer in enumerate(hf.model.layers):
+        hf.model.layers[number] = _AddsInPlace(layer)
+    model = open_model(hf)
+    assert model.overwrites
+    overwritten = captured(model, "resid")
+    for before, after in zip(plain["resid"].values(), overwritten["resid"].values(), strict=True):
+        assert torch.equal(before, after)
+
+
+def test_a_hook_that_writes_over_what_was_captured_is_noticed() -> None:
+    model = open_model(next(family for family in DISPATCHING if family.name == "llama_gqa").build())
+    assert not model.overwrites
+
+    def wipe(module: torch.nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
+        inputs[0].zero_()
+
+    handle = model.hf.model.layers[0].mlp.register_forward_hook(wipe)
+    try:
+        with model.session() as session:
+            capture = session.capture("mlp_in")
+            session.run(tokens())
+            with pytest.raises(CaptureError, match=r"mlp_in of L0 was written over in place.*\n.*return a new tensor"):
+                capture.take()
+    finally:
+        handle.remove()
+
+
+def test_a_change_may_write_over_what_it_is_handed() -> None:
+    model = open_model(next(family for family in DISPATCHING if family.name == "llama_gqa").build())
+    plain = captured(model, "resid_post")
+    with model.session() as session:
+        capture = session.capture("resid_post")
+        session.patch("L1", "resid", lambda stream: stream.mul_(0))
+        session.run(tokens())
+        assert torch.equal(capture.take()["resid_post"][model.sites[0]], plain["resid_post"][model.sites[0]])

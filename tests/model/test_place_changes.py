@@ -218,22 +218,31 @@ def test_patches_of_the_stream_between_the_parts_reach_both_of_its_readers() -> 
 
 
 @pytest.mark.parametrize("name", ["llama_gqa", "gemma2", "granite_scaled", "mixtral", "gpt2", "falcon_sequential"])
-def test_a_stream_of_zeros_between_the_parts_is_attention_that_takes_all_away(name: str) -> None:
-    """x + (−x) is 0 to the last bit, so a hook on what the attention adds can say the same."""
+def test_another_stream_between_the_parts_is_attention_that_adds_the_difference(name: str) -> None:
+    """x + (−x) is 0 to the last bit, so a hook on what the attention adds can set some tokens to 0.
+
+    Divided by a factor and multiplied by it again, a number may round: there the new stream is not 0, since a norm
+    would divide by the rounding.
+    """
     model = opened(name)
     spots = spots_by_hand(name, model)
     site = model.sites[0]
-    entering: list[Tensor] = []
-
-    def note(stream: Tensor) -> Tensor:
-        entering[:] = [stream]
-        return stream
-
     factor = spots["attn_add"][site].factor
+    stream = torch.zeros(2, N_TOKENS, 32) if factor == 1.0 else noise(2, N_TOKENS, 32)
+    entering: list[Tensor] = []
+    index = torch.tensor([position % N_TOKENS for position in POSITIONS])
+
+    def note(tensor: Tensor) -> Tensor:
+        entering[:] = [tensor]
+        return tensor
+
+    def difference(added: Tensor) -> Tensor:
+        missing = (stream - entering[0]) / factor
+        return added.index_copy(1, index, missing[:, index])
+
     with no_trace(model), model.session() as session:
-        patched = patched_logits(model, site, "resid_mid", "zero")
-        minus_the_stream = hooked(model.hf, spots["attn_add"][site], lambda added: -entering[0] / factor)
-        with hooked(model.hf, spots["resid"][site], note), minus_the_stream:
+        patched = patched_logits(model, site, "resid_mid", stream[:, index], positions=POSITIONS)
+        with hooked(model.hf, spots["resid"][site], note), hooked(model.hf, spots["attn_add"][site], difference):
             by_hand = session.run(tokens()).logits
-    # Divided by a factor and multiplied by it again, a number may round.
+    assert relative_error(patched, logits(model)) > 0.01
     assert relative_error(patched, by_hand) <= (0.0 if factor == 1.0 else SAME_FUNCTION)

@@ -26,7 +26,7 @@ def scores(call: Call) -> Float[Tensor, "batch heads queries keys"]:
     """
     dtype = torch.promote_types(call.q.dtype, torch.float32)
     k = call.k.to(dtype).repeat_interleave(call.groups, dim=1)
-    raw = torch.matmul(call.q.to(dtype), k.transpose(-1, -2)) * call.scale
+    raw = torch.matmul(call.q.to(dtype), k.transpose(-1, -2)).mul_(call.scale)
     if call.softcap is not None:
         raw = call.softcap * torch.tanh(raw / call.softcap)
     return raw if call.bias is None else raw + call.bias.to(dtype)
@@ -49,7 +49,9 @@ def pattern_of(raw: Float[Tensor, "batch heads queries keys"], call: Call) -> Fl
         sink = call.sinks.to(masked.dtype)[None, :, None, None].expand(*masked.shape[:3], 1)
         masked = torch.cat([masked, sink], dim=-1)
     weights = torch.softmax(masked, dim=-1)[..., : call.k.shape[2]]
-    return torch.nan_to_num(weights, nan=0.0) if call.sinks is None else weights
+    if call.sinks is not None:
+        return weights
+    return weights.nan_to_num(nan=0.0) if weights.requires_grad else weights.nan_to_num_(nan=0.0)
 
 
 def sampled_rows(queries: int) -> slice:

@@ -135,6 +135,12 @@ class Model(Shown):
         """Where the tensors between the parts of its layers pass."""
         return StreamMap(self)
 
+    @cached_property
+    def overwrites(self) -> bool:
+        """Whether a forward writes over tensors that its modules were given or gave."""
+        with self.outside_sessions(), quiet(), restored(self.hf):
+            return self.stream_map.trail.overwrites
+
     def spots(self, quantity: WatchedQuantity) -> Spots:
         """Where a quantity passes, looked up once; a registry that changes is asked anew."""
         if QUANTITIES.get(quantity.name) is not quantity:

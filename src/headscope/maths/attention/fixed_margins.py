@@ -2,11 +2,15 @@ r"""A matrix with prescribed row and column sums: iterative proportional fitting
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headscope.errors import NumericsError
+
+Array = NDArray[np.float64]
 
 TOLERANCE = 1e-3
 ROUNDS = 200
@@ -43,32 +47,31 @@ def with_margins(
     matrix, rows, columns = (x.to(torch.float64) for x in (matrix, rows, columns))
     if not all(bool((x >= 0).all() and torch.isfinite(x).all()) for x in (matrix, rows, columns)):
         raise NumericsError("a matrix and its margins must be finite and not negative to be fitted to each other")
-    flat = [x.reshape(-1, *x.shape[matrix.dim() - 2 :]) for x in (matrix, rows, columns)]
+    flat = [x.cpu().numpy().reshape(-1, *x.shape[matrix.dim() - 2 :]) for x in (matrix, rows, columns)]
     # One matrix at a time: each needs its own number of rounds, and fits into the processor's cache.
     fitted = [_fitted(*parts) for parts in zip(*flat, strict=True)]
-    scaled = torch.stack([part.matrix for part in fitted]).reshape(matrix.shape)
-    return Fitted(scaled, torch.stack([part.misplaced for part in fitted]).reshape(matrix.shape[:-2]))
+    scaled = torch.from_numpy(np.stack([part for part, _ in fitted])).reshape(matrix.shape)
+    shares = torch.tensor([misplaced for _, misplaced in fitted], dtype=torch.float64)
+    return Fitted(scaled.to(matrix.device), shares.reshape(matrix.shape[:-2]).to(matrix.device))
 
 
-def _fitted(
-    m: Float[Tensor, "rows columns"], rows: Float[Tensor, " rows"], columns: Float[Tensor, " columns"]
-) -> Fitted:
+def _fitted(m: Array, rows: Array, columns: Array) -> tuple[Array, float]:
+    """One scaled matrix and its misplaced share; numpy, since each of many rounds is small."""
     total = columns.sum()
-    a, b = torch.ones_like(rows), torch.ones_like(columns)
-    misplaced = torch.zeros_like(total)
-    if not bool(total > 0):
-        return Fitted(torch.zeros_like(m), misplaced)
-    column_sums = a @ m  # of the matrix whose rows are scaled already
+    if not total > 0:
+        return np.zeros_like(m), 0.0
+    misplaced = np.inf
+    column_sums = m.sum(0)  # of the matrix whose rows are scaled already
     for _ in range(ROUNDS):
         b = _over(columns, column_sums)
         a = _over(rows, m @ b)
         column_sums = a @ m
-        misplaced = (column_sums * b - columns).abs_().sum() / (2 * total)
-        if bool(misplaced <= TOLERANCE):
+        misplaced = float(np.abs(column_sums * b - columns).sum() / (2 * total))
+        if misplaced <= TOLERANCE:
             break
-    return Fitted(a[:, None] * m * b, misplaced)
+    return a[:, None] * m * b, misplaced
 
 
-def _over(target_sums: Tensor, sums: Tensor) -> Tensor:
+def _over(target_sums: Array, sums: Array) -> Array:
     """The factor that makes one sum the other; 0 where there is nothing to scale."""
-    return torch.where(sums > 0, target_sums / sums, 0.0)
+    return np.divide(target_sums, sums, out=np.zeros_like(sums), where=sums > 0)

@@ -206,7 +206,14 @@ def _projected(name: str, letter: Literal["q", "k"], meaning: str, shape: tuple[
         return rows.row.to(passage.tensor.device)
 
     def by_head(passage: Passage, tensor: Tensor) -> Tensor:
-        return tensor[..., columns(passage)].transpose(1, 2)
+        index = columns(passage)
+        start, count = int(index[0, 0]), index.numel()
+        # Most matrices hold one head after the other: then no copy is needed to see them.
+        is_range = torch.equal(index.flatten(), torch.arange(start, start + count, device=index.device))
+        heads = (
+            tensor.narrow(-1, start, count).view(*tensor.shape[:-1], *index.shape) if is_range else tensor[..., index]
+        )
+        return heads.transpose(1, 2)
 
     def write(passage: Passage, before: Tensor, after: Tensor) -> Tensor:
         return passage.tensor.index_copy(-1, columns(passage).flatten(), after.transpose(1, 2).flatten(2))

@@ -37,6 +37,7 @@ class PlaceTaps:
         self._taps: list[ModuleTap | AdditionTap] = []
         self._attached = ExitStack()
         self._watched: frozenset[tuple[str, Site, Spot]] = frozenset()
+        self._is_lasting = False
         # What took the place of a tensor that several modules are given.
         self._stand_ins: dict[tuple[str, Site], tuple[Tensor, Tensor]] = {}
 
@@ -49,6 +50,8 @@ class PlaceTaps:
     def refresh(self) -> None:
         """Attach what is asked for now, and nothing else."""
         entries = list(self._entries())
+        # A function of a change may write over what it is handed.
+        self._is_lasting = bool(entries) and not self._registered.changes and not self._model.overwrites
         watched = frozenset((entry.quantity.name, entry.site, entry.spot) for entry in entries)
         if watched == self._watched:
             return
@@ -145,7 +148,8 @@ class PlaceTaps:
         quantity, site = watched.quantity, watched.site
         if not capture.gradient:
             tensor = quantity.read(passage) if value is None else value
-            capture.keep(quantity, site, tensor, self._windows.of(quantity, site, tensor))
+            window = self._windows.of(quantity, site, tensor)
+            capture.keep(quantity, site, tensor, window, is_lasting=self._is_lasting)
             return passage
         passage = replace(passage, tensor=in_graph(passage.tensor))
         tensor = quantity.read(passage) if value is None else value

@@ -10,7 +10,7 @@ from torch import Tensor
 from headscope.attention.statistics import Request, RowStatistics
 from headscope.core.card import Card, Shown
 from headscope.core.site import Site
-from headscope.errors import UsageError
+from headscope.errors import CaptureError, UsageError
 from headscope.model.capture_card import capture_card
 from headscope.model.session.capture_files import CaptureFiles
 from headscope.model.session.captures import Heads, Quantity
@@ -97,6 +97,7 @@ class Capture(Shown):
     files: CaptureFiles | None = None
     frames: Frames[dict[str, dict[Site, Tensor]]] = field(default_factory=lambda: Frames(dict))
     _paths: dict[tuple[str, Site], GradientPath] = field(default_factory=dict)
+    _versions: list[tuple[str, Tensor, int]] = field(default_factory=list)
 
     def _card(self) -> Card:
         axes = {quantity.name: [axis.name for axis in quantity.axes] for quantity in self.quantities}
@@ -121,15 +122,28 @@ class Capture(Shown):
 
     def drain(self) -> dict[str, dict[Site, Tensor]]:
         """The tensors that the running forward has shown up to now."""
+        self._check_unwritten()
         return self.frames.drain()
 
     def take(self) -> dict[str, dict[Site, Tensor]]:
         """The tensors of the one forward since the last take."""
+        self._check_unwritten()
         return self.frames.take()
 
     def take_all(self) -> list[dict[str, dict[Site, Tensor]]]:
         """The tensors of each forward since the last take."""
+        self._check_unwritten()
         return self.frames.take_all()
+
+    def _check_unwritten(self) -> None:
+        """Refuse to hand out a tensor that somebody wrote over after it was captured."""
+        versions, self._versions = self._versions, []
+        for name, tensor, version in versions:
+            if tensor._version != version:
+                raise CaptureError(
+                    f"{name} was written over in place after it was captured",
+                    hint="the model itself does not: let the hook that does return a new tensor instead",
+                )
 
     def gradients(self, number: Tensor) -> dict[str, dict[Site, Tensor]]:
         """The gradient of a number with respect to each captured tensor of the last forward, in one backward."""
@@ -152,11 +166,20 @@ class Capture(Shown):
             )
         return gradients
 
-    def keep(self, quantity: Quantity, site: Site, tensor: Tensor, window: Window) -> None:
-        """Store a part of a tensor of the running forward as it is now: a copy that the model cannot change."""
-        selected = self._select_positions(quantity, self._select_heads(quantity, site, tensor), window)
+    def keep(self, quantity: Quantity, site: Site, tensor: Tensor, window: Window, *, is_lasting: bool = False) -> None:
+        """Store a part of a tensor of the running forward as it is now.
+
+        It is a copy that the model cannot change; where nobody writes over the tensor (`is_lasting`) it may be the
+        tensor itself, and whoever does so after all is noticed when the capture is taken.
+        """
+        selected = self._select_positions(quantity, self._select_heads(quantity, site, tensor), window).detach()
         # Heads in their own memory, whatever the model's layout: products round alike for every family.
-        self._store(quantity, site, selected.clone(memory_format=torch.contiguous_format).detach())
+        if is_lasting and not selected.is_inference():
+            stored = selected.contiguous()
+            self._versions.append((f"{quantity.name} of {site.label}", stored, stored._version))
+        else:
+            stored = selected.clone(memory_format=torch.contiguous_format)
+        self._store(quantity, site, stored)
 
     def keep_own(self, quantity: Quantity, site: Site, tensor: Tensor, window: Window) -> None:
         """Store a tensor that holds the selected heads alone and that nobody else has."""

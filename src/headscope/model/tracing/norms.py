@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from headscope.attention.devices import exact_device
 from headscope.model.rounding import agreement
 
 Vectors = Float[Tensor, "*batch tokens d_model"]
@@ -39,9 +40,10 @@ class Norm:
 
         Both are proportional after g and b, so σ is a ratio of two inner products: no term of it is small.
         """
-        gained = self.gain.double() * self.direction(stream.double())
-        shifted = normed.double() - self.bias.double()
-        return (gained.square().sum(-1, keepdim=True) / (gained * shifted).sum(-1, keepdim=True)).to(stream.dtype)
+        exact = exact_device(stream.device)
+        gain, bias, given, gave = (tensor.to(exact).double() for tensor in (self.gain, self.bias, stream, normed))
+        gained = gain * self.direction(given)
+        return (gained.square().sum(-1, keepdim=True) / (gained * (gave - bias)).sum(-1, keepdim=True)).to(stream)
 
     def apply(self, stream: Vectors, scale: Float[Tensor, "*batch tokens 1"]) -> Vectors:
         """The norm with a given scale: linear in the stream, but for its bias."""
@@ -64,14 +66,14 @@ def recognise(name: str, module: nn.Module, width: int) -> Norm | None:
     if bias is None or shifted is None or normed is None:
         return None
     centred = _agree(shifted, normed, like.dtype)
-    shift = bias.double().flatten()
+    shift, given, gave = (tensor.cpu().double() for tensor in (bias.flatten(), vectors, normed))
     unit = Norm(name, centred, torch.ones_like(shift), shift)
-    directions = unit.direction(vectors.double())
+    directions = unit.direction(given)
     sizes = directions.square().mean(dim=-1, keepdim=True).sqrt()
-    norm = Norm(name, centred, _gain(unit, directions / sizes, normed.double()), shift)
-    if not _agree(norm.apply(vectors.double(), sizes), normed.double(), like.dtype) or not bool(norm.gain.any()):
+    norm = Norm(name, centred, _gain(unit, directions / sizes, gave), shift)
+    if not _agree(norm.apply(given, sizes), gave, like.dtype) or not bool(norm.gain.any()):
         return None
-    return Norm(name, centred, norm.gain.to(like.dtype), bias.flatten())
+    return Norm(name, centred, norm.gain.to(like), bias.flatten())
 
 
 def _gain(unit: Norm, scaled: Tensor, normed: Tensor) -> Tensor:

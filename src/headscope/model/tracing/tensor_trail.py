@@ -55,9 +55,12 @@ class TensorTrail:
     tensors: dict[Key, Tensor] = field(default_factory=dict)
 
     def key(self, tensor: Tensor) -> Key:
-        """The name of a tensor; it is kept alive, so that no other one can have it."""
-        is_plain = tensor.is_contiguous()
-        key = tensor.data_ptr() if is_plain else id(tensor), tensor._version, tensor.numel() if is_plain else -1
+        """The name of a tensor; it is kept alive, so that no other one can have it.
+
+        A tensor that only wraps others has no address (0): there the object itself is the name.
+        """
+        address = tensor.data_ptr() if tensor.is_contiguous() else 0
+        key = address or id(tensor), tensor._version, tensor.numel() if address else -1
         self.tensors[key] = tensor
         return key
 
@@ -65,6 +68,11 @@ class TensorTrail:
         """The numbers of a tensor; None where they were overwritten later."""
         tensor = self.tensors.get(key)
         return tensor if tensor is not None and tensor._version == key[1] else None
+
+    @property
+    def overwrites(self) -> bool:
+        """Whether the forward wrote over a tensor that a module was given or gave."""
+        return any(tensor._version != version for (_, version, _), tensor in self.tensors.items())
 
     def step(self, module: str, call: int = 0) -> Step | None:
         """One call of a module."""
@@ -155,7 +163,7 @@ def constant_factor(before: Tensor | None, after: Tensor | None) -> float | None
     """c where `after` is c times `before`; None where it is not."""
     if before is None or after is None or before.numel() != after.numel():
         return None
-    a, b = before.double().flatten(), after.double().flatten()
+    a, b = before.cpu().double().flatten(), after.cpu().double().flatten()
     factor = float((a * b).sum() / a.square().sum())
     difference = float((b - factor * a).abs().max())
     return factor if difference <= agreement(after.dtype, 1) * float(b.abs().max()) else None
