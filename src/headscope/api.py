@@ -21,6 +21,7 @@ from headscope.errors import UsageError
 from headscope.experiments import experiment_members, experiment_named
 from headscope.experiments.experiment import Display, Passage
 from headscope.lenses import lens_members, lens_named, lenses
+from headscope.model.devices import device_named as check_device
 from headscope.model.look import look
 from headscope.model.model import open_model
 from headscope.model.sources.hub_survey import check_outcomes, survey
@@ -29,7 +30,7 @@ from headscope.model.verify import verify
 from headscope.pipeline import Progress, measure
 from headscope.pipeline.threads import fitting_threads
 from headscope.pipeline.versions import versions
-from headscope.progress import WRITING, Silent
+from headscope.progress import WRITING, Silent, Stage, announce
 from headscope.progress import Step as ProgressStep
 from headscope.report.draw.figure import encode as encoded_figure
 from headscope.report.draw.figure import save as save_figure
@@ -52,8 +53,10 @@ __all__ = [
     "Passage",
     "Progress",
     "Step",
+    "Text",
     "Way",
     "bench_attention",
+    "check_device",
     "check_outcomes",
     "document_of",
     "documents",
@@ -92,6 +95,8 @@ __all__ = [
 ]
 
 open = open_model
+# Seconds that a report takes to be written and that claims take to be judged, about.
+WRITING_SECONDS, JUDGING_SECONDS = 5.0, 20.0
 
 
 def report(what: Any, out: str | Path | None = None, **options: Any) -> Path:
@@ -146,10 +151,14 @@ def run_experiment(
     experiment = experiment_named(name)
     settings = experiment.params() if params is None else params
     experiment.check(settings)
+    listener = progress or Silent()
     if out is not None:
         check_folder(Path(out))
-    listener = progress or Silent()
+        announce(listener, [Stage(WRITING, WRITING_SECONDS)])
+    if isinstance(model, str | Path):
+        listener.step(f"opening {model}", 0, 1)
     opened = open(model, hub=hub, device=device, seed=settings.seed, progress=listener.step)
+    announce(listener, experiment.stages(opened, settings))
     with fitting_threads(opened.spec):
         finding, spec = experiment.run(opened, settings, listener.step)
     run = Run(opened.spec, opened.sites, {finding.lens: finding}, spec, versions(), settings.seed)
@@ -170,6 +179,8 @@ def judge_claims(
     progress: Progress | None = None,
 ) -> Ledger:
     """Judge every claim, or those of `ids`; with a model also the claims that a lens or experiment settles."""
+    if model is not None and progress is not None:
+        announce(progress, [Stage("judging claim", JUDGING_SECONDS)])
     findings, name = {}, ""
     needed = lenses_needed(claims(ids)) if model is not None else ()
     chosen_lenses = [lens for lens in needed if lens in lens_members()]
@@ -213,8 +224,10 @@ def reproduce(
         out: A folder for the run and its `report.html`.
         progress: Told about every step.
     """
+    listener = progress or Silent()
     if out is not None:
         check_folder(Path(out))
+        announce(listener, [Stage(WRITING, WRITING_SECONDS)])
     needed = {*item.lenses, *lenses_needed(claims(item.claims) if item.claims else ())}
     lens_names = [name for name in lens_members() if name in needed]
     run = measure(
@@ -225,7 +238,9 @@ def reproduce(
     finding = page(item, run.findings, judged, run.model.name)
     item_run = replace(run, findings={finding.lens: finding})
     if out is not None:
+        listener.step(WRITING, 0, 1)
         report(item_run, out=out)
+        listener.step(WRITING, 1, 1)
     return item_run
 
 

@@ -26,7 +26,7 @@ from headscope.core import Finding, Run, Selection, Site
 from headscope.corpora import read_text
 from headscope.corpora.text_argument import parse_spelling
 from headscope.errors import HeadscopeError
-from headscope.experiments.intervene.changes import Change, place_of
+from headscope.experiments.intervene.change_spelling import Change, place_of
 from headscope.fetch import cache
 from headscope.model.formats.adapter import read_adapter
 from headscope.model.formats.adapter_folder import base_name

@@ -20,7 +20,7 @@ from headscope.catalogue import (
     models_in_list,
 )
 from headscope.catalogue import models as listed_models
-from headscope.cli.argument_checks import check_drawings, check_lenses, check_request
+from headscope.cli.argument_checks import check_drawings, check_lenses, check_request, requested_text
 from headscope.cli.claims_command import CLAIMS_EXAMPLES, claims
 from headscope.cli.data_command import DATA_EXAMPLES, data
 from headscope.cli.experiment_commands import ExperimentGroup
@@ -42,6 +42,7 @@ from headscope.cli.options import (
     TextFile,
     Window,
     examples,
+    paragraphs,
 )
 from headscope.cli.output import Format, check_destination, show_json, show_rows
 from headscope.cli.progress_display import shown_progress
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
 
 DEFAULT_FOLDER = Path("headscope-report")
 SHOWN_FINDINGS = 5
-WRITING_SECONDS = 5.0  # that a report takes to be written, about
 VERIFIED_CHARACTERS = 2**16  # far more than the first tokens, on which a model is verified
 
 
@@ -148,10 +148,10 @@ def report(
     with resumable(out), shown_progress() as progress:
         from headscope import api
 
-        progress.plan([Stage(WRITING, WRITING_SECONDS)])
+        progress.plan([Stage(WRITING, api.WRITING_SECONDS)])
         run = api.measure(
             model,
-            text=None if text is None else api.text(text, progress=progress.step),
+            text=requested_text(text, device, progress),
             lenses=names,
             seed=seed,
             window=window,
@@ -215,7 +215,8 @@ def verify(
     with shown_progress() as progress:
         from headscope import api
 
-        beginning = None if text is None else api.text(text, progress=progress.step).beginning(VERIFIED_CHARACTERS)
+        source_text = requested_text(text, device, progress)
+        beginning = None if source_text is None else source_text.beginning(VERIFIED_CHARACTERS)
         if model_names is not None:
             outcomes = list(api.survey(model_names, beginning, progress.step))
         else:
@@ -344,3 +345,7 @@ def _fail_for(run: "Run") -> None:
             f"{len(failed)} of {len(run.findings)} lenses failed: {', '.join(failed)}; the report shows why",
             hint="--debug shows the traceback",
         )
+
+
+for _command in (*app.registered_commands, *_benches.registered_commands):
+    _command.help = paragraphs((_command.callback and _command.callback.__doc__) or "")

@@ -3,10 +3,15 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headscope.catalogue import Amount, check_folder, check_model, check_text, lens_member
 from headscope.cli.list_options import listed
 from headscope.errors import ResourceError, UsageError
+from headscope.progress import Progress
+
+if TYPE_CHECKING:
+    from headscope.api import Text
 
 
 def check_lenses(values: Sequence[str] | None) -> list[str] | None:
@@ -37,6 +42,15 @@ def check_request(
     check_model(model, hub=hub)
     if text is not None:
         check_text(text)
+
+
+def requested_text(spelling: str | None, device: str | None, progress: Progress) -> "Text | None":
+    """The text that a command names, fetched if need be; a device that torch does not know is refused before."""
+    from headscope import api
+
+    if device is not None:
+        api.check_device(device)
+    return None if spelling is None else api.text(spelling, progress=progress.step)
 
 
 def check_table(name: str | None, tables: Sequence[str], owner: str) -> None:

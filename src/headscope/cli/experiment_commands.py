@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from headscope.catalogue import Member, check_writer, command_of, experiment_members
-from headscope.cli.argument_checks import check_request, check_table
+from headscope.cli.argument_checks import check_request, check_table, requested_text
 from headscope.cli.member_commands import (
     REQUIRED,
     Arguments,
@@ -19,7 +19,7 @@ from headscope.cli.member_commands import (
     setting_values,
     table_option,
 )
-from headscope.cli.options import Device, Form, Hub, Model, Seed, TextFile, examples
+from headscope.cli.options import Device, Form, Hub, Model, Seed, TextFile, examples, paragraphs
 from headscope.cli.output import Format, check_destination, show_experiment
 from headscope.cli.progress_display import shown_progress
 from headscope.errors import HeadscopeError
@@ -102,7 +102,7 @@ def command_of_experiment(member: Member) -> Any:
         member,
         partial(_answer, member),
         arguments,
-        help_text=command.help.replace("[", "\\["),
+        help_text=paragraphs(command.help).replace("[", "\\["),
         epilog=examples(*command.examples),
     )
 
@@ -141,12 +141,11 @@ def _answer(
     settings = setting_values(member, words)
     check_request(model, hub=hub, text=settings.get("text"), out=out)
     if command.needs_writer:
-        check_writer(model, member.about.title)
+        check_writer(model, f"`headscope {' '.join(command.path)}`")
     with shown_progress() as progress:
         from headscope import api
 
-        if settings.get("text") is not None:
-            settings["text"] = api.text(settings["text"], progress=progress.step)
-        params = member.settings(**settings)
+        text = requested_text(settings.get("text"), device, progress)
+        params = member.settings(**settings) if text is None else member.settings(**{**settings, "text": text})
         run = api.run_experiment(member.name, model, params, hub=hub, device=device, out=out, progress=progress)
     show_experiment(run[member.name], api.experiment_named(member.name).show, form, table, out)

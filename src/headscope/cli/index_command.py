@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headscope.catalogue import check_index, index_item
-from headscope.cli.argument_checks import check_request
+from headscope.cli.argument_checks import check_request, requested_text
 from headscope.cli.claims_command import COLOURS
 from headscope.cli.command_lookup import lacking, run, takes
 from headscope.cli.options import Device, Form, Hub, Seed, TextFile, Window, examples
@@ -242,7 +242,7 @@ def _page(item: "Item", model: str, out: Path, options: dict[str, Any], form: Fo
     from headscope import api
 
     with shown_progress() as progress:
-        text = None if options["text"] is None else api.text(options["text"], progress=progress.step)
+        text = requested_text(options["text"], options["device"], progress)
         reproduced = api.reproduce(item, model, **{**options, "text": text}, out=out, progress=progress)
     _show(item, reproduced, form)
     note(f"the page: {(out / 'report.html').resolve()}")

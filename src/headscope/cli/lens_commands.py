@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from typer.core import TyperGroup
 
 from headscope.catalogue import Member, lens_member, lens_members
-from headscope.cli.argument_checks import check_request, check_table
+from headscope.cli.argument_checks import check_request, check_table, requested_text
 from headscope.cli.member_commands import (
     REQUIRED,
     Arguments,
@@ -116,7 +116,7 @@ def answer(
 
         run = api.measure(
             model,
-            text=None if text is None else api.text(text, progress=progress.step),
+            text=requested_text(text, device, progress),
             lenses=[lens.name],
             params={lens.name: settings},
             seed=seed,

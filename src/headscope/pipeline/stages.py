@@ -70,7 +70,7 @@ def lens_task(name: str, names: Sequence[str]) -> str:
 
 
 def run_task(variant: str, made_name: str = "") -> str:
-    """The task of running text or made windows; the number of the window follows."""
+    """The task of running text or made windows; the number of the batch follows."""
     windows = f"the windows {made_name!r}" if made_name else "the text"
     form = "" if variant == AS_IS else f" (model {variant})"
-    return f"running {windows}{form}, window"
+    return f"running {windows}{form}, batch"

@@ -85,7 +85,7 @@ def ledger(
     entries = []
     for done, claim in enumerate(selected_claims):
         if step is not None:
-            step("judging", done, len(selected_claims))
+            step("judging claim", done, len(selected_claims))
         entries.append(judged(claim, seed, findings, model))
     return Ledger(tuple(entries), seed)
 

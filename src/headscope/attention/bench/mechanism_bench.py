@@ -58,7 +58,7 @@ def bench(
         for n in lengths:
             for done, mechanism in enumerate(mechanisms):
                 if step is not None:
-                    step(f"n = {n}", done, len(mechanisms))
+                    step(f"timing at n = {n}, mechanism", done, len(mechanisms))
                 rows += _measured(mechanism, gaussian_call(n, setting), setting)
     frame = pl.DataFrame(rows, infer_schema_length=None)
     # Dense SDPA was timed with every mechanism; one row per length is enough.

@@ -44,7 +44,7 @@ def survey(models: Sequence[str], text: str | None = None, progress: Step | None
     """Fetch, open and verify one model after the other; none of them stops the others."""
     for position, model in enumerate(models):
         if progress is not None:
-            progress(f"verifying {model}", position, len(models))
+            progress("verifying model", position, len(models))
         yield _outcome(model, text)
 
 
