@@ -80,11 +80,11 @@ class Run(Shown):
         return Card(
             f"run on {model_line(self.model)}",
             lead=(f"{counted(len(self.findings), 'finding')}{text}",),
-            points=self._ranked_points(),
+            points=self.ranked_points(),
             end=tuple(filter(None, (self.model.weight_warning, self._whereabouts()))),
         )
 
-    def _ranked_points(self) -> tuple[Point, ...]:
+    def ranked_points(self) -> tuple[Point, ...]:
         """The largest effects first, then statements that compare nothing, then what gave no answer."""
         ranked = [
             (_RANKS[finding.status], -effect_size(point.effect), point)

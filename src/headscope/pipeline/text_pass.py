@@ -20,6 +20,7 @@ from headscope.model.token_spelling import spelled_tokens
 from headscope.pipeline.fold import Fold, log
 from headscope.pipeline.readings import Reading, readings_of
 from headscope.pipeline.site_assembly import STATISTICS, SiteAssembly, expected_parts
+from headscope.pipeline.stages import run_task
 from headscope.pipeline.subject import Subject
 from headscope.progress import Progress, Silent
 from headscope.shapes import CORNER, OPENING
@@ -185,8 +186,7 @@ def _blank(
 
 def _label(variant: str, made_name: str) -> str:
     """What is being done, for whoever waits."""
-    windows = f"the windows {made_name!r}" if made_name else "the text"
-    return f"running {windows}" if variant == AS_IS else f"running {windows}, model {variant}"
+    return run_task(variant, made_name)
 
 
 def _batches_needed(batches: Sequence[Int[Tensor, "_ _"]], variant: str, made_name: str, needs: Needs) -> int:

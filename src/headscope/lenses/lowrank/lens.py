@@ -15,7 +15,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headscope.core import Headline, ModelSpec, Site, WeightSource
-from headscope.errors import UsageError
 from headscope.lenses.lens import (
     AS_IS,
     Batch,
@@ -29,7 +28,7 @@ from headscope.lenses.lens import (
 from headscope.lenses.lowrank.definition import defined
 from headscope.lenses.lowrank.figures import figures
 from headscope.lenses.lowrank.sentences import sentences
-from headscope.lenses.lowrank.settings import LARGEST, SMALLEST, Params
+from headscope.lenses.lowrank.settings import SMALLEST, Params
 from headscope.lenses.lowrank.tables import FITS, head_quantities
 from headscope.lenses.shared.plots import place
 from headscope.lenses.shared.table import Row
@@ -106,12 +105,7 @@ class LowRank(TextLens[Params, State]):
 
     def needs(self, params: Params) -> Needs:
         """The leading block of every pattern, one site at a time."""
-        if not SMALLEST <= params.tokens <= LARGEST or params.windows < 1:
-            raise UsageError(
-                f"tokens={params.tokens} and windows={params.windows}: between {SMALLEST} and {LARGEST} tokens "
-                "of at least "
-                "one window can be measured"
-            )
+        params.check()
         return Needs(captures=frozenset({_block(params)}), pieces=True)
 
     def start(self, params: Params, model: ModelSpec, sites: tuple[Site, ...], text: TextSize) -> State:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from headscope.core import Headline, ModelSpec, Selection, Site, WeightSource
 from headscope.core.token_words import word_numbers
-from headscope.errors import UsageError, WeightsRefused
+from headscope.errors import WeightsRefused
 from headscope.lenses.lens import (
     Batch,
     Measurement,
@@ -29,14 +29,14 @@ from headscope.lenses.lens import (
     TextSize,
 )
 from headscope.lenses.maps.definition import definition
-from headscope.lenses.maps.figures import SiteMaps, figures
+from headscope.lenses.maps.figures import LargeMap, SiteMaps, figures
 from headscope.lenses.maps.opening_maps import OpeningMap, head_patterns, opening_map
 from headscope.lenses.maps.sentences import sentences
 from headscope.lenses.maps.settings import FIRST, Params
 from headscope.lenses.maps.tables import HEAD_QUANTITIES, SCHEMA, head_quantities
 from headscope.lenses.shared.plots import place
 from headscope.maths.attention.block_sums import block_sums
-from headscope.shapes import CORNER, OPENING
+from headscope.shapes import OPENING
 
 _OPENING = f"corner:{OPENING}"
 
@@ -88,12 +88,7 @@ class Maps(TextLens[Params, State]):
 
     def needs(self, params: Params) -> Needs:
         """The corner of every pattern, and the weights for what heads write."""
-        if not 1 <= params.tokens <= CORNER or params.windows < 1:
-            raise UsageError(
-                f"tokens={params.tokens} and windows={params.windows}: between 1 and {CORNER} tokens of at least one "
-                "window can be shown"
-            )
-        Selection.parse(params.at or "all")
+        params.check()
         return Needs(
             weights=True,
             captures=frozenset({"corner"}),
@@ -237,18 +232,22 @@ def _parts(state: State, weights: WeightSource | None) -> tuple[dict[Site, list[
     return parts_by_site, refused
 
 
-def _large(state: State, parts: Mapping[Site, Sequence[Part]]) -> Site:
-    """The site that is drawn large."""
-    candidates = [site for site in parts if Selection.parse(state.params.at or "all").heads_of(site)]
-    return max(
+def _large(state: State, parts: Mapping[Site, Sequence[Part]]) -> LargeMap:
+    """The map that is drawn large: of the selected heads, at the site whose average hides most."""
+    selection = Selection.parse(state.params.at or "all")
+    candidates = [site for site in parts if selection.heads_of(site)]
+    site = max(
         candidates or parts,
         key=lambda site: sum(float(_distance_from_average(part).mean()) for part in parts[site]) / len(parts[site]),
     )
+    heads = selection.heads_of(site) or tuple(range(site.n_heads))
+    return LargeMap(site, heads, _site_maps(parts[site][0], heads))
 
 
-def _site_maps(part: Part) -> SiteMaps:
+def _site_maps(part: Part, heads: Sequence[int] | None = None) -> SiteMaps:
+    """The maps of one site; `mean` and `words` are averages over all heads, or over these."""
     weights = part.weights
-    mean = part.maps.mean(0)
+    mean = part.maps.mean(0) if heads is None else part.maps[list(heads)].mean(0)
     names = [_joined(part.row_names, part.row_words), _joined(part.column_names, part.column_words)]
     return SiteMaps(
         heads=part.maps,
