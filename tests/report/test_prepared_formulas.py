@@ -84,3 +84,17 @@ def test_a_setting_says_where_the_line_is() -> None:
     setting = typeset("y")
     assert setting.box[1] < 0 < setting.box[1] + setting.box[3]
     assert "vertical-align:-" in setting_svg(setting, "y")
+
+
+def test_small_glyphs_are_where_the_setting_says() -> None:
+    setting = typeset(r"x^2_{ij}")
+    root = ElementTree.fromstring(setting_svg(setting, "x"))
+    places = []
+    for parent in root.iter():
+        scale = re.search(r"scale\(([\d.]+)\)", parent.get("transform", ""))
+        for path in parent.findall("path"):
+            x, y, *_ = [*re.findall(r"-?\d+", path.get("transform", "")), "0", "0"]
+            places.append((float(x) * float(scale[1] if scale else 1), float(y) * float(scale[1] if scale else 1)))
+    assert {glyph.scale for glyph in setting.glyphs} == {1.0, 0.7}
+    for glyph, (x, y) in zip(setting.glyphs, places, strict=True):
+        assert (x, y) == pytest.approx((glyph.x, glyph.y), abs=1)

@@ -69,9 +69,9 @@ export function textWidth(words: string, size = FONT_SIZE): number {
 /** The words, cut at the end where they are wider than `room` pixels. */
 export function fitted(words: string, room: number, size = FONT_SIZE): string {
   if (textWidth(words, size) <= room) return words;
-  let kept = [...words];
-  while (kept.length > 1 && textWidth(`${kept.join("")}…`, size) > room) kept = kept.slice(0, -1);
-  return `${kept.join("")}…`;
+  let letters = [...words];
+  while (letters.length > 1 && textWidth(`${letters.join("")}…`, size) > room) letters = letters.slice(0, -1);
+  return `${letters.join("")}…`;
 }
 
 /** A coordinate with at most two decimals. */

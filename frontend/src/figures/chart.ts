@@ -225,8 +225,8 @@ function watch(sheet: SVGSVGElement, panel: Panel, chart: Chart, draw: (range: R
     hideTip();
   };
   const edges = (event: PointerEvent): Range => {
-    const [here] = pointIn(sheet, event);
-    const end = Math.min(frame.right, Math.max(frame.left, here));
+    const [place] = pointIn(sheet, event);
+    const end = Math.min(frame.right, Math.max(frame.left, place));
     return start === null || end > start ? [start ?? end, end] : [end, start];
   };
   cover.addEventListener("pointerdown", (event) => {

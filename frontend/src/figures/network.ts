@@ -44,9 +44,9 @@ export function drawNetwork(figure: Network, sheet: SVGSVGElement): void {
     node.append(svg("circle", { class: TRANSIENT, cx: left, cy: down, r: Math.max(7, size), fill: "transparent" }));
     if (isNamed) node.append(text(names[index]!, nameAt([left, down], [x, y], radius)));
     sheet.append(node);
-    const own = edges.filter((edge) => edge.from === index || edge.to === index);
-    tipOver(node, () => `${visible(figure.nodes[index] ?? "")}: ${counted(own.length, "edge")}`);
-    node.addEventListener("pointerenter", () => setAttributes(emphasis, { d: chords(own, places) }));
+    const touching = edges.filter((edge) => edge.from === index || edge.to === index);
+    tipOver(node, () => `${visible(figure.nodes[index] ?? "")}: ${counted(touching.length, "edge")}`);
+    node.addEventListener("pointerenter", () => setAttributes(emphasis, { d: chords(touching, places) }));
     node.addEventListener("pointerleave", () => emphasis.removeAttribute("d"));
   }
 }

@@ -33,7 +33,7 @@ test("curves have their axes, their names and their ticks", () => {
 });
 
 test("a logarithmic axis labels its ticks", () => {
-  expect(words({ ...curves(series({ y: [1, 10, 100] })), log_y: true })).toEqual(expect.arrayContaining(["1", "10", "100"]));
+  expect(words({ ...curves(series({ y: [1, 10, 100] })), log_y: true })).toEqual(expect.arrayContaining(["1", "3", "10", "30", "100"]));
 });
 
 test("curves that cannot be drawn say so", () => {
@@ -98,6 +98,9 @@ test("a heat map has a path for each colour, none for what is missing, and its n
   const fills = [...drawing.querySelectorAll("g[shape-rendering] path")].map((path) => path.getAttribute("fill"));
   expect(fills).toEqual(["var(--hs-d16)", "var(--hs-d32)", "var(--hs-d63)"]);
   expect(words(heatMap({ reference: 2 }))).toContain("null");
+  const infinite = drawingOf(heatMap({ values: [[1, Infinity], [2, -Infinity]] }));
+  expect(infinite.querySelectorAll("g[shape-rendering] path")).toHaveLength(2);
+  expect(infinite.querySelector("g[shape-rendering] path")!.getAttribute("d")!.match(/M/g)).toHaveLength(1);
   expect(words(heatMap({ values: [[null, null], [null, Infinity]] }))).toContain("no value");
   expect(words(heatMap({ values: [[3, 3], [3, null]] }))).toContain("3");
 });

@@ -57,15 +57,15 @@ def _legend_height(names: Iterable[str]) -> int:
 def _map_size(figure: HeatMap) -> tuple[int, int]:
     rows, columns = (max(n, 1) for n in (len(figure.row_labels), len(figure.column_labels)))
     if figure.panels is not None:
-        side = min((_WIDEST - _BAR - _side(figure.panels[0])) / columns, (_TALLEST - _AXES) / rows, 11.0)
-        width, height, left = side, side, _side(figure.panels[0])
-        bottom: float = _AXES
+        left, below = _side(figure.panels[0]), float(_AXES)
+        side = min((_WIDEST - _BAR - left) / columns, (_TALLEST - _AXES) / rows, 11.0)
+        width, height = side, side
     else:
         width, height = _cell_size(rows, columns)
         left = _side(figure.row_labels)
-        bottom = 26 + (_long(figure.column_labels) if _is_upright(figure.column_labels, width) else 16)
-    size = left + columns * width + _BAR, rows * height + bottom
-    return max(240, min(_WIDEST, round(size[0]))), max(130, min(_TALLEST, round(size[1])))
+        below = 26 + (_long(figure.column_labels) if _is_upright(figure.column_labels, width) else 16)
+    across, down = left + columns * width + _BAR, rows * height + below
+    return max(240, min(_WIDEST, round(across))), max(130, min(_TALLEST, round(down)))
 
 
 def _cell_size(rows: int, columns: int) -> tuple[float, float]:
