@@ -2,6 +2,7 @@
 
     python -m benchmarks.session [--model smollm2] [--tokens 2048] [--repeats 3] [--transformer-lens PYTHON]
     python -m benchmarks.session --ablations [--model smollm2] [--tokens 128]
+    python -m benchmarks.session --nothing [--model smollm2] [--tokens 512]
 
 Streaming statistics, a session that captures nothing, one that captures every place, stored maps and TransformerLens.
 Each way of running the model has its own process, so that its peak memory is its own; the ways take turns, and the
@@ -9,7 +10,7 @@ table holds medians of ratios to the plain forward of the same turn. In each pro
 before it is timed. Times are CPU seconds. TransformerLens needs other versions than headscope: pass the Python of an
 environment that has it.
 
-`--ablations` ablates every head in turn, and runs a plain forward after each: the ratio of the two sums.
+`--ablations` ablates every head in turn, `--nothing` opens sessions that capture nothing; each follows a plain forward.
 """
 
 import argparse
@@ -135,13 +136,14 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--transformer-lens", default=None, metavar="PYTHON")
     parser.add_argument("--ablations", action="store_true", help="ablate every head in turn")
+    parser.add_argument("--nothing", action="store_true", help="sessions that capture nothing")
     parser.add_argument("--way", choices=WAYS, default=None, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.way is not None:
         print(json.dumps(measure_here(arguments.way, arguments.model, arguments.tokens, arguments.threads)))
         return
-    if arguments.ablations:
-        ablations(arguments.model, arguments.tokens, arguments.threads)
+    if arguments.ablations or arguments.nothing:
+        pairs(arguments.model, arguments.tokens, arguments.threads, ablations if arguments.ablations else nothing)
         return
     with tempfile.TemporaryDirectory() as scratch:
         folder = save_plain(arguments.model, Path(scratch))
@@ -167,8 +169,8 @@ def main() -> None:
         print(f"| {way} | {seconds:.2f} s | {peak / 2**20:.0f} MiB | {slower:.2f} × | {larger:.2f} × |")
 
 
-def ablations(name: str, n: int, threads: int) -> None:
-    """Ablate every head in turn, beside a plain forward each."""
+def pairs(name: str, n: int, threads: int, changes: Callable[[Any], list[Callable[[Any], object]]]) -> None:
+    """Run a session for each change, with a plain forward before it: the ratio of the sums and of the medians."""
     import time
 
     import torch
@@ -178,22 +180,34 @@ def ablations(name: str, n: int, threads: int) -> None:
 
     model = open_model(name)
     tokens = torch.randint(3, 1000, (1, n), generator=torch.Generator().manual_seed(0))
-    seconds = {"plain": 0.0, "ablated": 0.0}
-    heads = [site.head_label(head) for site in model.sites for head in range(site.n_heads)]
-    for number, label in enumerate([heads[0], *heads]):
+    plain: list[float] = []
+    changed: list[float] = []
+    rounds = changes(model)
+    for change in [rounds[0], *rounds]:  # the first round warms up
         start = time.process_time()
         with torch.no_grad():
             model.hf(input_ids=tokens, use_cache=False)
         middle = time.process_time()
         with model.session() as session:
-            session.ablate(label)
+            change(session)
             session.run(tokens)
-        if number:  # the first round warms up
-            seconds["plain"] += middle - start
-            seconds["ablated"] += time.process_time() - middle
-    ratio = seconds["ablated"] / seconds["plain"]
-    print(f"{name}, n = {n}, {threads} thread(s): {len(heads)} heads ablated one by one")
-    print(f"plain {seconds['plain']:.1f} s, ablated {seconds['ablated']:.1f} s, ratio {ratio:.3f}")
+        plain.append(middle - start)
+        changed.append(time.process_time() - middle)
+    of_sums = sum(changed[1:]) / sum(plain[1:])
+    of_medians = statistics.median(changed[1:]) / statistics.median(plain[1:])
+    print(f"{name}, n = {n}, {threads} thread(s), {len(rounds)} sessions, each after a plain forward: ", end="")
+    print(f"{of_sums:.3f} × by their sums, {of_medians:.3f} × by their medians")
+
+
+def ablations(model: Any) -> list[Callable[[Any], object]]:
+    """Each head ablated alone."""
+    labels = [site.head_label(head) for site in model.sites for head in range(site.n_heads)]
+    return [lambda session, label=label: session.ablate(label) for label in labels]
+
+
+def nothing(model: Any) -> list[Callable[[Any], object]]:
+    """Sessions that neither capture nor change anything."""
+    return [lambda session: None] * 40
 
 
 def save_plain(model: str, folder: Path) -> str:

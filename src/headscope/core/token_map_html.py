@@ -45,12 +45,12 @@ border:1px solid rgba(128,128,128,.4)}
 
 def token_map_html(values: NDArray[Any], queries: Side, keys: Side, title: str) -> str:
     """The map as one self-contained piece of HTML; hovering over a cell gives query, key and value."""
-    drawn, rows, columns = values[:MOST_TOKENS, :MOST_TOKENS], queries[:MOST_TOKENS], keys[:MOST_TOKENS]
-    finite = np.abs(drawn[np.isfinite(drawn)])
+    cells, rows, columns = values[:MOST_TOKENS, :MOST_TOKENS], queries[:MOST_TOKENS], keys[:MOST_TOKENS]
+    finite = np.abs(cells[np.isfinite(cells)])
     top = float(finite.max()) if finite.size else 0.0
     heading = f"<p><strong>{escape(title)}</strong></p>" if title else ""
     size = f"<p>{len(queries)} queries (rows) × {len(keys)} keys (columns)</p>"
-    body = _plot(drawn, rows, columns, top) if drawn.size else "<p>There is nothing to draw.</p>"
+    body = _plot(cells, rows, columns, top) if cells.size else "<p>There is nothing to draw.</p>"
     return (
         f'<div class="hs-map" role="figure" aria-label="{escape(title or "map of tokens")}"><style>{_STYLE}</style>'
         f"{heading}{size}{_crop_note(queries, keys)}{body}</div>"
@@ -61,9 +61,9 @@ def _crop_note(queries: Side, keys: Side) -> str:
     cropped = {name: len(side) for name, side in (("queries", queries), ("keys", keys)) if len(side) > MOST_TOKENS}
     if not cropped:
         return ""
-    drawn = " and ".join(f"the first {MOST_TOKENS} of {size} {name}" for name, size in cropped.items())
+    parts = " and ".join(f"the first {MOST_TOKENS} of {size} {name}" for name, size in cropped.items())
     last = ", ".join(f"{name}=range({size - MOST_TOKENS}, {size})" for name, size in cropped.items())
-    return f"<p>Drawn are {drawn}; <code>.part({last})</code> gives the last ones.</p>"
+    return f"<p>Drawn are {parts}; <code>.part({last})</code> gives the last ones.</p>"
 
 
 def _plot(values: NDArray[Any], queries: Side, keys: Side, top: float) -> str:

@@ -242,8 +242,8 @@ def _heads(matrices: Matrices, rows: Rows) -> Float[Tensor, "some_heads in width
 
 def _biases(matrices: Matrices, rows: Rows) -> Float[Tensor, "some_heads width"]:
     bias = matrices.bias(rows.module)
-    own = torch.zeros(rows.row.shape) if bias is None else bias[rows.row]
-    return own if rows.extra_bias is None else own + rows.extra_bias
+    offset = torch.zeros(rows.row.shape) if bias is None else bias[rows.row]
+    return offset if rows.extra_bias is None else offset + rows.extra_bias
 
 
 def _output_bias(matrices: Matrices, module: str) -> Float[Tensor, " out"]:

@@ -19,12 +19,17 @@ CROSSING = 0.1  # below this share of the mass between words, attention does not
 
 def headlines(tables: dict[str, pl.DataFrame], original: Seen, shots: int) -> tuple[Headline, ...]:
     """Up to seven sentences."""
-    said = [_gain(tables["shots"]), _borders(tables["layers"]), _target(tables["layers"]), _hidden(tables["layers"])]
-    said.append(_diagonal(tables["layers"]))
+    headlines = [
+        _gain(tables["shots"]),
+        _borders(tables["layers"]),
+        _target(tables["layers"]),
+        _hidden(tables["layers"]),
+    ]
+    headlines.append(_diagonal(tables["layers"]))
     if "quality" in tables:
-        said.append(_quality(tables["quality"]))
-    said.append(_states(tables["states"]))
-    return tuple(headline for headline in said if headline is not None)
+        headlines.append(_quality(tables["quality"]))
+    headlines.append(_states(tables["states"]))
+    return tuple(headline for headline in headlines if headline is not None)
 
 
 def _gain(shots: pl.DataFrame) -> Headline:
@@ -83,11 +88,11 @@ def _borders(layers: pl.DataFrame) -> Headline | None:
         if is_unit
         else f"in most layers no more than nearness was detected{_detectable_share(rows)}"
     )
-    middle = sorted(rows, key=lambda row: row["value"])[len(rows) // 2]
+    median = sorted(rows, key=lambda row: row["value"])[len(rows) // 2]
     full = (
         f"Of the mass between different words and clues {_percent(value)} stays in the own shot (over "
         f"{rows[0]['words']} "
-        f"words; {_percent(middle['value'])}{_ends(middle)} in L{middle['layer']}, the median layer; uniform attention "
+        f"words; {_percent(median['value'])}{_ends(median)} in L{median['layer']}, the median layer; uniform attention "
         f"{_percent(uniform)}, nearness alone {_percent(near)}), more than nearness explains in {len(beyond)} of "
         f"{len(rows)} layers (by chance: one in forty): {verdict}.{equal} {crossing}: {_percent(across)} of all "
         f"mass, beside "
@@ -183,16 +188,16 @@ def _diagonal(layers: pl.DataFrame) -> Headline | None:
         return None
     third = max(1, len(rows) // 3)
     parts = {"first": rows[:third], "middle": rows[third:-third] or rows, "last": rows[-third:]}
-    means = {name: _mean(some, "value") for name, some in parts.items()}
+    means = {name: _mean(group, "value") for name, group in parts.items()}
     dominant = [f"L{row['layer']}" for row in rows if row["value"] >= DOMINANT]
     fresh = f", {_percent(_mean(rows, 'initialised'))} initialised" if rows[0]["initialised"] is not None else ""
-    which = f"{', '.join(dominant)} of {len(rows)} layers" if dominant else f"none of {len(rows)} layers"
+    counted = f"{', '.join(dominant)} of {len(rows)} layers" if dominant else f"none of {len(rows)} layers"
     fits = [f"the {name} layers lie {_compared(parts[name], parts['middle'])}" for name in ("first", "last")]
     full = (
         f"On the diagonal of the word map lie {_percent(means['first'])} of a row in the first third of the layers, "
         f"{_percent(means['middle'])} in the middle and {_percent(means['last'])} in the last ({rows[0]['words']} "
         f"words; uniform "
-        f"{_percent(_mean(rows, 'uniform'))}{fresh}); diagonal-dominant, with more than half of it, are {which}. Of "
+        f"{_percent(_mean(rows, 'uniform'))}{fresh}); diagonal-dominant, with more than half of it, are {counted}. Of "
         f"the course that the thesis describes: {fits[0]}, and {fits[1]}."
     )
     return _diagonal_headline(full, rows)

@@ -27,16 +27,16 @@ CITED = "Section 8.5 of Wertich's thesis"
 def headlines(tables: dict[str, pl.DataFrame], matrices: str, windows: int) -> tuple[Headline, ...]:
     """One to five sentences."""
     effects = tables["effects"].to_dicts()
-    said = [*_costs(effects, windows)]
+    headlines = [*_costs(effects, windows)]
     scaled = sorted((row for row in effects if _alpha(row) not in (None, 1.0) and row["which"] == "change"), key=_alpha)
     if scaled and set(matrices) & set("qk"):
-        said += [*_sharpness(effects[0], scaled), *_self(effects[0], scaled)]
+        headlines += [*_sharpness(effects[0], scaled), *_self(effects[0], scaled)]
         if "texts" in tables and "ordinary" in tables["texts"].columns:
-            said += _texts(tables["texts"])
+            headlines += _texts(tables["texts"])
     else:
         scaled = []
-    others = [row for row in effects if row["which"] == "change" and row not in scaled]
-    return (*said, *_rows(effects[0], others, _controls(effects)))
+    unscaled = [row for row in effects if row["which"] == "change" and row not in scaled]
+    return (*headlines, *_rows(effects[0], unscaled, _controls(effects)))
 
 
 def _controls(effects: Sequence[Row]) -> dict[str, Row]:
@@ -54,16 +54,16 @@ def _costs(effects: Sequence[Row], windows: int) -> list[Headline]:
     if not changes:
         return []
     if "perplexity" in effects[0]:
-        each = [
+        changed = [
             f"{number(row['perplexity'])} ({number(row['ratio'])} times, {_interval(row, 'ratio')}) under "
             f"{row['change']}"
             for row in changes
         ]
-        beside = [_beside(controls[row["change"]], "perplexity") for row in changes]
+        control_texts = [_beside(controls[row["change"]], "perplexity") for row in changes]
         full = (
             f"Over {windows} window{'' if windows == 1 else 's'}, perplexity goes from "
-            f"{number(effects[0]['perplexity'])} to {_listed(each)}. Under the controls, in "
-            f"random directions{_drawn(controls)}, it goes to {_listed(beside)}."
+            f"{number(effects[0]['perplexity'])} to {_listed(changed)}. Under the controls, in "
+            f"random directions{_drawn(controls)}, it goes to {_listed(control_texts)}."
         )
         row, effect = _strongest(changes, controls, "ratio", ratio_effect)
         short = (
@@ -71,13 +71,13 @@ def _costs(effects: Sequence[Row], windows: int) -> list[Headline]:
             f"{number(controls[row['change']]['ratio'])} times{_unsure(effect)}."
         )
         return [Headline(full, short, effect)]
-    each = [f"{row['cosine']:.3f} ({_interval(row, 'cosine')}) under {row['change']}" for row in changes]
-    beside = [_beside(controls[row["change"]], "cosine") for row in changes]
-    found = _listed([f"{100 * row['found']:.0f} %" for row in changes])
+    changed = [f"{row['cosine']:.3f} ({_interval(row, 'cosine')}) under {row['change']}" for row in changes]
+    control_texts = [_beside(controls[row["change"]], "cosine") for row in changes]
+    nearest = _listed([f"{100 * row['found']:.0f} %" for row in changes])
     full = (
-        f"The sentence embeddings keep a cosine with the original of {_listed(each)}; under the controls, in random "
-        f"directions{_drawn(controls)}, of {_listed(beside)}. {found} of the sentences are still nearest to their own "
-        "original."
+        f"The sentence embeddings keep a cosine with the original of {_listed(changed)}; under the controls, in random "
+        f"directions{_drawn(controls)}, of {_listed(control_texts)}. {nearest} of the sentences are still nearest "
+        "to their own original."
     )
     row, effect = _strongest(changes, controls, "cosine", correlation_effect)
     short = (
@@ -208,19 +208,19 @@ def _self(original: Row, scaled: Sequence[Row]) -> list[Headline]:
     top = max(up, key=lambda row: float(row["self"]))
     most = float(top["self"])
     # The thesis' maps leave the context out, and with it the first token.
-    rest = most / max(1 - float(top["first"]), 1e-9)
+    elsewhere = most / max(1 - float(top["first"]), 1e-9)
     least, largest = (most if top.get(f"self_{end}") is None else top[f"self_{end}"] for end in ("low", "high"))
     if least <= PREDOMINANT <= largest:
         verdict = "this interval does not tell"
     elif most > PREDOMINANT:
         verdict = "that holds here"
-    elif rest > PREDOMINANT:
+    elif elsewhere > PREDOMINANT:
         verdict = "that holds here only of what is not on the first token, which the maps of the thesis leave out"
     else:
         verdict = "that does not happen here, also without the first token, which the maps of the thesis leave out"
     full = (
         f"Mass on the token itself: {_share(original['self'])} in the original (uniform attention: "
-        f"{_share(original['self_uniform'])}), {values}; of what is not on the first token {_share(rest)} at "
+        f"{_share(original['self_uniform'])}), {values}; of what is not on the first token {_share(elsewhere)} at "
         f"{_name(top)}. The first token has {_share(original['first'])} in the original and {_share(top['first'])} "
         f"at {_name(top)}. "
         f"{CITED} says that tokens then predominantly attend to themselves: {verdict}."
@@ -245,34 +245,34 @@ def _texts(texts: pl.DataFrame) -> list[Headline]:
         pl.col("ordinary", "shuffled", "needed").first(), weight.sum(),
     ).with_columns(pl.col(name).fill_nan(None) for name in _LIKENESS)  # fmt: skip
     rows = means.to_dicts()
-    said = []
+    headlines = []
     for up in (True, False):
-        some = [row for row in rows if _alpha(row) is not None and (_alpha(row) > 1) == up and _alpha(row) != 1]
-        if some:
-            said.append(_text_headline(rows[0], sorted(some, key=_alpha), up))
-    return said
+        scaled = [row for row in rows if _alpha(row) is not None and (_alpha(row) > 1) == up and _alpha(row) != 1]
+        if scaled:
+            headlines.append(_text_headline(rows[0], sorted(scaled, key=_alpha), up))
+    return headlines
 
 
-def _text_headline(original: Row, some: Sequence[Row], up: bool) -> Headline:
-    kinds = {_name(row): _kind(row) for row in some}
-    told = _listed([f"{kinds[_name(row)]} at {_name(row)} ({_likeness(row)})" for row in some])
+def _text_headline(original: Row, scaled: Sequence[Row], up: bool) -> Headline:
+    kinds = {_name(row): _kind(row) for row in scaled}
+    texts = _listed([f"{kinds[_name(row)]} at {_name(row)} ({_likeness(row)})" for row in scaled])
     if up:
         more = max(original["copied"] or 0.0, COPIES)
-        spoken = [row for row in some if kinds[_name(row)] in (LANGUAGE, BROKEN)]
-        seen = [_name(row) for row in spoken if (row["copied"] or 0.0) > more]
+        spoken = [row for row in scaled if kinds[_name(row)] in (LANGUAGE, BROKEN)]
+        expected = [_name(row) for row in spoken if (row["copied"] or 0.0) > more]
     else:
-        seen = [name for name, kind in kinds.items() if kind == NOISE]
+        expected = [name for name, kind in kinds.items() if kind == NOISE]
     claim = "language that repeats the prompt" if up else "noise"
-    verdict = f"that is what comes at {_listed(seen)}" if seen else "that does not happen here"
-    if seen and len(seen) < len(some):
+    verdict = f"that is what comes at {_listed(expected)}" if expected else "that does not happen here"
+    if expected and len(expected) < len(scaled):
         verdict += " alone"
     full = (
-        f"The text with the spectra scaled {'up' if up else 'down'} is {told}; the original's is {_kind(original)} "
+        f"The text with the spectra scaled {'up' if up else 'down'} is {texts}; the original's is {_kind(original)} "
         f"({_likeness(original)}). Ordinary text has {original['ordinary']:.1f} nats, shuffled text "
         f"{original['shuffled']:.1f}. {CITED} describes {claim}: {verdict}."
     )
     # A few prompts are no sample with an interval: the sentence ranks nowhere.
-    return Headline(full, _text_short(some[-1] if up else some[0]))
+    return Headline(full, _text_short(scaled[-1] if up else scaled[0]))
 
 
 def _text_short(row: Row) -> str:

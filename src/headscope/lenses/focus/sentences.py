@@ -52,8 +52,8 @@ def _half_headline(table: pl.DataFrame, quantity: str, where: str) -> Headline |
 def _above_half(rows: pl.DataFrame) -> str:
     """How many heads have more than half of their mass there, and of how many the interval says so too."""
     above, surely = (rows.filter(pl.col(column) > 0.5).height for column in ("value", "low"))
-    own = ("put", "their") if above > 1 else ("puts", "its")
-    heads = f"{how_many(above, rows.height).capitalize()} {own[0]} more than half of {own[1]} mass there"
+    grammar = ("put", "their") if above > 1 else ("puts", "its")
+    heads = f"{how_many(above, rows.height).capitalize()} {grammar[0]} more than half of {grammar[1]} mass there"
     if not above or not rows["low"].count():
         return f"{heads}."
     if above == 1:

@@ -71,8 +71,10 @@ def _count_sentence(last: pl.DataFrame, size: int) -> str:
     ninety, more = _of(last, "components_90"), _of(last, "components_99")
     names = ("value", "shuffled", "popular", "uniform")
     value, shuffled, popular, uniform = (
-        f"{few} and {many}"
-        for few, many in zip(side_by_side(_medians(ninety, *names)), side_by_side(_medians(more, *names)), strict=True)
+        f"{ninety_text} and {ninety_nine}"
+        for ninety_text, ninety_nine in zip(
+            side_by_side(_medians(ninety, *names)), side_by_side(_medians(more, *names)), strict=True
+        )
     )
     return (
         f"At n = {size}, over {windows_phrase(last)}, the median of {counted(ninety.height, 'head')} has 90 % and 99 % "
@@ -302,8 +304,8 @@ def _beyond_short(last: pl.DataFrame) -> _Short:
         subject = "energy of the median pattern beyond ln n components"
         return absence(subject, uncut_effect(rows), percent, windows=most_windows(rows), reach=1.0), effect
     (left,) = percents((median,))
-    lost = f"Keeping ln n components loses {left} of the median pattern's energy"
+    loss = f"Keeping ln n components loses {left} of the median pattern's energy"
     return (
-        f"{lost} (none at that rank; no interval)." if effect is None else f"{lost}; at that rank it loses none.",
+        f"{loss} (none at that rank; no interval)." if effect is None else f"{loss}; at that rank it loses none.",
         effect,
     )

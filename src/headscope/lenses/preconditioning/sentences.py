@@ -105,8 +105,8 @@ def _information_texts(left: _Row, gain: _Row) -> tuple[str, str, str, str, str]
     """
     _, low, high, zero = side_by_side((gain["value"], gain["low"], gain["high"], 0.0), decimals=2)
     decimals = len(zero.partition(".")[2])
-    rest, null = (_fixed(left[name], decimals) for name in ("value", "null"))
-    return _fixed(float(null) - float(rest), decimals), low, high, rest, null
+    left_over, null = (_fixed(left[name], decimals) for name in ("value", "null"))
+    return _fixed(float(null) - float(left_over), decimals), low, high, left_over, null
 
 
 def _fixed(value: float, decimals: int) -> str:
@@ -116,27 +116,27 @@ def _fixed(value: float, decimals: int) -> str:
 
 def _information_headline(text: Mapping[str, _Row], windows: str) -> Headline:
     left, gain, share = (text[name] for name in ("conditional_entropy_nats", "information_nats", "counted_share"))
-    told, low, high, rest, null = _information_texts(left, gain)
+    gained, low, high, left_over, null = _information_texts(left, gain)
     # The interval reaches up by a bias as well: a test against 0 is about its lower half.
     limit = None if gain["low"] is None else _detectable(gain["value"] - gain["low"], gain["windows"])
     detected = gain["low"] is None or gain["low"] > 0
     verdict = (
-        f"the last token tells {told} nats about the next"
+        f"the last token tells {gained} nats about the next"
         if detected
-        else f"no information of the last token about the next is detected: {told} nats"
+        else f"no information of the last token about the next is detected: {gained} nats"
     )
     unseen = "" if detected else f", {limit_clause(limit, _nats, reach=left['null'])}"
     full = (
         f"In the text, where nothing of the model enters, {verdict} ({interval(low, high, gain['windows'])}; "
-        f"{windows}){unseen}. The entropy of the next token is {rest} nats, and {null} for as many tokens drawn from "
-        f"the whole text. This is about the {counted(left['groups'], 'previous token')} frequent enough to be counted, "
-        f"{percent(share['value'])} of the pairs."
+        f"{windows}){unseen}. The entropy of the next token is {left_over} nats, and {null} for as many tokens drawn "
+        f"from the whole text. This is about the {counted(left['groups'], 'previous token')} frequent enough to be "
+        f"counted, {percent(share['value'])} of the pairs."
     )
     effect = share_effect(max(gain["value"], 0.0) / left["null"]) if left["null"] > 0 else None
     if detected:
         unsure = " (no interval)" if gain["low"] is None else ""
         short = (
-            f"In the text alone, the last token removes {told} of {null} nats of uncertainty about the next{unsure}."
+            f"In the text alone, the last token removes {gained} of {null} nats of uncertainty about the next{unsure}."
         )
     else:
         subject = "information of the last token about the next"
@@ -254,12 +254,12 @@ def _unseen(size: _Row | None = None, entropy: _Row | None = None) -> str:
     tested = [(row, unit) for row, unit in rows if _is_tested(row)]
     if not tested:
         return "cannot be tested without an interval" if rows else ""
-    shown: list[str] = []
+    detectable: list[str] = []
     missed: list[str] = []
     for row, unit in tested:
         limit, reach = _group_limit(row), _narrowest(row) if unit == "dimensions" else inf
-        (shown if limit <= reach else missed).append(f"{significant(min(limit, reach), 2)} {unit}")
-    limits = [f"{' or '.join(shown)} less would have been in four of five texts"] if shown else []
+        (detectable if limit <= reach else missed).append(f"{significant(min(limit, reach), 2)} {unit}")
+    limits = [f"{' or '.join(detectable)} less would have been in four of five texts"] if detectable else []
     limits += [f"even {text} less could have been missed" for text in missed]
     return f"was not detected ({'; '.join(limits)})"
 

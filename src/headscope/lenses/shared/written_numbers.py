@@ -65,9 +65,9 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
-def part_of(part: int, whole: int, noun: str, plural: str = "") -> str:
+def part_of(part: int, total: int, noun: str, plural: str = "") -> str:
     """`2 of 3 heads`."""
-    return f"{part} of {counted(whole, noun, plural)}"
+    return f"{part} of {counted(total, noun, plural)}"
 
 
 def percents(shares: Sequence[float | None], *, digits: int = 2) -> tuple[str, ...]:

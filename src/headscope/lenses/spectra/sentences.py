@@ -142,7 +142,7 @@ def _beyond(layers: pl.DataFrame, matrix: str) -> str:
     counts, shares = (_of(layers, name, matrix).to_dicts() for name in ("above_edge", "energy_above_edge"))
     # Both from one layer: the medians of each apart may belong to no layer at all.
     order = sorted(range(len(shares)), key=lambda index: (shares[index]["value"], counts[index]["value"]))
-    middle = order[len(order) // 2]
-    count, share = counts[middle], shares[middle]
+    median = order[len(order) // 2]
+    count, share = counts[median], shares[median]
     energy, random_energy = percents((share["value"], share["null"]))
     return f"{count['value']:.0f}, with {energy} of its energy (random: {count['null']:.2f}, with {random_energy})"

@@ -252,8 +252,8 @@ def _causes_headline(full: str, ends: Mapping[str, _Row]) -> Headline:
         return Headline(full, short, 0.0)
     without, as_trained = _shares_apart(ends[top], usual)
     if ends[top]["value"] is None and usual["value"] is None:
-        both = f"As trained and {names[top]}, {without}"
-        return Headline(full, f"{both} of vectors' length distinguishes tokens at the end: rounding.", effects[top])
+        subject = f"As trained and {names[top]}, {without}"
+        return Headline(full, f"{subject} of vectors' length distinguishes tokens at the end: rounding.", effects[top])
     short = (
         f"{_capitalised(names[top])}, {without} of vectors' length distinguishes tokens at the end; as trained "
         f"{as_trained}{' (no interval)' if effects[top] is None else ''}."

@@ -105,8 +105,8 @@ class Capture(Shown):
 
     def sites_of(self, quantity: Quantity) -> tuple[Site, ...]:
         """The sites at which a quantity is stored."""
-        shown = self.sites_by_quantity.get(quantity.name)
-        return tuple(site for site in self.at if shown is None or site in shown)
+        sites = self.sites_by_quantity.get(quantity.name)
+        return tuple(site for site in self.at if sites is None or site in sites)
 
     def quantities_at(self, site: Site) -> tuple[Quantity, ...]:
         """What is stored of a site."""

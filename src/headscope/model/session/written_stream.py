@@ -235,8 +235,8 @@ def written_stream(model: "Model", text: str | Tensor, stack: Stack | None = Non
     names = ["resid", "attn_add", "mlp_add", "mlp_scale", "final_scale"]
     if any(route is not None for route in stream_sum.routes.values()):
         names += ["z", "attn_out", "x_scale"]
-    shown = [name for name in names if _has_place(model, name)]
-    return WrittenStream(model, stream_sum, model.run(text, *shown).cache)
+    places = [name for name in names if _has_place(model, name)]
+    return WrittenStream(model, stream_sum, model.run(text, *places).cache)
 
 
 def _has_place(model: "Model", name: str) -> bool:

@@ -41,9 +41,9 @@ class Norm:
         Both are proportional after g and b, so σ is a ratio of two inner products: no term of it is small.
         """
         exact = exact_device(stream.device)
-        gain, bias, given, gave = (tensor.to(exact).double() for tensor in (self.gain, self.bias, stream, normed))
-        gained = gain * self.direction(given)
-        return (gained.square().sum(-1, keepdim=True) / (gained * (gave - bias)).sum(-1, keepdim=True)).to(stream)
+        gain, bias, entering, leaving = (tensor.to(exact).double() for tensor in (self.gain, self.bias, stream, normed))
+        gained = gain * self.direction(entering)
+        return (gained.square().sum(-1, keepdim=True) / (gained * (leaving - bias)).sum(-1, keepdim=True)).to(stream)
 
     def apply(self, stream: Vectors, scale: Float[Tensor, "*batch tokens 1"]) -> Vectors:
         """The norm with a given scale: linear in the stream, but for its bias."""
@@ -66,12 +66,12 @@ def recognise(name: str, module: nn.Module, width: int) -> Norm | None:
     if bias is None or shifted is None or normed is None:
         return None
     centred = _agree(shifted, normed, like.dtype)
-    shift, given, gave = (tensor.cpu().double() for tensor in (bias.flatten(), vectors, normed))
+    shift, entering, leaving = (tensor.cpu().double() for tensor in (bias.flatten(), vectors, normed))
     unit = Norm(name, centred, torch.ones_like(shift), shift)
-    directions = unit.direction(given)
+    directions = unit.direction(entering)
     sizes = directions.square().mean(dim=-1, keepdim=True).sqrt()
-    norm = Norm(name, centred, _gain(unit, directions / sizes, gave), shift)
-    if not _agree(norm.apply(given, sizes), gave, like.dtype) or not bool(norm.gain.any()):
+    norm = Norm(name, centred, _gain(unit, directions / sizes, leaving), shift)
+    if not _agree(norm.apply(entering, sizes), leaving, like.dtype) or not bool(norm.gain.any()):
         return None
     return Norm(name, centred, norm.gain.to(like), bias.flatten())
 

@@ -234,25 +234,25 @@ class ProductWatch(TorchFunctionMode):
         return product.run()
 
     def _multiplied(self, site: Site, place: ScoreProduct, product: Product) -> Tensor:
-        own = _ordered(product.left, product.right, place.q_is_left)
-        self._check_layouts(own, (place.q, place.k))
-        q, k = place.q.read(own[0]), place.k.read(own[1])
+        operands = _ordered(product.left, product.right, place.q_is_left)
+        self._check_layouts(operands, (place.q, place.k))
+        q, k = place.q.read(operands[0]), place.k.read(operands[1])
         changed_q, changed_k = self._handler.inputs(site, q, k)
         operands = (
-            own[0] if changed_q is q else _in_memory_of(own[0], place.q.write(changed_q)),
-            own[1] if changed_k is k else _in_memory_of(own[1], place.k.write(changed_k)),
+            operands[0] if changed_q is q else _in_memory_of(operands[0], place.q.write(changed_q)),
+            operands[1] if changed_k is k else _in_memory_of(operands[1], place.k.write(changed_k)),
         )
         return product.compute(*_ordered(*operands, place.q_is_left))
 
     def _mixed(self, site: Site, place: ValueProduct, product: Product) -> Tensor:
-        pattern, own = _ordered(product.left, product.right, place.pattern_is_left)
+        pattern, values = _ordered(product.left, product.right, place.pattern_is_left)
         softmax_result, self._pattern = self._pattern, None
         if softmax_result is None or not is_same_map(pattern, softmax_result):
             raise self._changed_form()
-        self._check_layouts((own,), (place.v,))
-        v = place.v.read(own)
+        self._check_layouts((values,), (place.v,))
+        v = place.v.read(values)
         changed_v = self._handler.values(site, v)
-        operand = own if changed_v is v else _in_memory_of(own, place.v.write(changed_v))
+        operand = values if changed_v is v else _in_memory_of(values, place.v.write(changed_v))
         result = product.compute(*_ordered(pattern, operand, place.pattern_is_left))
         z = place.z.read(result)
         changed_z = self._handler.output(site, z)
@@ -284,15 +284,15 @@ def _ordered(first: Tensor, second: Tensor, is_left: bool) -> tuple[Tensor, Tens
     return (first, second) if is_left else (second, first)
 
 
-def _in_memory_of(own: Tensor, changed: Tensor) -> Tensor:
-    """A changed operand in the order of memory of the model's own.
+def _in_memory_of(original: Tensor, changed: Tensor) -> Tensor:
+    """A changed operand in the order of memory of the model's original.
 
     Another order would be summed in another order too, and heads that nobody changes would round otherwise.
     """
-    model = own if own.shape == changed.shape else own.expand(changed.shape)
+    model = original if original.shape == changed.shape else original.expand(changed.shape)
     if model.stride() == changed.stride():
         return changed
     # A head that several queries share is copied by torch, batch by batch, into memory without gaps.
-    is_copied = model is not own and model.shape[0] > 1
+    is_copied = model is not original and model.shape[0] > 1
     order = torch.contiguous_format if is_copied else torch.preserve_format
     return torch.empty_like(model, dtype=changed.dtype, memory_format=order).copy_(changed)

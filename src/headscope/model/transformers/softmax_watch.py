@@ -125,9 +125,9 @@ def _disagreement(model: Any, eager: Any, inputs: dict[str, Tensor], options: di
     Falcon with ALiBi adds its bias twice in transformers' eager attention, and once in its fused one.
     """
     with torch.no_grad():
-        own = first_tensor(model(**inputs, **options))
+        output = first_tensor(model(**inputs, **options))
     under_eager = first_tensor(eager)
-    return float((own - under_eager).abs().max() / own.abs().max().clamp_min(torch.finfo(own.dtype).tiny))
+    return float((output - under_eager).abs().max() / output.abs().max().clamp_min(torch.finfo(output.dtype).tiny))
 
 
 def _scores_obstacle(model: Any, inputs: dict[str, Tensor], products: AttentionProducts) -> str:
