@@ -70,7 +70,8 @@ class Commands(ExperimentGroup):
 app = typer.Typer(
     name="headscope",
     cls=Commands,
-    help="The mathematics of attention, executable on any transformer.",
+    help="The mathematics of attention, executable on any transformer.\n\nAn option that takes several values may be "
+    "repeated, or takes them separated by commas.",
     epilog=examples("headscope report", "headscope look smollm2", "headscope lens focus minilm --format csv"),
     no_args_is_help=True,
     pretty_exceptions_enable=False,

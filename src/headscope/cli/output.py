@@ -165,11 +165,11 @@ def _show_columns(columns: Sequence[Column], height: int) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in fitting:
         table.add_column(column.name, justify="right" if column.is_numeric else "left")
-    shown = _shown_rows(height)
-    for row in range(shown):
+    n_rows = _shown_rows(height)
+    for row in range(n_rows):
         table.add_row(*(Text(column.cells[row]) for column in fitting))
     screen.print(table)
-    hidden = [f"{height - shown} more rows"] if height > shown else []
+    hidden = [f"{height - n_rows} more rows"] if height > n_rows else []
     if len(fitting) < len(columns):
         hidden.append("more columns: " + ", ".join(column.name for column in columns[len(fitting) :]))
     if hidden:
