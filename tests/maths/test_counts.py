@@ -7,6 +7,7 @@ import torch
 
 from headscope.errors import NumericsError
 from headscope.maths.resampling.counts import carriers, coverage_entropy, drawn
+from headscope.maths.resampling.grouped_counts import GroupedCounts
 
 
 def shares_entropy(counts):
@@ -50,3 +51,31 @@ def test_draws_follow_the_counts():
     assert shares.tolist() == pytest.approx([0.6, 0.0, 0.3, 0.1], abs=0.01)
     assert shares[1] == 0
     assert drawn(torch.tensor([0.0, 0.5999, 0.6001, 0.95]), counts).tolist() == [0, 0, 2, 3]
+
+
+def test_groups_do_not_mix():
+    """Each group has the numbers that its counts have by the formulas as written; the empty one has 0."""
+    generator = torch.Generator().manual_seed(4)
+    groups = [torch.randint(0, 9, (size,), generator=generator) for size in (1, 40, 7, 300)]
+    groups.insert(2, torch.zeros(3, dtype=torch.int64))
+    groups[0][0] = 1
+    index = torch.cat([torch.full_like(counts, at) for at, counts in enumerate(groups)])
+    order = torch.randperm(len(index), generator=generator)
+    together = GroupedCounts.of(index[order], torch.cat(groups)[order], len(groups))
+    for at, counts in enumerate(groups):
+        falling = sorted((count for count in counts.tolist() if count), reverse=True)
+        n, once = sum(falling), falling.count(1)
+        if not n:
+            assert float(together.coverage_entropy()[at]) == float(together.carriers(0.9)[at]) == 0.0
+            assert together.carried((1, 5))[at].tolist() == [0.0, 0.0]
+            continue
+        shares = [count / n * (1 - min(once, n - 1) / n) for count in falling]
+        by_hand = -sum(p * log(p) / (1 - (1 - p) ** n) for p in shares)
+        assert float(together.coverage_entropy()[at]) == pytest.approx(by_hand, rel=1e-12)
+        fewest = next(k for k in range(1, n + 1) if sum(falling[:k]) >= 0.9 * n - 1e-9)
+        assert float(together.carriers(0.9)[at]) == fewest
+        assert float(together.largest(5)[at]) == sum(falling[:5])
+        assert float(together.totals[at]) == n
+        assert together.carried((1, 5, 1000))[at].tolist() == pytest.approx(
+            [sum(falling[:k]) / n for k in (1, 5, 1000)], rel=1e-12
+        )

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headscope.errors import NumericsError
+from headscope.maths.resampling.grouped_counts import GroupedCounts
 
 
 def coverage_entropy(counts: Int[Tensor, " values"]) -> float:
@@ -29,11 +30,7 @@ def coverage_entropy(counts: Int[Tensor, " values"]) -> float:
         Chao and Shen (2003), Nonparametric estimation of Shannon's index of diversity, Environmental and Ecological
         Statistics 10, 429.
     """
-    c = _checked(counts)
-    n = float(c.sum())
-    once = float((c == 1).sum())
-    p = c / n * (1 - min(once, n - 1) / n)
-    return float(-(p * p.log() / (1 - (1 - p) ** n)).sum()) + 0.0
+    return float(_single_group(counts).coverage_entropy())
 
 
 def carriers(counts: Int[Tensor, " values"], share: float = 0.9) -> int:
@@ -46,10 +43,7 @@ def carriers(counts: Int[Tensor, " values"], share: float = 0.9) -> int:
     """
     if not 0 < share <= 1:
         raise NumericsError(f"a share lies between 0 and 1, got {share}")
-    c = _checked(counts).sort(descending=True).values
-    # Sums of counts are whole numbers and s n is rounded: a little room below the next whole number.
-    enough = c.cumsum(0) >= share * float(c.sum()) - 1e-9
-    return int(enough.to(torch.int64).argmax()) + 1
+    return int(_single_group(counts).carriers(share))
 
 
 def drawn(uniform: Float[Tensor, " draws"], counts: Int[Tensor, " values"]) -> Int[Tensor, " draws"]:
@@ -64,9 +58,8 @@ def drawn(uniform: Float[Tensor, " draws"], counts: Int[Tensor, " values"]) -> I
     return torch.searchsorted(ends, uniform.to(torch.float64), right=True).clamp_max(len(counts) - 1)
 
 
-def _checked(counts: Int[Tensor, " values"]) -> Float[Tensor, " positive"]:
-    """The counts that are not 0, in float64."""
-    positive_counts = counts[counts > 0].to(torch.float64)
-    if not len(positive_counts):
+def _single_group(counts: Int[Tensor, " values"]) -> GroupedCounts:
+    """The counts as those of a single group."""
+    if not bool((counts > 0).any()):
         raise NumericsError("nothing was counted")
-    return positive_counts
+    return GroupedCounts.of(torch.zeros_like(counts), counts, 1)
