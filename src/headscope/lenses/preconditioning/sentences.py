@@ -144,7 +144,7 @@ def _information_headline(text: Mapping[str, _Row], windows: str) -> Headline:
         subject = "information of the last token about the next"
         short = absence(subject, limit, _nats, windows=gain["windows"], reach=left["null"])
     headline = Headline(full, short, clear_effect(effect, gain["low"], gain["high"]))
-    return answered(headline, "it narrows the next one down", f"{told} of {null} nats", "0 nats")
+    return answered(headline, "it narrows the next one down", f"{gained} of {null} nats", "0 nats")
 
 
 def _detectable(half: float, units: int) -> float:
