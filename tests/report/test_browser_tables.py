@@ -59,7 +59,7 @@ def test_the_script_writes_numbers_as_python_does(browser: Any, report: Path, op
     plain = Opened(browser, report, java_script_enabled=False)
     for selector in (FOCUS, SPECTRA, "#lens-spectra-table-layers"):
         code = f"{selector} tbody tr"
-        before = [row.locator("td").all_inner_texts() for row in plain.page.locator(code).all()]
+        before = [row.locator("td").all_text_contents() for row in plain.page.locator(code).all()]
         table(opened, selector)
         after = [row[1:] for row in rows(opened, selector)]
         assert after == before
