@@ -1,7 +1,5 @@
 """The report in a real browser: it asks for nothing, says nothing, and does what its buttons promise."""
 
-import csv
-import io
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ import pytest
 
 from headscope.core import Run, TokenMap
 from headscope.report.page import finding_html
-from tests.report.example import HEADS, HOSTILE, LAYERS
+from tests.report.example import HOSTILE
 from tests.report.opened_page import Opened
 
 pytestmark = pytest.mark.browser
@@ -20,6 +18,7 @@ pytestmark = pytest.mark.browser
 def test_it_renders_every_figure_and_formula(opened: Opened) -> None:
     for id_ in opened.js("[...document.querySelectorAll('[data-figure]')].map(figure => figure.id)"):
         opened.figure(id_)
+    opened.js("document.querySelectorAll('details').forEach(folded => { folded.open = true; })")
     sizes = opened.js(
         "[...document.querySelectorAll('.drawing > svg, svg.tex')].map(s => s.getBoundingClientRect().toJSON())"
     )
@@ -29,79 +28,58 @@ def test_it_renders_every_figure_and_formula(opened: Opened) -> None:
     assert HOSTILE in opened.page.inner_text("h1")
 
 
-ARRIVED = """id => Math.abs(document.getElementById(id).getBoundingClientRect().top) < 200
+ARRIVED = """Math.abs(document.getElementById(argument).getBoundingClientRect().top) < 200
   || innerHeight + scrollY >= document.body.scrollHeight - 2"""
 
 
-def test_headlines_jump_to_their_sections(opened: Opened) -> None:
-    for lens in ("focus", "induction"):
-        opened.page.click(f".headlines a[href='#lens-{lens}'] >> nth=0")
-        opened.page.wait_for_function(ARRIVED, arg=f"lens-{lens}")
+def test_findings_verdicts_and_contents_lead_to_their_sections(opened: Opened) -> None:
+    for link, lens in ((".top-findings a", "focus"), (".verdicts a", "induction"), ("nav a", "spectra")):
+        opened.page.click(f"{link}[href='#lens-{lens}']")
+        opened.until(ARRIVED, f"lens-{lens}")
         assert opened.page.url.endswith(f"#lens-{lens}")
 
 
-def rows(opened: Opened, table: str) -> list[list[str]]:
-    code = "t => [...t.querySelectorAll('tbody tr')].map(r => [...r.cells].map(c => c.textContent))"
-    found: list[list[str]] = opened.page.eval_on_selector(table, code)
-    return found
+def test_the_contents_mark_and_open_the_section_of_the_reader(opened: Opened) -> None:
+    current = "[...document.querySelectorAll('nav [aria-current]')].map(link => link.hash)"
+    assert opened.js(current) == ["#overview"]
+    opened.js("document.getElementById('lens-focus').scrollIntoView()")
+    opened.until("document.querySelector('nav [aria-current]').hash === '#lens-focus'")
+    assert opened.js(current) == ["#lens-focus"]
+    links = opened.page.locator("nav .lenses > li > ol")
+    assert [links.nth(place).is_visible() for place in range(links.count())] == [False, True]
 
 
-HEADS_TABLE = "#lens-focus .table"
+@pytest.mark.parametrize(
+    ("words", "arrived", "colour"),
+    [
+        ("3.7", "#L3.H7", None),
+        ("induc", "#lens-induction", None),
+        ("mass on the first", "#overview", "focus.first"),
+    ],
+)
+def test_the_search_finds_heads_lenses_and_quantities(
+    opened: Opened, words: str, arrived: str, colour: str | None
+) -> None:
+    opened.page.keyboard.press("/")
+    assert opened.js("document.activeElement.type") == "search"
+    opened.page.keyboard.type(words)
+    opened.page.keyboard.press("Enter")
+    address = opened.js("location.hash")
+    assert address == (arrived if colour is None else f"{arrived}?colour={colour}")
+    assert not opened.page.is_visible("#search-results")
+    if colour is not None:
+        assert opened.page.input_value("#atlas select") == colour
 
 
-def column(opened: Opened, name: str) -> int:
-    titles = opened.page.eval_on_selector_all(f"{HEADS_TABLE} th", "t => t.map(x => x.textContent)")
-    return int(titles.index(name))
-
-
-def value(text: str) -> float:
-    return float(text.replace("−", "-"))
-
-
-def test_sorting_both_ways_puts_missing_values_last(opened: Opened) -> None:
-    at = column(opened, "entropy_nats")
-    opened.page.click(f"{HEADS_TABLE} .more")
-    button = f"{HEADS_TABLE} th:nth-child({at + 1}) button"
-    for direction in ("ascending", "descending"):
-        opened.page.click(button)
-        assert opened.page.get_attribute(f"{HEADS_TABLE} th:nth-child({at + 1})", "aria-sort") == direction
-        shown = [row[at] for row in rows(opened, HEADS_TABLE)]
-        assert len(shown) == LAYERS * HEADS
-        assert shown[-1] == "NaN"
-        numbers = [value(text) for text in shown[:-1]]
-        assert numbers == sorted(numbers, reverse=direction == "descending")
-
-
-def test_the_script_writes_numbers_as_python_does(opened: Opened) -> None:
-    for table in ("#lens-spectra .table >> nth=0", "#lens-spectra .table >> nth=1", HEADS_TABLE):
-        before = rows(opened, table)
-        holder = opened.page.locator(table)
-        holder.locator(".more").click()
-        everything = rows(opened, table)
-        assert everything[: len(before)] == before
-        holder.locator(".more").click()
-        assert rows(opened, table) == before
-
-
-def test_filtering_finds_a_head(opened: Opened) -> None:
-    opened.page.fill(f"{HEADS_TABLE} input", "L3.H7")
-    assert [row[:2] for row in rows(opened, HEADS_TABLE)] == [["3", "7"]]
-    opened.page.fill(f"{HEADS_TABLE} input", "onerror")
-    assert [row[:2] for row in rows(opened, HEADS_TABLE)] == [["0", "0"]]
-    opened.page.fill(f"{HEADS_TABLE} input", "nothing at all")
-    assert rows(opened, HEADS_TABLE) == []
-
-
-def test_the_csv_holds_the_whole_table(opened: Opened, run: Run) -> None:
-    with opened.page.expect_download() as caught:
-        opened.page.click(f"{HEADS_TABLE} .csv")
-    frame = run["focus"].table
-    found = list(csv.DictReader(io.StringIO(Path(caught.value.path()).read_text(encoding="utf-8"))))
-    assert len(found) == frame.height
-    assert list(found[0]) == frame.columns
-    for line, row in zip(found, frame.iter_rows(named=True), strict=True):
-        assert line["top_token"] == row["top_token"]
-        assert float(line["distance"]) == pytest.approx(row["distance"], rel=1e-7)
+def test_links_of_headings_can_be_copied(browser: Any, report: Path) -> None:
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    page = Opened(context, report)
+    page.page.hover("#lens-focus h2")
+    page.page.click("#lens-focus a.copy")
+    page.until("document.querySelector('#lens-focus a.copy').dataset.tip === 'link copied'")
+    assert page.js("navigator.clipboard.readText()").endswith("report.html#lens-focus")
+    assert page.complaints == []
+    context.close()
 
 
 LUMINANCE = """selector => {
@@ -115,8 +93,9 @@ LUMINANCE = """selector => {
   while (getComputedStyle(behind).backgroundColor === "rgba(0, 0, 0, 0)") behind = behind.parentElement;
   return [element.tagName === "text" ? style.fill : style.color, getComputedStyle(behind).backgroundColor].map(light);
 }"""
-READ = ("h1", "p.question", ".part p", "td", "figcaption", ".drawing text", ".headlines a", "nav a", "nav ol ol a",
-        ".facts dt", ".warning", ".failed .status", ".tools button", "footer")  # fmt: skip
+READ = ("h1", ".lead", ".model-line", "p.question", ".answers p", "td", "th small", "figcaption", ".drawing text",
+        ".top-findings .says", ".top-findings .from", ".card .ends i", "nav a", "nav ol ol a", "summary", ".facts dt",
+        ".warning", ".failed .status", ".tools button", "footer")  # fmt: skip
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

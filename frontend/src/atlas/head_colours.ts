@@ -6,6 +6,7 @@ import { nullOf } from "../heads/quantities";
 
 const MANY = 50; // from so many heads on a few extreme ones may leave the scale
 const TAIL = 0.02;
+const ROUNDING = 1e-9;
 
 export interface HeadColours {
   readonly scale: ColourScale;
@@ -24,7 +25,8 @@ export function headColours(quantity: Quantity): HeadColours | null {
   const scale = scaleOf(shades, { reference, limits, log });
   if (scale === null) return null;
   const known = shades.filter((value): value is number => value !== null);
-  const isCut = limits === null ? ([false, false] as const) : ([known.some((v) => v < limits[0]), known.some((v) => v > limits[1])] as const);
+  const rounding = ROUNDING * (scale.high - scale.low);
+  const isCut = [known.some((value) => value < scale.low - rounding), known.some((value) => value > scale.high + rounding)] as const;
   return { scale, shades, isRelative, isCut };
 }
 

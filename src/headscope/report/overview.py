@@ -3,6 +3,7 @@
 Then the heads at the ends of quantities, and one row for each lens.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from headscope.core import Finding, Headline, Run
 from headscope.core.html_text import escape
 from headscope.core.model_summary import amount
-from headscope.core.numbers import count, number
+from headscope.core.numbers import MINUS, count, number
 from headscope.core.run import effect_size
 from headscope.report.head_choice import Extreme, habits, with_unit
 from headscope.report.head_grid import HeadGrid
@@ -21,6 +22,8 @@ from headscope.report.wide_table import WideColumn, WideTable
 
 MOST_FINDINGS = 5
 _MOST_NAMES = 2  # ends that a card names
+_ANSWERS = ("Answer", "Number", "Null")
+_MINUS = re.compile(r"(?<![\w)])-(?=\d)")
 
 
 def front(run: Run, grid: HeadGrid) -> str:
@@ -67,9 +70,14 @@ def _atlas(grid: HeadGrid) -> str:
 
 
 def ranked_headlines(run: Run) -> list[tuple[Finding, Headline]]:
-    """The headlines of all findings, the largest effects first."""
-    pairs = [(finding, headline) for finding in run.findings.values() for headline in finding.headlines]
-    return sorted(pairs, key=lambda pair: -effect_size(pair[1].effect))
+    """The headline with the largest effect of each finding, the largest first; those without one only alone."""
+    pairs = [
+        (finding, max(finding.headlines, key=lambda headline: effect_size(headline.effect)))
+        for finding in run.findings.values()
+        if finding.headlines
+    ]
+    ranked = sorted(pairs, key=lambda pair: -effect_size(pair[1].effect))
+    return [pair for pair in ranked if effect_size(pair[1].effect) > 0] or ranked
 
 
 def _top_findings(run: Run) -> str:
@@ -126,7 +134,7 @@ def verdicts(run: Run, grid: HeadGrid) -> str:
         f"{sentence(finding.about.question)}</a></th>{_verdict_cells(finding, grid)}</tr>"
         for finding in run.findings.values()
     )
-    head = "".join(f"<th scope=col>{name}</th>" for name in ("Question", "Answer", "Number", "Null"))
+    head = "".join(f"<th scope=col>{name}</th>" for name in ("Question", *_ANSWERS))
     return (
         '<section id="verdicts"><h2>One answer per lens</h2><div class="scroll"><table class="verdicts">'
         f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></section>"
@@ -142,7 +150,8 @@ def _verdict_cells(finding: Finding, grid: HeadGrid) -> str:
     value, null = ("", "") if headline is None else (headline.value, headline.null)
     if not value:
         value, null = _medians(finding, grid)
-    return f"<td>{_unbroken(sentence(answer))}</td><td>{escape(value or '–')}</td><td>{escape(null or '–')}</td>"
+    cells = (_unbroken(sentence(answer)), *(_MINUS.sub(MINUS, escape(text or "–")) for text in (value, null)))
+    return "".join(f'<td data-name="{name}">{html}</td>' for name, html in zip(_ANSWERS, cells, strict=True))
 
 
 def _medians(finding: Finding, grid: HeadGrid) -> tuple[str, str]:

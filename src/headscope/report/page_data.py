@@ -28,7 +28,7 @@ def json_for_html(data: object) -> str:
     return text.translate(_ESCAPES)
 
 
-def number_json(value: float | None) -> float | int | None:
+def number_json(value: float | int | None) -> float | int | None:
     """A number with the digits of the page; None where JSON has no such number."""
     if value is None or not math.isfinite(value):
         return None
@@ -36,7 +36,7 @@ def number_json(value: float | None) -> float | int | None:
     return int(rounded) if rounded.is_integer() and abs(rounded) < 2**53 else rounded
 
 
-def numbers_json(values: Iterable[float | None]) -> list[float | int | None]:
+def numbers_json(values: Iterable[float | int | None]) -> list[float | int | None]:
     """Numbers with the digits of the page."""
     return [number_json(value) for value in values]
 
