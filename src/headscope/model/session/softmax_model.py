@@ -86,7 +86,7 @@ class SoftmaxModel(LiveModel):
             return self._map_obstacle(quantity)
         if not isinstance(quantity, WatchedQuantity):
             return "it is not known where it could be read"
-        if quantity.needs != "weights" and not self._softmax_sites.streams:
+        if quantity.needs == "layers" and not self._softmax_sites.streams:
             return "its layers are not given what the ones before them gave, so the stream between them is not known"
         return ""
 

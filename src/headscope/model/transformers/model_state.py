@@ -10,7 +10,7 @@ the states of the random number generators. Weights are not copied: a forward th
 import random
 import types
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from operator import is_
@@ -46,12 +46,15 @@ class ModelState:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._packages = {type(module).__module__.partition(".")[0] for module in model.modules()} - {"torch"}
+        self._model = model
+        modules = _modules_of(model)
+        self._packages = {kind.__module__.partition(".")[0] for kind in set(map(type, modules))} - {"torch"}
         self._packages.add("transformers")
         self._attributes: list[tuple[Any, dict[str, Any]]] = []
         self._containers: list[tuple[Any, Any]] = []
         self._tensors: list[tuple[Tensor, Tensor, int | None]] = []
-        self._weights = [(name, weight, _version(weight)) for name, weight in model.named_parameters()]
+        self._empty: list[Any] = []
+        self._weights = [(weight, _version(weight)) for weight in _weights_of(modules)]
         self._walk(model)
 
     def _walk(self, model: nn.Module) -> None:
@@ -80,7 +83,13 @@ class ModelState:
             elif self._is_part(value):
                 attributes = dict(value.__dict__)
                 self._attributes.append((value, attributes))
-                waiting += attributes.values()
+                # Every module has a dozen dictionaries for hooks, nearly all of them empty.
+                self._empty += [part for part in attributes.values() if type(part) in _DICTIONARIES and not part]
+                waiting += [
+                    part
+                    for part in attributes.values()
+                    if type(part) not in _UNCHANGING and (type(part) not in _DICTIONARIES or part)
+                ]
 
     def _is_part(self, value: Any) -> bool:
         """Whether an object belongs to the model.
@@ -106,14 +115,17 @@ class ModelState:
         for container, contents in self._containers:
             if container or contents:
                 _restore_container(container, contents)
+        for container in filter(None, self._empty):
+            container.clear()
         with torch.no_grad():
             for tensor, numbers, version in self._tensors:
                 if version is None or _version(tensor) != version:
                     tensor.copy_(numbers)
-        overwritten = [name for name, weight, version in self._weights if _version(weight) != version]
+        overwritten = {id(weight) for weight, version in self._weights if _version(weight) != version}
         if overwritten:
+            names = [name for name, weight in self._model.named_parameters() if id(weight) in overwritten]
             raise CaptureError(
-                f"a forward of this model writes into its own weights ({', '.join(overwritten[:4])}), so a second "
+                f"a forward of this model writes into its own weights ({', '.join(names[:4])}), so a second "
                 "measurement would differ",
                 hint="headscope measures models whose forward leaves their weights alone",
             )
@@ -138,9 +150,9 @@ def restored(model: nn.Module) -> Iterator[list[Change]]:
 @contextmanager
 def random_restored(model: nn.Module) -> Iterator[None]:
     """Restore the generators of torch (on the model's devices), numpy and Python."""
-    devices = {weight.device for weight in model.parameters() if weight.device.type not in ("cpu", "meta")}
-    devices = {device for device in devices if _has_generator(device)}
     python, arrays = random.getstate(), np.random.get_state()  # noqa: NPY002  the generator that models draw from
+    devices = {weight.device for weight in _weights_of(_modules_of(model))}
+    devices = {device for device in devices if device.type not in ("cpu", "meta") and _has_generator(device)}
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[]))
         for device in devices:
@@ -150,6 +162,21 @@ def random_restored(model: nn.Module) -> Iterator[None]:
         finally:
             random.setstate(python)
             np.random.set_state(arrays)  # noqa: NPY002
+
+
+def _modules_of(model: nn.Module) -> list[nn.Module]:
+    """A module and all inside it, each once; `Module.modules` asks generators within generators."""
+    modules = {id(model): model}
+    waiting = [model]
+    while waiting:
+        parts = [part for part in waiting.pop()._modules.values() if part is not None and id(part) not in modules]
+        modules.update((id(part), part) for part in parts)
+        waiting += parts
+    return list(modules.values())
+
+
+def _weights_of(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
+    return [weight for module in modules for weight in module._parameters.values() if weight is not None]
 
 
 def _has_generator(device: torch.device) -> bool:
