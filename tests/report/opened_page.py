@@ -9,7 +9,7 @@ class Opened:
 
     def __init__(self, browser: Any, file: Path, hash_: str = "", **options: Any) -> None:
         self.page = browser.new_page(**{"viewport": {"width": 1280, "height": 800}, **options})
-        self.page.set_default_timeout(20000)  # it waits for events, never for a clock
+        self.page.set_default_timeout(0)  # it waits for events, never for a clock
         self.requests: list[str] = []
         self.complaints: list[str] = []
         self.page.on("request", lambda request: self.requests.append(request.url))
