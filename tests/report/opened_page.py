@@ -26,6 +26,13 @@ class Opened:
         look = f"const look = () => (({condition}) ? done() : requestAnimationFrame(look)); look();"
         self.page.evaluate(f"argument => new Promise(done => {{ {look} }})", argument)
 
+    def heads(self) -> Any:
+        """The table of all heads, in view and drawn."""
+        place = self.page.locator("#heads")
+        place.scroll_into_view_if_needed()
+        place.locator("tr[data-row]").first.wait_for()
+        return place
+
     def figure(self, id_: str) -> Any:
         """A figure, in view and drawn."""
         place = self.page.locator(f"#{id_}")
