@@ -8,6 +8,7 @@ import { followHeads } from "./heads/head_page";
 import { filterClaims } from "./navigation/claims";
 import { followReader } from "./navigation/contents";
 import { equipCopyLinks } from "./navigation/copying";
+import { whenNear } from "./navigation/element";
 import { openForLinks, openForPrint } from "./navigation/printing";
 import { equipSearch } from "./navigation/search";
 import { View } from "./navigation/view";
@@ -40,7 +41,7 @@ async function drawHeads(page: Document, view: View, transport: Transport): Prom
   equipSearch(page, view, atlas, lenses);
   const [grid, table] = [page.getElementById("atlas"), page.querySelector<HTMLElement>(".explorer")];
   if (atlas !== null && grid !== null) buildAtlas(grid, atlas, view);
-  if (atlas !== null && table !== null) buildExplorer(table, atlas, view);
+  if (atlas !== null && table !== null) whenNear([table], () => buildExplorer(table, atlas, view));
 }
 
 async function attempt(part: () => void | Promise<void>): Promise<void> {

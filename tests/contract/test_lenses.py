@@ -407,6 +407,26 @@ def cut(name: str, x: torch.Tensor, index: int, n: int) -> torch.Tensor:
 
 
 @every_lens
+@pytest.mark.parametrize("shape", ["grouped queries", "encoder-decoder"])
+def test_at_most_one_headline_answers_the_question_in_a_few_words(name, shape):
+    answers = [headline for headline in finding_on(name, shape).headlines if headline.answer]
+    assert len(answers) <= 1
+    for headline in answers:
+        assert len(headline.answer.split()) <= 10
+        assert headline.value
+        assert headline.null
+
+
+@every_lens
+@pytest.mark.parametrize("shape", ["grouped queries", "encoder-decoder"])
+def test_headlines_name_figures_that_there_are(name, shape):
+    finding = finding_on(name, shape)
+    names = {figure.name for figure in finding.figures}
+    named = [headline.figure for headline in finding.headlines if headline.figure]
+    assert not named or set(named) & names
+
+
+@every_lens
 def test_same_input_same_answer(name):
     a, b = finding_of(name, MODELS["grouped queries"]), finding_of(name, MODELS["grouped queries"])
     assert all(a.tables[key].equals(b.tables[key]) for key in a.tables)

@@ -72,14 +72,13 @@ def test_the_search_finds_heads_lenses_and_quantities(
 
 
 def test_links_of_headings_can_be_copied(browser: Any, report: Path) -> None:
-    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
-    page = Opened(context, report)
+    page = Opened(browser, report, permissions=["clipboard-read", "clipboard-write"])
     page.page.hover("#lens-focus h2")
     page.page.click("#lens-focus a.copy")
     page.until("document.querySelector('#lens-focus a.copy').dataset.tip === 'link copied'")
     assert page.js("navigator.clipboard.readText()").endswith("report.html#lens-focus")
     assert page.complaints == []
-    context.close()
+    page.page.close()
 
 
 LUMINANCE = """selector => {

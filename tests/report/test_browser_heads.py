@@ -176,8 +176,8 @@ def test_a_lens_of_a_test_appears_everywhere(browser: Any, run: Run, tmp_path: P
     assert page.page.input_value("#atlas select") == "colour.hue"
     assert page.page.inner_text(".top-findings li >> nth=0").startswith("Heads are blue.")
     verdict = page.page.locator(".verdicts tr", has_text="Which colour has a head?")
-    assert verdict.locator("td").all_inner_texts() == ["Heads are blue.", "0.498 (median head)", "0.500"]
-    assert "hue of a head" in page.page.inner_text("#heads thead")
+    assert verdict.locator("td").all_text_contents() == ["Heads are blue.", "0.498 (median head)", "0.500"]
+    assert "hue of a head" in page.heads().locator("thead").inner_text()
     assert page.page.locator("#lens-colour-table-heads").count() == 1
     page.page.keyboard.press("/")
     page.page.keyboard.type("colour")

@@ -99,11 +99,8 @@ def test_the_csv_holds_the_whole_table(opened: Opened, run: Run) -> None:
         assert float(line["distance"]) == pytest.approx(row["distance"], rel=1e-4)
 
 
-HEADS_TABLE = "#heads table"
-
-
 def test_filters_hold_for_the_table_the_address_and_the_atlas(opened: Opened, run: Run) -> None:
-    opened.page.locator("#heads button", has_text="Add a filter").click()
+    opened.heads().locator("button", has_text="Add a filter").click()
     opened.page.select_option("#heads .filter-list select", "focus.first")
     before = opened.js("document.querySelector('.atlas-grid').toDataURL()")
     opened.page.fill("#heads .filter-list input >> nth=0", "80")  # percent
@@ -112,6 +109,7 @@ def test_filters_hold_for_the_table_the_address_and_the_atlas(opened: Opened, ru
     assert "only=focus.first%3A0.8%3A" in opened.page.url
     assert opened.js("document.querySelector('.atlas-grid').toDataURL()") != before
     opened.page.reload()
+    opened.heads()
     opened.page.locator("#heads .tools .rest", has_text=f"{many} of 270 heads").wait_for()
     opened.page.locator("#heads button[aria-label='Remove this filter']").click()
     opened.page.locator("#heads .tools .rest", has_text="270 heads, first").wait_for()
@@ -120,6 +118,7 @@ def test_filters_hold_for_the_table_the_address_and_the_atlas(opened: Opened, ru
 
 def test_the_table_of_heads_shows_one_quantity_of_each_lens_or_all_of_one(opened: Opened) -> None:
     headings = "[...document.querySelectorAll('#heads thead th')].map(th => th.innerText.split('↕')[0])"
+    opened.heads()
     assert len(opened.js(headings)) == 3
     opened.page.select_option("#heads select[aria-label=Columns]", "focus")
     assert opened.js("document.querySelectorAll('#heads thead th').length") == 3
@@ -127,7 +126,7 @@ def test_the_table_of_heads_shows_one_quantity_of_each_lens_or_all_of_one(opened
 
 
 def test_a_dot_of_the_scatter_is_a_head(opened: Opened) -> None:
-    canvas = opened.page.locator("canvas.scatter")
+    canvas = opened.heads().locator("canvas.scatter")
     canvas.scroll_into_view_if_needed()
     box = canvas.bounding_box()
     # Some dot lies within reach of one of many places.

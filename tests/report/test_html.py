@@ -326,11 +326,10 @@ def test_a_table_of_every_type_renders() -> None:
         }
     )  # fmt: skip
     html = table("t", frame, {}, id_="t")
-    assert "<td class=n>NaN</td>" in html
-    assert "<td class=n>−∞</td>" in html
+    assert html.count("<td class=n>–</td>") == 3  # the script, too, is given no such numbers
     columns = {column["label"]: column["values"] for column in data_of(Page(html), "t")["columns"]}
     assert columns["f32"] == [1.5, None]
-    assert columns["inf"] == [None, None]  # JSON has no such numbers
+    assert columns["inf"] == [None, None]
     assert columns["words"] == ["\n", "\ud7ff"]
     assert "none" not in columns
 

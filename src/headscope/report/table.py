@@ -135,7 +135,8 @@ def _rows(wide: WideTable, columns: Sequence[WideColumn], n_rows: int) -> str:
         if has_labels:
             yield f"<th scope=row>{_label(wide.labels[row])}</th>"
         for column, decimals in zip(columns, digits, strict=True):
-            text = cell(column.values[row], decimals) if column.is_number else column.cell_text(row)
+            # The same digits as in the data, so that the script writes the same.
+            text = cell(number_json(column.values[row]), decimals) if column.is_number else column.cell_text(row)
             kind = " class=n" if column.is_number else " class=long" if len(text) > _LONG else ""
             yield f"<td{kind}>{escape(text)}</td>"
 

@@ -20,6 +20,8 @@ def side(value: float, null: float, below: str, above: str) -> str:
 
 
 def pictured(headlines: Iterable[Headline | None], figures: Sequence[str]) -> tuple[Headline, ...]:
-    """The headlines that there are, each with the name of its figure."""
+    """The headlines that there are, each with the name of its figure unless it names another one."""
     pairs = zip(headlines, figures, strict=True)
-    return tuple(replace(headline, figure=figure) for headline, figure in pairs if headline is not None)
+    return tuple(
+        replace(headline, figure=headline.figure or figure) for headline, figure in pairs if headline is not None
+    )

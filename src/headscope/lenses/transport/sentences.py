@@ -225,7 +225,7 @@ def _vector_headline(vectors: pl.DataFrame) -> Headline:
     )
     compared = uniform and f"; uniform ones by {uniform}"
     short = f"Weights averaged over texts miss the median head's output by {error} of its spread{compared}."
-    return Headline(full, short, share_effect(_value(vectors)))
+    return Headline(full, short, share_effect(_value(vectors)), figure="vector_missed")
 
 
 def _pooled_row(layers: pl.DataFrame) -> dict[str, Any] | None:
