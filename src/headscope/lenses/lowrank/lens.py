@@ -256,9 +256,10 @@ def _spectra(pattern: Float[Tensor, "heads n n"]) -> Float[Tensor, "heads n"]:
     return torch.cat([singular_values(heads) for heads in _few_heads(pattern)])
 
 
-def _few_heads(pattern: Float[Tensor, "heads n n"]) -> tuple[Float[Tensor, "few n n"], ...]:
+def _few_heads(pattern: Float[Tensor, "heads n n"]) -> list[Float[Tensor, "few n n"]]:
     """The heads in groups: many small blocks at once, large blocks one by one."""
-    return pattern.split(max(1, TOGETHER // pattern[0].numel()))
+    step = max(1, TOGETHER // pattern[0].numel())
+    return [pattern[first : first + step] for first in range(0, len(pattern), step)]
 
 
 def _numbers(sigma: Float[Tensor, "*batch n"], size: int) -> Float[Tensor, "quantities *batch"]:

@@ -1,6 +1,6 @@
-r"""Counts of values: entropy with its bias, and the fewest values for a share.
+r"""Counts of values: the entropy of what produced them, and draws from their shares.
 
-A finite number of draws shows fewer values than there are, so both numbers come out too small. Draws of the same number
+A finite number of draws shows fewer values than there are, so the entropy comes out too small. Draws of the same number
 from a known distribution show by how much.
 """
 
@@ -30,20 +30,9 @@ def coverage_entropy(counts: Int[Tensor, " values"]) -> float:
         Chao and Shen (2003), Nonparametric estimation of Shannon's index of diversity, Environmental and Ecological
         Statistics 10, 429.
     """
-    return float(_single_group(counts).coverage_entropy())
-
-
-def carriers(counts: Int[Tensor, " values"], share: float = 0.9) -> int:
-    r"""The fewest values that carry a share of the mass.
-
-    It is the least k with $\sum_{i \le k} c_{(i)} \ge s\,n$, largest counts first.
-
-    Properties:
-        - of n values seen once, ⌈s n⌉  (tested: test_carriers)
-    """
-    if not 0 < share <= 1:
-        raise NumericsError(f"a share lies between 0 and 1, got {share}")
-    return int(_single_group(counts).carriers(share))
+    if not bool((counts > 0).any()):
+        raise NumericsError("nothing was counted")
+    return float(GroupedCounts.of(torch.zeros_like(counts), counts, 1).coverage_entropy())
 
 
 def drawn(uniform: Float[Tensor, " draws"], counts: Int[Tensor, " values"]) -> Int[Tensor, " draws"]:
@@ -56,10 +45,3 @@ def drawn(uniform: Float[Tensor, " draws"], counts: Int[Tensor, " values"]) -> I
     """
     ends = counts.cumsum(0).to(torch.float64) / float(counts.sum())
     return torch.searchsorted(ends, uniform.to(torch.float64), right=True).clamp_max(len(counts) - 1)
-
-
-def _single_group(counts: Int[Tensor, " values"]) -> GroupedCounts:
-    """The counts as those of a single group."""
-    if not bool((counts > 0).any()):
-        raise NumericsError("nothing was counted")
-    return GroupedCounts.of(torch.zeros_like(counts), counts, 1)

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from headscope.errors import NumericsError
+
 
 @dataclass(frozen=True)
 class GroupedCounts:
@@ -53,6 +55,8 @@ class GroupedCounts:
         Properties:
             - of n values seen once, ⌈s n⌉  (tested: test_carriers)
         """
+        if not 0 < share <= 1:
+            raise NumericsError(f"a share lies between 0 and 1, got {share}")
         # Sums of counts are whole numbers and s n is rounded: a little room below the next whole number.
         missing = self.running < share * self.totals[self.group] - 1e-9
         return torch.where(self.totals > 0, self._sums(missing) + 1, 0.0)
