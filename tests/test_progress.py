@@ -2,15 +2,19 @@
 
 import io
 import sys
+from collections.abc import Sequence
 
 import pytest
 from rich.console import Console
 from rich.progress import Progress as Bar
 
+import headscope
 from headscope.cli import progress_display
 from headscope.cli.progress_display import LOADING, LineDisplay, Tracker, shown_progress
 from headscope.cli.terminal_bar import TerminalBar
+from headscope.pipeline import measure
 from headscope.progress import Course, Planner, Progress, Silent, Stage, announce, duration
+from tests.prefix_matching import LENS as PREFIXES
 
 
 class Clock:
@@ -187,3 +191,56 @@ def test_a_terminal_has_one_bar_and_lines_of_what_took_long() -> None:
     display.step("writing", 1, 1)
     assert len(bar.tasks) == 1
     assert row.completed == 1.0
+
+
+class Notebook:
+    """Writes down what was announced, and every step."""
+
+    def __init__(self) -> None:
+        self.course = Course()
+        self.steps: list[tuple[str, int, int]] = []
+
+    def plan(self, stages: Sequence[Stage]) -> None:
+        self.course.plan(stages)
+
+    def step(self, task: str, done: int, total: int) -> None:
+        self.steps.append((task, done, total))
+        self.course.step(task, done, total)
+
+    def assert_all_stages_were_finished(self) -> None:
+        tasks = [stage.task for stage in self.course.stages]
+        last_steps = {task: done == total for task, done, total in self.steps}
+        assert [task for task in last_steps if task in tasks] == tasks
+        assert [task for task in tasks if not last_steps[task]] == []
+        assert self.course.share == 1.0
+
+
+def test_a_measurement_announces_the_stages_that_come(tiny, tmp_path) -> None:
+    notebook = Notebook()
+    words = "In the beginning was the word, and the word was short. " * 20
+    lenses = ["maps", "spectra", "focus", "alignment", "uniformity"]
+    measure(tiny, text=words, lenses=lenses, window=32, first_tokens=64, progress=notebook)
+    notebook.assert_all_stages_were_finished()
+    tasks = [stage.task for stage in notebook.course.stages]
+    assert tasks[:3] == ["lens 1/5, spectra", "lens 2/5, alignment", "running the text, batch"]
+    assert tasks[-3:] == ["lens 3/5, focus", "lens 4/5, uniformity", "lens 5/5, maps"]
+    assert "running the text (model without skips), batch" in tasks
+
+
+def test_made_windows_are_stages(tiny) -> None:
+    notebook = Notebook()
+    measure(tiny, lenses=[PREFIXES], progress=notebook)
+    notebook.assert_all_stages_were_finished()
+    assert notebook.course.stages[0].task.startswith("running the windows ")
+
+
+def test_experiments_announce_the_stages_that_come(tiny) -> None:
+    sizes = {"window": 16, "windows": 1, "new_tokens": 1, "prompts": ["A"], "draws": 2}
+    notebook = Notebook()
+    headscope.intervene(tiny, "scale 2", text="A word, and one more word. " * 5, progress=notebook, **sizes)
+    notebook.assert_all_stages_were_finished()
+    names = ("original", "scale 2", "scale 2, control 1", "scale 2, control 2")
+    assert [stage.task for stage in notebook.course.stages] == [f"measuring {name}, part" for name in names]
+    notebook = Notebook()
+    headscope.fewshot(tiny, words=10, clues=1, alphas=["2"], initialised=False, progress=notebook)
+    notebook.assert_all_stages_were_finished()

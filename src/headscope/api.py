@@ -22,7 +22,7 @@ from headscope.experiments import experiment_members, experiment_named
 from headscope.experiments.experiment import Display, Passage
 from headscope.lenses import lens_members, lens_named, lenses
 from headscope.model.devices import device_named as check_device
-from headscope.model.look import look
+from headscope.model.look import SECONDS_OF_DRAWING, look
 from headscope.model.model import open_model
 from headscope.model.sources.hub_survey import check_outcomes, survey
 from headscope.model.sources.names import sources as models
@@ -91,11 +91,16 @@ __all__ = [
     "ways",
     "why_not",
     "write_ledger",
+    "writing_seconds",
 ]
 
 open = open_model
-# Seconds that a report takes to be written and that claims take to be judged, about.
-WRITING_SECONDS, JUDGING_SECONDS = 5.0, 20.0
+JUDGING_SECONDS = 20.0  # that all claims take, about
+
+
+def writing_seconds(n_findings: int) -> float:
+    """How long a report of so many findings takes to be written, about."""
+    return SECONDS_OF_DRAWING * n_findings / len(lens_members())
 
 
 def report(what: Any, out: str | Path | None = None, **options: Any) -> Path:
@@ -153,7 +158,7 @@ def run_experiment(
     listener = progress or Silent()
     if out is not None:
         check_folder(Path(out))
-        announce(listener, [Stage(WRITING, WRITING_SECONDS)])
+        announce(listener, [Stage(WRITING, writing_seconds(1))])
     if isinstance(model, str | Path):
         listener.step(f"opening {model}", 0, 1)
     opened = open(model, hub=hub, device=device, seed=settings.seed, progress=listener.step)
@@ -226,7 +231,7 @@ def reproduce(
     listener = progress or Silent()
     if out is not None:
         check_folder(Path(out))
-        announce(listener, [Stage(WRITING, WRITING_SECONDS)])
+        announce(listener, [Stage(WRITING, writing_seconds(1))])
     needed = {*item.lenses, *lenses_needed(claims(item.claims) if item.claims else ())}
     lens_names = [name for name in lens_members() if name in needed]
     run = measure(

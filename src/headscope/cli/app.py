@@ -149,7 +149,7 @@ def report(
     with resumable(out), shown_progress() as progress:
         from headscope import api
 
-        progress.plan([Stage(WRITING, api.WRITING_SECONDS)])
+        progress.plan([Stage(WRITING, api.writing_seconds(len(names or lens_members())))])
         run = api.measure(
             model,
             text=requested_text(text, device, progress),

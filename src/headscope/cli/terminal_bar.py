@@ -28,15 +28,15 @@ class TerminalBar:
         """Move the bar."""
         if task != self._tracker.task:
             self.finish_task()
-        self._tracker.step(task, done, total)
+        is_new = self._tracker.step(task, done, total)
         share = self._tracker.share
-        self._bar.update(self._row, completed=share or 0.0, total=None if share is None else 1.0)
+        self._bar.update(self._row, completed=share or 0.0, total=None if share is None else 1.0, refresh=is_new)
 
     def finish_task(self) -> None:
         """Leave a line about the present task."""
         if self._tracker.task and self._tracker.task_seconds >= WORTH_A_LINE:
             seconds = duration(self._tracker.task_seconds)
-            self._bar.console.print(Text(f"done: {self._tracker.task} ({seconds})", style="dim"))
+            self._bar.console.print(Text(f"done: {self._tracker.text} ({seconds})", style="dim"))
 
 
 class Words(ProgressColumn):
